@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# How every target is compiled. Included once from the top.
+set(CMAKE_CXX_STANDARD 23)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # asserts stay on: they are cheap, and they guard invariants
+
+find_program(ELASTRUN_CCACHE ccache)
+if(ELASTRUN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # The sloppiness that a precompiled header needs to be cached at all (ccache(1)).
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${ELASTRUN_CCACHE})
+endif()
+
+find_package(Boost 1.81 REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(fmt REQUIRED)
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+# Every target links this; it carries flags and third-party include folders, no code.
+add_library(elastrun_flags INTERFACE)
+target_compile_options(elastrun_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
+  $<$<BOOL:$ENV{CI}>:-Werror> -fno-plt
+  # GCC 12 reports these inside its own coroutine frames and std::variant; clang checks the same code.
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-mismatched-new-delete;-fpch-preprocess>)
+target_compile_definitions(elastrun_flags INTERFACE
+  BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
+target_include_directories(elastrun_flags INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib>)
+target_include_directories(elastrun_flags SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
+target_link_libraries(elastrun_flags INTERFACE Threads::Threads)
+if(ELASTRUN_SANITIZE)
+  target_compile_options(elastrun_flags INTERFACE
+    -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1)
+  target_link_options(elastrun_flags INTERFACE -fsanitize=address,undefined)
+else()
+  # One file that can be copied to every node: ldd shows libc and libm.
+  target_link_options(elastrun_flags INTERFACE -static-libstdc++ -static-libgcc)
+  set(OPENSSL_USE_STATIC_LIBS ON)
+endif()

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+# Where `cmake --install` puts things.
+include(GNUInstallDirs)

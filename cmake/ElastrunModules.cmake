@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# One static library per folder of lib, one test program per module, named after the folder.
+
+# elastrun_module(NAME [USES module...] [LINKS target...])
+function(elastrun_module name)
+  cmake_parse_arguments(arg "" "" "USES;LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/lib/${name}/*.cpp
+       ${CMAKE_SOURCE_DIR}/lib/${name}/*.c)
+  if(NOT sources)
+    add_library(elastrun_${name} INTERFACE)
+    set(scope INTERFACE)
+  else()
+    add_library(elastrun_${name} STATIC ${sources})
+    set(scope PUBLIC)
+    if(name STREQUAL "core")
+      target_precompile_headers(elastrun_core PRIVATE
+        $<$<COMPILE_LANGUAGE:CXX>:${CMAKE_SOURCE_DIR}/lib/core/precompiled.hpp>)
+    else()
+      target_precompile_headers(elastrun_${name} REUSE_FROM elastrun_core)
+    endif()
+  endif()
+  list(TRANSFORM arg_USES PREPEND elastrun_)
+  target_link_libraries(elastrun_${name} ${scope} elastrun_flags ${arg_USES} ${arg_LINKS})
+  set_property(GLOBAL APPEND PROPERTY elastrun_modules ${name})
+endfunction()
+
+# elastrun_unit_tests(MODULE): tests/unit/MODULE/*_test.cpp -> program unit_MODULE, a CTest each.
+function(elastrun_unit_tests module)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/${module}/*_test.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(unit_${module} ${sources})
+  target_precompile_headers(unit_${module} REUSE_FROM elastrun_core)
+  target_include_directories(unit_${module} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(unit_${module} PRIVATE elastrun_${module} elastrun_test_support)
+  add_test(NAME unit_${module} COMMAND unit_${module})
+  set_tests_properties(unit_${module} PROPERTIES TIMEOUT 300 LABELS unit)
+endfunction()
+
+# elastrun_program(NAME [USES module...]): apps/NAME/*.cpp -> the program NAME.
+function(elastrun_program name)
+  cmake_parse_arguments(arg "" "" "USES;LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/apps/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name} ${sources})
+  target_precompile_headers(${name} REUSE_FROM elastrun_core)
+  list(TRANSFORM arg_USES PREPEND elastrun_)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/apps)
+  target_link_libraries(${name} PRIVATE ${arg_USES} ${arg_LINKS})
+endfunction()

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/text.hpp"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <limits>
+#include <numeric>
+
+namespace elastrun {
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r\n\v\f";
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Python's digits: `_` only between two digits. Nothing if the text breaks that.
+std::optional<std::string> without_underscores(std::string_view text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '_') {
+      plain += text[i];
+    } else if (i == 0 || i + 1 == text.size() || !is_digit(text[i - 1]) || !is_digit(text[i + 1])) {
+      return std::nullopt;
+    }
+  }
+  return plain;
+}
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+// Levenshtein's distance, one row at a time.
+std::size_t edits(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+void fill_random(void* bytes, std::size_t size) {
+  // Small requests to getrandom(2) are never interrupted and never short.
+  if (::getrandom(bytes, size, 0) != static_cast<ssize_t>(size)) std::abort();
+}
+
+}  // namespace
+
+std::string_view trim(std::string_view text) {
+  const auto first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> pieces;
+  for (;;) {
+    const auto end = text.find(separator);
+    pieces.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return pieces;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string join(const std::vector<std::string>& pieces, std::string_view separator) {
+  return fmt::format("{}", fmt::join(pieces, separator));
+}
+
+bool starts_with_ignoring_case(std::string_view text, std::string_view prefix) {
+  return text.size() >= prefix.size() &&
+         std::equal(prefix.begin(), prefix.end(), text.begin(),
+                    [](char a, char b) { return lower(a) == lower(b); });
+}
+
+std::string to_lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), lower);
+  return out;
+}
+
+std::optional<std::int64_t> parse_int(std::string_view text) {
+  const auto plain = without_underscores(trim(text));
+  if (!plain || plain->empty()) return std::nullopt;
+  const char* first = plain->data();
+  const char* last = first + plain->size();
+  if (*first == '+' && plain->size() > 1 && is_digit(first[1])) ++first;
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(first, last, value);
+  if (error != std::errc{} || end != last) return std::nullopt;
+  return value;
+}
+
+std::optional<double> parse_float(std::string_view text) {
+  const auto plain = without_underscores(trim(text));
+  if (!plain || plain->empty()) return std::nullopt;
+  const char* first = plain->data();
+  const char* last = first + plain->size();
+  if (*first == '+' && plain->size() > 1 && first[1] != '-' && first[1] != '+') ++first;
+  double value = 0;
+  const auto [end, error] = std::from_chars(first, last, value);
+  if (error == std::errc::result_out_of_range && end == last) {
+    return *first == '-' ? -std::numeric_limits<double>::infinity()
+                         : std::numeric_limits<double>::infinity();
+  }
+  if (error != std::errc{} || end != last) return std::nullopt;
+  return value;
+}
+
+std::string format_duration(Duration duration) {
+  const double seconds = to_seconds(duration);
+  if (seconds < 0) return "-" + format_duration(-duration);
+  if (seconds < 0.001) return fmt::format("{:.0f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
+  if (seconds < 60) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<std::int64_t>(seconds);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+}
+
+std::string format_local_time(WallTime when) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(when).time_since_epoch().count();
+  const std::time_t time = seconds;
+  std::tm parts{};
+  ::localtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  const auto size = std::strftime(text.data(), text.size(), "%Y-%m-%d_%H:%M:%S", &parts);
+  return {text.data(), size};
+}
+
+std::string format_bytes(std::uint64_t bytes) {
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  for (const char* unit : {"KiB", "MiB", "GiB"}) {
+    if (value < 1024) return fmt::format("{:.1f} {}", value, unit);
+    value /= 1024;
+  }
+  return fmt::format("{:.1f} TiB", value);
+}
+
+double to_seconds(WallTime when) { return to_seconds(Duration(when.time_since_epoch())); }
+double to_seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+Duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& choices) {
+  std::optional<std::string> best;
+  // A third of the letters may be wrong: enough for a slip, too little for another word.
+  std::size_t limit = word.size() / 3 + 1;
+  for (const auto& choice : choices) {
+    const std::size_t distance = edits(word, choice);
+    if (distance < limit || (distance == limit && !best)) {
+      best = choice;
+      limit = distance;
+    }
+  }
+  return best;
+}
+
+std::string random_text(std::size_t count) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::string text(count, '\0');
+  fill_random(text.data(), count);
+  for (char& c : text) c = kLetters[static_cast<unsigned char>(c) % kLetters.size()];
+  return text;
+}
+
+std::string random_uuid() {
+  std::array<std::uint8_t, 16> b{};
+  fill_random(b.data(), b.size());
+  b[6] = static_cast<std::uint8_t>((b[6] & 0x0f) | 0x40);  // version 4
+  b[8] = static_cast<std::uint8_t>((b[8] & 0x3f) | 0x80);  // RFC 4122 variant
+  std::string text;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", b[i]);
+  }
+  return text;
+}
+
+}  // namespace elastrun

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace elastrun::goodput {
+
+/// Where a second of the job can go. Each second between job start and now is in exactly one.
+enum class Bucket {
+  Startup,     // agent start, first rendezvous, first start of workers
+  Rendezvous,  // waiting for other nodes
+  Running,     // workers run; nothing is known of steps: counts as productive
+  Productive,  // steps that a checkpoint covers, or may still be covered
+  Lost,        // run, but behind the checkpoint from which the job resumed
+  Checkpoint,  // workers said that they save or load
+  Restart,     // from a failure to the next start of workers
+  Stopping,    // from the end of the workers or a signal to the end of the job
+};
+constexpr std::size_t kBuckets = 8;
+std::string_view bucket_name(Bucket bucket);
+
+/// The time ledger of one job, pure: stepped with facts and their time, asked for a summary at any
+/// time. The buckets always add up to the elapsed time, to the nanosecond. O(1) a fact.
+/// Facts older than the last one are taken as if they had happened with it (clocks of workers).
+class Ledger {
+ public:
+  explicit Ledger(TimePoint job_start);
+
+  /// From `now` on, seconds go to `bucket` (Startup, Rendezvous, Running, Restart or Stopping).
+  void enter(Bucket bucket, TimePoint now);
+  /// Rank 0's training step `step` ended. With steps known, running time is Productive.
+  void step(std::int64_t step, TimePoint now);
+  /// A checkpoint of `step` is complete (-1: of everything so far): what lies before is kept.
+  void checkpoint(std::int64_t step, TimePoint now);
+  /// The group failed: what ran since the last checkpoint is lost, if one was ever reported;
+  /// otherwise nothing is known and nothing is moved.
+  void failed(TimePoint now);
+
+  struct Summary {
+    Duration elapsed{};
+    std::array<Duration, kBuckets> buckets{};  // adds up to elapsed
+    int restarts = 0;
+    std::optional<std::int64_t> last_step, last_checkpoint;
+    Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
+    /// (Running + Productive) / elapsed.
+    double goodput() const;
+  };
+  Summary summary(TimePoint now) const;
+
+ private:
+  void settle(TimePoint now);
+
+  Bucket current_ = Bucket::Startup;
+  TimePoint start_, last_;
+  std::array<Duration, kBuckets> buckets_{};
+  Duration uncovered_{};  // of Running and Productive, since the last checkpoint
+  bool checkpoint_seen_ = false;
+  bool steps_seen_ = false;
+  int restarts_ = 0;
+  std::optional<std::int64_t> last_step_, last_checkpoint_;
+};
+
+}  // namespace elastrun::goodput

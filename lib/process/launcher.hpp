@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "process/exit_status.hpp"
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace elastrun::process {
+
+/// What to start, and in which state of the world.
+struct LaunchRequest {
+  std::vector<std::string> argv;         // argv[0] is looked up in PATH unless it has a slash
+  std::vector<std::string> environment;  // "NAME=VALUE", all of it: nothing is inherited
+  std::string directory;                 // empty: the launcher's
+  int stdin_fd = -1;                     // -1: inherited; each is duplicated, never taken over
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  std::vector<int> cpus;  // sched_setaffinity(2) before exec; empty: untouched
+  int cgroup_fd = -1;     // directory of a cgroup v2 to be born in (CLONE_INTO_CGROUP); -1: ours
+};
+
+/// The end of a child, seen by pidfd as it happens.
+struct Exit {
+  ExitStatus status;
+  TimePoint at;
+  WallTime wall;
+  std::int64_t peak_rss_bytes = 0;  // ru_maxrss of wait4(2)
+};
+
+/// A started child: leader of its own session and process group, which dies with its parent
+/// (PR_SET_PDEATHSIG) and starts with no signal blocked or ignored and descriptors 0-2 only.
+///
+/// Its zombie is kept until this object goes: so its pid, which is also its group's number, cannot
+/// be given to a stranger while somebody may still signal the group.
+/// Destroying it kills what is left of the group with SIGKILL, and reaps.
+class Child {
+ public:
+  virtual ~Child() = default;
+  virtual pid_t pid() const = 0;
+  virtual bool ended() const = 0;
+  /// Signals the leader alone. Nothing happens once it has ended.
+  virtual void signal_leader(int signal) noexcept = 0;
+  /// Signals every process of the group, also after the leader has ended.
+  virtual void signal_group(int signal) noexcept = 0;
+  /// Whether any live process (not the leader's zombie) is still in the group.
+  virtual bool group_alive() const = 0;
+};
+
+/// Starts children. One real one (`make_posix_launcher`), and a fake in tests.
+class Launcher {
+ public:
+  virtual ~Launcher() = default;
+  /// Starts one child; `on_exit` runs once on the loop when it has ended, never inside this call
+  /// and never after the Child was destroyed. Fails with Spawn: program not found, not executable,
+  /// no descriptor or memory left, environment too large; then nothing was left behind.
+  virtual Result<std::unique_ptr<Child>> start(const LaunchRequest& request,
+                                               std::function<void(const Exit&)> on_exit) = 0;
+};
+
+}  // namespace elastrun::process

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "rendezvous/round.hpp"
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// One agent's side of the rendezvous. The agent says `join`, reports what happens to its group,
+/// and obeys what is pushed; it never decides about the job by itself. Implementations: `LocalSession`
+/// (one node: the pure `State`, no sockets), `RemoteSession` (a coordinator over TCP, whichever way
+/// it was found), `HandlerSession` (a user's RendezvousHandler).
+///
+/// All calls return at once; pushes arrive on the loop, never inside a call, and none after close().
+class Session {
+ public:
+  using OnPush = std::function<void(Push)>;
+  virtual ~Session() = default;
+
+  /// Starts to listen for pushes. Called once, before join.
+  virtual void open(OnPush on_push) = 0;
+  /// Wants to be in the next round with this description of itself. Called at the start and after
+  /// each Restart, once the old group is gone.
+  virtual void join(Node self) = 0;
+  virtual void report(Report report) = 0;
+  /// Says goodbye if it can, and stops pushing. `on_closed` runs once that is out or hopeless
+  /// (bounded by close_timeout).
+  virtual void close(std::function<void()> on_closed) = 0;
+
+  virtual std::string backend() const = 0;  // "static", "c10d", ... as RendezvousHandler.get_backend
+  virtual std::string run_id() const = 0;
+};
+
+}  // namespace elastrun::rendezvous

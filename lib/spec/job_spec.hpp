@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::spec {
+
+/// Which standard streams of which local ranks: `--redirects`, `--tee`. Bits as torchrun's Std.
+struct StdMap {
+  static constexpr unsigned kNone = 0, kOut = 1, kErr = 2, kBoth = 3;
+  unsigned everyone = kNone;
+  std::map<int, unsigned> by_local_rank;  // if not empty, ranks not listed get kNone
+  unsigned of(int local_rank) const {
+    if (by_local_rank.empty()) return everyone;
+    const auto found = by_local_rank.find(local_rank);
+    return found == by_local_rank.end() ? kNone : found->second;
+  }
+  bool operator==(const StdMap&) const = default;
+};
+
+/// How the workers are started.
+enum class Mode { Script, Module, Program, RunPath };
+enum class NumaBinding { None, Node, Socket, Exclusive, CoreComplex };
+enum class Switch { Auto, On, Off };
+
+/// The whole job as plain data: what command line, PET_*, TOML and scheduler said, merged, checked
+/// and converted. Made once by `resolve`, then only read.
+struct JobSpec {
+  // What to run
+  std::string script;
+  std::vector<std::string> script_args;
+  Mode mode = Mode::Script;
+  std::string interpreter;                      // PYTHON_EXEC, or python3/python found in PATH
+  std::string start_method = "spawn";           // only with RunPath
+  std::map<std::string, std::string> worker_env;  // [env] of the TOML file
+
+  // How many, where
+  int min_nodes = 1, max_nodes = 1;
+  int nproc_per_node = 1;
+  std::string role = "default";
+  int node_rank = 0;
+  bool node_rank_given = false;
+
+  // Rendezvous
+  bool standalone = false;        // given, or implied: one node and nothing said about rendezvous
+  std::string rdzv_backend = "static";  // after the implicit rules: "c10d" when standalone
+  std::string rdzv_endpoint;            // as given (or localhost:0 when standalone)
+  std::string run_id = "none";
+  std::map<std::string, std::string> rdzv_conf;
+  std::string master_addr = "127.0.0.1";
+  std::optional<int> master_port;
+  std::string local_addr;  // empty: found out
+
+  // Restarts and ending
+  int max_restarts = 0;
+  double monitor_interval = 0.1;  // accepted for compatibility: nothing here polls
+  std::vector<std::string> signals_to_handle = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"};
+  std::string signals_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // for TORCHELASTIC_SIGNALS_TO_HANDLE
+  Duration shutdown_timeout = std::chrono::seconds(30);
+  bool exit_code_of_worker = false;       // --exit-code worker
+  Duration exit_barrier_timeout = std::chrono::seconds(300);
+
+  // Logs and reports
+  std::string log_dir;  // empty: a temporary one, kept only if it holds something of use
+  StdMap redirects, tee;
+  std::vector<int> local_ranks_filter;  // empty: all
+  std::optional<std::vector<std::string>> stdout_filters, stderr_filters;
+  std::string prefix_template;  // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: [ROLELOCAL_RANK]:
+  std::string report_file;      // --report
+  Switch status = Switch::Auto;  // --status: the live line on a terminal
+  std::string metrics = "none";  // --metrics: none, console
+  std::string event_log_handler = "null";
+
+  // Binding
+  NumaBinding numa = NumaBinding::None;
+  bool virtual_local_rank = false;
+
+  // Asked for instead of a run
+  bool dry_run = false, explain = false;
+};
+
+}  // namespace elastrun::spec

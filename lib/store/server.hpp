@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace elastrun::store {
+
+/// The workers' store: a TCPStore server (current protocol, and that of torch 1.13) for one round.
+/// Made by the agent of group rank 0, filled by workers; each round gets a fresh one.
+///
+/// Runs wholly on the given loop, never looks up a name, and treats every byte as hostile: limits
+/// of torchrun-parity 7.1, half messages, silent peers and peers that never read hurt only
+/// themselves. Destroying it closes the listener and all connections at once.
+class Server {
+ public:
+  struct Settings {
+    std::size_t max_connections = 65536;
+    /// Bytes of unread answers a peer may let pile up before it is cut off.
+    std::size_t max_backlog = 64u << 20;
+    /// If not empty, only peers with these addresses are served; others are closed and logged.
+    std::vector<boost::asio::ip::address> allowed_peers;
+  };
+  struct Statistics {
+    std::uint64_t accepted = 0, refused = 0, requests = 0, cut_off = 0;
+    std::size_t connections = 0, keys = 0;
+  };
+
+  /// Listens on `address`:`port` (port 0: any free one). Fails with Store; "address in use" says
+  /// who owns the port where that can be seen.
+  static Result<std::unique_ptr<Server>> listen(boost::asio::io_context& loop,
+                                                const std::string& address, std::uint16_t port,
+                                                Settings settings);
+  virtual ~Server() = default;
+
+  virtual std::uint16_t port() const = 0;
+  /// A new key space for a new round on the same port: all connections are closed, all keys gone.
+  virtual void start_afresh() = 0;
+  virtual void allow_peers(std::vector<boost::asio::ip::address> addresses) = 0;
+  virtual Statistics statistics() const = 0;
+  /// Takes over a connection somebody else accepted, with the bytes already read from it (a
+  /// listener that tells protocols apart by their first bytes).
+  virtual void adopt(boost::asio::ip::tcp::socket socket, std::string first_bytes) = 0;
+};
+
+}  // namespace elastrun::store
