@@ -20,7 +20,6 @@ endif()
 
 find_package(Boost 1.81 REQUIRED)
 find_package(OpenSSL REQUIRED)
-find_package(fmt REQUIRED)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
