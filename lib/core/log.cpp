@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/log.hpp"
 
+#include <ctime>
 #include <sys/time.h>
 #include <unistd.h>
-
-#include <ctime>
 
 namespace elastrun::log {
 namespace {
@@ -25,7 +24,8 @@ std::string prefix(Level level, std::string_view area) {
 }
 
 void write_to_stderr(std::string_view line) {
-  // One write(2) a line, so that lines of several processes do not mix; a closed stderr is no error.
+  // One write(2) a line, so that lines of several processes do not mix; a closed stderr is no
+  // error.
   while (!line.empty()) {
     const auto written = ::write(STDERR_FILENO, line.data(), line.size());
     if (written <= 0) return;
@@ -35,8 +35,12 @@ void write_to_stderr(std::string_view line) {
 
 }  // namespace
 
-void set_level(Level level) { threshold = level; }
-bool is_on(Level level) { return level >= threshold; }
+void set_level(Level level) {
+  threshold = level;
+}
+bool is_on(Level level) {
+  return level >= threshold;
+}
 
 void set_writer(Writer new_writer, void* context) {
   writer = new_writer;

@@ -2,8 +2,6 @@
 #pragma once
 
 // What nearly every translation unit includes, compiled once. Sources still include what they use.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <boost/asio/awaitable.hpp>
@@ -19,6 +17,7 @@
 #include <deque>
 #include <expected>
 #include <filesystem>
+#include <fmt/format.h>
 #include <functional>
 #include <map>
 #include <memory>

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
 
-#include <fmt/format.h>
-#include <sys/random.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
+#include <fmt/format.h>
 #include <limits>
 #include <numeric>
+#include <sys/random.h>
 
 namespace elastrun {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n\v\f";
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 // Python's digits: `_` only between two digits. Nothing if the text breaks that.
 std::optional<std::string> without_underscores(std::string_view text) {
@@ -33,7 +34,9 @@ std::optional<std::string> without_underscores(std::string_view text) {
   return plain;
 }
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
 
 // Levenshtein's distance, one row at a time.
 std::size_t edits(std::string_view a, std::string_view b) {
@@ -148,7 +151,9 @@ std::string format_bytes(std::uint64_t bytes) {
   return fmt::format("{:.1f} TiB", value);
 }
 
-double to_seconds(WallTime when) { return to_seconds(Duration(when.time_since_epoch())); }
+double to_seconds(WallTime when) {
+  return to_seconds(Duration(when.time_since_epoch()));
+}
 double to_seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
