@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// Integers and strings to and from bytes. Nothing here allocates by a length that came from
+/// outside: strings are views into the bytes they were read from.
+namespace elastrun::net {
+
+enum class Order { Little, Big };
+
+/// The integer at `bytes`, which must have sizeof(T) of them.
+template <std::integral T, Order order = Order::Little>
+T load(const char* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof value);
+  constexpr bool kNative = (order == Order::Little) == (std::endian::native == std::endian::little);
+  if constexpr (!kNative && sizeof(T) > 1) value = std::byteswap(value);
+  return value;
+}
+
+/// Writes `value` to `bytes`, which must have room for sizeof(T) of them.
+template <std::integral T, Order order = Order::Little>
+void save(char* bytes, T value) {
+  constexpr bool kNative = (order == Order::Little) == (std::endian::native == std::endian::little);
+  if constexpr (!kNative && sizeof(T) > 1) value = std::byteswap(value);
+  std::memcpy(bytes, &value, sizeof value);
+}
+
+template <std::integral T, Order order = Order::Little>
+void append(std::string& out, T value) {
+  char bytes[sizeof value];
+  save<T, order>(bytes, value);
+  out.append(bytes, sizeof value);
+}
+
+/// Reads front to back and never beyond the end: what is not wholly there is not read at all.
+class ByteReader {
+ public:
+  explicit ByteReader(std::string_view bytes) : rest_(bytes) {}
+
+  template <std::integral T, Order order = Order::Little>
+  std::optional<T> number() {
+    if (rest_.size() < sizeof(T)) return std::nullopt;
+    const T value = load<T, order>(rest_.data());
+    rest_.remove_prefix(sizeof(T));
+    return value;
+  }
+
+  std::optional<std::string_view> bytes(std::uint64_t count) {
+    if (rest_.size() < count) return std::nullopt;
+    const auto taken = rest_.substr(0, static_cast<std::size_t>(count));
+    rest_.remove_prefix(taken.size());
+    return taken;
+  }
+
+  std::string_view rest() const { return rest_; }
+  bool empty() const { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+};
+
+/// "00 ce f7 85 3c": the first `limit` bytes for a log line, "..." if there are more.
+std::string format_hex(std::string_view bytes, std::size_t limit = 16);
+/// The bytes of "00cef7853c" (any case, no blanks); nothing if that is no even run of hex digits.
+std::optional<std::string> parse_hex(std::string_view digits);
+
+}  // namespace elastrun::net
