@@ -28,7 +28,7 @@ add_library(elastrun_flags INTERFACE)
 target_compile_options(elastrun_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
   $<$<BOOL:$ENV{CI}>:-Werror> -fno-plt
-  # GCC 12 reports these inside its own coroutine frames and std::variant; clang checks the same code.
+  # GCC 12 reports these inside its own coroutine frames and std::variant; clang checks the same.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-mismatched-new-delete;-fpch-preprocess>)
 target_compile_definitions(elastrun_flags INTERFACE
   BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)

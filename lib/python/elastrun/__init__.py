@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker may tell its elastrun agent. Optional: a script that never imports it loses nothing.
+
+    import elastrun
+
+    for step, batch in enumerate(loader, first_step):
+        train(batch)
+        elastrun.step(step)                      # rank 0 is enough
+    elastrun.checkpoint_done(step)               # from here on these steps cannot be lost
+    elastrun.metric("loss", loss.item())
+    elastrun.event("data.epoch", epoch=3)
+
+    @elastrun.record                             # writes the error file the verdict is made from
+    def main(): ...
+
+Nothing here blocks, and nothing raises because of the channel: under another launcher, with an agent
+that has gone or cannot keep up, messages are dropped and counted (`elastrun.dropped()`). Standard
+library only. The bytes are described in elastrun-protocol(7).
+"""
+from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, step
+from elastrun.errors import record
+
+__all__ = ["checkpoint_done", "dropped", "event", "is_connected", "metric", "record", "step"]

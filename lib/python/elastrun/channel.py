@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker to agent: one JSON object a packet, over the SOCK_SEQPACKET socket ELASTRUN_CHANNEL."""
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+# After a failed connect the next try waits this long, so that a vanished agent costs a worker that
+# reports every millisecond one system call a second and not a thousand.
+_RETRY_SECONDS = 1.0
+
+
+class Channel:
+    """The connection of this process, made at the first message. Never blocks, never raises."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._forget()
+        self.dropped = 0
+        # A forked child (a data loader, a pool) gets a connection of its own: the agent tells
+        # senders apart by the credentials of the connecting process.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._socket: socket.socket | None = None
+        self._next_try = 0.0
+        self._connecting = threading.Lock()  # a new one: another thread may have held the old
+
+    def _connect(self) -> socket.socket | None:
+        if time.monotonic() < self._next_try or not self._connecting.acquire(blocking=False):
+            return None
+        try:
+            if self._socket is not None:  # another thread was faster
+                return self._socket
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                connection.setblocking(False)
+                connection.connect(self._path)
+            except OSError:  # not there, not listening, or its queue of connections is full
+                connection.close()
+                self._next_try = time.monotonic() + _RETRY_SECONDS
+                return None
+            self._socket = connection
+            return connection
+        finally:
+            self._connecting.release()
+
+    def connected(self) -> bool:
+        return (self._socket or self._connect()) is not None
+
+    def send(self, packet: bytes) -> None:
+        connection = self._socket or self._connect()
+        if connection is None:
+            self.dropped += 1
+            return
+        try:
+            connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            self.dropped += 1  # the agent is behind: it must never be the reason why training waits
+        except OSError as error:
+            self.dropped += 1
+            if error.errno not in _ONLY_THIS_PACKET:
+                self._socket = None  # the agent has gone; the object is closed with its last user
+                self._next_try = time.monotonic() + _RETRY_SECONDS
+
+    def send_object(self, fields: dict[str, Any]) -> None:
+        try:
+            packet = json.dumps(fields, separators=(",", ":"), default=str, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            self.dropped += 1
+            return
+        self.send(packet)
+
+
+def _number(value: Any) -> float | int | str | None:
+    """A JSON number; JSON has none for NaN and infinity, so these travel as text."""
+    if isinstance(value, int):
+        return int(value)
+    try:
+        number = float(value)  # also numpy and torch scalars
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else str(number)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    number = _number(value)
+    return str(value) if number is None else number
+
+
+_ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
+_path = os.environ.get("ELASTRUN_CHANNEL", "")
+_channel = Channel(_path) if _path else None
+
+
+def step(number: int) -> None:
+    """Training step `number` has ended. Say it on rank 0 at least."""
+    if _channel is not None:
+        try:
+            packet = b'{"kind":"step","step":%d}' % number
+        except TypeError:
+            _channel.dropped += 1
+            return
+        _channel.send(packet)
+
+
+def checkpoint_done(step: int = -1) -> None:
+    """A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far."""
+    if _channel is not None:
+        try:
+            packet = b'{"kind":"checkpoint","step":%d}' % step
+        except TypeError:
+            _channel.dropped += 1
+            return
+        _channel.send(packet)
+
+
+def metric(name: str, value: Any, group: str = "worker") -> None:
+    """One sample of a number, in a metric group as in torchelastic's put_metric."""
+    if _channel is not None:
+        number = _number(value)
+        if number is None:
+            _channel.dropped += 1
+            return
+        _channel.send_object(
+            {"kind": "metric", "name": str(name), "value": number, "group": str(group)})
+
+
+def event(name: str, /, **attributes: Any) -> None:
+    """Something happened. Attributes are text, numbers, booleans or None; others become text."""
+    if _channel is not None:
+        _channel.send_object({"kind": "event", "name": str(name),
+                              "attributes": {k: _plain(v) for k, v in attributes.items()}})
+
+
+def is_connected() -> bool:
+    """Whether an agent listens. Connects if that was not done yet."""
+    return _channel is not None and _channel.connected()
+
+
+def dropped() -> int:
+    """How many messages of this process were thrown away: no agent, or one that is behind."""
+    return 0 if _channel is None else _channel.dropped

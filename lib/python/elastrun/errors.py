@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error file by which a worker tells why it ended, as torch's `@record` writes it."""
+from __future__ import annotations
+
+import faulthandler
+import functools
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _write(error: BaseException) -> None:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if not path:
+        return
+    said = {"message": {
+        "message": f"{type(error).__name__}: {error}",
+        "extraInfo": {
+            "py_callstack": "".join(traceback.format_exception(error)),
+            "timestamp": str(int(time.time())),
+        },
+    }}
+    # Whole or not at all: a worker that is killed while it writes must not leave half a file.
+    unfinished = f"{path}.{os.getpid()}"
+    try:
+        with open(unfinished, "w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump(said, file)
+        os.replace(unfinished, path)
+    except OSError:
+        pass  # the exception itself matters more than its file
+
+
+def record(function: _Function) -> _Function:
+    """Writes the exception that leaves `function` to TORCHELASTIC_ERROR_FILE, and lets it pass on.
+
+    `sys.exit()` and Ctrl+C write nothing; `sys.exit(0)` becomes a normal return, as with torch. Also
+    switches the faulthandler on, so that a crash in C leaves the Python stacks in stderr.
+    """
+
+    @functools.wraps(function)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            faulthandler.enable(all_threads=True)
+        except (OSError, RuntimeError, ValueError, AttributeError):
+            pass  # stderr is closed or no real file
+        try:
+            return function(*args, **kwargs)
+        except SystemExit as end:
+            if end.code in (0, None):
+                return None
+            raise
+        except Exception as error:
+            _write(error)
+            raise
+
+    return recorded  # type: ignore[return-value]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python worker package against a socket that a test listens on."""
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
+
+
+def worker(code: str, channel: str | None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs a few lines of a worker; the package reads its environment once, at import."""
+    env = {k: v for k, v in os.environ.items() if k != "ELASTRUN_CHANNEL"}
+    env.update(more, PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE="1")
+    if channel is not None:
+        env["ELASTRUN_CHANNEL"] = channel
+    return subprocess.run([sys.executable, "-c", "import elastrun\n" + code], env=env,
+                          capture_output=True, text=True, timeout=60)
+
+
+class Listener:
+    """An agent's end of the channel: collects the packets of all connections."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = folder + "/channel"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.bind(self.path)
+        self.socket.listen(16)
+        self.socket.setblocking(False)
+
+    def packets(self) -> list[list[object]]:
+        """Per connection, in the order of connecting. All senders have ended by now."""
+        found = []
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except BlockingIOError:
+                return found
+            with connection:
+                got = []
+                while packet := connection.recv(65536):
+                    got.append(json.loads(packet))
+                found.append(got)
+
+
+class ChannelTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def listen(self) -> Listener:
+        listener = Listener(self.folder)
+        self.addCleanup(listener.socket.close)
+        return listener
+
+    def test_each_call_is_one_packet(self) -> None:
+        listener = self.listen()
+        done = worker(
+            "elastrun.step(7)\nelastrun.checkpoint_done(5)\nelastrun.checkpoint_done()\n"
+            "elastrun.metric('loss', 0.5)\nelastrun.metric('lr', 1, group='opt')\n"
+            "elastrun.metric('bad', float('nan'))\n"
+            "elastrun.event('epoch', number=3, name='a\\\"b', done=True, at=None, what=[1])\n"
+            "print(elastrun.dropped(), elastrun.is_connected())", listener.path)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(done.stdout, "0 True\n")
+        self.assertEqual(listener.packets(), [[
+            {"kind": "step", "step": 7},
+            {"kind": "checkpoint", "step": 5},
+            {"kind": "checkpoint", "step": -1},
+            {"kind": "metric", "name": "loss", "value": 0.5, "group": "worker"},
+            {"kind": "metric", "name": "lr", "value": 1, "group": "opt"},
+            {"kind": "metric", "name": "bad", "value": "nan", "group": "worker"},
+            {"kind": "event", "name": "epoch", "attributes": {
+                "number": 3, "name": 'a"b', "done": True, "at": None, "what": "[1]"}},
+        ]])
+
+    def test_without_an_agent_nothing_happens(self) -> None:
+        for channel in (None, "", self.folder + "/absent", "/" + "x" * 300):
+            with self.subTest(channel=channel):
+                done = worker("for i in range(1000): elastrun.step(i)\n"
+                              "elastrun.metric('a', 1)\nelastrun.event('b')\n"
+                              "elastrun.checkpoint_done(1)\nprint(elastrun.is_connected())", channel)
+                self.assertEqual((done.stdout, done.stderr, done.returncode), ("False\n", "", 0))
+
+    def test_an_agent_that_does_not_read_is_not_waited_for(self) -> None:
+        listener = self.listen()
+        done = worker("for i in range(20000): elastrun.step(i)\nprint(elastrun.dropped())",
+                      listener.path)
+        self.assertEqual(done.stderr, "")
+        got = listener.packets()[0]
+        self.assertEqual(len(got) + int(done.stdout), 20000)
+        self.assertEqual(got[0], {"kind": "step", "step": 0})
+        self.assertGreater(int(done.stdout), 0)
+
+    def test_an_agent_that_vanishes_is_no_error(self) -> None:
+        listener = self.listen()
+        done = worker(
+            "import os\nelastrun.step(1)\nos.unlink(os.environ['ELASTRUN_CHANNEL'])\n"
+            "import socket\n"
+            "for i in range(100000): elastrun.step(i)\n"
+            "elastrun.channel._channel._socket.shutdown(socket.SHUT_RDWR)\n"
+            "elastrun.step(2)\nelastrun.step(3)\nprint('alive', elastrun.is_connected())",
+            listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("alive False\n", ""))
+
+    def test_a_packet_that_is_too_large_costs_only_itself(self) -> None:
+        listener = self.listen()
+        done = worker("elastrun.event('big', text='x' * 10_000_000)\nelastrun.step(1)\n"
+                      "print(elastrun.dropped())", listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
+        self.assertEqual(listener.packets(), [[{"kind": "step", "step": 1}]])
+
+    def test_values_that_are_no_numbers_are_dropped(self) -> None:
+        listener = self.listen()
+        done = worker("elastrun.step('x')\nelastrun.metric('a', 'b')\nelastrun.metric('c', None)\n"
+                      "elastrun.checkpoint_done(None)\nprint(elastrun.dropped())", listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("4\n", ""))
+        self.assertEqual(listener.packets(), [])
+
+    def test_a_forked_child_gets_a_connection_of_its_own(self) -> None:
+        listener = self.listen()
+        done = worker("import os\nelastrun.step(1)\nchild = os.fork()\n"
+                      "elastrun.step(2 if child else 3)\n"
+                      "if child: os.waitpid(child, 0)", listener.path)
+        self.assertEqual(done.stderr, "")
+        steps = [[packet["step"] for packet in packets] for packets in listener.packets()]
+        self.assertEqual(steps, [[1, 2], [3]])
+
+
+class RecordTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = Path(folder.name) / "error.json"
+
+    def run_main(self, body: str, file: str | None = None) -> subprocess.CompletedProcess[str]:
+        return worker(f"import sys\n@elastrun.record\ndef main():\n  {body}\nprint(main())", None,
+                      TORCHELASTIC_ERROR_FILE=str(self.file) if file is None else file)
+
+    def test_an_exception_is_written_as_torch_writes_it(self) -> None:
+        done = self.run_main("raise ValueError('boom')")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("ValueError: boom", done.stderr)
+        said = json.loads(self.file.read_text())["message"]
+        self.assertEqual(said["message"], "ValueError: boom")
+        self.assertTrue(said["extraInfo"]["timestamp"].isdigit())
+        self.assertTrue(said["extraInfo"]["py_callstack"].startswith("Traceback"))
+        self.assertEqual([p.name for p in self.file.parent.iterdir()], ["error.json"])
+
+    def test_a_return_value_passes(self) -> None:
+        self.assertEqual(self.run_main("return 42").stdout, "42\n")
+        self.assertFalse(self.file.exists())
+
+    def test_exit_0_is_a_return_and_other_exits_write_nothing(self) -> None:
+        done = self.run_main("sys.exit(0)")
+        self.assertEqual((done.stdout, done.returncode), ("None\n", 0))
+        self.assertEqual(self.run_main("sys.exit(5)").returncode, 5)
+        self.assertFalse(self.file.exists())
+
+    def test_a_file_that_cannot_be_written_hides_nothing(self) -> None:
+        for file in ("", str(self.file.parent / "no" / "such" / "folder")):
+            done = self.run_main("raise KeyError('k')", file)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("KeyError: 'k'", done.stderr)
+            self.assertNotIn("FileNotFoundError", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The header for C++ workers against a socket that the test listens on.
+#include "worker/elastrun.hpp"
+
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <limits>
+#include <sys/wait.h>
+#include <vector>
+
+namespace {
+
+// The channel is looked up once per process, so each script runs in a child with its own variable.
+template <class Script>
+int in_worker(const std::string& channel, Script script) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("ELASTRUN_CHANNEL", channel.c_str(), 1);
+    ::_exit(script());
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+struct Listener {
+  std::filesystem::path folder = [] {
+    std::string name = (std::filesystem::temp_directory_path() / "worker_XXXXXX").string();
+    return std::string(::mkdtemp(name.data()));
+  }();
+  std::string path = folder / "channel";
+  int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+  Listener() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    REQUIRE(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::listen(fd, 8) == 0);
+  }
+  ~Listener() {
+    ::close(fd);
+    std::filesystem::remove_all(folder);
+  }
+  // The packets of the next connection; its sender has ended.
+  std::vector<std::string> packets() const {
+    std::vector<std::string> found;
+    const int connection = ::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC);
+    std::string buffer(65536, '\0');
+    while (connection >= 0) {
+      const auto size = ::recv(connection, buffer.data(), buffer.size(), 0);
+      if (size <= 0) break;
+      found.push_back(buffer.substr(0, static_cast<std::size_t>(size)));
+    }
+    if (connection >= 0) ::close(connection);
+    return found;
+  }
+};
+
+}  // namespace
+
+using namespace elastrun;
+
+TEST_CASE("worker header: each call is one packet of JSON") {
+  const Listener listener;
+  const int dropped = in_worker(listener.path, [] {
+    worker::step(7);
+    worker::checkpoint_done(5);
+    worker::metric("loss", 0.5);
+    worker::metric("bad", std::numeric_limits<double>::quiet_NaN(), "opt");
+    worker::event("epoch", {{"name", "a\"b\n"}, {"number", "3"}});
+    worker::event("plain");
+    return static_cast<int>(worker::dropped());
+  });
+  CHECK(dropped == 0);
+  CHECK(listener.packets() ==
+        std::vector<std::string>{
+            R"({"kind":"step","step":7})", R"({"kind":"checkpoint","step":5})",
+            R"({"kind":"metric","name":"loss","value":0.5,"group":"worker"})",
+            R"({"kind":"metric","name":"bad","value":"nan","group":"opt"})",
+            R"({"kind":"event","name":"epoch","attributes":{"name":"a\"b\u000a","number":"3"}})",
+            R"({"kind":"event","name":"plain","attributes":{}})"});
+}
+
+TEST_CASE("worker header: an absent agent costs nothing but the count") {
+  const int dropped = in_worker("/nonexistent/channel", [] {
+    for (int i = 0; i < 9; ++i) worker::step(i);
+    return static_cast<int>(worker::dropped());
+  });
+  CHECK(dropped == 9);
+  CHECK(in_worker("", [] {
+          worker::step(1);
+          return static_cast<int>(worker::dropped());
+        }) == 0);
+}
+
+TEST_CASE("worker header: an agent that does not read is not waited for") {
+  const Listener listener;
+  const int some_dropped = in_worker(listener.path, [] {
+    for (int i = 0; i < 20000; ++i) worker::step(i);
+    return worker::dropped() > 0 && worker::dropped() < 20000 ? 1 : 0;
+  });
+  CHECK(some_dropped == 1);
+  CHECK(listener.packets().front() == R"({"kind":"step","step":0})");
+}
+
+TEST_CASE("worker header: a forked child gets a connection of its own") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    worker::step(1);
+    const pid_t child = ::fork();
+    worker::step(child == 0 ? 3 : 2);
+    if (child == 0) ::_exit(0);
+    ::waitpid(child, nullptr, 0);
+    return 0;
+  });
+  CHECK(listener.packets().size() == 2);
+  CHECK(listener.packets() == std::vector<std::string>{R"({"kind":"step","step":3})"});
+}
