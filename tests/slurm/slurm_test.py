@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""elastrun under a real Slurm: the same command without node counts finds its place.
+
+Usage: slurm_test.py ELASTRUN. Ends with 77 and the reason where Slurm cannot be started.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import cluster  # noqa: E402
+
+ELASTRUN = ""
+SHOW = 'echo "at $GROUP_RANK: rank $RANK of $WORLD_SIZE, run $TORCHELASTIC_RUN_ID"'
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
+
+
+def enter_names(folder: Path) -> None:
+    """From here on this process and its children know n1 and n2 by name, and nobody else does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    hosts = folder / "hosts"
+    hosts.write_text(Path("/etc/hosts").read_text() + "\n127.0.0.1 n1\n127.0.0.2 n2\n")
+    steps = (
+        lambda: libc.unshare(CLONE_NEWNS),
+        lambda: libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None),
+        lambda: libc.mount(os.fsencode(hosts), b"/etc/hosts", None, MS_BIND, None),
+    )
+    for step in steps:
+        if step() != 0:
+            raise OSError(ctypes.get_errno(), "cannot make a private /etc/hosts")
+
+
+class UnderSlurm(unittest.TestCase):
+    slurm: cluster.Cluster
+
+    def srun(self, *words: str, **more: object) -> subprocess.CompletedProcess[str]:
+        done = self.slurm.run("srun", "-N2", "-n2", *words, **more)
+        if done.returncode not in (0, 1):
+            print(self.slurm.logs(), file=sys.stderr)
+        return done
+
+    def test_both_nodes_meet_without_being_told(self) -> None:
+        done = self.srun(ELASTRUN, "--nproc-per-node", "2", "--no-python", "sh", "-c", SHOW)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = sorted(done.stdout.splitlines())
+        places = [line.split(", run")[0] for line in lines]
+        self.assertEqual(places, [f"at {r // 2}: rank {r} of 4" for r in range(4)], done.stderr)
+        self.assertEqual(len({line.split(", run ")[1] for line in lines}), 1, "one run id for all")
+
+    def test_an_explicit_option_wins(self) -> None:
+        done = self.srun(ELASTRUN, "--standalone", "--no-python", "sh", "-c", SHOW)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        places = {line.split(", run")[0] for line in done.stdout.splitlines()}
+        self.assertEqual(places, {"at 0: rank 0 of 1"})
+
+    def test_explain_names_slurm(self) -> None:
+        done = self.srun(ELASTRUN, "--explain", "--no-python", "true")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("SLURM_", done.stdout)
+
+    def test_a_failure_on_one_node_ends_the_step_on_both(self) -> None:
+        script = '[ "$RANK" = 1 ] && exit 3; sleep 600'
+        done = self.srun(ELASTRUN, "--no-python", "sh", "-c", script, limit=90)
+        self.assertEqual(done.returncode, 1, done.stderr)
+
+    def test_a_lost_coordinator_asks_for_a_requeue(self) -> None:
+        """Whatever ends the job for good names what to type: `scontrol requeue JOBID`."""
+        done = self.srun(ELASTRUN, "--rdzv-conf", "join_timeout=3,is_host=0", "--no-python", "true")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("scontrol requeue", done.stderr)
+
+
+def main() -> int:
+    global ELASTRUN
+    ELASTRUN = str(Path(sys.argv.pop(1)).resolve())
+    reason = cluster.obstacle()
+    if reason:
+        print(f"SKIP: {reason}")
+        return 77
+    with tempfile.TemporaryDirectory() as name:
+        enter_names(Path(name))
+        with cluster.Cluster(Path(name)) as slurm:
+            UnderSlurm.slurm = slurm
+            suite = unittest.defaultTestLoader.loadTestsFromTestCase(UnderSlurm)
+            return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
