@@ -1,3 +1,197 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boost.JSON's own sources, compiled once for the whole program.
+#include "core/json.hpp"
+
+#include <boost/json/parse.hpp>
+#include <fmt/format.h>
+// Boost.JSON's own sources, compiled once for the whole program: Debian ships it only shared.
 #include <boost/json/src.hpp>
+#include <cmath>
+
+namespace elastrun {
+namespace {
+
+constexpr std::size_t kDeepest = 64;
+
+/// One code point from the front of `text`, which is not empty; U+FFFD and one byte for bad UTF-8.
+char32_t take_code_point(std::string_view& text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  const std::size_t size = first < 0x80   ? 1
+                           : first < 0xC2 ? 0
+                           : first < 0xE0 ? 2
+                           : first < 0xF0 ? 3
+                           : first < 0xF5 ? 4
+                                          : 0;
+  bool good = size != 0 && text.size() >= size;
+  char32_t point = size == 1 ? first : first & (0x7Fu >> size);
+  for (std::size_t i = 1; good && i < size; ++i) {
+    good = (byte(i) & 0xC0) == 0x80;
+    point = (point << 6) | (byte(i) & 0x3Fu);
+  }
+  constexpr char32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  good =
+      good && point >= kSmallest[size] && point <= 0x10FFFF && (point < 0xD800 || point > 0xDFFF);
+  text.remove_prefix(good ? size : 1);
+  return good ? point : 0xFFFD;
+}
+
+void append_escaped(std::string& out, char32_t point) {
+  switch (point) {
+    case '"':
+      out += "\\\"";
+      return;
+    case '\\':
+      out += "\\\\";
+      return;
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
+    case '\b':
+      out += "\\b";
+      return;
+    case '\f':
+      out += "\\f";
+      return;
+    default:
+      break;
+  }
+  if (point >= 0x20 && point < 0x7F) {
+    out += static_cast<char>(point);
+  } else if (point < 0x10000) {
+    fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(point));
+  } else {
+    const auto rest = static_cast<unsigned>(point) - 0x10000;
+    fmt::format_to(std::back_inserter(out), "\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10),
+                   0xDC00 + (rest & 0x3FF));
+  }
+}
+
+void append_string(std::string& out, std::string_view text) {
+  out += '"';
+  while (!text.empty()) append_escaped(out, take_code_point(text));
+  out += '"';
+}
+
+void append_float(std::string& out, double value) {
+  // Python's names in JSON differ from those of repr().
+  if (std::isnan(value)) {
+    out += "NaN";
+  } else if (std::isinf(value)) {
+    out += value < 0 ? "-Infinity" : "Infinity";
+  } else {
+    out += python_float(value);
+  }
+}
+
+void append(std::string& out, const json::value& value);
+
+void append(std::string& out, const json::object& object) {
+  std::string_view separator;
+  out += '{';
+  for (const auto& [key, member] : object) {
+    out += separator;
+    append_string(out, key);
+    out += ": ";
+    append(out, member);
+    separator = ", ";
+  }
+  out += '}';
+}
+
+void append(std::string& out, const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null:
+      out += "null";
+      break;
+    case json::kind::bool_:
+      out += value.get_bool() ? "true" : "false";
+      break;
+    case json::kind::int64:
+      out += fmt::format_int(value.get_int64()).c_str();
+      break;
+    case json::kind::uint64:
+      out += fmt::format_int(value.get_uint64()).c_str();
+      break;
+    case json::kind::double_:
+      append_float(out, value.get_double());
+      break;
+    case json::kind::string:
+      append_string(out, value.get_string());
+      break;
+    case json::kind::object:
+      append(out, value.get_object());
+      break;
+    case json::kind::array: {
+      std::string_view separator;
+      out += '[';
+      for (const auto& element : value.get_array()) {
+        out += separator;
+        append(out, element);
+        separator = ", ";
+      }
+      out += ']';
+    }
+  }
+}
+
+}  // namespace
+
+Result<json::value> parse_json(std::string_view text) {
+  json::parse_options options;
+  options.max_depth = kDeepest;
+  json::stream_parser parser({}, options);
+  json::error_code error;
+  std::size_t used = parser.write_some(text, error);
+  if (!error && used < text.size()) error = json::make_error_code(json::error::extra_data);
+  if (!error) parser.finish(error);
+  if (error) {
+    return fail(Code::Protocol, fmt::format("no valid JSON at byte {}: {}", used, error.message()));
+  }
+  return parser.release();
+}
+
+std::string python_json(const json::value& value) {
+  std::string out;
+  append(out, value);
+  return out;
+}
+
+std::string python_json_string(std::string_view text) {
+  std::string out;
+  append_string(out, text);
+  return out;
+}
+
+std::string python_float(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
+  return text;
+}
+
+const json::value* find_member(const json::value& value, std::string_view name) {
+  const json::object* object = value.if_object();
+  return object == nullptr ? nullptr : object->if_contains(name);
+}
+
+std::string member_text_or(const json::value& value, std::string_view name, std::string otherwise) {
+  const json::value* member = find_member(value, name);
+  if (member == nullptr || !member->is_string()) return otherwise;
+  return std::string(member->get_string());
+}
+
+std::int64_t member_int_or(const json::value& value, std::string_view name,
+                           std::int64_t otherwise) {
+  const json::value* member = find_member(value, name);
+  if (member == nullptr) return otherwise;
+  json::error_code error;
+  const auto number = member->to_number<std::int64_t>(error);
+  return error ? otherwise : number;
+}
+
+}  // namespace elastrun
