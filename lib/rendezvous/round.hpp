@@ -11,8 +11,8 @@ namespace elastrun::rendezvous {
 
 /// One node as it presents itself when it joins. An agent stands for one node.
 struct Node {
-  std::string id;       // "ADDRESS_PID_SERIAL": unique in the job, also the order of group ranks
-  std::string address;  // by which the others reach this node
+  std::string id{};       // "ADDRESS_PID_SERIAL": unique in the job, also the order of group ranks
+  std::string address{};  // by which the others reach this node
   std::uint16_t store_port = 0;  // where its store would listen; held open since the join
   std::string role = "default";
   int local_world_size = 1;
@@ -23,19 +23,19 @@ struct Node {
 /// Why a group is stopped, a job given up: named alike on every node.
 struct Cause {
   enum class Kind {
-    WorkerFailed,   // a worker ended badly
-    NodeLost,       // an agent's connection broke or fell silent
-    NodeLeft,       // an agent said goodbye (preemption, signal)
-    NodeJoined,     // a larger world is possible
-    Closed,         // somebody closed the job
+    WorkerFailed,  // a worker ended badly
+    NodeLost,      // an agent's connection broke or fell silent
+    NodeLeft,      // an agent said goodbye (preemption, signal)
+    NodeJoined,    // a larger world is possible
+    Closed,        // somebody closed the job
     CoordinatorLost,
-    Timeout,        // a bounded wait of the rendezvous ended
+    Timeout,  // a bounded wait of the rendezvous ended
   } kind = Kind::WorkerFailed;
-  std::string node;  // id of the node it happened on
-  int rank = -1;     // global rank of the culprit, if a worker
+  std::string node{};  // id of the node it happened on
+  int rank = -1;       // global rank of the culprit, if a worker
   int local_rank = -1;
-  int exit_code = 0;     // torchrun's number: negative is a signal; only with WorkerFailed
-  std::string text;      // one sentence for a person
+  int exit_code = 0;        // torchrun's number: negative is a signal; only with WorkerFailed
+  std::string text{};       // one sentence for a person
   double wall_seconds = 0;  // when, since the epoch, by that node's clock
   bool operator==(const Cause&) const = default;
 };
@@ -45,7 +45,10 @@ struct Round {
   std::int64_t epoch = 0;   // of the coordinator
   std::int64_t number = 0;  // counts every round, never goes back
   int attempt = 0;          // restarts spent so far, by the whole job: TORCHELASTIC_RESTART_COUNT
-  std::vector<Node> members;  // by group rank
+  /// By group rank. Complete at group rank 0, which admits the others' addresses to its store, and
+  /// in worlds of up to 64 nodes. In larger ones the others' entries are blank: only their number
+  /// counts, and a list of everybody for everybody would be quadratic.
+  std::vector<Node> members;
   int group_rank = 0;
   int rank_base = 0, world_size = 1;            // of workers
   int role_rank_base = 0, role_world_size = 1;  // of workers of this node's role
@@ -55,25 +58,51 @@ struct Round {
 };
 
 /// What an agent tells.
-struct Started { std::int64_t round = 0; };
-struct Failed { std::int64_t round = 0; Cause cause; };
-struct Succeeded { std::int64_t round = 0; };
-struct Leaving { std::string why; };
+struct Started {
+  std::int64_t round = 0;
+};
+struct Failed {
+  std::int64_t round = 0;
+  Cause cause;
+};
+struct Succeeded {
+  std::int64_t round = 0;
+};
+struct Leaving {
+  std::string why;
+};
 using Report = std::variant<Started, Failed, Succeeded, Leaving>;
 
 /// What an agent is told.
-struct RoundReady { Round round; };
+struct RoundReady {
+  Round round;
+};
 /// Stop the group now, then join again: a new round is being formed. `attempt_spent` says whether
 /// it cost one of --max-restarts (a failure) or not (membership).
-struct Restart { Cause cause; bool attempt_spent = false; int restarts_left = 0; };
+struct Restart {
+  Cause cause;
+  bool attempt_spent = false;
+  int restarts_left = 0;
+};
 /// The job is over. `failed`: by `cause`, which is the same on every node.
-struct Done { bool failed = false; Cause cause; };
+struct Done {
+  bool failed = false;
+  Cause cause;
+};
 /// Not needed in this world; stays connected, takes over when a member goes.
-struct Spare { int ahead = 0; };
+struct Spare {
+  int ahead = 0;
+};
 /// The coordinator is gone for good. `requeue`: the scheduler should start the job again.
-struct Lost { std::string why; bool requeue = false; };
+struct Lost {
+  std::string why;
+  bool requeue = false;
+};
 /// Something a person waiting would like to know: who is missing, how long the last call lasts.
-struct Progress { std::string text; int present = 0, wanted = 0; };
+struct Progress {
+  std::string text;
+  int present = 0, wanted = 0;
+};
 using Push = std::variant<RoundReady, Restart, Done, Spare, Lost, Progress>;
 
 }  // namespace elastrun::rendezvous

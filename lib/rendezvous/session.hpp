@@ -4,18 +4,33 @@
 #include "core/error.hpp"
 #include "rendezvous/round.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
+namespace elastrun::store {
+class Server;
+}
+
 namespace elastrun::rendezvous {
 
+/// Where the agent of a node binds its workers' store before it joins.
+struct StorePlan {
+  std::string bind_address = "127.0.0.1";       // "::" where other nodes must reach it
+  std::uint16_t first_port = 0, last_port = 0;  // any free one in this range; 0-0: any at all
+  /// The session listens on MASTER_PORT itself and hands over the connections of workers
+  /// (`share_store`): bind to loopback, any port.
+  bool lent_port = false;
+};
+
 /// One agent's side of the rendezvous. The agent says `join`, reports what happens to its group,
-/// and obeys what is pushed; it never decides about the job by itself. Implementations: `LocalSession`
-/// (one node: the pure `State`, no sockets), `RemoteSession` (a coordinator over TCP, whichever way
-/// it was found), `HandlerSession` (a user's RendezvousHandler).
+/// and obeys what is pushed; it never decides about the job by itself. Implementations:
+/// `LocalSession` (one node: the pure `State`, no sockets), `RemoteSession` (a coordinator over
+/// TCP, whichever way it was found), `HandlerSession` (a user's RendezvousHandler).
 ///
-/// All calls return at once; pushes arrive on the loop, never inside a call, and none after close().
+/// All calls return at once; pushes arrive on the loop, never inside a call, and none after
+/// close().
 class Session {
  public:
   using OnPush = std::function<void(Push)>;
@@ -31,7 +46,8 @@ class Session {
   /// (bounded by close_timeout).
   virtual void close(std::function<void()> on_closed) = 0;
 
-  virtual std::string backend() const = 0;  // "static", "c10d", ... as RendezvousHandler.get_backend
+  virtual std::string backend()
+      const = 0;  // "static", "c10d", ... as RendezvousHandler.get_backend
   virtual std::string run_id() const = 0;
 };
 

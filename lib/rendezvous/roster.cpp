@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/roster.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace elastrun::rendezvous {
+
+std::string_view seat_name(Seat seat) {
+  switch (seat) {
+    case Seat::Waiting:
+      return "waiting";
+    case Seat::Running:
+      return "running";
+    case Seat::Finished:
+      return "finished";
+    case Seat::Failed:
+      return "failed";
+    case Seat::Stopping:
+      return "stopping";
+  }
+  return "unknown";
+}
+
+void Roster::tally(const Attendee& attendee, int sign) {
+  counts_[static_cast<std::size_t>(attendee.seat)] += sign;
+  if (attendee.seat == Seat::Waiting && attendee.returning) returning_ += sign;
+}
+
+Attendee& Roster::add(Peer peer, Node node, bool returning, TimePoint now) {
+  by_id_[node.id] = peer;
+  Attendee& attendee = attendees_[peer];
+  attendee.peer = peer;
+  attendee.node = std::move(node);
+  attendee.returning = returning;
+  attendee.arrival = ++arrivals_;
+  attendee.since = now;
+  tally(attendee, +1);
+  return attendee;
+}
+
+void Roster::remove(Peer peer) {
+  const auto found = attendees_.find(peer);
+  if (found == attendees_.end()) return;
+  tally(found->second, -1);
+  const auto name = by_id_.find(found->second.node.id);
+  if (name != by_id_.end() && name->second == peer) by_id_.erase(name);
+  attendees_.erase(found);
+}
+
+void Roster::move(Attendee& attendee, Seat seat, TimePoint now) {
+  tally(attendee, -1);
+  // Who was in the round and comes back keeps its seat; everybody else starts as a newcomer.
+  attendee.returning = seat == Seat::Waiting && attendee.seat != Seat::Waiting;
+  attendee.seat = seat;
+  attendee.since = now;
+  attendee.told_spare = false;
+  tally(attendee, +1);
+}
+
+void Roster::forget_returning() {
+  for (auto& [peer, attendee] : attendees_) attendee.returning = false;
+  returning_ = 0;
+}
+
+Attendee* Roster::find(Peer peer) {
+  const auto found = attendees_.find(peer);
+  return found == attendees_.end() ? nullptr : &found->second;
+}
+
+Attendee* Roster::find(const std::string& id) {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : find(found->second);
+}
+
+std::vector<Attendee*> Roster::with(Seat seat) {
+  std::vector<Attendee*> found;
+  found.reserve(static_cast<std::size_t>(count(seat)));
+  for (auto& [peer, attendee] : attendees_) {
+    if (attendee.seat == seat) found.push_back(&attendee);
+  }
+  std::ranges::sort(found, {}, &Attendee::arrival);
+  return found;
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/round.hpp"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace elastrun::rendezvous {
+
+/// One agent's connection, numbered by whoever drives the state. Never used twice.
+using Peer = std::uint64_t;
+
+/// What an agent is doing, as far as the job is concerned.
+enum class Seat {
+  Waiting,   // has joined, belongs to no live round
+  Running,   // member of the round, its group runs or is being started
+  Finished,  // member of the round, all of its workers have succeeded
+  Failed,    // member of the round, a worker has failed and the job is about to end
+  Stopping,  // was a member, was told to stop, has not joined again; its seat is kept
+};
+constexpr std::size_t kSeatKinds = 5;
+std::string_view seat_name(Seat seat);
+
+/// One agent in the job.
+struct Attendee {
+  Peer peer = 0;
+  Node node;
+  Seat seat = Seat::Waiting;
+  bool returning = false;   // was in the round before: has its seat before all newcomers
+  bool told_spare = false;  // since it last got a seat or was refused one
+  bool started = false;     // its workers run
+  std::uint64_t arrival = 0;
+  TimePoint since;  // of this seat
+};
+
+/// Who is there, with counts that cost nothing to ask. Holds no rules.
+class Roster {
+ public:
+  Attendee& add(Peer peer, Node node, bool returning, TimePoint now);
+  void remove(Peer peer);
+  void move(Attendee& attendee, Seat seat, TimePoint now);
+  /// Waiting attendees count as newcomers again.
+  void forget_returning();
+
+  Attendee* find(Peer peer);
+  /// The attendee with this node id, or null.
+  Attendee* find(const std::string& id);
+  int count(Seat seat) const { return counts_[static_cast<std::size_t>(seat)]; }
+  /// Of those waiting, the ones that were in the round before.
+  int returning() const { return returning_; }
+  int size() const { return static_cast<int>(attendees_.size()); }
+  bool empty() const { return attendees_.empty(); }
+  /// Those with this seat, first come first. Costs a sort.
+  std::vector<Attendee*> with(Seat seat);
+  const std::unordered_map<Peer, Attendee>& all() const { return attendees_; }
+  std::unordered_map<Peer, Attendee>& all() { return attendees_; }
+
+ private:
+  void tally(const Attendee& attendee, int sign);
+
+  std::unordered_map<Peer, Attendee> attendees_;
+  std::unordered_map<std::string, Peer> by_id_;
+  std::array<int, kSeatKinds> counts_{};
+  int returning_ = 0;
+  std::uint64_t arrivals_ = 0;
+};
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/state.hpp"
+
+#include "core/text.hpp"
+#include "rendezvous/wording.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace elastrun::rendezvous {
+
+Push to_push(const Notice& notice) {
+  if (const auto* seated = std::get_if<Seated>(&notice)) {
+    return RoundReady{round_of(*seated->world, seated->group_rank)};
+  }
+  return *std::get<std::shared_ptr<const Push>>(notice);
+}
+
+State::State(Rules rules, std::string run_id, std::string master_addr, std::uint16_t master_port)
+    : rules_(rules),
+      run_id_(std::move(run_id)),
+      master_addr_(std::move(master_addr)),
+      master_port_(master_port),
+      budget_(rules.max_restarts) {}
+
+void State::tell(Peer peer, Push push) {
+  deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});
+}
+
+void State::tell_all(const std::vector<Attendee*>& whom, Push push) {
+  const auto shared = std::make_shared<const Push>(std::move(push));
+  for (const Attendee* attendee : whom) deliveries_.push_back({attendee->peer, shared});
+}
+
+Turnout State::turnout() const {
+  return {roster_.returning(), roster_.count(Seat::Waiting) - roster_.returning(),
+          roster_.count(Seat::Stopping), previous_size_, succession_};
+}
+
+void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
+  if (phase_ == Phase::Ended) {
+    const bool clean = !verdict_.failed;
+    Cause cause = clean ? Cause{.kind = Cause::Kind::Closed} : verdict_.cause;
+    if (clean) cause.text = already_over_text(run_id_);
+    return tell(peer, Done{true, std::move(cause)});
+  }
+  if (Attendee* known = roster_.find(peer)) return come_back(*known, std::move(node), now);
+  if (!admit(peer, node, now)) return;
+  if (roster_.empty() && phase_ == Phase::Gathering) begin_gathering(now);
+  learn(past);
+  const bool returning = phase_ == Phase::Gathering && past.round > 0 && past.round == number_;
+  roster_.add(peer, std::move(node), returning, now);
+  advance(now);
+}
+
+// A node that is there twice is one whose old connection has died without telling us. Two nodes
+// that claim one fixed rank are a mistake that waiting would not mend.
+bool State::admit(Peer peer, const Node& node, TimePoint now) {
+  if (const Attendee* old = roster_.find(node.id)) {
+    depart(old->peer, Cause::Kind::NodeLost, "came back over a new connection", now);
+  }
+  if (!rules_.fixed_ranks) return true;
+  if (node.node_rank < 0 || node.node_rank >= rules_.max_nodes) {
+    tell(peer, Lost{rank_out_of_range_text(node, rules_.max_nodes), false});
+    return false;
+  }
+  for (const auto& [other, attendee] : roster_.all()) {
+    if (attendee.node.node_rank != node.node_rank) continue;
+    tell(peer, Lost{rank_taken_text(node, attendee.node), false});
+    return false;
+  }
+  return true;
+}
+
+void State::learn(const Past& past) {
+  if (past.round <= number_) return;
+  // Somebody remembers more than we: another coordinator was here before us.
+  number_ = past.round;
+  previous_size_ = past.nodes;
+  succession_ = true;
+  budget_.learn(past.attempt);
+  roster_.forget_returning();
+}
+
+void State::come_back(Attendee& attendee, Node node, TimePoint now) {
+  const Seat before = attendee.seat;
+  if (before == Seat::Waiting || before == Seat::Failed) return;
+  if (before != Seat::Stopping && phase_ == Phase::Running) {
+    // It left its group by its own will: the others cannot go on without it, nor wait for nothing.
+    break_up({.kind = Cause::Kind::NodeLeft, .node = node.id, .text = rejoined_text(node)}, false,
+             now);
+  }
+  if (attendee.seat != Seat::Stopping) return;
+  attendee.node = std::move(node);
+  roster_.move(attendee, Seat::Waiting, now);
+  advance(now);
+}
+
+void State::started(Peer peer, std::int64_t round) {
+  Attendee* attendee = roster_.find(peer);
+  if (attendee != nullptr && round == number_ && attendee->seat == Seat::Running) {
+    attendee->started = true;
+  }
+}
+
+void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
+  Attendee* attendee = roster_.find(peer);
+  if (attendee == nullptr || round != number_) return;
+  if (attendee->seat != Seat::Running && attendee->seat != Seat::Finished) return;
+  if (phase_ == Phase::Verdict) {
+    roster_.move(*attendee, Seat::Failed, now);
+    return finish_if_all_done(now);
+  }
+  if (phase_ != Phase::Running) return;
+  if (budget_.spend()) return break_up(cause, true, now);
+  roster_.move(*attendee, Seat::Failed, now);
+  verdict_ = {true, std::move(cause)};
+  phase_ = Phase::Verdict;
+  verdict_at_ = now + rules_.verdict_window;
+  finish_if_all_done(now);
+}
+
+void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
+  Attendee* attendee = roster_.find(peer);
+  if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
+  roster_.move(*attendee, Seat::Finished, now);
+  growth_at_.reset();  // a job that is ending is not stopped for newcomers
+  finish_if_all_done(now);
+}
+
+void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now) {
+  Attendee* attendee = roster_.find(peer);
+  if (attendee == nullptr) return;
+  const Seat seat = attendee->seat;
+  const Cause cause{
+      .kind = kind, .node = attendee->node.id, .text = departed_text(*attendee, kind, why)};
+  roster_.remove(peer);
+  if (phase_ == Phase::Ended) return;
+  if (phase_ == Phase::Running && seat == Seat::Running) return break_up(cause, false, now);
+  // One that has finished has done its part; whoever still waits is told nothing new.
+  if (phase_ == Phase::Running && seat == Seat::Finished && roster_.count(Seat::Finished) == 0 &&
+      roster_.count(Seat::Running) == 0) {
+    return end({}, now);
+  }
+  if (phase_ == Phase::Verdict) return finish_if_all_done(now);
+  advance(now);
+}
+
+void State::close(const std::string& why, TimePoint now) {
+  if (phase_ == Phase::Ended) return;
+  Cause cause{.kind = Cause::Kind::Closed};
+  cause.text = why;
+  end({true, std::move(cause)}, now);
+}
+
+void State::hold(bool held, TimePoint now) {
+  held_ = held;
+  if (!held && phase_ != Phase::Ended) advance(now);
+}
+
+void State::finish_if_all_done(TimePoint now) {
+  if (roster_.count(Seat::Running) > 0) return;
+  end(phase_ == Phase::Verdict ? verdict_ : Done{}, now);
+}
+
+void State::end(Done verdict, TimePoint) {
+  verdict_ = std::move(verdict);
+  phase_ = Phase::Ended;
+  growth_at_.reset();
+  verdict_at_.reset();
+  const auto shared = std::make_shared<const Push>(verdict_);
+  for (const auto& [peer, attendee] : roster_.all()) deliveries_.push_back({peer, shared});
+}
+
+void State::tick(TimePoint now) {
+  if (phase_ == Phase::Verdict && verdict_at_ && now >= *verdict_at_) return end(verdict_, now);
+  if (phase_ == Phase::Gathering || phase_ == Phase::Running) advance(now);
+}
+
+std::optional<TimePoint> State::deadline() const {
+  if (phase_ == Phase::Verdict) return verdict_at_;
+  if (phase_ == Phase::Running) return growth_at_;
+  if (phase_ == Phase::Ended || roster_.empty()) return std::nullopt;
+  // While held, an overdue last call must not wake us again and again.
+  const TimePoint due =
+      held_ ? gathering_.since() + rules_.join_timeout : gathering_.deadline(rules_, turnout());
+  return std::min(due, progress_at_);
+}
+
+}  // namespace elastrun::rendezvous

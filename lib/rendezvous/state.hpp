@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/budget.hpp"
+#include "rendezvous/gathering.hpp"
+#include "rendezvous/roster.hpp"
+#include "rendezvous/round.hpp"
+#include "rendezvous/world.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace elastrun::rendezvous {
+
+/// A member's place in a round. The world is shared, not copied, between thousands of members.
+struct Seated {
+  std::shared_ptr<const World> world;
+  int group_rank = 0;
+};
+/// What one agent has to be told: its seat, or something that is the same for all who hear it.
+using Notice = std::variant<Seated, std::shared_ptr<const Push>>;
+struct Delivery {
+  Peer to = 0;
+  Notice notice;
+};
+Push to_push(const Notice& notice);
+
+/// What an agent remembers of the job when it joins: nothing for a new node. Lets a newly elected
+/// coordinator go on where the last one stopped.
+struct Past {
+  std::int64_t round = 0;
+  int attempt = 0;
+  int nodes = 0;
+};
+
+enum class Phase {
+  Gathering,  // a round is being formed
+  Running,    // a round is complete, its members work
+  Verdict,    // the job has failed; other nodes' reports of the same moment are awaited
+  Ended,      // told to everybody
+};
+
+/// The whole job's rendezvous: which nodes form a round, with which ranks, and what happens when
+/// one joins, fails, finishes, leaves or dies. Pure: stepped with facts and the time; what is to be
+/// told to whom piles up until `take`. One of these decides for all nodes of a job (the
+/// coordinator's), so no two nodes disagree about ranks, attempts or the verdict.
+///
+/// Every wait in it ends: a round that does not come together fails the job after join_timeout.
+class State {
+ public:
+  /// `master_addr`/`master_port`: given to every round instead of those of group rank 0.
+  State(Rules rules, std::string run_id, std::string master_addr = {},
+        std::uint16_t master_port = 0);
+
+  // Facts. A peer that is not there is passed over; so is a report about a round that is over.
+  void join(Peer peer, Node node, const Past& past, TimePoint now);
+  void started(Peer peer, std::int64_t round);
+  void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);
+  void succeed(Peer peer, std::int64_t round, TimePoint now);
+  /// It says goodbye (Kind::NodeLeft), or its connection is broken or silent (Kind::NodeLost).
+  void depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now);
+  /// Somebody closed the job for everybody.
+  void close(const std::string& why, TimePoint now);
+  /// Time has passed.
+  void tick(TimePoint now);
+  /// A coordinator that cannot prove that it is still the elected one forms no rounds.
+  void hold(bool held, TimePoint now);
+  void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+
+  /// Everything to be told since the last call, in order.
+  std::vector<Delivery> take() { return std::exchange(deliveries_, {}); }
+  /// When `tick` is due, if nothing else happens.
+  std::optional<TimePoint> deadline() const;
+
+  Phase phase() const { return phase_; }
+  std::int64_t epoch() const { return epoch_; }
+  std::int64_t round_number() const { return number_; }
+  int attempt() const { return budget_.spent(); }
+  const Rules& rules() const { return rules_; }
+  const std::string& run_id() const { return run_id_; }
+  const Roster& roster() const { return roster_; }
+  const Gathering& gathering() const { return gathering_; }
+  Turnout turnout() const;
+  /// The verdict, once Ended.
+  const Done& verdict() const { return verdict_; }
+
+ private:
+  bool admit(Peer peer, const Node& node, TimePoint now);
+  void learn(const Past& past);
+  void come_back(Attendee& attendee, Node node, TimePoint now);
+  void advance(TimePoint now);
+  void advance_gathering(TimePoint now);
+  void advance_running(TimePoint now);
+  void close_round(TimePoint now);
+  std::vector<Attendee*> choose_members();
+  void tell_spares();
+  void break_up(const Cause& cause, bool attempt_spent, TimePoint now);
+  void begin_gathering(TimePoint now);
+  void give_up_waiting(TimePoint now);
+  void finish_if_all_done(TimePoint now);
+  void end(Done verdict, TimePoint now);
+  void push_progress(TimePoint now);
+  void tell(Peer peer, Push push);
+  void tell_all(const std::vector<Attendee*>& whom, Push push);
+
+  // Set at construction
+  const Rules rules_;
+  const std::string run_id_, master_addr_;
+  const std::uint16_t master_port_;
+
+  // Changes while running
+  Phase phase_ = Phase::Gathering;
+  Roster roster_;
+  Gathering gathering_;
+  Budget budget_;
+  std::int64_t epoch_ = 1, number_ = 0;
+  int previous_size_ = 0;
+  bool succession_ = false, held_ = false;
+  std::optional<TimePoint> growth_at_, verdict_at_;
+  TimePoint progress_at_;
+  Done verdict_;
+  std::vector<Delivery> deliveries_;
+};
+
+}  // namespace elastrun::rendezvous

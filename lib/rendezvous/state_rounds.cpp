@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// How rounds begin and end. Facts come in through state.cpp.
+#include "rendezvous/state.hpp"
+#include "rendezvous/wording.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace elastrun::rendezvous {
+
+void State::advance(TimePoint now) {
+  if (phase_ == Phase::Gathering) {
+    advance_gathering(now);
+  } else if (phase_ == Phase::Running) {
+    advance_running(now);
+  }
+}
+
+void State::begin_gathering(TimePoint now) {
+  phase_ = Phase::Gathering;
+  growth_at_.reset();
+  gathering_.begin(now);
+  // The first word comes early: a person who waits wants to know at once for whom.
+  progress_at_ = now + std::min<Duration>(rules_.progress_interval, std::chrono::seconds(1));
+}
+
+void State::advance_gathering(TimePoint now) {
+  if (roster_.empty()) return;
+  const Turnout there = turnout();
+  gathering_.update(rules_, there, now);
+  if (!held_ && gathering_.may_close(rules_, there, now)) return close_round(now);
+  if (gathering_.timed_out(rules_, now)) return give_up_waiting(now);
+  if (now >= progress_at_) push_progress(now);
+}
+
+void State::give_up_waiting(TimePoint now) {
+  Cause cause{.kind = Cause::Kind::Timeout};
+  cause.text = join_timeout_text(rules_, turnout(), held_);
+  end({true, std::move(cause)}, now);
+}
+
+void State::push_progress(TimePoint now) {
+  progress_at_ = now + rules_.progress_interval;
+  const Turnout there = turnout();
+  Progress progress{progress_text(rules_, there, gathering_, now), there.returning + there.fresh,
+                    std::max(rules_.min_nodes, 1)};
+  tell_all(roster_.with(Seat::Waiting), std::move(progress));
+}
+
+// Members of the round before keep their seats; free seats go to the others, first come first.
+std::vector<Attendee*> State::choose_members() {
+  std::vector<Attendee*> waiting = roster_.with(Seat::Waiting);
+  std::ranges::stable_partition(waiting, &Attendee::returning);
+  const auto seats = static_cast<std::size_t>(rules_.max_nodes);
+  if (waiting.size() > seats) waiting.resize(seats);
+  return waiting;
+}
+
+void State::close_round(TimePoint now) {
+  const std::vector<Attendee*> chosen = choose_members();
+  std::vector<Node> nodes;
+  nodes.reserve(chosen.size());
+  for (Attendee* attendee : chosen) {
+    nodes.push_back(attendee->node);
+    roster_.move(*attendee, Seat::Running, now);
+    attendee->started = false;
+  }
+  World world = make_world(std::move(nodes), rules_.fixed_ranks, master_addr_, master_port_);
+  world.epoch = epoch_;
+  world.number = ++number_;
+  world.attempt = budget_.spent();
+  const auto shared = std::make_shared<const World>(std::move(world));
+  for (std::size_t i = 0; i < shared->members.size(); ++i) {
+    const Attendee* member = roster_.find(shared->members[i].id);
+    deliveries_.push_back({member->peer, Seated{shared, static_cast<int>(i)}});
+  }
+  previous_size_ = static_cast<int>(chosen.size());
+  succession_ = false;
+  roster_.forget_returning();
+  phase_ = Phase::Running;
+  advance_running(now);
+}
+
+void State::advance_running(TimePoint now) {
+  const int waiting = roster_.count(Seat::Waiting);
+  if (waiting == 0) return growth_at_.reset();
+  const int members = roster_.count(Seat::Running) + roster_.count(Seat::Finished);
+  const bool grows = members < rules_.max_nodes && !rules_.fixed_ranks &&
+                     roster_.count(Seat::Finished) == 0 && !held_;
+  if (!grows) {
+    growth_at_.reset();
+    return tell_spares();
+  }
+  if (!growth_at_) growth_at_ = now + rules_.growth_delay;
+  // No point in collecting more than there are seats.
+  if (members + waiting < rules_.max_nodes && now < *growth_at_) return;
+  const Attendee* first = roster_.with(Seat::Waiting).front();
+  Cause cause{.kind = Cause::Kind::NodeJoined, .node = first->node.id};
+  cause.text = joined_text(first->node, waiting);
+  break_up(cause, false, now);
+}
+
+void State::tell_spares() {
+  if (roster_.count(Seat::Waiting) == 0) return;
+  int ahead = 0;
+  for (Attendee* attendee : roster_.with(Seat::Waiting)) {
+    if (!attendee->told_spare) tell(attendee->peer, Spare{ahead});
+    attendee->told_spare = true;
+    ++ahead;
+  }
+}
+
+void State::break_up(const Cause& cause, bool attempt_spent, TimePoint now) {
+  std::vector<Attendee*> members;
+  for (auto& [peer, attendee] : roster_.all()) {
+    if (attendee.seat == Seat::Running || attendee.seat == Seat::Finished)
+      members.push_back(&attendee);
+  }
+  for (Attendee* member : members) roster_.move(*member, Seat::Stopping, now);
+  tell_all(members, Restart{cause, attempt_spent, budget_.left()});
+  begin_gathering(now);
+  advance(now);
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/gathering.hpp"
+#include "rendezvous/roster.hpp"
+
+#include <string>
+
+/// The sentences that people read about a rendezvous. Pure.
+namespace elastrun::rendezvous {
+
+std::string already_over_text(const std::string& run_id);
+std::string rank_out_of_range_text(const Node& node, int nodes);
+std::string rank_taken_text(const Node& node, const Node& owner);
+std::string rejoined_text(const Node& node);
+std::string joined_text(const Node& first, int newcomers);
+std::string departed_text(const Attendee& attendee, Cause::Kind kind, const std::string& why);
+std::string join_timeout_text(const Rules& rules, const Turnout& there, bool held);
+std::string progress_text(const Rules& rules, const Turnout& there, const Gathering& gathering,
+                          TimePoint now);
+
+}  // namespace elastrun::rendezvous
