@@ -29,7 +29,10 @@ struct ExitStatus {
 
 /// "SIGTERM"; "SIGRTMIN+1" and the like for real-time signals; empty for no signal at all.
 std::string signal_name(int signal);
-/// "SIGTERM" -> 15; 0 if there is no such name.
+/// As torchrun prints it: "<N/A>" for the signals that Python has no name for, which are the
+/// real-time ones between SIGRTMIN and SIGRTMAX.
+std::string torchrun_signal_name(int signal);
+/// "SIGTERM" -> 15, "SIGRTMIN+1", "SIGRTMAX-1"; 0 if there is no such name.
 int signal_number(const std::string& name);
 
 }  // namespace elastrun::process
