@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the other scripts: says what happens and how long it took, and brings what is missing.
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+export DEBIAN_FRONTEND=noninteractive
+log_folder=build/log
+mkdir -p "$log_folder"
+
+building=(g++ cmake ninja-build ccache pkg-config git libboost1.81-dev libcli11-dev
+          libtomlplusplus-dev libfmt-dev libssl-dev libhwloc-dev)
+testing=(doctest-dev clang-format clang-19 libclang-rt-19-dev etcd-server prometheus mandoc man-db
+         iproute2 universal-ctags procps)
+python=(python3 python3-venv)
+torch_version=2.13.0
+
+now() { date +%s%N; }
+seconds_since() { awk -v ns=$(($(now) - $1)) 'BEGIN { printf "%.1f s", ns / 1e9 }'; }
+started=$(now)
+
+bold='' dim='' red='' plain=''
+if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' plain=$'\e[0m'; fi
+say() { printf '%s\n' "$@"; }
+stop() { printf '%s%s%s\n' "$red" "$*" "$plain" >&2; exit 1; }
+
+# step NAME COMMAND...: one line when it begins, its time when it ends. The output goes to a log file
+# that is shown if the command fails.
+step() {
+  local name=$1 log before
+  log=$log_folder/$(tr -c 'a-zA-Z0-9\n' '-' <<<"$1").log before=$(now)
+  shift
+  printf '  %-44s' "$name"
+  if "$@" >"$log" 2>&1 </dev/null; then
+    printf '%s%8s%s\n' "$dim" "$(seconds_since "$before")" "$plain"
+  else
+    local code=$?
+    printf '%sfailed%s %s\n' "$red" "$plain" "$(seconds_since "$before")"
+    grep -E -A12 '^FAILED|error:|^E:' "$log" | head -60 || true
+    say "  The last lines of $log:"
+    tail -n 15 "$log" | sed 's/^/    /'
+    return "$code"
+  fi
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -E "$@"; else
+    stop "Need root or sudo for: $*"
+  fi
+}
+
+is_installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# need_packages NAME...: what of these Debian packages is missing is installed.
+need_packages() {
+  local missing=() name
+  if ! command -v apt-get >/dev/null; then
+    say "  No apt-get here: these packages, or what they hold, must be installed by hand:" "$@"
+    return
+  fi
+  for name in "$@"; do is_installed "$name" || missing+=("$name"); done
+  if [ ${#missing[@]} = 0 ]; then
+    say "  Packages: all $# there."
+    return
+  fi
+  for name in libboost1.74-dev libboost-dev; do
+    if is_installed "$name" && [[ " ${missing[*]} " == *" libboost1.81-dev "* ]]; then
+      stop "$name is installed and cannot stay beside libboost1.81-dev, which elastrun needs." \
+        "Remove it first: apt-get remove $name"
+    fi
+  done
+  say "  Packages missing: ${missing[*]}"
+  step "read the package lists" as_root apt-get update || exit 1
+  step "install ${#missing[@]} packages" \
+    as_root apt-get install -y --no-install-recommends "${missing[@]}" || exit 1
+}
+
+has_torch() {
+  "$1" -c 'from importlib.util import find_spec as f; exit(not (f("torch") and f("numpy")))' \
+    2>/dev/null
+}
+torch_in() { "$1" -c 'import importlib.metadata as m; print(m.version("torch"))'; }
+
+# need_torch: afterwards the first python3 in PATH has torch.
+need_torch() {
+  if [ -x .venv/bin/python3 ] && has_torch .venv/bin/python3; then
+    PATH=$PWD/.venv/bin:$PATH
+  elif ! command -v python3 >/dev/null || ! has_torch python3; then
+    need_packages "${python[@]}"
+    step "make the virtual environment .venv" python3 -m venv .venv || exit 1
+    step "install torch $torch_version into it" \
+      .venv/bin/pip install -q "torch==$torch_version" numpy || exit 1
+    PATH=$PWD/.venv/bin:$PATH
+  fi
+  export PATH
+  say "  torch $(torch_in python3), $(command -v python3)"
+}
+
+# build PRESET [TARGET...]: configures and compiles.
+build() {
+  local preset=$1
+  shift
+  step "configure $preset" cmake --preset "$preset" || return
+  step "compile $preset" cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"}
+}
