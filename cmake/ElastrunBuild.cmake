@@ -18,21 +18,27 @@ if(ELASTRUN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${ELASTRUN_CCACHE})
 endif()
 
+set(OPENSSL_USE_STATIC_LIBS ON)  # before it is looked for
 find_package(Boost 1.81 REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
-# Every target links this; it carries flags and third-party include folders, no code.
+# Every target links this; it carries flags and third-party include folders, no code. Warnings are
+# for this build alone: whoever uses the installed libraries has an opinion of their own.
 add_library(elastrun_flags INTERFACE)
-target_compile_options(elastrun_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
+set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
   $<$<BOOL:$ENV{CI}>:-Werror> -fno-plt
   # GCC 12 reports these inside its own coroutine frames and std::variant; clang checks the same.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-mismatched-new-delete;-fpch-preprocess>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+target_compile_options(elastrun_flags INTERFACE "$<BUILD_INTERFACE:${warnings}>")
+target_compile_features(elastrun_flags INTERFACE cxx_std_23)
 target_compile_definitions(elastrun_flags INTERFACE
   BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
-target_include_directories(elastrun_flags INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib>)
+target_include_directories(elastrun_flags INTERFACE
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:include/elastrun>)
 target_include_directories(elastrun_flags SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
 target_link_libraries(elastrun_flags INTERFACE Threads::Threads)
 if(ELASTRUN_SANITIZE)
@@ -42,5 +48,4 @@ if(ELASTRUN_SANITIZE)
 else()
   # One file that can be copied to every node: ldd shows libc and libm.
   target_link_options(elastrun_flags INTERFACE -static-libstdc++ -static-libgcc)
-  set(OPENSSL_USE_STATIC_LIBS ON)
 endif()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""install_test.py BUILD CMAKE COMPILER: installs into a temporary folder and uses what is there."""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD, CMAKE, COMPILER = (sys.argv + ["", "", ""])[1:4]
+EXPECTED = """
+bin/elastrun
+share/man/man1/elastrun.1
+share/man/man7/elastrun-design.7
+share/man/man7/elastrun-protocol.7
+share/bash-completion/completions/elastrun
+share/zsh/site-functions/_elastrun
+share/fish/vendor_completions.d/elastrun.fish
+share/elastrun/python/elastrun/__init__.py
+share/elastrun/config/examples/ddp/train.py
+include/elastrun/worker/elastrun.hpp
+include/elastrun/agent/
+""".split()
+
+
+def run(*words: object, **more: object) -> str:
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, **more)
+    if done.returncode != 0:
+        raise AssertionError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class InstallTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = Path(folder.name)
+        cls.prefix = cls.folder / "prefix"
+        run(CMAKE, "--install", BUILD, "--prefix", cls.prefix)
+
+    def test_everything_is_in_its_place(self) -> None:
+        missing = [name for name in EXPECTED if not (self.prefix / name).exists()]
+        self.assertEqual(missing, [])
+
+    def test_the_program_needs_libc_and_libm_alone(self) -> None:
+        for program in (self.prefix / "bin").iterdir():
+            libraries = re.findall(r"^\s*(\S+)", run("ldd", program), re.M)
+            more = [name for name in libraries if not re.search(
+                r"linux-vdso\.so|ld-linux[^/]*\.so|/?libc\.so\.6|/?libm\.so\.6", name)]
+            self.assertEqual(more, [], program.name)
+
+    def test_completions_offer_options(self) -> None:
+        for name in EXPECTED[4:7]:
+            self.assertIn("nproc-per-node", (self.prefix / name).read_text(), name)
+
+    def test_the_python_package_is_found_by_its_path(self) -> None:
+        env = dict(os.environ, PYTHONPATH=str(self.prefix / "share/elastrun/python"),
+                   PYTHONDONTWRITEBYTECODE="1")
+        said = run("python3", "-c", "import elastrun; print(elastrun.__file__)", env=env)
+        self.assertTrue(said.startswith(str(self.prefix)), said)
+
+    def test_a_worker_in_cpp_needs_one_header(self) -> None:
+        source = self.folder / "worker.cpp"
+        source.write_text('#include <elastrun/worker/elastrun.hpp>\n'
+                          'int main() { elastrun::worker::step(1); }\n')
+        run(COMPILER, "-std=c++17", "-I", self.prefix / "include", source, "-o",
+            self.folder / "worker")
+        run(self.folder / "worker")
+
+    def test_a_custom_launcher_builds_and_runs(self) -> None:
+        build = self.folder / "launcher"
+        run(CMAKE, "-S", ROOT / "config/examples/custom_launcher", "-B", build,
+            f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+            "-DCMAKE_BUILD_TYPE=Debug")
+        run(CMAKE, "--build", build)
+        script = self.folder / "worker.py"
+        script.write_text("import os\nprint('hello from rank', os.environ['RANK'])\n")
+        said = run(build / "my_launcher", script, cwd=self.folder)
+        self.assertIn("hello from rank 0", said)
+        self.assertIn("hello from rank 1", said)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
