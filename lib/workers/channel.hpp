@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "workers/message.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <sys/types.h>
+
+namespace elastrun::workers {
+
+/// The agent's end of ELASTRUN_CHANNEL: a SOCK_SEQPACKET unix socket to which any process of any
+/// worker may connect and say something (elastrun-protocol(7)). It only listens: a worker can
+/// neither block it nor be blocked by it.
+///
+/// Only processes of our own user (SO_PEERCRED) are heard; packets that mean nothing are counted
+/// and the sender is cut off after a few.
+class Channel {
+ public:
+  struct Statistics {
+    std::uint64_t connections = 0, messages = 0, refused = 0;
+  };
+  /// `sender` is the process that connected, by its credentials.
+  using OnMessage = std::function<void(pid_t sender, Message message)>;
+
+  /// Listens at FOLDER/channel, or, when that is too long for a socket's name (108 bytes), in a new
+  /// folder below the temporary one. Fails with Io.
+  static Result<std::unique_ptr<Channel>> listen(boost::asio::io_context& loop,
+                                                 const std::string& folder, OnMessage on_message);
+  virtual ~Channel() = default;
+  virtual const std::string& path() const = 0;
+  virtual Statistics statistics() const = 0;
+};
+
+}  // namespace elastrun::workers

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/job_spec.hpp"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::workers {
+
+/// Argument vector of the worker with that local rank: torchrun's command for the job's mode, each
+/// argument with `$local_rank` filled in. --run-path becomes a Python program that runs the script
+/// in process, as torchrun's child does.
+std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_rank);
+
+/// As Python's Template.safe_substitute with the one name `local_rank`: `$local_rank`,
+/// `${local_rank}` and `$$` are replaced, every other `$` stays.
+std::string fill_local_rank(std::string_view text, int local_rank);
+
+/// The program in "failed (exitcode: ..) .. of binary: PROGRAM".
+std::string program_name(const spec::JobSpec& spec);
+
+/// The title of the failure report: script or module as typed, or the program. With an interpreter
+/// of the user's own (PYTHON_EXEC) that program, as torchrun does.
+std::string entry_name(const spec::JobSpec& spec, bool own_interpreter);
+
+}  // namespace elastrun::workers

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/environment.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace elastrun::workers {
+namespace {
+
+constexpr std::string_view kOmp = "OMP_NUM_THREADS";
+constexpr std::string_view kCuda = "CUDA_VISIBLE_DEVICES";
+constexpr std::string_view kNccl = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+
+std::string_view name_of(std::string_view entry) {
+  return entry.substr(0, entry.find('='));
+}
+
+/// What the worker would have without the contract.
+std::optional<std::string_view> given(std::span<const std::string> agent, const JobFacts& job,
+                                      std::string_view name) {
+  const auto extra = job.extra.find(std::string(name));
+  if (extra != job.extra.end()) return extra->second;
+  return find_variable(agent, name);
+}
+
+/// The device of a worker that is to see only one: an element of the agent's list, or its number.
+Result<std::string> visible_device(std::span<const std::string> agent, const JobFacts& job,
+                                   int local_rank) {
+  const auto list = given(agent, job, kCuda);
+  if (!list) return std::to_string(local_rank);
+  const auto devices = split(*list, ',');
+  if (static_cast<std::size_t>(local_rank) >= devices.size()) {
+    return fail(Code::Usage,
+                fmt::format("local_rank {} exceeds available GPUs in CUDA_VISIBLE_DEVICES={}: "
+                            "--virtual-local-rank needs one device for each worker",
+                            local_rank, *list));
+  }
+  return std::string(trim(devices[static_cast<std::size_t>(local_rank)]));
+}
+
+/// Collects "NAME=VALUE" entries.
+struct Entries {
+  std::vector<std::string> list;
+  void add(std::string_view name, std::string_view value) {
+    std::string entry;
+    entry.reserve(name.size() + value.size() + 1);
+    entry.append(name).append("=").append(value);
+    list.push_back(std::move(entry));
+  }
+  void add(std::string_view name, int value) { add(name, std::string_view(fmt::to_string(value))); }
+};
+
+void add_ranks(Entries& out, const JobFacts& job, const Placement& place, int local_rank) {
+  out.add("RANK", place.rank_of(local_rank));
+  out.add("LOCAL_RANK", job.virtual_local_rank ? 0 : local_rank);
+  out.add("GROUP_RANK", place.group_rank);
+  out.add("ROLE_RANK", place.role_rank_base + local_rank);
+  out.add("ROLE_NAME", place.role);
+  out.add("LOCAL_WORLD_SIZE", place.local_world_size);
+  out.add("WORLD_SIZE", place.world_size);
+  out.add("GROUP_WORLD_SIZE", place.group_world_size);
+  out.add("ROLE_WORLD_SIZE", place.role_world_size);
+  out.add("MASTER_ADDR", place.master_addr);
+  out.add("MASTER_PORT", place.master_port);
+}
+
+void add_elastic(Entries& out, const JobFacts& job, const Placement& place,
+                 const WorkerFiles& files) {
+  out.add("TORCHELASTIC_RESTART_COUNT", place.attempt);
+  out.add("TORCHELASTIC_MAX_RESTARTS", job.max_restarts);
+  out.add("TORCHELASTIC_RUN_ID", job.run_id);
+  out.add("TORCHELASTIC_USE_AGENT_STORE", place.use_agent_store ? "True" : "False");
+  out.add("TORCHELASTIC_SIGNALS_TO_HANDLE", job.signals);
+  out.add("TORCHELASTIC_ERROR_FILE", files.error_file);
+}
+
+void add_own(Entries& out, const JobFacts& job, const WorkerFiles& files) {
+  out.add("ELASTRUN_JOB", job.run_id);
+  if (!job.agent_id.empty()) out.add("ELASTRUN_AGENT_ID", job.agent_id);
+  if (!files.run_dir.empty()) out.add("ELASTRUN_RUN_DIR", files.run_dir);
+  if (!files.channel.empty()) out.add("ELASTRUN_CHANNEL", files.channel);
+}
+
+/// Never inherited, whether or not this worker gets one of its own: an agent may be a worker of
+/// another elastrun.
+bool is_ours(std::string_view name) {
+  return name == "ELASTRUN_JOB" || name == "ELASTRUN_AGENT_ID" || name == "ELASTRUN_RUN_DIR" ||
+         name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE";
+}
+
+}  // namespace
+
+std::optional<std::string_view> find_variable(std::span<const std::string> entries,
+                                              std::string_view name) {
+  for (const auto& entry : entries) {
+    if (entry.size() > name.size() && entry[name.size()] == '=' && entry.starts_with(name)) {
+      return std::string_view(entry).substr(name.size() + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+bool limits_omp_threads(std::span<const std::string> agent, const JobFacts& job,
+                        int local_world_size) {
+  return local_world_size > 1 && !given(agent, job, kOmp);
+}
+
+Result<std::vector<std::string>> contract_variables(std::span<const std::string> agent,
+                                                    const JobFacts& job, const Placement& place,
+                                                    int local_rank, const WorkerFiles& files) {
+  Entries out;
+  out.list.reserve(32);
+  add_ranks(out, job, place, local_rank);
+  add_elastic(out, job, place, files);
+  if (!given(agent, job, kNccl)) out.add(kNccl, "1");
+  if (limits_omp_threads(agent, job, place.local_world_size)) out.add(kOmp, "1");
+  if (job.virtual_local_rank) {
+    const auto device = visible_device(agent, job, local_rank);
+    if (!device) return std::unexpected(device.error());
+    out.add(kCuda, *device);
+  }
+  add_own(out, job, files);
+  return std::move(out.list);
+}
+
+Result<std::vector<std::string>> worker_environment(std::span<const std::string> agent,
+                                                    const JobFacts& job, const Placement& place,
+                                                    int local_rank, const WorkerFiles& files) {
+  auto contract = contract_variables(agent, job, place, local_rank, files);
+  if (!contract) return contract;
+  std::vector<std::string_view> replaced;
+  replaced.reserve(contract->size());
+  for (const auto& entry : *contract) replaced.push_back(name_of(entry));
+  std::ranges::sort(replaced);
+  const auto in_contract = [&](std::string_view name) {
+    return std::ranges::binary_search(replaced, name);
+  };
+  Entries out;
+  out.list.reserve(agent.size() + job.extra.size() + contract->size());
+  for (const auto& entry : agent) {
+    const auto name = name_of(entry);
+    if (in_contract(name) || is_ours(name) || job.extra.contains(std::string(name))) continue;
+    out.list.push_back(entry);
+  }
+  for (const auto& [name, value] : job.extra) {
+    if (!in_contract(name) && !is_ours(name)) out.add(name, value);
+  }
+  for (auto& entry : *contract) out.list.push_back(std::move(entry));
+  return std::move(out.list);
+}
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    entries.emplace_back(*entry);
+  }
+  return entries;
+}
+
+}  // namespace elastrun::workers

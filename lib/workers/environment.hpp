@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "workers/placement.hpp"
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::workers {
+
+/// What of the job, the same in every round, stands in a worker's environment.
+struct JobFacts {
+  std::string run_id = "none";
+  int max_restarts = 0;
+  bool virtual_local_rank = false;
+  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // TORCHELASTIC_SIGNALS_TO_HANDLE
+  std::map<std::string, std::string> extra;               // [env] of the TOML file
+  std::string agent_id;                                   // ELASTRUN_AGENT_ID
+};
+
+/// Paths of one worker of one attempt. Empty ones become an empty variable (error file, as torchrun
+/// does without a log directory) or none at all (the others).
+struct WorkerFiles {
+  std::string error_file;
+  std::string run_dir;
+  std::string channel;
+};
+
+/// The whole environment of the worker with that local rank, as "NAME=VALUE": the agent's own,
+/// then the job's extra variables over it, then the contract (torchrun's and ours) over both. Pure.
+/// Fails with Usage when --virtual-local-rank finds fewer devices than workers.
+Result<std::vector<std::string>> worker_environment(std::span<const std::string> agent,
+                                                    const JobFacts& job, const Placement& place,
+                                                    int local_rank, const WorkerFiles& files);
+
+/// What the contract alone adds or replaces: for people (--dry-run), in a fixed order.
+Result<std::vector<std::string>> contract_variables(std::span<const std::string> agent,
+                                                    const JobFacts& job, const Placement& place,
+                                                    int local_rank, const WorkerFiles& files);
+
+/// Value of a variable among "NAME=VALUE" entries; of several the first counts, as in getenv(3).
+std::optional<std::string_view> find_variable(std::span<const std::string> entries,
+                                              std::string_view name);
+
+/// Whether workers get OMP_NUM_THREADS=1 because nobody set it: a warning is due then.
+bool limits_omp_threads(std::span<const std::string> agent, const JobFacts& job,
+                        int local_world_size);
+
+/// The calling process' environment as entries.
+std::vector<std::string> own_environment();
+
+}  // namespace elastrun::workers

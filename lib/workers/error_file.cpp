@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/error_file.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+
+#include <boost/json.hpp>
+#include <cerrno>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace elastrun::workers {
+namespace {
+namespace json = boost::json;
+
+constexpr std::size_t kMaxFile = 1u << 20;  // a stack of thousands of frames is far below this
+constexpr std::size_t kMaxRaw = 64u << 10;  // what is kept of it for people
+constexpr std::size_t kMaxDepth = 32;       // of nested JSON; the known forms need 3
+
+/// As Python's int(): a whole number, or text that holds one.
+std::optional<std::int64_t> whole_number(const json::value* value) {
+  if (value == nullptr) return std::nullopt;
+  if (value->is_int64()) return value->get_int64();
+  if (value->is_uint64()) return std::nullopt;  // beyond 63 bits: no time
+  if (value->is_double()) return static_cast<std::int64_t>(value->get_double());
+  if (value->is_string()) return parse_int(std::string_view(value->get_string()));
+  return std::nullopt;
+}
+
+std::string text_of(const json::object& object, std::string_view key) {
+  const auto* value = object.if_contains(key);
+  if (value == nullptr || !value->is_string()) return {};
+  return std::string(std::string_view(value->get_string()));
+}
+
+void read_object_message(const json::object& message, ErrorFile& out) {
+  out.understood = true;
+  out.message = text_of(message, "message");
+  const auto* extra = message.if_contains("extraInfo");
+  if (extra == nullptr || !extra->is_object()) return;
+  out.callstack = text_of(extra->get_object(), "py_callstack");
+  out.timestamp = whole_number(extra->get_object().if_contains("timestamp"));
+}
+
+std::optional<json::value> parse(std::string_view text) {
+  json::error_code error;
+  json::parse_options options;
+  options.max_depth = kMaxDepth;
+  auto value = json::parse(text, error, {}, options);
+  if (error) return std::nullopt;
+  return value;
+}
+
+/// Up to kMaxFile + 1 bytes of a file.
+Result<std::string> read_some(const std::string& path) {
+  // O_NONBLOCK: somebody may have put a FIFO there.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return std::unexpected(errno_error(Code::Io, "cannot read " + path, errno));
+  std::string text(kMaxFile + 1, '\0');
+  std::size_t have = 0;
+  while (have < text.size()) {
+    const auto got = ::read(fd.get(), text.data() + have, text.size() - have);
+    if (got <= 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  text.resize(have);
+  return text;
+}
+
+Status replace_file(const std::string& to, std::string_view text) {
+  if (const auto old = read_some(to)) {
+    log::warning("error_file", "{} already exists and will be overwritten. Original contents: {}",
+                 to, std::string_view(*old).substr(0, kMaxRaw));
+    ::unlink(to.c_str());
+  }
+  const UniqueFd fd(::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd)
+    return std::unexpected(errno_error(Code::Io, "cannot write the error file " + to, errno));
+  while (!text.empty()) {
+    const auto put = ::write(fd.get(), text.data(), text.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) {
+      return std::unexpected(errno_error(Code::Io, "cannot write the error file " + to, errno));
+    }
+    text.remove_prefix(static_cast<std::size_t>(put));
+  }
+  return {};
+}
+
+}  // namespace
+
+ErrorFile parse_error_file(std::string_view text) {
+  ErrorFile out;
+  out.raw = std::string(text.substr(0, kMaxRaw));
+  if (text.size() > kMaxFile) return out;
+  const auto value = parse(text);
+  if (!value || !value->is_object()) return out;
+  const auto* message = value->get_object().if_contains("message");
+  if (message == nullptr) return out;
+  if (message->is_object()) {
+    read_object_message(message->get_object(), out);
+  } else if (message->is_string()) {
+    out.understood = out.plain = true;
+    out.message = std::string(std::string_view(message->get_string()));
+    out.timestamp = whole_number(value->get_object().if_contains("timestamp"));
+  }
+  return out;
+}
+
+std::optional<ErrorFile> read_error_file(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  const auto text = read_some(path);
+  if (!text) return std::nullopt;
+  return parse_error_file(*text);
+}
+
+Status copy_error_file(const std::string& from, const std::string& to, int exit_code) {
+  auto text = read_some(from);
+  if (!text) return std::unexpected(text.error());
+  auto value = parse(*text);
+  auto* message =
+      value && value->is_object() ? value->get_object().if_contains("message") : nullptr;
+  if (exit_code != 0 && message != nullptr && message->is_object()) {
+    message->get_object()["errorCode"] = exit_code;
+    *text = json::serialize(*value);
+  }
+  return replace_file(to, *text);
+}
+
+Status write_error_file(const std::string& to, std::string_view message, WallTime when) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(when.time_since_epoch());
+  const json::value content = {
+      {"message",
+       {{"message", message},
+        {"extraInfo",
+         {{"py_callstack", message}, {"timestamp", std::to_string(seconds.count())}}}}}};
+  return replace_file(to, json::serialize(content));
+}
+
+}  // namespace elastrun::workers

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/evidence.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <fmt/format.h>
+#include <tuple>
+
+namespace elastrun::workers {
+namespace {
+
+constexpr std::size_t kMaxMessage = 500;  // of an exception's first line, for a sentence
+
+/// The line without "[rank3]: ", which torch puts before each line of a worker's last traceback.
+std::string_view without_rank(std::string_view line) {
+  constexpr std::string_view kOpen = "[rank";
+  if (!line.starts_with(kOpen)) return line;
+  const auto close = line.find("]:");
+  if (close == std::string_view::npos) return line;
+  const auto number = line.substr(kOpen.size(), close - kOpen.size());
+  if (number.empty() || number.find_first_not_of("0123456789") != std::string_view::npos) {
+    return line;
+  }
+  line.remove_prefix(close + 2);
+  if (line.starts_with(' ')) line.remove_prefix(1);
+  return line;
+}
+
+bool is_dotted_name(std::string_view text) {
+  if (text.empty() || text.front() == '.' || text.back() == '.') return false;
+  return std::ranges::all_of(text, [](char c) {
+    return c == '_' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+           (c >= 'A' && c <= 'Z');
+  });
+}
+
+/// "module.Type: message" or "Type".
+std::optional<PythonException> exception_line(std::string_view line) {
+  const auto colon = line.find(':');
+  const auto type = trim(line.substr(0, colon));
+  if (!is_dotted_name(type) || (type.front() >= '0' && type.front() <= '9')) return std::nullopt;
+  PythonException found{std::string(type), {}};
+  if (colon != std::string_view::npos) {
+    found.message = std::string(trim(line.substr(colon + 1)).substr(0, kMaxMessage));
+  }
+  return found;
+}
+
+/// Second of the failure by torchrun's rule: that of the error file, else that of the end.
+std::int64_t second_of(const Failure& failure) {
+  if (failure.error_file && failure.error_file->timestamp) return *failure.error_file->timestamp;
+  return std::chrono::floor<std::chrono::seconds>(failure.wall).time_since_epoch().count();
+}
+
+bool is_crash(const process::ExitStatus& status) {
+  constexpr std::array kCrashes{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+  return status.how == process::ExitStatus::How::Signaled &&
+         std::ranges::find(kCrashes, status.number) != kCrashes.end();
+}
+
+std::string said(const Failure& failure) {
+  if (failure.exception) return failure.exception->text();
+  return failure.error_file ? failure.error_file->message : std::string();
+}
+
+/// Died of something of its own, which no vanished peer explains.
+bool died_by_itself(const Failure& failure) {
+  if (is_crash(failure.status) || !failure.out_of_memory.empty()) return true;
+  if (failure.stopped_by_us) return false;
+  if (failure.status.how == process::ExitStatus::How::Signaled) return true;
+  const auto text = said(failure);
+  return !text.empty() && !blames_a_peer(text);
+}
+
+std::size_t choose_culprit(const Judgement& judgement) {
+  const auto& failures = judgement.failures;
+  if (!blames_a_peer(said(failures[judgement.root]))) return judgement.root;
+  std::size_t best = judgement.root;
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    if (i == judgement.root || !died_by_itself(failures[i])) continue;
+    if (best == judgement.root || failures[i].at < failures[best].at) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<PythonException> exception_in(const std::vector<std::string>& lines) {
+  bool in_traceback = false;
+  std::optional<PythonException> last;
+  for (const auto& whole : lines) {
+    const auto line = without_rank(whole);
+    if (line.starts_with("Traceback (most recent call last):")) {
+      in_traceback = true;
+    } else if (in_traceback && !line.empty() && line.front() != ' ' && line.front() != '\t') {
+      // Notes and chained text follow an exception's line, so only the first line counts.
+      if (auto found = exception_line(line)) last = std::move(found);
+      in_traceback = false;
+    }
+  }
+  return last;
+}
+
+std::optional<PythonException> exception_of(const Failure& failure) {
+  if (failure.error_file && failure.error_file->understood) {
+    const auto& message = failure.error_file->message;
+    const auto first_line = std::string_view(message).substr(0, message.find('\n'));
+    if (auto found = exception_line(first_line)) return found;
+  }
+  return exception_in(failure.last_lines);
+}
+
+bool blames_a_peer(std::string_view text) {
+  constexpr std::array<std::string_view, 10> kSigns{"connection closed by peer",
+                                                    "connection reset by peer",
+                                                    "broken pipe",
+                                                    "socket closed",
+                                                    "remote process exited",
+                                                    "connectfullmesh failed",
+                                                    "recvvaluecallback",
+                                                    "ncclremoteerror",
+                                                    "monitoredbarrier",
+                                                    "failed to recv, got 0 bytes"};
+  const auto lower = to_lower(text);
+  return std::ranges::any_of(kSigns, [&](std::string_view sign) { return lower.contains(sign); });
+}
+
+Judgement judge(std::vector<Failure> failures) {
+  std::ranges::stable_sort(failures, {}, [](const Failure& failure) {
+    return std::tuple(failure.stopped_by_us, failure.local_rank);
+  });
+  Judgement out;
+  out.failures = std::move(failures);
+  const auto root = std::ranges::min_element(out.failures, {}, [](const Failure& failure) {
+    return std::tuple(second_of(failure), failure.stopped_by_us, failure.at);
+  });
+  out.root = static_cast<std::size_t>(root - out.failures.begin());
+  out.culprit = choose_culprit(out);
+  for (std::size_t i = 0; i < out.failures.size(); ++i) {
+    const auto& failure = out.failures[i];
+    const bool of_others = failure.stopped_by_us || blames_a_peer(said(failure));
+    out.consequence.push_back(i != out.culprit && of_others && !is_crash(failure.status));
+  }
+  return out;
+}
+
+std::string what_happened(const Failure& failure) {
+  using How = process::ExitStatus::How;
+  std::string text = failure.status.how == How::Exited
+                         ? fmt::format("ended with exit code {}", failure.status.number)
+                         : fmt::format("was killed by {}", failure.status.text());
+  if (!failure.out_of_memory.empty()) return text + ": " + failure.out_of_memory;
+  if (failure.exception) return text + " (" + failure.exception->text() + ")";
+  return text;
+}
+
+}  // namespace elastrun::workers

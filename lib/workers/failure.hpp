@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "process/exit_status.hpp"
+#include "workers/error_file.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace elastrun::workers {
+
+/// A Python exception as its last lines name it.
+struct PythonException {
+  std::string type;     // "ValueError", "torch.cuda.OutOfMemoryError"
+  std::string message;  // its first line; may be empty
+  std::string text() const { return message.empty() ? type : type + ": " + message; }
+  bool operator==(const PythonException&) const = default;
+};
+
+/// One worker that ended badly, with all that is known about why. Facts only: who is to blame is
+/// for `judge` (evidence.hpp).
+struct Failure {
+  int rank = 0, local_rank = 0;
+  pid_t pid = 0;
+  process::ExitStatus status;
+  TimePoint at;                // when its end was seen
+  WallTime wall;               // the same moment, by the wall clock
+  bool stopped_by_us = false;  // it ended after our signal to stop
+  std::string error_file_path;
+  std::optional<ErrorFile> error_file;  // none if the worker left none
+  std::optional<PythonException> exception;
+  std::vector<std::string> last_lines;   // of stderr, oldest first
+  std::string stdout_path, stderr_path;  // log files; empty if none
+  std::string out_of_memory;             // one sentence of evidence; empty if there is none
+  std::int64_t peak_rss_bytes = 0;
+};
+
+}  // namespace elastrun::workers

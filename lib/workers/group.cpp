@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/group.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "workers/evidence.hpp"
+
+#include <algorithm>
+#include <csignal>
+
+namespace elastrun::workers {
+namespace {
+
+constexpr Duration kFirstLook = std::chrono::microseconds(500);
+constexpr Duration kLongestLook = std::chrono::milliseconds(20);
+constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
+constexpr std::string_view kArea = "workers";
+
+}  // namespace
+
+Group::Group(Parts parts, Limits limits, std::function<void(Event)> on_event)
+    : parts_(std::move(parts)),
+      limits_(limits),
+      on_event_(std::move(on_event)),
+      alarm_(parts_.clock.make_alarm()) {}
+
+Group::~Group() = default;
+
+Status Group::start(std::vector<WorkerPlan> plans) {
+  // Callbacks hold indexes and the children refer to none of these, but references must not move.
+  workers_.reserve(plans.size());
+  for (std::size_t index = 0; index < plans.size(); ++index) {
+    auto& plan = plans[index];
+    if (plan.streams) {
+      plan.request.stdout_fd = plan.streams->stdout_fd();
+      plan.request.stderr_fd = plan.streams->stderr_fd();
+    }
+    auto child = parts_.launcher.start(
+        plan.request, [this, index](const process::Exit& exit) { ended(index, exit); });
+    if (!child) {
+      workers_.clear();  // a Child that goes kills its group
+      return std::unexpected(child.error());
+    }
+    started(plan, std::move(*child));
+  }
+  return {};
+}
+
+void Group::started(WorkerPlan& plan, std::unique_ptr<process::Child> child) {
+  Worker worker;
+  worker.rank = plan.rank;
+  worker.local_rank = plan.local_rank;
+  worker.pid = child->pid();
+  worker.error_file = std::move(plan.error_file);
+  worker.streams = std::move(plan.streams);
+  worker.child = std::move(child);
+  if (worker.streams) {
+    worker.output = Worker::Output::Flowing;
+    worker.streams->started();
+  }
+  workers_.push_back(std::move(worker));
+}
+
+void Group::ended(std::size_t index, const process::Exit& exit) {
+  auto& worker = workers_[index];
+  worker.exit = exit;
+  worker.stopped_by_us = stage_ != Stage::Running;
+  if (stage_ == Stage::Running) {
+    // What it wrote last tells why: read it before anybody is told.
+    if (worker.failed()) drain(index);
+    if (all_succeeded()) emit(Event::AllSucceeded);
+    if (!any_running() && !all_succeeded()) emit(Event::AllEnded);
+  }
+  advance();
+}
+
+void Group::emit(Event event) {
+  const std::weak_ptr<int> alive = alive_;
+  parts_.post([this, alive, event] {
+    if (!alive.expired()) on_event_(event);
+  });
+}
+
+void Group::stop(int signal, Duration grace) {
+  if (stage_ == Stage::Gone || stage_ == Stage::Draining) return;
+  const auto until = parts_.clock.now() + grace;
+  if (stage_ == Stage::Running || stage_ == Stage::Asking) {
+    const bool sooner = stage_ == Stage::Running || until < deadline_;
+    stage_ = Stage::Asking;
+    if (signal != 0) signal_all(signal);
+    if (sooner) {
+      deadline_ = until;
+      alarm_->arm(deadline_, [this] { deadline_passed(); });
+    }
+  }
+  advance();
+}
+
+void Group::kill() {
+  if (stage_ == Stage::Gone || stage_ == Stage::Draining) return;
+  stage_ = Stage::Killing;
+  leftovers_asked_ = leftovers_killed_ = true;
+  for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
+  if (parts_.sweep) parts_.sweep();
+  arm(limits_.kill_bound);
+  advance();
+}
+
+void Group::signal_all(int signal) {
+  for (const auto& worker : workers_) {
+    if (!worker.exit) {
+      log::warning("api", "Sending process {} closing signal {}", worker.pid,
+                   process::signal_name(signal));
+    }
+    worker.child->signal_group(signal);
+    // A worker that was stopped (SIGSTOP, Ctrl+Z) would notice only when continued.
+    worker.child->signal_group(SIGCONT);
+  }
+  leftovers_asked_ = true;
+}
+
+void Group::arm(Duration bound) {
+  deadline_ = parts_.clock.now() + bound;
+  alarm_->arm(deadline_, [this] { deadline_passed(); });
+}
+
+void Group::deadline_passed() {
+  switch (stage_) {
+    case Stage::Asking:
+      for (const auto& worker : workers_) {
+        if (worker.exit) continue;
+        log::warning("api", "Unable to shutdown process {} in time, forcefully exiting via SIGKILL",
+                     worker.pid);
+      }
+      return kill();
+    case Stage::Killing:
+      return abandon_rest();
+    case Stage::Draining:
+      log::warning(kArea, "Output of the workers was not taken within {}: the rest is dropped",
+                   format_duration(limits_.drain_bound));
+      for (auto& worker : workers_) worker.output = Worker::Output::Drained;
+      return end_if_drained();
+    default:
+      return;
+  }
+}
+
+void Group::abandon_rest() {
+  for (auto& worker : workers_) {
+    if (worker.exit) continue;
+    worker.abandoned = true;
+    log::error("api",
+               "Process {} did not exit after SIGKILL within {}; abandoning and continuing "
+               "teardown. It is in the kernel, waiting for a disk, a network file system or a "
+               "driver",
+               worker.pid, format_duration(limits_.kill_bound));
+  }
+  drain_all();
+}
+
+void Group::advance() {
+  const bool asked = stage_ == Stage::Asking || stage_ == Stage::Killing;
+  if (asked && !any_running()) end_leftovers();
+}
+
+void Group::end_leftovers() {
+  stage_ = Stage::Leftovers;
+  alarm_->disarm();
+  if (!groups_alive()) {
+    if (parts_.sweep) parts_.sweep();
+    return drain_all();
+  }
+  if (!leftovers_asked_) {
+    for (const auto& worker : workers_) worker.child->signal_group(SIGTERM);
+    leftovers_asked_ = true;
+  }
+  deadline_ =
+      parts_.clock.now() + (leftovers_killed_ ? limits_.kill_bound : limits_.leftover_grace);
+  look_again_ = kFirstLook;
+  alarm_->arm(parts_.clock.now() + look_again_, [this] { look_at_leftovers(); });
+}
+
+void Group::look_at_leftovers() {
+  const auto now = parts_.clock.now();
+  if (groups_alive() && now >= deadline_ && !leftovers_killed_) {
+    for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
+    leftovers_killed_ = true;
+    deadline_ = now + limits_.kill_bound;
+  }
+  if (groups_alive() && now < deadline_) {
+    look_again_ = std::min(look_again_ * 2, kLongestLook);
+    alarm_->arm(now + look_again_, [this] { look_at_leftovers(); });
+    return;
+  }
+  if (parts_.sweep) parts_.sweep();
+  drain_all();
+}
+
+bool Group::groups_alive() const {
+  return std::ranges::any_of(workers_, [](const Worker& w) { return w.child->group_alive(); });
+}
+
+void Group::drain(std::size_t index) {
+  auto& worker = workers_[index];
+  if (worker.output != Worker::Output::Flowing) return drained(index);
+  worker.output = Worker::Output::Draining;
+  const std::weak_ptr<int> alive = alive_;
+  // Those who may still hold the pipe are children of the worker: nobody waits for them.
+  worker.streams->drain(true, [this, alive, index] {
+    if (!alive.expired()) drained(index);
+  });
+}
+
+void Group::drained(std::size_t index) {
+  auto& worker = workers_[index];
+  if (worker.output == Worker::Output::Draining) worker.output = Worker::Output::Drained;
+  if (stage_ == Stage::Running && worker.failed()) emit(Event::WorkerFailed);
+  if (stage_ == Stage::Draining) end_if_drained();
+}
+
+void Group::drain_all() {
+  stage_ = Stage::Draining;
+  arm(limits_.drain_bound);
+  for (std::size_t index = 0; index < workers_.size(); ++index) {
+    if (workers_[index].output == Worker::Output::Flowing) drain(index);
+  }
+  end_if_drained();
+}
+
+void Group::end_if_drained() {
+  const bool done = std::ranges::all_of(
+      workers_, [](const Worker& w) { return w.output == Worker::Output::Drained; });
+  if (stage_ != Stage::Draining || !done) return;
+  stage_ = Stage::Gone;
+  alarm_->disarm();
+  emit(Event::Gone);
+}
+
+bool Group::any_running() const {
+  return std::ranges::any_of(workers_, [](const Worker& w) { return !w.exit; });
+}
+
+bool Group::all_succeeded() const {
+  return std::ranges::all_of(workers_, [](const Worker& w) { return w.succeeded(); });
+}
+
+std::vector<Failure> Group::failures() const {
+  std::vector<Failure> found;
+  for (const auto& worker : workers_) {
+    if (worker.failed()) found.push_back(failure_of(worker));
+  }
+  return found;
+}
+
+Failure Group::failure_of(const Worker& worker) const {
+  Failure failure;
+  failure.rank = worker.rank;
+  failure.local_rank = worker.local_rank;
+  failure.pid = worker.pid;
+  failure.status = worker.exit->status;
+  failure.at = worker.exit->at;
+  failure.wall = worker.exit->wall;
+  failure.peak_rss_bytes = worker.exit->peak_rss_bytes;
+  failure.stopped_by_us = worker.stopped_by_us;
+  failure.error_file_path = worker.error_file;
+  failure.error_file = read_error_file(worker.error_file);
+  if (worker.streams) {
+    failure.last_lines = worker.streams->last_lines(kLastLines);
+    failure.stdout_path = worker.streams->stdout_path();
+    failure.stderr_path = worker.streams->stderr_path();
+  }
+  failure.exception = exception_of(failure);
+  return failure;
+}
+
+}  // namespace elastrun::workers

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "logs/streams.hpp"
+#include "process/launcher.hpp"
+#include "workers/failure.hpp"
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::workers {
+
+/// One worker to be started. The descriptors of the request are filled in from `streams`.
+struct WorkerPlan {
+  int rank = 0, local_rank = 0;
+  process::LaunchRequest request;
+  std::string error_file;
+  std::unique_ptr<logs::WorkerStreams> streams;  // null: everything is inherited
+};
+
+/// A worker of the group, running or ended.
+struct Worker {
+  int rank = 0, local_rank = 0;
+  pid_t pid = 0;
+  std::string error_file;
+  std::unique_ptr<logs::WorkerStreams> streams;
+  std::unique_ptr<process::Child> child;
+  std::optional<process::Exit> exit;
+  bool stopped_by_us = false;  // ended after we had asked it to
+  bool abandoned = false;      // did not even end by SIGKILL within the bound
+  enum class Output { Flowing, Draining, Drained } output = Output::Drained;
+  bool succeeded() const { return exit && exit->status.success(); }
+  bool failed() const { return exit && !exit->status.success(); }
+};
+
+/// All workers of this node in one round: started together, watched, and stopped together with
+/// whatever they left behind in their process groups. Used once, for one attempt.
+///
+/// Facts come by `on_event`, on the loop, never inside a call: `WorkerFailed` (what it wrote on
+/// stderr is read by then), `AllSucceeded`, and `Gone` once after stop() or finish(): then nothing
+/// of the group runs any more and all pipes are drained. Destroying it kills what is left.
+class Group {
+ public:
+  enum class Event { WorkerFailed, AllSucceeded, AllEnded, Gone };
+  struct Limits {
+    Duration leftover_grace = std::chrono::milliseconds(500);  // of children left by ended workers
+    Duration kill_bound = std::chrono::seconds(10);  // for SIGKILL to work: disks, sick drivers
+    Duration drain_bound = std::chrono::seconds(5);  // for a console that takes nothing
+  };
+  struct Parts {
+    process::Launcher& launcher;
+    Clock& clock;
+    std::function<void(std::function<void()>)> post;  // runs something later on the loop
+    std::function<void()> sweep;                      // kills what left the groups; may be empty
+  };
+
+  Group(Parts parts, Limits limits, std::function<void(Event)> on_event);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  /// Starts all, in order. When one cannot be started, those before it are killed again, nothing is
+  /// left and no event comes.
+  Status start(std::vector<WorkerPlan> plans);
+  /// Asks every group with `signal`; whoever is left after `grace` is killed. Called again, the
+  /// new signal is sent too and the earlier of both ends of grace counts.
+  void stop(int signal, Duration grace);
+  /// After all have ended by themselves: ends what they left behind.
+  void finish() { stop(0, Duration::zero()); }
+  /// SIGKILL at once.
+  void kill();
+
+  const std::vector<Worker>& workers() const { return workers_; }
+  bool any_running() const;
+  bool all_succeeded() const;
+  /// Each worker that failed so far, with the evidence that it left.
+  std::vector<Failure> failures() const;
+
+ private:
+  enum class Stage { Running, Asking, Killing, Leftovers, Draining, Gone };
+
+  void started(WorkerPlan& plan, std::unique_ptr<process::Child> child);
+  void ended(std::size_t index, const process::Exit& exit);
+  void emit(Event event);
+  void signal_all(int signal);
+  void advance();
+  void end_leftovers();
+  void look_at_leftovers();
+  bool groups_alive() const;
+  void arm(Duration bound);
+  void deadline_passed();
+  void abandon_rest();
+  void drain(std::size_t index);
+  void drained(std::size_t index);
+  void drain_all();
+  void end_if_drained();
+  Failure failure_of(const Worker& worker) const;
+
+  const Parts parts_;
+  const Limits limits_;
+  const std::function<void(Event)> on_event_;
+  std::vector<Worker> workers_;
+  Stage stage_ = Stage::Running;
+  std::unique_ptr<Alarm> alarm_;
+  TimePoint deadline_{};   // of the grace, then of the kill, then of the leftovers
+  Duration look_again_{};  // until the next look at leftovers
+  bool leftovers_asked_ = false, leftovers_killed_ = false;
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // posted calls look whether we exist
+};
+
+}  // namespace elastrun::workers

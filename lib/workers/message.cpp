@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/message.hpp"
+
+#include "core/text.hpp"
+
+#include <boost/json.hpp>
+#include <fmt/format.h>
+
+namespace elastrun::workers {
+namespace {
+namespace json = boost::json;
+
+std::unexpected<Error> refuse(std::string_view what) {
+  return fail(Code::Protocol, fmt::format("a message of a worker {}", what));
+}
+
+std::optional<std::string> text_of(const json::object& object, std::string_view key) {
+  const auto* value = object.if_contains(key);
+  if (value == nullptr || !value->is_string()) return std::nullopt;
+  if (value->get_string().size() > kMaxName) return std::nullopt;
+  return std::string(std::string_view(value->get_string()));
+}
+
+std::optional<std::int64_t> whole(const json::object& object, std::string_view key) {
+  const auto* value = object.if_contains(key);
+  return value != nullptr && value->is_int64() ? std::optional(value->get_int64()) : std::nullopt;
+}
+
+/// A number; JSON has none for NaN and infinity, so these come as text.
+std::optional<double> number_of(const json::value* value) {
+  if (value == nullptr) return std::nullopt;
+  if (value->is_int64()) return static_cast<double>(value->get_int64());
+  if (value->is_uint64()) return static_cast<double>(value->get_uint64());
+  if (value->is_double()) return value->get_double();
+  if (value->is_string()) return parse_float(std::string_view(value->get_string()));
+  return std::nullopt;
+}
+
+AttributeValue attribute_of(const json::value& value) {
+  if (value.is_bool()) return value.get_bool();
+  if (value.is_int64()) return value.get_int64();
+  if (value.is_uint64()) return static_cast<double>(value.get_uint64());
+  if (value.is_double()) return value.get_double();
+  if (value.is_string()) return std::string(std::string_view(value.get_string()));
+  if (value.is_null()) return std::monostate{};
+  return json::serialize(value);
+}
+
+Result<Message> step_from(const json::object& object) {
+  const auto step = whole(object, "step");
+  if (!step || *step < 0) return refuse("of kind step needs a whole number `step` of at least 0");
+  return StepDone{*step};
+}
+
+Result<Message> checkpoint_from(const json::object& object) {
+  const auto step = whole(object, "step");
+  if (!step || *step < -1) return refuse("of kind checkpoint needs a whole number `step`");
+  return CheckpointDone{*step};
+}
+
+Result<Message> metric_from(const json::object& object) {
+  auto name = text_of(object, "name");
+  const auto value = number_of(object.if_contains("value"));
+  if (!name || name->empty()) return refuse("of kind metric needs a `name`");
+  if (!value) return refuse("of kind metric needs a number `value`");
+  return MetricSample{std::move(*name), *value, text_of(object, "group").value_or("worker")};
+}
+
+Result<Message> event_from(const json::object& object) {
+  auto name = text_of(object, "name");
+  if (!name || name->empty()) return refuse("of kind event needs a `name`");
+  WorkerEvent event{std::move(*name), {}};
+  const auto* attributes = object.if_contains("attributes");
+  if (attributes == nullptr) return event;
+  if (!attributes->is_object()) return refuse("has `attributes` that are no object");
+  for (const auto& [key, value] : attributes->get_object()) {
+    if (event.attributes.size() == kMaxAttributes) return refuse("has more than 64 attributes");
+    event.attributes.emplace_back(std::string(std::string_view(key)), attribute_of(value));
+  }
+  return event;
+}
+
+}  // namespace
+
+Result<Message> parse_message(std::string_view packet) {
+  if (packet.size() > kMaxPacket) return refuse("is longer than 16 KiB");
+  json::error_code error;
+  json::parse_options options;
+  options.max_depth = 8;
+  const auto value = json::parse(packet, error, {}, options);
+  if (error || !value.is_object()) return refuse("is no JSON object");
+  const auto& object = value.get_object();
+  const auto kind = text_of(object, "kind");
+  if (!kind) return refuse("has no `kind`");
+  if (*kind == "step") return step_from(object);
+  if (*kind == "checkpoint") return checkpoint_from(object);
+  if (*kind == "metric") return metric_from(object);
+  if (*kind == "event") return event_from(object);
+  return refuse(fmt::format("has the unknown kind '{}'", *kind));
+}
+
+}  // namespace elastrun::workers

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace elastrun::workers {
+
+/// Limits of what a worker may say at once. A packet above the first is refused before it is read.
+constexpr std::size_t kMaxPacket = 16u << 10;
+constexpr std::size_t kMaxAttributes = 64;
+constexpr std::size_t kMaxName = 256;
+
+struct StepDone {
+  std::int64_t step = 0;
+};
+/// -1: of everything so far.
+struct CheckpointDone {
+  std::int64_t step = -1;
+};
+struct MetricSample {
+  std::string name;
+  double value = 0;
+  std::string group;
+};
+using AttributeValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+struct WorkerEvent {
+  std::string name;
+  std::vector<std::pair<std::string, AttributeValue>> attributes;
+};
+using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent>;
+
+/// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric or event.
+/// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
+Result<Message> parse_message(std::string_view packet);
+
+}  // namespace elastrun::workers
