@@ -36,8 +36,9 @@ struct JobSpec {
   std::string script;
   std::vector<std::string> script_args;
   Mode mode = Mode::Script;
-  std::string interpreter;                      // PYTHON_EXEC, or python3/python found in PATH
-  std::string start_method = "spawn";           // only with RunPath
+  std::string interpreter;                        // PYTHON_EXEC, or python3/python found in PATH
+  bool interpreter_given = false;                 // by PYTHON_EXEC: the report is titled with it
+  std::string start_method = "spawn";             // only with RunPath
   std::map<std::string, std::string> worker_env;  // [env] of the TOML file
 
   // How many, where
@@ -48,9 +49,9 @@ struct JobSpec {
   bool node_rank_given = false;
 
   // Rendezvous
-  bool standalone = false;        // given, or implied: one node and nothing said about rendezvous
+  bool standalone = false;  // given, or implied: one node and nothing said about rendezvous
   std::string rdzv_backend = "static";  // after the implicit rules: "c10d" when standalone
-  std::string rdzv_endpoint;            // as given (or localhost:0 when standalone)
+  std::string rdzv_endpoint;  // effective: localhost:0 when standalone, ADDR:PORT if static
   std::string run_id = "none";
   std::map<std::string, std::string> rdzv_conf;
   std::string master_addr = "127.0.0.1";
@@ -63,7 +64,7 @@ struct JobSpec {
   std::vector<std::string> signals_to_handle = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"};
   std::string signals_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // for TORCHELASTIC_SIGNALS_TO_HANDLE
   Duration shutdown_timeout = std::chrono::seconds(30);
-  bool exit_code_of_worker = false;       // --exit-code worker
+  bool exit_code_of_worker = false;  // --exit-code worker
   Duration exit_barrier_timeout = std::chrono::seconds(300);
 
   // Logs and reports
@@ -71,8 +72,9 @@ struct JobSpec {
   StdMap redirects, tee;
   std::vector<int> local_ranks_filter;  // empty: all
   std::optional<std::vector<std::string>> stdout_filters, stderr_filters;
-  std::string prefix_template;  // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: [ROLELOCAL_RANK]:
-  std::string report_file;      // --report
+  std::string logs_specs;        // a registered one; empty or "default": ours
+  std::string prefix_template;   // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: [ROLELOCAL_RANK]:
+  std::string report_file;       // --report
   Switch status = Switch::Auto;  // --status: the live line on a terminal
   std::string metrics = "none";  // --metrics: none, console
   std::string event_log_handler = "null";
@@ -80,6 +82,10 @@ struct JobSpec {
   // Binding
   NumaBinding numa = NumaBinding::None;
   bool virtual_local_rank = false;
+
+  // OMP_NUM_THREADS is unset, is not in [env], and several workers share the node: the workers
+  // get 1.
+  bool limit_omp_threads = false;
 
   // Asked for instead of a run
   bool dry_run = false, explain = false;

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/argument_words.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace elastrun::spec {
+namespace {
+
+bool is_digits(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// argparse: ^-\d+$|^-\d*\.\d+$
+bool is_negative_number(std::string_view word) {
+  if (word.size() < 2 || word[0] != '-') return false;
+  word.remove_prefix(1);
+  const auto point = word.find('.');
+  if (point == std::string_view::npos) return is_digits(word);
+  return is_digits(word.substr(0, point)) && point + 1 < word.size() &&
+         is_digits(word.substr(point + 1));
+}
+
+const OptionRow* find_letter(char letter) {
+  for (const auto& option : options()) {
+    if (option.letter != 0 && option.letter == letter) return &option;
+  }
+  return nullptr;
+}
+
+// What one word is, seen by itself.
+struct Reading {
+  enum class What { Positional, Option, Unknown } what = What::Positional;
+  const OptionRow* option = nullptr;
+  bool is_short = false;             // a letter, so that a flag may be followed by more letters
+  std::optional<std::string> value;  // what is attached to it
+};
+
+struct Match {
+  const OptionRow* option;
+  std::string spelled;
+};
+
+std::vector<Match> matches_of_prefix(std::string_view prefix, bool torchrun) {
+  std::vector<Match> found;
+  for (const auto& option : options()) {
+    if (option.torchrun != torchrun) continue;
+    for (std::string spelled : {spelling(option), underscore_spelling(option)}) {
+      if (spelled.starts_with(prefix)) found.push_back({&option, std::move(spelled)});
+    }
+  }
+  return found;
+}
+
+Answer<Reading> read_long(std::string_view word) {
+  const auto equals = word.find('=');
+  const auto prefix = word.substr(0, equals);
+  Reading reading{Reading::What::Option, nullptr, false, {}};
+  if (equals != std::string_view::npos) reading.value = word.substr(equals + 1);
+  if ((reading.option = find_option(prefix.substr(2))) != nullptr) return reading;
+  auto found = matches_of_prefix(prefix, true);
+  if (found.empty()) found = matches_of_prefix(prefix, false);
+  if (found.size() == 1) {
+    reading.option = found.front().option;
+    return reading;
+  }
+  if (found.empty()) return Reading{Reading::What::Unknown, nullptr, false, {}};
+  std::vector<std::string> spelled;
+  for (auto& match : found) spelled.push_back(std::move(match.spelled));
+  return std::unexpected(
+      Refusal{fmt::format("ambiguous option: {} could match {}", word, join(spelled, ", ")), 2,
+              true, fmt::format("write the option in full, for example {}", spelled.front())});
+}
+
+Answer<Reading> read_word(std::string_view word) {
+  if (word.size() < 2 || word[0] != '-') return Reading{};
+  Reading reading;
+  if (word[1] == '-') {
+    auto answer = read_long(word);
+    if (!answer) return answer;
+    reading = *answer;
+  } else if (const auto* option = find_letter(word[1])) {
+    reading = {Reading::What::Option, option, true, {}};
+    if (word.size() > 2) reading.value = word.substr(2);
+  } else {
+    reading.what = is_negative_number(word) ? Reading::What::Positional : Reading::What::Unknown;
+  }
+  // As argparse: a word with a blank in it that is no option is somebody's text.
+  if (reading.what == Reading::What::Unknown && word.find(' ') != std::string_view::npos)
+    return Reading{};
+  return reading;
+}
+
+Refusal wrong(const OptionRow& option, std::string text, std::string hint = {}) {
+  return {fmt::format("argument {}: {}", error_name(option), std::move(text)), 2, true,
+          std::move(hint)};
+}
+
+// Reads the words up to the script, one after the other.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::string> words) : words_(words) {}
+
+  Answer<PlainWords> run() {
+    while (at_ < words_.size()) {
+      const std::string& word = words_[at_];
+      if (word == "--") return take_script(at_ + 1, true);
+      auto reading = read_word(word);
+      if (!reading) return std::unexpected(reading.error());
+      if (reading->what == Reading::What::Positional) return take_script(at_, false);
+      ++at_;
+      if (reading->what == Reading::What::Unknown) {
+        plain_.unrecognized.push_back(word);
+        continue;
+      }
+      if (auto refusal = take_option(*reading)) return std::unexpected(*refusal);
+      if (plain_.wish != Wish::Run) return plain_;
+    }
+    return plain_;
+  }
+
+ private:
+  // The script, then its arguments. One `--` is dropped: before the script or right after it.
+  PlainWords take_script(std::size_t first, bool dashes_seen) {
+    for (std::size_t i = first; i < words_.size(); ++i) {
+      if (i == first + 1 && !dashes_seen && words_[i] == "--") continue;
+      plain_.positionals.push_back(words_[i]);
+    }
+    return plain_;
+  }
+
+  std::optional<Refusal> take_option(Reading reading) {
+    while (reading.option->kind == Kind::Flag) {
+      if (!reading.value) return take_flag(*reading.option);
+      const OptionRow* next = reading.is_short && !reading.value->empty()
+                                  ? find_letter(reading.value->front())
+                                  : nullptr;
+      if (next == nullptr) {
+        return wrong(*reading.option, "ignored explicit argument " + in_quotes(*reading.value),
+                     "a flag takes no value");
+      }
+      if (auto refusal = take_flag(*reading.option)) return refusal;
+      if (plain_.wish != Wish::Run) return std::nullopt;
+      const std::string rest = reading.value->substr(1);
+      reading.option = next;
+      reading.value = rest.empty() ? std::nullopt : std::optional(rest);
+    }
+    if (reading.is_short && reading.value && reading.value->starts_with('=')) {
+      reading.value->erase(0, 1);
+    }
+    if (!reading.value && !take_next_word(reading)) {
+      return wrong(*reading.option, "expected one argument", missing_value_hint(*reading.option));
+    }
+    return take_value(*reading.option, *reading.value);
+  }
+
+  bool take_next_word(Reading& reading) {
+    if (at_ >= words_.size() || words_[at_] == "--") return false;
+    const auto next = read_word(words_[at_]);
+    if (!next || next->what != Reading::What::Positional) return false;
+    reading.value = words_[at_++];
+    return true;
+  }
+
+  std::string missing_value_hint(const OptionRow& option) const {
+    if (at_ >= words_.size()) return {};
+    return fmt::format("a value that starts with a dash is written {}={}", spelling(option),
+                       words_[at_]);
+  }
+
+  std::optional<Refusal> take_flag(const OptionRow& option) {
+    if (option.id == Opt::Help) plain_.wish = Wish::Help;
+    if (option.id == Opt::Version) plain_.wish = Wish::Version;
+    if (option.id == Opt::PrintConfig) plain_.wish = Wish::Config;
+    plain_.options.push_back(spelling(option));
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> take_value(const OptionRow& option, const std::string& value) {
+    if (auto refusal = check_text(option, value)) return refusal;
+    if (option.id == Opt::PrintCompletion) {
+      plain_.wish = Wish::Completion;
+      plain_.shell = value;
+    }
+    plain_.options.push_back(spelling(option));
+    plain_.options.push_back(value);
+    return std::nullopt;
+  }
+
+  std::span<const std::string> words_;
+  std::size_t at_ = 0;
+  PlainWords plain_;
+};
+
+}  // namespace
+
+std::string in_quotes(std::string_view text) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const bool has_double = text.find('"') != std::string_view::npos;
+  const char quote = has_single && !has_double ? '"' : '\'';
+  std::string out(1, quote);
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n' || c == '\t' || c == '\r') {
+      out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + quote;
+}
+
+std::optional<Refusal> check_text(const OptionRow& option, std::string_view text) {
+  if (option.kind == Kind::Int && !parse_int(text)) {
+    return wrong(option, "invalid int value: " + in_quotes(text), "expected a whole number");
+  }
+  if (option.kind == Kind::Float && !parse_float(text)) {
+    return wrong(option, "invalid float value: " + in_quotes(text), "expected a number");
+  }
+  if (option.kind != Kind::Choice) return std::nullopt;
+  const auto allowed = choices(option);
+  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return std::nullopt;
+  std::vector<std::string> shown;
+  for (const auto& choice : allowed) shown.push_back(in_quotes(choice));
+  const auto near = nearest(text, allowed);
+  return wrong(
+      option,
+      fmt::format("invalid choice: {} (choose from {})", in_quotes(text), join(shown, ", ")),
+      near ? "did you mean " + *near + "?" : "");
+}
+
+Answer<PlainWords> plain_words(std::span<const std::string> words) {
+  return Reader(words).run();
+}
+
+Refusal unrecognized(const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  for (const auto& option : options()) names.push_back(spelling(option));
+  Refusal refusal{"unrecognized arguments: " + join(words, " "), 2, true, {}};
+  for (const auto& word : words) {
+    std::string name = word.substr(0, word.find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto near = nearest(name, names);
+    if (!near) continue;
+    if (!refusal.hint.empty()) refusal.hint += '\n';
+    refusal.hint +=
+        fmt::format("the option nearest to {} is {}", word.substr(0, word.find('=')), *near);
+  }
+  if (refusal.hint.empty()) refusal.hint = "arguments of the script stand after the script";
+  return refusal;
+}
+
+}  // namespace elastrun::spec

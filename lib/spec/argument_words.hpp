@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/override.hpp"
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace elastrun::spec {
+
+/// The words of a command line as any strict parser understands them: each option with its full
+/// spelling, its value as the next word.
+struct PlainWords {
+  Wish wish = Wish::Run;
+  std::string shell;                      // of Completion
+  std::vector<std::string> options;       // "--max-restarts", "3", "--standalone", ...
+  std::vector<std::string> positionals;   // the script and its arguments
+  std::vector<std::string> unrecognized;  // option-like words that are none
+};
+
+/// Reads words as Python's argparse does, with torchrun's options and ours: unique prefixes,
+/// underscore spellings, `-r3`, `-r=3`, `-mr 1`, negative numbers as values, `--`. What follows the
+/// script belongs to the script, ambiguous prefixes too. Our own options take part in prefix
+/// matching only where none of torchrun's matches, so that each of its abbreviations still works.
+///
+/// A word that asks for help, a version, a completion or the default file ends the reading there.
+/// Fails with argparse's text on: an ambiguous prefix, a missing value, a flag with a value, a
+/// number that is none, a choice that is none. `words` does not hold the program's name.
+Answer<PlainWords> plain_words(std::span<const std::string> words);
+
+/// "unrecognized arguments: --bogus", with the nearest option as a hint.
+Refusal unrecognized(const std::vector<std::string>& words);
+/// As argparse converts a value: "argument --max-restarts/--max_restarts: invalid int value: 'x'".
+/// Choices are not checked when the text comes from a variable, as in torchrun.
+std::optional<Refusal> check_text(const OptionRow& option, std::string_view text);
+
+/// 'text', with Python's choice of quotes and escapes.
+std::string in_quotes(std::string_view text);
+
+}  // namespace elastrun::spec

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/completion.hpp"
+
+#include "core/text.hpp"
+#include "spec/option_table.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace elastrun::spec {
+namespace {
+
+// What may stand after an option, as far as a shell can know.
+enum class Values { None, Words, Files, Folders, Anything };
+
+Values values_of(const OptionRow& option) {
+  if (option.kind == Kind::Flag) return Values::None;
+  if (option.id == Opt::LogDir) return Values::Folders;
+  if (option.id == Opt::Config || option.id == Opt::Report) return Values::Files;
+  return Values::Words;
+}
+
+std::vector<std::string> words_of(const OptionRow& option) {
+  switch (option.id) {
+    case Opt::NprocPerNode:
+      return {"auto", "gpu", "cpu", "1", "2", "4", "8"};
+    case Opt::RdzvBackend:
+      return {"static", "c10d", "etcd", "etcd-v2", "file"};
+    case Opt::EventLogHandler:
+      return {"null", "console"};
+    case Opt::Redirects:
+    case Opt::Tee:
+      return {"0", "1", "2", "3"};
+    default:
+      return choices(option);
+  }
+}
+
+std::string spellings(const OptionRow& option, std::string_view between) {
+  std::string text = spelling(option);
+  if (option.letter != 0) text += fmt::format("{}-{}", between, option.letter);
+  return text;
+}
+
+std::string escaped(std::string_view text, std::string_view what) {
+  std::string out;
+  for (const char c : text) {
+    if (what.find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string bash_script() {
+  std::string names, flags, cases;
+  for (const auto& option : options()) {
+    names += spellings(option, " ") + " ";
+    std::string action = "COMPREPLY=()";
+    switch (values_of(option)) {
+      case Values::None:
+        flags += spellings(option, "|") + "|";
+        continue;
+      case Values::Folders:
+        action = "COMPREPLY=($(compgen -d -- \"$cur\"))";
+        break;
+      case Values::Files:
+        action = "COMPREPLY=($(compgen -f -- \"$cur\"))";
+        break;
+      default:
+        action =
+            fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$cur\"))", join(words_of(option), " "));
+    }
+    cases += fmt::format("    {}) {}; return ;;\n", spellings(option, "|"), action);
+  }
+  names.pop_back();
+  flags.pop_back();
+  return fmt::format(R"(# bash completion for elastrun
+_elastrun() {{
+  local cur prev i
+  cur="${{COMP_WORDS[COMP_CWORD]}}"
+  prev="${{COMP_WORDS[COMP_CWORD-1]}}"
+  # "--option=value" arrives as three words.
+  if [[ $cur == "=" ]]; then cur=""; elif [[ $prev == "=" ]]; then prev="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
+  # After the script everything belongs to the script.
+  for ((i = 1; i < COMP_CWORD; ++i)); do
+    case "${{COMP_WORDS[i]}}" in
+      {}|=) ;;
+      -*) [[ ${{COMP_WORDS[i+1]}} == "=" ]] && ((++i)); ((++i)) ;;
+      *) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    esac
+  done
+  case "$prev" in
+{}  esac
+  if [[ $cur == -* ]]; then
+    COMPREPLY=($(compgen -W '{}' -- "$cur"))
+  else
+    COMPREPLY=($(compgen -f -- "$cur"))
+  fi
+}}
+complete -o filenames -F _elastrun elastrun
+)",
+                     flags, cases, names);
+}
+
+std::string zsh_values(const OptionRow& option) {
+  switch (values_of(option)) {
+    case Values::None:
+      return {};
+    case Values::Folders:
+      return fmt::format(":{}:_directories", option.metavar);
+    case Values::Files:
+      return fmt::format(":{}:_files", option.metavar);
+    default:
+      break;
+  }
+  const auto words = words_of(option);
+  const std::string metavar = escaped(to_lower(option.metavar), ":[]|");
+  return words.empty() ? fmt::format(":{}: ", metavar)
+                       : fmt::format(":{}:({})", metavar, join(words, " "));
+}
+
+std::string zsh_script() {
+  std::string lines;
+  for (const auto& option : options()) {
+    std::string help;
+    for (const char c : option.help) help += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    help = escaped(help, "[]:");
+    const std::string value = zsh_values(option);
+    const std::string_view attached = value.empty() ? "" : "=";
+    if (option.letter != 0) {
+      lines += fmt::format("    '*-{}{}[{}]{}' \\\n", option.letter, value.empty() ? "" : "+", help,
+                           value);
+    }
+    lines += fmt::format("    '*{}{}[{}]{}' \\\n", spelling(option), attached, help, value);
+  }
+  return fmt::format(R"(#compdef elastrun
+_elastrun() {{
+  _arguments -S \
+{}    '1:script:_files' \
+    '*::argument of the script:_files'
+}}
+compdef _elastrun elastrun
+)",
+                     lines);
+}
+
+std::string fish_script() {
+  std::string out = "# fish completion for elastrun\n";
+  for (const auto& option : options()) {
+    out += fmt::format("complete -c elastrun -l {}", option.name);
+    if (option.letter != 0) out += fmt::format(" -s {}", option.letter);
+    switch (values_of(option)) {
+      case Values::None:
+        break;
+      case Values::Folders:
+        out += " -x -a '(__fish_complete_directories)'";
+        break;
+      case Values::Files:
+        out += " -r -F";
+        break;
+      default:
+        out += " -x";
+    }
+    const auto words = words_of(option);
+    if (!words.empty()) out += fmt::format(" -a '{}'", join(words, " "));
+    out += fmt::format(" -d '{}'\n", escaped(option.help, "'\\"));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string completion_script(std::string_view shell) {
+  if (shell == "bash") return bash_script();
+  if (shell == "zsh") return zsh_script();
+  if (shell == "fish") return fish_script();
+  return {};
+}
+
+}  // namespace elastrun::spec

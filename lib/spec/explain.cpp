@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/text.hpp"
+#include "spec/argument_words.hpp"
+#include "spec/resolve.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <optional>
+
+namespace elastrun::spec {
+namespace {
+
+struct Line {
+  std::string name, value, source;
+};
+
+std::string shown_value(const OptionRow& option, const Values& values) {
+  if (option.kind == Kind::Flag) return values.is_on(option.id) ? "on" : "off";
+  const auto& text = values[option.id].text;
+  return text.empty() ? "-" : text;
+}
+
+Line line_of(const OptionRow& option, const Resolved& job) {
+  Line line{std::string(option.name), shown_value(option, job.values),
+            job.values[option.id].source};
+  const std::string count = fmt::to_string(job.spec.nproc_per_node);
+  if (option.id == Opt::NprocPerNode && line.value != count) line.value += " (" + count + ")";
+  return line;
+}
+
+void append(std::string& out, const Line& line) {
+  out += fmt::format("  {:<26} {:<34} {}\n", line.name, line.value, line.source);
+}
+
+}  // namespace
+
+std::string explain_text(const Resolved& job) {
+  std::string out = "Where each value comes from:\n";
+  append(out, {"script", job.spec.script, job.script_source});
+  if (job.spec.mode != Mode::Program) {
+    append(out, {"interpreter", job.spec.interpreter,
+                 job.spec.interpreter_given ? "PYTHON_EXEC" : "found in VIRTUAL_ENV or PATH"});
+  }
+  std::optional<Group> current;
+  for (const auto& option : options()) {
+    if (option.group == Group::Launch && option.id != Opt::Config) continue;
+    if (option.group != current) out += fmt::format("{}\n", title(option.group));
+    current = option.group;
+    append(out, line_of(option, job));
+  }
+  return out;
+}
+
+}  // namespace elastrun::spec

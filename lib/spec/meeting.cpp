@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/meeting.hpp"
+
+#include "core/text.hpp"
+#include "spec/option_values.hpp"
+#include "spec/rdzv_conf.hpp"
+
+#include <array>
+#include <fmt/format.h>
+
+namespace elastrun::spec {
+namespace {
+
+constexpr int kStaticPort = 29500;  // torchrun's, when several nodes meet and none was given
+const std::vector<std::string> kBackends = {"static", "c10d", "etcd", "etcd-v2", "file"};
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+class Meeting {
+ public:
+  Meeting(JobSpec& job, Values& values, const Surroundings& around,
+          std::vector<std::string>& warnings)
+      : job_(job), values_(values), around_(around), warnings_(warnings) {}
+
+  std::optional<Refusal> decide() {
+    if (auto refusal = apply_single_node_rules()) return refusal;
+    copy_values();
+    if (auto refusal = check_backend()) return refusal;
+    if (auto refusal = read_conf()) return refusal;
+    if (auto refusal = decide_endpoint()) return refusal;
+    if (auto refusal = check_node_rank()) return refusal;
+    replace_empty_id();
+    return std::nullopt;
+  }
+
+ private:
+  const std::string& text(Opt id) const { return values_[id].text; }
+
+  std::optional<Refusal> apply_single_node_rules() {
+    std::string why;
+    if (values_.is_on(Opt::Standalone)) {
+      why = "implied by --standalone";
+      if (job_.min_nodes > 1) {
+        return launcher_refusal(
+            fmt::format("--standalone is for one node, but --nnodes {} asks for at least {}",
+                        text(Opt::Nnodes), job_.min_nodes),
+            "leave one of the two out");
+      }
+    } else if (text(Opt::RdzvBackend) == "static" && text(Opt::RdzvEndpoint).empty() &&
+               !values_.is_given(Opt::MasterPort) && job_.max_nodes == 1) {
+      why = "implied: one node, and nothing says how to meet";
+    } else {
+      return std::nullopt;
+    }
+    job_.standalone = true;
+    warn_of_replaced();
+    values_.imply(Opt::RdzvBackend, "c10d", why);
+    values_.imply(Opt::RdzvEndpoint, "localhost:0", why);
+    values_.imply(Opt::RdzvId, around_.make_uuid(), why);
+    return std::nullopt;
+  }
+
+  void warn_of_replaced() {
+    std::vector<std::string> names;
+    for (const Opt id : {Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::RdzvId, Opt::MasterAddr}) {
+      if (!values_.is_given(id) || values_[id].text == row(id).fallback) continue;
+      names.push_back(fmt::format("{}={}", spelling(row(id)), values_[id].text));
+    }
+    if (names.empty()) return;
+    const bool asked = values_.is_on(Opt::Standalone);
+    warnings_.push_back(fmt::format(
+        "{} is not used: {}{}", join(names, ", "),
+        asked ? "--standalone overrides it" : "one node without an endpoint gets a random run id",
+        asked ? ""
+              : " and localhost (as torchrun); to keep it, give --rdzv-backend c10d "
+                "--rdzv-endpoint localhost:0"));
+  }
+
+  void copy_values() {
+    job_.rdzv_backend = text(Opt::RdzvBackend);
+    job_.rdzv_endpoint = text(Opt::RdzvEndpoint);
+    job_.run_id = text(Opt::RdzvId);
+    job_.master_addr = text(Opt::MasterAddr);
+    job_.local_addr = text(Opt::LocalAddr);
+    job_.node_rank_given = values_.is_given(Opt::NodeRank);
+  }
+
+  std::optional<Refusal> check_backend() {
+    const auto& backend = job_.rdzv_backend;
+    if (backend.empty()) {
+      return launcher_refusal("The rendezvous backend name must be a non-empty string.",
+                              "see --rdzv-backend");
+    }
+    if (contains(kBackends, backend) || contains(around_.rdzv_backends, backend))
+      return std::nullopt;
+    std::vector<std::string> names = kBackends;
+    names.insert(names.end(), around_.rdzv_backends.begin(), around_.rdzv_backends.end());
+    const auto near = nearest(backend, names);
+    return launcher_refusal(
+        fmt::format("The rendezvous backend '{}' is not registered. Did you forget to call "
+                    "`register`?",
+                    backend),
+        near ? fmt::format("did you mean {}?", *near)
+             : fmt::format("the backends are {}", join(names, ", ")));
+  }
+
+  std::optional<Refusal> read_conf() {
+    const auto& given = values_[Opt::RdzvConf];
+    auto conf = given.listed ? parse_rdzv_conf(given.items) : parse_rdzv_conf(given.text);
+    if (!conf) return conf.error();
+    job_.rdzv_conf = std::move(*conf);
+    if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, warnings_)) {
+      return refusal;
+    }
+    // As torchrun hands it to every backend; the static one reads it.
+    job_.rdzv_conf.emplace("timeout", "900");
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> decide_endpoint() {
+    if (job_.rdzv_backend == "static") return decide_static();
+    if (values_.is_given(Opt::MasterAddr) && text(Opt::RdzvEndpoint).empty()) {
+      warnings_.push_back(
+          "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not "
+          "specified.");
+    }
+    if (job_.rdzv_backend == "c10d") {
+      const auto type = job_.rdzv_conf.find("store_type");
+      const bool is_path = type != job_.rdzv_conf.end() && to_lower(trim(type->second)) == "file";
+      return is_path ? std::nullopt : check_endpoints({job_.rdzv_endpoint});
+    }
+    if (job_.rdzv_backend.starts_with("etcd")) {
+      return check_endpoints(split(job_.rdzv_endpoint, ','));
+    }
+    if (job_.rdzv_backend == "file" && trim(job_.rdzv_endpoint).empty()) {
+      return launcher_refusal("the file backend needs --rdzv-endpoint DIR",
+                              "a directory that all nodes can write, on a shared file system");
+    }
+    return std::nullopt;
+  }
+
+  static std::optional<Refusal> check_endpoints(const std::vector<std::string>& endpoints) {
+    for (std::string_view endpoint : endpoints) {
+      for (const std::string_view scheme : {"http://", "https://"}) {
+        if (endpoint.starts_with(scheme)) endpoint.remove_prefix(scheme.size());
+      }
+      const auto answer = parse_endpoint(endpoint);
+      if (!answer) return answer.error();
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> decide_static() {
+    if (job_.min_nodes != job_.max_nodes) {
+      warnings_.push_back(
+          fmt::format("--nnodes {}: the static backend always waits for all {} nodes",
+                      text(Opt::Nnodes), job_.max_nodes));
+    }
+    const bool master_given =
+        values_.is_given(Opt::MasterAddr) || values_.is_given(Opt::MasterPort);
+    if (job_.rdzv_endpoint.empty()) {
+      const std::string port = text(Opt::MasterPort);
+      job_.rdzv_endpoint =
+          fmt::format("{}:{}", job_.master_addr, port.empty() ? kStaticPort : *parse_int(port));
+      values_.imply(Opt::RdzvEndpoint, job_.rdzv_endpoint,
+                    "implied by --master-addr, --master-port");
+    } else if (master_given) {
+      warnings_.push_back("--master-addr and --master-port are not used: --rdzv-endpoint is given");
+    }
+    const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
+    if (!endpoint) return endpoint.error();
+    if (!endpoint->port) {
+      return launcher_refusal(
+          fmt::format("port is missing in endpoint: {}. Try to specify "
+                      "--master-port",
+                      job_.rdzv_endpoint));
+    }
+    job_.master_addr = endpoint->host;
+    job_.master_port = *endpoint->port;
+    return std::nullopt;
+  }
+
+  std::optional<Refusal> check_node_rank() {
+    const auto rank = *parse_int(text(Opt::NodeRank));
+    if (job_.rdzv_backend != "static") {
+      if (rank != 0) {
+        warnings_.push_back(
+            fmt::format("node_rank is only used for static rdzv_backend. It will be ignored for "
+                        "rdzv_backend={}.",
+                        job_.rdzv_backend));
+      }
+      return std::nullopt;
+    }
+    if (rank < 0 || rank >= job_.max_nodes) {
+      return launcher_refusal(
+          fmt::format("--node-rank {} is not a rank of {} node{}", rank, job_.max_nodes,
+                      job_.max_nodes == 1 ? "" : "s"),
+          fmt::format("expected a number from 0 to {}; --nnodes says how many nodes there are",
+                      job_.max_nodes - 1));
+    }
+    job_.node_rank = static_cast<int>(rank);
+    job_.rdzv_conf["rank"] = fmt::to_string(rank);
+    return std::nullopt;
+  }
+
+  void replace_empty_id() {
+    if (!job_.run_id.empty()) return;
+    job_.run_id = random_integer();
+    values_.imply(Opt::RdzvId, job_.run_id, "random, because it was empty");
+    warnings_.push_back(
+        fmt::format("config has no run_id, generated a random run_id: {}", job_.run_id));
+  }
+
+  // The integer of a UUID, as torchrun: 128 bits in decimal, worked out digit by digit.
+  std::string random_integer() const {
+    std::string digits = "0";  // the last one first
+    for (const char c : around_.make_uuid()) {
+      if (c == '-') continue;
+      int carry = c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
+      for (char& digit : digits) {
+        carry += (digit - '0') * 16;
+        digit = static_cast<char>('0' + carry % 10);
+        carry /= 10;
+      }
+      for (; carry > 0; carry /= 10) digits += static_cast<char>('0' + carry % 10);
+    }
+    return {digits.rbegin(), digits.rend()};
+  }
+
+  JobSpec& job_;
+  Values& values_;
+  const Surroundings& around_;
+  std::vector<std::string>& warnings_;
+};
+
+}  // namespace
+
+std::optional<Refusal> decide_meeting(JobSpec& job, Values& values, const Surroundings& around,
+                                      std::vector<std::string>& warnings) {
+  return Meeting(job, values, around, warnings).decide();
+}
+
+}  // namespace elastrun::spec

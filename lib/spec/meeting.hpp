@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/job_spec.hpp"
+#include "spec/merge.hpp"
+#include "spec/surroundings.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::spec {
+
+/// Fills what says how nodes meet: backend, endpoint, run id, master address and port, node rank,
+/// configuration. `job.min_nodes` and `job.max_nodes` are set already. Applies torchrun's rules:
+/// --standalone, or one node with nothing said about rendezvous, is c10d on localhost:0 with a
+/// random run id. What these rules drop although it was given is named in `warnings`; what they
+/// decide is written into `values` as implied.
+std::optional<Refusal> decide_meeting(JobSpec& job, Values& values, const Surroundings& around,
+                                      std::vector<std::string>& warnings);
+
+}  // namespace elastrun::spec

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/option_table.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace elastrun::spec {
+namespace {
+
+// Columns that repeat: ours or torchrun's, with a PET_ variable or without.
+constexpr bool kTorchrun = true, kOurs = false, kPet = true, kNoPet = false;
+constexpr std::string_view kNone;
+
+constexpr std::array<OptionRow, kOptions> kRows = {{
+    {Opt::Module, "module", 'm', Kind::Flag, Group::Script, kTorchrun, kPet, "job.module", kNone,
+     kNone, kNone, "The script is the name of a Python module, run as `python -m` would", kNone},
+    {Opt::NoPython, "no-python", 0, Kind::Flag, Group::Script, kTorchrun, kPet, "job.no_python",
+     kNone, kNone, kNone, "Run the script as a program of its own, without an interpreter",
+     "It is looked up in PATH; no shell is involved."},
+    {Opt::RunPath, "run-path", 0, Kind::Flag, Group::Script, kTorchrun, kPet, "job.run_path", kNone,
+     kNone, kNone, "Run the script by runpy inside a child of a Python process",
+     "Wins over no_python and module."},
+    {Opt::StartMethod, "start-method", 0, Kind::Choice, Group::Script, kTorchrun, kPet,
+     "job.start_method", "spawn", "spawn,fork,forkserver", "METHOD",
+     "How --run-path makes its children", "Ignored without run_path."},
+
+    {Opt::NprocPerNode, "nproc-per-node", 0, Kind::Text, Group::Workers, kTorchrun, kPet,
+     "job.nproc_per_node", "1", kNone, "N|auto|gpu|cpu", "How many workers to start on this node",
+     "A number, or what to count: \"gpu\", \"cpu\", \"xpu\"; \"auto\" counts accelerators, and "
+     "CPUs "
+     "where there are none."},
+    {Opt::Role, "role", 0, Kind::Text, Group::Workers, kTorchrun, kPet, "job.role", "default",
+     kNone, "NAME", "Name of the role that all workers of this node play", kNone},
+    {Opt::VirtualLocalRank, "virtual-local-rank", 0, Kind::Flag, Group::Workers, kTorchrun, kPet,
+     "job.virtual_local_rank", kNone, kNone, kNone,
+     "Give each worker LOCAL_RANK=0 and one visible device", kNone},
+    {Opt::NumaBinding, "numa-binding", 0, Kind::Choice, Group::Workers, kTorchrun, kNoPet,
+     "job.numa_binding", kNone, "node,socket,exclusive,core-complex", "MODE",
+     "Bind each worker to the CPUs that are near its device",
+     "node: all CPUs of the device's NUMA node; socket: of its package; exclusive: an equal share "
+     "of the node's cores; core-complex: cores that share a cache. Unset: no binding."},
+
+    {Opt::Nnodes, "nnodes", 0, Kind::Text, Group::Nodes, kTorchrun, kPet, "rendezvous.nnodes",
+     "1:1", kNone, "N|MIN:MAX", "How many nodes take part", kNone},
+    {Opt::Standalone, "standalone", 0, Kind::Flag, Group::Nodes, kTorchrun, kPet,
+     "rendezvous.standalone", kNone, kNone, kNone,
+     "One node by itself: no address is needed, and none can clash",
+     "Implied when there is one node and nothing says how to meet."},
+    {Opt::RdzvBackend, "rdzv-backend", 0, Kind::Text, Group::Nodes, kTorchrun, kPet,
+     "rendezvous.backend", "static", kNone, "NAME",
+     "How the nodes find each other: static, c10d, etcd, etcd-v2 or file", kNone},
+    {Opt::RdzvEndpoint, "rdzv-endpoint", 0, Kind::Text, Group::Nodes, kTorchrun, kPet,
+     "rendezvous.endpoint", kNone, kNone, "HOST[:PORT]", "Where the nodes meet",
+     "A directory for the file backend. Default port: 29400 for c10d, 2379 for etcd."},
+    {Opt::RdzvId, "rdzv-id", 0, Kind::Text, Group::Nodes, kTorchrun, kPet, "rendezvous.id", "none",
+     kNone, "ID", "Name of the job; the same on all of its nodes", kNone},
+    {Opt::RdzvConf, "rdzv-conf", 0, Kind::List, Group::Nodes, kTorchrun, kPet, "rendezvous.conf",
+     kNone, kNone, "KEY=VALUE,...", "Settings of the rendezvous backend",
+     "In this file also as a table: conf = { join_timeout = 600 }. Keys: see elastrun(1)."},
+    {Opt::NodeRank, "node-rank", 0, Kind::Int, Group::Nodes, kTorchrun, kPet,
+     "rendezvous.node_rank", "0", kNone, "RANK", "Rank of this node, for the static backend only",
+     kNone},
+    {Opt::MasterAddr, "master-addr", 0, Kind::Text, Group::Nodes, kTorchrun, kPet,
+     "rendezvous.master_addr", "127.0.0.1", kNone, "HOST",
+     "Address of node 0, for the static backend only", "IPv6 addresses stand in brackets."},
+    {Opt::MasterPort, "master-port", 0, Kind::Int, Group::Nodes, kTorchrun, kPet,
+     "rendezvous.master_port", kNone, kNone, "PORT",
+     "Port on node 0, for the static backend only; 29500 if several nodes need one", kNone},
+    {Opt::LocalAddr, "local-addr", 0, Kind::Text, Group::Nodes, kTorchrun, kPet,
+     "rendezvous.local_addr", kNone, kNone, "HOST",
+     "Address of this node as the others should see it", "Unset: found out."},
+
+    {Opt::MaxRestarts, "max-restarts", 0, Kind::Int, Group::Restarts, kTorchrun, kPet,
+     "restarts.max_restarts", "0", kNone, "N",
+     "How often the workers are started again before the job has failed", kNone},
+    {Opt::MonitorInterval, "monitor-interval", 0, Kind::Float, Group::Restarts, kTorchrun, kPet,
+     "restarts.monitor_interval", "0.1", kNone, "SECONDS",
+     "Accepted for compatibility; failures are seen at once", kNone},
+    {Opt::SignalsToHandle, "signals-to-handle", 0, Kind::List, Group::Restarts, kTorchrun, kPet,
+     "restarts.signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", kNone, "NAME,...",
+     "Signals that stop the job and are passed on to the workers", kNone},
+    {Opt::ShutdownTimeout, "shutdown-timeout", 0, Kind::Int, Group::Restarts, kTorchrun, kPet,
+     "restarts.shutdown_timeout", "30", kNone, "SECONDS",
+     "How long stopped workers may take before they are killed",
+     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT changes the default."},
+    {Opt::ExitBarrierTimeout, "exit-barrier-timeout", 0, Kind::Float, Group::Restarts, kOurs, kPet,
+     "restarts.exit_barrier_timeout", "300", kNone, "SECONDS",
+     "How long a finished node waits for the others", kNone},
+    {Opt::ExitCode, "exit-code", 0, Kind::Choice, Group::Restarts, kOurs, kPet,
+     "restarts.exit_code", "torchrun", "torchrun,worker", "WHICH",
+     "Exit status of a failed job: always 1, or that of the worker that failed first", kNone},
+
+    {Opt::LogDir, "log-dir", 0, Kind::Text, Group::Output, kTorchrun, kPet, "logs.dir", kNone,
+     kNone, "DIR", "Directory under which each run gets a log directory of its own",
+     "Unset: a temporary one."},
+    {Opt::Redirects, "redirects", 'r', Kind::Text, Group::Output, kTorchrun, kPet, "logs.redirects",
+     "0", kNone, "STD|RANK:STD,...", "Write streams of workers to log files instead of the console",
+     "0: none, 1: stdout, 2: stderr, 3: both; for all local ranks or by rank: \"0:3,1:2\"."},
+    {Opt::Tee, "tee", 't', Kind::Text, Group::Output, kTorchrun, kPet, "logs.tee", "0", kNone,
+     "STD|RANK:STD,...", "Write streams of workers to log files and to the console",
+     "Values as of redirects."},
+    {Opt::LocalRanksFilter, "local-ranks-filter", 0, Kind::List, Group::Output, kTorchrun, kPet,
+     "logs.local_ranks_filter", kNone, kNone, "RANK,...",
+     "Show the output of these local ranks only", "Log files are written all the same."},
+    {Opt::StdoutFilters, "duplicate-stdout-filters", 0, Kind::List, Group::Output, kTorchrun, kPet,
+     "logs.duplicate_stdout_filters", kNone, kNone, "TEXT,...",
+     "Copy lines of stdout that contain one of these texts to filtered_stdout.log",
+     "Two commas stand for a comma in the text."},
+    {Opt::StderrFilters, "duplicate-stderr-filters", 0, Kind::List, Group::Output, kTorchrun, kPet,
+     "logs.duplicate_stderr_filters", kNone, kNone, "TEXT,...",
+     "Copy lines of stderr that contain one of these texts to filtered_stderr.log",
+     "Two commas stand for a comma in the text."},
+    {Opt::PrefixTemplate, "log-line-prefix-template", 0, Kind::Text, Group::Output, kOurs, kPet,
+     "logs.prefix_template", "[${role_name}${local_rank}]:", kNone, "TEMPLATE",
+     "What stands before each line shown by --tee",
+     "Knows ${role_name}, ${local_rank} and ${rank}. TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE "
+     "changes the default."},
+    {Opt::LogsSpecs, "logs-specs", 0, Kind::Text, Group::Output, kTorchrun, kNoPet, "logs.specs",
+     kNone, kNone, "NAME", "Name of a registered log specification; \"default\" is built in",
+     kNone},
+
+    {Opt::Status, "status", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.status", "auto",
+     "auto,on,off", "WHEN", "Show a live status line; auto shows it on a terminal", kNone},
+    {Opt::Report, "report", 0, Kind::Text, Group::Reports, kOurs, kPet, "reports.file", kNone,
+     kNone, "FILE", "Write the result of the job to FILE as JSON", kNone},
+    {Opt::Metrics, "metrics", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.metrics",
+     "none", "none,console", "WHERE", "Print the launcher's own metrics", kNone},
+    {Opt::EventLogHandler, "event-log-handler", 0, Kind::Text, Group::Reports, kTorchrun, kPet,
+     "reports.event_log_handler", "null", kNone, "NAME",
+     "Where the launcher's events go: null or console", kNone},
+
+    {Opt::Config, "config", 0, Kind::Text, Group::Launch, kOurs, kPet, kNone, kNone, kNone, "FILE",
+     "Read options, script and variables of the workers from a TOML file", kNone},
+    {Opt::DryRun, "dry-run", 0, Kind::Flag, Group::Launch, kOurs, kNoPet, kNone, kNone, kNone,
+     kNone, "Print what would be started, and start nothing", kNone},
+    {Opt::Explain, "explain", 0, Kind::Flag, Group::Launch, kOurs, kNoPet, kNone, kNone, kNone,
+     kNone, "Print where each value comes from; with --dry-run nothing is started", kNone},
+    {Opt::PrintConfig, "print-config", 0, Kind::Flag, Group::Launch, kOurs, kNoPet, kNone, kNone,
+     kNone, kNone, "Print a TOML file with every key, its default and its meaning", kNone},
+    {Opt::PrintCompletion, "print-completion", 0, Kind::Choice, Group::Launch, kOurs, kNoPet, kNone,
+     kNone, "bash,zsh,fish", "SHELL", "Print a completion script for a shell", kNone},
+    {Opt::Version, "version", 0, Kind::Flag, Group::Launch, kOurs, kNoPet, kNone, kNone, kNone,
+     kNone, "Print the version", kNone},
+    {Opt::Help, "help", 'h', Kind::Flag, Group::Launch, kTorchrun, kNoPet, kNone, kNone, kNone,
+     kNone, "Print this help", kNone},
+}};
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < kOptions; ++i) {
+    if (kRows[i].id != static_cast<Opt>(i)) return false;
+  }
+  return true;
+}
+static_assert(in_order(), "the rows stand in the order of Opt");
+
+bool same_name(std::string_view name, std::string_view spelled) {
+  return std::equal(name.begin(), name.end(), spelled.begin(), spelled.end(),
+                    [](char a, char b) { return a == b; }) ||
+         std::equal(name.begin(), name.end(), spelled.begin(), spelled.end(),
+                    [](char a, char b) { return (a == '-' ? '_' : a) == b; });
+}
+
+}  // namespace
+
+std::span<const OptionRow, kOptions> options() {
+  return kRows;
+}
+
+const OptionRow& row(Opt id) {
+  return kRows[static_cast<std::size_t>(id)];
+}
+
+const OptionRow* find_option(std::string_view name) {
+  const auto found = std::find_if(kRows.begin(), kRows.end(), [&](const OptionRow& option) {
+    return same_name(option.name, name);
+  });
+  return found == kRows.end() ? nullptr : &*found;
+}
+
+const OptionRow* find_toml_key(std::string_view key) {
+  if (key.empty()) return nullptr;
+  const auto found = std::find_if(kRows.begin(), kRows.end(),
+                                  [&](const OptionRow& option) { return option.toml == key; });
+  return found == kRows.end() ? nullptr : &*found;
+}
+
+std::string spelling(const OptionRow& option) {
+  return "--" + std::string(option.name);
+}
+
+std::string underscore_spelling(const OptionRow& option) {
+  if (option.name.find('-') == std::string_view::npos) return {};
+  std::string text = spelling(option);
+  std::replace(text.begin() + 2, text.end(), '-', '_');
+  return text;
+}
+
+std::string error_name(const OptionRow& option) {
+  std::string text;
+  if (option.letter != 0) text = std::string("-") + option.letter + "/";
+  text += spelling(option);
+  const std::string other = underscore_spelling(option);
+  return other.empty() ? text : text + "/" + other;
+}
+
+std::string pet_name(const OptionRow& option) {
+  if (!option.pet) return {};
+  std::string text = "PET_";
+  for (const char c : option.name) {
+    text += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  }
+  return text;
+}
+
+std::vector<std::string> choices(const OptionRow& option) {
+  return option.choices.empty() ? std::vector<std::string>{} : split(option.choices, ',');
+}
+
+std::string_view title(Group group) {
+  constexpr std::array<std::string_view, 7> kTitles = {
+      "What to run",           "Workers", "Nodes and rendezvous", "Restarts and ending",
+      "Output of the workers", "Reports", "This launch"};
+  return kTitles[static_cast<std::size_t>(group)];
+}
+
+}  // namespace elastrun::spec

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::spec {
+
+/// Every option of the launcher, in the order of --help.
+enum class Opt {
+  // What to run
+  Module,
+  NoPython,
+  RunPath,
+  StartMethod,
+  // Workers
+  NprocPerNode,
+  Role,
+  VirtualLocalRank,
+  NumaBinding,
+  // Nodes and rendezvous
+  Nnodes,
+  Standalone,
+  RdzvBackend,
+  RdzvEndpoint,
+  RdzvId,
+  RdzvConf,
+  NodeRank,
+  MasterAddr,
+  MasterPort,
+  LocalAddr,
+  // Restarts and ending
+  MaxRestarts,
+  MonitorInterval,
+  SignalsToHandle,
+  ShutdownTimeout,
+  ExitBarrierTimeout,
+  ExitCode,
+  // Output of the workers
+  LogDir,
+  Redirects,
+  Tee,
+  LocalRanksFilter,
+  StdoutFilters,
+  StderrFilters,
+  PrefixTemplate,
+  LogsSpecs,
+  // Reports
+  Status,
+  Report,
+  Metrics,
+  EventLogHandler,
+  // This launch
+  Config,
+  DryRun,
+  Explain,
+  PrintConfig,
+  PrintCompletion,
+  Version,
+  Help,
+};
+constexpr std::size_t kOptions = static_cast<std::size_t>(Opt::Help) + 1;
+
+/// How the text of an option is read. A List is separated by commas.
+enum class Kind { Text, Int, Float, Flag, Choice, List };
+enum class Group { Script, Workers, Nodes, Restarts, Output, Reports, Launch };
+
+/// One option. The parser, --help, the PET_* loader, the TOML loader, the default file, the
+/// completions and the test of the manual page all read these rows and nothing else.
+struct OptionRow {
+  Opt id;
+  std::string_view name;  // "nproc-per-node": the long spelling without its dashes
+  char letter;            // 'r' for -r, or 0
+  Kind kind;
+  Group group;
+  bool torchrun;              // torchrun 2.13 has it too; its abbreviations are those of torchrun
+  bool pet;                   // may be set by PET_NAME
+  std::string_view toml;      // "job.nproc_per_node", or empty
+  std::string_view fallback;  // the default as the user would write it; empty: none
+  std::string_view choices;   // of a Choice: "a,b,c"
+  std::string_view metavar;   // of a valued option, for people
+  std::string_view help;      // one sentence without its full stop
+  std::string_view details;   // more sentences, for the file of defaults; may be empty
+};
+
+/// All rows; `options()[i].id == Opt(i)`.
+std::span<const OptionRow, kOptions> options();
+const OptionRow& row(Opt id);
+/// The row whose long spelling (with dashes or underscores, without `--`) this is, or null.
+const OptionRow* find_option(std::string_view name);
+/// The row whose TOML key ("rendezvous.backend") this is, or null.
+const OptionRow* find_toml_key(std::string_view key);
+
+/// "--rdzv-id": the spelling shown to people.
+std::string spelling(const OptionRow& option);
+/// "--rdzv_id", or empty for a name of one word.
+std::string underscore_spelling(const OptionRow& option);
+/// "-r/--redirects", "--rdzv-id/--rdzv_id": as argparse names an option in its errors.
+std::string error_name(const OptionRow& option);
+/// "PET_RDZV_ID", or empty if no variable sets it.
+std::string pet_name(const OptionRow& option);
+std::vector<std::string> choices(const OptionRow& option);
+std::string_view title(Group group);
+
+}  // namespace elastrun::spec

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/option_values.hpp"
+
+#include "core/text.hpp"
+#include "spec/argument_words.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <limits>
+
+namespace elastrun::spec {
+namespace {
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+std::optional<int> parse_small_int(std::string_view text) {
+  const auto value = parse_int(text);
+  if (!value || *value > std::numeric_limits<int>::max() ||
+      *value < std::numeric_limits<int>::min()) {
+    return std::nullopt;
+  }
+  return static_cast<int>(*value);
+}
+
+Refusal bad_std_map(std::string_view text) {
+  return launcher_refusal(
+      fmt::format("{} does not match: <^[0123]$> or <^(\\d:[0123],)*(\\d:[0123])$>", text),
+      "expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a list by local rank: 0:3,1:2");
+}
+
+bool is_std(std::string_view text) {
+  return text.size() == 1 && text[0] >= '0' && text[0] <= '3';
+}
+
+// Python's `[\w.:-]+`, where any byte of a non-ASCII character counts as a letter.
+bool is_host(std::string_view host) {
+  return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           c == '.' || c == ':' || c == '-' || (static_cast<unsigned char>(c) & 0x80) != 0;
+  });
+}
+
+const std::vector<std::string>& known_signals() {
+  static const std::vector<std::string> kNames = {
+      "SIGHUP",  "SIGINT",    "SIGQUIT",   "SIGILL",   "SIGTRAP",  "SIGABRT", "SIGBUS",
+      "SIGFPE",  "SIGUSR1",   "SIGSEGV",   "SIGUSR2",  "SIGPIPE",  "SIGALRM", "SIGTERM",
+      "SIGCHLD", "SIGCONT",   "SIGTSTP",   "SIGTTIN",  "SIGTTOU",  "SIGURG",  "SIGXCPU",
+      "SIGXFSZ", "SIGPROF",   "SIGVTALRM", "SIGWINCH", "SIGIO",    "SIGPOLL", "SIGPWR",
+      "SIGSYS",  "SIGSTKFLT", "SIGCLD",    "SIGIOT",   "SIGRTMIN", "SIGRTMAX"};
+  return kNames;
+}
+
+}  // namespace
+
+Refusal launcher_refusal(std::string text, std::string hint) {
+  return {std::move(text), 1, false, std::move(hint)};
+}
+
+std::string python_int_error(std::string_view text) {
+  return "invalid literal for int() with base 10: " + in_quotes(text);
+}
+
+Answer<NodeRange> parse_nnodes(std::string_view text) {
+  const auto parts = split(text, ':');
+  constexpr const char* kExpected = "expected a number of nodes such as 2, or a range such as 1:4";
+  if (parts.size() > 2) {
+    return std::unexpected(
+        launcher_refusal(fmt::format("nnodes={} is not in \"MIN:MAX\" format", text), kExpected));
+  }
+  NodeRange range;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto value = parse_small_int(parts[i]);
+    if (!value) {
+      return std::unexpected(
+          launcher_refusal("--nnodes: " + python_int_error(parts[i]), kExpected));
+    }
+    if (i == 0) range.min = *value;
+    range.max = *value;
+  }
+  if (range.min > 0 && range.min <= range.max) return range;
+  return std::unexpected(launcher_refusal(
+      fmt::format("min_nodes must be > 0 and <= max_nodes, got min_nodes={}, max_nodes={}",
+                  range.min, range.max),
+      "see --nnodes"));
+}
+
+Answer<StdMap> parse_std_map(std::string_view text) {
+  StdMap map;
+  // Python's `$` also matches before one line end.
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  if (is_std(text)) {
+    map.everyone = static_cast<unsigned>(text[0] - '0');
+    return map;
+  }
+  for (const auto& part : split(text, ',')) {
+    const auto colon = part.find(':');
+    if (colon == std::string::npos || colon == 0 || colon > 6 ||
+        !std::all_of(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(colon), is_digit) ||
+        !is_std(std::string_view(part).substr(colon + 1))) {
+      return std::unexpected(bad_std_map(text));
+    }
+    map.by_local_rank[std::stoi(part.substr(0, colon))] = static_cast<unsigned>(part.back() - '0');
+  }
+  return map;
+}
+
+Answer<std::vector<int>> parse_ranks_filter(std::string_view text) {
+  std::vector<int> ranks;
+  if (text.empty()) return ranks;
+  for (const auto& part : split(text, ',')) {
+    const auto rank = parse_small_int(part);
+    if (!rank) {
+      return std::unexpected(
+          launcher_refusal("--local_ranks_filter must be a comma-separated list of integers e.g. "
+                           "--local_ranks_filter=0,1,2",
+                           in_quotes(part) + " is not an integer"));
+    }
+    ranks.push_back(*rank);
+  }
+  return ranks;
+}
+
+std::vector<std::string> split_filters(std::string_view text) {
+  std::vector<std::string> filters(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ',') {
+      filters.back() += text[i];
+    } else if (i + 1 < text.size() && text[i + 1] == ',') {
+      filters.back() += text[i++];
+    } else {
+      filters.emplace_back();
+    }
+  }
+  return filters;
+}
+
+Answer<HostPort> parse_endpoint(std::string_view given) {
+  const auto text = trim(given);
+  if (text.empty()) return HostPort{"localhost", {}};
+  std::string_view host = text, port;
+  bool has_port = false;
+  if (text.front() == '[' && text.back() == ']') {
+    host = text.substr(1, text.size() - 2);
+  } else if (const auto colon = text.rfind(':'); colon != std::string_view::npos) {
+    host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+    has_port = true;
+    if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+      host = host.substr(1, host.size() - 2);
+    }
+  }
+  HostPort result{std::string(host), {}};
+  if (has_port) {
+    const bool digits =
+        !port.empty() && port.size() <= 5 && std::all_of(port.begin(), port.end(), is_digit);
+    if (digits) result.port = std::stoi(std::string(port));
+    if (!digits || *result.port > 65535) {
+      return std::unexpected(launcher_refusal(fmt::format(
+          "The port number of the rendezvous endpoint '{}' must be an integer between 0 and 65536.",
+          given)));
+    }
+  }
+  if (is_host(host)) return result;
+  return std::unexpected(launcher_refusal(
+      fmt::format("The hostname of the rendezvous endpoint '{}' must be a dot-separated list of "
+                  "labels, an IPv4 address, or an IPv6 address.",
+                  given),
+      "expected HOST:PORT, for example node1:29400 or [fd00::1]:29400"));
+}
+
+Answer<std::vector<std::string>> parse_signals(const std::vector<std::string>& names,
+                                               std::vector<std::string>& warnings) {
+  std::vector<std::string> signals;
+  const auto& known = known_signals();
+  for (const auto& given : names) {
+    const std::string name(trim(given));
+    if (name == "SIGKILL" || name == "SIGSTOP") {
+      return std::unexpected(launcher_refusal(
+          fmt::format("--signals-to-handle: {} cannot be handled by any process", name),
+          "leave it out; the default is SIGTERM,SIGINT,SIGHUP,SIGQUIT"));
+    }
+    if (std::find(known.begin(), known.end(), name) != known.end()) {
+      if (std::find(signals.begin(), signals.end(), name) == signals.end()) signals.push_back(name);
+      continue;
+    }
+    const auto near = nearest(name, known);
+    warnings.push_back(fmt::format("--signals-to-handle: there is no signal {}{}; it is left out",
+                                   in_quotes(name),
+                                   near ? fmt::format(" (did you mean {}?)", *near) : ""));
+  }
+  return signals;
+}
+
+}  // namespace elastrun::spec

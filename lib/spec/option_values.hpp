@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/job_spec.hpp"
+#include "spec/override.hpp"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+/// Text to values, with torchrun's rules and its texts. All refusals here carry exit code 1, as the
+/// exceptions of torchrun's launcher do.
+namespace elastrun::spec {
+
+/// A refusal as torchrun's launcher raises it.
+Refusal launcher_refusal(std::string text, std::string hint = {});
+/// "invalid literal for int() with base 10: 'x'".
+std::string python_int_error(std::string_view text);
+
+struct NodeRange {
+  int min = 1, max = 1;
+  bool operator==(const NodeRange&) const = default;
+};
+/// "4" or "1:4".
+Answer<NodeRange> parse_nnodes(std::string_view text);
+
+/// "3" or "0:1,1:2"; ranks may have several digits, unlike torchrun's.
+Answer<StdMap> parse_std_map(std::string_view text);
+
+/// "0,1,7"; empty: no filter.
+Answer<std::vector<int>> parse_ranks_filter(std::string_view text);
+
+/// "a,,b,c" is "a,b" and "c"; the empty text is one empty needle.
+std::vector<std::string> split_filters(std::string_view text);
+
+struct HostPort {
+  std::string host;
+  std::optional<int> port;
+  bool operator==(const HostPort&) const = default;
+};
+/// "host", "host:29400", "[::1]:29400". Empty: localhost. Brackets are dropped.
+Answer<HostPort> parse_endpoint(std::string_view text);
+
+/// Names of signals to handle, trimmed. Unknown ones are left out and named in `warnings`;
+/// SIGKILL and SIGSTOP are refused, because nobody can handle them.
+Answer<std::vector<std::string>> parse_signals(const std::vector<std::string>& names,
+                                               std::vector<std::string>& warnings);
+
+}  // namespace elastrun::spec

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/program.hpp"
+
+#include "core/text.hpp"
+#include "spec/argument_words.hpp"
+#include "spec/option_values.hpp"
+
+#include <fmt/format.h>
+
+namespace elastrun::spec {
+namespace {
+
+bool has_slash(const std::string& name) {
+  return name.find('/') != std::string::npos;
+}
+
+std::vector<std::string> candidates(const std::string& name, const Surroundings& around) {
+  if (has_slash(name)) return {name};
+  std::vector<std::string> paths;
+  // Without PATH, execvp(3) looks here.
+  for (const auto& folder : split(around.variable("PATH").value_or("/bin:/usr/bin"), ':')) {
+    paths.push_back(folder.empty() ? "./" + name : folder + "/" + name);
+  }
+  return paths;
+}
+
+Refusal cannot_run(std::string_view what, const std::string& name, const Surroundings& around,
+                   std::string hint) {
+  const bool there = std::any_of(candidates(name, around).begin(), candidates(name, around).end(),
+                                 [&](const std::string& path) { return around.exists(path); });
+  if (there) {
+    return launcher_refusal(
+        fmt::format("cannot run the {} {}: Permission denied", what, in_quotes(name)),
+        "it is not an executable file (chmod +x)");
+  }
+  return launcher_refusal(
+      fmt::format("cannot run the {} {}: No such file or directory", what, in_quotes(name)),
+      std::move(hint));
+}
+
+std::optional<Refusal> find_interpreter(JobSpec& job, const Surroundings& around) {
+  if (const auto given = around.variable("PYTHON_EXEC")) {
+    job.interpreter_given = true;
+    job.interpreter = *given;
+    if (given->empty()) {
+      return launcher_refusal("PYTHON_EXEC is empty", "unset it, or name a Python interpreter");
+    }
+    if (find_program(*given, around)) return std::nullopt;
+    return cannot_run("interpreter", *given, around,
+                      "it is named by PYTHON_EXEC; correct or unset the variable");
+  }
+  if (const auto environment = around.variable("VIRTUAL_ENV");
+      environment && !environment->empty()) {
+    job.interpreter = *environment + "/bin/python3";
+    if (around.is_executable(job.interpreter)) return std::nullopt;
+  }
+  for (const char* name : {"python3", "python"}) {
+    const auto path = find_program(name, around);
+    if (!path) continue;
+    job.interpreter = *path;
+    return std::nullopt;
+  }
+  return launcher_refusal("there is no python3 and no python in PATH: No such file or directory",
+                          "activate a virtual environment, set PYTHON_EXEC, or use --no-python");
+}
+
+void check_script(const JobSpec& job, const Surroundings& around,
+                  std::vector<std::string>& warnings) {
+  // The interpreter of PYTHON_EXEC may mean something else by its argument; `$local_rank` is not
+  // replaced yet.
+  const bool is_path = job.mode == Mode::Script || job.mode == Mode::RunPath;
+  if (!is_path || job.script == "-" || job.interpreter_given ||
+      job.script.find('$') != std::string::npos || around.exists(job.script)) {
+    return;
+  }
+  warnings.push_back(fmt::format("the script {} does not exist{}", in_quotes(job.script),
+                                 job.script.starts_with('/') ? "" : " in the current directory"));
+}
+
+}  // namespace
+
+std::optional<std::string> find_program(const std::string& name, const Surroundings& around) {
+  for (const auto& path : candidates(name, around)) {
+    if (around.is_executable(path)) return path;
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> find_programs(JobSpec& job, const Surroundings& around,
+                                     std::vector<std::string>& warnings) {
+  if (job.mode == Mode::Program) {
+    if (find_program(job.script, around)) return std::nullopt;
+    return cannot_run("program", job.script, around,
+                      has_slash(job.script)
+                          ? "the path is relative to the current directory"
+                          : "it is not in PATH; write ./NAME for a file of this directory");
+  }
+  if (auto refusal = find_interpreter(job, around)) return refusal;
+  check_script(job, around, warnings);
+  return std::nullopt;
+}
+
+}  // namespace elastrun::spec

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/override.hpp"
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::spec {
+
+using RdzvConf = std::map<std::string, std::string>;
+
+/// One part per entry, "key=value"; the first `=` splits, blanks around both are dropped, the last
+/// of equal keys counts. Fails with torchrun's texts and exit code 1.
+Answer<RdzvConf> parse_rdzv_conf(const std::vector<std::string>& parts);
+/// The same for the text of --rdzv-conf; blank text is no entry.
+Answer<RdzvConf> parse_rdzv_conf(std::string_view text);
+
+/// Checks the keys and values that `backend` reads. Keys that nobody reads are named in `warnings`
+/// with the nearest one that is read. Backends that are not built in are not checked.
+std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
+                                       std::vector<std::string>& warnings);
+
+}  // namespace elastrun::spec

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/resolve.hpp"
+
+#include "core/text.hpp"
+#include "spec/argument_words.hpp"
+#include "spec/meeting.hpp"
+#include "spec/option_values.hpp"
+#include "spec/program.hpp"
+#include "spec/toml.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fmt/format.h>
+#include <limits>
+
+namespace elastrun::spec {
+namespace {
+
+using Refused = std::optional<Refusal>;
+
+constexpr double kLongest = 3e9;  // seconds; more does not fit the clock's nanoseconds
+
+Refusal missing_script() {
+  return {
+      "the following arguments are required: training_script, training_script_args", 2, true, {}};
+}
+
+class Resolver {
+ public:
+  Resolver(const CommandLine& line, const Surroundings& around) : line_(line), around_(around) {}
+
+  Answer<Resolved> run() {
+    for (const auto step :
+         {&Resolver::collect, &Resolver::take_script, &Resolver::count_nodes,
+          &Resolver::limit_restarts, &Resolver::count_workers, &Resolver::meet,
+          &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode}) {
+      if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
+    }
+    job_.dry_run = is_on(Opt::DryRun);
+    job_.explain = is_on(Opt::Explain);
+    out_.notes.insert(out_.notes.begin(),
+                      fmt::format("Using nproc_per_node={}.", text(Opt::NprocPerNode)));
+    return std::move(out_);
+  }
+
+ private:
+  Values& values() { return out_.values; }
+  const std::string& text(Opt id) { return out_.values[id].text; }
+  bool is_on(Opt id) { return out_.values.is_on(id); }
+  int number(Opt id) { return clamped(*parse_int(text(id))); }
+  void warn(std::string warning) { out_.warnings.push_back(std::move(warning)); }
+
+  static int clamped(std::int64_t value) {
+    return static_cast<int>(std::clamp<std::int64_t>(value, std::numeric_limits<int>::min(),
+                                                     std::numeric_limits<int>::max()));
+  }
+
+  Refused collect() {
+    for (const auto& given : line_.given) values().offer(given);
+    const bool has_file =
+        values().is_given(Opt::Config) || around_.variable("PET_CONFIG").has_value();
+    if (!line_.script && !has_file) return missing_script();
+    if (!line_.unrecognized.empty()) return unrecognized(line_.unrecognized);
+    auto variables = read_variables(around_, values());
+    if (!variables) return variables.error();
+    for (auto& given : *variables) values().offer(std::move(given));
+    return text(Opt::Config).empty() ? std::nullopt : read_config();
+  }
+
+  Refused read_config() {
+    const std::string& path = text(Opt::Config);
+    const auto content = around_.read_file(path);
+    if (!content) {
+      return Refusal{"cannot read the job file " + content.error().text, 2, false,
+                     "it is named by " + values()[Opt::Config].source};
+    }
+    auto file = parse_toml(*content, path);
+    if (!file) return file.error();
+    for (auto& given : file->given) values().offer(std::move(given));
+    file_ = std::move(*file);
+    job_.worker_env = file_.worker_env;
+    return std::nullopt;
+  }
+
+  // A script brings its own arguments; those of the other source are not meant for it.
+  Refused take_script() {
+    if (line_.script) {
+      job_.script = *line_.script;
+      job_.script_args = line_.script_args;
+      out_.script_source = "on the command line";
+    } else if (file_.script) {
+      job_.script = *file_.script;
+      job_.script_args = file_.script_args;
+      out_.script_source = file_.script_source;
+    } else {
+      auto refusal = missing_script();
+      refusal.hint = "neither the command line nor script in [job] of the job file names one";
+      return refusal;
+    }
+    return std::nullopt;
+  }
+
+  Refused count_nodes() {
+    const auto range = parse_nnodes(text(Opt::Nnodes));
+    if (!range) return range.error();
+    job_.min_nodes = range->min;
+    job_.max_nodes = range->max;
+    return std::nullopt;
+  }
+
+  Refused limit_restarts() {
+    job_.max_restarts = number(Opt::MaxRestarts);
+    if (job_.max_restarts < 0)
+      return launcher_refusal("max_restarts must be >= 0", "see --max-restarts");
+    job_.monitor_interval = *parse_float(text(Opt::MonitorInterval));
+    if (!(job_.monitor_interval > 0)) {
+      return launcher_refusal(
+          fmt::format("monitor_interval must be > 0, got {}", text(Opt::MonitorInterval)));
+    }
+    const double barrier = *parse_float(text(Opt::ExitBarrierTimeout));
+    if (!(barrier >= 0)) {
+      return launcher_refusal(fmt::format("exit_barrier_timeout must be non-negative, got {}",
+                                          text(Opt::ExitBarrierTimeout)));
+    }
+    job_.exit_barrier_timeout = from_seconds(std::min(barrier, kLongest));
+    job_.exit_code_of_worker = text(Opt::ExitCode) == "worker";
+    if (auto refusal = limit_shutdown()) return refusal;
+    return take_signals();
+  }
+
+  Refused limit_shutdown() {
+    const auto& given = values()[Opt::ShutdownTimeout];
+    const auto seconds = *parse_int(given.text);
+    // torchrun checks the option but not its own variable, where less than 0 is no wait at all.
+    if (seconds < 0 && given.source != "TORCH_ELASTIC_SHUTDOWN_TIMEOUT") {
+      return launcher_refusal(
+          fmt::format("shutdown_timeout must be non-negative, got {}", seconds));
+    }
+    job_.shutdown_timeout = from_seconds(std::clamp(static_cast<double>(seconds), 0.0, kLongest));
+    return std::nullopt;
+  }
+
+  Refused take_signals() {
+    const auto& given = values()[Opt::SignalsToHandle];
+    auto signals =
+        parse_signals(given.listed ? given.items : split(given.text, ','), out_.warnings);
+    if (!signals) return signals.error();
+    job_.signals_to_handle = std::move(*signals);
+    job_.signals_text = given.text;
+    return std::nullopt;
+  }
+
+  Refused count_workers() {
+    const std::string& given = text(Opt::NprocPerNode);
+    if (const auto count = parse_int(given)) {
+      if (*count <= 0) {
+        return launcher_refusal(fmt::format("nproc_per_node must be > 0, got {}", *count),
+                                "see --nproc-per-node");
+      }
+      job_.nproc_per_node = clamped(*count);
+    } else if (auto refusal = count_devices(given)) {
+      return refusal;
+    }
+    job_.role = text(Opt::Role);
+    job_.virtual_local_rank = is_on(Opt::VirtualLocalRank);
+    constexpr std::array<std::string_view, 5> kModes = {"", "node", "socket", "exclusive",
+                                                        "core-complex"};
+    const auto mode = std::find(kModes.begin(), kModes.end(), text(Opt::NumaBinding));
+    job_.numa = static_cast<NumaBinding>(mode - kModes.begin());
+    job_.limit_omp_threads = job_.nproc_per_node > 1 && !around_.variable("OMP_NUM_THREADS") &&
+                             !job_.worker_env.contains("OMP_NUM_THREADS");
+    return std::nullopt;
+  }
+
+  Refused count_devices(const std::string& given) {
+    const char* type = "cpu";
+    int count = 0;
+    if (given == "gpu" || given == "auto") {
+      type = "gpu";
+      count = around_.count_gpus();
+      if (count == 0 && given == "gpu") return no_device("Cuda is not available.", "GPU");
+    }
+    if (given == "xpu" || (given == "auto" && count == 0)) {
+      type = "xpu";
+      count = around_.count_xpus();
+      if (count == 0 && given == "xpu") return no_device("Xpu is not available.", "XPU");
+    }
+    if (given == "cpu" || (given == "auto" && count == 0)) {
+      type = "cpu";
+      count = around_.count_cpus();
+    }
+    if (count == 0) {
+      return launcher_refusal(fmt::format("Unsupported nproc_per_node value: {}", given),
+                              "expected a number, auto, gpu, cpu or xpu");
+    }
+    job_.nproc_per_node = count;
+    out_.notes.push_back(fmt::format(
+        "Using nproc_per_node={}, setting nproc_per_node to {} since the instance has {} {}", given,
+        count, count, type));
+    return std::nullopt;
+  }
+
+  static Refused no_device(std::string text, std::string_view name) {
+    return launcher_refusal(std::move(text),
+                            fmt::format("no {} is visible here; --nproc-per-node also takes a "
+                                        "number, cpu or auto",
+                                        name));
+  }
+
+  Refused meet() { return decide_meeting(job_, values(), around_, out_.warnings); }
+
+  Refused take_logs() {
+    job_.log_dir = text(Opt::LogDir);
+    const auto redirects = parse_std_map(text(Opt::Redirects)), tee = parse_std_map(text(Opt::Tee));
+    if (!redirects) return redirects.error();
+    if (!tee) return tee.error();
+    job_.redirects = *redirects;
+    job_.tee = *tee;
+    auto filter = parse_ranks_filter(text(Opt::LocalRanksFilter));
+    if (!filter) return filter.error();
+    job_.local_ranks_filter = std::move(*filter);
+    job_.stdout_filters = filters(Opt::StdoutFilters);
+    job_.stderr_filters = filters(Opt::StderrFilters);
+    const bool has_template = values()[Opt::PrefixTemplate].origin != Origin::Default;
+    job_.prefix_template = has_template ? text(Opt::PrefixTemplate) : "";
+    job_.logs_specs = text(Opt::LogsSpecs);
+    return check_logs_specs();
+  }
+
+  std::optional<std::vector<std::string>> filters(Opt id) {
+    const auto& given = values()[id];
+    if (given.origin == Origin::Default) return std::nullopt;
+    if (!given.listed) return split_filters(given.text);
+    return given.items.empty() ? std::nullopt : std::optional(given.items);
+  }
+
+  Refused check_logs_specs() {
+    const auto& name = job_.logs_specs;
+    const auto& known = around_.logs_specs;
+    if (name.empty() || name == "default" ||
+        std::find(known.begin(), known.end(), name) != known.end()) {
+      return std::nullopt;
+    }
+    return launcher_refusal(
+        fmt::format("Could not find entrypoint under 'torchrun.logs_specs[{}]' key", name),
+        "see --logs-specs");
+  }
+
+  Refused take_reports() {
+    const std::string& status = text(Opt::Status);
+    job_.status = status == "on" ? Switch::On : status == "off" ? Switch::Off : Switch::Auto;
+    job_.report_file = text(Opt::Report);
+    job_.metrics = text(Opt::Metrics);
+    job_.event_log_handler = text(Opt::EventLogHandler);
+    std::vector<std::string> known = {"null", "console"};
+    known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());
+    if (std::find(known.begin(), known.end(), job_.event_log_handler) != known.end())
+      return std::nullopt;
+    return launcher_refusal(
+        fmt::format("the event handler {} is not registered", in_quotes(job_.event_log_handler)),
+        fmt::format("--event-log-handler takes {}", join(known, ", ")));
+  }
+
+  Refused choose_mode() {
+    const bool module = is_on(Opt::Module), no_python = is_on(Opt::NoPython);
+    job_.start_method = text(Opt::StartMethod);
+    if (is_on(Opt::RunPath)) {
+      job_.mode = Mode::RunPath;
+      if (module || no_python) warn("--run-path wins over --module and --no-python");
+      const auto methods = choices(row(Opt::StartMethod));
+      if (std::find(methods.begin(), methods.end(), job_.start_method) == methods.end()) {
+        return launcher_refusal(
+            fmt::format("cannot find context for {}", in_quotes(job_.start_method)),
+            fmt::format("{} takes {}", values()[Opt::StartMethod].source, join(methods, ", ")));
+      }
+    } else if (no_python && module) {
+      return launcher_refusal(
+          "Don't use both the '--no-python' flag and the '--module' flag at the same time.",
+          fmt::format("they come from {} and {}", values()[Opt::NoPython].source,
+                      values()[Opt::Module].source));
+    } else {
+      job_.mode = no_python ? Mode::Program : module ? Mode::Module : Mode::Script;
+    }
+    return find_programs(job_, around_, out_.warnings);
+  }
+
+  const CommandLine& line_;
+  const Surroundings& around_;
+  TomlJob file_;
+  Resolved out_;
+  JobSpec& job_ = out_.spec;
+};
+
+}  // namespace
+
+Answer<Resolved> resolve(const CommandLine& line, const Surroundings& around) {
+  return Resolver(line, around).run();
+}
+
+}  // namespace elastrun::spec

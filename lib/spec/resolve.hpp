@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/job_spec.hpp"
+#include "spec/merge.hpp"
+#include "spec/override.hpp"
+#include "spec/surroundings.hpp"
+
+#include <string>
+#include <vector>
+
+namespace elastrun::spec {
+
+/// A job that can be run, and how it came to be so.
+struct Resolved {
+  JobSpec spec;
+  Values values;                      // for --explain
+  std::string script_source;          // "on the command line", "job.toml:3"
+  std::vector<std::string> warnings;  // for the launcher's log, in order; the job runs all the same
+  std::vector<std::string> notes;     // the same at info level
+};
+
+/// Merges command line, PET_* variables, the TOML file, the scheduler's variables and the defaults,
+/// in this order of strength, and checks the result. What torchrun's parser or launcher refuses is
+/// refused with its texts and exit codes; what it silently drops is a warning.
+///
+/// Asks `around` and nobody else; the same answers give the same job (but for random run ids).
+Answer<Resolved> resolve(const CommandLine& line, const Surroundings& around);
+
+/// For --explain: a line for each option, `name = value   source`, grouped as --help.
+std::string explain_text(const Resolved& job);
+
+}  // namespace elastrun::spec

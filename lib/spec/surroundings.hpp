@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::spec {
+
+/// What `resolve` may ask the machine. All of it can be faked; nothing is asked unless needed.
+struct Surroundings {
+  /// A variable of the environment, or nothing if it is unset.
+  std::function<std::optional<std::string>(const std::string& name)> variable;
+  std::function<Result<std::string>(const std::string& path)> read_file;
+  /// Whether the path names a file at all, and one that may be executed.
+  std::function<bool(const std::string& path)> exists;
+  std::function<bool(const std::string& path)> is_executable;
+  /// CPUs that this process may run on.
+  std::function<int()> count_cpus;
+  /// Devices that a worker would see; 0 where there are none.
+  std::function<int()> count_gpus;
+  std::function<int()> count_xpus;
+  std::function<std::string()> make_uuid;
+
+  /// Names that a custom launcher has registered, beside the built-in ones.
+  std::vector<std::string> rdzv_backends, event_handlers, logs_specs;
+};
+
+/// The real ones. GPUs are counted without NVML, by what the driver shows in /proc and /dev; a
+/// caller that has NVML replaces `count_gpus`.
+Surroundings system_surroundings();
+
+/// How many of `present` devices a program sees with this CUDA_VISIBLE_DEVICES, as the CUDA runtime
+/// and torch count: the list ends at the first entry that is none, a repeated one makes it empty.
+/// Entries may be UUIDs or their beginnings ("GPU-...", "MIG-..."), which are believed.
+int count_visible_devices(int present, const std::optional<std::string>& visible);
+
+}  // namespace elastrun::spec

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/toml.hpp"
+
+#include "core/text.hpp"
+#include "spec/argument_words.hpp"
+#include "spec/option_values.hpp"
+
+#include <fmt/format.h>
+
+#define TOML_EXCEPTIONS 0
+#define TOML_HEADER_ONLY 1
+#define TOML_ENABLE_FORMATTERS 0
+#include <toml++/toml.h>
+
+namespace elastrun::spec {
+namespace {
+
+using Done = std::optional<Refusal>;  // what was wrong, or nothing
+
+std::string shown(const toml::node& node) {
+  if (const auto* text = node.as_string()) return in_quotes(text->get());
+  if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) return fmt::to_string(number->get());
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  if (node.is_array()) return "a list";
+  if (node.is_table()) return "a table";
+  return "a date or time";
+}
+
+std::optional<std::string> scalar_text(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) return fmt::to_string(number->get());
+  return std::nullopt;
+}
+
+class Loader {
+ public:
+  explicit Loader(std::string_view path) : path_(path) {}
+
+  Answer<TomlJob> load(const toml::table& root) {
+    for (const auto& [section, node] : root) {
+      if (auto refusal = take_section(section, node)) return std::unexpected(*refusal);
+    }
+    return std::move(job_);
+  }
+
+  Refusal refuse(const toml::source_region& at, std::string text, std::string hint = {}) const {
+    return {fmt::format("{}:{}:{}: {}", path_, at.begin.line, at.begin.column, std::move(text)), 2,
+            false, std::move(hint)};
+  }
+
+ private:
+  std::string source(const toml::node& node) const {
+    return fmt::format("{}:{}", path_, node.source().begin.line);
+  }
+
+  Refusal wrong_type(const toml::node& node, std::string_view key,
+                     std::string_view expected) const {
+    return refuse(node.source(), fmt::format("{} is {}; expected {}", key, shown(node), expected));
+  }
+
+  static std::vector<std::string> sections() {
+    std::vector<std::string> names = {"env"};
+    for (const auto& option : options()) {
+      const auto name = std::string(option.toml.substr(0, option.toml.find('.')));
+      if (!name.empty() && names.back() != name) names.push_back(name);
+    }
+    return names;
+  }
+
+  static std::vector<std::string> keys_of(std::string_view section) {
+    std::vector<std::string> names;
+    if (section == "job") names = {"script", "args"};
+    for (const auto& option : options()) {
+      const auto point = option.toml.find('.');
+      if (option.toml.substr(0, point) == section)
+        names.emplace_back(option.toml.substr(point + 1));
+    }
+    return names;
+  }
+
+  Done take_section(const toml::key& name, const toml::node& node) {
+    const auto known = sections();
+    const std::string text(name.str());
+    if (std::find(known.begin(), known.end(), text) == known.end()) {
+      return refuse(name.source(), fmt::format("unknown section or key '{}'", text),
+                    section_hint(text, known));
+    }
+    const auto* table = node.as_table();
+    if (table == nullptr) return wrong_type(node, text, fmt::format("a section, [{}]", text));
+    for (const auto& [key, value] : *table) {
+      auto refusal = text == "env" ? take_variable(key, value) : take_key(text, key, value);
+      if (refusal) return refusal;
+    }
+    return std::nullopt;
+  }
+
+  // The key may be right and only stand outside its section.
+  static std::string section_hint(const std::string& text, const std::vector<std::string>& known) {
+    for (const auto& section : known) {
+      const auto keys = keys_of(section);
+      if (std::find(keys.begin(), keys.end(), text) != keys.end()) {
+        return fmt::format("'{}' belongs into the section [{}]", text, section);
+      }
+    }
+    if (const auto near = nearest(text, known)) return fmt::format("did you mean [{}]?", *near);
+    return fmt::format("the sections are {}", join(known, ", "));
+  }
+
+  Done take_key(const std::string& section, const toml::key& key, const toml::node& node) {
+    const std::string name(key.str()), full = section + "." + name;
+    if (full == "job.script") return take_script(node);
+    if (full == "job.args") return take_args(node);
+    if (const auto* option = find_toml_key(full)) return take_option(*option, node);
+    return refuse(key.source(), fmt::format("unknown key '{}' in [{}]", name, section),
+                  key_hint(section, name));
+  }
+
+  static std::string key_hint(const std::string& section, const std::string& name) {
+    const auto keys = keys_of(section);
+    const auto near = nearest(name, keys);
+    std::vector<std::string> all;
+    for (const auto& other : sections()) {
+      for (const auto& key : keys_of(other)) {
+        if (key == name) return fmt::format("'{}' belongs into the section [{}]", name, other);
+        all.push_back(fmt::format("{}.{}", other, key));
+      }
+    }
+    if (near) return fmt::format("did you mean '{}'?", *near);
+    if (const auto* option = find_option(name); option != nullptr && !option->toml.empty()) {
+      return fmt::format("the key of {} is {}", spelling(*option), option->toml);
+    }
+    return fmt::format("the keys of [{}] are {}", section, join(keys, ", "));
+  }
+
+  Done take_script(const toml::node& node) {
+    const auto* text = node.as_string();
+    if (text == nullptr) return wrong_type(node, "job.script", "a text");
+    job_.script_source = source(node);
+    if (!text->get().empty()) job_.script = text->get();
+    return std::nullopt;
+  }
+
+  Done take_args(const toml::node& node) {
+    const auto* list = node.as_array();
+    if (list == nullptr) {
+      return wrong_type(node, "job.args", "a list of texts, for example [\"--epochs\", \"3\"]");
+    }
+    for (const auto& item : *list) {
+      auto text = scalar_text(item);
+      if (!text) return wrong_type(item, "an item of job.args", "a text or a number");
+      job_.script_args.push_back(std::move(*text));
+    }
+    return std::nullopt;
+  }
+
+  Done take_variable(const toml::key& key, const toml::node& node) {
+    const std::string name(key.str());
+    if (name.empty() || name.find('=') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      return refuse(key.source(),
+                    fmt::format("{} cannot be the name of a variable", in_quotes(name)));
+    }
+    auto text = scalar_text(node);
+    if (!text) return wrong_type(node, "env." + name, "a text or a number");
+    job_.worker_env[name] = std::move(*text);
+    return std::nullopt;
+  }
+
+  Done take_option(const OptionRow& option, const toml::node& node) {
+    Override given{option.id, {}, {}, false, Origin::File, source(node)};
+    bool is_given = true;
+    if (auto refusal = read_value(option, node, given, is_given)) return refusal;
+    if (is_given) job_.given.push_back(std::move(given));
+    return std::nullopt;
+  }
+
+  Done read_value(const OptionRow& option, const toml::node& node, Override& given,
+                  bool& is_given) {
+    if (option.kind == Kind::Flag) {
+      const auto* flag = node.as_boolean();
+      if (flag == nullptr) return wrong_type(node, option.toml, "true or false");
+      given.text = flag->get() ? "1" : "0";
+      return std::nullopt;
+    }
+    if (option.kind == Kind::List && !node.is_string() && !node.is_integer())
+      return read_list(option, node, given);
+    const auto text = scalar_text(node);
+    if (!text || (option.kind == Kind::Int && !node.is_integer()) ||
+        (option.kind == Kind::Float && node.is_string())) {
+      return wrong_type(node, option.toml, expected(option));
+    }
+    given.text = *text;
+    is_given = !option.fallback.empty() || option.kind == Kind::List ||
+               (!given.text.empty() && !(option.kind == Kind::Int && given.text == "0"));
+    if (!is_given || !check_text(option, given.text)) return std::nullopt;
+    return wrong_type(node, option.toml, expected(option));
+  }
+
+  static std::string expected(const OptionRow& option) {
+    switch (option.kind) {
+      case Kind::Int:
+        return "a whole number";
+      case Kind::Float:
+        return "a number";
+      case Kind::Choice:
+        return "one of " + join(choices(option), ", ");
+      default:
+        return "a text or a number";
+    }
+  }
+
+  // [a, b], and for --rdzv-conf also { a = 1 }.
+  Done read_list(const OptionRow& option, const toml::node& node, Override& given) {
+    given.listed = true;
+    if (const auto* table = node.as_table(); table != nullptr && option.id == Opt::RdzvConf) {
+      for (const auto& [key, value] : *table) {
+        const std::string full = fmt::format("{}.{}", option.toml, key.str());
+        const auto* flag = value.as_boolean();
+        const auto text = flag != nullptr ? flag->get() ? "true" : "false" : scalar_text(value);
+        if (!text) return wrong_type(value, full, "a text, a number, true or false");
+        given.items.push_back(fmt::format("{}={}", key.str(), *text));
+      }
+    } else if (const auto* list = node.as_array()) {
+      for (const auto& item : *list) {
+        const auto text = scalar_text(item);
+        if (!text)
+          return wrong_type(item, fmt::format("an item of {}", option.toml), "a text or a number");
+        given.items.push_back(*text);
+      }
+    } else {
+      return wrong_type(node, option.toml,
+                        option.id == Opt::RdzvConf ? "a table or a list" : "a list");
+    }
+    given.text = join(given.items, ",");
+    return std::nullopt;
+  }
+
+  std::string path_;
+  TomlJob job_;
+};
+
+}  // namespace
+
+Answer<TomlJob> parse_toml(std::string_view text, std::string_view path) {
+  Loader loader(path);
+  const toml::parse_result result = toml::parse(text, path);
+  if (result) return loader.load(result.table());
+  return std::unexpected(
+      loader.refuse(result.error().source(), std::string(result.error().description())));
+}
+
+}  // namespace elastrun::spec
