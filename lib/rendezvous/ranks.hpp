@@ -21,8 +21,8 @@ struct Ranks {
   int world_size = 0;
 };
 
-/// torchrun's order of nodes: the text of the address, then pid and serial number as numbers.
-/// Ids of another form are ordered as text.
+/// torchrun's order of nodes: the text of the address, then pid and serial number as numbers (then
+/// the instance). Ids of another form are ordered as text.
 bool comes_before(const Node& left, const Node& right);
 
 /// Puts members into the order of their group ranks: by `node_rank` where ranks are fixed (then

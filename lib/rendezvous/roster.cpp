@@ -5,6 +5,19 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
+namespace {
+
+std::string agent_key(const Node& node) {
+  return node.id + '#' + node.instance;
+}
+
+template <class Map>
+void forget(Map& map, const typename Map::key_type& key, Peer peer) {
+  const auto found = map.find(key);
+  if (found != map.end() && found->second == peer) map.erase(found);
+}
+
+}  // namespace
 
 std::string_view seat_name(Seat seat) {
   switch (seat) {
@@ -28,7 +41,8 @@ void Roster::tally(const Attendee& attendee, int sign) {
 }
 
 Attendee& Roster::add(Peer peer, Node node, bool returning, TimePoint now) {
-  by_id_[node.id] = peer;
+  by_agent_[agent_key(node)] = peer;
+  if (node.node_rank >= 0) by_node_rank_[node.node_rank] = peer;
   Attendee& attendee = attendees_[peer];
   attendee.peer = peer;
   attendee.node = std::move(node);
@@ -43,8 +57,8 @@ void Roster::remove(Peer peer) {
   const auto found = attendees_.find(peer);
   if (found == attendees_.end()) return;
   tally(found->second, -1);
-  const auto name = by_id_.find(found->second.node.id);
-  if (name != by_id_.end() && name->second == peer) by_id_.erase(name);
+  forget(by_agent_, agent_key(found->second.node), peer);
+  forget(by_node_rank_, found->second.node.node_rank, peer);
   attendees_.erase(found);
 }
 
@@ -54,7 +68,7 @@ void Roster::move(Attendee& attendee, Seat seat, TimePoint now) {
   attendee.returning = seat == Seat::Waiting && attendee.seat != Seat::Waiting;
   attendee.seat = seat;
   attendee.since = now;
-  attendee.told_spare = false;
+  attendee.told_ahead = -1;
   tally(attendee, +1);
 }
 
@@ -68,9 +82,14 @@ Attendee* Roster::find(Peer peer) {
   return found == attendees_.end() ? nullptr : &found->second;
 }
 
-Attendee* Roster::find(const std::string& id) {
-  const auto found = by_id_.find(id);
-  return found == by_id_.end() ? nullptr : find(found->second);
+Attendee* Roster::find(const Node& node) {
+  const auto found = by_agent_.find(agent_key(node));
+  return found == by_agent_.end() ? nullptr : find(found->second);
+}
+
+Attendee* Roster::with_node_rank(int node_rank) {
+  const auto found = by_node_rank_.find(node_rank);
+  return found == by_node_rank_.end() ? nullptr : find(found->second);
 }
 
 std::vector<Attendee*> Roster::with(Seat seat) {

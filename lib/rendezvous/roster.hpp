@@ -32,9 +32,9 @@ struct Attendee {
   Peer peer = 0;
   Node node;
   Seat seat = Seat::Waiting;
-  bool returning = false;   // was in the round before: has its seat before all newcomers
-  bool told_spare = false;  // since it last got a seat or was refused one
-  bool started = false;     // its workers run
+  bool returning = false;  // was in the round before: has its seat before all newcomers
+  int told_ahead = -1;     // its place among the spares, as it was told last; -1: not at all
+  bool started = false;    // its workers run
   std::uint64_t arrival = 0;
   TimePoint since;  // of this seat
 };
@@ -49,8 +49,10 @@ class Roster {
   void forget_returning();
 
   Attendee* find(Peer peer);
-  /// The attendee with this node id, or null.
-  Attendee* find(const std::string& id);
+  /// The attendee that is this very agent (same id and instance), or null.
+  Attendee* find(const Node& node);
+  /// The one with this given node rank, or null.
+  Attendee* with_node_rank(int node_rank);
   int count(Seat seat) const { return counts_[static_cast<std::size_t>(seat)]; }
   /// Of those waiting, the ones that were in the round before.
   int returning() const { return returning_; }
@@ -65,7 +67,8 @@ class Roster {
   void tally(const Attendee& attendee, int sign);
 
   std::unordered_map<Peer, Attendee> attendees_;
-  std::unordered_map<std::string, Peer> by_id_;
+  std::unordered_map<std::string, Peer> by_agent_;
+  std::unordered_map<int, Peer> by_node_rank_;
   std::array<int, kSeatKinds> counts_{};
   int returning_ = 0;
   std::uint64_t arrivals_ = 0;

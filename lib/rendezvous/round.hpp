@@ -11,8 +11,11 @@ namespace elastrun::rendezvous {
 
 /// One node as it presents itself when it joins. An agent stands for one node.
 struct Node {
-  std::string id{};       // "ADDRESS_PID_SERIAL": unique in the job, also the order of group ranks
-  std::string address{};  // by which the others reach this node
+  std::string id{};  // "ADDRESS_PID_SERIAL": unique in the job, also the order of group ranks
+  /// Tells two agents apart whose ids are alike (containers that share an address and count pids
+  /// from 1). Random; filled in by the session if empty.
+  std::string instance{};
+  std::string address{};         // by which the others reach this node
   std::uint16_t store_port = 0;  // where its store would listen; held open since the join
   std::string role = "default";
   int local_world_size = 1;

@@ -38,6 +38,10 @@ Turnout State::turnout() const {
 }
 
 void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
+  if (const Attendee* old = roster_.find(node); old != nullptr && old->peer != peer) {
+    // An agent that is there twice is one whose old connection died without telling us.
+    depart(old->peer, Cause::Kind::NodeLost, "came back over a new connection", now);
+  }
   if (phase_ == Phase::Ended) {
     const bool clean = !verdict_.failed;
     Cause cause = clean ? Cause{.kind = Cause::Kind::Closed} : verdict_.cause;
@@ -45,7 +49,7 @@ void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
     return tell(peer, Done{true, std::move(cause)});
   }
   if (Attendee* known = roster_.find(peer)) return come_back(*known, std::move(node), now);
-  if (!admit(peer, node, now)) return;
+  if (!admit(peer, node)) return;
   if (roster_.empty() && phase_ == Phase::Gathering) begin_gathering(now);
   learn(past);
   const bool returning = phase_ == Phase::Gathering && past.round > 0 && past.round == number_;
@@ -53,20 +57,15 @@ void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
   advance(now);
 }
 
-// A node that is there twice is one whose old connection has died without telling us. Two nodes
-// that claim one fixed rank are a mistake that waiting would not mend.
-bool State::admit(Peer peer, const Node& node, TimePoint now) {
-  if (const Attendee* old = roster_.find(node.id)) {
-    depart(old->peer, Cause::Kind::NodeLost, "came back over a new connection", now);
-  }
+// Two nodes that claim one fixed rank are a mistake that waiting would not mend.
+bool State::admit(Peer peer, const Node& node) {
   if (!rules_.fixed_ranks) return true;
   if (node.node_rank < 0 || node.node_rank >= rules_.max_nodes) {
     tell(peer, Lost{rank_out_of_range_text(node, rules_.max_nodes), false});
     return false;
   }
-  for (const auto& [other, attendee] : roster_.all()) {
-    if (attendee.node.node_rank != node.node_rank) continue;
-    tell(peer, Lost{rank_taken_text(node, attendee.node), false});
+  if (const Attendee* owner = roster_.with_node_rank(node.node_rank)) {
+    tell(peer, Lost{rank_taken_text(node, owner->node), false});
     return false;
   }
   return true;
@@ -93,6 +92,7 @@ void State::come_back(Attendee& attendee, Node node, TimePoint now) {
   if (attendee.seat != Seat::Stopping) return;
   attendee.node = std::move(node);
   roster_.move(attendee, Seat::Waiting, now);
+  if (phase_ != Phase::Gathering) roster_.forget_returning();  // too late for its seat
   advance(now);
 }
 
@@ -105,8 +105,7 @@ void State::started(Peer peer, std::int64_t round) {
 
 void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
   Attendee* attendee = roster_.find(peer);
-  if (attendee == nullptr || round != number_) return;
-  if (attendee->seat != Seat::Running && attendee->seat != Seat::Finished) return;
+  if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
   if (phase_ == Phase::Verdict) {
     roster_.move(*attendee, Seat::Failed, now);
     return finish_if_all_done(now);
@@ -124,7 +123,8 @@ void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   Attendee* attendee = roster_.find(peer);
   if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
   roster_.move(*attendee, Seat::Finished, now);
-  growth_at_.reset();  // a job that is ending is not stopped for newcomers
+  ending_ = true;  // a job that is ending is not stopped for newcomers
+  growth_at_.reset();
   finish_if_all_done(now);
 }
 
@@ -137,11 +137,8 @@ void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoin
   roster_.remove(peer);
   if (phase_ == Phase::Ended) return;
   if (phase_ == Phase::Running && seat == Seat::Running) return break_up(cause, false, now);
-  // One that has finished has done its part; whoever still waits is told nothing new.
-  if (phase_ == Phase::Running && seat == Seat::Finished && roster_.count(Seat::Finished) == 0 &&
-      roster_.count(Seat::Running) == 0) {
-    return end({}, now);
-  }
+  // One that had finished has done its part, and was not the last: that one would have ended the
+  // job.
   if (phase_ == Phase::Verdict) return finish_if_all_done(now);
   advance(now);
 }

@@ -89,7 +89,7 @@ class State {
   const Done& verdict() const { return verdict_; }
 
  private:
-  bool admit(Peer peer, const Node& node, TimePoint now);
+  bool admit(Peer peer, const Node& node);
   void learn(const Past& past);
   void come_back(Attendee& attendee, Node node, TimePoint now);
   void advance(TimePoint now);
@@ -97,6 +97,7 @@ class State {
   void advance_running(TimePoint now);
   void close_round(TimePoint now);
   std::vector<Attendee*> choose_members();
+  void dismiss_stuck();
   void tell_spares();
   void break_up(const Cause& cause, bool attempt_spent, TimePoint now);
   void begin_gathering(TimePoint now);
@@ -120,6 +121,7 @@ class State {
   std::int64_t epoch_ = 1, number_ = 0;
   int previous_size_ = 0;
   bool succession_ = false, held_ = false;
+  bool ending_ = false;  // a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_;
   TimePoint progress_at_;
   Done verdict_;

@@ -71,22 +71,32 @@ void State::close_round(TimePoint now) {
   world.attempt = budget_.spent();
   const auto shared = std::make_shared<const World>(std::move(world));
   for (std::size_t i = 0; i < shared->members.size(); ++i) {
-    const Attendee* member = roster_.find(shared->members[i].id);
+    const Attendee* member = roster_.find(shared->members[i]);
     deliveries_.push_back({member->peer, Seated{shared, static_cast<int>(i)}});
   }
   previous_size_ = static_cast<int>(chosen.size());
-  succession_ = false;
+  succession_ = ending_ = false;
   roster_.forget_returning();
   phase_ = Phase::Running;
+  dismiss_stuck();
   advance_running(now);
+}
+
+// Agents that did not come back within join_timeout although they are there: were their seats kept,
+// every later round would wait for them again.
+void State::dismiss_stuck() {
+  for (const Attendee* attendee : roster_.with(Seat::Stopping)) {
+    const Peer peer = attendee->peer;
+    tell(peer, Lost{stuck_text(rules_), true});
+    roster_.remove(peer);
+  }
 }
 
 void State::advance_running(TimePoint now) {
   const int waiting = roster_.count(Seat::Waiting);
   if (waiting == 0) return growth_at_.reset();
   const int members = roster_.count(Seat::Running) + roster_.count(Seat::Finished);
-  const bool grows = members < rules_.max_nodes && !rules_.fixed_ranks &&
-                     roster_.count(Seat::Finished) == 0 && !held_;
+  const bool grows = members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !held_;
   if (!grows) {
     growth_at_.reset();
     return tell_spares();
@@ -104,9 +114,8 @@ void State::tell_spares() {
   if (roster_.count(Seat::Waiting) == 0) return;
   int ahead = 0;
   for (Attendee* attendee : roster_.with(Seat::Waiting)) {
-    if (!attendee->told_spare) tell(attendee->peer, Spare{ahead});
-    attendee->told_spare = true;
-    ++ahead;
+    if (attendee->told_ahead != ahead) tell(attendee->peer, Spare{ahead});
+    attendee->told_ahead = ahead++;
   }
 }
 
@@ -118,6 +127,7 @@ void State::break_up(const Cause& cause, bool attempt_spent, TimePoint now) {
   }
   for (Attendee* member : members) roster_.move(*member, Seat::Stopping, now);
   tell_all(members, Restart{cause, attempt_spent, budget_.left()});
+  ending_ = false;
   begin_gathering(now);
   advance(now);
 }

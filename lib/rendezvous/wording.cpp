@@ -48,6 +48,13 @@ std::string departed_text(const Attendee& attendee, Cause::Kind kind, const std:
                      why.empty() ? "" : ": ", why);
 }
 
+std::string stuck_text(const Rules& rules) {
+  return fmt::format(
+      "this node did not stop its workers and come back within {} (join_timeout); the others have "
+      "gone on without it",
+      format_duration(rules.join_timeout));
+}
+
 std::string join_timeout_text(const Rules& rules, const Turnout& there, bool held) {
   if (held) {
     return fmt::format("the coordinator could not renew its election within {} (join_timeout)",

@@ -15,6 +15,7 @@ std::string rank_taken_text(const Node& node, const Node& owner);
 std::string rejoined_text(const Node& node);
 std::string joined_text(const Node& first, int newcomers);
 std::string departed_text(const Attendee& attendee, Cause::Kind kind, const std::string& why);
+std::string stuck_text(const Rules& rules);
 std::string join_timeout_text(const Rules& rules, const Turnout& there, bool held);
 std::string progress_text(const Rules& rules, const Turnout& there, const Gathering& gathering,
                           TimePoint now);

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/state.hpp"
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// A few words in which tests of the rendezvous are written: a job, its agents by letter, and what
+/// each was told last.
+namespace elastrun::rendezvous::test {
+
+using namespace std::chrono_literals;
+
+inline Node make_node(const std::string& name, int workers = 1) {
+  Node node;
+  node.id = name + "_1_0";
+  node.address = name;
+  node.store_port = 29000;
+  node.local_world_size = workers;
+  return node;
+}
+
+inline Rules make_rules(int min_nodes, int max_nodes, int max_restarts = 0) {
+  Rules rules;
+  rules.min_nodes = min_nodes;
+  rules.max_nodes = max_nodes;
+  rules.max_restarts = max_restarts;
+  return rules;
+}
+
+struct Script {
+  explicit Script(Rules rules) : state(rules, "job") {}
+
+  void join(const std::string& name, Past past = {}, int node_rank = -1) {
+    if (!peers.contains(name)) peers[name] = ++last_peer;
+    Node node = make_node(name);
+    node.node_rank = node_rank;
+    state.join(peers[name], std::move(node), past, now);
+    read();
+  }
+  void fail(const std::string& name, int exit_code = 1) {
+    Cause cause;
+    cause.node = name;
+    cause.exit_code = exit_code;
+    state.fail(peers[name], state.round_number(), cause, now);
+    read();
+  }
+  void succeed(const std::string& name) {
+    state.succeed(peers[name], state.round_number(), now);
+    read();
+  }
+  void lose(const std::string& name) {
+    state.depart(peers[name], Cause::Kind::NodeLost, "connection reset", now);
+    peers.erase(name);
+    read();
+  }
+  void leave(const std::string& name) {
+    state.depart(peers[name], Cause::Kind::NodeLeft, "SIGTERM", now);
+    peers.erase(name);
+    read();
+  }
+  void pass(Duration time) {
+    now += time;
+    state.tick(now);
+    read();
+  }
+  void read() {
+    for (const Delivery& delivery : state.take()) {
+      for (const auto& [name, peer] : peers) {
+        if (peer == delivery.to) told[name].push_back(to_push(delivery.notice));
+      }
+    }
+  }
+
+  /// The last thing that agent was told, or null if it is of another kind.
+  template <class T>
+  const T* last(const std::string& name) {
+    return told[name].empty() ? nullptr : std::get_if<T>(&told[name].back());
+  }
+  /// "GROUP_RANK/NODES#NUMBER" of the round it was told last, or "".
+  std::string seat(const std::string& name) {
+    const auto* ready = last<RoundReady>(name);
+    if (ready == nullptr) return "";
+    return std::to_string(ready->round.group_rank) + "/" +
+           std::to_string(ready->round.group_world_size()) + "#" +
+           std::to_string(ready->round.number);
+  }
+
+  State state;
+  TimePoint now{1000s};
+  Peer last_peer = 0;
+  std::map<std::string, Peer> peers;
+  std::map<std::string, std::vector<Push>> told;
+};
+
+}  // namespace elastrun::rendezvous::test

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random schedules of a whole job: agents that come, stop slowly, fail, die and leave, reports that
+// are late or twice. What must be true after each step is checked after each step.
+#include "rendezvous/state.hpp"
+#include "unit/rendezvous/script.hpp"
+
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+/// What an agent does, by its own lights.
+struct Agent {
+  enum class Doing { Waiting, Working, Finished, Reported, Stopping, Over } doing = Doing::Waiting;
+  Node node;
+  std::int64_t round = 0;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(unsigned seed) : random_(seed), rules_(draw_rules()), state_(rules_, "job") {}
+
+  void run() {
+    for (int step = 0; step < 60; ++step) act();
+    settle();
+  }
+
+ private:
+  int draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
+
+  Rules draw_rules() {
+    Rules rules = make_rules(1 + draw(3), 0, draw(3));
+    rules.max_nodes = rules.min_nodes + draw(3);
+    if (draw(6) == 0) {
+      rules.fixed_ranks = true;
+      rules.min_nodes = rules.max_nodes;
+    }
+    rules.join_timeout = std::chrono::seconds(5 + draw(60));
+    rules.last_call_timeout = std::chrono::seconds(1 + draw(10));
+    return rules;
+  }
+
+  Peer any_peer() {
+    if (agents_.empty()) return 0;
+    auto at = agents_.begin();
+    std::advance(at, draw(static_cast<int>(agents_.size())));
+    return at->first;
+  }
+
+  void act() {
+    const Peer peer = any_peer();
+    const int choice = draw(100);
+    if (choice < 18) return arrive();
+    if (choice < 40 || peer == 0) return pass();
+    if (choice < 60) return cooperate(peer);
+    if (choice < 70) return report(peer, true);
+    if (choice < 82) return report(peer, false);
+    if (choice < 90) return go(peer, draw(2) == 0 ? Cause::Kind::NodeLost : Cause::Kind::NodeLeft);
+    if (choice < 95) return stale(peer);
+    if (choice < 97) return hold(draw(2) == 0);
+    rejoin_unasked(peer);
+  }
+
+  void arrive() {
+    if (agents_.size() > 8) return;
+    Agent agent;
+    // Few names, so that some come back under the name of one that is thought to be there.
+    agent.node = make_node("n" + std::to_string(draw(12)), 1 + draw(3));
+    agent.node.role = draw(2) == 0 ? "trainer" : "reader";
+    agent.node.node_rank = rules_.fixed_ranks ? draw(rules_.max_nodes + 1) : -1;
+    for (auto at = agents_.begin(); at != agents_.end();) {
+      // The same agent twice: its process has begun anew, the old one is no more.
+      at = at->second.node.id == agent.node.id ? agents_.erase(at) : std::next(at);
+    }
+    const Peer peer = ++last_peer_;
+    agents_[peer] = agent;
+    state_.join(peer, agent.node, {}, now_);
+    read();
+  }
+
+  // The agent does what it was told: it stops its workers and joins again.
+  void cooperate(Peer peer) {
+    Agent& agent = agents_.at(peer);
+    if (agent.doing == Agent::Doing::Over) {
+      state_.depart(peer, Cause::Kind::NodeLost, "end of file", now_);
+      agents_.erase(peer);
+    } else if (agent.doing == Agent::Doing::Stopping) {
+      agent.doing = Agent::Doing::Waiting;
+      state_.join(peer, agent.node, {agent.round, 0, 0}, now_);
+    }
+    read();
+  }
+
+  void rejoin_unasked(Peer peer) {
+    Agent& agent = agents_.at(peer);
+    if (agent.doing != Agent::Doing::Working) return;
+    agent.doing = Agent::Doing::Waiting;
+    unasked_ = peer;
+    state_.join(peer, agent.node, {}, now_);
+    read();
+    unasked_ = 0;
+  }
+
+  void report(Peer peer, bool failed) {
+    Agent& agent = agents_.at(peer);
+    if (agent.doing != Agent::Doing::Working) return;
+    agent.doing = failed ? Agent::Doing::Reported : Agent::Doing::Finished;
+    Cause cause;
+    cause.node = agent.node.id;
+    if (failed) {
+      state_.fail(peer, agent.round, cause, now_);
+    } else {
+      state_.succeed(peer, agent.round, now_);
+    }
+    read();
+  }
+
+  // Old news, and news from nobody.
+  void stale(Peer peer) {
+    state_.fail(peer, state_.round_number() - 1, {}, now_);
+    state_.succeed(peer, state_.round_number() - 1, now_);
+    state_.fail(last_peer_ + 100, state_.round_number(), {}, now_);
+    state_.depart(last_peer_ + 100, Cause::Kind::NodeLost, "", now_);
+    read();
+  }
+
+  void go(Peer peer, Cause::Kind kind) {
+    agents_.erase(peer);
+    state_.depart(peer, kind, "test", now_);
+    read();
+  }
+
+  void hold(bool held) {
+    held_ = held;
+    state_.hold(held, now_);
+    read();
+  }
+
+  void pass() {
+    const auto due = state_.deadline();
+    if (due && draw(2) == 0) {
+      now_ = std::max(now_, *due);
+    } else {
+      now_ += std::chrono::milliseconds(draw(3000));
+    }
+    state_.tick(now_);
+    read();
+  }
+
+  // Nobody new comes and nothing breaks any more: the job must end by itself.
+  void settle() {
+    hold(false);
+    for (int step = 0; step < 500 && !agents_.empty(); ++step) {
+      bool acted = false;
+      for (auto& [peer, agent] : std::map<Peer, Agent>(agents_)) {
+        if (!agents_.contains(peer)) continue;
+        acted = acted || agent.doing == Agent::Doing::Working ||
+                agent.doing == Agent::Doing::Stopping || agent.doing == Agent::Doing::Over;
+        cooperate(peer);
+        if (agents_.contains(peer)) report(peer, false);
+      }
+      if (acted) continue;
+      const auto due = state_.deadline();
+      REQUIRE_MESSAGE(due.has_value(), "somebody waits for ever");
+      REQUIRE_MESSAGE(*due > now_, "the deadline is over, and nothing happened");
+      now_ = *due;
+      state_.tick(now_);
+      read();
+    }
+    REQUIRE_MESSAGE(agents_.empty(), "the job does not end");
+  }
+
+  void read() {
+    std::map<std::int64_t, std::set<int>> seats;
+    std::shared_ptr<const World> closed;
+    for (const Delivery& delivery : state_.take()) {
+      if (const auto* seated = std::get_if<Seated>(&delivery.notice)) {
+        REQUIRE_MESSAGE((!closed || closed == seated->world), "one view of the round for all");
+        closed = seated->world;
+        REQUIRE(seats[closed->number].insert(seated->group_rank).second);
+        sit(delivery.to, *seated);
+      } else {
+        obey(delivery.to, to_push(delivery.notice));
+      }
+    }
+    if (closed) check_world(*closed, seats[closed->number]);
+    check_live_worlds();
+  }
+
+  void sit(Peer peer, const Seated& seated) {
+    if (!agents_.contains(peer)) return;
+    Agent& agent = agents_.at(peer);
+    REQUIRE_MESSAGE(agent.doing == Agent::Doing::Waiting, "only who waits gets a seat");
+    agent.doing = Agent::Doing::Working;
+    REQUIRE(seated.world->number > agent.round);
+    agent.round = seated.world->number;
+  }
+
+  void obey(Peer peer, const Push& push) {
+    if (const auto* restart = std::get_if<Restart>(&push)) {
+      if (restart->attempt_spent) spent_rounds_.insert(last_number_);
+      if (!agents_.contains(peer) || peer == unasked_) return;
+      REQUIRE(agents_.at(peer).doing != Agent::Doing::Waiting);
+      agents_.at(peer).doing = Agent::Doing::Stopping;
+      return;
+    }
+    const auto* done = std::get_if<Done>(&push);
+    if (done == nullptr && !std::holds_alternative<Lost>(push)) return;
+    if (done != nullptr && state_.phase() == Phase::Ended && !over_) {
+      over_ = true;
+      failed_ = done->failed;
+    }
+    if (done != nullptr && done->cause.kind != Cause::Kind::Closed) {
+      REQUIRE_MESSAGE(done->failed == failed_, "one verdict for all");
+    }
+    if (agents_.contains(peer)) agents_.at(peer).doing = Agent::Doing::Over;
+  }
+
+  void check_world(const World& world, const std::set<int>& seats) {
+    const int nodes = static_cast<int>(world.members.size());
+    REQUIRE(!held_);
+    REQUIRE(nodes >= rules_.min_nodes);
+    REQUIRE(nodes <= rules_.max_nodes);
+    REQUIRE(world.number > last_number_);
+    REQUIRE(world.attempt >= last_attempt_);
+    REQUIRE(world.attempt <= rules_.max_restarts);
+    REQUIRE_MESSAGE(world.attempt == static_cast<int>(spent_rounds_.size()),
+                    "each failed round costs one restart, nothing else does");
+    REQUIRE(static_cast<int>(seats.size()) == nodes);
+    REQUIRE(*seats.begin() == 0);
+    REQUIRE(*seats.rbegin() == nodes - 1);
+    last_number_ = world.number;
+    last_attempt_ = world.attempt;
+    check_ranks(world);
+  }
+
+  void check_ranks(const World& world) {
+    int rank = 0;
+    std::map<std::string, int> role_rank;
+    for (std::size_t i = 0; i < world.members.size(); ++i) {
+      const Node& node = world.members[i];
+      const Bases& bases = world.ranks.of[i];
+      REQUIRE(bases.rank == rank);
+      REQUIRE(bases.role_rank == role_rank[node.role]);
+      rank += node.local_world_size;
+      role_rank[node.role] += node.local_world_size;
+      if (rules_.fixed_ranks) REQUIRE(node.node_rank == static_cast<int>(i));
+    }
+    REQUIRE(world.ranks.world_size == rank);
+    for (std::size_t i = 0; i < world.members.size(); ++i) {
+      REQUIRE(world.ranks.of[i].role_world_size == role_rank[world.members[i].role]);
+    }
+  }
+
+  // Whoever works, works in the newest round: when a round begins, every group of the round before
+  // has been stopped, or its agent is known to be gone.
+  void check_live_worlds() {
+    for (const auto& [peer, agent] : agents_) {
+      if (agent.doing == Agent::Doing::Working) REQUIRE(agent.round == last_number_);
+    }
+  }
+
+  std::mt19937 random_;
+  const Rules rules_;
+  State state_;
+  TimePoint now_{1000s};
+  std::map<Peer, Agent> agents_;
+  Peer last_peer_ = 0, unasked_ = 0;
+  std::int64_t last_number_ = 0;
+  int last_attempt_ = 0;
+  std::set<std::int64_t> spent_rounds_;
+  bool over_ = false, failed_ = false, held_ = false;
+};
+
+unsigned seeds() {
+  const char* given = std::getenv("ELASTRUN_TEST_SEEDS");
+  return given == nullptr ? 10'000 : static_cast<unsigned>(std::atoi(given));
+}
+
+}  // namespace
+
+TEST_CASE("rendezvous: what must hold holds under random schedules") {
+  const unsigned count = seeds();
+  for (unsigned seed = 1; seed <= count; ++seed) {
+    CAPTURE(seed);
+    Simulation(seed).run();
+  }
+}

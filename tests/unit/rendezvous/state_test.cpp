@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/state.hpp"
+
+#include "unit/rendezvous/script.hpp"
+
+#include <doctest/doctest.h>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+TEST_CASE("rendezvous: a round closes at once when the last seat is taken") {
+  Script job(make_rules(1, 2));
+  job.join("b");
+  CHECK(job.told["b"].empty());
+  job.join("a");
+  CHECK(job.seat("a") == "0/2#1");
+  CHECK(job.seat("b") == "1/2#1");
+}
+
+TEST_CASE("rendezvous: with the minimum there a last call passes, which late nodes do not extend") {
+  Script job(make_rules(1, 3));
+  job.join("a");
+  job.pass(29s);
+  job.join("b");
+  CHECK(job.seat("a") == "");
+  job.pass(1s);
+  CHECK(job.seat("a") == "0/2#1");
+  CHECK(job.seat("b") == "1/2#1");
+}
+
+TEST_CASE("rendezvous: a last call ends when the minimum is lost, and begins anew") {
+  Script job(make_rules(2, 3));
+  job.join("a");
+  job.join("b");
+  job.pass(20s);
+  job.lose("b");
+  job.pass(20s);
+  job.join("c");
+  CHECK(job.seat("a") == "");
+  job.pass(30s);
+  CHECK(job.seat("a") == "0/2#1");
+}
+
+TEST_CASE("rendezvous: whoever waits is told who is missing") {
+  Script job(make_rules(2, 2));
+  job.join("a");
+  job.pass(1s);
+  const auto* progress = job.last<Progress>("a");
+  REQUIRE(progress != nullptr);
+  CHECK(progress->present == 1);
+  CHECK(progress->wanted == 2);
+  CHECK(progress->text == "1 of 2 here; waiting for 1 more, at most 9 min 59 s");
+}
+
+TEST_CASE("rendezvous: a node that stays alone is told so after join_timeout") {
+  Script job(make_rules(2, 2));
+  job.join("a");
+  job.pass(600s);
+  const auto* done = job.last<Done>("a");
+  REQUIRE(done != nullptr);
+  CHECK(done->failed);
+  CHECK(done->cause.kind == Cause::Kind::Timeout);
+  CHECK(done->cause.text == "1 node of at least 2 came within 10 min 00 s (join_timeout)");
+}
+
+TEST_CASE("rendezvous: a failure restarts every node under one attempt, without a last call") {
+  Script job(make_rules(1, 4, 2));
+  job.join("a");
+  job.join("b");
+  job.pass(30s);
+  job.fail("b", 3);
+  for (const char* name : {"a", "b"}) {
+    const auto* restart = job.last<Restart>(name);
+    REQUIRE(restart != nullptr);
+    CHECK(restart->attempt_spent);
+    CHECK(restart->restarts_left == 1);
+    CHECK(restart->cause.exit_code == 3);
+  }
+  job.join("a");
+  CHECK(job.last<Restart>("a") != nullptr);
+  job.join("b");
+  CHECK(job.seat("a") == "0/2#2");
+  CHECK(job.last<RoundReady>("b")->round.attempt == 1);
+}
+
+TEST_CASE("rendezvous: a second report of the same failed round costs nothing") {
+  Script job(make_rules(2, 2, 2));
+  job.join("a");
+  job.join("b");
+  const auto round = job.state.round_number();
+  job.fail("a");
+  job.state.fail(job.peers["b"], round, {}, job.now);
+  job.join("a");
+  job.join("b");
+  job.state.fail(job.peers["b"], round, {}, job.now);
+  job.read();
+  CHECK(job.seat("b") == "1/2#2");
+  CHECK(job.state.attempt() == 1);
+}
+
+TEST_CASE("rendezvous: the last failure is told to all with the first culprit") {
+  Script job(make_rules(3, 3));
+  for (const char* name : {"a", "b", "c"}) job.join(name);
+  job.fail("b", 7);
+  CHECK(job.last<Done>("a") == nullptr);
+  job.fail("a", -6);
+  job.pass(50ms);
+  for (const char* name : {"a", "b", "c"}) {
+    const auto* done = job.last<Done>(name);
+    REQUIRE(done != nullptr);
+    CHECK(done->failed);
+    CHECK(done->cause.node == "b");
+    CHECK(done->cause.exit_code == 7);
+  }
+}
+
+TEST_CASE("rendezvous: the verdict does not wait when everybody has reported") {
+  Script job(make_rules(2, 2));
+  job.join("a");
+  job.join("b");
+  job.succeed("a");
+  job.fail("b");
+  CHECK(job.last<Done>("a") != nullptr);
+  CHECK(job.last<Done>("a")->failed);
+}
+
+TEST_CASE("rendezvous: all have finished, all are told, spares too") {
+  Script job(make_rules(2, 2));
+  for (const char* name : {"a", "b", "c"}) job.join(name);
+  CHECK(job.last<Spare>("c") != nullptr);
+  job.succeed("a");
+  CHECK(job.last<Done>("a") == nullptr);
+  job.succeed("b");
+  for (const char* name : {"a", "b", "c"}) {
+    REQUIRE(job.last<Done>(name) != nullptr);
+    CHECK(!job.last<Done>(name)->failed);
+  }
+}
+
+TEST_CASE("rendezvous: a finished node is restarted when another fails and a restart is left") {
+  Script job(make_rules(2, 2, 1));
+  job.join("a");
+  job.join("b");
+  job.succeed("a");
+  job.fail("b");
+  REQUIRE(job.last<Restart>("a") != nullptr);
+  job.join("a");
+  job.join("b");
+  CHECK(job.seat("a") == "0/2#2");
+}
+
+TEST_CASE("rendezvous: a node that has finished and goes leaves the others in peace") {
+  Script job(make_rules(1, 2, 1));
+  job.join("a");
+  job.join("b");
+  job.succeed("a");
+  job.lose("a");
+  CHECK(job.seat("b") == "1/2#1");
+  job.join("c");
+  CHECK(job.last<Spare>("c") != nullptr);
+  job.pass(5s);
+  CHECK(job.seat("b") == "1/2#1");
+  job.succeed("b");
+  CHECK(!job.last<Done>("b")->failed);
+  CHECK(!job.last<Done>("c")->failed);
+}
+
+TEST_CASE("rendezvous: a lost node shrinks the world at once and costs no restart") {
+  Script job(make_rules(2, 3, 1));
+  for (const char* name : {"a", "b", "c"}) job.join(name);
+  job.lose("a");
+  const auto* restart = job.last<Restart>("b");
+  REQUIRE(restart != nullptr);
+  CHECK(!restart->attempt_spent);
+  CHECK(restart->restarts_left == 1);
+  CHECK(restart->cause.kind == Cause::Kind::NodeLost);
+  CHECK(restart->cause.text == "node a_1_0 was lost: connection reset");
+  job.join("b");
+  job.join("c");
+  CHECK(job.seat("b") == "0/2#2");
+  CHECK(job.last<RoundReady>("b")->round.attempt == 0);
+}
+
+TEST_CASE("rendezvous: below the minimum the survivors wait for a replacement") {
+  Script job(make_rules(2, 2));
+  job.join("a");
+  job.join("b");
+  job.leave("a");
+  CHECK(job.last<Restart>("b")->cause.kind == Cause::Kind::NodeLeft);
+  job.join("b");
+  job.pass(100s);
+  CHECK(job.seat("b") == "");
+  job.join("d");
+  CHECK(job.seat("b") == "0/2#2");
+  CHECK(job.seat("d") == "1/2#2");
+}
+
+TEST_CASE("rendezvous: a survivor that finds no replacement gives up after join_timeout") {
+  Script job(make_rules(2, 2, 3));
+  job.join("a");
+  job.join("b");
+  job.lose("a");
+  job.join("b");
+  job.pass(600s);
+  REQUIRE(job.last<Done>("b") != nullptr);
+  CHECK(job.last<Done>("b")->cause.kind == Cause::Kind::Timeout);
+}
+
+TEST_CASE("rendezvous: a late node makes the world larger at no cost") {
+  Script job(make_rules(1, 2));
+  job.join("b");
+  job.pass(30s);
+  CHECK(job.seat("b") == "0/1#1");
+  job.join("a");
+  const auto* restart = job.last<Restart>("b");
+  REQUIRE(restart != nullptr);
+  CHECK(restart->cause.kind == Cause::Kind::NodeJoined);
+  CHECK(!restart->attempt_spent);
+  job.join("b");
+  CHECK(job.seat("a") == "0/2#2");
+  CHECK(job.seat("b") == "1/2#2");
+}
+
+TEST_CASE("rendezvous: newcomers are collected while training goes on") {
+  Script job(make_rules(1, 8));
+  job.join("a");
+  job.pass(30s);
+  job.join("b");
+  CHECK(job.seat("a") == "0/1#1");
+  job.pass(500ms);
+  job.join("c");
+  job.pass(500ms);
+  CHECK(job.last<Restart>("a") != nullptr);
+  job.join("a");
+  CHECK(job.seat("c") == "2/3#2");
+}
+
+TEST_CASE("rendezvous: a spare takes over at once when a member dies") {
+  Script job(make_rules(2, 2));
+  for (const char* name : {"a", "b", "c", "d"}) job.join(name);
+  CHECK(job.last<Spare>("c")->ahead == 0);
+  CHECK(job.last<Spare>("d")->ahead == 1);
+  job.lose("a");
+  job.join("b");
+  CHECK(job.seat("b") == "0/2#2");
+  CHECK(job.seat("c") == "1/2#2");
+  CHECK(job.last<Spare>("d")->ahead == 0);
+}
+
+TEST_CASE("rendezvous: a spare does not take the seat of a member that is still stopping") {
+  Script job(make_rules(1, 2, 1));
+  for (const char* name : {"a", "b", "c"}) job.join(name);
+  job.fail("a");
+  job.join("a");
+  job.pass(60s);
+  CHECK(job.last<RoundReady>("c") == nullptr);
+  job.join("b");
+  CHECK(job.seat("a") == "0/2#2");
+  CHECK(job.seat("b") == "1/2#2");
+}
+
+TEST_CASE("rendezvous: an agent that never stops its workers is left behind after join_timeout") {
+  Script job(make_rules(1, 2, 1));
+  job.join("a");
+  job.join("b");
+  job.fail("a");
+  job.join("a");
+  job.pass(600s);
+  CHECK(job.seat("a") == "0/1#2");
+  REQUIRE(job.last<Lost>("b") != nullptr);
+  CHECK(job.state.roster().size() == 1);
+}
+
+TEST_CASE("rendezvous: the same agent over a new connection replaces the old one") {
+  Script job(make_rules(2, 2));
+  job.join("a");
+  job.join("b");
+  job.peers["again"] = 77;
+  job.state.join(77, make_node("a"), {}, job.now);
+  job.read();
+  CHECK(job.last<Restart>("b")->cause.kind == Cause::Kind::NodeLost);
+  job.join("b");
+  CHECK(job.seat("again") == "0/2#2");
+}
+
+TEST_CASE("rendezvous: agents with the same id but another instance are two nodes") {
+  Script job(make_rules(2, 2));
+  for (Peer peer : {1, 2}) {
+    Node node = make_node("localhost");
+    node.instance = std::string(1, static_cast<char>('x' + peer));
+    job.peers[node.instance] = peer;
+    job.state.join(peer, node, {}, job.now);
+  }
+  job.read();
+  CHECK(job.seat("y") == "0/2#1");
+  CHECK(job.seat("z") == "1/2#1");
+}
+
+TEST_CASE("rendezvous: fixed ranks follow the node rank, and a second owner is refused by name") {
+  Rules rules = make_rules(2, 2);
+  rules.fixed_ranks = true;
+  Script job(rules);
+  job.join("a", {}, 1);
+  job.join("c", {}, 1);
+  REQUIRE(job.last<Lost>("c") != nullptr);
+  CHECK(job.last<Lost>("c")->why ==
+        "--node-rank 1 is already taken by a_1_0: give each node a rank of its own");
+  job.join("d", {}, 2);
+  CHECK(job.last<Lost>("d")->why.starts_with("--node-rank 2 of d_1_0 is not one of the 2 nodes"));
+  job.join("b", {}, 0);
+  CHECK(job.seat("b") == "0/2#1");
+  CHECK(job.seat("a") == "1/2#1");
+}
+
+TEST_CASE("rendezvous: a new coordinator goes on where the last one stopped") {
+  Script job(make_rules(1, 4, 3));
+  job.state.set_epoch(9);
+  const Past past{.round = 5, .attempt = 2, .nodes = 3};
+  job.join("a", past);
+  job.join("b", past);
+  CHECK(job.seat("a") == "");
+  job.pass(1s);
+  CHECK(job.seat("a") == "0/2#6");
+  CHECK(job.last<RoundReady>("a")->round.attempt == 2);
+  CHECK(job.last<RoundReady>("a")->round.epoch == 9);
+}
+
+TEST_CASE("rendezvous: a coordinator that is not sure of its election forms no round") {
+  Script job(make_rules(1, 2));
+  job.state.hold(true, job.now);
+  job.join("a");
+  job.join("b");
+  CHECK(job.seat("a") == "");
+  job.pass(60s);
+  CHECK(job.seat("a") == "");
+  job.state.hold(false, job.now);
+  job.read();
+  CHECK(job.seat("a") == "0/2#1");
+}
+
+TEST_CASE("rendezvous: who comes when the job is over hears so") {
+  Script job(make_rules(1, 1));
+  job.join("a");
+  job.succeed("a");
+  job.join("b");
+  const auto* done = job.last<Done>("b");
+  REQUIRE(done != nullptr);
+  CHECK(done->failed);
+  CHECK(done->cause.kind == Cause::Kind::Closed);
+  CHECK(done->cause.text == "the job \"job\" is already over; start it under another --rdzv-id");
+}
+
+TEST_CASE("rendezvous: a member that joins by its own will restarts the world") {
+  Script job(make_rules(2, 2));
+  job.join("a");
+  job.join("b");
+  job.join("a");
+  CHECK(job.last<Restart>("b") != nullptr);
+  job.join("b");
+  CHECK(job.seat("b") == "1/2#2");
+}
+
+TEST_CASE("rendezvous: closing the job ends it for everybody") {
+  Script job(make_rules(2, 2));
+  job.join("a");
+  job.state.close("the operator closed it", job.now);
+  job.read();
+  CHECK(job.last<Done>("a")->cause.text == "the operator closed it");
+}
