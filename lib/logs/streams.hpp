@@ -11,12 +11,12 @@
 namespace elastrun::logs {
 
 /// Where the two output streams of one worker of one attempt go: into files, through the agent to
-/// the console (tee), straight to the console, or nowhere. Made by `StreamFactory` before the worker
-/// starts; destroying it closes what is open and drops what was not read.
+/// the console (tee), straight to the console, or nowhere. Made by `StreamFactory` before the
+/// worker starts; destroying it closes what is open and drops what was not read.
 ///
-/// stderr always passes through the agent unless it is redirected to a file only, so that the
-/// verdict can quote the last lines. A full disk or a closed console costs output, never the worker:
-/// the pipes are read to their end whatever happens to what is behind them.
+/// stderr always passes through the agent, so that the verdict can quote the last lines. A full
+/// disk or a closed console costs output, never the worker: the pipes are read to their end
+/// whatever happens to what is behind them.
 class WorkerStreams {
  public:
   virtual ~WorkerStreams() = default;
@@ -27,10 +27,11 @@ class WorkerStreams {
   virtual void started() = 0;
   /// `on_drained` runs once on the loop when all that was written has been read and passed on.
   /// With `give_up_rest`, what is in the pipes now is read, without waiting for their end (somebody
-  /// who left the group may hold them open).
+  /// who left the group may hold them open). May be called again, say with `give_up_rest` when a
+  /// first call takes too long; then only the latest `on_drained` runs, once.
   virtual void drain(bool give_up_rest, std::function<void()> on_drained) = 0;
-  /// The last lines seen on stderr (from the file, if it was redirected), oldest first, at most
-  /// `count`, each cut at 2,000 bytes.
+  /// The last lines seen on stderr, oldest first, at most `count`, each cut at 2,000 bytes. Where
+  /// stdout and stderr go to one place untouched, what stdout wrote in between is among them.
   virtual std::vector<std::string> last_lines(std::size_t count) const = 0;
   /// Path of the file a stream is written to; empty if none.
   virtual std::string stdout_path() const = 0;

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "logs/layout.hpp"
+
+#include "core/text.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace elastrun::logs {
+namespace {
+
+constexpr std::size_t kRandomLetters = 8;
+
+Error cannot_make(const std::string& path, int number) {
+  Error error = errno_error(Code::Io, fmt::format("cannot make the directory {}", path), number);
+  error.text += "; choose another place with --log-dir";
+  return error;
+}
+
+/// mkdir(2); an existing directory is as good, unless it must be `fresh`.
+int make_directory(const std::string& path, mode_t mode, bool fresh = false) {
+  if (::mkdir(path.c_str(), mode) == 0) return 0;
+  const int number = errno;
+  if (fresh || number != EEXIST) return number;
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return errno;
+  return S_ISDIR(info.st_mode) ? 0 : ENOTDIR;
+}
+
+int make_directories(const std::string& path) {
+  int number = make_directory(path, 0777);
+  if (number != ENOENT) return number;
+  for (auto end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
+    number = make_directory(path.substr(0, end), 0777);
+    if (number != 0) return number;
+  }
+  return make_directory(path, 0777);
+}
+
+/// A new private directory "PREFIXxxxxxxxx".
+Result<std::string> make_private(const std::string& prefix) {
+  for (int attempt = 0;; ++attempt) {
+    std::string path = prefix + random_text(kRandomLetters);
+    const int number = make_directory(path, 0700, true);
+    if (number == 0) return path;
+    // 36^8 names: several hits in a row mean something else than bad luck.
+    if (number != EEXIST || attempt == 10) return std::unexpected(cannot_make(path, number));
+  }
+}
+
+std::string temporary_place() {
+  const char* given = std::getenv("TMPDIR");
+  return given != nullptr && *given != '\0' ? given : "/tmp";
+}
+
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const auto full = std::filesystem::absolute(path, error);
+  std::string text = error ? path : full.lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+bool is_log(const std::filesystem::path& path) {
+  constexpr std::array<std::string_view, 5> kNames = {"stdout.log", "stderr.log", "error.json",
+                                                      "filtered_stdout.log", "filtered_stderr.log"};
+  const auto name = path.filename().native();
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+}  // namespace
+
+Layout::Layout(Kind kind, std::string base, std::string run_id)
+    : kind_(kind), base_(std::move(base)), run_id_(std::move(run_id)) {}
+
+Result<Layout> Layout::plan(std::string log_dir, std::string run_id) {
+  std::string name = file_name_of(run_id);
+  if (log_dir.empty()) return Layout(Kind::Temporary, temporary_place(), std::move(name));
+  std::string base = absolute(log_dir);
+  if (base == "/dev/null") return Layout(Kind::Null, {}, std::move(name));
+  struct stat info {};
+  if (::stat(base.c_str(), &info) == 0) {
+    if (!S_ISDIR(info.st_mode)) {
+      return fail(Code::Usage, fmt::format("log_dir: {} is a file", log_dir));
+    }
+    if (::access(base.c_str(), W_OK | X_OK) != 0) {
+      return std::unexpected(
+          errno_error(Code::Usage, fmt::format("cannot write to --log-dir {}", log_dir), errno));
+    }
+  } else if (errno != ENOENT) {
+    const int number = errno;
+    return std::unexpected(
+        errno_error(Code::Usage, fmt::format("cannot use --log-dir {}", log_dir), number));
+  }
+  return Layout(Kind::Given, std::move(base), std::move(name));
+}
+
+Status Layout::make_run() {
+  if (kind_ == Kind::Null || !run_.empty()) return {};
+  std::string parent = base_;
+  if (kind_ == Kind::Temporary) {
+    auto root = make_private(base_ + "/elastrun_");
+    if (!root) return std::unexpected(root.error());
+    parent = temporary_root_ = *root;
+  } else if (const int number = make_directories(base_); number != 0) {
+    return std::unexpected(cannot_make(base_, number));
+  }
+  auto run = make_private(parent + "/" + run_id_ + "_");
+  if (!run) return std::unexpected(run.error());
+  run_ = *run;
+  return {};
+}
+
+Result<std::string> Layout::make_attempt(int restart_count) {
+  if (kind_ == Kind::Null) return std::string();
+  if (auto made = make_run(); !made) return std::unexpected(made.error());
+  const int start = starts_[restart_count];
+  std::string path = fmt::format("{}/attempt_{}", run_, restart_count);
+  if (start > 0) path += fmt::format(".{}", start);
+  const int number = make_directory(path, 0777);
+  if (number != 0) return std::unexpected(cannot_make(path, number));
+  starts_[restart_count] += 1;
+  return path;
+}
+
+Result<std::string> Layout::make_rank(const std::string& attempt, int local_rank) const {
+  if (kind_ == Kind::Null) return std::string();
+  std::string path = fmt::format("{}/{}", attempt, local_rank);
+  const int number = make_directory(path, 0777);
+  if (number != 0) return std::unexpected(cannot_make(path, number));
+  return path;
+}
+
+std::string Layout::journal() const {
+  return run_.empty() ? run_ : run_ + "/journal.jsonl";
+}
+std::string Layout::report() const {
+  return run_.empty() ? run_ : run_ + "/report.json";
+}
+
+std::string error_file(const std::string& rank_directory) {
+  return rank_directory.empty() ? rank_directory : rank_directory + "/error.json";
+}
+
+std::string file_name_of(std::string_view run_id) {
+  constexpr std::size_t kLongest = 200;  // NAME_MAX is 255, and a random ending follows
+  std::string name(run_id.substr(0, kLongest));
+  for (char& c : name) {
+    if (c == '/' || static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '_';
+  }
+  return name;
+}
+
+bool holds_something(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (fs::recursive_directory_iterator next(directory, error), end; !error && next != end;
+       next.increment(error)) {
+    std::error_code ignored;
+    if (next->is_regular_file(ignored) && is_log(next->path()) && next->file_size(ignored) > 0 &&
+        !ignored) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool settle(const std::string& temporary_root, bool keep) {
+  if (temporary_root.empty()) return false;
+  if (keep && holds_something(temporary_root)) return true;
+  std::error_code ignored;  // somebody else may tidy up the same place
+  std::filesystem::remove_all(temporary_root, ignored);
+  return false;
+}
+
+}  // namespace elastrun::logs

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace elastrun::logs {
+
+/// The directories and files of one agent's run:
+///
+///     BASE/RUNID_xxxxxxxx/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}
+///     BASE/RUNID_xxxxxxxx/{journal.jsonl,report.json}
+///
+/// BASE is --log-dir. Without one it is a directory of its own, TMPDIR/elastrun_xxxxxxxx, which
+/// goes at the end unless it holds something of use. With `/dev/null` there is nothing at all: all
+/// paths are empty, and all operations succeed.
+///
+/// An attempt that starts again under the same number (the membership changed) becomes
+/// `attempt_N.1`, `attempt_N.2`, ...: the logs of the earlier start stay.
+class Layout {
+ public:
+  /// Checks what can be checked before anything is started; makes nothing. Fails with Usage if BASE
+  /// exists and is no directory, or may not be written to.
+  static Result<Layout> plan(std::string log_dir, std::string run_id);
+
+  /// Makes the run's directory, with BASE where missing; true on the first call, afterwards it
+  /// exists and nothing is done. Mode 0700: logs and error files are nobody else's.
+  Status make_run();
+  /// Makes the directory of the next start of workers, and the run's if need be. The path.
+  Result<std::string> make_attempt(int restart_count);
+  /// Makes the directory of one worker below the path that make_attempt gave.
+  Result<std::string> make_rank(const std::string& attempt, int local_rank) const;
+
+  bool is_null() const { return kind_ == Kind::Null; }
+  bool is_temporary() const { return kind_ == Kind::Temporary; }
+  /// Empty before make_run.
+  const std::string& run_directory() const { return run_; }
+  /// The directory that settle() may remove; empty unless temporary and made.
+  const std::string& temporary_root() const { return temporary_root_; }
+  std::string journal() const;
+  std::string report() const;
+
+ private:
+  enum class Kind { Given, Temporary, Null };
+  Layout(Kind kind, std::string base, std::string run_id);
+
+  // Set at construction
+  Kind kind_;
+  std::string base_;
+  std::string run_id_;  // as a file name
+  // Change while running
+  std::string temporary_root_;
+  std::string run_;
+  std::map<int, int> starts_;  // by restart count
+};
+
+/// "RANK_DIRECTORY/error.json"; empty for an empty directory.
+std::string error_file(const std::string& rank_directory);
+/// The run id as part of a file name: at most 200 bytes, no `/` and no control characters.
+std::string file_name_of(std::string_view run_id);
+
+/// Whether there is a log or error file below `directory` that is not empty.
+bool holds_something(const std::string& directory);
+/// The end of a temporary root: removes it, unless `keep` and it holds something. True if it was
+/// kept. The guardian calls it as well when the agent could not; an empty path does nothing.
+bool settle(const std::string& temporary_root, bool keep);
+
+}  // namespace elastrun::logs

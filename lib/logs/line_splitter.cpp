@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "logs/line_splitter.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <fmt/format.h>
+
+namespace elastrun::logs {
+namespace {
+
+bool is_name_start(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+bool is_name_part(char c) {
+  return is_name_start(c) || (c >= '0' && c <= '9');
+}
+
+/// The identifier at the front of `text`, maybe empty.
+std::string_view name_at(std::string_view text) {
+  if (text.empty() || !is_name_start(text[0])) return {};
+  const auto end = std::find_if_not(text.begin(), text.end(), is_name_part);
+  return text.substr(0, static_cast<std::size_t>(end - text.begin()));
+}
+
+struct Placeholder {
+  std::string_view name;
+  std::size_t size = 0;  // of all of it, from the dollar sign; 0: it is none
+};
+
+/// `text` begins with a dollar sign.
+Placeholder placeholder_at(std::string_view text) {
+  if (text.size() > 1 && text[1] == '{') {
+    const auto name = name_at(text.substr(2));
+    const bool closed = text.size() > 2 + name.size() && text[2 + name.size()] == '}';
+    if (!name.empty() && closed) return {name, name.size() + 3};
+    return {};
+  }
+  const auto name = name_at(text.substr(1));
+  return name.empty() ? Placeholder{} : Placeholder{name, name.size() + 1};
+}
+
+}  // namespace
+
+bool LineFilter::matches(std::string_view line) const {
+  return std::any_of(needles_.begin(), needles_.end(), [line](const std::string& needle) {
+    return line.find(needle) != std::string_view::npos;
+  });
+}
+
+LineSplitter::LineSplitter(std::string prefix, std::size_t longest)
+    : prefix_(std::move(prefix)), longest_(longest) {}
+
+void LineSplitter::add_line(std::string_view line, std::string& out, const LineFilter* filter,
+                            std::string* matching) const {
+  out.append(prefix_).append(line).push_back('\n');
+  if (filter != nullptr && filter->matches(line)) {
+    matching->append(prefix_).append(line).push_back('\n');
+  }
+}
+
+void LineSplitter::hold(std::string_view bytes, std::string& out, const LineFilter* filter,
+                        std::string* matching) {
+  while (held_.size() + bytes.size() > longest_) {
+    const auto room = longest_ - held_.size();
+    held_.append(bytes.substr(0, room));
+    add_line(held_, out, filter, matching);
+    held_.clear();
+    bytes.remove_prefix(room);
+  }
+  held_.append(bytes);
+}
+
+void LineSplitter::feed(std::string_view bytes, std::string& out, const LineFilter* filter,
+                        std::string* matching) {
+  while (!bytes.empty()) {
+    const void* end = std::memchr(bytes.data(), '\n', bytes.size());
+    if (end == nullptr) {
+      hold(bytes, out, filter, matching);
+      return;
+    }
+    const auto size = static_cast<std::size_t>(static_cast<const char*>(end) - bytes.data());
+    if (held_.empty() && size <= longest_) {
+      add_line(bytes.substr(0, size), out, filter, matching);
+    } else {
+      hold(bytes.substr(0, size), out, filter, matching);
+      add_line(held_, out, filter, matching);
+      held_.clear();
+    }
+    bytes.remove_prefix(size + 1);
+  }
+}
+
+void LineSplitter::finish(std::string& out, const LineFilter* filter, std::string* matching) {
+  if (!held_.empty()) add_line(held_, out, filter, matching);
+  held_.clear();
+  held_.shrink_to_fit();
+}
+
+bool LineSplitter::holds_progress() const {
+  // A CR at the very front overwrites nothing: many bars write it before each state.
+  return held_.find('\r', 1) != std::string::npos;
+}
+
+void LineSplitter::show_progress(std::string& out) {
+  const auto last = held_.rfind('\r');
+  if (last == std::string::npos || last == 0) return;
+  const auto before = held_.rfind('\r', last - 1);
+  const auto begin = before == std::string::npos ? 0 : before + 1;
+  if (begin < last) {
+    add_line(std::string_view(held_).substr(begin, last - begin), out, nullptr, nullptr);
+  }
+  held_.erase(0, last);
+}
+
+std::string line_prefix(std::string_view form, std::string_view role, int rank, int local_rank) {
+  if (form.empty()) return fmt::format("[{}{}]:", role, local_rank);
+  std::string prefix;
+  while (!form.empty()) {
+    const auto dollar = form.find('$');
+    prefix.append(form.substr(0, dollar));
+    if (dollar == std::string_view::npos) break;
+    form.remove_prefix(dollar);
+    const auto [name, size] = placeholder_at(form);
+    std::size_t used = size;
+    if (form.starts_with("$$")) {
+      prefix += '$';
+      used = 2;
+    } else if (name == "role_name") {
+      prefix += role;
+    } else if (name == "rank") {
+      prefix += fmt::to_string(rank);
+    } else if (name == "local_rank") {
+      prefix += fmt::to_string(local_rank);
+    } else {
+      used = std::max<std::size_t>(size, 1);
+      prefix += form.substr(0, used);
+    }
+    form.remove_prefix(used);
+  }
+  return prefix;
+}
+
+}  // namespace elastrun::logs

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "logs/outlet.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <climits>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+namespace elastrun::logs {
+namespace {
+
+Outlet::Kind kind_of(int fd, const struct stat& info) {
+  if (S_ISREG(info.st_mode)) return Outlet::Kind::File;
+  if (S_ISFIFO(info.st_mode)) return Outlet::Kind::Pipe;
+  if (S_ISSOCK(info.st_mode)) return Outlet::Kind::Socket;
+  if (::isatty(fd) == 1) return Outlet::Kind::Terminal;
+  return Outlet::Kind::Null;  // /dev/null, /dev/full and other devices that never block
+}
+
+bool ready_to_write(int fd, int wait_ms) {
+  pollfd entry{fd, POLLOUT, 0};
+  return ::poll(&entry, 1, wait_ms) > 0;
+}
+
+}  // namespace
+
+Outlet::Outlet(boost::asio::any_io_executor executor, int fd)
+    : executor_(std::move(executor)), fd_(fd) {
+  struct stat info {};
+  dead_ = ::fstat(fd, &info) != 0;
+  if (dead_) return;
+  kind_ = kind_of(fd, info);
+  // A terminal is one place under all its names: /dev/tty, /dev/pts/3.
+  device_ = kind_ == Kind::Terminal ? 0 : info.st_dev;
+  inode_ = kind_ == Kind::Terminal ? info.st_rdev : info.st_ino;
+}
+
+bool Outlet::same_place(const Outlet& other) const {
+  return kind_ == other.kind_ && device_ == other.device_ && inode_ == other.inode_;
+}
+
+void Outlet::open_own() {
+  opened_ = true;
+  if (kind_ != Kind::Pipe && kind_ != Kind::Terminal) return;
+  const std::string path = fmt::format("/proc/self/fd/{}", fd_);
+  own_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+ssize_t Outlet::write_once(std::string_view bytes) {
+  if (kind_ == Kind::Socket) {
+    return ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  if (own_) return ::write(own_.get(), bytes.data(), bytes.size());
+  if (kind_ == Kind::Pipe || kind_ == Kind::Terminal) {
+    if (!ready_to_write(fd_, 0)) {
+      errno = EAGAIN;
+      return -1;
+    }
+    return ::write(fd_, bytes.data(), std::min<std::size_t>(bytes.size(), PIPE_BUF));
+  }
+  return ::write(fd_, bytes.data(), bytes.size());
+}
+
+/// How many bytes are done with: written or lost. Fewer than given: the reader is slow.
+std::size_t Outlet::write_now(std::string_view bytes) {
+  if (!opened_) open_own();
+  std::size_t done = 0;
+  while (done < bytes.size() && !dead_) {
+    const ssize_t written = write_once(bytes.substr(done));
+    if (written > 0) {
+      done += static_cast<std::size_t>(written);
+    } else if (written < 0 && errno == EAGAIN) {
+      return done;
+    } else if (written < 0 && errno != EINTR) {
+      dead_ = errno != ENOSPC && errno != EDQUOT && errno != EFBIG;
+      lose(bytes.size() - done, errno);
+      return bytes.size();
+    }
+  }
+  if (done < bytes.size()) lose(bytes.size() - done, trouble_);
+  return bytes.size();
+}
+
+void Outlet::write(std::string_view bytes) {
+  if (dead_) return lose(bytes.size(), trouble_);
+  if (waiting_.empty()) {
+    bytes.remove_prefix(write_now(bytes));
+    if (bytes.empty()) return;
+  }
+  const std::size_t room = kMost - std::min(kMost, waiting_.size());
+  if (bytes.size() > room) lose(bytes.size() - room, ENOBUFS);
+  waiting_.append(bytes.substr(0, room));
+  await_room();
+}
+
+void Outlet::lose(std::size_t bytes, int number) {
+  lost_ += bytes;
+  if (trouble_ == 0) trouble_ = number;
+}
+
+void Outlet::await_room() {
+  if (awaiting_) return;
+  if (!watch_) {
+    // Asio would set O_NONBLOCK on what it waits for; an epoll(7) in between keeps it off fd_.
+    UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{};
+    event.events = EPOLLOUT;
+    if (!epoll || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd_, &event) != 0) return on_room();
+    watch_ = std::make_unique<boost::asio::posix::stream_descriptor>(executor_, epoll.release());
+  }
+  awaiting_ = true;
+  watch_->async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                     [self = shared_from_this()](const boost::system::error_code&) {
+                       self->awaiting_ = false;
+                       self->on_room();
+                     });
+}
+
+void Outlet::on_room() {
+  if (!waiting_.empty()) waiting_.erase(0, write_now(waiting_));
+  if (!waiting_.empty() && watch_) {
+    await_room();
+  } else {
+    lose(waiting_.size(), EIO);
+    waiting_ = {};
+    watch_.reset();  // no longer looked at: an idle console causes no wake-ups
+  }
+  if (!congested()) tell_clear();
+}
+
+void Outlet::tell_clear() {
+  for (auto& go : std::exchange(when_clear_, {})) boost::asio::post(executor_, std::move(go));
+}
+
+void Outlet::when_clear(std::function<void()> go) {
+  when_clear_.push_back(std::move(go));
+  if (!congested()) tell_clear();
+}
+
+void Outlet::finish(Duration patience) {
+  const auto wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
+  while (!waiting_.empty()) {
+    const bool ready = ready_to_write(own_ ? own_.get() : fd_, static_cast<int>(wait_ms));
+    const std::size_t done = ready ? write_now(waiting_) : 0;
+    if (done == 0) {
+      lose(waiting_.size(), ENOBUFS);
+      dead_ = true;
+      waiting_ = {};
+    }
+    waiting_.erase(0, done);
+  }
+  watch_.reset();
+  tell_clear();
+}
+
+}  // namespace elastrun::logs

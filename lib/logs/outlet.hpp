@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/unique_fd.hpp"
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::logs {
+
+/// One end of the console: a descriptor that we did not open, share with the workers and with
+/// whoever started us, and that may be slow, stuck, full or closed. Writing never blocks and never
+/// fails; what cannot be written at once waits here, up to a limit.
+///
+/// O_NONBLOCK is a flag of the open file, not of the descriptor: setting it would reach the workers
+/// and the user's shell. So a pipe or terminal is opened a second time through /proc/self/fd, which
+/// gives an open file of our own; a socket gets MSG_DONTWAIT; a plain file or /dev/null never
+/// blocks. Where the second opening is refused (another user's terminal), poll(2) is asked before
+/// each piece of PIPE_BUF bytes, which a pipe or terminal that is ready takes at once.
+///
+/// A closed reader (EPIPE, EIO) makes it dead: everything is dropped from then on. A full disk
+/// drops what did not fit and tries again with the next piece. Both are counted.
+class Outlet : public std::enable_shared_from_this<Outlet> {
+ public:
+  enum class Kind { Closed, Null, File, Pipe, Socket, Terminal };
+  static constexpr std::size_t kCongested = 256 << 10;  // sources pause when this much waits
+  static constexpr std::size_t kMost = 4 << 20;         // then output is dropped: nobody pauses
+
+  /// Borrows `fd`, which stays open as long as this object.
+  Outlet(boost::asio::any_io_executor executor, int fd);
+
+  /// Writes or queues; drops what exceeds kMost.
+  void write(std::string_view bytes);
+  bool congested() const { return waiting_.size() >= kCongested; }
+  /// Runs `go` once on the loop when there is room again, or nothing to wait for any more.
+  void when_clear(std::function<void()> go);
+  /// Waits outside the loop until everything is written, or the reader has taken nothing for
+  /// `patience`; what is left then is dropped.
+  void finish(Duration patience);
+
+  Kind kind() const { return kind_; }
+  bool idle() const { return waiting_.empty(); }
+  bool same_place(const Outlet& other) const;
+  std::uint64_t lost() const { return lost_; }
+  /// The errno of the first loss (ENOBUFS: the reader was too slow), or 0.
+  int trouble() const { return trouble_; }
+  int fd() const { return fd_; }
+
+ private:
+  void open_own();
+  ssize_t write_once(std::string_view bytes);
+  std::size_t write_now(std::string_view bytes);
+  void lose(std::size_t bytes, int number);
+  void await_room();
+  void on_room();
+  void tell_clear();
+
+  // Set at construction
+  boost::asio::any_io_executor executor_;
+  int fd_;
+  Kind kind_ = Kind::Closed;
+  std::uint64_t device_ = 0, inode_ = 0;
+  // Changes while running
+  bool opened_ = false, dead_ = false, awaiting_ = false;
+  UniqueFd own_;         // the same file, opened by us with O_NONBLOCK
+  std::string waiting_;  // not yet written
+  std::unique_ptr<boost::asio::posix::stream_descriptor> watch_;  // an epoll that holds fd_
+  std::vector<std::function<void()>> when_clear_;
+  std::uint64_t lost_ = 0;
+  int trouble_ = 0;
+};
+
+}  // namespace elastrun::logs

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "logs/console.hpp"
+#include "logs/pump.hpp"
+#include "logs/streams.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::logs {
+
+/// Where the streams of one worker go. Bits as torchrun's Std: 1 stdout, 2 stderr.
+struct StreamSettings {
+  std::string directory;  // of this worker and attempt, existing; empty: no files
+  unsigned redirect = 0;  // into files only
+  unsigned tee = 0;       // into files, and line by line with the prefix to the console
+  bool shown = true;      // false: --local-ranks-filter keeps this worker off the console
+  std::string prefix;     // line_prefix(...)
+};
+
+/// What the workers of one start have in common.
+struct AttemptSettings {
+  std::string directory;  // of the attempt, existing; empty: no files
+  std::optional<std::vector<std::string>> stdout_filters, stderr_filters;
+};
+
+/// Makes WorkerStreams. One for a job; it must outlive what it made.
+///
+/// | stream is          | shown                                | not shown |
+/// | tee'd              | file, and lines to the console       | file      |
+/// | redirected         | file                                 | file      |
+/// | neither            | the console, byte by byte            | dropped   |
+///
+/// All of it passes through the agent, so that a full disk, a closed console or a stuck one is the
+/// agent's trouble; a stdout on a terminal or device without anything to keep it apart from is
+/// inherited. Without a directory nothing is redirected, and tee goes to the console alone.
+/// On a terminal the workers get pseudo-terminals, so that they see one. Where stdout and stderr
+/// of the agent are one place and both go there as they are, the worker gets one pipe or
+/// pseudo-terminal for both: their order stays, and last_lines() has what stdout wrote in between.
+class StreamFactory {
+ public:
+  /// Borrows clock and console. `with_status`: a status line may be drawn below the output.
+  StreamFactory(boost::asio::any_io_executor executor, Clock& clock, Console& console,
+                bool with_status);
+
+  /// Opens what the workers of the next start share (filtered_stdout.log, ...). Fails with Io.
+  Status begin_attempt(const AttemptSettings& settings);
+  /// Fails with Io: no descriptor left, the file cannot be made. Then nothing stays behind.
+  Result<std::unique_ptr<WorkerStreams>> make(const StreamSettings& settings);
+
+ private:
+  struct Shared {
+    std::shared_ptr<const LineFilter> filter;
+    std::shared_ptr<LogFile> file;
+  };
+  struct Source {
+    UniqueFd ours, workers;  // workers' side empty: inherited
+  };
+  Result<Shared> open_shared(const AttemptSettings& settings, bool out) const;
+  Result<PumpRoute> make_route(const StreamSettings& settings, Console::Stream stream) const;
+  bool is_inherited(const PumpRoute& route) const;
+  Result<Source> open_source(const PumpRoute& route) const;
+  std::shared_ptr<Pump> make_pump(UniqueFd source, PumpRoute route) const;
+
+  boost::asio::any_io_executor executor_;
+  Clock& clock_;
+  Console& console_;
+  bool with_status_;
+  std::shared_ptr<PumpBuffers> buffers_;
+  Shared stdout_shared_, stderr_shared_;
+};
+
+}  // namespace elastrun::logs
