@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Launchers side by side. Repetition by repetition each takes its turn, so that the noise of the
+machine hits all of them alike; lives of workers are random, because a life that is a multiple of a
+poll interval always meets a polling launcher in the same phase. One JSON line a measurement.
+
+    launch_bench.py --bin BUILD/tests/bench --launcher 'elastrun=PATH --nproc-per-node {n}
+        --max-restarts {r} --no-python {cmd}' --launcher ... --rows two,fail --reps 5 --out FILE
+
+Words in a launcher: {n} workers, {r} restarts, {cmd} the worker's command, {tee} as --tee-option says.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+TEE_BYTES = 200_000_000
+
+
+def milliseconds(ns: float) -> float:
+    return round(ns / 1e6, 3)
+
+
+def stat(pid: int) -> tuple[int, str] | None:
+    """Parent and state of a process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2:].split()
+    return int(fields[1]), fields[0]
+
+
+def tree(root: int) -> list[int]:
+    """All live descendants of a process, itself first."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (found := stat(int(entry))) and found[1] != "Z":
+            children.setdefault(found[0], []).append(int(entry))
+    out = [root]
+    for pid in out:
+        out += children.get(pid, [])
+    return out
+
+
+def ends(pids: list[int], limit: float) -> dict[int, int]:
+    """When each process ended, by pidfd; those that did not are left out."""
+    out, fds, poll = {}, {}, select.poll()
+    for pid in pids:
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            out[pid] = time.time_ns()
+            continue
+        fds[fd] = pid
+        poll.register(fd, select.POLLIN)
+    until, waiting = time.monotonic() + limit, set(fds)
+    while waiting and (left := until - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left * 1000):
+            out[fds[fd]] = time.time_ns()
+            poll.unregister(fd)
+            waiting.discard(fd)
+    for fd in fds:
+        os.close(fd)
+    return out
+
+
+class Run:
+    """One start of one launcher in a fresh folder; whatever is left of it is ended by pid."""
+
+    def __init__(self, words: list[str], mark: Path, workers: int, mode: str, restarts: int = 0,
+                 life: int = 500, output: str = "log", tee: str = "") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bench."))
+        self.file = self.folder / "events"
+        command = [str(mark), str(self.file), *mode.split()]
+        argv = []
+        for word in words:
+            if word in ("{cmd}", "{tee}"):
+                argv += command if word == "{cmd}" else tee.format(d=self.folder).split()
+            else:
+                argv.append(word.format(n=workers, r=restarts))
+        env = dict(os.environ, MARK_LIFE_MS=str(life), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+        self.output = self.folder / output
+        opened = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                  (os.POSIX_SPAWN_OPEN, 1, str(self.output), os.O_WRONLY | os.O_CREAT, 0o644),
+                  (os.POSIX_SPAWN_OPEN, 2, str(self.folder / "err"), os.O_WRONLY | os.O_CREAT, 0o644)]
+        program = shutil.which(argv[0]) or argv[0]
+        self.began = time.time_ns()
+        self.pid = os.posix_spawn(program, argv, env, file_actions=opened, setsid=True)
+        self.code: int | None = None
+        self.ended = 0
+
+    def events(self, what: str | None = None) -> list[tuple[str, int, int]]:
+        """Name, pid and time of what the workers wrote."""
+        try:
+            lines = self.file.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        found = [line.split() for line in lines if line.count(" ") == 3]
+        return [(f[0], int(f[2]), int(f[3])) for f in found if what in (None, f[0])]
+
+    def wait(self, limit: float) -> bool:
+        """Whether the launcher ended in time. Its pidfd tells to the microsecond when."""
+        if self.code is None and self.pid in (at := ends([self.pid], limit)):
+            self.ended = at[self.pid]
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code is not None
+
+    def until(self, what: str, count: int, limit: float = 40) -> bool:
+        until = time.monotonic() + limit
+        while len(self.events(what)) < count:
+            if time.monotonic() > until or self.wait(0):
+                return len(self.events(what)) >= count
+            time.sleep(0.005)
+        return True
+
+    def close(self) -> None:
+        for pid in tree(self.pid) if self.code is None else []:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for _, pid, _ in self.events():
+            try:  # only what still runs our own program
+                if os.readlink(f"/proc/{pid}/exe").endswith("mark"):
+                    os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        self.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def trouble(self) -> Row:
+        return {"error": (self.folder / "err").read_text(errors="replace")[-400:]}
+
+
+class Bench:
+    def __init__(self, mark: Path, words: list[str], tee: str) -> None:
+        self.mark, self.words, self.tee = mark, words, tee
+
+    def start(self, workers: int, mode: str, **more: Any) -> Run:
+        return Run(self.words, self.mark, workers, mode, **more)
+
+    def launch(self, run: Run) -> Row:
+        if not run.wait(60) or run.code != 0:
+            return run.trouble()
+        return {"ms": milliseconds(run.ended - run.began),
+                "all_started_ms": milliseconds(max(e[2] for e in run.events("start")) - run.began)}
+
+    def two(self, run: Run) -> Row:
+        return self.launch(run)
+
+    def many(self, run: Run) -> Row:
+        return self.launch(run)
+
+    def fail(self, run: Run) -> Row:
+        if not run.until("die", 1) or not run.wait(20):
+            return run.trouble()
+        died = run.events("die")[0][2]
+        left = len(run.events()) - 1 - len(ends([e[1] for e in run.events("start")], 0.2))
+        return {"ms": milliseconds(run.ended - died), "code": run.code, "left": left}
+
+    def restart(self, run: Run) -> Row:
+        if not run.until("die", 1) or not run.until("again", 2, 20):
+            return run.trouble()
+        died = run.events("die")[0][2]
+        run.wait(20)
+        return {"ms": milliseconds(max(e[2] for e in run.events("again")) - died)}
+
+    def term(self, run: Run) -> Row:
+        if not run.until("start", 2):
+            return run.trouble()
+        time.sleep(0.3)
+        workers, ours = {e[1] for e in run.events("start")}, tree(run.pid)
+        sent = time.time_ns()
+        os.kill(run.pid, signal.SIGTERM)
+        at = ends(ours, 20)
+        if len(at) < len(ours):
+            return run.trouble()
+        run.wait(5)
+        return {"ms": milliseconds(max(at.values()) - sent), "code": run.code,
+                "workers_ms": milliseconds(max(at[p] for p in workers) - sent)}
+
+    def memory(self, run: Run) -> Row:
+        """Peak resident memory of the launcher and its helpers together, workers excluded."""
+        if not run.until("start", 8):
+            return run.trouble()
+        time.sleep(0.5)
+        workers, peaks = {e[1] for e in run.events("start")}, []
+        for pid in set(tree(run.pid)) - workers:
+            said = Path(f"/proc/{pid}/status").read_text()
+            peaks.append(int(re.search(r"VmHWM:\s*(\d+)", said)[1]) / 1024)
+        return {"mb": round(sum(peaks), 2), "largest_mb": round(max(peaks), 2)}
+
+    def idle(self, run: Run) -> Row:
+        if not run.until("start", 2):
+            return run.trouble()
+        time.sleep(2)
+        workers = {e[1] for e in run.events("start")}
+        ours = [p for p in tree(run.pid) if p not in workers]
+
+        def used() -> tuple[int, int, int]:
+            ns = threads = switches = 0
+            for pid in ours:
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    base = Path(f"/proc/{pid}/task/{task}")
+                    ns += int((base / "schedstat").read_text().split()[0])
+                    said = (base / "status").read_text()
+                    switches += sum(int(n) for n in re.findall(r"ctxt_switches:\s*(\d+)", said))
+                    threads += 1
+            return ns, switches, threads
+        first = used()
+        time.sleep(10)
+        last = used()
+        return {"cpu_ms": milliseconds(last[0] - first[0]), "threads": last[2],
+                "wakeups_per_s": round((last[1] - first[1]) / 10, 1), "processes": len(ours)}
+
+    def tee_rate(self, run: Run) -> Row:
+        """Two workers write 100 MB each through the launcher; no line may be torn or lost."""
+        if not run.wait(60) or run.code != 0:
+            return run.trouble()
+        took = (run.ended - run.began) / 1e9
+        line = re.compile(rb"(?:\[default\d\]:)?[01] \d{12} x{84,85}")
+        torn = lines = 0
+        with open(run.output, "rb") as file:
+            for text in file:
+                lines += 1
+                torn += not line.fullmatch(text.rstrip(b"\n"))
+        return {"s": round(took, 3), "lines": lines, "torn": torn}
+
+
+def modes(bench: Bench) -> dict[str, tuple[Callable[[], Run], Callable[[Run], Row]]]:
+    life = 500 + random.randrange(200)
+    half = f"blast {TEE_BYTES // 2}"
+    return {
+        "two": (lambda: bench.start(2, "exit"), bench.two),
+        "many": (lambda: bench.start(64, "exit"), bench.many),
+        "fail": (lambda: bench.start(2, "fail", life=life), bench.fail),
+        "restart": (lambda: bench.start(2, "once", restarts=3, life=life + 700), bench.restart),
+        "term": (lambda: bench.start(2, "sleep"), bench.term),
+        "memory": (lambda: bench.start(8, "sleep"), bench.memory),
+        "idle": (lambda: bench.start(2, "sleep"), bench.idle),
+        "plain": (lambda: bench.start(2, half), bench.tee_rate),
+        "tee": (lambda: bench.start(2, half, tee=bench.tee), bench.tee_rate),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--bin", type=Path, required=True, help="folder of bench_mark")
+    parser.add_argument("--launcher", action="append", required=True, help="NAME=COMMAND")
+    parser.add_argument("--tee-option", default="--tee 3 --log-dir {d}/logs")
+    parser.add_argument("--rows", default="two,many,fail,restart,term,memory,idle,plain,tee")
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    launchers = {}
+    for text in args.launcher:
+        name, command = text.split("=", 1)
+        launchers[name] = command.split()
+    with open(args.out, "a") as out:
+        for row in args.rows.split(","):
+            for repetition in range(1 if row == "idle" else args.reps):
+                for name, words in launchers.items():
+                    if row == "tee" and "{tee}" not in words:
+                        continue
+                    start, measure = modes(Bench(args.bin / "bench_mark", words, args.tee_option))[row]
+                    run = start()
+                    try:
+                        found = measure(run)
+                    finally:
+                        run.close()
+                    found = {"row": row, "launcher": name, "repetition": repetition, **found}
+                    out.write(json.dumps(found) + "\n")
+                    out.flush()
+            print(f"  {row}: " + ", ".join(shown(args.out, row, name) for name in launchers))
+    return 0
+
+
+def shown(path: Path, row: str, name: str) -> str:
+    """The median so far, for the person who waits."""
+    rows = [r for r in map(json.loads, open(path)) if (r["row"], r["launcher"]) == (row, name)]
+    for key in ("ms", "mb", "cpu_ms", "s"):
+        if values := [r[key] for r in rows if key in r]:
+            return f"{name} {statistics.median(values):g} {key}"
+    return f"{name} -"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
