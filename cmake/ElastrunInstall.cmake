@@ -36,7 +36,8 @@ if(TARGET elastrun)
 endif()
 
 # Workers: PYTHONPATH=PREFIX/share/elastrun/python, or one C++ header.
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/python/ DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/python
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/python/
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/python
         FILES_MATCHING PATTERN "*.py" PATTERN "py.typed")
 add_library(elastrun_worker INTERFACE)
 set_target_properties(elastrun_worker PROPERTIES EXPORT_NAME worker)

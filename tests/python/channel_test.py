@@ -86,7 +86,8 @@ class ChannelTest(unittest.TestCase):
             with self.subTest(channel=channel):
                 done = worker("for i in range(1000): elastrun.step(i)\n"
                               "elastrun.metric('a', 1)\nelastrun.event('b')\n"
-                              "elastrun.checkpoint_done(1)\nprint(elastrun.is_connected())", channel)
+                              "elastrun.checkpoint_done(1)\n"
+                              "print(elastrun.is_connected())", channel)
                 self.assertEqual((done.stdout, done.stderr, done.returncode), ("False\n", "", 0))
 
     def test_an_agent_that_does_not_read_is_not_waited_for(self) -> None:

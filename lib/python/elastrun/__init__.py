@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker may tell its elastrun agent. Optional: a script that never imports it loses nothing.
+"""What a worker may tell its elastrun agent. Optional: without it nothing is lost.
 
     import elastrun
 
@@ -13,9 +13,9 @@
     @elastrun.record                             # writes the error file the verdict is made from
     def main(): ...
 
-Nothing here blocks, and nothing raises because of the channel: under another launcher, with an agent
-that has gone or cannot keep up, messages are dropped and counted (`elastrun.dropped()`). Standard
-library only. The bytes are described in elastrun-protocol(7).
+Nothing here blocks, and nothing raises because of the channel: under another launcher, with an
+agent that has gone or cannot keep up, messages are dropped and counted (`elastrun.dropped()`).
+Standard library only. The bytes are described in elastrun-protocol(7).
 """
 from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, step
 from elastrun.errors import record

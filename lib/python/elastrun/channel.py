@@ -71,7 +71,7 @@ class Channel:
 
     def send_object(self, fields: dict[str, Any]) -> None:
         try:
-            packet = json.dumps(fields, separators=(",", ":"), default=str, allow_nan=False).encode()
+            packet = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError):
             self.dropped += 1
             return

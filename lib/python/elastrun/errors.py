@@ -38,8 +38,8 @@ def _write(error: BaseException) -> None:
 def record(function: _Function) -> _Function:
     """Writes the exception that leaves `function` to TORCHELASTIC_ERROR_FILE, and lets it pass on.
 
-    `sys.exit()` and Ctrl+C write nothing; `sys.exit(0)` becomes a normal return, as with torch. Also
-    switches the faulthandler on, so that a crash in C leaves the Python stacks in stderr.
+    `sys.exit()` and Ctrl+C write nothing; `sys.exit(0)` becomes a normal return, as with torch.
+    Also switches the faulthandler on, so that a crash in C leaves the Python stacks in stderr.
     """
 
     @functools.wraps(function)
