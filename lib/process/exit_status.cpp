@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/exit_status.hpp"
 
-#include <fmt/format.h>
-#include <signal.h>
-#include <sys/wait.h>
-
 #include <array>
 #include <charconv>
+#include <fmt/format.h>
+#include <signal.h>
 #include <string_view>
+#include <sys/wait.h>
 
 namespace elastrun::process {
 namespace {
@@ -17,7 +16,8 @@ struct Name {
   std::string_view text;
 };
 
-// Of several names of one number the first is the one that is printed, as in Python's signal.Signals.
+// Of several names of one number the first is the one that is printed, as in Python's
+// signal.Signals.
 constexpr std::array kNames{
     Name{SIGHUP, "SIGHUP"},       Name{SIGINT, "SIGINT"},       Name{SIGQUIT, "SIGQUIT"},
     Name{SIGILL, "SIGILL"},       Name{SIGTRAP, "SIGTRAP"},     Name{SIGABRT, "SIGABRT"},

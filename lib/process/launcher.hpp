@@ -5,11 +5,10 @@
 #include "core/error.hpp"
 #include "process/exit_status.hpp"
 
-#include <sys/types.h>
-
 #include <functional>
 #include <memory>
 #include <string>
+#include <sys/types.h>
 #include <vector>
 
 namespace elastrun::process {

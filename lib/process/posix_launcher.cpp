@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/posix_launcher.hpp"
+
+#include "core/log.hpp"
+#include "process/process_table.hpp"
+#include "process/spawn.hpp"
+
+#include <algorithm>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <fmt/format.h>
+#include <poll.h>
+#include <set>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace elastrun::process {
+namespace {
+
+constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
+// How long a destructor waits for a leader that it has killed. Only a process that the kernel holds
+// in an uninterruptible state takes this long, and the agent should not stand still for it.
+constexpr int kPatienceMilliseconds = 2000;
+
+using Pids = std::shared_ptr<std::set<pid_t>>;
+
+int wait_for(int pidfd, int options, siginfo_t& info, rusage* usage) {
+  long result = 0;
+  do {  // the system call has a fifth argument that the C library's function leaves out
+    result = ::syscall(SYS_waitid, kByPidfd, pidfd, &info, options, usage);
+  } while (result < 0 && errno == EINTR);
+  return static_cast<int>(result);
+}
+
+ExitStatus status_of(const siginfo_t& info) {
+  if (info.si_code == CLD_EXITED) return ExitStatus::exited(info.si_status);
+  ExitStatus status = ExitStatus::signaled(info.si_status);
+  status.core_dumped = info.si_code == CLD_DUMPED;
+  return status;
+}
+
+class PosixChild final : public Child {
+ public:
+  PosixChild(boost::asio::io_context& io, const Clock& clock, Spawned spawned, Pids pids)
+      : clock_(clock),
+        pid_(spawned.pid),
+        pidfd_(std::move(spawned.pidfd)),
+        pids_(std::move(pids)),
+        watch_(io) {
+    pids_->insert(pid_);
+  }
+
+  ~PosixChild() override {
+    *alive_ = false;
+    signal_group(SIGKILL);
+    stop_watching();
+    reap();
+    pids_->erase(pid_);
+  }
+
+  Status watch(std::function<void(const Exit&)> on_exit) {
+    boost::system::error_code error;
+    watch_.assign(pidfd_.get(), error);
+    if (error) return fail(Code::Spawn, "cannot watch the child: " + error.message());
+    on_exit_ = std::move(on_exit);
+    watch_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                      [this, alive = alive_](boost::system::error_code failure) {
+                        if (!failure && *alive) see_exit();
+                      });
+    return {};
+  }
+
+  pid_t pid() const override { return pid_; }
+  bool ended() const override { return ended_; }
+
+  void signal_leader(int signal) noexcept override {
+    if (!ended_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0);
+  }
+
+  void signal_group(int signal) noexcept override {
+    ::kill(-pid_, signal);  // ours for sure: the leader lives, or is a zombie that only we reap
+  }
+
+  bool group_alive() const override {
+    siginfo_t info{};
+    if (wait_for(pidfd_.get(), WEXITED | WNOHANG | WNOWAIT, info, nullptr) == 0 &&
+        info.si_pid == 0) {
+      return true;
+    }
+    if (any_live_child_in_group(pid_)) return true;
+    if (!any_live_child() && is_subreaper()) return false;
+    // A member whose parent has left the group but lives, or whose parent we did not inherit from.
+    const ProcessTable table = read_all_processes();
+    return std::any_of(table.begin(), table.end(), [this](const ProcessEntry& entry) {
+      return entry.group == pid_ && !entry.zombie();
+    });
+  }
+
+ private:
+  void see_exit() {
+    siginfo_t info{};
+    rusage usage{};
+    // WNOWAIT: the zombie stays, and with it the number of the group.
+    if (wait_for(pidfd_.get(), WEXITED | WNOHANG | WNOWAIT, info, &usage) < 0) {
+      log::error("process", "cannot ask how process {} ended; taking it for killed", pid_);
+      info.si_code = CLD_KILLED;
+      info.si_status = SIGKILL;
+    }
+    ended_ = true;
+    stop_watching();
+    const Exit exit{status_of(info), clock_.now(), clock_.wall(), usage.ru_maxrss * 1024};
+    const auto on_exit = std::move(on_exit_);
+    on_exit(exit);  // may destroy this object
+  }
+
+  void stop_watching() {
+    // Out of epoll first, which release() does and close() does not: as long as a sibling between
+    // clone and execve holds a copy, a closed pidfd would go on reporting.
+    if (watch_.is_open()) watch_.release();
+  }
+
+  void reap() {
+    pollfd waiting{pidfd_.get(), POLLIN, 0};
+    int ready = 0;
+    do {
+      ready = ::poll(&waiting, 1, kPatienceMilliseconds);
+    } while (ready < 0 && errno == EINTR);
+    if (ready == 0) {
+      log::warning("process", "process {} has not ended after SIGKILL; leaving it behind", pid_);
+      return;
+    }
+    siginfo_t info{};
+    wait_for(pidfd_.get(), WEXITED, info, nullptr);
+  }
+
+  // Set at construction.
+  const Clock& clock_;
+  const pid_t pid_;
+  UniqueFd pidfd_;
+  Pids pids_;
+  // Changes while running. The flag is shared with a completion that may already be queued.
+  boost::asio::posix::stream_descriptor watch_;
+  std::function<void(const Exit&)> on_exit_;
+  bool ended_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+class RealLauncher final : public PosixLauncher {
+ public:
+  RealLauncher(boost::asio::io_context& io, const Clock& clock) : io_(io), clock_(clock) {
+    ::signal(SIGCHLD, SIG_DFL);
+  }
+
+  Result<std::unique_ptr<Child>> start(const LaunchRequest& request,
+                                       std::function<void(const Exit&)> on_exit) override {
+    auto spawned = spawner_.spawn(request);
+    if (!spawned) return std::unexpected(spawned.error());
+    auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), pids_);
+    if (const auto watched = child->watch(std::move(on_exit)); !watched) {
+      return std::unexpected(watched.error().context("cannot start " + request.argv.front()));
+    }
+    return child;
+  }
+
+  std::vector<pid_t> children() const override { return {pids_->begin(), pids_->end()}; }
+  bool owns(pid_t pid) const override { return pids_->contains(pid); }
+
+ private:
+  boost::asio::io_context& io_;
+  const Clock& clock_;
+  Spawner spawner_;
+  Pids pids_ = std::make_shared<std::set<pid_t>>();  // shared: a child may outlive us
+};
+
+}  // namespace
+
+std::unique_ptr<PosixLauncher> make_posix_launcher(boost::asio::io_context& io,
+                                                   const Clock& clock) {
+  return std::make_unique<RealLauncher>(io, clock);
+}
+
+}  // namespace elastrun::process

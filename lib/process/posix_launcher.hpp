@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "process/launcher.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <vector>
+
+namespace elastrun::process {
+
+/// The launcher that starts real processes. It sets SIGCHLD to its default action, because an
+/// inherited "ignore" would make the kernel reap the children before we have seen how they ended.
+class PosixLauncher : public Launcher {
+ public:
+  /// The children whose Child still exists, also those that have ended: what a sweep must leave.
+  virtual std::vector<pid_t> children() const = 0;
+  virtual bool owns(pid_t pid) const = 0;
+};
+
+/// `io` and `clock` must outlive the launcher and its children; the children may outlive it.
+std::unique_ptr<PosixLauncher> make_posix_launcher(boost::asio::io_context& io, const Clock& clock);
+
+}  // namespace elastrun::process

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/process_table.hpp"
+
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <dirent.h>
+#include <fcntl.h>
+#include <memory>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace elastrun::process {
+namespace {
+
+// Takes the next word of `text`, and what is before it, away.
+std::string_view next_word(std::string_view& text) {
+  const auto start = text.find_first_not_of(" \n");
+  if (start == std::string_view::npos) return text = {};
+  text.remove_prefix(start);
+  const auto word = text.substr(0, text.find_first_of(" \n"));
+  text.remove_prefix(word.size());
+  return word;
+}
+
+template <class T>
+bool read_number(std::string_view word, T& number) {
+  const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  return error == std::errc{} && stop == word.data() + word.size() && !word.empty();
+}
+
+std::string read_small_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (file) {
+    const auto size = ::read(file.get(), piece.data(), piece.size());
+    if (size <= 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(size));
+  }
+  return text;
+}
+
+// The numbers among the names in a directory, which are pids or thread ids.
+std::vector<pid_t> numbered_entries(const std::string& directory) {
+  std::vector<pid_t> numbers;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
+  while (listing) {
+    const dirent* const entry = ::readdir(listing.get());
+    if (entry == nullptr) break;
+    pid_t number = 0;
+    if (read_number(entry->d_name, number)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+bool lists_children(pid_t pid, const std::string& proc) {
+  const std::string task = proc + "/" + std::to_string(pid) + "/task/" + std::to_string(pid);
+  return ::access((task + "/children").c_str(), R_OK) == 0;
+}
+
+std::vector<pid_t> children_of(pid_t pid, const std::string& proc) {
+  std::vector<pid_t> children;
+  const std::string tasks = proc + "/" + std::to_string(pid) + "/task";
+  for (const pid_t thread : numbered_entries(tasks)) {
+    const std::string text = read_small_file(tasks + "/" + std::to_string(thread) + "/children");
+    std::string_view rest = text;
+    pid_t child = 0;
+    while (read_number(next_word(rest), child)) children.push_back(child);
+  }
+  return children;
+}
+
+bool live_child(idtype_t kind, id_t which) {
+  siginfo_t info{};
+  // Without WEXITED a zombie is nothing to wait for, and when nothing else is there the answer is
+  // ECHILD: do_wait() in the kernel, also described under "ERRORS" of waitid(2).
+  return ::waitid(kind, which, &info, WSTOPPED | WNOHANG | WNOWAIT | __WALL) == 0;
+}
+
+}  // namespace
+
+std::optional<ProcessEntry> parse_process(std::string_view stat) {
+  ProcessEntry entry;
+  const auto open = stat.find('('), close = stat.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) return {};
+  if (!read_number(trim(stat.substr(0, open)), entry.pid)) return {};
+  entry.name = stat.substr(open + 1, close - open - 1);
+  stat.remove_prefix(close + 1);
+  const auto state = next_word(stat);
+  if (state.size() != 1) return {};
+  entry.state = state.front();
+  for (pid_t* const number : {&entry.parent, &entry.group, &entry.session}) {
+    if (!read_number(next_word(stat), *number)) return {};
+  }
+  constexpr int kFieldsBefore = 15;  // session is field 6, the start time is field 22: proc(5)
+  for (int skipped = 0; skipped < kFieldsBefore; ++skipped) next_word(stat);
+  if (!read_number(next_word(stat), entry.start_time)) return {};
+  return entry;
+}
+
+std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc) {
+  return parse_process(read_small_file(proc + "/" + std::to_string(pid) + "/stat"));
+}
+
+ProcessTable read_all_processes(const std::string& proc) {
+  ProcessTable table;
+  for (const pid_t pid : numbered_entries(proc)) {
+    if (auto entry = read_process(pid, proc)) table.push_back(std::move(*entry));
+  }
+  return table;
+}
+
+ProcessTable read_descendants(pid_t ancestor, const std::string& proc) {
+  if (!lists_children(ancestor, proc)) return descendants(read_all_processes(proc), ancestor);
+  ProcessTable found;
+  std::unordered_set<pid_t> seen{ancestor};
+  std::vector<pid_t> open{ancestor};
+  while (!open.empty()) {
+    const pid_t parent = open.back();
+    open.pop_back();
+    for (const pid_t child : children_of(parent, proc)) {
+      if (!seen.insert(child).second) continue;
+      open.push_back(child);
+      if (auto entry = read_process(child, proc)) found.push_back(std::move(*entry));
+    }
+  }
+  return found;
+}
+
+ProcessTable descendants(const ProcessTable& table, pid_t ancestor,
+                         const std::vector<pid_t>& spared) {
+  std::unordered_multimap<pid_t, const ProcessEntry*> by_parent;
+  by_parent.reserve(table.size());
+  for (const ProcessEntry& entry : table) by_parent.emplace(entry.parent, &entry);
+  ProcessTable found;
+  // A table is no snapshot: pids can be reused while it is read, so a loop in it is possible.
+  std::unordered_set<pid_t> seen{ancestor};
+  seen.insert(spared.begin(), spared.end());
+  std::vector<pid_t> open{ancestor};
+  while (!open.empty()) {
+    const auto [first, last] = by_parent.equal_range(open.back());
+    open.pop_back();
+    for (auto child = first; child != last; ++child) {
+      if (!seen.insert(child->second->pid).second) continue;
+      open.push_back(child->second->pid);
+      found.push_back(*child->second);
+    }
+  }
+  return found;
+}
+
+bool any_live_child() {
+  return live_child(P_ALL, 0);
+}
+
+bool any_live_child_in_group(pid_t group) {
+  return live_child(P_PGID, static_cast<id_t>(group));
+}
+
+bool is_subreaper() {
+  int yes = 0;
+  return ::prctl(PR_GET_CHILD_SUBREAPER, &yes, 0, 0, 0) == 0 && yes != 0;
+}
+
+}  // namespace elastrun::process

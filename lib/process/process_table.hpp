@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+#include <vector>
+
+namespace elastrun::process {
+
+/// One process as /proc/PID/stat tells it.
+struct ProcessEntry {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  pid_t group = 0;
+  pid_t session = 0;
+  char state = '?';              // R, S, D, T, Z, ...
+  std::uint64_t start_time = 0;  // in clock ticks since boot: with the pid, unique until reboot
+  std::string name;
+
+  bool zombie() const { return state == 'Z' || state == 'X'; }
+  bool operator==(const ProcessEntry&) const = default;
+};
+
+/// What to read and whom to spare when looking for descendants. Pure: no process is touched.
+using ProcessTable = std::vector<ProcessEntry>;
+
+/// From the text of a stat file. A name may hold blanks and parentheses.
+std::optional<ProcessEntry> parse_process(std::string_view stat);
+std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc = "/proc");
+/// Every process that we may see: one file each, some microseconds.
+ProcessTable read_all_processes(const std::string& proc = "/proc");
+/// The descendants of `ancestor`, without it, in no order. Where the kernel keeps lists of children
+/// (CONFIG_PROC_CHILDREN) only those are read, otherwise the whole table.
+ProcessTable read_descendants(pid_t ancestor, const std::string& proc = "/proc");
+
+/// Of `table` the descendants of `ancestor`, but those in `spared` and everything below them.
+ProcessTable descendants(const ProcessTable& table, pid_t ancestor,
+                         const std::vector<pid_t>& spared = {});
+
+/// Whether this process has a child that lives, known or adopted: one system call. Since orphans
+/// of a subreaper are adopted by it, no for an answer also means: not one live descendant.
+bool any_live_child();
+/// The same among the children in one process group.
+bool any_live_child_in_group(pid_t group);
+/// Whether orphaned descendants of this process become its children.
+bool is_subreaper();
+
+}  // namespace elastrun::process

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/program_path.hpp"
+
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace elastrun::process {
+namespace {
+
+std::string search_path(const std::vector<std::string>& environment) {
+  constexpr std::string_view kName = "PATH=";
+  for (const std::string& variable : environment) {
+    if (variable.starts_with(kName)) return variable.substr(kName.size());
+  }
+  return "/bin:/usr/bin";  // as confstr(_CS_PATH) says
+}
+
+std::string in_directory(const std::string& directory, const std::string& path) {
+  return directory.empty() || path.starts_with('/') ? path : directory + "/" + path;
+}
+
+// 0, or the errno that execve(2) would give for a file that is missing or may not be executed.
+int refusal(const std::string& path) {
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0) return errno;
+  if (!S_ISREG(facts.st_mode)) return EACCES;
+  return ::faccessat(AT_FDCWD, path.c_str(), X_OK, AT_EACCESS) == 0 ? 0 : errno;
+}
+
+// The interpreter of a script's first line, or nothing.
+std::string interpreter_of(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 256> start{};
+  const auto size = file ? ::read(file.get(), start.data(), start.size()) : 0;
+  std::string_view line(start.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  if (!line.starts_with("#!")) return {};
+  line = trim(line.substr(2, line.find('\n') - 2));
+  return std::string(line.substr(0, line.find_first_of(" \t")));
+}
+
+std::string explain_size(const std::vector<std::string>& argv,
+                         const std::vector<std::string>& environment) {
+  const auto total = [](const std::vector<std::string>& texts) {
+    std::size_t bytes = 0;
+    for (const std::string& text : texts) bytes += text.size() + 1 + sizeof(char*);
+    return bytes;
+  };
+  const auto longest = std::max_element(
+      environment.begin(), environment.end(),
+      [](const std::string& a, const std::string& b) { return a.size() < b.size(); });
+  std::string advice = fmt::format(
+      "Argument list too long (the arguments take {}, the environment {}; the limit is about {} "
+      "in all and 128 KiB for one text",
+      format_bytes(total(argv)), format_bytes(total(environment)),
+      format_bytes(static_cast<std::uint64_t>(::sysconf(_SC_ARG_MAX))));
+  if (longest != environment.end()) {
+    advice += fmt::format("; the largest variable is {} with {}; unset or shorten it",
+                          longest->substr(0, longest->find('=')), format_bytes(longest->size()));
+  }
+  return advice + ")";
+}
+
+}  // namespace
+
+Result<std::string> find_program(const std::string& name,
+                                 const std::vector<std::string>& environment,
+                                 const std::string& directory) {
+  if (name.empty()) return fail(Code::Spawn, "cannot start an empty program name");
+  if (name.find('/') != std::string::npos) return name;  // execve itself gives the best errors
+  bool forbidden = false;
+  for (const std::string& folder : split(search_path(environment), ':')) {
+    const std::string path = folder.empty() ? "./" + name : folder + "/" + name;
+    const int number = refusal(in_directory(directory, path));
+    if (number == 0) return path;
+    forbidden = forbidden || number == EACCES;
+  }
+  if (forbidden) {
+    return fail(Code::Spawn, fmt::format("cannot start {}: Permission denied (a file of this name "
+                                         "in PATH is not executable; try chmod +x)",
+                                         name));
+  }
+  return fail(Code::Spawn, fmt::format("cannot start {}: No such file or directory (it is in no "
+                                       "directory of PATH)",
+                                       name));
+}
+
+std::string explain_exec_failure(int number, const std::string& path,
+                                 const std::vector<std::string>& argv,
+                                 const std::vector<std::string>& environment,
+                                 const std::string& directory) {
+  const std::string file = in_directory(directory, path);
+  if (number == E2BIG) return explain_size(argv, environment);
+  if (number == ENOENT && refusal(file) == 0) {
+    const std::string interpreter = interpreter_of(file);
+    if (!interpreter.empty()) {
+      return fmt::format("No such file or directory (its first line asks for {}, which is missing)",
+                         interpreter);
+    }
+    return "No such file or directory (the loader that the program was linked for is missing)";
+  }
+  if (number == EACCES && refusal(file) == EACCES) {
+    return "Permission denied (not an executable file; try chmod +x)";
+  }
+  if (number == ENOEXEC) {
+    return "Exec format error (neither a program for this machine nor a script that starts "
+           "with #!)";
+  }
+  return std::strerror(number);
+}
+
+}  // namespace elastrun::process

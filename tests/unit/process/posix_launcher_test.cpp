@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/posix_launcher.hpp"
+
+#include "process/process_table.hpp"
+#include "support/children.hpp"
+
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+using namespace elastrun;
+using namespace elastrun::process;
+using namespace elastrun::test;
+
+namespace {
+
+bool no_child_at_all() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
+}
+
+std::string text_of_failure(Nursery& nursery, const LaunchRequest& request) {
+  const auto started = nursery.start(request);
+  REQUIRE_FALSE(started);
+  CHECK(started.error().code == Code::Spawn);
+  return started.error().text;
+}
+
+struct Folder {
+  std::filesystem::path path;
+  Folder() {
+    std::string name = std::filesystem::temp_directory_path() / "elastrun-test-XXXXXX";
+    path = ::mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string file(const std::string& name, const std::string& text, mode_t mode) const {
+    const std::string full = path / name;
+    std::ofstream(full) << text;
+    ::chmod(full.c_str(), mode);
+    return full;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("launcher: a child's exit code and signal arrive on the loop") {
+  Nursery nursery;
+  const auto exits = nursery.start(nursery.stub({"exit=7"}));
+  const auto dies = nursery.start(nursery.stub({"die=USR1"}));
+  REQUIRE(exits);
+  REQUIRE(dies);
+  CHECK_FALSE((*exits)->child->ended());
+  CHECK(nursery.wait(**exits).status == ExitStatus::exited(7));
+  CHECK(nursery.wait(**dies).status == ExitStatus::signaled(SIGUSR1));
+  CHECK((*exits)->child->ended());
+}
+
+TEST_CASE("launcher: a child leads its own session and dies with its parent") {
+  Nursery nursery;
+  Ear ear;
+  const auto worker = nursery.start(nursery.stub({"group"}, ear.mouth()));
+  REQUIRE(worker);
+  const auto pid = std::to_string((*worker)->child->pid());
+  CHECK(ear.rest() == "pid " + pid + " parent " + std::to_string(::getpid()) + " group " + pid +
+                          " session " + pid + "\n");
+
+  Ear orphan;
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    Nursery inner;
+    const auto child = inner.start(inner.stub({"say=up", "stay"}, orphan.mouth()));
+    orphan.close_mouth();
+    ::pause();
+  }
+  CHECK(orphan.line() == "up");
+  ::kill(parent, SIGKILL);
+  CHECK(orphan.rest().empty());  // comes back only when the child has gone too
+  ::waitpid(parent, nullptr, 0);
+}
+
+TEST_CASE("launcher: a child has three descriptors and no signal ignored or blocked") {
+  Nursery nursery;
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);
+  sigset_t some, before;
+  sigemptyset(&some);
+  sigaddset(&some, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &some, &before);
+  const UniqueFd leaky(::open("/dev/null", O_RDONLY));  // on purpose not close-on-exec
+  Ear ear;
+  const auto worker = nursery.start(nursery.stub({"fds", "signals"}, ear.mouth()));
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGHUP, SIG_DFL);
+  REQUIRE(worker);
+  CHECK(ear.line() == "fds 0 1 2");
+  CHECK(ear.line() == "ignored blocked");
+}
+
+TEST_CASE("launcher: a child sees the environment, directory and CPUs of the request only") {
+  Nursery nursery;
+  Ear ear;
+  auto request = nursery.stub({"env", "cwd", "cpus"}, ear.mouth());
+  request.environment = {"A=1", "B=two words"};
+  request.directory = "/proc";
+  request.cpus = {0};
+  const auto worker = nursery.start(request);
+  REQUIRE(worker);
+  CHECK(ear.rest() == "A=1\nB=two words\n/proc\ncpus 0\n");
+}
+
+TEST_CASE("launcher: streams may be given on descriptors that are targets themselves") {
+  Ear first, second;
+  const pid_t pid = ::fork();
+  if (pid == 0) {  // with stdout and stderr of the child on our 2 and 1: they have to be swapped
+    ::dup2(first.mouth(), 1);
+    ::dup2(second.mouth(), 2);
+    Nursery nursery;
+    auto request = nursery.stub({"say=out", "complain=err"});
+    request.stdout_fd = 2;
+    request.stderr_fd = 1;
+    const auto worker = nursery.start(request);
+    nursery.wait(**worker);
+    ::_exit(0);
+  }
+  CHECK(second.rest() == "out\n");
+  CHECK(first.rest() == "err\n");
+  ::waitpid(pid, nullptr, 0);
+}
+
+TEST_CASE("launcher: programs are looked up in the PATH of the child, not in ours") {
+  Nursery nursery;
+  Folder folder;
+  folder.file("greet", "#!/bin/sh\necho hello $1\n", 0755);
+  Ear ear;
+  LaunchRequest request;
+  request.argv = {"greet", "you"};
+  request.environment = {"PATH=/nowhere:" + folder.path.string()};
+  request.stdout_fd = ear.mouth();
+  const auto worker = nursery.start(request);
+  REQUIRE(worker);
+  CHECK(ear.rest() == "hello you\n");
+  request.stdout_fd = -1;
+  request.environment = {"PATH=/nowhere"};
+  CHECK(text_of_failure(nursery, request).starts_with("cannot start greet: No such file or dir"));
+  request.environment = {"PATH=:/nowhere"};  // an empty element is the child's directory
+  request.directory = folder.path;
+  request.argv = {"greet", "again"};
+  Ear second;
+  request.stdout_fd = second.mouth();
+  const auto here = nursery.start(request);
+  REQUIRE(here);
+  CHECK(second.rest() == "hello again\n");
+}
+
+TEST_CASE("launcher: what cannot be started is explained, and nothing is left") {
+  Nursery nursery;
+  Folder folder;
+  const auto failure = [&](const std::string& program) {
+    LaunchRequest request;
+    request.argv = {program};
+    return text_of_failure(nursery, request);
+  };
+  CHECK(failure("./x") == "cannot start ./x: No such file or directory");
+  CHECK(failure(folder.file("plain", "x", 0644)).find("Permission denied") != std::string::npos);
+  CHECK(failure(folder.path).find("Permission denied") != std::string::npos);
+  CHECK(failure(folder.file("odd", "garbage\n", 0755)).find("Exec format error") !=
+        std::string::npos);
+  CHECK(failure(folder.file("bad", "#!/no/such -x\n", 0755)).find("asks for /no/such, which is") !=
+        std::string::npos);
+  CHECK(failure("") == "cannot start an empty program name");
+  CHECK(no_child_at_all());
+}
+
+TEST_CASE("launcher: an environment too large for exec names its largest variable") {
+  Nursery nursery;
+  auto request = nursery.stub({"exit=0"});
+  request.environment = {"SMALL=1", "HUGE=" + std::string(200'000, 'x')};
+  const auto text = text_of_failure(nursery, request);
+  CHECK(text.find("Argument list too long") != std::string::npos);
+  CHECK(text.find("the largest variable is HUGE with 195") != std::string::npos);
+  CHECK(no_child_at_all());
+}
+
+TEST_CASE("launcher: a missing directory and impossible CPUs are named") {
+  Nursery nursery;
+  auto request = nursery.stub({"exit=0"});
+  request.directory = "/no/such/place";
+  CHECK(text_of_failure(nursery, request).find("cannot enter the directory /no/such/place: No") !=
+        std::string::npos);
+  request.directory.clear();
+  request.cpus = {5000};
+  CHECK(text_of_failure(nursery, request).find("cannot bind it to CPUs 5000: Invalid argument") !=
+        std::string::npos);
+  CHECK(no_child_at_all());
+}
+
+TEST_CASE("launcher: a start without free descriptors fails and leaves nothing") {
+  Nursery nursery;
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit tight = before;
+  const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  tight.rlim_cur = static_cast<rlim_t>(next.get()) + 1;
+  ::setrlimit(RLIMIT_NOFILE, &tight);
+  const auto started = nursery.start(nursery.stub({"stay"}));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  REQUIRE_FALSE(started);
+  CHECK(started.error().text.find("Too many open files (raise the limit: ulimit -n)") !=
+        std::string::npos);
+  CHECK(no_child_at_all());
+}
+
+TEST_CASE("launcher: two hundred children leak neither descriptor nor zombie") {
+  Nursery nursery;
+  nursery.wait(**nursery.start(nursery.stub({"exit=0"})));
+  const int before = open_descriptors();
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::unique_ptr<Nursery::Watched>> workers;
+    for (int index = 0; index < 10; ++index) {
+      auto worker = nursery.start(nursery.stub({"exit=" + std::to_string(index)}));
+      REQUIRE(worker);
+      workers.push_back(std::move(*worker));
+    }
+    for (int index = 0; index < 10; ++index) {
+      CHECK(nursery.wait(*workers[static_cast<std::size_t>(index)]).status ==
+            ExitStatus::exited(index));
+    }
+  }
+  CHECK(open_descriptors() == before);
+  CHECK(nursery.launcher->children().empty());
+  CHECK(no_child_at_all());
+}
+
+TEST_CASE("launcher: the group can be signalled after its leader has ended") {
+  Nursery nursery;
+  Ear ear;
+  const auto worker = nursery.start(nursery.stub({"child", "wait=/proc/self/stat"}, ear.mouth()));
+  REQUIRE(worker);
+  Child& child = *(*worker)->child;
+  nursery.wait(**worker);
+  CHECK(ear.line().starts_with("child "));
+  CHECK(child.ended());
+  CHECK(child.group_alive());
+  CHECK(nursery.launcher->owns(child.pid()));
+  CHECK(::kill(child.pid(), 0) == 0);  // still a zombie: its number belongs to us
+  child.signal_leader(SIGKILL);        // has no effect any more
+  CHECK(child.group_alive());
+  child.signal_group(SIGKILL);
+  CHECK(ear.rest().empty());
+}
+
+TEST_CASE("launcher: a group without live members is known to be empty") {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  Nursery nursery;
+  Ear other_ear;
+  const auto worker = nursery.start(nursery.stub({"exit=1"}));
+  const auto other = nursery.start(nursery.stub({"say=up", "stay"}, other_ear.mouth()));
+  REQUIRE(worker);
+  REQUIRE(other);
+  nursery.wait(**worker);
+  CHECK(other_ear.line() == "up");
+  CHECK_FALSE((*worker)->child->group_alive());  // by the process table: another child lives
+  CHECK((*other)->child->group_alive());
+  (*other)->child->signal_group(SIGKILL);
+  nursery.wait(**other);
+  CHECK_FALSE((*worker)->child->group_alive());  // by the system call alone
+  CHECK_FALSE((*other)->child->group_alive());
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+}
+
+TEST_CASE("launcher: a destroyed child takes its group along and is never reported") {
+  Nursery nursery;
+  Ear ear;
+  bool reported = false;
+  auto child = nursery.launcher->start(nursery.stub({"child=deaf", "stay"}, ear.mouth()),
+                                       [&](const Exit&) { reported = true; });
+  REQUIRE(child);
+  CHECK(ear.line().starts_with("child "));
+  child->reset();
+  CHECK(ear.rest().empty());
+  nursery.io.poll();
+  CHECK_FALSE(reported);
+  CHECK(nursery.launcher->children().empty());
+}
+
+TEST_CASE("launcher: a child that ended unseen is not reported after its destruction") {
+  Nursery nursery;
+  Ear ear;
+  bool reported = false;
+  auto child = nursery.launcher->start(nursery.stub({"exit=0"}, ear.mouth()),
+                                       [&](const Exit&) { reported = true; });
+  REQUIRE(child);
+  CHECK(ear.rest().empty());
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>((*child)->pid()), &info, WEXITED | WNOWAIT);
+  child->reset();
+  nursery.io.run();
+  CHECK_FALSE(reported);
+}
+
+TEST_CASE("launcher: a child may be destroyed inside its own report") {
+  Nursery nursery;
+  std::unique_ptr<Child> child;
+  bool reported = false;
+  auto started = nursery.launcher->start(nursery.stub({"exit=0"}), [&](const Exit&) {
+    child.reset();
+    reported = true;
+  });
+  REQUIRE(started);
+  child = std::move(*started);
+  nursery.io.run();
+  CHECK(reported);
+}
+
+TEST_CASE("launcher: the peak of a child's memory is reported") {
+  Nursery nursery;
+  const auto worker = nursery.start(nursery.stub({"memory=40"}));
+  REQUIRE(worker);
+  CHECK(nursery.wait(**worker).peak_rss_bytes >= 40LL << 20);
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/process_table.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+using namespace elastrun::process;
+
+namespace {
+
+ProcessEntry entry(pid_t pid, pid_t parent, char state = 'S') {
+  ProcessEntry made;
+  made.pid = pid;
+  made.parent = parent;
+  made.state = state;
+  return made;
+}
+
+std::vector<pid_t> pids(const ProcessTable& table) {
+  std::vector<pid_t> result;
+  for (const auto& each : table) result.push_back(each.pid);
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+const std::string kStat =
+    "4242 (a) b (c) S 17 4240 4239 34816 -1 4194560 107 0 0 0 1 2 0 0 20 0 1 0 987654 2461696 0\n";
+
+}  // namespace
+
+TEST_CASE("process table: a name with blanks and parentheses hides no field") {
+  const auto parsed = parse_process(kStat);
+  REQUIRE(parsed);
+  CHECK(parsed->pid == 4242);
+  CHECK(parsed->name == "a) b (c");
+  CHECK(parsed->state == 'S');
+  CHECK(parsed->parent == 17);
+  CHECK(parsed->group == 4240);
+  CHECK(parsed->session == 4239);
+  CHECK(parsed->start_time == 987654);
+}
+
+TEST_CASE("process table: a line cut anywhere before the start time is refused") {
+  for (std::size_t length = 0; length <= kStat.find(" 987654"); ++length) {
+    CAPTURE(length);
+    CHECK_FALSE(parse_process(kStat.substr(0, length)));
+  }
+}
+
+TEST_CASE("process table: this process is found as the kernel knows it") {
+  const auto self = read_process(::getpid());
+  REQUIRE(self);
+  CHECK(self->parent == ::getppid());
+  CHECK(self->group == ::getpgrp());
+  CHECK(self->state == 'R');
+  const auto all = read_all_processes();
+  CHECK(std::find(all.begin(), all.end(), *self) != all.end());
+}
+
+TEST_CASE("process table: descendants are all below, whatever their order in the table") {
+  const ProcessTable table{entry(9, 8), entry(1, 0),  entry(5, 1), entry(8, 5),
+                           entry(6, 5), entry(20, 1), entry(7, 20)};
+  CHECK(pids(descendants(table, 5)) == std::vector<pid_t>{6, 8, 9});
+  CHECK(pids(descendants(table, 9)).empty());
+}
+
+TEST_CASE("process table: spared children protect everything below them") {
+  const ProcessTable table{entry(5, 1), entry(10, 5), entry(11, 10), entry(12, 11), entry(13, 5)};
+  CHECK(pids(descendants(table, 5, {10})) == std::vector<pid_t>{13});
+}
+
+TEST_CASE("process table: a loop in a table that changed while it was read does no harm") {
+  const ProcessTable table{entry(5, 1), entry(6, 7), entry(7, 6), entry(6, 5), entry(5, 6)};
+  CHECK(pids(descendants(table, 5)) == std::vector<pid_t>{6, 7});
+}
+
+TEST_CASE("process table: the kernel's lists of children are used where it keeps them") {
+  std::string name = std::filesystem::temp_directory_path() / "elastrun-proc-XXXXXX";
+  const std::filesystem::path proc = ::mkdtemp(name.data());
+  const auto add = [&](pid_t pid, pid_t thread, const std::string& children) {
+    const auto folder = proc / std::to_string(pid);
+    std::filesystem::create_directories(folder / "task" / std::to_string(thread));
+    std::ofstream(folder / "task" / std::to_string(thread) / "children") << children;
+    std::ofstream(folder / "stat") << pid << " (x) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 5 0\n";
+  };
+  add(100, 100, "101 ");
+  add(100, 105, "102 103 ");  // children of a second thread
+  add(101, 101, "");
+  add(102, 102, "104 ");
+  add(104, 104, "");
+  add(900, 900, "");                          // a stranger
+  CHECK(pids(read_descendants(100, proc)) ==  // 103 has gone in the meantime
+        std::vector<pid_t>{101, 102, 104});
+  std::filesystem::remove_all(proc);
+}
