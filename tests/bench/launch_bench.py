@@ -4,10 +4,10 @@
 machine hits all of them alike; lives of workers are random, because a life that is a multiple of a
 poll interval always meets a polling launcher in the same phase. One JSON line a measurement.
 
-    launch_bench.py --bin BUILD/tests/bench --launcher 'elastrun=PATH --nproc-per-node {n}
-        --max-restarts {r} --no-python {cmd}' --launcher ... --rows two,fail --reps 5 --out FILE
+    launch_bench.py --bin BUILD/tests/bench --rows two,fail --reps 5 --out FILE
+        --launcher 'elastrun=PATH --nproc-per-node {n} --max-restarts {r} --no-python {cmd}' ...
 
-Words in a launcher: {n} workers, {r} restarts, {cmd} the worker's command, {tee} as --tee-option says.
+Words in a launcher: {n} workers, {r} restarts, {cmd} command of the worker, {tee} --tee-option.
 """
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class Run:
             else:
                 argv.append(word.format(n=workers, r=restarts))
         env = dict(os.environ, MARK_LIFE_MS=str(life), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
-        self.output = self.folder / output
+        self.output, self.errors = self.folder / output, self.folder / "errors"
         opened = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                   (os.POSIX_SPAWN_OPEN, 1, str(self.output), os.O_WRONLY | os.O_CREAT, 0o644),
-                  (os.POSIX_SPAWN_OPEN, 2, str(self.folder / "err"), os.O_WRONLY | os.O_CREAT, 0o644)]
+                  (os.POSIX_SPAWN_OPEN, 2, str(self.errors), os.O_WRONLY | os.O_CREAT, 0o644)]
         program = shutil.which(argv[0]) or argv[0]
         self.began = time.time_ns()
         self.pid = os.posix_spawn(program, argv, env, file_actions=opened, setsid=True)
@@ -144,7 +144,7 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def trouble(self) -> Row:
-        return {"error": (self.folder / "err").read_text(errors="replace")[-400:]}
+        return {"error": self.errors.read_text(errors="replace")[-400:]}
 
 
 class Bench:
@@ -277,7 +277,8 @@ def main() -> int:
                 for name, words in launchers.items():
                     if row == "tee" and "{tee}" not in words:
                         continue
-                    start, measure = modes(Bench(args.bin / "bench_mark", words, args.tee_option))[row]
+                    bench = Bench(args.bin / "bench_mark", words, args.tee_option)
+                    start, measure = modes(bench)[row]
                     run = start()
                     try:
                         found = measure(run)

@@ -39,11 +39,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def cell(found: list[float]) -> str:
+def cell(found: list[float], unit: str) -> str:
     if not found:
         return "-"
-    low, middle = min(found), statistics.median(found)
-    return number(middle) if len(found) == 1 else f"{number(low)} / {number(middle)}"
+    low, middle = number(min(found)), number(statistics.median(found))
+    return f"{middle} {unit}" if len(found) == 1 else f"{low} / {middle} {unit}"
 
 
 def verdict(met: bool) -> str:
@@ -62,8 +62,8 @@ def launch_lines(rows: list[dict[str, Any]]) -> list[str]:
             met = statistics.median(ours) <= target and (
                 not least or not theirs or times >= least)
             aim = f"<= {target} {unit}" + (f", >= {least} x" if least else "") + f": {verdict(met)}"
-        out.append(f"| {words} | {cell(ours)} {unit} | {cell(theirs)} {unit} | {cell(floor)} {unit} "
-                   f"| {ratio} | {aim} |")
+        out.append(f"| {words} | {cell(ours, unit)} | {cell(theirs, unit)} | {cell(floor, unit)} | "
+                   f"{ratio} | {aim} |")
     return out
 
 
@@ -80,8 +80,8 @@ def tee_line(rows: list[dict[str, Any]]) -> list[str]:
     torn = sum(r.get("torn", 0) for r in rows if r["row"] == "tee" and r["launcher"] == "elastrun")
     met = rates["elastrun"] >= 800 and torn == 0
     ratio = f"{number(rates['elastrun'] / rates['torchrun'])} x"
-    return [f"| tee of 200 MB from 2 workers, above plain; {torn} lines torn | {' | '.join(cells)} | - "
-            f"| {ratio} | >= 800 MB/s: {verdict(met)} |"]
+    return [f"| tee of 200 MB from 2 workers, above plain; {torn} lines torn "
+            f"| {' | '.join(cells)} | - | {ratio} | >= 800 MB/s: {verdict(met)} |"]
 
 
 def store_lines(rows: list[dict[str, Any]]) -> list[str]:
@@ -100,7 +100,7 @@ def store_lines(rows: list[dict[str, Any]]) -> list[str]:
         if theirs:
             times = statistics.median(theirs) / statistics.median(ours)
             ratio = f"{number(1 / times if better else times)} x"
-        out.append(f"| {words} | {cell(ours)} {unit} | {cell(theirs)} {unit} | - | {ratio} | {aim} |")
+        out.append(f"| {words} | {cell(ours, unit)} | {cell(theirs, unit)} | - | {ratio} | {aim} |")
     return out
 
 
@@ -116,7 +116,7 @@ def machine() -> str:
 def main() -> int:
     rows = [json.loads(line) for line in open(sys.argv[1])]
     failed = [r for r in rows if "error" in r]
-    print(f"Machine: {machine()}. Minimum / median; the ratio is of medians, to torchrun or torch.\n")
+    print(f"Machine: {machine()}. Minimum / median; ratios are of medians, to torchrun or torch.\n")
     print("| Work | elastrun | torchrun 2.13 | floor | ratio | target |\n|---|---|---|---|---|---|")
     print("\n".join(launch_lines(rows) + tee_line(rows) + store_lines(rows)))
     for row in failed:
