@@ -15,17 +15,17 @@ namespace elastrun::logs {
 
 /// Where the streams of one worker go. Bits as torchrun's Std: 1 stdout, 2 stderr.
 struct StreamSettings {
-  std::string directory;  // of this worker and attempt, existing; empty: no files
-  unsigned redirect = 0;  // into files only
-  unsigned tee = 0;       // into files, and line by line with the prefix to the console
-  bool shown = true;      // false: --local-ranks-filter keeps this worker off the console
-  std::string prefix;     // line_prefix(...)
+  std::string directory{};  // of this worker and attempt, existing; empty: no files
+  unsigned redirect = 0;    // into files only
+  unsigned tee = 0;         // into files, and line by line with the prefix to the console
+  bool shown = true;        // false: --local-ranks-filter keeps this worker off the console
+  std::string prefix{};     // line_prefix(...)
 };
 
 /// What the workers of one start have in common.
 struct AttemptSettings {
-  std::string directory;  // of the attempt, existing; empty: no files
-  std::optional<std::vector<std::string>> stdout_filters, stderr_filters;
+  std::string directory{};  // of the attempt, existing; empty: no files
+  std::optional<std::vector<std::string>> stdout_filters{}, stderr_filters{};
 };
 
 /// Makes WorkerStreams. One for a job; it must outlive what it made.

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "logs/status_line.hpp"
+
+#include "core/text.hpp"
+
+#include <cstdlib>
+#include <fmt/format.h>
+#include <vector>
+
+namespace elastrun::logs {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Piece {
+  std::string text;
+  int importance;  // the lowest goes first
+};
+
+std::size_t columns(const std::vector<Piece>& pieces) {
+  std::size_t sum = 0;
+  for (const auto& piece : pieces) sum += piece.text.size() + 3;  // " · ", or "[" and "] "
+  return sum;
+}
+
+std::string plain(std::string text) {
+  // Only what surely takes one column each: a line that wraps cannot be taken away again.
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
+/// Whole seconds: the line changes once a second at most.
+std::string clock_text(Duration elapsed) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(elapsed).count();
+  if (seconds < 3600) return fmt::format("{}:{:02}", seconds / 60, seconds % 60);
+  return fmt::format("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+}
+
+std::vector<Piece> pieces_of(const Status& status, Duration elapsed) {
+  std::vector<Piece> pieces;
+  pieces.push_back({plain(status.phase), 9});
+  if (status.workers > 0) {
+    pieces.push_back({fmt::format("{}/{} workers", status.workers_up, status.workers), 7});
+  }
+  if (status.nodes > 1) pieces.push_back({fmt::format("{} nodes", status.nodes), 5});
+  if (status.restarts_left) {
+    pieces.push_back({fmt::format("attempt {}, {} restart{} left", status.attempt + 1,
+                                  *status.restarts_left, *status.restarts_left == 1 ? "" : "s"),
+                      4});
+  }
+  if (!status.detail.empty()) pieces.push_back({plain(status.detail), 3});
+  pieces.push_back({clock_text(elapsed), 8});
+  return pieces;
+}
+
+void drop_least(std::vector<Piece>& pieces) {
+  pieces.erase(std::min_element(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    return a.importance < b.importance;
+  }));
+}
+
+}  // namespace
+
+std::string status_text(const Status& status, Duration elapsed, std::size_t width, bool colour) {
+  auto pieces = pieces_of(status, elapsed);
+  while (pieces.size() > 1 && columns(pieces) > width) drop_least(pieces);
+  pieces[0].text.resize(std::min(pieces[0].text.size(), width - std::min<std::size_t>(width, 4)));
+  std::string line = colour ? "[\x1b[1;36m" : "[";
+  line += pieces[0].text;
+  line += colour ? "\x1b[0m]" : "]";
+  for (std::size_t i = 1; i < pieces.size(); ++i) {
+    line += i == 1 ? " " : " | ";
+    line += pieces[i].text;
+  }
+  return line;
+}
+
+StatusLine::StatusLine(Clock& clock, Console& console, bool enabled)
+    : clock_(clock),
+      console_(console),
+      enabled_(enabled && console.can_show_status()),
+      start_(clock.now()) {
+  const char* no_colour = std::getenv("NO_COLOR");  // no-color.org: set and not empty
+  colour_ = no_colour == nullptr || *no_colour == '\0';
+}
+
+void StatusLine::show(Status status) {
+  if (!enabled_) return;
+  if (!alarm_) alarm_ = clock_.make_alarm();
+  status_ = std::move(status);
+  draw();
+}
+
+void StatusLine::draw() {
+  const auto elapsed = clock_.now() - start_;
+  console_.set_status(status_text(*status_, elapsed, console_.width(), colour_));
+  // At the next full second, when the time it tells changes.
+  alarm_->arm(start_ + std::chrono::floor<std::chrono::seconds>(elapsed) + 1s, [this] { draw(); });
+}
+
+void StatusLine::hide() {
+  alarm_.reset();
+  status_.reset();
+  if (enabled_) console_.set_status({});
+}
+
+}  // namespace elastrun::logs

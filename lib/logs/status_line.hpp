@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "logs/console.hpp"
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace elastrun::logs {
+
+/// What the line below the output tells.
+struct Status {
+  std::string phase{};  // "starting", "running", "waiting for nodes", "stopping", ...
+  int attempt = 0;      // restarts spent
+  std::optional<int> restarts_left{};
+  int workers_up = 0, workers = 0;  // of this node
+  int nodes = 1;                    // shown when more than one
+  std::string detail{};             // free text: the newest step, who is missing; may be empty
+  bool operator==(const Status&) const = default;
+};
+
+/// The status as one line of at most `width - 1` columns (a full last column would wrap). What
+/// matters least is left out first. `colour`: the phase stands out by SGR sequences, which take no
+/// columns. Pure.
+std::string status_text(const Status& status, Duration elapsed, std::size_t width, bool colour);
+
+/// Keeps the status line of the console up to date: drawn when the facts change and once a second
+/// while shown, because it tells the time. Hidden or disabled it costs nothing, not even a wake-up.
+class StatusLine {
+ public:
+  /// Borrows both. `enabled`: --status allows it; on a stderr that is no terminal nothing happens
+  /// all the same. Colour is used unless NO_COLOR is set.
+  StatusLine(Clock& clock, Console& console, bool enabled);
+
+  bool is_enabled() const { return enabled_; }
+  void show(Status status);
+  void hide();
+
+ private:
+  void draw();
+
+  Clock& clock_;
+  Console& console_;
+  bool enabled_, colour_;
+  TimePoint start_;
+  std::optional<Status> status_;
+  std::unique_ptr<Alarm> alarm_;  // set while shown
+};
+
+}  // namespace elastrun::logs

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "logs/console.hpp"
+
+#include "core/log.hpp"
+#include "logs/status_line.hpp"
+#include "plumbing.hpp"
+
+using namespace elastrun;
+using namespace elastrun::logs;
+using namespace plumbing;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Stream = Console::Stream;
+
+bool is_blocking(int fd) {
+  return (::fcntl(fd, F_GETFL) & O_NONBLOCK) == 0;
+}
+
+/// Reads `fd` while the loop turns, until `size` bytes have come.
+std::string read_all(boost::asio::io_context& loop, int fd, std::size_t size) {
+  std::string text;
+  run_until(loop, [&] {
+    text += take(fd);
+    return text.size() >= size;
+  });
+  return text;
+}
+
+std::string many_lines(std::size_t bytes) {
+  std::string text;
+  for (int i = 0; text.size() < bytes; ++i) text += std::to_string(i) + "\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("console: output goes to where it belongs, at once") {
+  boost::asio::io_context loop;
+  Pipe out, err;
+  Console console(loop.get_executor(), out.writer.get(), err.writer.get());
+  console.write(Stream::Out, "one\n");
+  console.write(Stream::Err, "two\n");
+  CHECK(take(out.reader.get()) == "one\n");
+  CHECK(take(err.reader.get()) == "two\n");
+  CHECK_FALSE(console.one_place());
+  CHECK_FALSE(console.can_show_status());
+}
+
+TEST_CASE(
+    "console: a slow reader gets everything in order, and the file stays blocking for others") {
+  boost::asio::io_context loop;
+  Pipe out, err;
+  Console console(loop.get_executor(), out.writer.get(), err.writer.get());
+  const std::string text = many_lines(700 << 10);
+  for (std::size_t i = 0; i < text.size(); i += 1000) {
+    console.write(Stream::Out, std::string_view(text).substr(i, 1000));
+  }
+  CHECK(is_blocking(out.writer.get()));
+  CHECK(console.congested(Stream::Out));
+  bool clear = false;
+  console.when_clear(Stream::Out, [&] { clear = true; });
+  settle_loop(loop);
+  CHECK_FALSE(clear);
+  CHECK(read_all(loop, out.reader.get(), text.size()) == text);
+  CHECK(clear);
+  CHECK(console.lost(Stream::Out) == 0);
+  settle_loop(loop);
+  loop.restart();
+  CHECK(loop.run_one() == 0);  // nothing is watched any more: an idle console wakes nobody
+}
+
+TEST_CASE("console: two streams in one pipe are one queue, lines are not mixed") {
+  boost::asio::io_context loop;
+  Pipe both;
+  Console console(loop.get_executor(), both.writer.get(), copy_of(both.writer.get()).release());
+  CHECK(console.one_place());
+  const std::string wide(100 << 10, 'x');
+  console.write(Stream::Out, wide + "\n");
+  console.write(Stream::Err, "short\n");
+  CHECK(read_all(loop, both.reader.get(), wide.size() + 7) == wide + "\nshort\n");
+}
+
+TEST_CASE("console: a reader that has gone costs the output, and is told once on stderr") {
+  ignore_console_signals();
+  boost::asio::io_context loop;
+  Pipe out, err;
+  Console console(loop.get_executor(), out.writer.get(), err.writer.get());
+  console.take_log_lines();
+  out.reader.reset();
+  for (int i = 0; i < 3; ++i) console.write(Stream::Out, "line\n");
+  CHECK(console.lost(Stream::Out) == 15);
+  CHECK_FALSE(console.congested(Stream::Out));
+  const std::string said = take(err.reader.get());
+  CHECK(said.find("cannot write to stdout: its reader has gone") != std::string::npos);
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+}
+
+TEST_CASE("console: a reader that goes while output waits frees those who wait") {
+  ignore_console_signals();
+  boost::asio::io_context loop;
+  Pipe out, err;
+  Console console(loop.get_executor(), out.writer.get(), err.writer.get());
+  console.write(Stream::Out, std::string(1 << 20, 'x'));
+  bool clear = false;
+  console.when_clear(Stream::Out, [&] { clear = true; });
+  out.reader.reset();
+  run_until(loop, [&] { return clear; });
+  CHECK(console.lost(Stream::Out) > 0);
+}
+
+TEST_CASE("console: a full disk costs the output and nothing else") {
+  boost::asio::io_context loop;
+  Pipe err;
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  REQUIRE(full);
+  Console console(loop.get_executor(), full.get(), err.writer.get());
+  console.take_log_lines();
+  console.write(Stream::Out, "lost\n");
+  CHECK(console.lost(Stream::Out) == 5);
+  CHECK(take(err.reader.get()).find("No space left on device") != std::string::npos);
+}
+
+TEST_CASE("console: a reader that never reads cannot make the agent grow without bound") {
+  boost::asio::io_context loop;
+  Pipe out, err;
+  Console console(loop.get_executor(), out.writer.get(), err.writer.get());
+  const std::string megabyte(1 << 20, 'x');
+  for (int i = 0; i < 10; ++i) console.write(Stream::Out, megabyte);
+  CHECK(console.lost(Stream::Out) > (5u << 20));
+  console.finish(1ms);  // gives up after no progress, instead of waiting for ever
+  CHECK(console.lost(Stream::Out) > (9u << 20));
+}
+
+TEST_CASE("console: the last words wait for a slow reader") {
+  boost::asio::io_context loop;
+  Pipe out, err;
+  Console console(loop.get_executor(), out.writer.get(), err.writer.get());
+  const std::string text = many_lines(300 << 10);
+  console.write(Stream::Out, text);
+  const pid_t reader = ::fork();
+  if (reader == 0) {  // reads to the end in its own time
+    out.writer.reset();
+    char buffer[4096];
+    std::size_t sum = 0;
+    while (sum < text.size()) {
+      const ssize_t size = ::read(out.reader.get(), buffer, sizeof buffer);
+      if (size <= 0) ::_exit(1);
+      sum += static_cast<std::size_t>(size);
+    }
+    ::_exit(0);
+  }
+  console.finish(60s);
+  CHECK(console.lost(Stream::Out) == 0);
+  int status = 0;
+  REQUIRE(::waitpid(reader, &status, 0) == reader);
+  CHECK(status == 0);
+}
+
+TEST_CASE("console: a closed stdout is no error") {
+  boost::asio::io_context loop;
+  Pipe err;
+  Console console(loop.get_executor(), 999, err.writer.get());
+  console.take_log_lines();
+  console.write(Stream::Out, "x");
+  console.finish(1ms);
+  CHECK(take(err.reader.get()).empty());
+}
+
+TEST_CASE("status: it is cleared before other output and drawn again at the start of a line only") {
+  ::setenv("TERM", "xterm", 1);
+  boost::asio::io_context loop;
+  Terminal terminal;
+  Console console(loop.get_executor(), copy_of(terminal.side.get()).release(), terminal.side.get());
+  REQUIRE(console.can_show_status());
+  REQUIRE(console.one_place());
+  CHECK(console.width() == 60);
+  const int screen = terminal.screen.get();
+  console.set_status("S1");
+  CHECK(take(screen) == "S1");
+  console.write(Stream::Out, "part");
+  CHECK(take(screen) == "\r\x1b[Kpart");
+  console.set_status("S2");
+  CHECK(take(screen).empty());
+  console.write(Stream::Err, "ial\n");
+  CHECK(take(screen) == "ial\r\nS2");
+  console.set_status("S2");
+  CHECK(take(screen).empty());
+  console.finish(1s);
+  CHECK(take(screen) == "\r\x1b[K");
+}
+
+TEST_CASE("status: output to another place than the terminal leaves it alone") {
+  ::setenv("TERM", "xterm", 1);
+  boost::asio::io_context loop;
+  Terminal terminal;
+  Pipe out;
+  Console console(loop.get_executor(), out.writer.get(), terminal.side.get());
+  console.set_status("S");
+  console.write(Stream::Out, "text");
+  CHECK(take(terminal.screen.get()) == "S");
+}
+
+TEST_CASE("status: it is drawn on change and once a second, and costs nothing when hidden") {
+  ::setenv("TERM", "xterm", 1);
+  ::setenv("NO_COLOR", "1", 1);
+  boost::asio::io_context loop;
+  ManualClock clock;
+  Terminal terminal;
+  Console console(loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release());
+  StatusLine line(clock, console, true);
+  REQUIRE(line.is_enabled());
+  CHECK(clock.armed() == 0);
+  Status status{.phase = "running", .workers_up = 2, .workers = 2};
+  line.show(status);
+  CHECK(take(terminal.screen.get()) == "[running] 2/2 workers | 0:00");
+  clock.advance(999ms);
+  CHECK(take(terminal.screen.get()).empty());
+  clock.advance(1ms);
+  CHECK(take(terminal.screen.get()) == "\r\x1b[K[running] 2/2 workers | 0:01");
+  clock.advance(2s);
+  take(terminal.screen.get());
+  line.hide();
+  CHECK(take(terminal.screen.get()) == "\r\x1b[K");
+  CHECK(clock.armed() == 0);
+  StatusLine off(clock, console, false);
+  off.show(status);
+  CHECK(take(terminal.screen.get()).empty());
+  CHECK(clock.armed() == 0);
+  ::unsetenv("NO_COLOR");
+}
+
+TEST_CASE("status: without a terminal, or on a dumb one, nothing is drawn") {
+  boost::asio::io_context loop;
+  Terminal terminal;
+  Pipe err;
+  ::setenv("TERM", "dumb", 1);
+  CHECK_FALSE(Console(loop.get_executor(), 1, terminal.side.get()).can_show_status());
+  ::setenv("TERM", "xterm", 1);
+  CHECK_FALSE(Console(loop.get_executor(), 1, err.writer.get()).can_show_status());
+}
+
+TEST_CASE("status: what matters least is left out first, and the line never wraps") {
+  const Status status{.phase = "running",
+                      .attempt = 1,
+                      .restarts_left = 2,
+                      .workers_up = 7,
+                      .workers = 8,
+                      .nodes = 3,
+                      .detail = "step 1200, grüße"};
+  CHECK(status_text(status, 3725s, 120, false) ==
+        "[running] 7/8 workers | 3 nodes | attempt 2, 2 restarts left | step 1200, gr????e | "
+        "1:02:05");
+  CHECK(status_text(status, 65s, 50, false) == "[running] 7/8 workers | 3 nodes | 1:05");
+  for (std::size_t width = 1; width < 130; ++width) {
+    CAPTURE(width);
+    CHECK(status_text(status, 65s, width, false).size() < std::max<std::size_t>(width, 3));
+  }
+  CHECK(status_text(status, 65s, 20, true) == "[\x1b[1;36mrunning\x1b[0m] 1:05");
+}

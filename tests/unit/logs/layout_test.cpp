@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "logs/layout.hpp"
+
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace elastrun;
+using namespace elastrun::logs;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Scratch {
+  Scratch() {
+    std::string pattern = (fs::temp_directory_path() / "layout_test_XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+    ::setenv("TMPDIR", path.c_str(), 1);
+  }
+  ~Scratch() {
+    ::unsetenv("TMPDIR");
+    fs::remove_all(path);
+  }
+  fs::path path;
+};
+
+void write(const fs::path& path, std::string_view text) {
+  std::ofstream(path) << text;
+}
+
+int entries(const fs::path& path) {
+  return static_cast<int>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
+}
+
+}  // namespace
+
+TEST_CASE("layout: a run has the directories that torchrun makes") {
+  const Scratch scratch;
+  auto layout = Layout::plan((scratch.path / "a/b c").string(), "job-7").value();
+  CHECK(entries(scratch.path) == 0);
+  CHECK(layout.journal().empty());
+  const auto attempt = layout.make_attempt(0).value();
+  const auto rank = layout.make_rank(attempt, 11).value();
+  const std::string base = (scratch.path / "a/b c/job-7_").string();
+  REQUIRE(rank.starts_with(base));
+  CHECK(rank.substr(base.size() + 8) == "/attempt_0/11");
+  CHECK(error_file(rank) == rank + "/error.json");
+  CHECK(layout.journal() == layout.run_directory() + "/journal.jsonl");
+  struct stat info {};
+  REQUIRE(::stat(layout.run_directory().c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0700);
+  CHECK(layout.make_attempt(1).value() == layout.run_directory() + "/attempt_1");
+  CHECK(entries(scratch.path / "a/b c") == 1);
+}
+
+TEST_CASE("layout: a second start under one number keeps the logs of the first") {
+  const Scratch scratch;
+  auto layout = Layout::plan(scratch.path.string(), "x").value();
+  write(layout.make_attempt(0).value() + "/stdout.log", "old");
+  CHECK(layout.make_attempt(0).value().ends_with("/attempt_0.1"));
+  CHECK(layout.make_attempt(0).value().ends_with("/attempt_0.2"));
+  CHECK(layout.make_attempt(1).value().ends_with("/attempt_1"));
+  CHECK(fs::file_size(layout.run_directory() + "/attempt_0/stdout.log") == 3);
+}
+
+TEST_CASE("layout: two agents with one base and run id do not meet") {
+  const Scratch scratch;
+  auto one = Layout::plan(scratch.path.string(), "x").value();
+  auto two = Layout::plan(scratch.path.string(), "x").value();
+  REQUIRE(one.make_run());
+  REQUIRE(two.make_run());
+  CHECK(one.run_directory() != two.run_directory());
+}
+
+TEST_CASE("layout: /dev/null means no directories and an empty error file name") {
+  const Scratch scratch;
+  auto layout = Layout::plan("/dev/null", "x").value();
+  CHECK(layout.is_null());
+  const auto attempt = layout.make_attempt(0).value();
+  CHECK(attempt.empty());
+  CHECK(error_file(layout.make_rank(attempt, 0).value()).empty());
+  CHECK(layout.journal().empty());
+  CHECK(layout.run_directory().empty());
+}
+
+TEST_CASE("layout: a log directory that is a file is refused in torchrun's words") {
+  const Scratch scratch;
+  const auto taken = (scratch.path / "taken").string();
+  write(taken, "text");
+  const auto refused = Layout::plan(taken, "x");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().text == "log_dir: " + taken + " is a file");
+  CHECK_FALSE(Layout::plan(taken + "/below", "x"));
+}
+
+TEST_CASE("layout: a directory that cannot be made is named with the reason") {
+  auto layout = Layout::plan("/proc/nothing/here", "x");
+  REQUIRE(layout);
+  const auto made = layout->make_run();
+  REQUIRE_FALSE(made);
+  CHECK(made.error().text.find("/proc/nothing") != std::string::npos);
+  CHECK(made.error().text.find("--log-dir") != std::string::npos);
+}
+
+TEST_CASE("layout: a run id is made safe as a file name") {
+  CHECK(file_name_of("a/b\nc..") == "a_b_c..");
+  CHECK(file_name_of(std::string(1000, 'x')).size() == 200);
+  const Scratch scratch;
+  auto layout = Layout::plan(scratch.path.string(), "../" + std::string(300, 'y')).value();
+  REQUIRE(layout.make_run());
+  CHECK(fs::path(layout.run_directory()).parent_path() == scratch.path);
+}
+
+TEST_CASE("layout: a temporary run goes at the end unless it holds something of use") {
+  const Scratch scratch;
+  auto layout = Layout::plan("", "x").value();
+  CHECK(layout.is_temporary());
+  const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
+  REQUIRE(fs::path(layout.temporary_root()).parent_path() == scratch.path);
+  CHECK(layout.temporary_root().find("/elastrun_") != std::string::npos);
+  write(rank + "/stdout.log", "");
+  write(layout.journal(), "{}");
+  CHECK_FALSE(holds_something(layout.temporary_root()));
+  CHECK_FALSE(settle(layout.temporary_root(), true));
+  CHECK(entries(scratch.path) == 0);
+}
+
+TEST_CASE("layout: a temporary run with an error file stays after a failure only") {
+  const Scratch scratch;
+  auto layout = Layout::plan("", "x").value();
+  const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
+  write(error_file(rank), "{}");
+  CHECK(settle(layout.temporary_root(), true));
+  CHECK(fs::exists(error_file(rank)));
+  CHECK_FALSE(settle(layout.temporary_root(), false));
+  CHECK(entries(scratch.path) == 0);
+  CHECK_FALSE(settle("", true));
+}

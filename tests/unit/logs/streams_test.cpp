@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "logs/streams.hpp"
+
+#include "core/log.hpp"
+#include "logs/stream_factory.hpp"
+#include "plumbing.hpp"
+
+using namespace elastrun;
+using namespace elastrun::logs;
+using namespace plumbing;
+using namespace std::chrono_literals;
+using namespace std::string_view_literals;
+
+namespace {
+
+/// An agent whose console is two pipes.
+struct Agent {
+  boost::asio::io_context loop;
+  ManualClock clock;
+  Pipe out, err;
+  Scratch scratch;
+  Console console{loop.get_executor(), out.writer.get(), err.writer.get()};
+  StreamFactory factory{loop.get_executor(), clock, console, false};
+
+  std::string shown() { return take(out.reader.get()); }
+  std::string complained() { return take(err.reader.get()); }
+};
+
+/// A worker that we play: its two streams are ours to write to.
+struct Worker {
+  Worker(Agent& agent, StreamSettings settings) : loop(agent.loop) {
+    if (settings.directory.empty()) settings.directory = agent.scratch.path;
+    if (settings.directory == "none") settings.directory.clear();
+    auto made = agent.factory.make(settings);
+    REQUIRE(made);
+    streams = std::move(*made);
+    if (streams->stdout_fd() >= 0) out = copy_of(streams->stdout_fd());
+    if (streams->stderr_fd() >= 0) err = copy_of(streams->stderr_fd());
+    streams->started();
+  }
+  void end(bool give_up = false) {
+    if (!give_up) out.reset();
+    if (!give_up) err.reset();
+    drain(give_up);
+  }
+  void drain(bool give_up) {
+    int told = 0;
+    streams->drain(give_up, [&] { ++told; });
+    CHECK(told == 0);  // never inside the call
+    run_until(loop, [&] { return told == 1; });
+    settle_loop(loop);
+    CHECK(told == 1);
+  }
+  boost::asio::io_context& loop;
+  std::unique_ptr<WorkerStreams> streams;
+  UniqueFd out, err;
+};
+
+}  // namespace
+
+TEST_CASE("streams: without settings both go to the console as they are") {
+  Agent agent;
+  Worker worker(agent, {});
+  say(worker.out.get(), "raw\0bytes\xff"sv);
+  say(worker.err.get(), "no newline");
+  worker.end();
+  CHECK(agent.shown() == "raw\0bytes\xff"sv);
+  CHECK(agent.complained() == "no newline");
+  CHECK(worker.streams->stdout_path().empty());
+  CHECK(std::filesystem::is_empty(agent.scratch.path));
+}
+
+TEST_CASE("streams: what is redirected is in the file and nowhere else") {
+  Agent agent;
+  Worker worker(agent, {.redirect = 3});
+  say(worker.out.get(), "to file");
+  say(worker.err.get(), "also\n");
+  worker.end();
+  CHECK(content(worker.streams->stdout_path()) == "to file");
+  CHECK(content(agent.scratch.path + "/stderr.log") == "also\n");
+  CHECK(agent.shown().empty());
+  CHECK(agent.complained().empty());
+  CHECK(worker.streams->last_lines(5) == std::vector<std::string>{"also"});
+}
+
+TEST_CASE("streams: tee writes raw bytes to the file and prefixed whole lines to the console") {
+  Agent agent;
+  Worker one(agent, {.tee = 1, .prefix = "[one]:"});
+  say(one.out.get(), "a\r\nhalf");
+  settle_loop(agent.loop);
+  CHECK(agent.shown() == "[one]:a\r\n");
+  say(one.out.get(), " line\nlast");
+  say(one.err.get(), "direct");
+  one.end();
+  CHECK(agent.shown() == "[one]:half line\n[one]:last\n");
+  CHECK(content(agent.scratch.path + "/stdout.log") == "a\r\nhalf line\nlast");
+  CHECK(agent.complained() == "direct");
+  CHECK(one.streams->stderr_path().empty());
+}
+
+TEST_CASE("streams: half lines of two workers are not mixed") {
+  Agent agent;
+  Worker one(agent, {.tee = 1, .prefix = "1:"});
+  Worker two(agent, {.tee = 1, .prefix = "2:"});
+  say(one.out.get(), "part");
+  settle_loop(agent.loop);
+  say(two.out.get(), "whole\n");
+  settle_loop(agent.loop);
+  say(one.out.get(), "ial\n");
+  one.end();
+  two.end();
+  CHECK(agent.shown() == "2:whole\n1:partial\n");
+}
+
+TEST_CASE("streams: a worker that the filter hides still has its files, and its last lines") {
+  Agent agent;
+  Worker tee(agent, {.tee = 3, .shown = false, .prefix = "x:"});
+  say(tee.out.get(), "kept\n");
+  tee.end();
+  Worker plain(agent, {.shown = false});
+  say(plain.out.get(), "dropped\n");
+  say(plain.err.get(), "dropped too\n");
+  plain.end();
+  CHECK(content(agent.scratch.path + "/stdout.log") == "kept\n");
+  CHECK(agent.shown().empty());
+  CHECK(agent.complained().empty());
+  CHECK(plain.streams->last_lines(3) == std::vector<std::string>{"dropped too"});
+}
+
+TEST_CASE("streams: without a directory tee goes to the console alone, and nothing is redirected") {
+  Agent agent;
+  Worker tee(agent, {.directory = "none", .redirect = 3, .tee = 1, .prefix = "p:"});
+  say(tee.out.get(), "teed");
+  say(tee.err.get(), "as it is");
+  tee.end();
+  CHECK(agent.shown() == "p:teed\n");
+  CHECK(agent.complained() == "as it is");
+  CHECK(tee.streams->stdout_path().empty());
+  Worker hidden(agent, {.directory = "none", .redirect = 3, .tee = 3, .shown = false});
+  say(hidden.out.get(), "x");
+  hidden.end();
+  CHECK(agent.shown().empty());
+}
+
+TEST_CASE("streams: duplicate filters collect matching tee'd lines of all workers") {
+  Agent agent;
+  REQUIRE(agent.factory.begin_attempt({.directory = agent.scratch.path,
+                                       .stdout_filters = std::vector<std::string>{"loss", "one"},
+                                       .stderr_filters = std::nullopt}));
+  Worker one(agent, {.tee = 3, .prefix = "one:"});
+  Worker two(agent, {.tee = 1, .prefix = "two:"});
+  say(one.out.get(), "loss 1\nother\n");
+  say(one.err.get(), "loss\n");
+  say(two.out.get(), "a loss 2");
+  one.end();
+  two.end();
+  CHECK(content(agent.scratch.path + "/filtered_stdout.log") == "one:loss 1\ntwo:a loss 2\n");
+  CHECK_FALSE(std::filesystem::exists(agent.scratch.path + "/filtered_stderr.log"));
+}
+
+TEST_CASE("streams: many lines of several workers arrive complete and in order") {
+  Agent agent;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int i = 0; i < 3; ++i) {
+    workers.push_back(std::make_unique<Worker>(
+        agent, StreamSettings{.tee = 1, .prefix = std::to_string(i) + ":"}));
+  }
+  std::string seen;
+  for (int line = 0; line < 2000; ++line) {
+    for (auto& worker : workers) {
+      say(worker->out.get(), "line ");
+      say(worker->out.get(), std::to_string(line) + "\n");
+    }
+    if (line % 50 == 0) {
+      settle_loop(agent.loop);
+      seen += agent.shown();
+    }
+  }
+  for (auto& worker : workers) {
+    worker->end();
+    seen += agent.shown();
+  }
+  std::vector<int> next(workers.size());
+  std::istringstream lines(seen);
+  for (std::string line; std::getline(lines, line);) {
+    const auto rank = static_cast<std::size_t>(line.at(0) - '0');
+    REQUIRE(rank < next.size());
+    REQUIRE(line.substr(1) == ":line " + std::to_string(next[rank]++));
+  }
+  CHECK(next == std::vector<int>{2000, 2000, 2000});
+}
+
+TEST_CASE("streams: a congested console stops the reading, and nothing is lost when it goes on") {
+  Agent agent;
+  Worker worker(agent, {.tee = 1});
+  ::fcntl(worker.out.get(), F_SETFL, O_NONBLOCK);
+  const std::string block(64 << 10, 'x');
+  std::size_t written = 0;
+  for (int round = 0; round < 200; ++round) {  // until the worker would block
+    const ssize_t size = ::write(worker.out.get(), (block + "\n").data(), block.size() + 1);
+    if (size > 0) written += static_cast<std::size_t>(size);
+    settle_loop(agent.loop);
+  }
+  CHECK(written < (4u << 20));
+  CHECK(agent.console.congested(Console::Stream::Out));
+  worker.out.reset();
+  worker.err.reset();
+  bool drained = false;
+  worker.streams->drain(false, [&] { drained = true; });
+  settle_loop(agent.loop);
+  CHECK_FALSE(drained);
+  std::size_t seen = 0;
+  run_until(agent.loop, [&] {
+    seen += agent.shown().size();
+    return drained;
+  });
+  while (!agent.console.congested(Console::Stream::Out) && seen < written) {
+    settle_loop(agent.loop);
+    seen += agent.shown().size();
+  }
+  CHECK(seen >= written);
+  CHECK(agent.console.lost(Console::Stream::Out) == 0);
+  CHECK(std::filesystem::file_size(agent.scratch.path + "/stdout.log") == written);
+}
+
+TEST_CASE("streams: a drain that gives up reads what is there, though somebody holds the pipe") {
+  Agent agent;
+  Worker worker(agent, {.tee = 1});
+  say(worker.out.get(), "said\nrest");
+  worker.end(true);
+  CHECK(agent.shown() == "said\nrest\n");
+}
+
+TEST_CASE("streams: a second drain replaces the first one's answer") {
+  Agent agent;
+  Worker worker(agent, {.tee = 1});
+  bool first = false;
+  worker.streams->drain(false, [&] { first = true; });
+  say(worker.out.get(), "x\n");
+  worker.drain(true);
+  CHECK_FALSE(first);
+  CHECK(agent.shown() == "x\n");
+}
+
+TEST_CASE("streams: nothing is called after they were destroyed") {
+  Agent agent;
+  Worker worker(agent, {});
+  bool told = false;
+  worker.streams->drain(true, [&] { told = true; });
+  worker.streams.reset();
+  settle_loop(agent.loop);
+  CHECK_FALSE(told);
+}
+
+TEST_CASE("streams: a full disk costs the file, not the worker and not the console") {
+  Agent agent;
+  agent.console.take_log_lines();
+  const std::string file = agent.scratch.path + "/stdout.log";
+  std::filesystem::create_symlink("/dev/full", file);
+  Worker worker(agent, {.tee = 1, .prefix = "p:"});
+  say(worker.out.get(), "one\n");
+  settle_loop(agent.loop);
+  say(worker.out.get(), "two\n");
+  worker.end();
+  CHECK(agent.shown() == "p:one\np:two\n");
+  const std::string said = agent.complained();
+  CHECK(said.find("cannot write " + file + ": No space left on device") != std::string::npos);
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+}
+
+TEST_CASE("streams: a closed console costs the console, not the worker and not the file") {
+  ignore_console_signals();
+  Agent agent;
+  agent.out.reader.reset();
+  Worker worker(agent, {.tee = 1});
+  for (int i = 0; i < 5; ++i) {
+    say(worker.out.get(), std::string(50000, 'x') + "\n");
+    settle_loop(agent.loop);
+  }
+  worker.end();
+  CHECK(std::filesystem::file_size(agent.scratch.path + "/stdout.log") == 250005);
+}
+
+TEST_CASE("streams: a file that cannot be made is an error that names it") {
+  Agent agent;
+  const auto made = agent.factory.make({.directory = "/nowhere/0", .redirect = 1});
+  REQUIRE_FALSE(made);
+  CHECK(made.error().text ==
+        "cannot make the log /nowhere/0/stdout.log: No such file or directory");
+}
+
+TEST_CASE("streams: the last lines are those of stderr, cut to a sane length") {
+  Agent agent;
+  Worker worker(agent, {});
+  say(worker.out.get(), "not this\n");
+  say(worker.err.get(), std::string(40000, 'y') + "\n");
+  settle_loop(agent.loop);
+  say(worker.err.get(), "one\n\n 10%\r 20%\r\nlast");
+  worker.end();
+  const auto lines = worker.streams->last_lines(4);
+  CHECK(lines == std::vector<std::string>{"one", "", " 20%", "last"});
+  const auto all = worker.streams->last_lines(100);
+  REQUIRE(all.size() == 5);
+  CHECK(all[0] == std::string(2000, 'y'));
+  CHECK(worker.streams->last_lines(1) == std::vector<std::string>{"last"});
+  agent.complained();
+}
+
+TEST_CASE("streams: a progress bar without newline is shown once a second") {
+  Agent agent;
+  Worker worker(agent, {.tee = 1, .prefix = "p:"});
+  say(worker.out.get(), "\r 1%\r 2%\r 3");
+  settle_loop(agent.loop);
+  CHECK(agent.shown().empty());
+  CHECK(agent.clock.armed() == 1);
+  agent.clock.advance(1s);
+  CHECK(agent.shown() == "p: 2%\n");
+  CHECK(agent.clock.armed() == 0);
+  say(worker.out.get(), "%\n");
+  worker.end();
+  CHECK(agent.shown() == "p:\r 3%\n");
+  CHECK(agent.clock.armed() == 0);
+}
+
+TEST_CASE("streams: one place for both console streams keeps their order") {
+  boost::asio::io_context loop;
+  ManualClock clock;
+  Pipe both;
+  Console console(loop.get_executor(), both.writer.get(), copy_of(both.writer.get()).release());
+  StreamFactory factory(loop.get_executor(), clock, console, false);
+  auto streams = factory.make({}).value();
+  REQUIRE(streams->stdout_fd() == streams->stderr_fd());
+  for (int i = 0; i < 100; ++i)
+    say(i % 3 == 0 ? streams->stdout_fd() : streams->stderr_fd(), "x\n");
+  streams->started();
+  bool drained = false;
+  streams->drain(false, [&] { drained = true; });
+  run_until(loop, [&] { return drained; });
+  CHECK(take(both.reader.get()).size() == 200);
+}
+
+TEST_CASE("streams: on a terminal the workers see one, with its size, and write to it untouched") {
+  ::setenv("TERM", "xterm", 1);
+  boost::asio::io_context loop;
+  ManualClock clock;
+  Terminal terminal;
+  Console console(loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release());
+  StreamFactory factory(loop.get_executor(), clock, console, true);
+  console.set_status("S");
+  auto streams = factory.make({}).value();
+  UniqueFd out = copy_of(streams->stdout_fd());
+  REQUIRE(::isatty(out.get()) == 1);
+  winsize size{};
+  REQUIRE(::ioctl(out.get(), TIOCGWINSZ, &size) == 0);
+  CHECK(size.ws_col == 60);
+  streams->started();
+  say(out.get(), "text\n");
+  out.reset();
+  bool drained = false;
+  streams->drain(false, [&] { drained = true; });
+  run_until(loop, [&] { return drained; });
+  CHECK(take(terminal.screen.get()) == "S\r\x1b[Ktext\r\nS");
+  CHECK(streams->last_lines(2) == std::vector<std::string>{"text"});
+}
+
+TEST_CASE(
+    "streams: stdout on a terminal without a status line is inherited when stderr is elsewhere") {
+  boost::asio::io_context loop;
+  ManualClock clock;
+  Terminal terminal;
+  Pipe err;
+  Console console(loop.get_executor(), terminal.side.get(), err.writer.get());
+  StreamFactory factory(loop.get_executor(), clock, console, false);
+  auto streams = factory.make({}).value();
+  CHECK(streams->stdout_fd() == -1);
+  CHECK(streams->stderr_fd() >= 0);
+}
