@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "store/output.hpp"
+#include "store/table.hpp"
+#include "store/tcp_protocol.hpp"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::store {
+
+class Exchange;
+
+/// One peer's side of the store: its bytes in, its answers out, no sockets. The first bytes decide
+/// which protocol it speaks; a peer that says nothing stays undecided for ever, as the second
+/// connection of a torch 1.13 client does.
+///
+/// Anything that is no valid request ends the conversation: answers to what came before are still
+/// in output(), complaint() says why, and nothing after it is run.
+class Conversation {
+ public:
+  /// While more than this is unread, requests are not run; their bytes wait. So a peer that never
+  /// reads costs this much and one answer.
+  static constexpr std::size_t kStallAt = 1u << 20;
+
+  Conversation(Exchange& exchange, Peer peer) : exchange_(&exchange), peer_(peer) {}
+
+  bool stalled() const { return output_.size() > kStallAt; }
+  /// Bytes that were not run: half a message, or whole ones while stalled.
+  std::size_t pending() const { return pending_.size(); }
+
+  Output& output() { return output_; }
+  const Output& output() const { return output_; }
+  bool ended() const { return stage_ == Stage::Ended; }
+  /// Why it ended, without the subject: "sent a key of 9000 bytes; the limit is 8192".
+  std::string complaint() const { return complaint_ ? *complaint_ : std::string(); }
+
+ private:
+  enum class Stage : std::uint8_t { Undecided, Current, Old, Ended };
+  friend class Exchange;
+
+  void receive(std::string_view bytes);
+  std::size_t run(std::string_view bytes);
+  bool open(std::string_view bytes);
+  void tell(const Notice& notice);
+  void execute(const Request& request);
+  void execute_value(const Request& request);
+  void execute_number(const Request& request);
+  void execute_list(const Request& request);
+  void execute_queue(const Request& request);
+  void end(std::string complaint);
+  Protocol protocol() const { return stage_ == Stage::Old ? Protocol::Old : Protocol::Current; }
+
+  Exchange* exchange_;
+  std::unique_ptr<std::string> complaint_;  // rare, so not a string in each of 10,000 connections
+  std::string pending_;
+  Output output_;
+  Scanner scanner_;
+  Peer peer_;
+  Stage stage_ = Stage::Undecided;
+  bool touched_ = false;
+};
+
+/// The table, everybody who talks to it, and the way of a notice from one's request to another's
+/// output. What the server, the recorded conversations and the fuzzers share.
+class Exchange {
+ public:
+  /// A new conversation; its number is free again after close().
+  Peer open();
+  /// Forgets the peer with its waits; what it was still owed is dropped.
+  void close(Peer peer);
+  /// The conversation of an open peer; stays where it is until close().
+  Conversation& at(Peer peer) { return *conversations_[peer]; }
+
+  /// Runs what is complete of the peer's bytes and keeps what is not; with no bytes, goes on after
+  /// a stall. Outputs of other peers may grow, too.
+  void receive(Peer peer, std::string_view bytes);
+  /// Replaces `into` by the peers that have got output or ended since this was last asked. Those
+  /// closed meanwhile may be among them.
+  void take_touched(std::vector<Peer>& into);
+  bool is_open(Peer peer) const { return peer < conversations_.size() && conversations_[peer]; }
+
+  Table& table() { return table_; }
+  const Table& table() const { return table_; }
+  std::uint64_t requests() const { return requests_; }
+
+ private:
+  friend class Conversation;
+  void touch(Conversation& conversation);
+  void deliver();
+
+  Table table_;
+  std::vector<std::unique_ptr<Conversation>> conversations_;
+  std::vector<Peer> free_;
+  std::vector<Peer> touched_;
+  std::vector<std::string_view> texts_;  // room for the list of one request
+  std::uint64_t requests_ = 0;
+};
+
+}  // namespace elastrun::store

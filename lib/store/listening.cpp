@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/listening.hpp"
+
+#include "store/port_owner.hpp"
+
+#include <boost/asio/ip/tcp.hpp>
+#include <cerrno>
+#include <cstring>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+namespace elastrun::store {
+namespace {
+
+using Endpoint = boost::asio::ip::tcp::endpoint;
+namespace ip = boost::asio::ip;
+
+// As many as the kernel lets us (net.core.somaxconn): thousands of workers connect at once.
+constexpr int kBacklog = 65535;
+
+Result<ip::address> parse_address(const std::string& address) {
+  if (address.empty()) return ip::address_v6::any();
+  if (address == "localhost") return ip::address_v4::loopback();
+  boost::system::error_code error;
+  auto parsed = ip::make_address(address, error);
+  if (!error) return parsed;
+  return fail(Code::Store,
+              fmt::format("cannot listen on '{}': it is no IPv4 or IPv6 address; names "
+                          "are not looked up here, give the number",
+                          address));
+}
+
+std::string show(const Endpoint& endpoint) {
+  const auto text = endpoint.address().to_string();
+  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", text, endpoint.port())
+                                    : fmt::format("{}:{}", text, endpoint.port());
+}
+
+Error listen_error(const Endpoint& endpoint, int number) {
+  std::string why = std::strerror(number);
+  if (number == EADDRINUSE) {
+    const auto owner = find_port_owner(endpoint.port());
+    why = owner.empty() ? "the port is in use by a process that we cannot see"
+                        : "the port is in use by " + owner;
+    why += "; stop it, or choose another port (0: any free one)";
+  } else if (number == EADDRNOTAVAIL) {
+    why = "this machine does not have that address";
+  } else if (number == EACCES) {
+    why = "ports below 1024 need a privilege; choose a higher one";
+  }
+  return {Code::Store, fmt::format("cannot listen on {}: {}", show(endpoint), why)};
+}
+
+Result<Listening> open_endpoint(const Endpoint& endpoint) {
+  const int family = endpoint.protocol().family();
+  UniqueFd socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) return std::unexpected(listen_error(endpoint, errno));
+  const int on = 1;
+  const int off = 0;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  // Linux hands this option down to accepted sockets: one system call less for each of them.
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  const bool both_families = family == AF_INET6 && endpoint.address().is_unspecified();
+  if (both_families) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (::bind(socket.get(), endpoint.data(), static_cast<socklen_t>(endpoint.size())) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    return std::unexpected(listen_error(endpoint, errno));
+  }
+  Endpoint bound;
+  auto size = static_cast<socklen_t>(bound.capacity());
+  if (::getsockname(socket.get(), bound.data(), &size) != 0) {
+    return std::unexpected(listen_error(endpoint, errno));
+  }
+  return Listening{std::move(socket), bound.port()};
+}
+
+}  // namespace
+
+Result<Listening> open_listening(const std::string& address, std::uint16_t port) {
+  const auto parsed = parse_address(address);
+  if (!parsed) return std::unexpected(parsed.error());
+  auto listening = open_endpoint(Endpoint(*parsed, port));
+  const bool both_families = parsed->is_v6() && parsed->is_unspecified();
+  if (listening || !both_families) return listening;
+  // Without IPv6 in the kernel the socket cannot be made, or the address is not available.
+  const UniqueFd probe(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool no_ipv6 = !probe || listening.error().text.find("does not have") != std::string::npos;
+  if (!no_ipv6) return listening;
+  return open_endpoint(Endpoint(ip::address_v4::any(), port));
+}
+
+}  // namespace elastrun::store

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "core/unique_fd.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace elastrun::store {
+
+struct Listening {
+  UniqueFd socket;
+  std::uint16_t port = 0;
+};
+
+/// A listening, non-blocking TCP socket. `address` is a number in IPv4 or IPv6 form, "localhost"
+/// for 127.0.0.1, or "" and "::" for every address of both families (IPv4 alone where the kernel
+/// has no IPv6). Names are not looked up. Accepted connections inherit TCP_NODELAY. Fails with
+/// Store and a sentence that says what to do.
+Result<Listening> open_listening(const std::string& address, std::uint16_t port);
+
+}  // namespace elastrun::store

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server.hpp"
+
+#include "core/log.hpp"
+#include "core/unique_fd.hpp"
+#include "store/conversation.hpp"
+#include "store/listening.hpp"
+#include "store/poller.hpp"
+
+#include <array>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <cstring>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <new>
+#include <set>
+#include <sys/socket.h>
+
+namespace elastrun::store {
+namespace {
+
+namespace asio = boost::asio;
+using Endpoint = asio::ip::tcp::endpoint;
+
+constexpr std::uint64_t kListenerTag = ~std::uint64_t{0};
+constexpr std::size_t kReadSize = 256u << 10;
+constexpr int kAcceptsPerTurn = 256;
+// What one peer may be sent before the others have their turn.
+constexpr std::size_t kSendPerTurn = 8u << 20;
+// With no descriptor or memory left, new connections wait this long in the kernel's queue.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+/// A v4-mapped address as the IPv4 address that it is.
+asio::ip::address plain(const asio::ip::address& address) {
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+}
+
+std::string show(const Endpoint& endpoint) {
+  const auto address = plain(endpoint.address());
+  const std::string text = address.to_string();
+  return fmt::format("{}:{}", address.is_v6() ? "[" + text + "]" : text, endpoint.port());
+}
+
+std::string show_peer(int fd) {
+  Endpoint endpoint;
+  auto size = static_cast<socklen_t>(endpoint.capacity());
+  if (::getpeername(fd, endpoint.data(), &size) != 0) return "a peer that is already gone";
+  return show(endpoint);
+}
+
+/// Warnings that a hostile or broken peer can cause at will: the first ones are written, the others
+/// counted, and written at every power of two.
+class Complaints {
+ public:
+  template <class... Args>
+  void add(fmt::format_string<Args...> form, Args&&... args) {
+    constexpr std::uint64_t kAll = 16;
+    ++count_;
+    const bool power_of_two = (count_ & (count_ - 1)) == 0;
+    if (count_ > kAll && !power_of_two) return;
+    const auto text = fmt::format(form, std::forward<Args>(args)...);
+    if (count_ <= kAll) return log::warning("store", "{}", text);
+    log::warning("store", "{} ({} complaints so far)", text, count_);
+  }
+
+ private:
+  std::uint64_t count_ = 0;
+};
+
+class TcpServer final : public Server {
+ public:
+  TcpServer(asio::io_context& loop, Listening listening, Settings settings)
+      : listener_(std::move(listening.socket)),
+        port_(listening.port),
+        settings_(std::move(settings)),
+        pause_(loop) {
+    allow_peers(settings_.allowed_peers);
+  }
+  ~TcpServer() override { close_all(); }
+
+  Status start(asio::io_context& loop);
+  std::uint16_t port() const override { return port_; }
+  void start_afresh() override;
+  void allow_peers(std::vector<asio::ip::address> addresses) override;
+  Statistics statistics() const override;
+  void adopt(asio::ip::tcp::socket socket, std::string first_bytes) override;
+
+ private:
+  struct Connection {
+    UniqueFd fd;
+    std::uint32_t serial = 0;  // tells events of an earlier connection of the same number
+    std::uint32_t events = 0;  // that the poller watches for now
+    bool finished = false;     // the peer sends no more
+    bool warned = false;       // of a peer that does not read
+  };
+
+  std::uint64_t tag(Peer peer) const {
+    return std::uint64_t{connections_[peer].serial} << 32 | peer;
+  }
+  void ready(std::span<const epoll_event> events);
+  void ready(Peer peer, std::uint32_t events);
+  void accept_some();
+  void accept_later(int error);
+  bool welcome(const Endpoint& endpoint);
+  Peer add(UniqueFd fd);
+  void read(Peer peer);
+  void flush_touched();
+  void flush(Peer peer);
+  bool send_some(Peer peer);
+  void drained(Peer peer);
+  void watch(Peer peer);
+  void cut_off(Peer peer);
+  void close(Peer peer);
+  void close_all();
+
+  UniqueFd listener_;
+  std::uint16_t port_;
+  Settings settings_;
+  std::set<asio::ip::address> allowed_;
+  asio::steady_timer pause_;
+  std::shared_ptr<char> alive_ = std::make_shared<char>();
+  std::unique_ptr<Poller> poller_;
+  std::unique_ptr<Exchange> exchange_ = std::make_unique<Exchange>();
+  std::vector<Connection> connections_;  // by Peer
+  std::vector<Peer> touched_;
+  std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kReadSize);
+  Complaints complaints_;
+  Statistics statistics_;
+  std::uint64_t earlier_requests_ = 0;
+};
+
+Status TcpServer::start(asio::io_context& loop) {
+  auto poller = Poller::make(loop, [this](auto events) { ready(events); });
+  if (!poller) return std::unexpected(poller.error());
+  poller_ = std::move(*poller);
+  return poller_->add(listener_.get(), EPOLLIN, kListenerTag);
+}
+
+void TcpServer::ready(std::span<const epoll_event> events) {
+  for (const auto& event : events) {
+    const auto peer = static_cast<Peer>(event.data.u64);
+    if (event.data.u64 == kListenerTag) {
+      accept_some();
+      continue;
+    }
+    if (!exchange_->is_open(peer) || event.data.u64 != tag(peer)) continue;
+    try {
+      ready(peer, event.events);
+    } catch (const std::bad_alloc&) {  // of all that peers cause, only this may throw
+      if (!exchange_->is_open(peer)) continue;
+      complaints_.add("closed {}: no memory left for its requests",
+                      show_peer(connections_[peer].fd.get()));
+      ++statistics_.cut_off;
+      close(peer);
+    }
+  }
+}
+
+void TcpServer::ready(Peer peer, std::uint32_t events) {
+  if ((events & EPOLLOUT) != 0) flush(peer);
+  if (!exchange_->is_open(peer)) return;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read(peer);
+}
+
+void TcpServer::accept_some() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    Endpoint endpoint;
+    auto size = static_cast<socklen_t>(endpoint.capacity());
+    UniqueFd fd(::accept4(listener_.get(), endpoint.data(), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) {
+      if (errno == EAGAIN) return;
+      // The peer gave up, or the network had an error for it alone (accept(2)).
+      const bool next = errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+      if (next) continue;
+      return accept_later(errno);
+    }
+    if (welcome(endpoint)) add(std::move(fd));
+  }
+}
+
+void TcpServer::accept_later(int error) {
+  complaints_.add("cannot accept a connection at port {}: {}; {} are open, new ones wait", port_,
+                  std::strerror(error), statistics_.connections);
+  poller_->modify(listener_.get(), 0, kListenerTag);
+  pause_.expires_after(kAcceptPause);
+  // A completion may already be queued when the server goes.
+  pause_.async_wait(
+      [this, alive = std::weak_ptr(alive_)](const boost::system::error_code& stopped) {
+        if (!stopped && !alive.expired()) poller_->modify(listener_.get(), EPOLLIN, kListenerTag);
+      });
+}
+
+bool TcpServer::welcome(const Endpoint& endpoint) {
+  if (!allowed_.empty() && !allowed_.contains(plain(endpoint.address()))) {
+    complaints_.add("refused {}: no node of this job has that address", show(endpoint));
+  } else if (statistics_.connections >= settings_.max_connections) {
+    complaints_.add("refused {}: {} connections are open, the limit", show(endpoint),
+                    statistics_.connections);
+  } else {
+    return true;
+  }
+  ++statistics_.refused;
+  return false;
+}
+
+/// Takes the connection in; its number is that of its conversation.
+Peer TcpServer::add(UniqueFd fd) {
+  const Peer peer = exchange_->open();
+  if (peer >= connections_.size()) connections_.resize(peer + 1);
+  Connection& connection = connections_[peer];
+  connection = {std::move(fd), connection.serial + 1, EPOLLIN, false, false};
+  ++statistics_.accepted;
+  ++statistics_.connections;
+  if (const auto added = poller_->add(connection.fd.get(), EPOLLIN, tag(peer)); !added) {
+    complaints_.add("closed {}: {}", show_peer(connection.fd.get()), added.error().text);
+    close(peer);
+  }
+  return peer;
+}
+
+void TcpServer::adopt(asio::ip::tcp::socket socket, std::string first_bytes) {
+  boost::system::error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  if (error || !welcome(endpoint)) return;
+  socket.non_blocking(true, error);
+  socket.set_option(asio::ip::tcp::no_delay(true), error);
+  UniqueFd fd(socket.release(error));
+  if (error) return;
+  const Peer peer = add(std::move(fd));
+  if (!exchange_->is_open(peer)) return;
+  exchange_->receive(peer, first_bytes);
+  flush_touched();
+}
+
+void TcpServer::read(Peer peer) {
+  Connection& connection = connections_[peer];
+  const auto size = ::recv(connection.fd.get(), buffer_.get(), kReadSize, 0);
+  if (size < 0) {
+    if (errno != EAGAIN && errno != EINTR) close(peer);
+    return;
+  }
+  if (size > 0) {
+    exchange_->receive(peer, {buffer_.get(), static_cast<std::size_t>(size)});
+  } else {
+    connection.finished = true;
+    flush(peer);
+  }
+  flush_touched();
+}
+
+void TcpServer::flush_touched() {
+  exchange_->take_touched(touched_);
+  for (const Peer peer : touched_) {
+    if (exchange_->is_open(peer)) flush(peer);
+  }
+}
+
+/// Sends what can be sent and runs what waited for that, until the socket is full or nothing is
+/// left.
+void TcpServer::flush(Peer peer) {
+  Conversation& conversation = exchange_->at(peer);
+  std::size_t sent = 0;
+  while (!conversation.output().empty() && sent < kSendPerTurn) {
+    const auto before = conversation.output().size();
+    if (!send_some(peer)) return;
+    sent += before - conversation.output().size();
+    if (conversation.output().size() == before) break;  // the socket is full
+    if (conversation.output().empty() && conversation.pending() > 0) exchange_->receive(peer, {});
+  }
+  if (conversation.output().empty()) return drained(peer);
+  if (conversation.output().own_size() > settings_.max_backlog) return cut_off(peer);
+  if (conversation.stalled() && !std::exchange(connections_[peer].warned, true)) {
+    complaints_.add("{} does not read its answers: {} bytes wait, its requests wait until it does",
+                    show_peer(connections_[peer].fd.get()), conversation.output().size());
+  }
+  watch(peer);
+}
+
+/// One send(2). False if the connection is gone; a full socket takes nothing.
+bool TcpServer::send_some(Peer peer) {
+  Output& output = exchange_->at(peer).output();
+  std::array<iovec, 64> parts;
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = output.gather(parts);
+  const auto size = ::sendmsg(connections_[peer].fd.get(), &message, MSG_NOSIGNAL);
+  if (size >= 0) {
+    output.sent(static_cast<std::size_t>(size));
+    return true;
+  }
+  if (errno == EAGAIN || errno == EINTR) return true;
+  close(peer);
+  return false;
+}
+
+/// Nothing is left to send: the connection ends if it is to, or listens again.
+void TcpServer::drained(Peer peer) {
+  Connection& connection = connections_[peer];
+  const Conversation& conversation = exchange_->at(peer);
+  if (conversation.ended()) {
+    complaints_.add("closed {}, which {}", show_peer(connection.fd.get()),
+                    conversation.complaint());
+    ++statistics_.cut_off;
+    return close(peer);
+  }
+  if (connection.finished) return close(peer);
+  watch(peer);
+}
+
+/// Tells the poller what this connection waits for, if that has changed.
+void TcpServer::watch(Peer peer) {
+  Connection& connection = connections_[peer];
+  const Conversation& conversation = exchange_->at(peer);
+  const bool reads = !connection.finished && !conversation.ended() && !conversation.stalled();
+  const std::uint32_t wanted =
+      (reads ? EPOLLIN : 0u) | (conversation.output().empty() ? 0u : EPOLLOUT);
+  if (wanted == connection.events) return;
+  connection.events = wanted;
+  poller_->modify(connection.fd.get(), wanted, tag(peer));
+}
+
+void TcpServer::cut_off(Peer peer) {
+  complaints_.add(
+      "closed {}: it does not read its answers, {} bytes have piled up; the limit is {}",
+      show_peer(connections_[peer].fd.get()), exchange_->at(peer).output().own_size(),
+      settings_.max_backlog);
+  ++statistics_.cut_off;
+  close(peer);
+}
+
+void TcpServer::close(Peer peer) {
+  Connection& connection = connections_[peer];
+  poller_->remove(connection.fd.get());
+  connection.fd.reset();
+  exchange_->close(peer);
+  --statistics_.connections;
+}
+
+void TcpServer::close_all() {
+  for (Peer peer = 0; peer < connections_.size(); ++peer) {
+    if (exchange_->is_open(peer)) close(peer);
+  }
+}
+
+void TcpServer::start_afresh() {
+  close_all();
+  earlier_requests_ += exchange_->requests();
+  exchange_ = std::make_unique<Exchange>();
+}
+
+void TcpServer::allow_peers(std::vector<asio::ip::address> addresses) {
+  allowed_.clear();
+  for (const auto& address : addresses) allowed_.insert(plain(address));
+}
+
+Server::Statistics TcpServer::statistics() const {
+  Statistics now = statistics_;
+  now.requests = earlier_requests_ + exchange_->requests();
+  now.keys = exchange_->table().size();
+  return now;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::listen(asio::io_context& loop, const std::string& address,
+                                               std::uint16_t port, Settings settings) {
+  auto listening = open_listening(address, port);
+  if (!listening) return std::unexpected(listening.error());
+  auto server = std::make_unique<TcpServer>(loop, std::move(*listening), std::move(settings));
+  if (const auto started = server->start(loop); !started) return std::unexpected(started.error());
+  return server;
+}
+
+}  // namespace elastrun::store

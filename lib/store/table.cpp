@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/table.hpp"
+
+#include "store/table_parts.hpp"
+
+#include <array>
+#include <functional>
+
+namespace elastrun::store {
+
+void Value::assign(std::string_view bytes) {
+  if (bytes.size() >= kShareFrom) {
+    large_ = std::make_shared<std::string>(bytes);
+    small_ = {};
+  } else {
+    small_.assign(bytes);
+    large_.reset();
+  }
+}
+
+void Value::append(std::string_view bytes) {
+  if (!large_ && small_.size() + bytes.size() < kShareFrom) {
+    small_.append(bytes);
+    return;
+  }
+  // Answers on their way may share the old bytes, so those are left as they are.
+  if (!large_ || large_.use_count() > 1) large_ = std::make_shared<std::string>(view());
+  large_->append(bytes);
+  small_ = {};
+}
+
+std::size_t Table::Hash::operator()(std::string_view text) const noexcept {
+  return std::hash<std::string_view>{}(text);
+}
+
+Table::Table() = default;
+Table::~Table() = default;
+Table::Table(Table&&) noexcept = default;
+Table& Table::operator=(Table&&) noexcept = default;
+
+Table::Slot* Table::find(std::string_view key) const {
+  const auto found = slots_.find(key);
+  return found == slots_.end() ? nullptr : const_cast<Slot*>(&found->second);
+}
+
+Table::Entry& Table::touch(std::string_view key) {
+  const auto found = slots_.find(key);
+  if (found != slots_.end()) return *found;
+  return *slots_.emplace(std::string(key), Slot{}).first;
+}
+
+Table::Extra& Table::extra(Entry& entry) {
+  if (!entry.second.extra) entry.second.extra = std::make_unique<Extra>();
+  return *entry.second.extra;
+}
+
+/// Gives back what the key no longer needs; the entry may be gone afterwards.
+void Table::tidy(Entry& entry) {
+  Slot& slot = entry.second;
+  if (slot.extra && slot.extra->empty()) slot.extra.reset();
+  if (!slot.present && !slot.extra) slots_.erase(slots_.find(entry.first));
+}
+
+bool Table::watched(const Entry& entry) const {
+  return entry.second.extra && !entry.second.extra->watchers.empty();
+}
+
+void Table::tell(Entry& entry, ChangeKind kind, std::string before, std::string_view after) {
+  const auto change = std::make_shared<const Change>(
+      Change{kind, entry.first, std::move(before), std::string(after)});
+  for (const Peer peer : entry.second.extra->watchers) notices_.push_back({peer, change});
+}
+
+/// Everybody who looked forward to a value of this key learns of it.
+void Table::stored(Entry& entry, bool created, std::string before) {
+  Slot& slot = entry.second;
+  slot.present = true;
+  values_ += created ? 1 : 0;
+  if (!slot.extra) return;
+  if (watched(entry)) {
+    const auto kind = created ? ChangeKind::Created : ChangeKind::Updated;
+    tell(entry, kind, std::move(before), slot.value.view());
+  }
+  wake_all(*slot.extra);
+  release(entry);
+  tidy(entry);
+}
+
+void Table::set(std::string_view key, std::string_view value) {
+  Entry& entry = touch(key);
+  Slot& slot = entry.second;
+  std::string before;
+  if (slot.extra) {
+    if (watched(entry)) before = slot.value.view();
+    slot.extra->base = 0;  // whoever sets a barrier's number starts it anew
+    for (auto& arrived : slot.extra->arrivals) arrived.counted = false;
+  }
+  slot.value.assign(value);
+  stored(entry, !slot.present, std::move(before));
+}
+
+const Value* Table::get(std::string_view key) const {
+  const Slot* slot = find(key);
+  return slot != nullptr && slot->present ? &slot->value : nullptr;
+}
+
+void Table::store_number(Entry& entry, std::int64_t number) {
+  std::array<char, 24> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), number).ptr;
+  entry.second.value.assign({text.data(), static_cast<std::size_t>(end - text.data())});
+}
+
+std::optional<std::int64_t> Table::add(std::string_view key, std::int64_t delta) {
+  const Slot* old = find(key);
+  const bool created = old == nullptr || !old->present;
+  const auto number = created ? 0 : parse_counter(old->value.view());
+  if (!number) return std::nullopt;
+  Entry& entry = touch(key);
+  std::string before;
+  if (watched(entry)) before = entry.second.value.view();
+  const auto sum = wrapping_add(*number, delta);
+  store_number(entry, sum);
+  stored(entry, created, std::move(before));
+  return sum;
+}
+
+void Table::append(std::string_view key, std::string_view bytes) {
+  Entry& entry = touch(key);
+  std::string before;
+  if (watched(entry)) before = entry.second.value.view();
+  entry.second.value.append(bytes);
+  stored(entry, !entry.second.present, std::move(before));
+}
+
+const Value* Table::compare_set(std::string_view key, std::string_view expected,
+                                std::string_view desired) {
+  const Value* now = get(key);
+  const bool stores = now == nullptr ? expected.empty() : now->view() == expected;
+  if (!stores) return now;
+  set(key, desired);
+  return get(key);
+}
+
+bool Table::erase(std::string_view key) {
+  const auto found = slots_.find(key);
+  if (found == slots_.end() || !found->second.present) return false;
+  Entry& entry = *found;
+  Slot& slot = entry.second;
+  if (watched(entry)) tell(entry, ChangeKind::Deleted, std::string(slot.value.view()), {});
+  slot.present = false;
+  slot.value = {};
+  --values_;
+  if (slot.extra) {
+    slot.extra->base = 0;
+    for (auto& arrived : slot.extra->arrivals) arrived.counted = false;
+  }
+  tidy(entry);
+  return true;
+}
+
+bool Table::present(std::string_view key) const {
+  const Slot* slot = find(key);
+  return slot != nullptr && (slot->present || (slot->extra && !slot->extra->queue.empty()));
+}
+
+std::vector<std::string_view> Table::keys() const {
+  std::vector<std::string_view> names;
+  names.reserve(values_);
+  for (const auto& [name, slot] : slots_) {
+    if (slot.present) names.emplace_back(name);
+  }
+  return names;
+}
+
+void Table::queue_push(std::string_view key, std::string_view value) {
+  Entry& entry = touch(key);
+  extra(entry).queue.emplace_back(value);
+  wake_first(*entry.second.extra);
+}
+
+std::optional<Value> Table::queue_pop(std::string_view key) {
+  const auto found = slots_.find(key);
+  if (found == slots_.end() || !found->second.extra) return std::nullopt;
+  auto& queue = found->second.extra->queue;
+  if (queue.empty()) return std::nullopt;
+  Value value = std::move(queue.front());
+  queue.pop_front();
+  tidy(*found);
+  return value;
+}
+
+std::size_t Table::queue_size(std::string_view key) const {
+  const Slot* slot = find(key);
+  return slot != nullptr && slot->extra ? slot->extra->queue.size() : 0;
+}
+
+}  // namespace elastrun::store

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace elastrun::store {
+
+/// Whoever asks: a connection of the server, a caller of the memory store. Numbers may be used
+/// again after forget().
+using Peer = std::uint32_t;
+
+/// From this size on a value is kept behind a shared pointer, so that a thousand peers that fetch
+/// it wait for the network with one copy and not with a thousand.
+constexpr std::size_t kShareFrom = 4096;
+
+/// A stored value.
+class Value {
+ public:
+  Value() = default;
+  explicit Value(std::string_view bytes) { assign(bytes); }
+  void assign(std::string_view bytes);
+  void append(std::string_view bytes);
+  std::string_view view() const { return large_ ? std::string_view(*large_) : small_; }
+  /// The bytes as they are now, whatever happens to this value later; empty for a small value.
+  std::shared_ptr<const std::string> shared() const { return large_; }
+
+ private:
+  std::string small_;
+  std::shared_ptr<std::string> large_;
+};
+
+/// What happened to a watched key (torch 1.13's WATCH_KEY), with its numbers on the wire.
+enum class ChangeKind : std::uint8_t { Updated = 0, Created = 1, Deleted = 2 };
+struct Change {
+  ChangeKind kind = ChangeKind::Updated;
+  std::string key, before, after;
+  bool operator==(const Change&) const = default;
+};
+
+/// Something a peer is to be told although it did not ask just now.
+struct Notice {
+  Peer peer = 0;
+  /// Empty: one wait or barrier of this peer has ended well.
+  std::shared_ptr<const Change> change;
+};
+
+/// Keys, queues, waiters and barriers of one store. Pure: no sockets, no clock; whoever is to be
+/// told something is found in notices() after the call. Semantics: torchrun-parity 7.1, except
+///   * a COMPARE_SET that stores nothing wakes nobody;
+///   * each wait of a peer ends for itself, however many it has;
+///   * a barrier is complete when as many peers as it wants have arrived since it was last
+///     complete; who cancels or leaves has not arrived; it can be used again.
+class Table {
+ public:
+  Table();
+  ~Table();
+  Table(Table&&) noexcept;
+  Table& operator=(Table&&) noexcept;
+
+  void set(std::string_view key, std::string_view value);
+  /// Nothing if there is no such key. The pointer lives until the next call that changes a key.
+  const Value* get(std::string_view key) const;
+  /// The new number, wrapping at the ends. Nothing, and nothing changed, if the key holds text
+  /// that does not begin with a number or is beyond 64 bits.
+  std::optional<std::int64_t> add(std::string_view key, std::int64_t delta);
+  void append(std::string_view key, std::string_view bytes);
+  /// Stores `desired` if the key holds `expected`, or is missing and `expected` is empty.
+  /// Answers the value now there, or nothing if the key is missing still.
+  const Value* compare_set(std::string_view key, std::string_view expected,
+                           std::string_view desired);
+  /// Whether there was such a key. A queue of that name stays.
+  bool erase(std::string_view key);
+  /// Whether a key or a queue with something in it has this name.
+  bool present(std::string_view key) const;
+  std::size_t size() const { return values_; }
+  /// All keys, in no order. The views live until the next call that changes a key.
+  std::vector<std::string_view> keys() const;
+
+  void queue_push(std::string_view key, std::string_view value);
+  std::optional<Value> queue_pop(std::string_view key);
+  std::size_t queue_size(std::string_view key) const;
+
+  /// True if all keys are present now; otherwise one notice will follow when each has been at some
+  /// time since.
+  bool wait(Peer peer, std::span<const std::string_view> keys);
+  enum class Arrival { Complete, Waiting, NoNumber };
+  /// Counts the peer in at the barrier. Waiting: a notice follows. NoNumber: the key holds text.
+  Arrival arrive(Peer peer, std::string_view key, std::int64_t wanted);
+  /// Ends the peer's waits and takes back its arrivals: no notice will follow.
+  void cancel(Peer peer);
+  /// Tells the peer of every change of the key from now on.
+  void watch(Peer peer, std::string_view key);
+  /// Cancels, and ends the watches too.
+  void forget(Peer peer);
+
+  const std::vector<Notice>& notices() const { return notices_; }
+  void clear_notices() { notices_.clear(); }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const noexcept;
+  };
+  struct Slot;
+  struct Extra;
+  struct Wait;
+  struct Link;
+  struct Interests;
+  using Slots = std::unordered_map<std::string, Slot, Hash, std::equal_to<>>;
+  using Entry = Slots::value_type;
+
+  Slot* find(std::string_view key) const;
+  Entry& touch(std::string_view key);
+  Interests& interests_of(Peer peer);
+  Extra& extra(Entry& entry);
+  void tidy(Entry& entry);
+  void stored(Entry& entry, bool created, std::string before);
+  void tell(Entry& entry, ChangeKind kind, std::string before, std::string_view after);
+  void wake_all(Extra& extra);
+  void wake_first(Extra& extra);
+  void satisfied(Link& link);
+  void end(Wait& wait);
+  void release(Entry& entry);
+  void take_back(Peer peer, Entry& entry);
+  void store_number(Entry& entry, std::int64_t number);
+  bool watched(const Entry& entry) const;
+
+  Slots slots_;
+  std::size_t values_ = 0;
+  std::unordered_map<Peer, std::unique_ptr<Interests>> interests_;
+  std::vector<Notice> notices_;
+};
+
+}  // namespace elastrun::store
