@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <boost/asio/ip/address.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::net {
+
+/// A host, by name or number, and a port. IPv6 addresses are held without brackets.
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+  bool operator==(const Endpoint&) const = default;
+};
+
+/// As torchrun reads --rdzv-endpoint: "host", "host:port", "[v6]", "[v6]:port"; empty is localhost.
+/// Unlike there a bare IPv6 address does not lose its last group. Fails with Usage and torchrun's
+/// sentence.
+Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_port);
+/// "host:port", with brackets around an IPv6 address.
+std::string format_endpoint(std::string_view host, std::uint16_t port);
+
+/// The address of a numeric host, IPv4-mapped IPv6 as IPv4; an unspecified one for names.
+boost::asio::ip::address parse_address(std::string_view host);
+/// The same address in its plain form: ::ffff:10.0.0.1 is 10.0.0.1.
+boost::asio::ip::address plain(const boost::asio::ip::address& address);
+
+/// Every address of an interface of this machine that is up (getifaddrs(3)), loopback too.
+std::vector<boost::asio::ip::address> own_addresses();
+/// Whether connecting to it ends on this machine: an interface has it, or it is in 127.0.0.0/8.
+bool is_own_address(const boost::asio::ip::address& address);
+/// The address that this machine would use as its own for talking to `target`: what the routing
+/// table says, no packet is sent. Fails with Io if there is no route.
+Result<boost::asio::ip::address> own_address_towards(const boost::asio::ip::address& target);
+
+}  // namespace elastrun::net

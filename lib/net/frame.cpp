@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/frame.hpp"
+
+#include "net/bytes.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <sys/random.h>
+
+namespace elastrun::net {
+
+Greeting make_greeting() {
+  Greeting greeting;
+  greeting.nonce.resize(kNonceBytes);
+  // Fewer than 256 bytes come whole once the kernel has seeded itself (getrandom(2)).
+  [[maybe_unused]] const auto got = ::getrandom(greeting.nonce.data(), kNonceBytes, 0);
+  return greeting;
+}
+
+std::string encode_greeting(const Greeting& greeting) {
+  std::string bytes(kMagic);
+  bytes.push_back(static_cast<char>(greeting.version));
+  return bytes + greeting.nonce;
+}
+
+Result<std::optional<Greeting>> take_greeting(std::string& bytes) {
+  const std::size_t known = std::min(bytes.size(), kMagic.size());
+  if (std::string_view(bytes).substr(0, known) != kMagic.substr(0, known)) {
+    return fail(Code::Protocol, fmt::format("the other side does not speak elastrun's protocol (it "
+                                            "began with {})",
+                                            format_hex(bytes, 8)));
+  }
+  if (bytes.size() < kGreetingBytes) return std::nullopt;
+  Greeting greeting{static_cast<std::uint8_t>(bytes[kMagic.size()]),
+                    bytes.substr(kMagic.size() + 1, kNonceBytes)};
+  bytes.erase(0, kGreetingBytes);
+  return greeting;
+}
+
+void FrameWriter::write(std::string& out, std::string_view payload) {
+  const Seal seal = sealer_->seal(direction_, session_, number_++, payload);
+  append<std::uint32_t>(out, static_cast<std::uint32_t>(payload.size()));
+  out.append(seal.data(), seal.size());
+  out.append(payload);
+}
+
+void write_unsealed(std::string& out, std::string_view payload) {
+  append<std::uint32_t>(out, static_cast<std::uint32_t>(payload.size()));
+  out.append(kSealBytes, '\0');
+  out.append(payload);
+}
+
+Result<std::optional<Frame>> FrameReader::take(std::string& bytes) {
+  if (bytes.size() < 4) return std::nullopt;
+  const auto size = load<std::uint32_t>(bytes.data());
+  if (size > limit_) {
+    return fail(Code::Protocol,
+                fmt::format("a frame of {} bytes is over the limit of {}", size, limit_));
+  }
+  if (bytes.size() < kFrameHeader + size) return std::nullopt;
+  const std::string_view seal = std::string_view(bytes).substr(4, kSealBytes);
+  Frame frame{bytes.substr(kFrameHeader, size), true};
+  if (!same_seal(sealer_->seal(direction_, session_, number_, frame.payload), seal)) {
+    frame.sealed = false;
+    if (seal.find_first_not_of('\0') != std::string_view::npos) {
+      return fail(Code::Rendezvous, "the frame is not sealed with this job's secret");
+    }
+  } else {
+    ++number_;
+  }
+  bytes.erase(0, kFrameHeader + size);
+  return frame;
+}
+
+}  // namespace elastrun::net
