@@ -88,10 +88,10 @@ std::string program_name(const spec::JobSpec& spec) {
   }
 }
 
-std::string entry_name(const spec::JobSpec& spec, bool own_interpreter) {
+std::string entry_name(const spec::JobSpec& spec) {
   if (spec.mode == spec::Mode::RunPath) return "run_script_path";
   if (spec.mode == spec::Mode::Program) return spec.script;
-  return own_interpreter ? spec.interpreter : spec.script;
+  return spec.interpreter_given ? spec.interpreter : spec.script;
 }
 
 }  // namespace elastrun::workers

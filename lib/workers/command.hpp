@@ -23,6 +23,6 @@ std::string program_name(const spec::JobSpec& spec);
 
 /// The title of the failure report: script or module as typed, or the program. With an interpreter
 /// of the user's own (PYTHON_EXEC) that program, as torchrun does.
-std::string entry_name(const spec::JobSpec& spec, bool own_interpreter);
+std::string entry_name(const spec::JobSpec& spec);
 
 }  // namespace elastrun::workers

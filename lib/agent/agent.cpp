@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/agent.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "process/process_table.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <sys/types.h>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::string_view kArea = "agent";
+constexpr Duration kStuckLook = std::chrono::milliseconds(100);  // torchrun's monitor interval
+
+/// What the other nodes are told about a failure of this one.
+rendezvous::Cause cause_of(const workers::Failure& failure, const std::string& node) {
+  rendezvous::Cause cause;
+  cause.kind = rendezvous::Cause::Kind::WorkerFailed;
+  cause.node = node;
+  cause.rank = failure.rank;
+  cause.local_rank = failure.local_rank;
+  cause.exit_code = failure.status.as_python();
+  cause.text = fmt::format("rank {} {}", failure.rank, workers::what_happened(failure));
+  cause.wall_seconds = to_seconds(failure.wall);
+  return cause;
+}
+
+}  // namespace
+
+Agent::Agent(Parts parts, Settings settings)
+    : parts_(std::move(parts)),
+      settings_(std::move(settings)),
+      settle_(parts_.clock.make_alarm()),
+      barrier_(parts_.clock.make_alarm()) {}
+
+Agent::~Agent() = default;
+
+void Agent::run(std::function<void(JobResult)> on_end) {
+  on_end_ = std::move(on_end);
+  result_.started = parts_.clock.wall();
+  result_.max_restarts = settings_.max_restarts;
+  result_.local_world_size = settings_.self.local_world_size;
+  parts_.session.open([this](rendezvous::Push push) { post(Pushed{std::move(push)}); });
+  perform(policy_.begin());
+}
+
+void Agent::post(Fact fact) {
+  facts_.push_back(std::move(fact));
+  if (working_) return;
+  working_ = true;
+  const std::weak_ptr<int> alive = alive_;
+  boost::asio::post(parts_.loop, [this, alive] {
+    if (!alive.expired()) work_off();
+  });
+}
+
+void Agent::work_off() {
+  while (!facts_.empty()) {
+    const Fact fact = std::move(facts_.front());
+    facts_.pop_front();
+    observe(fact);
+    perform(policy_.step(fact));
+    if (told_phase_ != policy_.phase()) {
+      told_phase_ = policy_.phase();
+      parts_.observer.phase(told_phase_, parts_.clock.now());
+    }
+  }
+  working_ = false;
+}
+
+/// What is of interest to observers and log, whatever the policy makes of it.
+void Agent::observe(const Fact& fact) {
+  if (const auto* signal = std::get_if<SignalCame>(&fact)) {
+    log::warning(kArea, "Received {} death signal, shutting down workers", signal->signal);
+    return;
+  }
+  const auto* pushed = std::get_if<Pushed>(&fact);
+  if (pushed == nullptr) return;
+  if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
+    log::info("rendezvous", "{}", progress->text);
+    parts_.observer.progress(progress->text);
+  } else if (const auto* spare = std::get_if<rendezvous::Spare>(&pushed->push)) {
+    log::info("rendezvous", "This node is a spare: {} before it", spare->ahead);
+    parts_.observer.progress("spare node, takes over when another one goes");
+  } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
+    if (round_ && restart->attempt_spent) result_.restarts = round_->attempt + 1;
+    log::info(kArea, "Restarting the workers, {} restarts left: {}", restart->restarts_left,
+              restart->cause.text);
+    note_end_of_attempt(restart->cause.text);
+    parts_.observer.restarting(*restart);
+  }
+}
+
+void Agent::perform(std::vector<Action> actions) {
+  for (const auto& action : actions) {
+    std::visit([this](const auto& one) { perform(one); }, action);
+  }
+}
+
+void Agent::perform(const Join&) {
+  group_.reset();
+  const auto port = parts_.store.prepare();
+  if (!port) return post(StartFailed{port.error()});
+  auto self = settings_.self;
+  self.store_port = *port;
+  joined_at_ = parts_.clock.now();
+  parts_.session.join(std::move(self));
+}
+
+void Agent::perform(const StartGroup& action) {
+  const auto now = parts_.clock.now();
+  round_ = action.round;
+  result_.restarts = round_->attempt;
+  parts_.store.begin(*round_);
+  parts_.observer.round_ready(*round_, now - joined_at_);
+  started_at_ = now;
+  const auto started = start_group();
+  if (!started) {
+    group_.reset();
+    return post(StartFailed{started.error()});
+  }
+  result_.attempts.push_back({round_->number, round_->attempt, parts_.clock.wall(), {}, {}});
+  parts_.observer.started(*round_, group_->workers(), parts_.clock.now() - now);
+  watch_for_stuck();
+  post(GroupStarted{});
+}
+
+Status Agent::start_group() {
+  auto plans = parts_.plan(*round_);
+  if (!plans) return std::unexpected(plans.error());
+  workers::Group::Parts parts{
+      parts_.launcher, parts_.clock,
+      [this](std::function<void()> call) { boost::asio::post(parts_.loop, std::move(call)); },
+      parts_.sweep};
+  group_ =
+      std::make_unique<workers::Group>(std::move(parts), settings_.limits,
+                                       [this](workers::Group::Event event) { group_event(event); });
+  return group_->start(std::move(*plans));
+}
+
+void Agent::group_event(workers::Group::Event event) {
+  using Event = workers::Group::Event;
+  switch (event) {
+    case Event::WorkerFailed: {
+      const auto failures = group_->failures();
+      const bool left = std::ranges::any_of(
+          failures, [](const workers::Failure& f) { return f.error_file.has_value(); });
+      return post(WorkerFailed{left, group_->any_running()});
+    }
+    case Event::AllSucceeded:
+      return post(AllSucceeded{});
+    case Event::AllEnded:
+      return post(AllEnded{});
+    case Event::Gone:
+      parts_.observer.stopped(group_->workers(), parts_.clock.now() - stop_at_);
+      if (stuck_) stuck_->disarm();
+      return post(GroupGone{});
+  }
+}
+
+void Agent::perform(const ArmSettle&) {
+  settle_->arm(parts_.clock.now() + settings_.settle, [this] { post(SettleOver{}); });
+}
+
+void Agent::perform(const StopGroup& action) {
+  stop_at_ = parts_.clock.now();
+  group_->stop(action.signal, settings_.shutdown_timeout);
+}
+
+void Agent::perform(const FinishGroup&) {
+  stop_at_ = parts_.clock.now();
+  group_->finish();
+}
+
+void Agent::perform(const KillGroup&) {
+  stop_at_ = parts_.clock.now();
+  group_->kill();
+}
+
+void Agent::perform(const TellStarted&) {
+  parts_.session.report(rendezvous::Started{round_->number});
+}
+
+workers::Judgement Agent::judge_failures() const {
+  auto failures = group_->failures();
+  for (auto& failure : failures) {
+    if (parts_.out_of_memory) failure.out_of_memory = parts_.out_of_memory(failure);
+  }
+  return workers::judge(std::move(failures));
+}
+
+void Agent::perform(const TellFailed&) {
+  const auto judgement = judge_failures();
+  const auto& first = judgement.failures[judgement.root];
+  log::info(kArea, "Rank {} {}", first.rank, workers::what_happened(first));
+  parts_.observer.failed(judgement);
+  parts_.session.report(
+      rendezvous::Failed{round_->number, cause_of(judgement.first(), settings_.self.id)});
+}
+
+void Agent::perform(const TellSucceeded&) {
+  parts_.session.report(rendezvous::Succeeded{round_->number});
+}
+
+void Agent::perform(const TellLeaving& action) {
+  parts_.session.report(rendezvous::Leaving{action.why});
+}
+
+void Agent::perform(const ArmBarrier&) {
+  barrier_->arm(parts_.clock.now() + settings_.exit_barrier, [this] { post(BarrierOver{}); });
+}
+
+void Agent::perform(const End& action) {
+  auto& result = result_;
+  note_end_of_attempt({});
+  result.ending = action.ending;
+  result.round = round_;
+  if (group_ && !group_->failures().empty()) result.judgement = judge_failures();
+  if (group_) {
+    for (const auto& worker : group_->workers()) {
+      if (worker.abandoned) result.abandoned.push_back(worker.pid);
+    }
+  }
+  barrier_->disarm();
+  settle_->disarm();
+  const std::weak_ptr<int> alive = alive_;
+  parts_.session.close([this, alive] {
+    if (!alive.expired()) finish(std::move(result_));
+  });
+}
+
+void Agent::finish(JobResult result) {
+  result.finished = parts_.clock.wall();
+  parts_.observer.ended(result, group_ ? &group_->workers() : nullptr);
+  group_.reset();
+  const auto on_end = std::move(on_end_);
+  on_end(std::move(result));
+}
+
+void Agent::note_end_of_attempt(std::string why) {
+  if (result_.attempts.empty()) return;
+  auto& attempt = result_.attempts.back();
+  if (attempt.ran != Duration::zero()) return;
+  attempt.ran = parts_.clock.now() - started_at_;
+  attempt.why_ended = std::move(why);
+}
+
+const workers::Worker* Agent::worker_of(pid_t process) const {
+  if (!group_) return nullptr;
+  // Each worker leads a session, and its children stay in it unless they mean to leave.
+  const pid_t session = ::getsid(process);
+  for (const auto& worker : group_->workers()) {
+    if (worker.pid == process || worker.pid == session) return &worker;
+  }
+  return nullptr;
+}
+
+void Agent::watch_for_stuck() {
+  if (settings_.stuck_after <= Duration::zero()) return;
+  stuck_since_.assign(group_->workers().size(), std::nullopt);
+  if (!stuck_) stuck_ = parts_.clock.make_alarm();
+  stuck_->arm(parts_.clock.now() + kStuckLook, [this] { look_for_stuck(); });
+}
+
+void Agent::look_for_stuck() {
+  if (!group_ || policy_.phase() != Phase::Running) return;
+  const auto now = parts_.clock.now();
+  for (std::size_t i = 0; i < stuck_since_.size(); ++i) {
+    const auto& worker = group_->workers()[i];
+    const auto entry = worker.exit ? std::nullopt : process::read_process(worker.pid);
+    if (!entry || entry->state != 'D') {
+      stuck_since_[i].reset();
+    } else if (!stuck_since_[i]) {
+      stuck_since_[i] = now;
+      log::warning(kArea,
+                   "[{}] Worker pid={} entered uninterruptible sleep (D-state); will mark "
+                   "UNHEALTHY if it remains for {:.1f}s.",
+                   settings_.self.role, worker.pid, to_seconds(settings_.stuck_after));
+    } else if (now - *stuck_since_[i] >= settings_.stuck_after) {
+      log::error(kArea,
+                 "[{}] Worker pid={} stuck in uninterruptible sleep (D-state) for {:.1f}s "
+                 "(>= {:.1f}s); marking worker group UNHEALTHY and disabling restarts.",
+                 settings_.self.role, worker.pid, to_seconds(now - *stuck_since_[i]),
+                 to_seconds(settings_.stuck_after));
+      return post(WorkerStuck{worker.pid, worker.local_rank, now - *stuck_since_[i]});
+    }
+  }
+  stuck_->arm(now + kStuckLook, [this] { look_for_stuck(); });
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/fact.hpp"
+#include "agent/job_result.hpp"
+#include "agent/observer.hpp"
+#include "agent/restart_policy.hpp"
+#include "agent/round_store.hpp"
+#include "rendezvous/session.hpp"
+#include "workers/group.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// The loop of one node: joins rounds, starts and stops groups of workers, tells and obeys the
+/// rendezvous, until the job is over. All that decides is in RestartPolicy; this carries facts in
+/// and actions out. Facts that come while another is acted upon wait in a queue.
+class Agent {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    Clock& clock;
+    process::Launcher& launcher;
+    rendezvous::Session& session;
+    RoundStore& store;
+    Observer& observer;
+    /// Everything to start the workers of a round with, in the order of local ranks.
+    std::function<Result<std::vector<workers::WorkerPlan>>(const rendezvous::Round&)> plan;
+    std::function<void()> sweep;  // kills processes that left the workers' groups; may be empty
+    /// Evidence that a failure was for want of memory, as a sentence; may be empty.
+    std::function<std::string(const workers::Failure&)> out_of_memory;
+  };
+  struct Settings {
+    rendezvous::Node self;  // store_port is filled in
+    int max_restarts = 0;
+    Duration shutdown_timeout = std::chrono::seconds(30);
+    Duration exit_barrier = std::chrono::seconds(300);
+    /// After a failure with an error file: how long others may take to leave theirs.
+    Duration settle = std::chrono::milliseconds(100);
+    Duration stuck_after{};  // of uninterruptible sleep; 0: nobody looks
+    workers::Group::Limits limits{};
+  };
+
+  Agent(Parts parts, Settings settings);
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  /// Begins. `on_end` runs once on the loop when nothing of the job runs on this node any more.
+  void run(std::function<void(JobResult)> on_end);
+
+  void signal(int number) { post(SignalCame{number}); }
+  void guardian_gone() { post(GuardianGone{}); }
+  Phase phase() const { return policy_.phase(); }
+  /// The worker to whose session a process belongs, if it is one of the group's; else null.
+  const workers::Worker* worker_of(pid_t process) const;
+
+ private:
+  void post(Fact fact);
+  void work_off();
+  void observe(const Fact& fact);
+  void perform(std::vector<Action> actions);
+  void perform(const Join&);
+  void perform(const StartGroup& action);
+  void perform(const ArmSettle&);
+  void perform(const StopGroup& action);
+  void perform(const FinishGroup&);
+  void perform(const KillGroup&);
+  void perform(const TellStarted&);
+  void perform(const TellFailed&);
+  void perform(const TellSucceeded&);
+  void perform(const TellLeaving& action);
+  void perform(const ArmBarrier&);
+  void perform(const End& action);
+  Status start_group();
+  void group_event(workers::Group::Event event);
+  void note_end_of_attempt(std::string why);
+  workers::Judgement judge_failures() const;
+  void watch_for_stuck();
+  void look_for_stuck();
+  void finish(JobResult result);
+
+  const Parts parts_;
+  const Settings settings_;
+  RestartPolicy policy_;
+  Phase told_phase_ = Phase::Ended;
+  std::deque<Fact> facts_;
+  bool working_ = false;
+  std::optional<rendezvous::Round> round_;
+  std::unique_ptr<workers::Group> group_;
+  JobResult result_;
+  TimePoint joined_at_{}, started_at_{}, stop_at_{};
+  std::unique_ptr<Alarm> settle_, barrier_, stuck_;
+  std::vector<std::optional<TimePoint>> stuck_since_;
+  std::function<void(JobResult)> on_end_;
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "rendezvous/round.hpp"
+
+#include <string>
+#include <sys/types.h>
+#include <variant>
+
+namespace elastrun::agent {
+
+/// What can happen to an agent. Each source (rendezvous, group of workers, signals, alarms,
+/// guardian) posts such facts into the agent's one queue; what a push means stands in
+/// rendezvous/round.hpp.
+struct Pushed {
+  rendezvous::Push push;
+};
+struct GroupStarted {};
+struct StartFailed {
+  Error error;
+};
+/// A worker ended badly, by itself. `left_error_file`: it had the time to say why, so others that
+/// fail at this moment may be about to say it too.
+struct WorkerFailed {
+  bool left_error_file = false;
+  bool others_run = true;
+};
+struct AllSucceeded {};
+struct AllEnded {};   // not all of them well
+struct GroupGone {};  // nothing of the group runs any more, all output is read
+struct SettleOver {};
+struct BarrierOver {};
+struct SignalCame {
+  int signal = 0;
+};
+struct GuardianGone {};
+/// The kernel has not let a worker's main thread go for this long.
+struct WorkerStuck {
+  pid_t pid = 0;
+  int local_rank = 0;
+  Duration since{};
+};
+using Fact =
+    std::variant<Pushed, GroupStarted, StartFailed, WorkerFailed, AllSucceeded, AllEnded, GroupGone,
+                 SettleOver, BarrierOver, SignalCame, GuardianGone, WorkerStuck>;
+
+/// How the job ended, as this agent sees it.
+struct Ending {
+  enum class Kind {
+    Succeeded,
+    WorkersFailed,   // workers of this node failed, and no restart was left
+    JobFailed,       // somewhere else: a worker, a node, the rendezvous; see cause
+    NotNeeded,       // a spare node, let go
+    Signalled,       // we were told to end
+    NoStart,         // the workers could not be started
+    RendezvousLost,  // the coordinator is gone for good
+    Stuck,           // a worker in uninterruptible sleep
+    GuardianLost,    // the process that the user started was killed
+  } kind = Kind::Succeeded;
+  std::string why;  // one sentence, if there is more to say than the kind
+  rendezvous::Cause cause;
+  int signal = 0;
+  bool requeue = false;  // the scheduler should start the job again
+};
+
+}  // namespace elastrun::agent

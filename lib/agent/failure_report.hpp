@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "workers/evidence.hpp"
+
+#include <string>
+
+namespace elastrun::agent {
+
+/// torchrun's failure block, character by character (torchrun-parity 4.9): title, other failures,
+/// root cause. Tools read it, so it says nothing of our own.
+std::string torchrun_report(const workers::Judgement& judgement, const std::string& entry_name,
+                            const std::string& host);
+
+/// The failure's moment, as torchrun counts it: that of the error file, else that of the end.
+WallTime time_of(const workers::Failure& failure);
+
+/// Name of this machine as gethostname(2) has it: no name server is asked.
+std::string host_name();
+
+}  // namespace elastrun::agent

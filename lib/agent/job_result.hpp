@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/fact.hpp"
+#include "goodput/ledger.hpp"
+#include "rendezvous/round.hpp"
+#include "workers/evidence.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// One start of the group and how it ended: a row of the restart waterfall.
+struct Attempt {
+  std::int64_t round = 0;
+  int number = 0;  // restarts spent before it
+  WallTime started;
+  Duration ran{};
+  std::string why_ended;  // empty: all succeeded, or it was the last and see the ending
+};
+
+/// What main turns into a report and an exit code.
+struct JobResult {
+  Ending ending;
+  std::optional<workers::Judgement> judgement;  // failures of this node in the last round
+  std::optional<rendezvous::Round> round;       // the last one; none: no round was ever complete
+  std::vector<Attempt> attempts;
+  std::vector<pid_t> abandoned;  // workers that not even SIGKILL could end
+  goodput::Ledger::Summary goodput;
+  int restarts = 0;  // spent by the whole job
+  int max_restarts = 0;
+  int local_world_size = 0;
+  WallTime started, finished;
+  std::string run_dir;  // log folder of this run; empty if none was made or it was removed
+  bool succeeded() const {
+    return ending.kind == Ending::Kind::Succeeded || ending.kind == Ending::Kind::NotNeeded;
+  }
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/restart_policy.hpp"
+
+#include "core/text.hpp"
+#include "process/exit_status.hpp"
+
+#include <csignal>
+#include <fmt/format.h>
+
+namespace elastrun::agent {
+
+std::string_view phase_text(Phase phase) {
+  switch (phase) {
+    case Phase::Joining:
+      return "waiting for other nodes";
+    case Phase::Starting:
+      return "starting workers";
+    case Phase::Running:
+      return "running";
+    case Phase::Settling:
+      return "a worker failed, collecting evidence";
+    case Phase::Stopping:
+      return "stopping workers";
+    case Phase::Waiting:
+      return "waiting for the decision to restart";
+    case Phase::Barrier:
+      return "done, waiting for other nodes to finish";
+    case Phase::Ended:
+      return "ended";
+  }
+  return "";
+}
+
+std::vector<Action> RestartPolicy::begin() {
+  return {Join{}};
+}
+
+std::vector<Action> RestartPolicy::step(const Fact& fact) {
+  if (phase_ == Phase::Ended) return {};
+  return std::visit([this](const auto& one) { return on(one); }, fact);
+}
+
+RestartPolicy::Actions RestartPolicy::on(const Pushed& fact) {
+  return std::visit([this](const auto& push) { return ordered(push); }, fact.push);
+}
+
+RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::RoundReady& push) {
+  if (phase_ != Phase::Joining) return {};
+  phase_ = Phase::Starting;
+  spare_ = failed_ = succeeded_ = false;
+  order_.reset();
+  return {StartGroup{push.round}};
+}
+
+RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Restart& push) {
+  // Who waits for a round will get the next one anyway.
+  if (phase_ == Phase::Joining || order_) return {};
+  order_ = push;
+  return obey();
+}
+
+RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Done& push) {
+  order_ = push;
+  return obey();
+}
+
+RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Lost& push) {
+  if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) return {};
+  order_ = push;
+  return obey();
+}
+
+RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Spare&) {
+  spare_ = true;
+  return {};
+}
+
+RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Progress&) {
+  return {};
+}
+
+RestartPolicy::Actions RestartPolicy::on(const GroupStarted&) {
+  phase_ = Phase::Running;
+  gone_ = false;
+  return {TellStarted{}};
+}
+
+RestartPolicy::Actions RestartPolicy::on(const StartFailed& fact) {
+  gone_ = true;
+  Ending ending;
+  ending.kind = Ending::Kind::NoStart;
+  ending.why = fact.error.text;
+  Actions actions{TellLeaving{"its workers could not be started: " + fact.error.text}};
+  for (auto& action : end(std::move(ending))) actions.push_back(std::move(action));
+  return actions;
+}
+
+RestartPolicy::Actions RestartPolicy::on(const WorkerFailed& fact) {
+  if (phase_ != Phase::Running) return {};
+  failed_ = true;
+  phase_ = Phase::Settling;
+  if (!fact.left_error_file || !fact.others_run) return fail_now();
+  return {ArmSettle{}};
+}
+
+RestartPolicy::Actions RestartPolicy::on(const SettleOver&) {
+  return phase_ == Phase::Settling ? fail_now() : Actions{};
+}
+
+RestartPolicy::Actions RestartPolicy::on(const AllEnded&) {
+  return phase_ == Phase::Settling ? fail_now() : Actions{};
+}
+
+RestartPolicy::Actions RestartPolicy::fail_now() {
+  phase_ = Phase::Stopping;
+  return {TellFailed{}, StopGroup{SIGTERM}};
+}
+
+RestartPolicy::Actions RestartPolicy::on(const AllSucceeded&) {
+  if (phase_ != Phase::Running) return {};
+  succeeded_ = true;
+  phase_ = Phase::Stopping;
+  return {TellSucceeded{}, ArmBarrier{}, FinishGroup{}};
+}
+
+RestartPolicy::Actions RestartPolicy::on(const GroupGone&) {
+  gone_ = true;
+  return resolve();
+}
+
+RestartPolicy::Actions RestartPolicy::on(const BarrierOver&) {
+  if (!succeeded_ || ending_) return {};
+  ending_ = Ending{};
+  ending_->why = "the other nodes did not finish within the time of the exit barrier";
+  return resolve();
+}
+
+RestartPolicy::Actions RestartPolicy::on(const SignalCame& fact) {
+  ++signals_;
+  if (signals_ > 1) return gone_ ? Actions{} : Actions{KillGroup{}};
+  Ending ending;
+  ending.kind = Ending::Kind::Signalled;
+  ending.signal = fact.signal;
+  ending_ = ending;
+  Actions actions{TellLeaving{"it received " + process::signal_name(fact.signal)}};
+  if (!gone_) {
+    phase_ = Phase::Stopping;
+    actions.push_back(StopGroup{fact.signal});
+  }
+  for (auto& action : resolve()) actions.push_back(std::move(action));
+  return actions;
+}
+
+RestartPolicy::Actions RestartPolicy::on(const GuardianGone&) {
+  Ending ending;
+  ending.kind = Ending::Kind::GuardianLost;
+  ending_ = ending;
+  if (gone_) return resolve();
+  phase_ = Phase::Stopping;
+  return {KillGroup{}};
+}
+
+RestartPolicy::Actions RestartPolicy::on(const WorkerStuck& fact) {
+  if (phase_ != Phase::Running) return {};
+  Ending ending;
+  ending.kind = Ending::Kind::Stuck;
+  ending.why =
+      fmt::format("the worker with local rank {} (pid {}) has been in uninterruptible sleep for {}",
+                  fact.local_rank, fact.pid, format_duration(fact.since));
+  ending_ = ending;
+  phase_ = Phase::Stopping;
+  return {TellLeaving{ending.why}, StopGroup{SIGTERM}};
+}
+
+/// An order has come: stop the group if it runs, follow the order if it is gone.
+RestartPolicy::Actions RestartPolicy::obey() {
+  if (phase_ == Phase::Running || phase_ == Phase::Settling) {
+    phase_ = Phase::Stopping;
+    return {StopGroup{SIGTERM}};
+  }
+  return resolve();
+}
+
+RestartPolicy::Actions RestartPolicy::resolve() {
+  if (!gone_) return {};
+  if (ending_) return end(*ending_);
+  if (!order_) {
+    if (phase_ == Phase::Stopping) phase_ = succeeded_ ? Phase::Barrier : Phase::Waiting;
+    return {};
+  }
+  if (const auto* done = std::get_if<rendezvous::Done>(&*order_)) return end(ending_of(*done));
+  if (const auto* lost = std::get_if<rendezvous::Lost>(&*order_)) return end(ending_of(*lost));
+  order_.reset();
+  phase_ = Phase::Joining;
+  return {Join{}};
+}
+
+RestartPolicy::Actions RestartPolicy::end(Ending ending) {
+  phase_ = Phase::Ended;
+  return {End{std::move(ending)}};
+}
+
+Ending RestartPolicy::ending_of(const rendezvous::Done& done) const {
+  Ending ending;
+  ending.cause = done.cause;
+  if (done.failed) {
+    ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::JobFailed;
+    ending.why = done.cause.text;
+  } else if (!succeeded_) {
+    ending.kind = Ending::Kind::NotNeeded;
+  }
+  return ending;
+}
+
+Ending RestartPolicy::ending_of(const rendezvous::Lost& lost) const {
+  Ending ending;
+  ending.why = lost.why;
+  if (succeeded_) return ending;  // our part is done; nobody is left to tell us about the others
+  ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::RendezvousLost;
+  ending.requeue = lost.requeue;
+  return ending;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/fact.hpp"
+
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Where an agent stands: what a person asks when a job seems to hang.
+enum class Phase {
+  Joining,   // waits for the other nodes
+  Starting,  // starts the workers
+  Running,
+  Settling,  // a worker failed; collects for a moment what the others have to say
+  Stopping,  // ends the group
+  Waiting,   // the group is gone; waits to be told whether to restart
+  Barrier,   // all workers of this node have succeeded; waits for the other nodes
+  Ended,
+};
+/// "waiting for other nodes", ...
+std::string_view phase_text(Phase phase);
+
+// What the agent is to do.
+struct Join {};
+struct StartGroup {
+  rendezvous::Round round;
+};
+struct ArmSettle {};
+struct StopGroup {
+  int signal = 0;
+};
+struct FinishGroup {};  // all ended: clear up what they left
+struct KillGroup {};
+struct TellStarted {};
+struct TellFailed {};
+struct TellSucceeded {};
+struct TellLeaving {
+  std::string why;
+};
+struct ArmBarrier {};
+struct End {
+  Ending ending;
+};
+using Action = std::variant<Join, StartGroup, ArmSettle, StopGroup, FinishGroup, KillGroup,
+                            TellStarted, TellFailed, TellSucceeded, TellLeaving, ArmBarrier, End>;
+
+/// What one node does about each fact. Whether the job restarts is decided by the rendezvous, once
+/// for all nodes; this policy says what follows from that here, and never joins a new round or ends
+/// before the old group is gone. Pure: stepped with facts, gives actions in order.
+class RestartPolicy {
+ public:
+  /// The first actions of all.
+  std::vector<Action> begin();
+  std::vector<Action> step(const Fact& fact);
+  Phase phase() const { return phase_; }
+
+ private:
+  using Actions = std::vector<Action>;
+  Actions on(const Pushed& fact);
+  Actions on(const GroupStarted&);
+  Actions on(const StartFailed& fact);
+  Actions on(const WorkerFailed& fact);
+  Actions on(const AllSucceeded&);
+  Actions on(const AllEnded&);
+  Actions on(const GroupGone&);
+  Actions on(const SettleOver&);
+  Actions on(const BarrierOver&);
+  Actions on(const SignalCame& fact);
+  Actions on(const GuardianGone&);
+  Actions on(const WorkerStuck& fact);
+
+  Actions ordered(const rendezvous::RoundReady& push);
+  Actions ordered(const rendezvous::Restart& push);
+  Actions ordered(const rendezvous::Done& push);
+  Actions ordered(const rendezvous::Lost& push);
+  Actions ordered(const rendezvous::Spare& push);
+  Actions ordered(const rendezvous::Progress& push);
+
+  Actions fail_now();
+  Actions obey();
+  Actions resolve();
+  Actions end(Ending ending);
+  Ending ending_of(const rendezvous::Done& done) const;
+  Ending ending_of(const rendezvous::Lost& lost) const;
+
+  using Order = std::variant<rendezvous::Restart, rendezvous::Done, rendezvous::Lost>;
+
+  Phase phase_ = Phase::Joining;
+  bool gone_ = true;        // no group exists
+  bool failed_ = false;     // workers of this node failed in this round
+  bool succeeded_ = false;  // all of them succeeded in this round
+  bool spare_ = false;
+  int signals_ = 0;
+  std::optional<Order> order_;    // told to us, to be obeyed once the group is gone
+  std::optional<Ending> ending_;  // decided here, for then too; wins over orders
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/verdict.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <fmt/format.h>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::size_t kShownLines = 12;
+constexpr std::size_t kShownWidth = 300;  // of one quoted line
+
+std::string rank_list(const std::vector<int>& ranks) {
+  constexpr std::size_t kMost = 16;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kMost) text += fmt::format(" and {} more", ranks.size() - kMost);
+  return text;
+}
+
+/// The others, by what they are: "ranks 0, 2: stopped by elastrun after that".
+std::string others_text(const workers::Judgement& judgement) {
+  std::vector<int> stopped, consequence, own;
+  for (std::size_t i = 0; i < judgement.failures.size(); ++i) {
+    if (i == judgement.culprit) continue;
+    const auto& failure = judgement.failures[i];
+    auto& list = failure.stopped_by_us && judgement.consequence[i] ? stopped
+                 : judgement.consequence[i]                        ? consequence
+                                                                   : own;
+    list.push_back(failure.rank);
+  }
+  std::string text;
+  const auto add = [&text](const std::vector<int>& ranks, std::string_view what) {
+    if (!ranks.empty()) text += fmt::format("  others    {}: {}\n", rank_list(ranks), what);
+  };
+  add(own, "failed by themselves as well");
+  add(consequence, "only lost their peer");
+  add(stopped, "stopped by elastrun after that");
+  return text;
+}
+
+std::string quoted_lines(const workers::Failure& failure) {
+  const auto& lines = failure.last_lines;
+  if (lines.empty()) return {};
+  std::string text = "  its last lines on stderr:\n";
+  const std::size_t first = lines.size() > kShownLines ? lines.size() - kShownLines : 0;
+  for (std::size_t i = first; i < lines.size(); ++i) {
+    text += fmt::format("    | {}\n", std::string_view(lines[i]).substr(0, kShownWidth));
+  }
+  return text;
+}
+
+std::string files_text(const workers::Failure& failure) {
+  std::string text;
+  if (!failure.stderr_path.empty()) text += fmt::format("  log       {}\n", failure.stderr_path);
+  if (!failure.stdout_path.empty()) text += fmt::format("  stdout    {}\n", failure.stdout_path);
+  if (failure.error_file && !failure.error_file->understood) {
+    text += fmt::format(
+        "  note      it left an error file that is not in torch's form; it begins: {:?}\n",
+        std::string_view(failure.error_file->raw).substr(0, 80));
+  }
+  return text;
+}
+
+std::string next_step(const workers::Failure& failure) {
+  using How = process::ExitStatus::How;
+  const auto& status = failure.status;
+  if (!failure.out_of_memory.empty()) {
+    return "use less memory (batch size, data loader workers) or raise the memory limit";
+  }
+  if (status.by_signal(SIGSEGV) || status.by_signal(SIGABRT) || status.by_signal(SIGBUS)) {
+    return "set PYTHONFAULTHANDLER=1 to see the Python stack of such a crash";
+  }
+  if (status.by_signal(SIGKILL)) {
+    return "somebody or the kernel killed it: look at `dmesg`, and at the scheduler's limits";
+  }
+  if (status.how == How::Exited && status.number == 127) {
+    return "exit code 127 often means that a program was not found";
+  }
+  if (!failure.exception && !failure.error_file && failure.last_lines.empty()) {
+    return "it wrote nothing on stderr; decorate the entry point with @record to keep exceptions";
+  }
+  return {};
+}
+
+std::string culprit_text(const workers::Judgement& judgement, const std::string& host) {
+  const auto& first = judgement.first();
+  std::string text =
+      fmt::format("  who       rank {} (local rank {}, pid {}) on {}, at {}\n", first.rank,
+                  first.local_rank, first.pid, host, format_local_time(first.wall));
+  if (first.exception) text += fmt::format("  raised    {}\n", first.exception->text());
+  if (judgement.culprit != judgement.root) {
+    text += fmt::format("  note      rank {} was seen first, but only lost its peer\n",
+                        judgement.failures[judgement.root].rank);
+  }
+  text += others_text(judgement) + quoted_lines(first) + files_text(first);
+  if (const auto next = next_step(first); !next.empty()) text += "  next      " + next + "\n";
+  return text;
+}
+
+std::string cause_sentence(const JobResult& result) {
+  const auto& cause = result.ending.cause;
+  std::string text = cause.text.empty() ? "the job was ended by another node" : cause.text;
+  const bool elsewhere = !cause.node.empty();
+  if (elsewhere && !text.contains(cause.node)) text += " (node " + cause.node + ")";
+  return text;
+}
+
+std::string failed_sentence(const JobResult& result) {
+  if (!result.judgement) return cause_sentence(result);
+  const auto& first = result.judgement->first();
+  return fmt::format("rank {} failed first: it {}", first.rank, workers::what_happened(first));
+}
+
+}  // namespace
+
+std::string_view ending_name(Ending::Kind kind) {
+  using Kind = Ending::Kind;
+  switch (kind) {
+    case Kind::Succeeded:
+      return "succeeded";
+    case Kind::WorkersFailed:
+      return "workers_failed";
+    case Kind::JobFailed:
+      return "job_failed";
+    case Kind::NotNeeded:
+      return "not_needed";
+    case Kind::Signalled:
+      return "signalled";
+    case Kind::NoStart:
+      return "not_started";
+    case Kind::RendezvousLost:
+      return "rendezvous_lost";
+    case Kind::Stuck:
+      return "worker_stuck";
+    case Kind::GuardianLost:
+      return "guardian_lost";
+  }
+  return "";
+}
+
+std::string verdict_sentence(const JobResult& result) {
+  using Kind = Ending::Kind;
+  const auto& ending = result.ending;
+  switch (ending.kind) {
+    case Kind::Succeeded:
+      return ending.why.empty() ? "all workers succeeded" : "all workers succeeded; " + ending.why;
+    case Kind::NotNeeded:
+      return "this node was a spare and was not needed";
+    case Kind::WorkersFailed:
+      return failed_sentence(result);
+    case Kind::JobFailed:
+      return cause_sentence(result);
+    case Kind::Signalled:
+      return fmt::format("ended by {}", process::signal_name(ending.signal));
+    case Kind::NoStart:
+      return "the workers could not be started: " + ending.why;
+    case Kind::RendezvousLost:
+      return "the rendezvous is lost: " + ending.why;
+    case Kind::Stuck:
+      return ending.why;
+    case Kind::GuardianLost:
+      return "the elastrun process that was started by the user has been killed";
+  }
+  return {};
+}
+
+std::string verdict_text(const JobResult& result, const std::string& host) {
+  if (result.succeeded() && result.ending.why.empty()) return {};
+  std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
+  if (result.judgement && !result.succeeded() && result.ending.kind != Ending::Kind::Signalled) {
+    text += culprit_text(*result.judgement, host);
+  }
+  for (const auto pid : result.abandoned) {
+    text +=
+        fmt::format("  left      process {} could not be killed: it hangs in the kernel\n", pid);
+  }
+  if (result.ending.requeue) {
+    text += "  next      start the job again (scontrol requeue, or the scheduler's own way)\n";
+  }
+  return text;
+}
+
+std::string summary_text(const JobResult& result) {
+  const auto& goodput = result.goodput;
+  std::string text =
+      fmt::format("elastrun: {} after {}, {} of {} restarts used\n",
+                  result.succeeded() ? "succeeded" : "FAILED", format_duration(goodput.elapsed),
+                  result.restarts, result.max_restarts);
+  text += fmt::format("  goodput   {:.1f} %", goodput.goodput() * 100);
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    const auto bucket = static_cast<goodput::Bucket>(i);
+    if (goodput.of(bucket) < std::chrono::milliseconds(1)) continue;
+    text +=
+        fmt::format("   {} {}", goodput::bucket_name(bucket), format_duration(goodput.of(bucket)));
+  }
+  text += "\n";
+  if (goodput.last_step) {
+    text += fmt::format("  progress  step {}", *goodput.last_step);
+    if (goodput.last_checkpoint) text += fmt::format(", checkpoint {}", *goodput.last_checkpoint);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/job_result.hpp"
+
+#include <string>
+
+namespace elastrun::agent {
+
+/// What a person wants to know when a job has not ended well: who failed first and why in one
+/// sentence, what is only a consequence, the last lines, where the log is, what to do next.
+/// Several lines, each ended. Empty for a job that ended well and has nothing to tell.
+std::string verdict_text(const JobResult& result, const std::string& host);
+
+/// The one sentence of it.
+std::string verdict_sentence(const JobResult& result);
+
+/// Name of the ending for machines: "succeeded", "workers_failed", ...
+std::string_view ending_name(Ending::Kind kind);
+
+/// The result in one line, and where the time of the job went. Each line ended.
+std::string summary_text(const JobResult& result);
+
+}  // namespace elastrun::agent

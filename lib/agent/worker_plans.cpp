@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/worker_plans.hpp"
+
+#include "logs/line_splitter.hpp"
+#include "workers/command.hpp"
+
+#include <algorithm>
+
+namespace elastrun::agent {
+
+workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_store) {
+  const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
+  workers::Placement place;
+  place.attempt = round.attempt;
+  place.group_rank = round.group_rank;
+  place.group_world_size = round.group_world_size();
+  place.local_world_size = self.local_world_size;
+  place.rank_base = round.rank_base;
+  place.world_size = round.world_size;
+  place.role_rank_base = round.role_rank_base;
+  place.role_world_size = round.role_world_size;
+  place.role = self.role;
+  place.master_addr = round.master_addr;
+  place.master_port = round.master_port;
+  place.use_agent_store = use_agent_store;
+  return place;
+}
+
+workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_id) {
+  workers::JobFacts facts;
+  facts.run_id = spec.run_id;
+  facts.max_restarts = spec.max_restarts;
+  facts.virtual_local_rank = spec.virtual_local_rank;
+  facts.signals = spec.signals_text;
+  facts.extra = spec.worker_env;
+  facts.agent_id = agent_id;
+  return facts;
+}
+
+Result<std::vector<workers::WorkerPlan>> WorkerPlans::make(const rendezvous::Round& round) {
+  const auto place = placement_of(round, parts_.use_agent_store());
+  auto directory = parts_.layout.make_attempt(round.attempt);
+  if (!directory) return std::unexpected(directory.error());
+  const auto begun =
+      parts_.streams.begin_attempt({*directory, spec_.stdout_filters, spec_.stderr_filters});
+  if (!begun) return std::unexpected(begun.error());
+  const std::string channel = parts_.channel ? parts_.channel() : std::string();
+  std::vector<workers::WorkerPlan> plans;
+  plans.reserve(static_cast<std::size_t>(place.local_world_size));
+  for (int local_rank = 0; local_rank < place.local_world_size; ++local_rank) {
+    auto plan = make_one(place, local_rank, *directory, channel);
+    if (!plan) return std::unexpected(plan.error());
+    plans.push_back(std::move(*plan));
+  }
+  return plans;
+}
+
+Result<workers::WorkerPlan> WorkerPlans::make_one(const workers::Placement& place, int local_rank,
+                                                  const std::string& attempt_directory,
+                                                  const std::string& channel) {
+  auto directory = parts_.layout.make_rank(attempt_directory, local_rank);
+  if (!directory) return std::unexpected(directory.error());
+  workers::WorkerPlan plan;
+  plan.rank = place.rank_of(local_rank);
+  plan.local_rank = local_rank;
+  plan.error_file = logs::error_file(*directory);
+  auto environment = workers::worker_environment(
+      parts_.environment, parts_.facts, place, local_rank, {plan.error_file, *directory, channel});
+  if (!environment) return std::unexpected(environment.error());
+  plan.request.environment = std::move(*environment);
+  plan.request.argv = workers::worker_command(spec_, local_rank);
+  plan.request.cgroup_fd = parts_.cgroup_fd;
+  if (parts_.cpus) {
+    auto cpus = parts_.cpus(local_rank);
+    if (!cpus) return std::unexpected(cpus.error());
+    plan.request.cpus = std::move(*cpus);
+  }
+  auto streams = streams_of(place, local_rank, *directory);
+  if (!streams) return std::unexpected(streams.error());
+  plan.streams = std::move(*streams);
+  return plan;
+}
+
+Result<std::unique_ptr<logs::WorkerStreams>> WorkerPlans::streams_of(
+    const workers::Placement& place, int local_rank, const std::string& directory) {
+  logs::StreamSettings settings;
+  settings.directory = directory;
+  settings.redirect = spec_.redirects.of(local_rank);
+  settings.tee = spec_.tee.of(local_rank);
+  const auto& filter = spec_.local_ranks_filter;
+  settings.shown = filter.empty() || std::ranges::find(filter, local_rank) != filter.end();
+  settings.prefix =
+      logs::line_prefix(spec_.prefix_template, place.role, place.rank_of(local_rank), local_rank);
+  return parts_.streams.make(settings);
+}
+
+}  // namespace elastrun::agent

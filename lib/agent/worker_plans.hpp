@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "logs/layout.hpp"
+#include "logs/stream_factory.hpp"
+#include "rendezvous/round.hpp"
+#include "spec/job_spec.hpp"
+#include "workers/environment.hpp"
+#include "workers/group.hpp"
+#include "workers/placement.hpp"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// What the workers of this node need to know of a round.
+workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_store);
+/// The part of the job that stands in every worker's environment.
+workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_id);
+
+/// Prepares a start of the workers: makes the directories of the attempt, opens the streams, and
+/// puts command, environment and binding of each worker together. One for a job.
+class WorkerPlans {
+ public:
+  struct Parts {
+    logs::Layout& layout;
+    logs::StreamFactory& streams;
+    std::vector<std::string> environment;  // of the agent
+    workers::JobFacts facts;
+    std::function<bool()> use_agent_store;
+    /// Where workers find the channel, asked once the run's directory exists; empty: none.
+    std::function<std::string()> channel;
+    /// CPUs of the worker with that local rank; empty function or result: not bound.
+    std::function<Result<std::vector<int>>(int local_rank)> cpus;
+    int cgroup_fd = -1;  // to be born in; -1: ours
+  };
+  WorkerPlans(const spec::JobSpec& spec, Parts parts) : spec_(spec), parts_(std::move(parts)) {}
+
+  /// In the order of local ranks. Fails with Io (directories, descriptors) or Usage (devices,
+  /// CPUs).
+  Result<std::vector<workers::WorkerPlan>> make(const rendezvous::Round& round);
+
+ private:
+  Result<workers::WorkerPlan> make_one(const workers::Placement& place, int local_rank,
+                                       const std::string& attempt_directory,
+                                       const std::string& channel);
+  Result<std::unique_ptr<logs::WorkerStreams>> streams_of(const workers::Placement& place,
+                                                          int local_rank,
+                                                          const std::string& directory);
+
+  const spec::JobSpec& spec_;
+  const Parts parts_;
+};
+
+}  // namespace elastrun::agent
