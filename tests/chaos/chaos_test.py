@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""chaos_test.py ELASTRUN: rounds of random kill -9, after which nothing of the job may be left.
+
+Each round starts three workers, each with a grandchild in a session of its own and one that was
+orphaned at once. Then workers, grandchildren, the agent or its guardian are killed, in any phase of
+the run. Afterwards no process, no listening port and no temporary file of the round may exist.
+ELASTRUN_CHAOS_ROUNDS (200) and ELASTRUN_CHAOS_SEED repeat a run; only processes of the round, known
+by a variable in their environment, are ever signalled.
+"""
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+WORKERS, PROCESSES_OF_A_WORKER = 3, 3
+LIMIT = 20.0  # seconds to be gone; how long it took is printed, so that a slow case is seen
+SCRIPT = """#!/bin/sh
+setsid sleep 1000 &
+(sleep 1000 &)
+exec sleep 1000
+"""
+
+
+def alive(mark: str) -> dict[int, int]:
+    """Processes of the round that are no zombies, each with its parent."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            if mark.encode() not in Path(f"/proc/{entry}/environ").read_bytes():
+                continue
+            stat = Path(f"/proc/{entry}/stat").read_text()
+        except OSError:
+            continue
+        fields = stat[stat.rindex(")") + 2:].split()
+        if fields[0] not in "ZX":
+            found[int(entry)] = int(fields[1])
+    return found
+
+
+def sockets(pids: dict[int, int]) -> set[str]:
+    """Inodes of all sockets that these processes hold."""
+    found = set()
+    for pid in pids:
+        try:
+            for fd in os.scandir(f"/proc/{pid}/fd"):
+                target = os.readlink(fd.path)
+                if target.startswith("socket:["):
+                    found.add(target[8:-1])
+        except OSError:
+            pass
+    return found
+
+
+def listening() -> set[str]:
+    """Inodes of all listening TCP sockets."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                found.add(fields[9])
+    return found
+
+
+def named(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return f"{pid} ({b' '.join(words).decode(errors='replace').strip()})"
+    except OSError:
+        return f"{pid} (gone meanwhile)"
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+class Round:
+    def __init__(self, program: str, number: int, dice: random.Random) -> None:
+        self.mark, self.dice, self.number = f"ELASTRUN_CHAOS={uuid.uuid4()}", dice, number
+        self.scratch = tempfile.TemporaryDirectory(prefix="chaos.")
+        folder = Path(self.scratch.name)
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        script = folder / "worker.sh"
+        script.write_text(SCRIPT)
+        script.chmod(0o755)
+        name, value = self.mark.split("=")
+        env = dict(os.environ, TMPDIR=str(self.temporary), **{name: value})
+        self.errors = open(folder / "errors", "w+")
+        self.launcher = subprocess.Popen(
+            [program, "--nproc-per-node", str(WORKERS), "--max-restarts", str(dice.randrange(3)),
+             "--no-python", str(script)], env=env, cwd=folder, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True)
+        self.held: set[str] = set()
+
+    def wait_for_all(self) -> None:
+        until = time.monotonic() + LIMIT
+        while time.monotonic() < until and self.launcher.poll() is None:
+            if len(alive(self.mark)) >= WORKERS * PROCESSES_OF_A_WORKER + 2:
+                return
+            time.sleep(0.002)
+
+    def victim(self) -> tuple[str, int]:
+        """Somebody, chosen by kind first, so that each kind is met equally often."""
+        found = alive(self.mark)
+        self.held |= sockets(found)
+        guardian = self.launcher.pid
+        agents = [p for p, parent in found.items() if parent == guardian]
+        workers = [p for p, parent in found.items() if parent in agents]
+        rest = [p for p in found if p not in (guardian, *agents, *workers)]
+        kinds = {"guardian": [guardian] if guardian in found else [], "agent": agents[:1],
+                 "worker": workers, "grandchild": rest}
+        kind = self.dice.choice([k for k, pids in kinds.items() if pids] or ["nobody"])
+        return kind, self.dice.choice(kinds.get(kind) or [0])
+
+    def play(self) -> list[str]:
+        """Kills until the launcher is at its end; says whom."""
+        if self.dice.random() < 0.7:
+            self.wait_for_all()
+        else:
+            time.sleep(self.dice.random() * 0.01)
+        killed: list[str] = []
+        for _ in range(self.dice.randint(1, 3)):
+            kind, pid = self.victim()
+            # With the agent and the guardian both gone at once, nobody is left to clean up.
+            if pid == 0 or {kind, *killed} >= {"agent", "guardian"}:
+                continue
+            kill(pid)
+            killed.append(kind)
+            time.sleep(self.dice.random() * 0.02)
+        if not {"agent", "guardian"} & set(killed):
+            kill(self.launcher.pid, signal.SIGTERM)
+        return killed
+
+    def left(self) -> list[str]:
+        """What is still there, as sentences."""
+        found = [f"process {named(pid)}" for pid in alive(self.mark)]
+        found += [f"listening socket {inode}" for inode in self.held & listening()]
+        return found + [f"file {path}" for path in self.temporary.rglob("*")]
+
+    def check(self) -> tuple[list[str], float]:
+        start = time.monotonic()
+        try:
+            self.launcher.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            return ["the launcher has not ended", *self.left()], LIMIT
+        while (found := self.left()) and time.monotonic() - start < LIMIT:
+            time.sleep(0.005)
+        return found, time.monotonic() - start
+
+    def close(self) -> str:
+        while found := alive(self.mark):
+            for pid in found:
+                kill(pid)
+            time.sleep(0.01)
+        self.launcher.wait()
+        self.errors.seek(0)
+        said = self.errors.read()[-2000:]
+        self.errors.close()
+        self.scratch.cleanup()
+        return said
+
+
+def main() -> int:
+    rounds = int(os.environ.get("ELASTRUN_CHAOS_ROUNDS", "200"))
+    seed = int(os.environ.get("ELASTRUN_CHAOS_SEED", str(random.randrange(10**9))))
+    print(f"seed {seed}, {rounds} rounds", flush=True)
+    dice, victims, slowest, bad = random.Random(seed), Counter(), 0.0, 0
+    for number in range(rounds):
+        one = Round(sys.argv[1], number, dice)
+        killed = one.play()
+        found, took = one.check()
+        said = one.close()
+        victims.update(killed)
+        slowest = max(slowest, took)
+        if found:
+            bad += 1
+            print(f"round {number}: killed {killed}; left after {took:.1f} s:")
+            print("\n".join(f"  {line}" for line in found) + f"\n  stderr: {said}", flush=True)
+    print(f"killed: {dict(victims)}; the slowest clean-up took {slowest * 1000:.0f} ms")
+    print(f"{rounds - bad} passed, {bad} failed")
+    return 1 if bad or not victims else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
