@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feeds .ci/check a small project with one mistake at a time."""
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+AWAITS = {
+    "if (co_await f()) g();": False,
+    "while (!(co_await f())) g();": False,
+    "if (const auto r = co_await f(); r) g();": True,
+    "if (auto [e, n] = co_await f(); !e) g();": True,
+    "const auto r = co_await f(name, std::string(\"t\"));": True,
+    "co_return co_await f();": True,
+    "co_await f(Spec{1, 2});": False,
+    "co_await f([x] { return x; });": False,
+    "const Spec s{co_await f(), 2};": False,
+    "return Spec{co_await f()};": False,
+    "const auto r = ok ? co_await f() : 0;": False,
+    "co_await f(ok ? 1 : 2);": False,
+    "// if (co_await f()) is what nobody may write": True,
+}
+
+
+class CheckTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        (self.root / ".ci").mkdir()
+        for name in (".ci/check", ".ci/layers", ".clang-format"):
+            shutil.copy(ROOT / name, self.root / name)
+        subprocess.run(["git", "init", "-q", self.root], check=True)
+
+    def check(self, path: str, text: str, *options: str) -> str:
+        """What is said of one file; empty if it is fine."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        subprocess.run(["git", "add", "-f", path], cwd=self.root, check=True)
+        done = subprocess.run([".ci/check", *(options or ["--fast"]), path], cwd=self.root,
+                              capture_output=True, text=True, check=False)
+        file.unlink()
+        said = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+        self.assertEqual(done.returncode != 0, bool(said), done.stdout + done.stderr)
+        return "\n".join(said)
+
+    def test_good_source_passes(self) -> None:
+        good = SPDX + '#include "spec/job_spec.hpp"\n\nint f();\n'
+        self.assertEqual(self.check("lib/agent/a.cpp", good), "")
+
+    def test_only_lower_rows_may_be_included(self) -> None:
+        for path, name, allowed in (
+                ("lib/spec/a.cpp", "agent/agent.hpp", False),
+                ("lib/spec/a.cpp", "telemetry/record.hpp", False),
+                ("lib/spec/a.cpp", "spec/b.hpp", True),
+                ("lib/rendezvous/a.cpp", "store/table.hpp", True),
+                ("apps/elastrun/a.cpp", "agent/agent.hpp", True),
+                ("lib/agent/a.cpp", "nowhere/b.hpp", False)):
+            said = self.check(path, SPDX + f'#include "{name}"\n')
+            self.assertEqual(said == "", allowed, f"{path} includes {name}: {said}")
+
+    def test_forms_that_the_compiler_breaks_are_found(self) -> None:
+        for line, allowed in AWAITS.items():
+            said = self.check("lib/net/a.cpp", SPDX + line + "\n")
+            self.assertEqual("co_await" in said, not allowed, f"{line}: {said}")
+
+    def test_text_rules(self) -> None:
+        long = "// " + "x" * 98
+        for text, words in (("int a;\n", "SPDX"), (SPDX + "int a; \n", "blanks"),
+                            (SPDX + long + "\n", "columns"), (SPDX + "int a;", "no newline"),
+                            (SPDX + "int   a;\n", "not formatted"),
+                            (SPDX + '// "/ro' + 'ot/x"\n', "one machine")):
+            self.assertIn(words, self.check("lib/core/a.cpp", text))
+
+    def test_budgets(self) -> None:
+        lines = "int a();\n"
+        self.assertEqual(self.check("lib/core/a.hpp", SPDX + "\n" + lines * 148), "")
+        self.assertIn("at most 150", self.check("lib/core/a.hpp", SPDX + "\n" + lines * 149))
+        body = "  g();\n"
+        for size, allowed in ((38, True), (39, False)):
+            said = self.check("lib/core/a.cpp", SPDX + "void f() {\n" + body * size + "}\n")
+            self.assertEqual("at most 40" not in said, allowed, said)
+
+    def test_names_that_say_nothing(self) -> None:
+        self.assertIn("no name", self.check("lib/core/utils.cpp", SPDX))
+        self.assertIn("no row", self.check("lib/newcomer/a.cpp", SPDX))
+
+    def test_a_header_must_compile_alone(self) -> None:
+        text = SPDX + "#pragma once\n\n{}namespace elastrun {{\nstd::string name();\n}}\n"
+        self.assertIn("alone", self.check("lib/core/a.hpp", text.format(""), "--"))
+        self.assertEqual(self.check("lib/core/a.hpp", text.format("#include <string>\n\n"), "--"), "")
+
+    def test_manual_pages_are_linted(self) -> None:
+        page = '.\\" SPDX-License-Identifier: Apache-2.0\n.Dd May 1, 2026\n.Dt A 7\n.Os\n{}'
+        good = ".Sh NAME\n.Nm a\n.Nd b\n.Sh DESCRIPTION\nText.\n"
+        self.assertEqual(self.check("man/a.7", page.format(good)), "")
+        self.assertIn("man/a.7", self.check("man/a.7", page.format(good + ".Xq nothing\n")))
+
+
+if __name__ == "__main__":
+    unittest.main()
