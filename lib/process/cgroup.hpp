@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/unique_fd.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace elastrun::process {
+
+/// Where in the file system the cgroup v2 of a process is, from the texts of /proc/PID/cgroup and
+/// /proc/self/mountinfo. Pure. Nothing if there is no v2 hierarchy, or it is mounted nowhere or
+/// such that our cgroup is not below the mount (containers).
+std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string_view mountinfo);
+/// The same for this process.
+std::optional<std::string> own_cgroup_directory();
+
+/// One cgroup v2 directory that we made. Processes are put in by CLONE_INTO_CGROUP; no controller
+/// is switched on, so it limits nothing: it is only a list that nobody without rights can leave.
+class Cgroup {
+ public:
+  /// Makes `parent`/`name`. Fails with Io where we may not (the normal case without delegation).
+  static Result<Cgroup> make(const std::string& parent, const std::string& name);
+  Cgroup(Cgroup&&) = default;
+  Cgroup& operator=(Cgroup&& other) noexcept;
+  /// Removes the directory if it is empty; kills nobody.
+  ~Cgroup();
+
+  int fd() const { return fd_.get(); }
+  const std::string& path() const { return path_; }
+  /// Whether any process, not counting zombies, is in it or below.
+  bool populated() const;
+
+ private:
+  Cgroup(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  std::string path_;
+  UniqueFd fd_;
+};
+
+/// SIGKILL to all in the cgroup and below it, born or being born: cgroup.kill, or one by one where
+/// the kernel has none (before Linux 5.14).
+void kill_cgroup(const std::string& path);
+/// Kills, waits until it is empty or `limit` has passed, and removes it with those below. False if
+/// something is left. Nothing happens if it does not exist.
+bool destroy_cgroup(const std::string& path, Duration limit);
+
+}  // namespace elastrun::process

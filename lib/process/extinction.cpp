@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/extinction.hpp"
+
+#include "core/unique_fd.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <poll.h>
+#include <set>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace elastrun::process {
+namespace {
+
+using std::chrono::milliseconds;
+using Steady = std::chrono::steady_clock;
+
+// After a kill: how long to wait for deaths before looking again for what was born meanwhile.
+constexpr auto kShortest = milliseconds(5), kLongest = milliseconds(200);
+
+bool contains(const std::vector<pid_t>& pids, pid_t pid) {
+  return std::find(pids.begin(), pids.end(), pid) != pids.end();
+}
+
+void reap(pid_t pid) {
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | __WALL);
+}
+
+// Kills the process that `seen` describes, if it still is that one. Holds it by the result.
+UniqueFd kill_one(const ProcessEntry& seen) {
+  UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, seen.pid, 0)));
+  const auto now = read_process(seen.pid);
+  if (!now || now->start_time != seen.start_time) return UniqueFd();
+  if (held) {
+    ::syscall(SYS_pidfd_send_signal, held.get(), SIGKILL, nullptr, 0);
+  } else {
+    ::kill(seen.pid, SIGKILL);  // no descriptor left: still better than not at all
+  }
+  return held;
+}
+
+// A process that for ever forks and ends has no pid for long enough to be killed by it. Its group
+// has: fork(2) and a signal to the group exclude each other in the kernel.
+void kill_groups(const ProcessTable& victims, const std::vector<pid_t>& spared) {
+  std::set<pid_t> groups;
+  const pid_t own_session = ::getsid(0), own_group = ::getpgrp();
+  for (const ProcessEntry& victim : victims) {
+    // Sessions other than ours were made by descendants, so all in them are descendants.
+    if (victim.session != own_session && victim.group > 1) groups.insert(victim.group);
+  }
+  for (const pid_t group : groups) {
+    if (group == own_group || contains(spared, group)) continue;
+    if (any_live_child_in_group(group)) ::kill(-group, SIGKILL);
+  }
+}
+
+void await_deaths(std::vector<UniqueFd> victims, Duration patience) {
+  const auto until = Steady::now() + patience;
+  if (victims.empty()) ::poll(nullptr, 0, 1);  // something lives that was not found: no busy loop
+  while (!victims.empty()) {
+    std::vector<pollfd> waiting;
+    for (const UniqueFd& victim : victims) waiting.push_back({victim.get(), POLLIN, 0});
+    const auto left = std::chrono::ceil<milliseconds>(until - Steady::now()).count();
+    if (left <= 0) return;
+    ::poll(waiting.data(), waiting.size(), static_cast<int>(left));
+    std::size_t index = 0;
+    std::erase_if(victims, [&](const UniqueFd&) { return waiting[index++].revents != 0; });
+  }
+}
+
+// Alive, and not to be spared; reaps dead ones on the way.
+ProcessTable find_victims(const std::vector<pid_t>& spared) {
+  const pid_t self = ::getpid();
+  ProcessTable found = read_descendants(self);
+  found = descendants(found, self, spared);
+  std::erase_if(found, [self](const ProcessEntry& entry) {
+    if (entry.zombie() && entry.parent == self) reap(entry.pid);
+    return entry.zombie();
+  });
+  return found;
+}
+
+void reap_all() {
+  siginfo_t info{};
+  while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | __WALL) == 0 && info.si_pid != 0) {
+    info = {};
+  }
+}
+
+}  // namespace
+
+std::string Extinction::survivors() const {
+  std::string text;
+  for (const ProcessEntry& entry : alive) {
+    text += fmt::format("{}{} ({}, state {})", text.empty() ? "" : ", ", entry.pid, entry.name,
+                        entry.state);
+  }
+  return text;
+}
+
+Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
+  Extinction result;
+  const auto until = Steady::now() + limit;
+  std::set<std::pair<pid_t, std::uint64_t>> counted;
+  Duration patience = kShortest;
+  for (int pass = 0, quiet = 0;; ++pass) {
+    if (spared.empty()) {
+      reap_all();
+      if (!any_live_child()) return result;
+    }
+    const ProcessTable victims = find_victims(spared);
+    // A table is read entry by entry, so a birth can be overlooked: with somebody to spare, when
+    // the system call above cannot decide, only the second empty table is believed.
+    quiet = victims.empty() ? quiet + 1 : 0;
+    if (!spared.empty() && quiet == 2) return result;
+    if (Steady::now() >= until) {
+      result.alive = victims;
+      return result;
+    }
+    std::vector<UniqueFd> held;
+    for (const ProcessEntry& victim : victims) {
+      if (UniqueFd one = kill_one(victim)) held.push_back(std::move(one));
+      counted.emplace(victim.pid, victim.start_time);
+    }
+    if (pass > 0) kill_groups(victims, spared);
+    result.killed = static_cast<int>(counted.size());
+    await_deaths(std::move(held), std::min<Duration>(patience, until - Steady::now()));
+    patience = std::min<Duration>(patience * 2, kLongest);
+  }
+}
+
+int reap_adopted(const std::vector<pid_t>& known) {
+  int reaped = 0;
+  siginfo_t info{};
+  while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0) {
+    if (info.si_pid == 0 || contains(known, info.si_pid)) break;
+    reap(info.si_pid);
+    ++reaped;
+    info = {};
+  }
+  return reaped;
+}
+
+}  // namespace elastrun::process

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/guardian.hpp"
+
+#include "process/cgroup.hpp"
+#include "process/exit_status.hpp"
+#include "process/extinction.hpp"
+#include "process/process_table.hpp"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace elastrun::guardian {
+
+enum class Kind : int { Nothing, Directory, Cgroup };
+
+// One entry is written by the agent, which may be killed in the middle of it: `kind` comes last.
+constexpr std::size_t kLongestPath = 1003;
+struct Entry {
+  std::atomic<Kind> kind = Kind::Nothing;
+  std::array<char, kLongestPath + 1> path{};
+};
+
+struct Board {
+  std::array<Entry, 8> entries;
+};
+
+namespace {
+
+using namespace std::chrono_literals;
+using process::ExitStatus;
+
+// What only a process in state D needs; people who wait for their prompt should not wait longer.
+constexpr auto kPatience = 5s;
+
+/// The signals that the guardian takes for itself: all that can be passed on. An ignored one is not
+/// among them: blocked, it would be queued all the same, and `nohup` would have no effect.
+class Relayed {
+ public:
+  Relayed() {
+    sigset_t blocked;
+    ::sigfillset(&blocked);
+    ::sigemptyset(&waited_);
+    for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+      // The stop signals of a terminal stop the guardian alone: the shell gets its prompt back,
+      // and the job, of which no process is in the terminal's group, goes on under supervision.
+      const bool stops = signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+      struct sigaction action {};
+      const bool known = ::sigaction(signal, nullptr, &action) == 0;
+      const bool ignored = known && action.sa_handler == SIG_IGN && signal != SIGCHLD;
+      if (stops || ignored) ::sigdelset(&blocked, signal);
+      if (known && !stops && !ignored) ::sigaddset(&waited_, signal);
+    }
+    ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
+  }
+  /// Waits for one; its number.
+  int wait(siginfo_t& info) const {
+    int signal = 0;
+    do {
+      signal = ::sigwaitinfo(&waited_, &info);
+    } while (signal < 0);
+    return signal;
+  }
+
+ private:
+  sigset_t waited_{};
+};
+
+void pass_on(const siginfo_t& info, pid_t agent) {
+  siginfo_t copy = info;
+  if (info.si_code > 0) {  // from the kernel: a terminal, a timer
+    copy = {};
+    copy.si_signo = info.si_signo;
+  }
+  // Only codes below 0 may be given by another process than the kernel; with them, its sender may.
+  copy.si_code = SI_QUEUE;
+  if (::syscall(SYS_rt_sigqueueinfo, agent, info.si_signo, &copy) != 0) {
+    ::kill(agent, info.si_signo);
+  }
+}
+
+/// Relays until `child` has ended, and reaps it.
+ExitStatus relay(pid_t child, const Relayed& signals) {
+  while (true) {
+    siginfo_t info{};
+    if (signals.wait(info) != SIGCHLD) {
+      pass_on(info, child);
+      continue;
+    }
+    int status = 0;
+    if (::waitpid(child, &status, WNOHANG) == child) return ExitStatus::from_wait(status);
+  }
+}
+
+void say(std::string_view text) {
+  const std::string line = fmt::format("elastrun: {}\n", text);
+  ::signal(SIGPIPE, SIG_IGN);
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void clean_up(Board& board, const ExitStatus& status) {
+  for (Entry& entry : board.entries) {
+    if (entry.kind == Kind::Cgroup) process::kill_cgroup(entry.path.data());
+  }
+  const auto ended = process::kill_descendants({}, kPatience);
+  if (status.how == ExitStatus::How::Signaled && ended.killed > 0) {
+    say(fmt::format("the agent was ended by {}; {} process{} of the job that it left were killed",
+                    status.text(), ended.killed, ended.killed == 1 ? "" : "es"));
+  }
+  if (!ended.alive.empty()) {
+    say(fmt::format("cannot end these processes of the job: {}", ended.survivors()));
+  }
+  for (Entry& entry : board.entries) {
+    const std::string path = entry.path.data();
+    std::error_code ignored;
+    if (entry.kind == Kind::Cgroup) process::destroy_cgroup(path, 1s);
+    if (entry.kind == Kind::Directory) std::filesystem::remove_all(path, ignored);
+  }
+}
+
+/// Ends this process as the other one ended.
+[[noreturn]] void end_as(const ExitStatus& status) {
+  if (status.how == ExitStatus::How::Exited) ::_exit(status.number);
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);  // the core that tells something is the agent's
+  ::signal(status.number, SIG_DFL);
+  sigset_t mask;
+  ::sigemptyset(&mask);
+  ::sigaddset(&mask, status.number);
+  ::kill(::getpid(), status.number);
+  ::sigprocmask(SIG_UNBLOCK, &mask, nullptr);
+  ::_exit(status.as_shell());  // a signal that ended the agent but cannot end us
+}
+
+// A descriptor that is opened later must not become 0, 1 or 2: it would be handed to workers as a
+// standard stream.
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
+bool has_children() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL) == 0;
+}
+
+// Children from before our time could not be told from the job's orphans. So the guardian proper
+// becomes a child of this process, which has then nothing to do but to relay.
+void leave_old_children_behind(const Relayed& signals) {
+  const pid_t outer = ::getpid();
+  const pid_t inner = ::fork();
+  if (inner > 0) end_as(relay(inner, signals));
+  if (inner < 0) return;
+  ::setpgid(0, 0);  // a Ctrl+C comes through the outer process, once
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (::getppid() != outer) ::_exit(EXIT_FAILURE);
+}
+
+void become_agent() {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  ::prctl(PR_SET_NAME, "elastrun-agent", 0, 0, 0);
+  ::signal(SIGPIPE, SIG_IGN);  // a closed stdout is no reason to end the training
+  ::signal(SIGTTOU, SIG_IGN);  // our group is never the terminal's, and we write to it
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+Board* make_board() {
+  void* const memory =
+      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? nullptr : new (memory) Board;
+}
+
+bool remember(Board* board, std::string_view path, Kind kind) {
+  if (board == nullptr || path.size() > kLongestPath) return false;
+  for (Entry& entry : board->entries) {
+    if (entry.kind != Kind::Nothing) continue;
+    std::memcpy(entry.path.data(), path.data(), path.size());
+    entry.path[path.size()] = 0;
+    entry.kind = kind;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool Agent::remember_directory(std::string_view path) {
+  return remember(board_, path, Kind::Directory);
+}
+
+bool Agent::remember_cgroup(std::string_view path) {
+  return remember(board_, path, Kind::Cgroup);
+}
+
+void Agent::forget(std::string_view path) {
+  if (board_ == nullptr) return;
+  for (Entry& entry : board_->entries) {
+    if (entry.kind != Kind::Nothing && path == entry.path.data()) entry.kind = Kind::Nothing;
+  }
+}
+
+Agent split() {
+  open_standard_streams();
+  ::signal(SIGCHLD, SIG_DFL);
+  const Relayed signals;
+  if (has_children()) leave_old_children_behind(signals);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  Agent agent;
+  agent.board_ = make_board();
+  const pid_t guardian = ::getpid();
+  const pid_t child = ::fork();
+  if (child > 0) {
+    ::setpgid(child, child);  // here too, so that it is done whoever runs first
+    const ExitStatus status = relay(child, signals);
+    Board nothing;
+    clean_up(agent.board_ != nullptr ? *agent.board_ : nothing, status);
+    end_as(status);
+  }
+  if (child == 0) {
+    agent.guardian_pid_ = guardian;
+    agent.guardian_.reset(static_cast<int>(::syscall(SYS_pidfd_open, guardian, 0)));
+    if (::getppid() != guardian) ::_exit(EXIT_FAILURE);  // it was killed before we held it
+  }
+  become_agent();
+  return agent;
+}
+
+}  // namespace elastrun::guardian

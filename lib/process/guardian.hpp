@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/unique_fd.hpp"
+
+#include <string_view>
+#include <sys/types.h>
+
+/// The process that the user started stays as the *guardian*: it does nothing but wait, so nothing
+/// goes wrong in it. The *agent*, its child, does the work. As child subreapers both inherit every
+/// orphan of the job, so when one of them is gone, also by SIGKILL, the other still finds and ends
+/// all that was started, even what left its session, its group and its environment.
+///
+/// The guardian passes on each signal that can be passed on, with its true sender, and ends as the
+/// agent ended: same exit code, or the same signal (without a second core file).
+/// Only when both are killed by SIGKILL at the same moment can something survive that has left its
+/// session; the workers themselves die with the agent by PR_SET_PDEATHSIG.
+namespace elastrun::guardian {
+
+struct Board;  // the little shared memory through which the agent speaks to the guardian
+
+/// The agent's end. It lives as long as the agent; moving it is all one may do with it.
+class Agent {
+ public:
+  /// Readable (poll, pidfd) from the moment the guardian has died: then kill everything, at once.
+  /// -1 if there is no guardian, because the system refused a process for it.
+  int guardian_fd() const { return guardian_.get(); }
+  pid_t guardian_pid() const { return guardian_pid_; }
+
+  /// What the guardian is to remove if the agent does not come to it: a directory with all below
+  /// (symbolic links are not followed), or a cgroup, whose processes it kills first. False if the
+  /// path is too long or too many are remembered (8 of up to 1000 bytes): then it is not.
+  bool remember_directory(std::string_view path);
+  bool remember_cgroup(std::string_view path);
+  /// Not any more: removed, or to be kept.
+  void forget(std::string_view path);
+
+ private:
+  friend Agent split();
+  UniqueFd guardian_;
+  pid_t guardian_pid_ = 0;
+  Board* board_ = nullptr;
+};
+
+/// Divides this process in two. Returns in the agent only; the guardian exits in here.
+///
+/// To be called first in main, while nothing is allocated and no thread exists. In the agent then:
+/// own process group, descriptors 0-2 open (on /dev/null where they were closed), SIGCHLD default,
+/// SIGPIPE and SIGTTOU ignored, no signal blocked, otherwise ignored signals still ignored (nohup).
+/// Children that the process had before (`sh -c 'thing & exec elastrun'`) are left alone.
+Agent split();
+
+}  // namespace elastrun::guardian

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/guardian.hpp"
+
+#include "process/extinction.hpp"
+#include "support/children.hpp"
+
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <functional>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+using namespace elastrun;
+using namespace elastrun::process;
+using namespace elastrun::test;
+
+namespace {
+
+// A process that splits and plays `part` as the agent. Its pid is the guardian's.
+pid_t play(
+    const std::function<int(guardian::Agent&)>& part, const std::function<void()>& before = [] {}) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    // doctest's own handlers would turn the deaths that are tested into reports of a crash.
+    for (const int signal : {SIGINT, SIGILL, SIGFPE, SIGSEGV, SIGTERM, SIGABRT}) {
+      ::signal(signal, SIG_DFL);
+    }
+    before();
+    auto agent = guardian::split();
+    ::_exit(part(agent));
+  }
+  return pid;
+}
+
+ExitStatus wait_for(pid_t pid) {
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return ExitStatus::from_wait(status);
+}
+
+void say(int fd, const std::string& text) {
+  const std::string line = text + "\n";
+  if (::write(fd, line.data(), line.size()) < 0) std::abort();
+}
+
+sigset_t block_all() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  return all;
+}
+
+// As the agent: writes down each signal with its sender until SIGTERM comes.
+int write_down_signals(int fd) {
+  const sigset_t all = block_all();
+  say(fd, "ready");
+  for (int signal = 0; signal != SIGTERM;) {
+    siginfo_t info{};
+    signal = ::sigwaitinfo(&all, &info);
+    say(fd, signal_name(signal) + " from " + std::to_string(info.si_pid));
+  }
+  return 0;
+}
+
+// As the agent: starts the stub with these steps and waits for a line before it says "up".
+struct Started {
+  Nursery nursery;
+  std::unique_ptr<Nursery::Watched> worker;
+  Started(std::vector<std::string> steps, int fd) {
+    worker = std::move(*nursery.start(nursery.stub(std::move(steps), fd)));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("guardian: it exits with the code of the agent") {
+  CHECK(wait_for(play([](auto&) { return 5; })) == ExitStatus::exited(5));
+  CHECK(wait_for(play([](auto&) { return 0; })) == ExitStatus::exited(0));
+}
+
+TEST_CASE("guardian: it dies of the signal that ended the agent") {
+  for (const int signal : {SIGTERM, SIGABRT, SIGKILL, SIGUSR2}) {
+    CAPTURE(signal);
+    const pid_t pid = play([&](auto&) {
+      ::kill(::getpid(), signal);
+      return 0;
+    });
+    CHECK(wait_for(pid).by_signal(signal));
+  }
+}
+
+TEST_CASE("guardian: a signal reaches the agent with the pid of its true sender") {
+  Ear ear;
+  const pid_t pid = play([&](auto&) { return write_down_signals(ear.mouth()); });
+  CHECK(ear.line() == "ready");
+  const std::string me = std::to_string(::getpid());
+  for (const int signal : {SIGUSR1, SIGHUP, SIGQUIT, SIGWINCH, SIGRTMIN + 2, SIGSEGV}) {
+    ::kill(pid, signal);
+    CHECK(ear.line() == signal_name(signal) + " from " + me);
+  }
+  ::kill(pid, SIGTERM);
+  CHECK(ear.rest() == "SIGTERM from " + me + "\n");
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+}
+
+TEST_CASE("guardian: a signal that was ignored at the start is not passed on") {
+  Ear ear;
+  const pid_t pid = play([&](auto&) { return write_down_signals(ear.mouth()); },
+                         [] { ::signal(SIGHUP, SIG_IGN); });
+  CHECK(ear.line() == "ready");
+  ::kill(pid, SIGHUP);
+  ::kill(pid, SIGTERM);
+  CHECK(ear.rest().starts_with("SIGTERM from "));
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+}
+
+TEST_CASE("guardian: signals blocked at the start are open in the agent") {
+  const pid_t pid = play(
+      [&](auto&) {
+        sigset_t mask;
+        ::sigprocmask(SIG_SETMASK, nullptr, &mask);
+        return ::sigisemptyset(&mask) == 1 ? 0 : 1;
+      },
+      [] { block_all(); });
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+}
+
+TEST_CASE("guardian: Ctrl+C on the terminal reaches the agent exactly once") {
+  Ear ear;
+  int terminal = -1;
+  const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (pid == 0) {
+    auto agent = guardian::split();
+    ::_exit(write_down_signals(ear.mouth()));
+  }
+  CHECK(ear.line() == "ready");
+  CHECK(::write(terminal, "\x03", 1) == 1);
+  CHECK(ear.line() == "SIGINT from 0");  // 0: no process sent it
+  ::kill(pid, SIGTERM);
+  CHECK(ear.rest() == "SIGTERM from " + std::to_string(::getpid()) + "\n");
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+  ::close(terminal);
+}
+
+TEST_CASE("guardian: nothing survives an agent that is killed, wherever it hides") {
+  for (const char* words : {"", "setsid,bare", "setsid,double,bare,deaf", "deep,setsid"}) {
+    CAPTURE(words);
+    Ear ear;
+    const pid_t pid = play([&](auto&) {
+      Started worker({std::string("child=") + words, "say=up", "stay"}, ear.mouth());
+      ear.close_mouth();
+      ::pause();
+      return 0;
+    });
+    std::string line;
+    while (!line.starts_with("up")) line = ear.line();
+    const auto family = descendants(read_all_processes(), pid);
+    REQUIRE(family.size() >= 3);  // the agent, the worker and what it left
+    for (const auto& member : family) {
+      if (member.parent == pid) ::kill(member.pid, SIGKILL);  // the agent
+    }
+    ear.rest();  // returns when the last of them has closed the pipe
+    CHECK(wait_for(pid).by_signal(SIGKILL));
+  }
+}
+
+TEST_CASE("guardian: nothing survives an agent that ends without cleaning up") {
+  Ear ear;
+  const pid_t pid = play([&](auto&) {
+    auto* const worker =
+        new Started({"child=setsid,double,bare,deaf", "hop", "exit=0"}, ear.mouth());
+    worker->nursery.wait(*worker->worker);
+    return 3;
+  });
+  ear.rest();
+  CHECK(wait_for(pid) == ExitStatus::exited(3));
+}
+
+TEST_CASE("guardian: when it is killed, the agent learns of it and can end all") {
+  Ear ear;
+  const pid_t pid = play([&](guardian::Agent& agent) {
+    Started worker({"child=setsid,double,bare,deaf", "say=up", "stay"}, ear.mouth());
+    ear.close_mouth();
+    worker.nursery.launcher->children();
+    pollfd death{agent.guardian_fd(), POLLIN, 0};
+    ::poll(&death, 1, -1);
+    kill_descendants({}, std::chrono::seconds(5));
+    return 0;
+  });
+  std::string line;
+  while (!line.starts_with("up")) line = ear.line();
+  ::kill(pid, SIGKILL);
+  ear.rest();
+  CHECK(wait_for(pid).by_signal(SIGKILL));
+}
+
+TEST_CASE("guardian: what the agent asked to be removed is removed after its death") {
+  std::string name = std::filesystem::temp_directory_path() / "elastrun-guard-XXXXXX";
+  const std::filesystem::path root = ::mkdtemp(name.data());
+  for (const char* folder : {"gone", "gone/deep", "forgotten", "linked"}) {
+    std::filesystem::create_directory(root / folder);
+  }
+  std::filesystem::create_directory_symlink(root / "linked", root / "gone" / "link");
+  const pid_t pid = play([&](guardian::Agent& agent) {
+    if (!agent.remember_directory((root / "forgotten").native())) return 1;
+    if (!agent.remember_directory((root / "gone").native())) return 1;
+    if (agent.remember_directory(std::string(2000, 'x'))) return 1;
+    agent.forget((root / "forgotten").native());
+    ::kill(::getpid(), SIGKILL);
+    return 0;
+  });
+  CHECK(wait_for(pid).by_signal(SIGKILL));
+  CHECK_FALSE(std::filesystem::exists(root / "gone"));
+  CHECK(std::filesystem::exists(root / "forgotten"));
+  CHECK(std::filesystem::exists(root / "linked"));
+  std::filesystem::remove_all(root);
+}
+
+TEST_CASE("guardian: at most eight paths are remembered, and a forgotten one makes room") {
+  const pid_t pid = play([&](guardian::Agent& agent) {
+    for (int index = 0; index < 8; ++index) {
+      if (!agent.remember_directory("/nowhere/" + std::to_string(index))) return 1;
+    }
+    if (agent.remember_directory("/nowhere/8")) return 2;
+    agent.forget("/nowhere/3");
+    return agent.remember_directory("/nowhere/8") ? 0 : 3;
+  });
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+}
+
+TEST_CASE("guardian: closed standard streams are replaced by the null device") {
+  const pid_t pid = play(
+      [&](auto&) {
+        const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+        return next.get() > 2 ? 0 : 1;
+      },
+      [] {
+        for (int fd = 0; fd <= 2; ++fd) ::close(fd);
+      });
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+}
+
+TEST_CASE("guardian: children from before the split are left alone") {
+  Ear ear;
+  const pid_t pid = play(
+      [&](auto&) {
+        Started worker({"child=setsid,double,bare"}, ear.mouth());
+        ear.close_mouth();
+        worker.nursery.wait(*worker.worker);
+        ::kill(::getpid(), SIGKILL);
+        return 0;
+      },
+      [&] {
+        const pid_t old = ::fork();
+        if (old == 0) {
+          ear.close_mouth();
+          while (true) ::pause();
+        }
+        say(ear.mouth(), std::to_string(old));
+      });
+  const auto old = static_cast<pid_t>(std::stol(ear.line()));
+  ear.rest();
+  CHECK(wait_for(pid).by_signal(SIGKILL));
+  CHECK(::kill(old, 0) == 0);
+  ::kill(old, SIGKILL);
+}
+
+TEST_CASE("guardian: the agent has its own group, and is set up to write to a terminal") {
+  const pid_t pid = play([&](auto&) {
+    struct sigaction pipe {
+    }, output{};
+    ::sigaction(SIGPIPE, nullptr, &pipe);
+    ::sigaction(SIGTTOU, nullptr, &output);
+    const bool own = ::getpgrp() == ::getpid() && ::getsid(0) != ::getpid();
+    return own && pipe.sa_handler == SIG_IGN && output.sa_handler == SIG_IGN ? 0 : 1;
+  });
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+}
