@@ -50,6 +50,7 @@ class Pipeline {
   void sample(std::string scope, std::string name, Value value);
   void flush(TimePoint deadline);
   std::uint64_t lost() const;  // records that sinks refused by throwing
+  const Clock& clock() const { return clock_; }
 
  private:
   struct Route {
@@ -57,7 +58,9 @@ class Pipeline {
     Selector selector;
     std::shared_ptr<Sink> sink;
   };
+  Stamp stamp() const { return {clock_.now(), clock_.wall()}; }
   void deliver(const Record& record);
+  void sweep();
 
   const Clock& clock_;
   std::vector<Route> routes_;
@@ -66,5 +69,10 @@ class Pipeline {
   RouteId next_id_ = 1;
   std::uint64_t lost_ = 0;
 };
+
+/// The pipeline of this process, for facades that are called without one (`metrics::put_metric` in
+/// a user's launcher) and for the agent they are meant for. Made on first use, by the kernel's
+/// clocks; it makes no alarms.
+Pipeline& process_pipeline();
 
 }  // namespace elastrun::telemetry

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/events.hpp"
+
+#include "core/text.hpp"
+#include "telemetry/value.hpp"
+
+#include <cstdlib>
+#include <fmt/format.h>
+#include <map>
+#include <unistd.h>
+
+namespace elastrun::telemetry::events {
+namespace {
+
+constexpr std::string_view kAgentScope = "torchelastic.agent";
+constexpr std::string_view kWorkerScope = "torchelastic.worker";
+
+std::string_view source_name(Source source) {
+  return source == Source::Agent ? "AGENT" : "WORKER";
+}
+
+std::string_view state_name(NodeState state) {
+  constexpr std::string_view kNames[] = {"INIT", "RUNNING", "SUCCEEDED", "FAILED"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+json::value or_null(const std::optional<int>& number) {
+  return number ? json::value(*number) : json::value(nullptr);
+}
+
+Value to_value(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::bool_:
+      return value.get_bool();
+    case json::kind::int64:
+      return value.get_int64();
+    case json::kind::double_:
+      return value.get_double();
+    case json::kind::string:
+      return std::string(value.get_string());
+    case json::kind::null:
+      return std::monostate{};
+    default:
+      return python_json(value);
+  }
+}
+
+/// Turns records back into events for one handler.
+class HandlerSink final : public Sink {
+ public:
+  explicit HandlerSink(std::shared_ptr<EventHandler> handler) : handler_(std::move(handler)) {}
+  void consume(const Record& record) override {
+    const auto since = record.stamp.wall.time_since_epoch();
+    handler_->record({record.name, record.scope == kAgentScope ? Source::Agent : Source::Worker,
+                      std::chrono::duration_cast<std::chrono::milliseconds>(since).count(),
+                      record.attributes});
+  }
+
+ private:
+  std::shared_ptr<EventHandler> handler_;
+};
+
+/// torchelastic's event logger has the level LOGLEVEL, or INFO, and records at INFO.
+bool silenced_by_log_level() {
+  const char* text = std::getenv("LOGLEVEL");
+  if (text == nullptr) return false;
+  const std::string level = to_lower(trim(text));
+  if (const auto number = parse_int(level)) return *number > 20;
+  for (const char* name : {"warning", "warn", "error", "critical", "fatal"}) {
+    if (level == name) return true;
+  }
+  return false;
+}
+
+using Registry = std::map<std::string, HandlerFactory, std::less<>>;
+
+Registry& registry() {
+  static Registry handlers = [] {
+    const HandlerFactory null = [](const LineWriter&) {
+      return std::make_shared<NullEventHandler>();
+    };
+    const HandlerFactory console = [](const LineWriter& write) -> std::shared_ptr<EventHandler> {
+      if (silenced_by_log_level()) return std::make_shared<NullEventHandler>();
+      return std::make_shared<ConsoleEventHandler>(write);
+    };
+    return Registry{{"null", null}, {"dynamic_rendezvous", null}, {"console", console}};
+  }();
+  return handlers;
+}
+
+}  // namespace
+
+std::string Event::to_json() const {
+  json::object data;
+  for (const auto& [key, value] : metadata) data[key] = telemetry::to_json(value);
+  json::object event;
+  event["name"] = name;
+  event["source"] = json::string_view(source_name(source));
+  event["timestamp"] = timestamp;
+  event["metadata"] = std::move(data);
+  return python_json(event);
+}
+
+Result<Event> Event::from_json(std::string_view text) {
+  auto value = parse_json(text);
+  if (!value) return std::unexpected(value.error());
+  const json::value* data = find_member(*value, "metadata");
+  const std::string source = member_text_or(*value, "source", "");
+  if (find_member(*value, "name") == nullptr || (source != "AGENT" && source != "WORKER")) {
+    return fail(Code::Protocol, "an event has a name and a source, AGENT or WORKER");
+  }
+  Event event{member_text_or(*value, "name", ""),
+              source == "AGENT" ? Source::Agent : Source::Worker,
+              member_int_or(*value, "timestamp", 0)};
+  if (data != nullptr && data->is_object()) {
+    for (const auto& [key, member] : data->get_object()) {
+      event.metadata.emplace_back(std::string(key), to_value(member));
+    }
+  }
+  return event;
+}
+
+std::string RdzvEvent::to_json() const {
+  json::object event;
+  event["name"] = name;
+  event["run_id"] = run_id;
+  event["message"] = message;
+  event["hostname"] = hostname;
+  event["pid"] = pid;
+  event["node_state"] = json::string_view(state_name(node_state));
+  event["master_endpoint"] = master_endpoint;
+  event["rank"] = or_null(rank);
+  event["local_id"] = or_null(local_id);
+  event["error_trace"] = error_trace;
+  return python_json(event);
+}
+
+ConsoleEventHandler::ConsoleEventHandler(std::function<void(std::string_view)> write)
+    : write_(std::move(write)) {
+  if (write_) return;
+  write_ = [](std::string_view line) {
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  };
+}
+
+void ConsoleEventHandler::record(const Event& event) {
+  write_(event.to_json() + "\n");
+}
+
+void register_handler(std::string name, HandlerFactory factory) {
+  registry()[std::move(name)] = std::move(factory);
+}
+
+Result<std::shared_ptr<EventHandler>> find_handler(std::string_view name, LineWriter write) {
+  const auto found = registry().find(name);
+  if (found != registry().end()) return found->second(write);
+  std::vector<std::string> known;
+  for (const auto& [one, factory] : registry()) known.push_back(one);
+  std::string text =
+      fmt::format("there is no event log handler '{}'; known are {}", name, join(known, ", "));
+  if (const auto guess = nearest(name, known)) text += fmt::format(" (did you mean {}?)", *guess);
+  return fail(Code::Usage, std::move(text));
+}
+
+RouteId attach(Pipeline& pipeline, std::shared_ptr<EventHandler> handler) {
+  return pipeline.route({"torchelastic.*", {}, Record::Kind::Event},
+                        std::make_shared<HandlerSink>(std::move(handler)));
+}
+
+void record(Pipeline& pipeline, Event event) {
+  const auto scope = event.source == Source::Agent ? kAgentScope : kWorkerScope;
+  if (!pipeline.wants(scope)) return;
+  Stamp stamp{pipeline.clock().now(), pipeline.clock().wall()};
+  if (event.timestamp != 0) stamp.wall = WallTime(std::chrono::milliseconds(event.timestamp));
+  pipeline.emit({Record::Kind::Event,
+                 stamp,
+                 std::string(scope),
+                 std::move(event.name),
+                 {},
+                 std::move(event.metadata)});
+}
+
+}  // namespace elastrun::telemetry::events

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/value.hpp"
+
+#include <fmt/format.h>
+
+namespace elastrun::telemetry {
+namespace {
+
+struct ToJson {
+  json::value operator()(std::monostate) const { return nullptr; }
+  json::value operator()(const std::string& text) const { return json::value(text); }
+  json::value operator()(auto plain) const { return json::value(plain); }
+};
+
+struct ToText {
+  std::string operator()(std::monostate) const { return "None"; }
+  std::string operator()(bool flag) const { return flag ? "True" : "False"; }
+  std::string operator()(std::int64_t number) const { return fmt::to_string(number); }
+  std::string operator()(double number) const { return python_float(number); }
+  std::string operator()(const std::string& text) const { return text; }
+};
+
+}  // namespace
+
+json::value to_json(const Value& value) {
+  return std::visit(ToJson{}, value);
+}
+std::string to_text(const Value& value) {
+  return std::visit(ToText{}, value);
+}
+
+}  // namespace elastrun::telemetry

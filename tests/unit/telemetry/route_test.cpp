@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/route.hpp"
+
+#include "clock.hpp"
+
+#include <doctest/doctest.h>
+#include <stdexcept>
+
+using namespace elastrun;
+using namespace elastrun::telemetry;
+
+namespace {
+
+struct Recorder final : Sink {
+  void consume(const Record& record) override {
+    names.push_back(record.name);
+    if (then) then(record);
+  }
+  void flush(TimePoint) override { ++flushed; }
+  std::vector<std::string> names;
+  std::function<void(const Record&)> then;
+  int flushed = 0;
+};
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("pipeline: with no route nobody wants anything and nothing happens") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  CHECK_FALSE(pipeline.wants("x"));
+  pipeline.event("x", "e");
+  pipeline.flush({});
+  CHECK_FALSE(pipeline.unroute(7));
+  CHECK(pipeline.lost() == 0);
+}
+
+TEST_CASE("pipeline: a route carries what its selector matches, in order") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  const auto events = std::make_shared<Recorder>(), agent = std::make_shared<Recorder>();
+  pipeline.route({{}, {}, Record::Kind::Event}, events);
+  pipeline.route({"elastrun.*", "worker.*", {}}, agent);
+  CHECK(pipeline.wants("anything"));
+  pipeline.event("elastrun.agent", "worker.ended");
+  pipeline.event("elastrun.agent", "round");
+  pipeline.sample("elastrun.agent", "worker.count", std::int64_t{3});
+  pipeline.event("other", "worker.ended");
+  CHECK(events->names == Names{"worker.ended", "round", "worker.ended"});
+  CHECK(agent->names == Names{"worker.ended", "worker.count"});
+  pipeline.flush({});
+  CHECK(agent->flushed == 1);
+}
+
+TEST_CASE("pipeline: records carry the time, the value and their attributes") {
+  SetClock clock;
+  clock.mono += std::chrono::seconds(5);
+  Pipeline pipeline(clock);
+  const auto sink = std::make_shared<Recorder>();
+  pipeline.route({}, sink);
+  sink->then = [&](const Record& record) {
+    CHECK(record.stamp.mono == clock.mono);
+    CHECK(record.stamp.wall == clock.wall_time);
+    REQUIRE(record.find("a") != nullptr);
+    CHECK(std::get<std::int64_t>(*record.find("a")) == 1);
+    CHECK(record.find("b") == nullptr);
+  };
+  pipeline.event("s", "e", {{"a", std::int64_t{1}}});
+  CHECK(sink->names.size() == 1);
+}
+
+TEST_CASE("pipeline: a sink that throws loses its own records, counted, and disturbs nobody") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  const auto bad = std::make_shared<Recorder>(), good = std::make_shared<Recorder>();
+  bad->then = [](const Record&) { throw std::runtime_error("no"); };
+  pipeline.route({}, bad);
+  pipeline.route({}, good);
+  pipeline.event("s", "one");
+  pipeline.event("s", "two");
+  CHECK(good->names == Names{"one", "two"});
+  CHECK(pipeline.lost() == 2);
+}
+
+TEST_CASE("pipeline: what a sink emits comes after the record in hand, at every sink") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  const auto first = std::make_shared<Recorder>(), second = std::make_shared<Recorder>();
+  first->then = [&](const Record& record) {
+    if (record.name == "one") pipeline.event("s", "two");
+    if (record.name == "two") pipeline.event("s", "three");
+  };
+  pipeline.route({}, first);
+  pipeline.route({}, second);
+  pipeline.event("s", "one");
+  CHECK(first->names == Names{"one", "two", "three"});
+  CHECK(second->names == first->names);
+}
+
+TEST_CASE("pipeline: a sink may route and unroute, also itself, while it is called") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  auto leaving = std::make_shared<Recorder>();
+  const auto late = std::make_shared<Recorder>(), last = std::make_shared<Recorder>();
+  const auto id = pipeline.route({}, leaving);
+  pipeline.route({}, last);
+  leaving->then = [&, id](const Record&) {
+    CHECK(pipeline.unroute(id));
+    CHECK_FALSE(pipeline.unroute(id));
+    pipeline.route({}, late);
+  };
+  const std::weak_ptr<Recorder> watch = leaving;
+  leaving.reset();
+  pipeline.event("s", "one");
+  CHECK(watch.expired());
+  pipeline.event("s", "two");
+  CHECK(late->names == Names{"two"});
+  CHECK(last->names == Names{"one", "two"});
+}
