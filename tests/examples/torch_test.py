@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_test.py ELASTRUN: real trainings with gloo on this machine."""
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ELASTRUN = str(Path(sys.argv[1]).resolve()) if len(sys.argv) > 1 else "elastrun"
+# Each attempt opens connections, so a store that remembers the last attempt's addresses fails here.
+CRASHES_OFTEN = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+one = torch.ones(1)
+dist.all_reduce(one)
+assert one.item() == 2, one
+if attempt < 20 and dist.get_rank() == 1:
+    os._exit(4)
+dist.barrier()
+if dist.get_rank() == 0:
+    print("attempt", attempt, "went through", flush=True)
+dist.destroy_process_group()
+"""
+
+
+class TorchTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "tmp").mkdir()
+
+    def run_job(self, *words: object) -> subprocess.CompletedProcess[str]:
+        env = dict(os.environ, TMPDIR=str(self.folder / "tmp"))
+        return subprocess.run([ELASTRUN, *map(str, words)], env=env, cwd=self.folder, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=400)
+
+    def test_the_ddp_example_survives_its_crash(self) -> None:
+        done = self.run_job("--nproc-per-node", 2, "--max-restarts", 1,
+                            ROOT / "config/examples/ddp/train.py")
+        said = done.stdout + done.stderr
+        self.assertEqual(done.returncode, 0, said)
+        self.assertIn("RuntimeError: crash on purpose in epoch 4", said)
+        self.assertIn("attempt 1: resume after epoch 3, step 750", done.stdout)
+        losses = [float(n) for n in re.findall(r"epoch \d/8  loss (\S+)", done.stdout)]
+        self.assertEqual(len(losses), 8, said)
+        self.assertLess(losses[7], losses[0] / 10)
+        self.assertIn("done: loss", done.stdout)
+        self.assertEqual(list((self.folder / "tmp").iterdir()), [], "left behind")
+
+    def test_a_job_that_crashes_twenty_times_goes_on(self) -> None:
+        script = self.folder / "often.py"
+        script.write_text(CRASHES_OFTEN)
+        done = self.run_job("--nproc-per-node", 2, "--max-restarts", 20, script)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout, "attempt 20 went through\n")
+
+
+if __name__ == "__main__":
+    if importlib.util.find_spec("torch") is None:
+        print("skipped: python3 has no torch")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])
