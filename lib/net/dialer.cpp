@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/dialer.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::net {
+
+using boost::asio::ip::tcp;
+
+Dialer::Dialer(boost::asio::io_context& loop, Clock& clock)
+    : loop_(loop), clock_(clock), resolver_(loop, clock), alarm_(clock.make_alarm()) {}
+
+void Dialer::cancel() {
+  ++*attempt_;
+  alarm_->disarm();
+  resolver_.cancel();
+  socket_.reset();
+  answer_ = nullptr;
+}
+
+void Dialer::dial(const Endpoint& endpoint, Duration limit, Answer answer) {
+  cancel();
+  endpoint_ = endpoint;
+  deadline_ = clock_.now() + limit;
+  answer_ = std::move(answer);
+  tried_.clear();
+  last_ = Code::Io;
+  resolver_.resolve(endpoint.host, limit, [this](Result<Addresses> found) {
+    if (!found) {
+      tried_.push_back(found.error().text);
+      return give_up(found.error().code);
+    }
+    left_ = std::move(*found);
+    try_next();
+  });
+}
+
+void Dialer::try_next() {
+  if (left_.empty()) return give_up(last_);
+  const auto address = left_.front();
+  left_.erase(left_.begin());
+  const unsigned mine = ++*attempt_;
+  socket_ = std::make_unique<tcp::socket>(loop_);
+  const TimePoint patience =
+      left_.empty() ? deadline_ : std::min(deadline_, clock_.now() + std::chrono::seconds(1));
+  alarm_->arm(patience, [this, address] { ended(address, boost::asio::error::timed_out); });
+  socket_->async_connect(tcp::endpoint(address, endpoint_.port),
+                         [this, address, mine, current = attempt_](const auto& error) {
+                           if (*current == mine) ended(address, error);
+                         });
+}
+
+void Dialer::ended(const boost::asio::ip::address& address,
+                   const boost::system::error_code& error) {
+  ++*attempt_;
+  alarm_->disarm();
+  if (!error) {
+    boost::system::error_code ignored;
+    socket_->set_option(tcp::no_delay(true), ignored);
+    const Answer answer = std::exchange(answer_, {});
+    tcp::socket socket = std::move(*socket_);
+    socket_.reset();
+    return answer(std::move(socket));
+  }
+  socket_.reset();
+  const bool late = error == boost::asio::error::timed_out;
+  last_ = error == boost::asio::error::connection_refused ? Code::Closed
+          : late                                          ? Code::Timeout
+                                                          : Code::Io;
+  tried_.push_back(
+      fmt::format("{}: {}", address.to_string(), late ? "no answer" : error.message()));
+  if (clock_.now() >= deadline_) left_.clear();
+  try_next();
+}
+
+void Dialer::give_up(Code code) {
+  alarm_->disarm();
+  const Answer answer = std::exchange(answer_, {});
+  answer(
+      fail(code, fmt::format("cannot reach {} ({})",
+                             format_endpoint(endpoint_.host, endpoint_.port), join(tried_, "; "))));
+}
+
+}  // namespace elastrun::net

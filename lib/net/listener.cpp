@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/listener.hpp"
+
+#include "core/log.hpp"
+#include "net/bytes.hpp"
+#include "net/endpoint.hpp"
+#include "net/first_bytes.hpp"
+
+#include <array>
+#include <boost/asio/ip/v6_only.hpp>
+#include <fmt/format.h>
+#include <list>
+#include <sys/socket.h>
+#include <utility>
+
+namespace elastrun::net {
+namespace {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+class PortListener final : public Listener {
+ public:
+  PortListener(boost::asio::io_context& loop, Clock& clock, Settings settings, Takers takers)
+      : loop_(loop),
+        clock_(clock),
+        settings_(std::move(settings)),
+        takers_(std::move(takers)),
+        acceptor_(loop),
+        patience_(clock.make_alarm()),
+        relief_(clock.make_alarm()) {}
+  ~PortListener() override { *alive_ = false; }
+
+  Status open() {
+    const auto address = parse_address(settings_.address);
+    auto opened = bind(tcp::endpoint(address, settings_.port));
+    if (opened == boost::asio::error::address_family_not_supported && settings_.address == "::") {
+      opened = bind(tcp::endpoint(tcp::v4(), settings_.port));  // a kernel without IPv6
+    }
+    if (opened) {
+      return fail(Code::Io, fmt::format("cannot listen on {}: {}",
+                                        format_endpoint(settings_.address, settings_.port),
+                                        opened.message()));
+    }
+    port_ = acceptor_.local_endpoint().port();
+    wait();
+    return {};
+  }
+
+  std::uint16_t port() const override { return port_; }
+  void take_stores(Taker taker) override { takers_.store = std::move(taker); }
+
+ private:
+  struct Newcomer {
+    tcp::socket socket;
+    std::string bytes;
+    TimePoint deadline;
+  };
+  using Place = std::list<Newcomer>::iterator;
+
+  error_code bind(const tcp::endpoint& endpoint) {
+    error_code error;
+    acceptor_.close(error);
+    acceptor_.open(endpoint.protocol(), error);
+    if (error) return error;
+    // A job that starts again must not wait for the old connections in TIME_WAIT (tcp(7)).
+    acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (endpoint.address().is_v6()) {
+      acceptor_.set_option(boost::asio::ip::v6_only(!endpoint.address().is_unspecified()), error);
+    }
+    if (acceptor_.bind(endpoint, error); error) return error;
+    if (acceptor_.listen(settings_.backlog, error); error) return error;
+    acceptor_.non_blocking(true, error);
+    return error;
+  }
+
+  void wait() {
+    acceptor_.async_wait(tcp::acceptor::wait_read, [this, alive = alive_](error_code error) {
+      if (*alive && !error) accept_all();
+    });
+  }
+
+  // Many in one go: a wake-up for each would be half of the cost of a thousand agents that connect.
+  void accept_all() {
+    for (int count = 0; count < 512; ++count) {
+      const int fd =
+          ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) {
+        greet(fd);
+        continue;
+      }
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN) break;
+      // Out of descriptors or memory: the connection stays in the backlog. Look again a little
+      // later, instead of being woken for it without end.
+      log::warning("net", "cannot accept a connection on port {}: {}", port_,
+                   errno_error(Code::Io, "accept", errno).text);
+      relief_->arm(clock_.now() + std::chrono::milliseconds(100), [this] { wait(); });
+      return;
+    }
+    wait();
+  }
+
+  void greet(int fd) {
+    const bool v4 = acceptor_.local_endpoint().address().is_v4();
+    tcp::socket socket(loop_);
+    error_code error;
+    socket.assign(v4 ? tcp::v4() : tcp::v6(), fd, error);
+    if (error) {
+      ::close(fd);
+      return;
+    }
+    socket.set_option(tcp::no_delay(true), error);
+    socket.non_blocking(true, error);
+    if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
+    newcomers_.push_back({std::move(socket), {}, clock_.now() + settings_.patience});
+    if (newcomers_.size() == 1) watch_patience();
+    listen_to(std::prev(newcomers_.end()));
+  }
+
+  // Tries at once: agents and workers speak first, so their bytes are usually there already.
+  void listen_to(Place place) {
+    std::array<char, 4096> buffer;
+    error_code error;
+    const auto size = place->socket.read_some(boost::asio::buffer(buffer), error);
+    if (error == boost::asio::error::would_block) {
+      place->socket.async_wait(tcp::socket::wait_read,
+                               [this, place, alive = alive_](error_code failed) {
+                                 // A newcomer that was dropped has closed its socket: then `place`
+                                 // is no more.
+                                 if (*alive && !failed) listen_to(place);
+                               });
+      return;
+    }
+    if (error) {
+      newcomers_.erase(place);
+      return;
+    }
+    place->bytes.append(buffer.data(), size);
+    const Protocol protocol = recognise(place->bytes);
+    if (protocol == Protocol::Undecided) return listen_to(place);
+    hand_over(place, protocol);
+  }
+
+  void hand_over(Place place, Protocol protocol) {
+    Newcomer newcomer = std::move(*place);
+    newcomers_.erase(place);
+    const Taker& taker = protocol == Protocol::Agent   ? takers_.agent
+                         : protocol == Protocol::Store ? takers_.store
+                                                       : takers_.http;
+    if (protocol == Protocol::Unknown || !taker) {
+      error_code error;
+      const auto peer = newcomer.socket.remote_endpoint(error);
+      log::warning("net", "closed a connection of {} to port {}: it began with {}",
+                   peer.address().to_string(), port_, format_hex(newcomer.bytes));
+      return;
+    }
+    taker(std::move(newcomer.socket), std::move(newcomer.bytes));
+  }
+
+  // The list is in the order of deadlines.
+  void watch_patience() {
+    if (newcomers_.empty()) return;
+    patience_->arm(newcomers_.front().deadline, [this] {
+      const TimePoint now = clock_.now();
+      while (!newcomers_.empty() && newcomers_.front().deadline <= now) {
+        if (newcomers_.front().bytes.empty() && takers_.store) {
+          newcomers_.front().socket.cancel();
+          hand_over(newcomers_.begin(), Protocol::Store);
+        } else {
+          newcomers_.pop_front();
+        }
+      }
+      watch_patience();
+    });
+  }
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const Settings settings_;
+  Takers takers_;
+  tcp::acceptor acceptor_;
+  std::uint16_t port_ = 0;
+  std::list<Newcomer> newcomers_;
+  std::unique_ptr<Alarm> patience_, relief_;
+  // Completions outlive the listener; this tells them that it has gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> Listener::open(boost::asio::io_context& loop, Clock& clock,
+                                                 const Settings& settings, Takers takers) {
+  auto listener = std::make_unique<PortListener>(loop, clock, settings, std::move(takers));
+  if (auto opened = listener->open(); !opened) return std::unexpected(opened.error());
+  return listener;
+}
+
+}  // namespace elastrun::net

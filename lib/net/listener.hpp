@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace elastrun::net {
+
+/// One listening port for several protocols: agents, workers' store clients and HTTP are told apart
+/// by their first bytes (first_bytes.hpp) and handed to whoever takes that kind. Strangers, and
+/// kinds that nobody takes, are closed with a line in the log.
+class Listener {
+ public:
+  /// Gets the connection and the bytes already read from it.
+  using Taker = std::function<void(boost::asio::ip::tcp::socket, std::string first_bytes)>;
+  struct Takers {
+    Taker agent, store, http;
+  };
+  struct Settings {
+    std::string address = "127.0.0.1";  // numeric; "::" is every address, of IPv4 too
+    std::uint16_t port = 0;             // 0: any free one
+    int backlog = 16384;                // thousands of agents connect at once; the kernel caps it
+    /// A connection that says nothing that long is a 1.13 store client's second connection, if
+    /// anybody takes stores, and a stranger otherwise.
+    Duration patience = std::chrono::seconds(10);
+    std::size_t max_undecided = 16384;
+  };
+
+  /// Listens from now on; takers are called on the loop. Fails with Io: address in use or not ours.
+  static Result<std::unique_ptr<Listener>> open(boost::asio::io_context& loop, Clock& clock,
+                                                const Settings& settings, Takers takers);
+  virtual ~Listener() = default;
+  virtual std::uint16_t port() const = 0;
+  /// Takes stores from now on, or with {} no more.
+  virtual void take_stores(Taker taker) = 0;
+};
+
+}  // namespace elastrun::net
