@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/job_result.hpp"
+
+namespace elastrun {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+/// EX_TEMPFAIL of sysexits.h: nothing is wrong with the job, start it again (requeue).
+constexpr int kExitRequeue = 75;
+
+/// The table EXIT STATUS of elastrun(1). `of_worker`: --exit-code worker, the culprit's own code,
+/// 128 + signal if a signal ended it.
+int exit_code(const agent::JobResult& result, bool of_worker);
+
+}  // namespace elastrun

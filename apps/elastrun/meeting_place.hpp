@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/round_store.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "rendezvous/session.hpp"
+#include "spec/job_spec.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+
+namespace elastrun {
+
+/// How this node meets the others, and where it would serve their workers' store.
+struct MeetingPlace {
+  std::unique_ptr<rendezvous::Session> session;
+  std::unique_ptr<agent::RoundStore> store;
+};
+
+/// Made from the job's rendezvous options; completes `self` (address). Nothing is sent yet. Fails
+/// with Usage for what cannot work (a back end that does not exist, a bad endpoint).
+Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& clock,
+                                        const spec::JobSpec& spec, rendezvous::Node& self);
+
+}  // namespace elastrun

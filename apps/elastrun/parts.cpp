@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parts.hpp"
+
+#include "agent/failure_report.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "meeting_place.hpp"
+#include "process/extinction.hpp"
+#include "process/process_table.hpp"
+#include "workers/command.hpp"
+
+#include <csignal>
+#include <cstdlib>
+#include <unistd.h>
+
+namespace elastrun {
+namespace {
+
+constexpr Duration kSweepLimit = std::chrono::seconds(2);
+
+std::string id_of_this_agent(const spec::JobSpec& spec) {
+  const auto address = spec.local_addr.empty() ? agent::host_name() : spec.local_addr;
+  return fmt::format("{}_{}_0", address, ::getpid());
+}
+
+/// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
+Duration stuck_limit() {
+  const char* text = std::getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+  const auto seconds = text == nullptr ? std::nullopt : parse_float(text);
+  return seconds && *seconds > 0 ? from_seconds(*seconds) : Duration::zero();
+}
+
+std::string base_name(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
+                                          const rendezvous::Session& session) {
+  telemetry::events::AgentFacts facts;
+  facts.run_id = session.run_id();
+  facts.role = spec.role;
+  facts.hostname = agent::host_name();
+  facts.rdzv_backend = session.backend();
+  facts.entry_point = base_name(workers::program_name(spec));
+  return facts;
+}
+
+bool shows_status(const spec::JobSpec& spec) {
+  return spec.status != spec::Switch::Off;
+}
+
+}  // namespace
+
+Parts::Parts(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout)
+    : spec_(spec),
+      guardian_(guardian),
+      clock_(make_system_clock(loop_.get_executor())),
+      started_(clock_->now()),
+      console_(loop_.get_executor()),
+      layout_(std::move(layout)),
+      status_line_(*clock_, console_, shows_status(spec)),
+      streams_(loop_.get_executor(), *clock_, console_, status_line_.is_enabled()),
+      launcher_(process::make_posix_launcher(loop_, *clock_)),
+      pipeline_(*clock_),
+      goodput_(*clock_, started_, spec.max_nodes > 1),
+      status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1) {
+  console_.take_log_lines();
+}
+
+Result<std::unique_ptr<Parts>> Parts::make(const spec::JobSpec& spec, guardian::Agent& guardian) {
+  auto layout = logs::Layout::plan(spec.log_dir, spec.run_id);
+  if (!layout) return std::unexpected(layout.error());
+  std::unique_ptr<Parts> parts(new Parts(spec, guardian, std::move(*layout)));
+  if (const auto connected = parts->connect(); !connected) {
+    return std::unexpected(connected.error());
+  }
+  return parts;
+}
+
+Status Parts::connect() {
+  const auto handler = telemetry::events::find_handler(
+      spec_.event_log_handler,
+      [this](std::string_view line) { console_.write(logs::Console::Stream::Err, line); });
+  if (!handler) return std::unexpected(handler.error());
+  if (spec_.event_log_handler != "null") telemetry::events::attach(pipeline_, *handler);
+
+  self_.id = id_of_this_agent(spec_);
+  self_.role = spec_.role;
+  self_.local_world_size = spec_.nproc_per_node;
+  self_.node_rank = spec_.node_rank_given ? spec_.node_rank : -1;
+  auto place = open_meeting_place(loop_, *clock_, spec_, self_);
+  if (!place) return std::unexpected(place.error());
+  session_ = std::move(place->session);
+  store_ = std::move(place->store);
+
+  records_ = std::make_unique<agent::ElasticRecords>(pipeline_, event_facts(spec_, *session_),
+                                                     spec_.max_restarts);
+  observers_.add(&goodput_);
+  observers_.add(&status_);
+  observers_.add(records_.get());
+  agent::WorkerPlans::Parts plan_parts{
+      .layout = layout_,
+      .streams = streams_,
+      .environment = workers::own_environment(),
+      .facts = agent::job_facts(spec_, self_.id),
+      .use_agent_store = [this] { return store_->serves_workers(); },
+      .channel = [this] { return channel_path(); },
+      .cpus = {},
+  };
+  plans_ = std::make_unique<agent::WorkerPlans>(spec_, std::move(plan_parts));
+  agent_ = std::make_unique<agent::Agent>(agent_parts(), agent_settings());
+  return {};
+}
+
+agent::Agent::Parts Parts::agent_parts() {
+  return {
+      .loop = loop_,
+      .clock = *clock_,
+      .launcher = *launcher_,
+      .session = *session_,
+      .store = *store_,
+      .observer = observers_,
+      .plan =
+          [this](const rendezvous::Round& round) {
+            memory_deaths_.begin();
+            return plans_->make(round);
+          },
+      .sweep = [this] { sweep(); },
+      .out_of_memory =
+          [this](const workers::Failure& failure) {
+            const auto said = failure.exception ? failure.exception->text() : std::string();
+            return memory_deaths_.evidence(failure.status, failure.pid, said);
+          },
+  };
+}
+
+agent::Agent::Settings Parts::agent_settings() const {
+  agent::Agent::Settings settings;
+  settings.self = self_;
+  settings.max_restarts = spec_.max_restarts;
+  settings.shutdown_timeout = spec_.shutdown_timeout;
+  settings.exit_barrier = spec_.exit_barrier_timeout;
+  // What torchrun's next look at its workers would still have seen; more than a second is too long
+  // for a person to wait, however seldom they want torchrun to look.
+  settings.settle =
+      std::min<Duration>(from_seconds(spec_.monitor_interval), std::chrono::seconds(1));
+  settings.stuck_after = stuck_limit();
+  return settings;
+}
+
+void Parts::watch() {
+  const auto list = process::parse_signals(spec_.signals_to_handle);
+  for (const auto& warning : list.warnings) log::warning("signals", "{}", warning);
+  signals_ = std::make_unique<process::SignalSource>(
+      loop_, list.numbers, [this](const process::SignalEvent& event) {
+        log::info("signals", "{}", process::describe(event));
+        agent_->signal(event.number);
+      });
+  // Orphans of workers become our children: their zombies must not pile up in a long job.
+  orphans_ = std::make_unique<process::SignalSource>(
+      loop_, std::vector<int>{SIGCHLD},
+      [this](const process::SignalEvent&) { process::reap_adopted(launcher_->children()); });
+  guardian_watch_ = std::make_unique<process::DeathWatch>(loop_, guardian_.guardian_fd(),
+                                                          [this] { agent_->guardian_gone(); });
+}
+
+agent::JobResult Parts::run() {
+  watch();
+  std::optional<agent::JobResult> result;
+  agent_->run([this, &result](agent::JobResult ended) {
+    result = std::move(ended);
+    loop_.stop();
+  });
+  loop_.run();
+  result->goodput = goodput_.summary();
+  result->run_dir = layout_.run_directory();
+  channel_.reset();
+  status_line_.hide();
+  pipeline_.flush(clock_->now() + std::chrono::seconds(1));
+  process::kill_descendants({}, kSweepLimit);
+  return std::move(*result);
+}
+
+void Parts::sweep() {
+  if (!process::any_live_child()) return;
+  const auto ended = process::kill_descendants(launcher_->children(), kSweepLimit);
+  if (ended.killed > 0) {
+    log::info("agent", "Ended {} processes that had left the workers' groups", ended.killed);
+  }
+  if (!ended.alive.empty()) {
+    log::error("agent", "Cannot end these processes of the job: {}", ended.survivors());
+  }
+}
+
+std::string Parts::channel_path() {
+  if (!channel_tried_) {
+    channel_tried_ = true;
+    if (!layout_.temporary_root().empty()) guardian_.remember_directory(layout_.temporary_root());
+    auto channel = workers::Channel::listen(
+        loop_, layout_.run_directory(),
+        [this](pid_t sender, workers::Message message) { heard(sender, std::move(message)); });
+    if (channel) {
+      channel_ = std::move(*channel);
+    } else {
+      log::warning("channel", "Workers cannot report: {}", channel.error().text);
+    }
+  }
+  return channel_ ? channel_->path() : std::string();
+}
+
+void Parts::heard(pid_t sender, workers::Message message) {
+  const auto* worker = agent_->worker_of(sender);
+  if (worker == nullptr) return;
+  if (const auto* step = std::get_if<workers::StepDone>(&message)) {
+    if (worker->rank != 0) return;
+    goodput_.step(step->step);
+    status_.step(step->step);
+  } else if (const auto* checkpoint = std::get_if<workers::CheckpointDone>(&message)) {
+    goodput_.checkpoint(checkpoint->step);
+  } else if (const auto* metric = std::get_if<workers::MetricSample>(&message)) {
+    pipeline_.sample(metric->group, metric->name, metric->value);
+  } else if (auto* event = std::get_if<workers::WorkerEvent>(&message)) {
+    std::vector<telemetry::Attribute> attributes;
+    for (auto& [name, value] : event->attributes) attributes.emplace_back(name, std::move(value));
+    attributes.emplace_back("rank", static_cast<std::int64_t>(worker->rank));
+    pipeline_.event("worker", event->name, std::move(attributes));
+  }
+}
+
+void Parts::clean_up(bool succeeded) {
+  const auto root = layout_.temporary_root();
+  logs::settle(root, !succeeded);
+  guardian_.forget(root);
+}
+
+}  // namespace elastrun

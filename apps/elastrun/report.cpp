@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include "agent/failure_report.hpp"
+#include "agent/verdict.hpp"
+#include "core/log.hpp"
+#include "workers/command.hpp"
+
+#include <cstdlib>
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace elastrun {
+namespace {
+
+// A run shorter than this needs no account of where its time went.
+constexpr Duration kLongRun = std::chrono::seconds(10);
+
+std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& spec) {
+  using Kind = agent::Ending::Kind;
+  const auto& ending = result.ending;
+  if (ending.kind == Kind::Signalled) {
+    return fmt::format(
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got signal: "
+        "{}\n",
+        ::getppid(), ending.signal);
+  }
+  const bool own = ending.kind == Kind::WorkersFailed || ending.kind == Kind::JobFailed;
+  if (!own || !result.judgement) return {};
+  if (result.judgement->failures[result.judgement->root].stopped_by_us) return {};
+  return "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
+         agent::torchrun_report(*result.judgement, workers::entry_name(spec), agent::host_name()) +
+         "\n";
+}
+
+}  // namespace
+
+std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
+                        bool person_looks_on) {
+  std::string text = torchrun_part(result, spec);
+  text += agent::verdict_text(result, agent::host_name());
+  const bool worth_it = !result.succeeded() || result.restarts > 0 || person_looks_on ||
+                        result.goodput.elapsed >= kLongRun;
+  if (worth_it) text += agent::summary_text(result);
+  return text;
+}
+
+void hand_error_on(const agent::JobResult& result) {
+  const char* own = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (result.succeeded() || own == nullptr || *own == '\0') return;
+  if (!result.judgement) return hand_error_on(agent::verdict_sentence(result));
+  const auto& root = result.judgement->failures[result.judgement->root];
+  if (!root.error_file) return;
+  const auto copied = workers::copy_error_file(root.error_file_path, own, root.status.as_python());
+  if (!copied) log::warning("error_file", "{}", copied.error().text);
+}
+
+void hand_error_on(const std::string& message) {
+  const char* own = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (own == nullptr || *own == '\0') return;
+  const auto written = workers::write_error_file(own, message, std::chrono::system_clock::now());
+  if (!written) log::warning("error_file", "{}", written.error().text);
+}
+
+}  // namespace elastrun

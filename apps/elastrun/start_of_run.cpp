@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "start_of_run.hpp"
+
+#include "command_line.hpp"
+#include "core/log.hpp"
+#include "dry_run.hpp"
+#include "exit_code.hpp"
+#include "report.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun {
+namespace {
+
+void write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const auto put = ::write(fd, text.data(), text.size());
+    if (put <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(put));
+  }
+}
+
+int terminal_columns() {
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+std::string launch_block(const spec::JobSpec& spec) {
+  const auto row = [](std::string_view name, const auto& value) {
+    return fmt::format("  {:<24} : {}\n", name, value);
+  };
+  return "Starting elastic_operator with launch configs:\n" + row("entrypoint", spec.script) +
+         row("min_nodes", spec.min_nodes) + row("max_nodes", spec.max_nodes) +
+         row("nproc_per_node", spec.nproc_per_node) + row("run_id", spec.run_id) +
+         row("rdzv_backend", spec.rdzv_backend) + row("rdzv_endpoint", spec.rdzv_endpoint) +
+         row("max_restarts", spec.max_restarts) + row("monitor_interval", spec.monitor_interval) +
+         row("log_dir", spec.log_dir) + row("event_log_handler", spec.event_log_handler) +
+         row("signals_to_handle", spec.signals_text);
+}
+
+constexpr std::string_view kStars = "*****************************************";
+
+}  // namespace
+
+std::string program_name(int argc, char** argv) {
+  const std::string_view path = argc > 0 ? argv[0] : "elastrun";
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+std::optional<spec::Refusal> set_log_level() {
+  using log::Level;
+  constexpr std::array<std::pair<std::string_view, Level>, 7> kLevels{{
+      {"NOTSET", Level::Debug},
+      {"DEBUG", Level::Debug},
+      {"INFO", Level::Info},
+      {"WARNING", Level::Warning},
+      {"WARN", Level::Warning},
+      {"ERROR", Level::Error},
+      {"CRITICAL", Level::Critical},
+  }};
+  const char* text = std::getenv("LOGLEVEL");
+  if (text == nullptr) return std::nullopt;
+  for (const auto& [name, level] : kLevels) {
+    if (name != text) continue;
+    log::set_level(level);
+    return std::nullopt;
+  }
+  spec::Refusal refusal;
+  refusal.text = fmt::format("Unknown level: '{}'", text);
+  refusal.exit_code = kExitFailed;
+  refusal.hint = "LOGLEVEL is one of DEBUG, INFO, WARNING, ERROR, CRITICAL";
+  return refusal;
+}
+
+void print(std::string_view text) {
+  write_all(STDOUT_FILENO, text);
+}
+
+int refuse(const spec::Refusal& refusal, const std::string& program) {
+  write_all(STDERR_FILENO, refusal_text(refusal, program));
+  // torchrun's parser errors leave no error file, those of its launcher do.
+  if (refusal.exit_code == kExitFailed) hand_error_on(refusal.text);
+  return refusal.exit_code;
+}
+
+int answer(const spec::CommandLine& line, const std::string& program) {
+  print(answer_to(line, program, terminal_columns()));
+  return 0;
+}
+
+int print_plan(const spec::JobSpec& spec) {
+  const auto text = dry_run_text(spec);
+  if (!text) return give_up(text.error());
+  print(*text);
+  return 0;
+}
+
+int give_up(const Error& error) {
+  write_all(STDERR_FILENO, "elastrun: " + error.text + "\n");
+  hand_error_on(error.text);
+  return kExitFailed;
+}
+
+void say_warnings(const spec::Resolved& job) {
+  for (const auto& note : job.notes) log::info("run", "{}", note);
+  for (const auto& warning : job.warnings) log::warning("run", "{}", warning);
+  if (job.spec.limit_omp_threads) {
+    log::warning("run",
+                 "\n{}\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in "
+                 "default, to avoid your system being overloaded, please further tune the variable "
+                 "for optimal performance in your application as needed.\n{}",
+                 kStars, kStars);
+  }
+  if (log::is_on(log::Level::Info)) log::info("api", "{}", launch_block(job.spec));
+}
+
+}  // namespace elastrun

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "spec/resolve.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace elastrun {
+
+/// Last part of argv[0], for usage and error lines.
+std::string program_name(int argc, char** argv);
+/// From LOGLEVEL, as torchrun reads it; what is no level is refused.
+std::optional<spec::Refusal> set_log_level();
+/// Writes to stdout.
+void print(std::string_view text);
+
+// Each gives the exit code.
+
+/// Says on stderr why the job cannot be run.
+int refuse(const spec::Refusal& refusal, const std::string& program);
+/// Help, version, completion script or default file.
+int answer(const spec::CommandLine& line, const std::string& program);
+int print_plan(const spec::JobSpec& spec);
+/// For a job that could not begin.
+int give_up(const Error& error);
+
+/// Warnings about the job before it starts, and at info level what it is.
+void say_warnings(const spec::Resolved& job);
+
+}  // namespace elastrun

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/observer.hpp"
+#include "telemetry/events.hpp"
+#include "telemetry/metrics.hpp"
+
+#include <string>
+
+namespace elastrun::agent {
+
+/// Emits torchelastic's events and metrics (torchrun-parity 9 and 10) for what the agent does.
+/// Costs next to nothing while no handler wants them.
+class ElasticRecords final : public Observer {
+ public:
+  ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
+                 int max_restarts);
+
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+
+ private:
+  void profile(std::string_view method, Duration took);
+  void pass(std::string_view state);
+  void end_of_workers(const JobResult& result, const std::vector<workers::Worker>& group);
+  telemetry::events::WorkerFacts facts_of(const workers::Worker& worker) const;
+
+  telemetry::Pipeline& pipeline_;
+  telemetry::metrics::Metrics metrics_;
+  telemetry::events::AgentFacts facts_;
+  const int max_restarts_;
+  const TimePoint start_;
+  bool restarting_ = false;
+  TimePoint restart_began_{};
+  int role_rank_base_ = 0, role_world_size_ = 1;
+};
+
+}  // namespace elastrun::agent

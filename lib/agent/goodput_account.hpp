@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/observer.hpp"
+#include "goodput/ledger.hpp"
+
+namespace elastrun::agent {
+
+/// Keeps the ledger of where the job's time goes, from what the agent does and workers report.
+class GoodputAccount final : public Observer {
+ public:
+  /// `several_nodes`: waiting for the first round is waiting for others, not start-up.
+  GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes);
+
+  void phase(Phase phase, TimePoint now) override;
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+
+  void step(std::int64_t number) { ledger_.step(number, clock_.now()); }
+  void checkpoint(std::int64_t number) { ledger_.checkpoint(number, clock_.now()); }
+  goodput::Ledger::Summary summary() const { return ledger_.summary(clock_.now()); }
+
+ private:
+  Clock& clock_;
+  goodput::Ledger ledger_;
+  const bool several_nodes_;
+  bool ran_ = false, restarting_ = false;
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/status_view.hpp"
+
+#include <fmt/format.h>
+
+namespace elastrun::agent {
+
+StatusView::StatusView(logs::StatusLine& line, int workers, int max_restarts, bool several_nodes)
+    : line_(line), several_nodes_(several_nodes) {
+  status_.workers = workers;
+  if (max_restarts > 0) status_.restarts_left = max_restarts;
+}
+
+void StatusView::phase(Phase phase, TimePoint) {
+  status_.phase = phase_text(phase);
+  if (phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
+  if (phase != Phase::Running) status_.workers_up = 0;
+  if (phase == Phase::Ended) return line_.hide();
+  line_.show(status_);
+}
+
+void StatusView::progress(const std::string& text) {
+  status_.detail = text;
+  line_.show(status_);
+}
+
+void StatusView::round_ready(const rendezvous::Round& round, Duration) {
+  status_.nodes = round.group_world_size();
+  status_.attempt = round.attempt;
+  status_.detail.clear();
+}
+
+void StatusView::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                         Duration) {
+  status_.workers_up = static_cast<int>(group.size());
+}
+
+void StatusView::restarting(const rendezvous::Restart& order) {
+  if (status_.restarts_left) status_.restarts_left = order.restarts_left;
+  status_.detail = order.cause.text;
+}
+
+void StatusView::ended(const JobResult&, const std::vector<workers::Worker>*) {
+  line_.hide();
+}
+
+void StatusView::step(std::int64_t number) {
+  status_.detail = fmt::format("step {}", number);
+  line_.show(status_);
+}
+
+}  // namespace elastrun::agent

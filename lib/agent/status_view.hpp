@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/observer.hpp"
+#include "logs/status_line.hpp"
+
+namespace elastrun::agent {
+
+/// Shows on the status line what the agent does.
+class StatusView final : public Observer {
+ public:
+  StatusView(logs::StatusLine& line, int workers, int max_restarts, bool several_nodes);
+
+  void phase(Phase phase, TimePoint now) override;
+  void progress(const std::string& text) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void step(std::int64_t number);
+
+ private:
+  logs::StatusLine& line_;
+  logs::Status status_;
+  const bool several_nodes_;
+};
+
+}  // namespace elastrun::agent

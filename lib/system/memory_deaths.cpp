@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "system/memory_deaths.hpp"
+
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace elastrun::system {
+namespace {
+
+constexpr std::size_t kMaxKernelLog = 1u << 20;
+
+/// A small file of the kernel; empty if it cannot be read.
+std::string read_small(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return {};
+  std::string text(16u << 10, '\0');
+  std::size_t have = 0;
+  while (have < text.size()) {
+    const auto got = ::read(fd.get(), text.data() + have, text.size() - have);
+    if (got <= 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  text.resize(have);
+  return text;
+}
+
+/// Contents of a file of our memory cgroup. Inside a container the path that /proc tells may lie
+/// outside of what is mounted; then the root of the mount is ours.
+std::string read_in_cgroup(const std::string& mount, const std::string& path,
+                           const std::string& file) {
+  auto text = read_small(mount + path + "/" + file);
+  return text.empty() ? read_small(mount + "/" + file) : text;
+}
+
+std::string address_space_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return fmt::format(" (its address space is limited to {} by ulimit -v)",
+                     format_bytes(limit.rlim_cur));
+}
+
+/// What the program itself said about memory.
+std::string said_out_of_memory(std::string_view text) {
+  if (text.contains("CUDA out of memory") || text.contains("HIP out of memory") ||
+      text.starts_with("torch.OutOfMemoryError") || text.contains("cuda.OutOfMemoryError")) {
+    return "the GPU ran out of memory";
+  }
+  if (text.starts_with("MemoryError") || text.contains("can't allocate memory") ||
+      text.contains("Cannot allocate memory") || text.contains("std::bad_alloc")) {
+    return "it could not get memory" + address_space_limit();
+  }
+  return {};
+}
+
+bool rose(const std::optional<std::uint64_t>& before, const std::optional<std::uint64_t>& now) {
+  return before && now && *now > *before;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> counter_in(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    const auto line = text.substr(0, end);
+    if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ' ') {
+      std::uint64_t number = 0;
+      const auto digits = line.substr(key.size() + 1);
+      const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+      if (parsed.ec == std::errc()) return number;
+    }
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  return std::nullopt;
+}
+
+std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup) {
+  std::optional<MemoryCgroup> unified;
+  for (const auto& line : split(proc_self_cgroup, '\n')) {
+    // hierarchy number : controllers : path, and the path may hold colons itself
+    const auto first = line.find(':');
+    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const auto controllers = split(line.substr(first + 1, second - first - 1), ',');
+    auto path = line.substr(second + 1);
+    if (path == "/") path.clear();
+    if (std::ranges::find(controllers, "memory") != controllers.end()) {
+      return MemoryCgroup{path, false};
+    }
+    if (line.starts_with("0::")) unified = MemoryCgroup{path, true};
+  }
+  return unified;
+}
+
+bool log_names_victim(std::string_view kernel_log, pid_t process) {
+  // "Out of memory: Killed process 1234 (python3)", "Memory cgroup out of memory: Killed process"
+  const auto wanted = fmt::format("Killed process {} ", process);
+  for (std::size_t at = kernel_log.find(wanted); at != std::string_view::npos;
+       at = kernel_log.find(wanted, at + 1)) {
+    const auto start = kernel_log.rfind('\n', at);
+    const auto line = kernel_log.substr(start == std::string_view::npos ? 0 : start,
+                                        at - (start == std::string_view::npos ? 0 : start));
+    if (line.contains("ut of memory") || line.contains("oom")) return true;
+  }
+  return false;
+}
+
+OomCounts read_oom_counts() {
+  OomCounts counts;
+  counts.machine = counter_in(read_small("/proc/vmstat"), "oom_kill");
+  const auto own = memory_cgroup(read_small("/proc/self/cgroup"));
+  if (!own) return counts;
+  const auto text = own->unified
+                        ? read_in_cgroup("/sys/fs/cgroup", own->path, "memory.events")
+                        : read_in_cgroup("/sys/fs/cgroup/memory", own->path, "memory.oom_control");
+  counts.cgroup = counter_in(text, "oom_kill");
+  return counts;
+}
+
+std::string read_kernel_log() {
+  const UniqueFd fd(::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) return {};
+  std::string log;
+  std::array<char, 8192> record;  // each read(2) gives one record
+  while (true) {
+    const auto got = ::read(fd.get(), record.data(), record.size());
+    if (got < 0 && errno == EPIPE) continue;  // overwritten while we read: go on with the next
+    if (got <= 0) break;
+    log.append(record.data(), static_cast<std::size_t>(got));
+    if (log.size() > 2 * kMaxKernelLog) log.erase(0, log.size() - kMaxKernelLog);
+  }
+  return log;
+}
+
+void MemoryDeaths::begin() {
+  before_ = read_oom_counts();
+}
+
+std::string MemoryDeaths::evidence(const process::ExitStatus& status, pid_t process,
+                                   std::string_view error_text) const {
+  if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
+  if (!status.by_signal(SIGKILL)) return {};
+  if (log_names_victim(read_kernel_log(), process)) {
+    return "the kernel killed it because memory ran out (its log names the process)";
+  }
+  const auto now = read_oom_counts();
+  if (rose(before_.cgroup, now.cgroup)) {
+    return "the kernel killed it because the memory limit of its cgroup was reached";
+  }
+  if (rose(before_.machine, now.machine)) {
+    return "the kernel killed processes of this machine because memory ran out, probably it too";
+  }
+  return {};
+}
+
+}  // namespace elastrun::system
