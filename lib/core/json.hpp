@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-/// JSON is Boost.JSON, compiled once in core/json.cpp. Objects keep the order of insertion. Include
-/// this header in sources only; headers forward values as text or as their own types.
+/// JSON is Boost.JSON, compiled once in core/json.cpp. Objects keep the order of insertion. Costs a
+/// second to compile: other headers include it only where JSON itself is handed over.
 namespace elastrun {
 
 namespace json = boost::json;

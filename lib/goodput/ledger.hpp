@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace elastrun::goodput {
 
@@ -31,14 +32,16 @@ class Ledger {
  public:
   explicit Ledger(TimePoint job_start);
 
-  /// From `now` on, seconds go to `bucket` (Startup, Rendezvous, Running, Restart or Stopping).
+  /// From `now` on, seconds go to `bucket`: any but Productive and Lost, which follow from steps
+  /// and failures. Entering Running again after anything but Checkpoint counts as a restart.
   void enter(Bucket bucket, TimePoint now);
-  /// Rank 0's training step `step` ended. With steps known, running time is Productive.
+  /// Rank 0's training step `step` ended. Running time is Productive from the first step of this
+  /// start of workers on; what lies before it (imports, the first compilation) stays Running.
   void step(std::int64_t step, TimePoint now);
   /// A checkpoint of `step` is complete (-1: of everything so far): what lies before is kept.
   void checkpoint(std::int64_t step, TimePoint now);
   /// The group failed: what ran since the last checkpoint is lost, if one was ever reported;
-  /// otherwise nothing is known and nothing is moved.
+  /// otherwise nothing is known and nothing is moved. Seconds go to Restart from here.
   void failed(TimePoint now);
 
   struct Summary {
@@ -47,20 +50,35 @@ class Ledger {
     int restarts = 0;
     std::optional<std::int64_t> last_step, last_checkpoint;
     Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
-    /// (Running + Productive) / elapsed.
+    /// (Running + Productive) / elapsed; 0 when nothing has elapsed.
     double goodput() const;
   };
   Summary summary(TimePoint now) const;
 
  private:
+  /// Time that counts as good but no checkpoint covers yet, by the bucket it is in.
+  struct Uncovered {
+    Duration running{}, productive{};
+  };
+  struct Mark {
+    std::int64_t step;
+    Uncovered until;  // at the end of that step
+  };
+  Duration& of(Bucket bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   void settle(TimePoint now);
+  void thin_out();
+  void forget_marks();
+  void cover(Uncovered covered);
 
-  Bucket current_ = Bucket::Startup;
   TimePoint start_, last_;
+  Bucket current_ = Bucket::Startup;
   std::array<Duration, kBuckets> buckets_{};
-  Duration uncovered_{};  // of Running and Productive, since the last checkpoint
+  Uncovered uncovered_;
+  std::vector<Mark> marks_;  // ascending; thinned out when many
+  std::size_t steps_per_mark_ = 1, in_last_mark_ = 0;
   bool checkpoint_seen_ = false;
-  bool steps_seen_ = false;
+  bool steps_seen_ = false;  // since the workers were started
+  bool ran_ = false;
   int restarts_ = 0;
   std::optional<std::int64_t> last_step_, last_checkpoint_;
 };

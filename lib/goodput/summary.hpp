@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/json.hpp"
+#include "goodput/ledger.hpp"
+
+#include <string>
+
+namespace elastrun::goodput {
+
+/// Where the time of the job went, for people: a headline, then one line with a bar for each bucket
+/// that is not empty, in the order of the time they took. At most 80 columns, ends with a newline.
+/// `unicode`: bars of block characters, else of `#`.
+std::string summary_text(const Ledger::Summary& summary, bool unicode = true);
+
+/// The same for machines: seconds by bucket, which add up to "elapsed_s", and the share.
+json::object summary_json(const Ledger::Summary& summary);
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/ledger.hpp"
+
+#include "goodput/summary.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <numeric>
+#include <random>
+
+using namespace elastrun;
+using namespace elastrun::goodput;
+using namespace std::chrono_literals;
+
+namespace {
+
+const TimePoint kStart{1000s};
+TimePoint at(Duration since_start) {
+  return kStart + since_start;
+}
+
+Duration sum(const Ledger::Summary& summary) {
+  return std::accumulate(summary.buckets.begin(), summary.buckets.end(), Duration{});
+}
+
+/// Ten seconds of start-up, then running.
+Ledger running() {
+  Ledger ledger(kStart);
+  ledger.enter(Bucket::Running, at(10s));
+  return ledger;
+}
+
+}  // namespace
+
+TEST_CASE("ledger: a plain job is start-up, running and stopping") {
+  Ledger ledger = running();
+  ledger.enter(Bucket::Stopping, at(90s));
+  const auto summary = ledger.summary(at(100s));
+  CHECK(summary.elapsed == 100s);
+  CHECK(summary.of(Bucket::Startup) == 10s);
+  CHECK(summary.of(Bucket::Running) == 80s);
+  CHECK(summary.of(Bucket::Stopping) == 10s);
+  CHECK(summary.goodput() == doctest::Approx(0.8));
+  CHECK(summary.restarts == 0);
+}
+
+TEST_CASE("ledger: nothing elapsed is no division by zero") {
+  CHECK(Ledger(kStart).summary(kStart).goodput() == 0);
+}
+
+TEST_CASE("ledger: without any checkpoint a failure loses nothing that is known") {
+  Ledger ledger = running();
+  ledger.failed(at(40s));
+  ledger.enter(Bucket::Running, at(45s));
+  const auto summary = ledger.summary(at(60s));
+  CHECK(summary.of(Bucket::Running) == 45s);
+  CHECK(summary.of(Bucket::Restart) == 5s);
+  CHECK(summary.of(Bucket::Lost) == 0s);
+  CHECK(summary.restarts == 1);
+}
+
+TEST_CASE("ledger: what ran since the last checkpoint is lost with the group") {
+  Ledger ledger = running();
+  ledger.step(1, at(20s));
+  ledger.step(2, at(30s));
+  ledger.checkpoint(-1, at(32s));
+  ledger.step(3, at(40s));
+  ledger.failed(at(45s));
+  ledger.enter(Bucket::Running, at(50s));
+  const auto summary = ledger.summary(at(60s));
+  CHECK(summary.of(Bucket::Running) == 20s);     // up to the first step of each start
+  CHECK(summary.of(Bucket::Productive) == 12s);  // 20 to 32
+  CHECK(summary.of(Bucket::Lost) == 13s);        // 32 to 45
+  CHECK(summary.of(Bucket::Restart) == 5s);
+  CHECK(summary.last_step == 3);
+  CHECK(summary.last_checkpoint == 2);
+}
+
+TEST_CASE("ledger: a checkpoint of an earlier step keeps what lies before that step only") {
+  Ledger ledger = running();
+  for (int step = 1; step <= 5; ++step) ledger.step(step, at(10s + step * 10s));
+  ledger.checkpoint(3, at(62s));  // steps 4 and 5 ran while it was written
+  ledger.failed(at(65s));
+  const auto summary = ledger.summary(at(65s));
+  CHECK(summary.of(Bucket::Lost) == 25s);
+  CHECK(summary.of(Bucket::Running) == 10s);
+  CHECK(summary.of(Bucket::Productive) == 20s);
+}
+
+TEST_CASE("ledger: the same checkpoint told twice changes nothing, an older one neither") {
+  Ledger ledger = running();
+  for (int step = 1; step <= 5; ++step) ledger.step(step, at(10s + step * 10s));
+  ledger.checkpoint(3, at(60s));
+  ledger.checkpoint(3, at(60s));
+  ledger.checkpoint(1, at(60s));
+  ledger.failed(at(60s));
+  CHECK(ledger.summary(at(60s)).of(Bucket::Lost) == 20s);
+}
+
+TEST_CASE("ledger: a failure while a checkpoint is saved loses the running part only") {
+  Ledger ledger = running();
+  ledger.checkpoint(-1, at(20s));
+  ledger.enter(Bucket::Checkpoint, at(30s));
+  ledger.failed(at(34s));
+  const auto summary = ledger.summary(at(40s));
+  CHECK(summary.of(Bucket::Lost) == 10s);
+  CHECK(summary.of(Bucket::Checkpoint) == 4s);
+  CHECK(summary.of(Bucket::Running) == 10s);
+}
+
+TEST_CASE("ledger: saving is no restart, and steps stay known") {
+  Ledger ledger = running();
+  ledger.step(1, at(20s));
+  ledger.enter(Bucket::Checkpoint, at(30s));
+  ledger.enter(Bucket::Running, at(35s));
+  const auto summary = ledger.summary(at(40s));
+  CHECK(summary.restarts == 0);
+  CHECK(summary.of(Bucket::Productive) == 15s);
+}
+
+TEST_CASE("ledger: a fact from the past counts as if it happened with the last one") {
+  Ledger ledger = running();
+  ledger.step(1, at(20s));
+  ledger.step(2, at(5s));
+  ledger.enter(Bucket::Stopping, at(-50s));
+  const auto summary = ledger.summary(at(25s));
+  CHECK(summary.of(Bucket::Stopping) == 5s);
+  CHECK(sum(summary) == summary.elapsed);
+  CHECK(ledger.summary(at(3s)).elapsed == 20s);
+}
+
+TEST_CASE("ledger: whatever happens, the buckets add up and none is negative") {
+  constexpr Bucket kEntered[] = {Bucket::Startup, Bucket::Rendezvous, Bucket::Running,
+                                 Bucket::Running, Bucket::Checkpoint, Bucket::Restart,
+                                 Bucket::Stopping};
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 random(seed);
+    Ledger ledger(kStart);
+    TimePoint now = kStart;
+    std::int64_t step = 0;
+    for (int fact = 0; fact < 60; ++fact) {
+      now += Duration(static_cast<std::int64_t>(random() % 2'000'000'000) - 200'000'000);
+      switch (random() % 8) {
+        case 0:
+          ledger.failed(now);
+          break;
+        case 1:
+          ledger.checkpoint(static_cast<std::int64_t>(random() % 60) - 1, now);
+          break;
+        case 2:
+          ledger.checkpoint(step, now);
+          break;
+        case 3:
+          ledger.enter(kEntered[random() % std::size(kEntered)], now);
+          break;
+        case 4:
+          step -= static_cast<std::int64_t>(random() % 5);
+          break;
+        default:
+          ledger.step(++step, now);
+          break;
+      }
+      const auto summary = ledger.summary(now + 1s);
+      REQUIRE(sum(summary) == summary.elapsed);
+      REQUIRE(*std::min_element(summary.buckets.begin(), summary.buckets.end()) >=
+              Duration::zero());
+      REQUIRE(summary.goodput() >= 0);
+      REQUIRE(summary.goodput() <= 1);
+    }
+  }
+}
+
+TEST_CASE(
+    "ledger: a million steps without a checkpoint stay cheap, and nearly all are told apart") {
+  Ledger ledger = running();
+  const int steps = 1'000'000;
+  for (int step = 1; step <= steps; ++step) ledger.step(step, at(10s + step * 1ms));
+  ledger.checkpoint(steps / 2, at(10s + steps * 1ms));
+  ledger.failed(at(10s + steps * 1ms));
+  const auto lost = ledger.summary(at(10s + steps * 1ms)).of(Bucket::Lost);
+  CHECK(lost >= 500s);
+  CHECK(lost <= 501s);  // steps are told apart to a 2048th part
+}
+
+TEST_CASE("summary: people see each bucket that is not empty, largest first, in 80 columns") {
+  Ledger ledger = running();
+  ledger.step(41, at(20s));
+  ledger.checkpoint(-1, at(100s));
+  ledger.failed(at(110s));
+  ledger.enter(Bucket::Running, at(110s + 2ms));
+  ledger.step(42, at(111s));
+  ledger.enter(Bucket::Stopping, at(125s));
+  const std::string text = summary_text(ledger.summary(at(125s + 10us)), false);
+  CHECK(text ==
+        "goodput 84.0 % of 2 min 05 s, 1 restart, last step 42\n"
+        "  productive   1 min 34 s  75.2 %  ############     training steps\n"
+        "  running          11.0 s   8.8 %  #                workers ran\n"
+        "  startup          10.0 s   8.0 %  #                until the workers first ran\n"
+        "  lost             10.0 s   8.0 %  #                done again after a failure\n"
+        "  restart          2.0 ms  <0.1 %  .                from failure to next start\n"
+        "  stopping          10 us  <0.1 %  .                ending the job\n");
+  CHECK(summary_text(ledger.summary(at(125s)), true).find("████████████ ") != std::string::npos);
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    CHECK(end - begin <= 80);
+  }
+}
+
+TEST_CASE("summary: machines get seconds that add up") {
+  Ledger ledger = running();
+  ledger.step(7, at(20s));
+  const auto object = summary_json(ledger.summary(at(40s)));
+  double total = 0;
+  for (const auto& [name, value] : object.at("buckets_s").as_object()) total += value.as_double();
+  CHECK(total == doctest::Approx(40));
+  CHECK(object.at("elapsed_s").as_double() == doctest::Approx(40));
+  CHECK(object.at("goodput").as_double() == doctest::Approx(0.75));
+  CHECK(object.at("last_step").as_int64() == 7);
+  CHECK(object.at("last_checkpoint").is_null());
+}
