@@ -83,7 +83,8 @@ Answer<Reading> read_word(std::string_view word) {
     reading = *answer;
   } else if (const auto* option = find_letter(word[1])) {
     reading = {Reading::What::Option, option, true, {}};
-    if (word.size() > 2) reading.value = word.substr(2);
+    // `-r=3` is `-r 3`.
+    if (word.size() > 2) reading.value = word.substr(word[2] == '=' ? 3 : 2);
   } else {
     reading.what = is_negative_number(word) ? Reading::What::Positional : Reading::What::Unknown;
   }
@@ -143,12 +144,10 @@ class Reader {
       }
       if (auto refusal = take_flag(*reading.option)) return refusal;
       if (plain_.wish != Wish::Run) return std::nullopt;
-      const std::string rest = reading.value->substr(1);
+      std::string rest = reading.value->substr(1);
+      if (rest.starts_with('=')) rest.erase(0, 1);
       reading.option = next;
       reading.value = rest.empty() ? std::nullopt : std::optional(rest);
-    }
-    if (reading.is_short && reading.value && reading.value->starts_with('=')) {
-      reading.value->erase(0, 1);
     }
     if (!reading.value && !take_next_word(reading)) {
       return wrong(*reading.option, "expected one argument", missing_value_hint(*reading.option));

@@ -20,9 +20,9 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 
 class Meeting {
  public:
-  Meeting(JobSpec& job, Values& values, const Surroundings& around,
+  Meeting(JobSpec& job, Values& values, const Surroundings& around, std::optional<bool> is_host,
           std::vector<std::string>& warnings)
-      : job_(job), values_(values), around_(around), warnings_(warnings) {}
+      : job_(job), values_(values), around_(around), is_host_(is_host), warnings_(warnings) {}
 
   std::optional<Refusal> decide() {
     if (auto refusal = apply_single_node_rules()) return refusal;
@@ -114,6 +114,9 @@ class Meeting {
     if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, warnings_)) {
       return refusal;
     }
+    if (is_host_ && job_.rdzv_backend == "c10d") {
+      job_.rdzv_conf.emplace("is_host", *is_host_ ? "1" : "0");
+    }
     // As torchrun hands it to every backend; the static one reads it.
     job_.rdzv_conf.emplace("timeout", "900");
     return std::nullopt;
@@ -184,6 +187,10 @@ class Meeting {
 
   std::optional<Refusal> check_node_rank() {
     const auto rank = *parse_int(text(Opt::NodeRank));
+    if (values_[Opt::NodeRank].origin == Origin::Scheduler) {
+      job_.node_rank = static_cast<int>(rank);
+      return std::nullopt;
+    }
     if (job_.rdzv_backend != "static") {
       if (rank != 0) {
         warnings_.push_back(
@@ -232,14 +239,16 @@ class Meeting {
   JobSpec& job_;
   Values& values_;
   const Surroundings& around_;
+  std::optional<bool> is_host_;
   std::vector<std::string>& warnings_;
 };
 
 }  // namespace
 
 std::optional<Refusal> decide_meeting(JobSpec& job, Values& values, const Surroundings& around,
+                                      std::optional<bool> is_host,
                                       std::vector<std::string>& warnings) {
-  return Meeting(job, values, around, warnings).decide();
+  return Meeting(job, values, around, is_host, warnings).decide();
 }
 
 }  // namespace elastrun::spec

@@ -15,8 +15,10 @@ namespace elastrun::spec {
 /// configuration. `job.min_nodes` and `job.max_nodes` are set already. Applies torchrun's rules:
 /// --standalone, or one node with nothing said about rendezvous, is c10d on localhost:0 with a
 /// random run id. What these rules drop although it was given is named in `warnings`; what they
-/// decide is written into `values` as implied.
+/// decide is written into `values` as implied. `is_host` is what the scheduler knows about who
+/// hosts the rendezvous; the user's own is_host in --rdzv-conf wins.
 std::optional<Refusal> decide_meeting(JobSpec& job, Values& values, const Surroundings& around,
+                                      std::optional<bool> is_host,
                                       std::vector<std::string>& warnings);
 
 }  // namespace elastrun::spec

@@ -5,6 +5,7 @@
 #include "spec/argument_words.hpp"
 #include "spec/option_values.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 namespace elastrun::spec {
@@ -26,8 +27,8 @@ std::vector<std::string> candidates(const std::string& name, const Surroundings&
 
 Refusal cannot_run(std::string_view what, const std::string& name, const Surroundings& around,
                    std::string hint) {
-  const bool there = std::any_of(candidates(name, around).begin(), candidates(name, around).end(),
-                                 [&](const std::string& path) { return around.exists(path); });
+  const auto paths = candidates(name, around);
+  const bool there = std::any_of(paths.begin(), paths.end(), around.exists);
   if (there) {
     return launcher_refusal(
         fmt::format("cannot run the {} {}: Permission denied", what, in_quotes(name)),

@@ -6,6 +6,7 @@
 #include "spec/meeting.hpp"
 #include "spec/option_values.hpp"
 #include "spec/program.hpp"
+#include "spec/schedulers.hpp"
 #include "spec/toml.hpp"
 
 #include <algorithm>
@@ -32,9 +33,10 @@ class Resolver {
 
   Answer<Resolved> run() {
     for (const auto step :
-         {&Resolver::collect, &Resolver::take_script, &Resolver::count_nodes,
-          &Resolver::limit_restarts, &Resolver::count_workers, &Resolver::meet,
-          &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode}) {
+         {&Resolver::collect, &Resolver::read_log_level, &Resolver::take_script,
+          &Resolver::ask_scheduler, &Resolver::count_nodes, &Resolver::limit_restarts,
+          &Resolver::count_workers, &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports,
+          &Resolver::choose_mode}) {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
     job_.dry_run = is_on(Opt::DryRun);
@@ -54,6 +56,28 @@ class Resolver {
   static int clamped(std::int64_t value) {
     return static_cast<int>(std::clamp<std::int64_t>(value, std::numeric_limits<int>::min(),
                                                      std::numeric_limits<int>::max()));
+  }
+
+  Refused read_log_level() {
+    using log::Level;
+    constexpr std::array<std::pair<std::string_view, Level>, 8> kLevels = {
+        {{"DEBUG", Level::Debug},
+         {"INFO", Level::Info},
+         {"WARNING", Level::Warning},
+         {"WARN", Level::Warning},
+         {"ERROR", Level::Error},
+         {"CRITICAL", Level::Critical},
+         {"FATAL", Level::Critical},
+         {"NOTSET", Level::Debug}}};
+    const auto name = around_.variable("LOGLEVEL");
+    if (!name) return std::nullopt;
+    for (const auto& [known, level] : kLevels) {
+      if (*name != known) continue;
+      out_.log_level = level;
+      return std::nullopt;
+    }
+    return launcher_refusal("Unknown level: " + in_quotes(*name),
+                            "LOGLEVEL takes DEBUG, INFO, WARNING, ERROR or CRITICAL");
   }
 
   Refused collect() {
@@ -80,6 +104,22 @@ class Resolver {
     for (auto& given : file->given) values().offer(std::move(given));
     file_ = std::move(*file);
     job_.worker_env = file_.worker_env;
+    return std::nullopt;
+  }
+
+  // Only where nothing says how the nodes meet. A plain run on one node stays one.
+  Refused ask_scheduler() {
+    for (const Opt id : {Opt::Standalone, Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::NodeRank,
+                         Opt::MasterAddr, Opt::MasterPort}) {
+      if (values().is_given(id)) return std::nullopt;
+    }
+    const bool has_count = values().is_given(Opt::Nnodes);
+    const auto range = parse_nnodes(text(Opt::Nnodes));
+    if (!range || (has_count && range->max == 1)) return std::nullopt;
+    auto place = find_placement(around_, has_count ? range->max : 0, out_.warnings);
+    if (!place) return std::nullopt;
+    for (auto& given : place->given) values().offer(std::move(given));
+    is_host_ = place->is_host;
     return std::nullopt;
   }
 
@@ -208,7 +248,7 @@ class Resolver {
                                         name));
   }
 
-  Refused meet() { return decide_meeting(job_, values(), around_, out_.warnings); }
+  Refused meet() { return decide_meeting(job_, values(), around_, is_host_, out_.warnings); }
 
   Refused take_logs() {
     job_.log_dir = text(Opt::LogDir);
@@ -288,6 +328,7 @@ class Resolver {
   const CommandLine& line_;
   const Surroundings& around_;
   TomlJob file_;
+  std::optional<bool> is_host_;  // as the scheduler knows
   Resolved out_;
   JobSpec& job_ = out_.spec;
 };

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/schedulers.hpp"
+
+#include "core/text.hpp"
+#include "spec/hostlist.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace elastrun::spec {
+namespace {
+
+using Text = std::optional<std::string>;
+
+// Two jobs that share a node must not share a port: each takes its own out of a thousand below the
+// kernel's range for outgoing connections (ip(7), ip_local_port_range).
+constexpr int kFirstPort = 29400, kPorts = 1000;
+
+int port_of(std::string_view job) {
+  unsigned sum = 0;
+  for (const char c : job) sum = sum * 31 + static_cast<unsigned char>(c);
+  return kFirstPort + static_cast<int>(sum % kPorts);
+}
+
+class Finder {
+ public:
+  Finder(const Surroundings& around, int nodes_given, std::vector<std::string>& warnings)
+      : around_(around), nodes_given_(nodes_given), warnings_(warnings) {}
+
+  std::optional<Placement> find() {
+    // The workers of a launcher inherit the scheduler's variables, but have no node of their own.
+    if (variable("TORCHELASTIC_RUN_ID")) return std::nullopt;
+    for (const auto search : {&Finder::open_mpi, &Finder::slurm, &Finder::pbs, &Finder::pytorch_job,
+                              &Finder::kubernetes}) {
+      if (auto found = (this->*search)()) return found;
+      if (decided_) return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Text variable(const std::string& name) const {
+    auto value = around_.variable(name);
+    return value && !value->empty() ? value : std::nullopt;
+  }
+
+  std::optional<int> number(const std::string& name) const {
+    const auto text = variable(name);
+    const auto value = text ? parse_int(*text) : std::nullopt;
+    if (!value || *value < 0 || *value > 10'000'000) return std::nullopt;
+    return static_cast<int>(*value);
+  }
+
+  // Nothing, and no other scheduler is asked: this one is there but does not fit.
+  std::optional<Placement> stop(std::string warning = {}) {
+    decided_ = true;
+    if (!warning.empty()) warnings_.push_back(std::move(warning));
+    return std::nullopt;
+  }
+
+  struct Facts {
+    std::string scheduler;
+    int nodes = 0;
+    std::string nodes_from;
+    std::optional<int> rank;
+    std::string rank_from;
+    std::string endpoint, endpoint_from;
+    std::string id, id_from;
+    std::optional<bool> is_host;
+  };
+
+  static Placement placement(const Facts& facts) {
+    Placement place{facts.scheduler, {}, facts.is_host};
+    const auto give = [&](Opt id, std::string text, std::string_view from) {
+      place.given.push_back({id,
+                             std::move(text),
+                             {},
+                             false,
+                             Origin::Scheduler,
+                             fmt::format("{} ({})", from, facts.scheduler)});
+    };
+    if (facts.nodes > 0) give(Opt::Nnodes, fmt::to_string(facts.nodes), facts.nodes_from);
+    give(Opt::RdzvBackend, "c10d", facts.endpoint_from);
+    give(Opt::RdzvEndpoint, facts.endpoint, facts.endpoint_from);
+    give(Opt::RdzvId, facts.id, facts.id_from);
+    if (facts.rank) give(Opt::NodeRank, fmt::to_string(*facts.rank), facts.rank_from);
+    return place;
+  }
+
+  static std::string endpoint(std::string_view host, int port) {
+    return host.find(':') == std::string_view::npos ? fmt::format("{}:{}", host, port)
+                                                    : fmt::format("[{}]:{}", host, port);
+  }
+
+  std::optional<Placement> slurm() {
+    const auto job = variable("SLURM_JOB_ID");
+    if (!job) return std::nullopt;
+    const auto step = variable("SLURM_STEP_ID");
+    if (!step) {
+      // The batch script itself runs on the first node only.
+      const auto nodes = number("SLURM_JOB_NUM_NODES");
+      if (nodes.value_or(1) < 2) return stop();
+      return stop(fmt::format(
+          "Slurm gave this job {} nodes, but this process was not started by srun: it uses one. "
+          "Start one launcher per node: srun --ntasks-per-node=1 elastrun ...",
+          *nodes));
+    }
+    const auto list = variable("SLURM_STEP_NODELIST");
+    const auto hosts = list ? expand_hostlist(*list) : Result<std::vector<std::string>>();
+    const int nodes = number("SLURM_STEP_NUM_NODES").value_or(number("SLURM_NNODES").value_or(1));
+    if (nodes < 2) return stop();
+    if (!hosts || hosts->empty())
+      return stop("SLURM_STEP_NODELIST names no hosts; --rdzv-endpoint is needed");
+    if (const auto tasks = number("SLURM_STEP_NUM_TASKS"); tasks && *tasks != nodes) {
+      return stop(
+          fmt::format("srun started {} tasks on {} nodes; elastrun uses Slurm's places only "
+                      "with one task per node (srun --ntasks-per-node=1)",
+                      *tasks, nodes));
+    }
+    Facts facts{"Slurm",
+                nodes,
+                "SLURM_STEP_NUM_NODES",
+                number("SLURM_NODEID"),
+                "SLURM_NODEID",
+                {},
+                "SLURM_STEP_NODELIST",
+                fmt::format("slurm-{}.{}", *job, *step),
+                "SLURM_JOB_ID, SLURM_STEP_ID",
+                {}};
+    facts.endpoint = endpoint(hosts->front(), port_of(facts.id));
+    if (facts.rank) facts.is_host = *facts.rank == 0;
+    return placement(facts);
+  }
+
+  std::optional<Placement> open_mpi() {
+    const auto size = number("OMPI_COMM_WORLD_SIZE"), rank = number("OMPI_COMM_WORLD_RANK");
+    if (!size || !rank || *size < 2) return std::nullopt;
+    if (number("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(1) != 1) {
+      return stop(
+          "mpirun started several processes on this node; elastrun uses Open MPI's places "
+          "only with one process per node (mpirun --map-by ppr:1:node)");
+    }
+    auto [host, from, is_rank0] = mpi_host();
+    if (host.empty()) {
+      return stop(
+          "Open MPI does not tell the address of its first process; export MASTER_ADDR "
+          "(mpirun -x MASTER_ADDR) or give --rdzv-endpoint");
+    }
+    const auto id =
+        variable("PMIX_NAMESPACE").value_or(variable("OMPI_MCA_ess_base_jobid").value_or("job"));
+    Facts facts{"Open MPI",
+                *size,
+                "OMPI_COMM_WORLD_SIZE",
+                *rank,
+                "OMPI_COMM_WORLD_RANK",
+                {},
+                from,
+                "ompi-" + plain(id),
+                "PMIX_NAMESPACE, OMPI_MCA_ess_base_jobid",
+                {}};
+    facts.endpoint = endpoint(host, number("MASTER_PORT").value_or(port_of(facts.id)));
+    if (is_rank0) facts.is_host = *rank == 0;
+    return placement(facts);
+  }
+
+  struct MpiHost {
+    std::string host, from;
+    bool is_rank0 = false;  // surely where rank 0 runs
+  };
+
+  MpiHost mpi_host() const {
+    if (auto given = variable("MASTER_ADDR")) return {*given, "MASTER_ADDR", true};
+    if (const auto list = variable("SLURM_JOB_NODELIST")) {
+      const auto hosts = expand_hostlist(*list);
+      if (hosts && !hosts->empty()) return {hosts->front(), "SLURM_JOB_NODELIST", true};
+    }
+    if (const auto hosts = pbs_hosts(); !hosts.empty())
+      return {hosts.front(), "PBS_NODEFILE", true};
+    for (const char* name :
+         {"OMPI_MCA_orte_hnp_uri", "OMPI_MCA_prte_hnp_uri", "PMIX_SERVER_URI2"}) {
+      if (const auto uri = variable(name)) {
+        const auto host = first_address(*uri);
+        // Where mpirun runs: often, not always, the node of rank 0.
+        if (!host.empty()) return {host, name, false};
+      }
+    }
+    return {};
+  }
+
+  // "123.0;tcp://10.0.0.1,192.168.0.1:4513"
+  static std::string first_address(std::string_view uri) {
+    const auto start = uri.find("://");
+    if (start == std::string_view::npos) return {};
+    uri.remove_prefix(start + 3);
+    return std::string(uri.substr(0, uri.find_first_of(",:/;")));
+  }
+
+  static std::string plain(std::string text) {
+    for (char& c : text) {
+      const bool keep = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                        (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
+      if (!keep) c = '-';
+    }
+    return text;
+  }
+
+  // The different hosts of PBS_NODEFILE, in order; it has a line for each slot.
+  std::vector<std::string> pbs_hosts() const {
+    std::vector<std::string> hosts;
+    const auto path = variable("PBS_NODEFILE");
+    const auto content = path ? around_.read_file(*path) : Result<std::string>();
+    if (!content) return hosts;
+    for (const auto& line : split(*content, '\n')) {
+      std::string host(trim(line));
+      if (!host.empty() && std::find(hosts.begin(), hosts.end(), host) == hosts.end()) {
+        hosts.push_back(std::move(host));
+      }
+    }
+    return hosts;
+  }
+
+  std::optional<Placement> pbs() {
+    const auto job = variable("PBS_JOBID");
+    const auto hosts = pbs_hosts();
+    if (!job || hosts.size() < 2) return std::nullopt;
+    // The job script is task 1 of the first node; pbsdsh counts on from there.
+    if (number("PBS_TASKNUM").value_or(1) < 2 || !number("PBS_NODENUM")) {
+      return stop(fmt::format(
+          "PBS gave this job {} nodes, but this process runs in the job script: it uses one. Start "
+          "one launcher per node, for example with pbsdsh -u or mpirun --map-by ppr:1:node",
+          hosts.size()));
+    }
+    Facts facts{"PBS",          static_cast<int>(hosts.size()),
+                "PBS_NODEFILE", number("PBS_NODENUM"),
+                "PBS_NODENUM",  {},
+                "PBS_NODEFILE", "pbs-" + plain(*job),
+                "PBS_JOBID",    {}};
+    facts.endpoint = endpoint(hosts.front(), port_of(facts.id));
+    facts.is_host = *facts.rank == 0;
+    return placement(facts);
+  }
+
+  std::optional<Placement> pytorch_job() {
+    const auto host = variable("MASTER_ADDR");
+    const auto port = number("MASTER_PORT"), rank = number("RANK"), world = number("WORLD_SIZE");
+    if (!variable("KUBERNETES_SERVICE_HOST") || variable("JOB_COMPLETION_INDEX") || !host ||
+        !port || !rank || !world || *world < 2) {
+      return std::nullopt;
+    }
+    Facts facts{"PyTorchJob",
+                *world,
+                "WORLD_SIZE",
+                *rank,
+                "RANK",
+                endpoint(*host, *port),
+                "MASTER_ADDR, MASTER_PORT",
+                {},
+                "MASTER_ADDR",
+                *rank == 0};
+    // Of the master's service, and so the job's: "JOB-master-0".
+    facts.id = plain(host->substr(0, host->find('.')));
+    return placement(facts);
+  }
+
+  std::optional<Placement> kubernetes() {
+    const auto index = number("JOB_COMPLETION_INDEX");
+    if (!index || nodes_given_ < 2) return std::nullopt;
+    const auto set = variable("JOBSET_NAME"), group = variable("REPLICATED_JOB_NAME");
+    return set && group ? job_set(*set, *group, *index) : indexed_job(*index);
+  }
+
+  // Pods are called SET-GROUP-JOB-POD in a subdomain that is called as the set, by default.
+  std::optional<Placement> job_set(const std::string& set, const std::string& group, int pod) {
+    const int job = number("JOB_INDEX").value_or(0);
+    Facts facts{"JobSet",      0, {}, {}, {}, {}, "JOBSET_NAME, REPLICATED_JOB_NAME", set,
+                "JOBSET_NAME", {}};
+    const auto host = variable("MASTER_ADDR").value_or(fmt::format("{0}-{1}-0-0.{0}", set, group));
+    facts.endpoint = endpoint(host, number("MASTER_PORT").value_or(kFirstPort));
+    facts.is_host = job == 0 && pod == 0;
+    if (!variable("JOB_INDEX")) {
+      facts.rank = pod;
+      facts.rank_from = "JOB_COMPLETION_INDEX";
+    }
+    return placement(facts);
+  }
+
+  // Pods are called JOB-INDEX; the others resolve the name in the pod's own subdomain, which the
+  // kubelet writes into /etc/hosts.
+  std::optional<Placement> indexed_job(int index) {
+    const auto pod = variable("HOSTNAME");
+    const std::string ending = fmt::format("-{}", index);
+    Facts facts{"Kubernetes",           0,  {},         index,     "JOB_COMPLETION_INDEX", {},
+                "JOB_COMPLETION_INDEX", {}, "HOSTNAME", index == 0};
+    std::string host = variable("MASTER_ADDR").value_or("");
+    if (pod && pod->ends_with(ending)) {
+      facts.id = pod->substr(0, pod->size() - ending.size());
+      if (host.empty()) host = facts.id + "-0" + own_domain(*pod);
+    }
+    if (host.empty()) {
+      return stop(
+          "JOB_COMPLETION_INDEX is set, but HOSTNAME does not end in it, so that the first "
+          "pod has no known name; give --rdzv-endpoint");
+    }
+    if (facts.id.empty()) facts.id = "k8s";
+    facts.endpoint = endpoint(host, number("MASTER_PORT").value_or(kFirstPort));
+    return placement(facts);
+  }
+
+  // ".SUBDOMAIN.NAMESPACE.svc.cluster.local", or nothing without a subdomain.
+  std::string own_domain(const std::string& pod) const {
+    const auto hosts = around_.read_file("/etc/hosts");
+    if (!hosts) return {};
+    const auto at = hosts->find(pod + ".");
+    if (at == std::string::npos || at == 0 ||
+        std::string_view(" \t").find((*hosts)[at - 1]) == std::string_view::npos) {
+      return {};
+    }
+    const auto rest = std::string_view(*hosts).substr(at + pod.size());
+    return std::string(rest.substr(0, rest.find_first_of(" \t\n")));
+  }
+
+  const Surroundings& around_;
+  int nodes_given_;
+  std::vector<std::string>& warnings_;
+  bool decided_ = false;
+};
+
+}  // namespace
+
+std::optional<Placement> find_placement(const Surroundings& around, int nodes_given,
+                                        std::vector<std::string>& warnings) {
+  return Finder(around, nodes_given, warnings).find();
+}
+
+}  // namespace elastrun::spec

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/override.hpp"
+#include "spec/surroundings.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::spec {
+
+/// What a cluster scheduler says about this agent's place, by the variables it gives to a process
+/// that it started on each of several nodes.
+struct Placement {
+  std::string scheduler;        // "Slurm", for people
+  std::vector<Override> given;  // nnodes, rdzv-backend, rdzv-endpoint, rdzv-id, node-rank
+  /// Whether this node hosts the rendezvous; nothing where the variables do not tell.
+  std::optional<bool> is_host;
+};
+
+/// Slurm, Open MPI, PBS, a Kubernetes Indexed Job or JobSet, or a PyTorchJob: found by documented
+/// variables, in this order of trust: Open MPI (it may itself run under Slurm), Slurm, PBS,
+/// PyTorchJob, Kubernetes. Nothing if there is one node only, if this is the worker of another
+/// launcher, or if the process was not started once per node; why not goes into `warnings` where
+/// the user can do something about it.
+///
+/// `nodes_given` is the number of nodes that the user gave, or 0. Kubernetes tells no number, so
+/// that without one there is no placement.
+std::optional<Placement> find_placement(const Surroundings& around, int nodes_given,
+                                        std::vector<std::string>& warnings);
+
+}  // namespace elastrun::spec
