@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/json_lines.hpp"
+
+#include "core/json.hpp"
+#include "core/log.hpp"
+#include "telemetry/value.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+namespace elastrun::exporter {
+namespace {
+
+using telemetry::Record;
+using telemetry::Value;
+
+constexpr std::size_t kBatch = 64 << 10;
+constexpr std::array<std::string_view, 4> kKinds = {"event", "sample", "window", "span_end"};
+
+void append_string(std::string& out, std::string_view text) {
+  out += python_json_string(text);
+}
+
+void append_value(std::string& out, const Value& value) {
+  // JSON has no infinity and no NaN; a strict reader would refuse the whole line.
+  const double* number = std::get_if<double>(&value);
+  const bool odd = number != nullptr && !std::isfinite(*number);
+  out += odd ? "null" : python_json(telemetry::to_json(value));
+}
+
+Value value_of(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::bool_:
+      return value.get_bool();
+    case json::kind::int64:
+      return value.get_int64();
+    case json::kind::uint64:
+      return static_cast<double>(value.get_uint64());
+    case json::kind::double_:
+      return value.get_double();
+    case json::kind::string:
+      return std::string(value.get_string());
+    case json::kind::null:
+      return std::monostate{};
+    default:
+      return python_json(value);
+  }
+}
+
+Result<Record> no_record(std::string text) {
+  return fail(Code::Protocol, std::move(text));
+}
+
+WallTime wall_of(double seconds) {
+  return WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
+}
+
+}  // namespace
+
+std::string to_json_line(const Record& record) {
+  const auto since = record.stamp.wall.time_since_epoch();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
+  std::string line =
+      fmt::format(R"({{"time":{}.{:09},"mono_ns":{},"kind":"{}","scope":)", seconds.count(),
+                  (since - seconds).count(), record.stamp.mono.time_since_epoch().count(),
+                  kKinds[static_cast<std::size_t>(record.kind)]);
+  append_string(line, record.scope);
+  line += ",\"name\":";
+  append_string(line, record.name);
+  if (!std::holds_alternative<std::monostate>(record.value)) {
+    line += ",\"value\":";
+    append_value(line, record.value);
+  }
+  std::string_view separator = ",\"attributes\":{";
+  for (const auto& [key, value] : record.attributes) {
+    line += separator;
+    append_string(line, key);
+    line += ':';
+    append_value(line, value);
+    separator = ",";
+  }
+  line += record.attributes.empty() ? "}" : "}}";
+  return line;
+}
+
+Result<Record> from_json_line(std::string_view line) {
+  const auto value = parse_json(line);
+  if (!value) return std::unexpected(value.error());
+  const json::value* time = find_member(*value, "time");
+  const json::value* name = find_member(*value, "name");
+  if (time == nullptr || !time->is_number() || name == nullptr || !name->is_string()) {
+    return no_record("a record has a time and a name");
+  }
+  const auto kind = std::find(kKinds.begin(), kKinds.end(), member_text_or(*value, "kind", ""));
+  if (kind == kKinds.end()) return no_record("a record of a kind that is not known");
+  const double seconds = time->to_number<double>();
+  if (!(std::abs(seconds) < 9e9)) return no_record("a record with a time that cannot be");
+  Record record;
+  record.kind = static_cast<Record::Kind>(kind - kKinds.begin());
+  record.stamp.wall = wall_of(seconds);
+  record.stamp.mono = TimePoint(Duration(member_int_or(*value, "mono_ns", 0)));
+  record.scope = member_text_or(*value, "scope", "");
+  record.name = std::string(name->get_string());
+  if (const auto* found = find_member(*value, "value")) record.value = value_of(*found);
+  const json::value* attributes = find_member(*value, "attributes");
+  if (attributes != nullptr && attributes->is_object()) {
+    for (const auto& [key, member] : attributes->get_object()) {
+      record.attributes.emplace_back(std::string(key), value_of(member));
+    }
+  }
+  return record;
+}
+
+Result<std::shared_ptr<JsonLines>> JsonLines::open(std::string path) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!fd) return std::unexpected(errno_error(Code::Io, "cannot open the journal " + path, errno));
+  struct stat info {};
+  char last = '\n';
+  if (::fstat(fd.get(), &info) == 0 && info.st_size > 0) {
+    if (::pread(fd.get(), &last, 1, info.st_size - 1) != 1) last = '\n';
+  }
+  auto journal = std::shared_ptr<JsonLines>(new JsonLines(std::move(fd), std::move(path)));
+  journal->torn_ = last != '\n';
+  return journal;
+}
+
+void JsonLines::consume(const Record& record) {
+  waiting_.append(to_json_line(record)).push_back('\n');
+  waiting_records_ += 1;
+  if (record.kind == Record::Kind::Event || waiting_.size() >= kBatch) write_out();
+}
+
+void JsonLines::flush(TimePoint) {
+  write_out();
+}
+
+void JsonLines::write_out() {
+  if (waiting_.empty()) return;
+  if (torn_) waiting_.insert(0, 1, '\n');
+  ssize_t written = -1;
+  do {
+    written = ::write(fd_.get(), waiting_.data(), waiting_.size());
+  } while (written < 0 && errno == EINTR);
+  if (written > 0) torn_ = waiting_[static_cast<std::size_t>(written) - 1] != '\n';
+  if (written != static_cast<ssize_t>(waiting_.size())) {
+    // Not tried again: the next batch finds out whether there is room, and starts a fresh line.
+    if (lost_ == 0) {
+      log::warning("journal", "cannot write {}: {}; records are dropped, the job goes on", path_,
+                   written < 0 ? std::strerror(errno) : "the disk is full");
+    }
+    lost_ += waiting_records_;
+  }
+  waiting_.clear();
+  waiting_records_ = 0;
+}
+
+Result<JournalRead> read_journal(const std::string& path,
+                                 const std::function<void(telemetry::Record)>& take) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return std::unexpected(errno_error(Code::Io, "cannot read the journal " + path, errno));
+  JournalRead result;
+  const auto take_line = [&](std::string_view line) {
+    if (line.empty()) return;
+    auto record = from_json_line(line);
+    (record ? result.records : result.skipped) += 1;
+    if (record) take(std::move(*record));
+  };
+  std::string buffer;
+  for (;;) {
+    const std::size_t kept = buffer.size();
+    buffer.resize(kept + kBatch);
+    const ssize_t size = ::read(fd.get(), buffer.data() + kept, kBatch);
+    buffer.resize(kept + static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) return std::unexpected(errno_error(Code::Io, "cannot read " + path, errno));
+    if (size == 0) break;
+    std::size_t begin = 0;
+    for (std::size_t end; (end = buffer.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      take_line(std::string_view(buffer).substr(begin, end - begin));
+    }
+    buffer.erase(0, begin);
+  }
+  take_line(buffer);  // a whole record without its newline counts; half of one is skipped
+  return result;
+}
+
+}  // namespace elastrun::exporter

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+
+#include <csignal>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::timer {
+
+/// What a worker asks: "kill me with `signal` unless I take this back before `expiry`", or, without
+/// an expiry, that it is taken back.
+struct Request {
+  std::int64_t worker = 0;  // its pid
+  std::string scope;        // "train.py#57"
+  std::optional<TimePoint> expiry{};
+  int signal = SIGKILL;  // 0 or less: told, but not killed
+};
+
+struct Expired {
+  std::string scope;
+  TimePoint expiry;
+  int signal = SIGKILL;
+  bool operator==(const Expired&) const = default;
+};
+/// The expired timers of one worker, by the time of expiry.
+struct ExpiredWorker {
+  std::int64_t worker = 0;
+  std::vector<Expired> timers;
+  /// The signal of the first timer that has one; 0: nobody asked to be killed.
+  int signal() const;
+};
+
+/// Who must report by when: the expiration timers of all workers, pure. A timer is named by worker
+/// and scope; registering it again replaces it.
+class Deadlines {
+ public:
+  void apply(const Request& request);
+  /// The earliest expiry, for the one alarm that is needed.
+  std::optional<TimePoint> next() const;
+  /// Takes out what has expired by `now` (including), grouped by worker, those with the earliest
+  /// expiry first. All other timers of these workers go with them: a worker is handled once.
+  std::vector<ExpiredWorker> take_expired(TimePoint now);
+  /// The worker has ended: its timers mean nothing any more.
+  void forget(std::int64_t worker);
+  /// Time that nobody could use, for example while the whole group was stopped, does not count:
+  /// all timers expire later by `by`.
+  void postpone(Duration by);
+  std::size_t size() const;
+  bool has(std::int64_t worker, const std::string& scope) const;
+
+ private:
+  struct Timer {
+    TimePoint expiry;
+    int signal;
+  };
+  using Key = std::pair<std::int64_t, std::string>;
+  void erase(std::map<Key, Timer>::iterator timer);
+
+  std::map<Key, Timer> timers_;
+  std::multimap<TimePoint, Key> by_expiry_;  // each timer once
+};
+
+}  // namespace elastrun::timer
