@@ -72,7 +72,7 @@ void await_deaths(std::vector<UniqueFd> victims, Duration patience) {
   }
 }
 
-// Alive, and not to be spared; reaps dead ones on the way.
+// Alive, and not to be spared; reaps adopted dead ones on the way.
 ProcessTable find_victims(const std::vector<pid_t>& spared) {
   const pid_t self = ::getpid();
   ProcessTable found = read_descendants(self);
@@ -108,10 +108,8 @@ Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
   std::set<std::pair<pid_t, std::uint64_t>> counted;
   Duration patience = kShortest;
   for (int pass = 0, quiet = 0;; ++pass) {
-    if (spared.empty()) {
-      reap_all();
-      if (!any_live_child()) return result;
-    }
+    if (spared.empty()) reap_all();
+    if (!any_live_child()) return result;
     const ProcessTable victims = find_victims(spared);
     // A table is read entry by entry, so a birth can be overlooked: with somebody to spare, when
     // the system call above cannot decide, only the second empty table is believed.
@@ -133,16 +131,26 @@ Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
   }
 }
 
-int reap_adopted(const std::vector<pid_t>& known) {
-  int reaped = 0;
+void kill_each(const ProcessTable& table) {
+  for (const ProcessEntry& entry : table) kill_one(entry);
+}
+
+bool reap_adopted(const std::vector<pid_t>& known) {
   siginfo_t info{};
   while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0) {
-    if (info.si_pid == 0 || contains(known, info.si_pid)) break;
+    if (info.si_pid == 0) break;
+    if (contains(known, info.si_pid)) return false;
     reap(info.si_pid);
-    ++reaped;
     info = {};
   }
-  return reaped;
+  return true;
+}
+
+void reap_adopted_by_table(const std::vector<pid_t>& known) {
+  const pid_t self = ::getpid();
+  for (const ProcessEntry& entry : read_all_processes()) {
+    if (entry.parent == self && entry.zombie() && !contains(known, entry.pid)) reap(entry.pid);
+  }
 }
 
 }  // namespace elastrun::process

@@ -20,14 +20,20 @@ struct Extinction {
 /// Ends every descendant of this process with SIGKILL, but those in `spared` and below them, and
 /// reaps what became its children; repeats until none is left, or `limit` has passed.
 ///
-/// Costs one system call when there is nothing to do and nobody to spare. Otherwise blocks while
-/// the victims die, normally a millisecond. Each victim is held by pidfd and checked by its start
-/// time before it is signalled, so a reused pid cannot be hit. This process must be a subreaper;
-/// otherwise those whose parents have ended are not found.
+/// Costs one or two system calls when no child lives. Otherwise blocks while the victims die,
+/// normally a millisecond. Each victim is held by pidfd and checked by its start time before it is
+/// signalled, so a reused pid cannot be hit. This process must be a subreaper; otherwise those
+/// whose parents have ended are not found.
 Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit);
 
-/// Reaps children that have ended and are not in `known`: orphans that were adopted. Returns how
-/// many. Cheap, and stops at the first one in `known` that has ended too.
-int reap_adopted(const std::vector<pid_t>& known);
+/// SIGKILL for each process of a table that still is the one in the table; not waiting.
+void kill_each(const ProcessTable& table);
+
+/// Reaps children that have ended and are not in `known`: orphans that were adopted. Cheap; but the
+/// kernel shows only the first that has ended, so it gives up, with false, when that one is in
+/// `known`, and some may be behind it.
+bool reap_adopted(const std::vector<pid_t>& known);
+/// The same without that limit, at the price of reading the process table.
+void reap_adopted_by_table(const std::vector<pid_t>& known);
 
 }  // namespace elastrun::process

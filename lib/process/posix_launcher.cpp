@@ -9,8 +9,8 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <fmt/format.h>
+#include <map>
 #include <poll.h>
-#include <set>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -25,7 +25,8 @@ constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
 // in an uninterruptible state takes this long, and the agent should not stand still for it.
 constexpr int kPatienceMilliseconds = 2000;
 
-using Pids = std::shared_ptr<std::set<pid_t>>;
+// Of each child whether it has ended.
+using Pids = std::shared_ptr<std::map<pid_t, bool>>;
 
 int wait_for(int pidfd, int options, siginfo_t& info, rusage* usage) {
   long result = 0;
@@ -50,7 +51,7 @@ class PosixChild final : public Child {
         pidfd_(std::move(spawned.pidfd)),
         pids_(std::move(pids)),
         watch_(io) {
-    pids_->insert(pid_);
+    pids_->emplace(pid_, false);
   }
 
   ~PosixChild() override {
@@ -110,6 +111,7 @@ class PosixChild final : public Child {
       info.si_status = SIGKILL;
     }
     ended_ = true;
+    pids_->at(pid_) = true;
     stop_watching();
     const Exit exit{status_of(info), clock_.now(), clock_.wall(), usage.ru_maxrss * 1024};
     const auto on_exit = std::move(on_exit_);
@@ -165,14 +167,21 @@ class RealLauncher final : public PosixLauncher {
     return child;
   }
 
-  std::vector<pid_t> children() const override { return {pids_->begin(), pids_->end()}; }
+  std::vector<pid_t> children() const override {
+    std::vector<pid_t> result;
+    for (const auto& [pid, ended] : *pids_) result.push_back(pid);
+    return result;
+  }
+  bool any_running() const override {
+    return std::any_of(pids_->begin(), pids_->end(), [](const auto& one) { return !one.second; });
+  }
   bool owns(pid_t pid) const override { return pids_->contains(pid); }
 
  private:
   boost::asio::io_context& io_;
   const Clock& clock_;
   Spawner spawner_;
-  Pids pids_ = std::make_shared<std::set<pid_t>>();  // shared: a child may outlive us
+  Pids pids_ = std::make_shared<std::map<pid_t, bool>>();  // shared: a child may outlive us
 };
 
 }  // namespace

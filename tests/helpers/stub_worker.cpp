@@ -6,6 +6,7 @@
 //   env             the environment on stdout        env=NAME     "NAME=VALUE", or "NAME is unset"
 //   cwd             the working directory            cpus         "cpus 0 1 3": where it may run
 //   fds             "fds 0 1 2": what is open        signals      "ignored N... blocked N..."
+//   cgroup          "cgroup /its/path" of version 2
 //   group           "pid N parent N group N session N"
 //   flood=BYTES     that many bytes in lines of 80   binary=BYTES bytes of all values
 //   long=BYTES      one line of that length
@@ -239,6 +240,18 @@ void show_group() {
       std::to_string(getpgrp()) + " session " + std::to_string(getsid(0)));
 }
 
+void show_cgroup() {
+  std::array<char, 4096> text{};
+  const int fd = open("/proc/self/cgroup", O_RDONLY | O_CLOEXEC);
+  const ssize_t size = read(fd, text.data(), text.size() - 1);
+  close(fd);
+  const std::string all(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  const auto start = all.find("0::");
+  const auto path =
+      start == all.npos ? "" : all.substr(start + 3, all.find('\n', start) - start - 3);
+  say("cgroup " + path);
+}
+
 void close_stream(const std::string& name) {
   close(name == "stdin" ? STDIN_FILENO : name == "stdout" ? STDOUT_FILENO : STDERR_FILENO);
 }
@@ -302,6 +315,7 @@ void add_talk(std::map<std::string, Step>& steps) {
   steps["cpus"] = [](const std::string&) { show_cpus(); };
   steps["fds"] = [](const std::string&) { show_descriptors(); };
   steps["signals"] = [](const std::string&) { show_signals(); };
+  steps["cgroup"] = [](const std::string&) { show_cgroup(); };
   steps["group"] = [](const std::string&) { show_group(); };
   steps["flood"] = [](const std::string& value) { flood(std::atol(value.c_str())); };
   steps["binary"] = [](const std::string& value) { binary(std::atol(value.c_str())); };

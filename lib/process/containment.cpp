@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/containment.hpp"
+
+#include "core/log.hpp"
+#include "process/process_table.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+namespace elastrun::process {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How many ends of children may go by, while an ended worker hides the orphans behind it, before
+// the process table is read: a table costs about as much as a hundred of those signals.
+constexpr int kHiddenOrphans = 64;
+
+}  // namespace
+
+Containment::Containment(boost::asio::io_context& io, const PosixLauncher& launcher,
+                         guardian::Agent* guardian)
+    : launcher_(launcher),
+      guardian_(guardian),
+      parent_cgroup_(own_cgroup_directory()),
+      child_signals_(io, {SIGCHLD}, [this](const SignalEvent&) { see_child_signal(); }) {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+}
+
+Containment::~Containment() {
+  end_attempt(1s);
+}
+
+void Containment::begin_attempt() {
+  if (cgroup_) drop_cgroup(1s);
+  if (!parent_cgroup_) return;
+  const std::string name = fmt::format("elastrun-{}-{}", ::getpid(), made_++);
+  auto made = Cgroup::make(*parent_cgroup_, name);
+  if (!made) {  // as for most people; it will not be different the next time
+    log::debug("process", "no cgroup for the workers: {}", made.error().text);
+    parent_cgroup_.reset();
+    return;
+  }
+  cgroup_ = std::move(*made);
+  if (guardian_ != nullptr) guardian_->remember_cgroup(cgroup_->path());
+}
+
+int Containment::cgroup_fd() const {
+  return cgroup_ ? cgroup_->fd() : -1;
+}
+
+std::string Containment::cgroup_path() const {
+  return cgroup_ ? cgroup_->path() : std::string();
+}
+
+Extinction Containment::sweep(Duration limit) {
+  if (!any_live_child()) {
+    reap_adopted(launcher_.children());
+    return {};
+  }
+  if (cgroup_ && !launcher_.any_running()) kill_cgroup(cgroup_->path());
+  const Extinction result = kill_descendants(launcher_.children(), limit);
+  if (!reap_adopted(launcher_.children())) reap_adopted_by_table(launcher_.children());
+  return result;
+}
+
+void Containment::kill_all() {
+  if (cgroup_) kill_cgroup(cgroup_->path());
+  if (any_live_child()) kill_each(read_descendants(::getpid()));
+}
+
+Extinction Containment::end_attempt(Duration limit) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  if (launcher_.any_running()) kill_all();
+  const Extinction result = sweep(limit);
+  drop_cgroup(std::max<Duration>(until - std::chrono::steady_clock::now(), 10ms));
+  return result;
+}
+
+void Containment::drop_cgroup(Duration limit) {
+  if (!cgroup_) return;
+  const std::string path = cgroup_->path();
+  if (destroy_cgroup(path, limit)) {
+    if (guardian_ != nullptr) guardian_->forget(path);
+  } else {
+    log::warning("process", "cannot empty the cgroup {}; something in it cannot be killed", path);
+  }
+  cgroup_.reset();
+}
+
+void Containment::see_child_signal() {
+  if (reap_adopted(launcher_.children())) {
+    hidden_orphans_ = 0;
+  } else if (++hidden_orphans_ >= kHiddenOrphans) {
+    hidden_orphans_ = 0;
+    reap_adopted_by_table(launcher_.children());
+  }
+}
+
+}  // namespace elastrun::process

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "process/cgroup.hpp"
+#include "process/extinction.hpp"
+#include "process/guardian.hpp"
+#include "process/posix_launcher.hpp"
+#include "process/signals.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <optional>
+#include <string>
+
+namespace elastrun::process {
+
+/// Keeps together all that the workers of this node start, so that an attempt can be ended as a
+/// whole, also what called setsid(2), was orphaned twice, or emptied its environment.
+///
+/// Two means. Always: this process is a subreaper, so every orphan becomes its child and every
+/// descendant can be found. And where our own cgroup v2 directory is writable (root, or delegated
+/// by systemd or a container): a cgroup for each attempt, which is killed in one stroke. Nothing is
+/// said where that is not so. Only descendants of this process are ever killed.
+///
+/// Reaps adopted orphans that end while the job runs, so that they do not pile up as zombies.
+class Containment {
+ public:
+  /// The three must outlive it; `guardian` may be null. Makes this process a subreaper.
+  Containment(boost::asio::io_context& io, const PosixLauncher& launcher,
+              guardian::Agent* guardian);
+  Containment(const Containment&) = delete;
+  Containment& operator=(const Containment&) = delete;
+  /// Ends everything that is left, as end_attempt.
+  ~Containment();
+
+  /// A fresh cgroup if possible. Ends the attempt before, if somebody forgot.
+  void begin_attempt();
+  /// For LaunchRequest::cgroup_fd; -1 without cgroup.
+  int cgroup_fd() const;
+  /// The directory of the attempt's cgroup, or "".
+  std::string cgroup_path() const;
+
+  /// Kills every descendant but the launcher's children that still run and what is below those.
+  /// An orphan of a running child cannot be told from one of an ended child and is killed as well:
+  /// so call it when the workers are not to live on. Microseconds if nothing is left.
+  Extinction sweep(Duration limit);
+  /// SIGKILL for all at once, the workers too (which are then still to be awaited); not waiting.
+  void kill_all();
+  /// Waits for the workers' ends no more: kills all, then removes the cgroup. What outlives `limit`
+  /// is in the answer, and left to the guardian.
+  Extinction end_attempt(Duration limit);
+
+ private:
+  void see_child_signal();
+  void drop_cgroup(Duration limit);
+
+  // Set at construction.
+  const PosixLauncher& launcher_;
+  guardian::Agent* guardian_;
+  std::optional<std::string> parent_cgroup_;
+  // Changes while running.
+  std::optional<Cgroup> cgroup_;
+  int made_ = 0;
+  int hidden_orphans_ = 0;  // child signals since the process table was last read for zombies
+  SignalSource child_signals_;
+};
+
+}  // namespace elastrun::process

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/containment.hpp"
+
+#include "support/children.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+using namespace elastrun;
+using namespace elastrun::process;
+using namespace elastrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto kLong = 60s;  // a limit that only a defect reaches
+
+struct Contained : Nursery {
+  Containment containment{io, *launcher, nullptr};
+  ~Contained() { ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); }
+
+  std::unique_ptr<Watched> worker(std::vector<std::string> steps, Ear& ear) {
+    auto request = stub(std::move(steps), ear.mouth());
+    request.cgroup_fd = containment.cgroup_fd();
+    auto started = start(request);
+    REQUIRE(started);
+    return std::move(*started);
+  }
+};
+
+long adopted_zombies(const PosixLauncher& launcher) {
+  const auto all = read_all_processes();
+  return std::count_if(all.begin(), all.end(), [&](const ProcessEntry& entry) {
+    return entry.parent == ::getpid() && entry.zombie() && !launcher.owns(entry.pid);
+  });
+}
+
+std::string line_with(Ear& ear, const std::string& start) {
+  std::string line;
+  do {
+    line = ear.line();
+  } while (!line.starts_with(start) && !line.empty());
+  return line;
+}
+
+}  // namespace
+
+TEST_CASE("containment: what workers left behind ends, wherever it hides") {
+  for (const char* words : {"", "setsid", "setsid,double,bare,deaf", "deep", "double,deep"}) {
+    CAPTURE(words);
+    Contained here;
+    Ear ear;
+    here.containment.begin_attempt();
+    const auto worker = here.worker({std::string("child=") + words, "exit=0"}, ear);
+    here.wait(*worker);
+    const auto swept = here.containment.sweep(kLong);
+    CHECK(swept.alive.empty());
+    ear.rest();  // comes back only when nobody holds the pipe any more
+    CHECK_FALSE(any_live_child());
+    CHECK(adopted_zombies(*here.launcher) == 0);
+    CHECK(::kill(worker->child->pid(), 0) == 0);  // the worker's own zombie was left alone
+  }
+}
+
+TEST_CASE("containment: the sweep kills without a cgroup what it kills with one") {
+  Contained here;  // no attempt begun, so no cgroup
+  Ear ear;
+  CHECK(here.containment.cgroup_fd() == -1);
+  const auto worker = here.worker({"child=setsid,double,bare,deaf", "child=deep", "exit=0"}, ear);
+  here.wait(*worker);
+  const auto swept = here.containment.sweep(kLong);
+  CHECK(swept.killed == 3);
+  CHECK(swept.alive.empty());
+  ear.rest();
+  CHECK_FALSE(any_live_child());
+}
+
+TEST_CASE("containment: a process that for ever forks itself anew is caught") {
+  Contained here;
+  Ear ear;
+  const auto worker = here.worker({"hop", "exit=0"}, ear);
+  CHECK(line_with(ear, "hopping") == "hopping");
+  here.wait(*worker);
+  CHECK(here.containment.sweep(kLong).alive.empty());
+  ear.rest();
+  CHECK_FALSE(any_live_child());
+}
+
+TEST_CASE("containment: a running worker and all below it are spared by the sweep") {
+  Contained here;
+  Ear ended_ear, running_ear;
+  here.containment.begin_attempt();
+  const auto ended = here.worker({"child=setsid,double", "exit=0"}, ended_ear);
+  const auto running = here.worker({"child=setsid", "say=up", "read", "stay"}, running_ear);
+  here.wait(*ended);
+  CHECK(line_with(running_ear, "up") == "up");
+  const auto swept = here.containment.sweep(kLong);
+  CHECK(swept.killed == 1);
+  ended_ear.rest();
+  CHECK(running->child->group_alive());
+  CHECK(descendants(read_all_processes(), running->child->pid()).size() == 1);
+  CHECK(here.containment.end_attempt(kLong).alive.empty());
+  running_ear.rest();
+  CHECK(here.wait(*running).status.by_signal(SIGKILL));
+}
+
+TEST_CASE("containment: killing all takes the workers along, who are then reported") {
+  Contained here;
+  Ear ear;
+  here.containment.begin_attempt();
+  const auto worker = here.worker({"child=setsid,bare", "ignore=TERM", "say=up", "stay"}, ear);
+  CHECK(line_with(ear, "up") == "up");
+  here.containment.kill_all();
+  CHECK(here.wait(*worker).status.by_signal(SIGKILL));
+  ear.rest();
+}
+
+TEST_CASE("containment: orphans that end are reaped while the job runs") {
+  Contained here;
+  Ear ear;
+  const auto worker = here.worker({"zombies=200", "say=up", "stay"}, ear);
+  CHECK(line_with(ear, "up") == "up");
+  while (any_live_child_in_group(worker->child->pid()) && adopted_zombies(*here.launcher) > 0) {
+    here.io.restart();
+    here.io.run_one();  // a lost wake-up shows as a test that never ends
+  }
+  CHECK(adopted_zombies(*here.launcher) == 0);
+}
+
+TEST_CASE("containment: an ended worker does not hide the orphans of the others for ever") {
+  Contained here;
+  Ear first_ear, ear;
+  const auto first = here.worker({"exit=0"}, first_ear);
+  here.wait(*first);  // its zombie is the first child that the kernel shows from now on
+  std::vector<std::unique_ptr<Nursery::Watched>> workers;
+  for (int index = 0; index < 70; ++index) {
+    workers.push_back(here.worker({"zombies=3", "exit=0"}, ear));
+    here.wait(*workers.back());
+  }
+  here.io.restart();
+  here.io.poll();
+  CHECK(adopted_zombies(*here.launcher) < 3 * 70);
+  CHECK(::kill(first->child->pid(), 0) == 0);
+}
+
+TEST_CASE("containment: nothing to do is known at once, and nothing is reported") {
+  Contained here;
+  here.containment.begin_attempt();
+  const auto swept = here.containment.end_attempt(kLong);
+  CHECK(swept.killed == 0);
+  CHECK(swept.survivors().empty());
+}
+
+TEST_CASE("cgroup: its directory is found in pure, hybrid and container mounts") {
+  const std::string hybrid =
+      "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"
+      "40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime shared:9 - cgroup cgroup rw,name=systemd\n"
+      "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+  CHECK(cgroup_directory("9:name=systemd:/x\n0::/\n", hybrid) == "/sys/fs/cgroup/unified");
+  CHECK(cgroup_directory("0::/a/b\n", hybrid) == "/sys/fs/cgroup/unified/a/b");
+  CHECK_FALSE(cgroup_directory("1:memory:/a\n", hybrid));
+  const std::string pure =
+      "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 master:1 - cgroup2 cgroup2 rw,nsdelegate\n";
+  CHECK(cgroup_directory("0::/user.slice/u 1.scope\n", pure) ==
+        "/sys/fs/cgroup/user.slice/u 1.scope");
+  const std::string container = "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+  CHECK(cgroup_directory("0::/docker/abc\n", container) == "/sys/fs/cgroup");
+  CHECK(cgroup_directory("0::/docker/abc/job\n", container) == "/sys/fs/cgroup/job");
+  CHECK_FALSE(cgroup_directory("0::/docker/abcd\n", container));
+  CHECK_FALSE(cgroup_directory("0::/../other\n", pure));
+  CHECK_FALSE(cgroup_directory("0::/\n", "1 2 0:3 / / rw - ext4 /dev/vda rw\n"));
+  CHECK_FALSE(cgroup_directory("", ""));
+  CHECK(cgroup_directory("0::/\n", "1 2 0:3 / /my\\040mount rw - cgroup2 none rw\n") ==
+        "/my mount");
+}
+
+TEST_CASE("cgroup: each attempt has a fresh one, in which its workers are born") {
+  Contained here;
+  here.containment.begin_attempt();
+  if (here.containment.cgroup_fd() < 0) {
+    MESSAGE("skipped: this user may not make cgroups here");
+    return;
+  }
+  const std::string first = here.containment.cgroup_path();
+  Ear ear;
+  const auto worker = here.worker({"cgroup", "child=setsid,double,bare", "stay"}, ear);
+  const std::string name = std::filesystem::path(first).filename();
+  CHECK(ear.line().ends_with("/" + name));
+  CHECK(line_with(ear, "child").starts_with("child "));
+  here.containment.begin_attempt();
+  ear.rest();
+  CHECK(here.wait(*worker).status.by_signal(SIGKILL));
+  CHECK(here.containment.cgroup_path() != first);
+  CHECK_FALSE(std::filesystem::exists(first));
+  const std::string second = here.containment.cgroup_path();
+  here.containment.end_attempt(kLong);
+  CHECK_FALSE(std::filesystem::exists(second));
+}
+
+TEST_CASE("cgroup: the guardian empties and removes the one that the agent could not") {
+  Ear ear;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    auto agent = guardian::split();
+    Nursery nursery;
+    Containment containment(nursery.io, *nursery.launcher, &agent);
+    containment.begin_attempt();
+    auto request = nursery.stub({"child=setsid,double,bare,deaf", "say=up", "stay"}, ear.mouth());
+    request.cgroup_fd = containment.cgroup_fd();
+    const auto worker = nursery.start(request);
+    const std::string text = "path " + containment.cgroup_path() + "\n";
+    if (::write(ear.mouth(), text.data(), text.size()) < 0) ::_exit(1);
+    ear.close_mouth();
+    ::pause();
+  }
+  std::string path;
+  for (int seen = 0; seen < 3; ++seen) {  // three lines, in an order that the kernel chooses
+    const std::string line = ear.line();
+    if (line.starts_with("path ")) path = line.substr(5);
+  }
+  for (const auto& member : descendants(read_all_processes(), pid)) {
+    if (member.parent == pid) ::kill(member.pid, SIGKILL);
+  }
+  ear.rest();
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  CHECK(WTERMSIG(status) == SIGKILL);
+  CHECK((path.empty() || !std::filesystem::exists(path)));
+}
+
+TEST_CASE("cgroup: without rights none is made, and that is only an error value") {
+  const auto refused = Cgroup::make("/no/such/hierarchy", "x");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().text.find("/no/such/hierarchy/x") != std::string::npos);
+  CHECK(destroy_cgroup("/no/such/hierarchy/x", 1s));
+}
