@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/argument_words.hpp"
+
+#include "core/text.hpp"
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+namespace {
+
+// "OPTIONS | POSITIONALS", each word in <>, so that empty words are seen.
+std::string read(const Words& words) {
+  const auto plain = plain_words(words);
+  if (!plain) return "refused: " + plain.error().text;
+  std::string text;
+  for (const auto& word : plain->options) text += "<" + word + ">";
+  text += " | ";
+  for (const auto& word : plain->positionals) text += "<" + word + ">";
+  for (const auto& word : plain->unrecognized) text += " ?" + word;
+  return text;
+}
+
+struct Row {
+  Words words;
+  std::string expected;
+};
+
+}  // namespace
+
+TEST_CASE("words: every spelling of an option is understood") {
+  const std::vector<Row> rows = {
+      {{"--role", "a", "s.py"}, "<--role><a> | <s.py>"},
+      {{"--role=a", "s.py"}, "<--role><a> | <s.py>"},
+      {{"--role=a=b", "s.py"}, "<--role><a=b> | <s.py>"},
+      {{"--role=", "s.py"}, "<--role><> | <s.py>"},
+      {{"--role=-x", "s.py"}, "<--role><-x> | <s.py>"},
+      {{"--rdzv_id", "7", "s.py"}, "<--rdzv-id><7> | <s.py>"},
+      {{"--rdzv_id=7", "s.py"}, "<--rdzv-id><7> | <s.py>"},
+      {{"--stand", "s.py"}, "<--standalone> | <s.py>"},
+      {{"--rdzv-b", "c10d", "s.py"}, "<--rdzv-backend><c10d> | <s.py>"},
+      {{"--nproc-per-n=2", "s.py"}, "<--nproc-per-node><2> | <s.py>"},
+      {{"--red", "3", "s.py"}, "<--redirects><3> | <s.py>"},
+      {{"-r3", "s.py"}, "<--redirects><3> | <s.py>"},
+      {{"-r", "3", "s.py"}, "<--redirects><3> | <s.py>"},
+      {{"-r=3", "s.py"}, "<--redirects><3> | <s.py>"},
+      {{"-r==3", "s.py"}, "<--redirects><=3> | <s.py>"},
+      {{"-mr", "1", "s"}, "<--module><--redirects><1> | <s>"},
+      {{"-mr1", "s"}, "<--module><--redirects><1> | <s>"},
+      {{"-mr=1", "s"}, "<--module><--redirects><1> | <s>"},
+      {{"--node-rank", "-1", "s.py"}, "<--node-rank><-1> | <s.py>"},
+      {{"--monitor-interval", "-.5", "s.py"}, "<--monitor-interval><-.5> | <s.py>"},
+      {{"--role", "-x y", "s.py"}, "<--role><-x y> | <s.py>"},
+      {{"--role", "", "s.py"}, "<--role><> | <s.py>"},
+      {{"--max-restarts", " +1_0 ", "s.py"}, "<--max-restarts>< +1_0 > | <s.py>"},
+      {{"--role", "a", "--role=b", "s.py"}, "<--role><a><--role><b> | <s.py>"},
+  };
+  for (const auto& row : rows) CHECK(read(row.words) == row.expected);
+}
+
+TEST_CASE("words: what follows the script is the script's own") {
+  const std::vector<Row> rows = {
+      {{"s.py", "-m", "-r", "9", "--standalone"}, " | <s.py><-m><-r><9><--standalone>"},
+      {{"s.py", "--help", "-h", "--bogus"}, " | <s.py><--help><-h><--bogus>"},
+      {{"s.py", "--local", "--no", "--l"}, " | <s.py><--local><--no><--l>"},
+      {{"s.py", "", "a b", "é"}, " | <s.py><><a b><é>"},
+      {{"-", "a"}, " | <-><a>"},
+      {{"-5", "a"}, " | <-5><a>"},
+      {{"--", "s.py", "a"}, " | <s.py><a>"},
+      {{"--standalone", "--", "-s", "a"}, "<--standalone> | <-s><a>"},
+      {{"-m", "--", "mod"}, "<--module> | <mod>"},
+      {{"s.py", "--", "a"}, " | <s.py><a>"},
+      {{"s.py", "a", "--", "b"}, " | <s.py><a><--><b>"},
+      {{"s.py", "--", "--", "b"}, " | <s.py><--><b>"},
+      {{"--", "s.py", "--", "b"}, " | <s.py><--><b>"},
+      {{}, " | "},
+      {{"--"}, " | "},
+  };
+  for (const auto& row : rows) CHECK(read(row.words) == row.expected);
+}
+
+TEST_CASE("words: what cannot be understood is refused with argparse's text") {
+  const std::vector<Row> rows = {
+      {{"--nproc", "2", "s.py"},
+       "ambiguous option: --nproc could match --nproc-per-node, --nproc_per_node"},
+      {{"--rdzv-e=x", "--nproc=2"},
+       "ambiguous option: --nproc=2 could match --nproc-per-node, --nproc_per_node"},
+      {{"--role"}, "argument --role: expected one argument"},
+      {{"--role", "-x", "s.py"}, "argument --role: expected one argument"},
+      {{"--role", "--", "s.py"}, "argument --role: expected one argument"},
+      {{"-t"}, "argument -t/--tee: expected one argument"},
+      {{"--standalone=1", "s.py"}, "argument --standalone: ignored explicit argument '1'"},
+      {{"--no-python=", "s.py"}, "argument --no-python/--no_python: ignored explicit argument ''"},
+      {{"-mx", "s.py"}, "argument -m/--module: ignored explicit argument 'x'"},
+      {{"-m=", "s.py"}, "argument -m/--module: ignored explicit argument ''"},
+      {{"--max-restarts=x"}, "argument --max-restarts/--max_restarts: invalid int value: 'x'"},
+      {{"--max_restarts="}, "argument --max-restarts/--max_restarts: invalid int value: ''"},
+      {{"--shutdown-timeout=1.0"},
+       "argument --shutdown-timeout/--shutdown_timeout: invalid int value: '1.0'"},
+      {{"--monitor-interval", "fast"},
+       "argument --monitor-interval/--monitor_interval: invalid float value: 'fast'"},
+      {{"--start-method=thread"},
+       "argument --start-method/--start_method: invalid choice: 'thread' (choose from 'spawn', "
+       "'fork', 'forkserver')"},
+      {{"--exit-code=zero"},
+       "argument --exit-code/--exit_code: invalid choice: 'zero' (choose from 'torchrun', "
+       "'worker')"},
+  };
+  for (const auto& row : rows) CHECK(read(row.words) == "refused: " + row.expected);
+}
+
+TEST_CASE("words: an unknown option is kept, and the rest is read") {
+  CHECK(read({"--bogus", "--role", "a", "s.py"}) == "<--role><a> | <s.py> ?--bogus");
+  CHECK(read({"--bogus=1", "-q", "s.py"}) == " | <s.py> ?--bogus=1 ?-q");
+  CHECK(read({"--bogus", "5", "s.py"}) == " | <5><s.py> ?--bogus");
+  CHECK(read({"--no such thing", "s.py"}) == " | <--no such thing><s.py>");
+}
+
+TEST_CASE("words: abbreviations of torchrun's options stay what they were") {
+  // --report and --rdzv-* of ours must not make these ambiguous.
+  CHECK(read({"--re", "3", "s.py"}) == "<--redirects><3> | <s.py>");
+  CHECK(read({"--rep", "f", "s.py"}) == "<--report><f> | <s.py>");
+  CHECK(read({"--mod", "s"}) == "<--module> | <s>");
+  CHECK(read({"--h"}) == "<--help> | ");
+  CHECK(read({"--dry", "s.py"}) ==
+        "refused: ambiguous option: --dry could match --dry-run, --dry_run");
+  CHECK(read({"--expl", "s.py"}) == "<--explain> | <s.py>");
+}
+
+TEST_CASE("words: help, version and the like end the reading where they stand") {
+  const auto wish = [](const Words& words) {
+    const auto plain = plain_words(words);
+    return plain ? plain->wish : Wish::Run;
+  };
+  CHECK(wish({"-h", "--standalone", "--max-restarts=x"}) == Wish::Help);
+  CHECK(wish({"--bogus", "--help"}) == Wish::Help);
+  CHECK(wish({"-mh"}) == Wish::Help);
+  CHECK(wish({"--version"}) == Wish::Version);
+  CHECK(wish({"--print-config"}) == Wish::Config);
+  CHECK(wish({"--print-completion", "zsh"}) == Wish::Completion);
+  CHECK(wish({"s.py", "-h"}) == Wish::Run);
+  CHECK(read({"--max-restarts=x", "-h"}).starts_with("refused"));
+  CHECK(read({"--print-completion", "tcsh"}).starts_with("refused"));
+}
+
+TEST_CASE("words: the nearest option is named beside an unknown one") {
+  CHECK(unrecognized({"--max-restart-s=1"}).hint ==
+        "the option nearest to --max-restart-s is --max-restarts");
+  CHECK(unrecognized({"--nproc_per_nod"}).hint ==
+        "the option nearest to --nproc_per_nod is --nproc-per-node");
+  CHECK(unrecognized({"--bogus", "--x=1"}).text == "unrecognized arguments: --bogus --x=1");
+}
+
+TEST_CASE("words: quotes are Python's") {
+  CHECK(in_quotes("a") == "'a'");
+  CHECK(in_quotes("it's") == "\"it's\"");
+  CHECK(in_quotes("'\"") == "'\\'\"'");
+  CHECK(in_quotes("a\n\x01\\") == "'a\\n\\x01\\\\'");
+}
+
+}  // namespace elastrun::spec

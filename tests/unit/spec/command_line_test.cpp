@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "elastrun/command_line.hpp"
+
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+namespace {
+
+std::map<std::string, std::string> given(const Words& words) {
+  std::map<std::string, std::string> found;
+  const auto line = parse_command_line(words);
+  if (!line) return {{"refused", line.error().text}};
+  for (const auto& option : line->given) found[std::string(row(option.id).name)] = option.text;
+  return found;
+}
+
+using Map = std::map<std::string, std::string>;
+
+}  // namespace
+
+TEST_CASE("command line: values arrive as they were written") {
+  CHECK(given({"--role", "--", "x"}).contains("refused"));
+  CHECK(given({"--role=--config", "--tee=[1,2]", "--log-dir=[a]", "s"}) ==
+        Map{{"role", "--config"}, {"tee", "[1,2]"}, {"log-dir", "[a]"}});
+  CHECK(given({"--role=", "--rdzv-id", "", "s"}) == Map{{"role", ""}, {"rdzv-id", ""}});
+  CHECK(given({"--role=a b=c,d\n{}\"'\\", "s"}) == Map{{"role", "a b=c,d\n{}\"'\\"}});
+  CHECK(given({"--node-rank", "-1", "-mr", "1", "s"}) ==
+        Map{{"node-rank", "-1"}, {"module", "1"}, {"redirects", "1"}});
+}
+
+TEST_CASE("command line: the last occurrence of an option wins, in whichever spelling") {
+  CHECK(given({"--nproc-per-node", "3", "--nproc_per_node=2", "--role", "a", "--rol=b", "s"}) ==
+        Map{{"nproc-per-node", "2"}, {"role", "b"}});
+  CHECK(given({"-m", "-m", "--module", "s"}) == Map{{"module", "1"}});
+}
+
+TEST_CASE("command line: script and arguments are kept apart from options") {
+  const Words words = {"--standalone", "s.py", "--role", "", "-m", "--"};
+  const auto line = parse_command_line(words);
+  REQUIRE(line.has_value());
+  CHECK(line->script == "s.py");
+  CHECK(line->script_args == Words{"--role", "", "-m", "--"});
+  CHECK(line->given.size() == 1);
+  CHECK(line->given[0].source == "--standalone on the command line");
+}
+
+TEST_CASE("command line: each wish has its answer") {
+  const auto answer = [](const Words& words) {
+    return answer_to(*parse_command_line(words), "er", 90);
+  };
+  CHECK(answer({"-h"}).starts_with("usage: er [OPTION]..."));
+  CHECK(answer({"--version"}).starts_with("elastrun "));
+  CHECK(contains(answer({"--print-config"}), "[rendezvous]"));
+  CHECK(
+      contains(answer({"--print-completion=bash"}), "complete -o filenames -F _elastrun elastrun"));
+}
+
+TEST_CASE("command line: a refusal has argparse's form, and its hint stands on lines of its own") {
+  const Refusal parser{"unrecognized arguments: --x", 2, true, "one\ntwo"};
+  const std::string text = refusal_text(parser, "elastrun");
+  CHECK(text.starts_with("usage: elastrun "));
+  CHECK(text.ends_with("\nelastrun: error: unrecognized arguments: --x\n  one\n  two\n"));
+  CHECK(refusal_text({"bad", 1, false, {}}, "p") == "p: error: bad\n");
+}
+
+}  // namespace elastrun::spec

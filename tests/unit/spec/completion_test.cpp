@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/completion.hpp"
+
+#include "core/text.hpp"
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+
+TEST_CASE("completion: each shell learns every option and every choice") {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    CAPTURE(shell);
+    const std::string script = completion_script(shell);
+    for (const auto& option : options()) {
+      const std::string name =
+          std::string(shell) == "fish" ? "-l " + std::string(option.name) : spelling(option);
+      CAPTURE(name);
+      CHECK(contains(script, name));
+      if (option.kind == Kind::Choice) CHECK(contains(script, join(choices(option), " ")));
+    }
+    CHECK(script.ends_with('\n'));
+  }
+  CHECK(completion_script("tcsh").empty());
+}
+
+}  // namespace elastrun::spec

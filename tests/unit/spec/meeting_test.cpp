@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/meeting.hpp"
+
+#include "core/text.hpp"
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+namespace {
+
+constexpr const char* kUuid = "00000000-0000-4000-8000-000000000010";
+
+bool has_warning(const Resolved& job, std::string_view part) {
+  for (const auto& warning : job.warnings) {
+    if (contains(warning, part)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("meeting: one node with nothing said is as with --standalone") {
+  FakeMachine machine;
+  for (const Words& words :
+       {Words{"train.py"}, Words{"--nnodes=1", "train.py"}, Words{"--standalone", "train.py"}}) {
+    const auto job = machine.job(words);
+    CHECK(job.spec.standalone);
+    CHECK(job.spec.rdzv_backend == "c10d");
+    CHECK(job.spec.rdzv_endpoint == "localhost:0");
+    CHECK(job.spec.run_id == kUuid);
+    CHECK(job.warnings.empty());
+  }
+}
+
+TEST_CASE("meeting: what the rules of one node drop is said") {
+  FakeMachine machine;
+  const auto implicit = machine.job({"--rdzv-id=mine", "train.py"});
+  CHECK(implicit.spec.run_id == kUuid);
+  CHECK(has_warning(implicit, "--rdzv-id=mine is not used: one node without an endpoint"));
+  const auto asked = machine.job(
+      {"--standalone", "--rdzv-backend=etcd", "--rdzv-endpoint=h:1", "--rdzv-id=x", "train.py"});
+  CHECK(asked.spec.rdzv_backend == "c10d");
+  CHECK(has_warning(asked, "--rdzv-backend=etcd, --rdzv-endpoint=h:1, --rdzv-id=x is not used"));
+  const auto ranked = machine.job({"--node-rank", "-1", "train.py"});
+  CHECK(has_warning(ranked, "node_rank is only used for static rdzv_backend. It will be ignored"));
+  CHECK(
+      machine
+          .job({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=mine", "train.py"})
+          .spec.run_id == "mine");
+}
+
+TEST_CASE("meeting: --standalone with more than one node needed is a contradiction") {
+  FakeMachine machine;
+  CHECK(machine.refusal({"--standalone", "--nnodes=2", "train.py"}).starts_with("1: --standalone"));
+  CHECK(machine.job({"--standalone", "--nnodes=1:2", "train.py"}).spec.max_nodes == 2);
+}
+
+TEST_CASE("meeting: static knows node 0 by address and port") {
+  FakeMachine machine;
+  const auto one = machine.job({"--master-addr=n0", "--master-port=1234", "train.py"}).spec;
+  CHECK(!one.standalone);
+  CHECK(one.rdzv_backend == "static");
+  CHECK(one.rdzv_endpoint == "n0:1234");
+  CHECK(one.run_id == "none");
+  CHECK(one.rdzv_conf.at("rank") == "0");
+  CHECK(one.rdzv_conf.at("timeout") == "900");
+  const auto two = machine.job({"--nnodes=2", "--node-rank=1", "train.py"}).spec;
+  CHECK(two.master_addr == "127.0.0.1");
+  CHECK(two.master_port == 29500);
+  CHECK(two.node_rank == 1);
+  CHECK(two.node_rank_given);
+  const auto given =
+      machine.job({"--nnodes=2", "--rdzv-endpoint=[::1]:77", "--master-addr=x", "train.py"});
+  CHECK(given.spec.master_addr == "::1");
+  CHECK(given.spec.master_port == 77);
+  CHECK(has_warning(given, "--rdzv-endpoint is given"));
+  CHECK(has_warning(machine.job({"--nnodes=1:2", "train.py"}), "always waits for all 2 nodes"));
+  CHECK(machine.refusal({"--rdzv-endpoint=n0", "train.py"}) ==
+        "1: port is missing in endpoint: n0. Try to specify --master-port");
+  CHECK(contains(machine.refusal({"--master-port=70000", "train.py"}), "The port number"));
+  CHECK(machine.refusal({"--nnodes=2", "--node-rank=2", "train.py"}) ==
+        "1: --node-rank 2 is not a rank of 2 nodes");
+  CHECK(
+      machine.refusal({"--nnodes=2", "--node-rank=-1", "train.py"}).starts_with("1: --node-rank"));
+}
+
+TEST_CASE("meeting: backends and endpoints are checked before anybody connects") {
+  FakeMachine machine;
+  CHECK(machine.refusal({"--rdzv-backend=pigeon", "--rdzv-endpoint=localhost:1", "train.py"}) ==
+        "1: The rendezvous backend 'pigeon' is not registered. Did you forget to call `register`?");
+  CHECK(machine.refusal({"--rdzv-backend=", "train.py"}) ==
+        "1: The rendezvous backend name must be a non-empty string.");
+  CHECK(contains(
+      machine.refusal({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:70000", "train.py"}),
+      "The port number of the rendezvous endpoint 'localhost:70000'"));
+  CHECK(contains(machine.refusal({"--rdzv-backend=etcd", "--rdzv-endpoint=a:1,b:x", "train.py"}),
+                 "The port number of the rendezvous endpoint 'b:x'"));
+  CHECK(machine.refusal({"--rdzv-backend=etcd-v2", "--rdzv-endpoint=https://a:1,b:2",
+                         "train.py"}) == "accepted");
+  CHECK(
+      contains(machine.refusal({"--rdzv-backend=file", "train.py"}), "needs --rdzv-endpoint DIR"));
+  CHECK(machine.refusal({"--rdzv-backend=file", "--rdzv-endpoint=/shared/$x", "train.py"}) ==
+        "accepted");
+  CHECK(machine.refusal({"--rdzv-backend=c10d", "--rdzv-conf=store_type=file",
+                         "--rdzv-endpoint=/tmp/a b", "train.py"}) == "accepted");
+  machine.backends = {"pigeon"};
+  CHECK(machine.refusal({"--rdzv-backend=pigeon", "--rdzv-endpoint=a$b", "train.py"}) ==
+        "accepted");
+  CHECK(has_warning(machine.job({"--rdzv-backend=c10d", "--master-addr=x", "train.py"}),
+                    "master_addr is only used for static rdzv_backend"));
+}
+
+TEST_CASE("meeting: an empty run id becomes a random integer, with a warning") {
+  FakeMachine machine;
+  const auto job =
+      machine.job({"--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--rdzv-id=", "train.py"});
+  CHECK(job.spec.run_id == "302240678275694148452368");
+  CHECK(has_warning(job, "generated a random run_id"));
+}
+
+}  // namespace elastrun::spec

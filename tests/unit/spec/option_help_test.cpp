@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/option_help.hpp"
+
+#include "core/text.hpp"
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+
+TEST_CASE("help: every option, its letter and its default are shown") {
+  const std::string help = help_text("elastrun", 100);
+  for (const auto& option : options()) {
+    CAPTURE(option.name);
+    CHECK(contains(help, spelling(option)));
+    if (!option.fallback.empty()) CHECK(contains(help, option.fallback));
+  }
+  CHECK(contains(help, "-r, --redirects"));
+  CHECK(contains(help, "training_script"));
+  CHECK(help.ends_with(".\n"));
+}
+
+TEST_CASE("help: lines fit the terminal, from 60 to 100 columns") {
+  const auto longest = [](int columns) {
+    std::size_t most = 0;
+    for (const auto& line : split(help_text("elastrun", columns), '\n')) {
+      most = std::max(most, line.size());
+    }
+    return most;
+  };
+  CHECK(longest(100) <= 100);
+  CHECK(longest(300) <= 100);
+  CHECK(longest(0) <= 80);
+  CHECK(longest(80) <= 80);
+  // One default has no blank to break at; everything else fits.
+  CHECK(longest(70) <= 70);
+  CHECK(longest(20) == longest(60));
+}
+
+TEST_CASE("help: text is broken between words only") {
+  CHECK(wrapped("one two three", 7, "  ") == "one two\n  three");
+  CHECK(wrapped("one", 1, "") == "one");
+  CHECK(wrapped("", 10, "") == "");
+}
+
+}  // namespace elastrun::spec

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/program.hpp"
+
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+
+TEST_CASE("program: the interpreter is PYTHON_EXEC, the environment's, or that of PATH") {
+  FakeMachine machine;
+  machine.variables["PATH"] = "/a::/b";
+  machine.programs = {"/b/python3", "/a/python", "./tool"};
+  const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
+  CHECK(interpreter() == "/b/python3");
+  machine.programs.erase("/b/python3");
+  CHECK(interpreter() == "/a/python");
+  machine.variables["VIRTUAL_ENV"] = "/v";
+  CHECK(interpreter() == "/a/python");
+  machine.programs.insert("/v/bin/python3");
+  CHECK(interpreter() == "/v/bin/python3");
+  machine.variables["PYTHON_EXEC"] = "tool";
+  CHECK(interpreter() == "tool");
+  CHECK(machine.job({"train.py"}).spec.interpreter_given);
+}
+
+TEST_CASE("program: a missing interpreter is said before anything starts") {
+  FakeMachine machine;
+  machine.programs.clear();
+  CHECK(machine.refusal({"train.py"}).starts_with("1: there is no python3 and no python in PATH"));
+  machine.variables["PYTHON_EXEC"] = "/opt/py";
+  CHECK(machine.refusal({"train.py"}) ==
+        "1: cannot run the interpreter '/opt/py': No such file or directory");
+  machine.variables["PYTHON_EXEC"] = "";
+  CHECK(machine.refusal({"train.py"}) == "1: PYTHON_EXEC is empty");
+}
+
+TEST_CASE("program: a program must be there and executable") {
+  FakeMachine machine;
+  machine.programs = {"/bin/echo"};
+  machine.existing = {"./plain.txt"};
+  CHECK(machine.refusal({"--no-python", "echo"}) == "accepted");
+  CHECK(machine.refusal({"--no-python", "./nothing"}) ==
+        "1: cannot run the program './nothing': No such file or directory");
+  CHECK(machine.refusal({"--no-python", "nothing"}) ==
+        "1: cannot run the program 'nothing': No such file or directory");
+  CHECK(machine.refusal({"--no-python", "./plain.txt"}) ==
+        "1: cannot run the program './plain.txt': Permission denied");
+}
+
+TEST_CASE("program: a missing script is a warning, because Python fails by itself") {
+  FakeMachine machine;
+  CHECK(machine.job({"missing.py"}).warnings ==
+        Words{"the script 'missing.py' does not exist in the current directory"});
+  CHECK(machine.job({"/missing.py"}).warnings == Words{"the script '/missing.py' does not exist"});
+  for (const Words& words :
+       {Words{"train.py"}, Words{"-"}, Words{"-m", "missing"}, Words{"job$local_rank.py"}}) {
+    CHECK(machine.job(words).warnings.empty());
+  }
+  machine.variables["PYTHON_EXEC"] = "python3";
+  CHECK(machine.job({"some.script"}).warnings.empty());
+}
+
+}  // namespace elastrun::spec

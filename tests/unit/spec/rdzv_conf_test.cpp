@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/rdzv_conf.hpp"
+
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+namespace {
+
+std::string problem(std::string_view text, std::string_view backend = "c10d") {
+  const auto conf = parse_rdzv_conf(text);
+  if (!conf) return fmt::format("{}: {}", conf.error().exit_code, conf.error().text);
+  Words warnings;
+  const auto refusal = check_rdzv_conf(*conf, backend, warnings);
+  if (refusal) return fmt::format("{}: {}", refusal->exit_code, refusal->text);
+  return warnings.empty() ? "" : "warning: " + warnings.front();
+}
+
+}  // namespace
+
+TEST_CASE("rdzv conf: keys and values are trimmed, the last of equal keys counts") {
+  CHECK(parse_rdzv_conf(" a = 1 , b=x=y,a=2 ") == RdzvConf{{"a", "2"}, {"b", "x=y"}});
+  CHECK(parse_rdzv_conf("  ") == RdzvConf{});
+  CHECK(parse_rdzv_conf(Words{"a=1,2"}) == RdzvConf{{"a", "1,2"}});
+}
+
+TEST_CASE("rdzv conf: a part without key or value is refused in torchrun's words") {
+  const std::string no_key =
+      "1: The rendezvous configuration string must be in format "
+      "<key1>=<value1>,...,<keyN>=<valueN>.";
+  for (const char* bad : {"=5", "a=1,", ",", "a=1,,b=2"}) CHECK(problem(bad) == no_key);
+  for (const char* bad : {"timeout", "timeout=", "a=1,timeout = "}) {
+    CHECK(problem(bad) ==
+          "1: The rendezvous configuration option 'timeout' must have a value specified.");
+  }
+}
+
+TEST_CASE("rdzv conf: values are checked before anybody waits for them") {
+  CHECK(problem("read_timeout=30,join_timeout=20,is_host=yes,store_type= TCP ") == "");
+  CHECK(problem("store_type=cloud") ==
+        "1: Invalid store type given. Currently only supports file and tcp.");
+  CHECK(problem("read_timeout=0") == "1: The read timeout must be a positive integer.");
+  CHECK(problem("join_timeout=0") == "1: The join timeout (0:00:00) must be positive.");
+  CHECK(problem("last_call_timeout=-1") ==
+        "1: The last_call timeout (-1 day, 23:59:59) must be positive.");
+  CHECK(problem("join_timeout=x") ==
+        "1: The rendezvous configuration option 'join_timeout' does not represent a valid integer "
+        "value.");
+  CHECK(problem("is_host=maybe") ==
+        "1: The rendezvous configuration option 'is_host' does not represent a valid boolean "
+        "value.");
+  CHECK(
+      contains(problem("keep_alive_interval=0"), "'keep_alive_interval' must be positive, got 0"));
+  CHECK(contains(problem("protocol=ftp", "etcd-v2"), "must be HTTP or HTTPS"));
+  CHECK(problem("store_port=29500-29600") == "");
+  CHECK(contains(problem("store_port=9-1"), "must be a port or a range of ports"));
+}
+
+TEST_CASE("rdzv conf: keys with options of their own are refused with the option's name") {
+  const auto conf = parse_rdzv_conf("run_id=x");
+  Words warnings;
+  const auto refusal = check_rdzv_conf(*conf, "c10d", warnings);
+  REQUIRE(refusal.has_value());
+  CHECK(contains(refusal->text, "got multiple values for keyword argument 'run_id'"));
+  CHECK(contains(refusal->hint, "--rdzv-id"));
+}
+
+TEST_CASE("rdzv conf: a key that nobody reads is a warning with the nearest that somebody does") {
+  CHECK(problem("colour=blue") ==
+        "warning: --rdzv-conf: the c10d backend does not read 'colour'; it has no effect");
+  CHECK(problem("join_timout=5") ==
+        "warning: --rdzv-conf: the c10d backend does not read 'join_timout'; it has no effect (did "
+        "you mean join_timeout?)");
+  CHECK(contains(problem("timeout=5"), "join_timeout is the key that limits"));
+  CHECK(problem("timeout=5", "static") == "");
+  CHECK(problem("colour=blue", "my-own-backend") == "");
+}
+
+}  // namespace elastrun::spec

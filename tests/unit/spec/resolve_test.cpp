@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/resolve.hpp"
+
+#include "core/text.hpp"
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+namespace {
+
+constexpr const char* kUuid = "00000000-0000-4000-8000-000000000010";
+
+}  // namespace
+
+TEST_CASE("resolve: command line, variables, file and default win in this order") {
+  FakeMachine machine;
+  machine.files["job.toml"] =
+      "[job]\nrole = \"file\"\n[restarts]\nmax_restarts = 1\n"
+      "shutdown_timeout = 1\nsignals_to_handle = [\"SIGTERM\"]\n";
+  machine.variables["PET_ROLE"] = "variable";
+  machine.variables["PET_MAX_RESTARTS"] = " 2 ";
+  const auto job = machine.job({"--role=line", "--config=job.toml", "train.py"});
+  CHECK(job.spec.role == "line");
+  CHECK(job.spec.max_restarts == 2);
+  CHECK(job.spec.shutdown_timeout == std::chrono::seconds(1));
+  CHECK(job.spec.nproc_per_node == 1);
+  CHECK(job.values[Opt::Role].source == "--role on the command line");
+  CHECK(job.values[Opt::MaxRestarts].source == "PET_MAX_RESTARTS");
+  CHECK(job.values[Opt::ShutdownTimeout].source == "job.toml:5");
+  CHECK(job.values[Opt::NprocPerNode].source == "default");
+  CHECK(job.spec.signals_text == "SIGTERM");
+}
+
+TEST_CASE("resolve: the file may be named by PET_CONFIG and may hold the script") {
+  FakeMachine machine;
+  machine.files["j"] = "[job]\nscript = \"train.py\"\nargs = [\"a\"]\n[env]\nX = \"1\"";
+  machine.variables["PET_CONFIG"] = "j";
+  const auto job = machine.job({});
+  CHECK(job.spec.script == "train.py");
+  CHECK(job.spec.script_args == Words{"a"});
+  CHECK(job.script_source == "j:2");
+  CHECK(job.spec.worker_env.at("X") == "1");
+  const auto other = machine.job({"other.py"});
+  CHECK(other.spec.script == "other.py");
+  CHECK(other.spec.script_args.empty());
+}
+
+TEST_CASE("resolve: a missing script, file or option is a usage error") {
+  FakeMachine machine;
+  const std::string missing =
+      "2: the following arguments are required: training_script, training_script_args";
+  CHECK(machine.refusal({}) == missing);
+  CHECK(machine.refusal({"--standalone"}) == missing);
+  CHECK(machine.refusal({"--bogus"}) == missing);
+  CHECK(machine.refusal({"-t", "train.py"}) == missing);
+  CHECK(machine.refusal({"--bogus", "train.py"}) == "2: unrecognized arguments: --bogus");
+  CHECK(machine.refusal({"--config=none.toml", "train.py"}) ==
+        "2: cannot read the job file none.toml: No such file or directory");
+  machine.files["empty.toml"] = "";
+  CHECK(machine.refusal({"--config=empty.toml"}) == missing);
+}
+
+TEST_CASE("resolve: variables have torchrun's types and its errors") {
+  FakeMachine machine;
+  machine.variables["PET_MAX_RESTARTS"] = "some";
+  CHECK(machine.refusal({"train.py"}) ==
+        "2: argument --max-restarts/--max_restarts: invalid int value: 'some'");
+  CHECK(machine.refusal({"--max-restarts=1", "train.py"}) == "accepted");
+  machine.variables = {{"PATH", "/usr/bin"}, {"PET_STANDALONE", "true"}};
+  CHECK(machine.refusal({"train.py"}) ==
+        "1: PET_STANDALONE: invalid literal for int() with base 10: 'true'");
+  machine.variables = {
+      {"PATH", "/usr/bin"}, {"PET_STANDALONE", "2"}, {"PET_MODULE", "0"}, {"PET_ROLE", ""}};
+  const auto job = machine.job({"train.py"});
+  CHECK(job.spec.standalone);
+  CHECK(job.spec.mode == Mode::Script);
+  CHECK(job.spec.role.empty());
+  machine.variables = {{"PATH", "/usr/bin"}, {"PET_MASTER_PORT", ""}};
+  CHECK(contains(machine.refusal({"train.py"}), "invalid int value: ''"));
+  machine.variables = {{"PATH", "/usr/bin"}, {"PET_START_METHOD", "bogus"}};
+  CHECK(machine.refusal({"train.py"}) == "accepted");
+  CHECK(machine.refusal({"--run-path", "train.py"}) == "1: cannot find context for 'bogus'");
+  machine.variables = {{"PATH", "/usr/bin"}, {"PET_STATUS", "bogus"}};
+  CHECK(machine.refusal({"train.py"}).starts_with("2: argument --status: invalid choice: 'bogus'"));
+}
+
+TEST_CASE("resolve: the shutdown timeout has a variable of its own") {
+  FakeMachine machine;
+  using std::chrono::seconds;
+  machine.variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "7";
+  CHECK(machine.job({"train.py"}).spec.shutdown_timeout == seconds(7));
+  CHECK(machine.job({"--shutdown-timeout=3", "train.py"}).spec.shutdown_timeout == seconds(3));
+  machine.variables["PET_SHUTDOWN_TIMEOUT"] = "4";
+  CHECK(machine.job({"train.py"}).spec.shutdown_timeout == seconds(4));
+  machine.variables.erase("PET_SHUTDOWN_TIMEOUT");
+  machine.variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "-1";
+  CHECK(machine.job({"train.py"}).spec.shutdown_timeout == seconds(0));
+  machine.variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "";
+  CHECK(contains(machine.refusal({"train.py"}), "invalid literal for int() with base 10: ''"));
+  CHECK(machine.refusal({"--shutdown-timeout=-5", "train.py"}) ==
+        "1: shutdown_timeout must be non-negative, got -5");
+}
+
+TEST_CASE("resolve: workers are counted by number, CPUs or devices") {
+  FakeMachine machine;
+  const auto count = [&](const std::string& value) {
+    return machine.job({"--nproc-per-node=" + value, "train.py"}).spec.nproc_per_node;
+  };
+  CHECK(count(" 0_2 ") == 2);
+  CHECK(count("cpu") == 6);
+  CHECK(count("auto") == 6);
+  CHECK(machine.refusal({"--nproc-per-node=gpu", "train.py"}) == "1: Cuda is not available.");
+  CHECK(machine.refusal({"--nproc-per-node=xpu", "train.py"}) == "1: Xpu is not available.");
+  machine.xpus = 3;
+  CHECK(count("auto") == 3);
+  CHECK(count("xpu") == 3);
+  machine.gpus = 4;
+  CHECK(count("auto") == 4);
+  CHECK(count("gpu") == 4);
+  for (const char* bad : {"plenty", "1.5", "", "mtia"}) {
+    CHECK(machine.refusal({std::string("--nproc-per-node=") + bad, "train.py"}) ==
+          fmt::format("1: Unsupported nproc_per_node value: {}", bad));
+  }
+  CHECK(machine.refusal({"--nproc-per-node=0", "train.py"}) ==
+        "1: nproc_per_node must be > 0, got 0");
+  CHECK(machine.refusal({"--nproc-per-node=-3", "train.py"}).starts_with("1: "));
+}
+
+TEST_CASE("resolve: several workers without OMP_NUM_THREADS are limited to one thread") {
+  FakeMachine machine;
+  CHECK(machine.job({"--nproc-per-node=2", "train.py"}).spec.limit_omp_threads);
+  CHECK(!machine.job({"train.py"}).spec.limit_omp_threads);
+  machine.files["j"] = "[env]\nOMP_NUM_THREADS = 3";
+  CHECK(!machine.job({"--config=j", "--nproc-per-node=2", "train.py"}).spec.limit_omp_threads);
+  machine.variables["OMP_NUM_THREADS"] = "";
+  CHECK(!machine.job({"--nproc-per-node=2", "train.py"}).spec.limit_omp_threads);
+}
+
+TEST_CASE("resolve: the mode follows from the flags, and contradictions are named") {
+  FakeMachine machine;
+  machine.programs.insert("/bin/echo");
+  const auto mode = [&](Words words) { return machine.job(words).spec.mode; };
+  CHECK(mode({"train.py"}) == Mode::Script);
+  CHECK(mode({"-m", "pkg"}) == Mode::Module);
+  CHECK(mode({"--no-python", "echo"}) == Mode::Program);
+  CHECK(mode({"--run-path", "--no-python", "-m", "train.py"}) == Mode::RunPath);
+  CHECK(machine.refusal({"--no-python", "-m", "x"}) ==
+        "1: Don't use both the '--no-python' flag and the '--module' flag at the same time.");
+}
+
+TEST_CASE("resolve: output, reports and limits are read") {
+  FakeMachine machine;
+  machine.event_handlers = {"mine"};
+  machine.logs_specs = {"tiered"};
+  const auto spec = machine
+                        .job({"-r",
+                              "0:3",
+                              "-t",
+                              "1",
+                              "--local-ranks-filter=1,0",
+                              "--log-dir=l",
+                              "--duplicate-stdout-filters=a,,b,c",
+                              "--duplicate-stderr-filters=",
+                              "--log-line-prefix-template=${rank}>",
+                              "--logs-specs=tiered",
+                              "--status=off",
+                              "--report=r.json",
+                              "--metrics=console",
+                              "--event-log-handler=mine",
+                              "--exit-code=worker",
+                              "--exit-barrier-timeout=1.5",
+                              "--numa-binding=core-complex",
+                              "--virtual-local-rank",
+                              "--signals-to-handle=SIGINT",
+                              "--dry-run",
+                              "--explain",
+                              "train.py"})
+                        .spec;
+  CHECK(spec.redirects.of(0) == StdMap::kBoth);
+  CHECK(spec.redirects.of(1) == StdMap::kNone);
+  CHECK(spec.tee.of(5) == StdMap::kOut);
+  CHECK(spec.local_ranks_filter == std::vector<int>{1, 0});
+  CHECK(spec.log_dir == "l");
+  CHECK(spec.stdout_filters == Words{"a,b", "c"});
+  CHECK(spec.stderr_filters == Words{""});
+  CHECK(spec.prefix_template == "${rank}>");
+  CHECK(spec.logs_specs == "tiered");
+  CHECK(spec.status == Switch::Off);
+  CHECK(spec.report_file == "r.json");
+  CHECK(spec.metrics == "console");
+  CHECK(spec.event_log_handler == "mine");
+  CHECK(spec.exit_code_of_worker);
+  CHECK(spec.exit_barrier_timeout == std::chrono::milliseconds(1500));
+  CHECK(spec.numa == NumaBinding::CoreComplex);
+  CHECK(spec.virtual_local_rank);
+  CHECK(spec.signals_to_handle == Words{"SIGINT"});
+  CHECK(spec.dry_run);
+  CHECK(spec.explain);
+  const auto plain = machine.job({"train.py"}).spec;
+  CHECK(!plain.stdout_filters);
+  CHECK(plain.prefix_template.empty());
+  CHECK(plain.numa == NumaBinding::None);
+  CHECK(plain.status == Switch::Auto);
+  machine.variables["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "";
+  CHECK(machine.job({"train.py"}).values[Opt::PrefixTemplate].source ==
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+}
+
+TEST_CASE("resolve: bad values are refused with torchrun's exit codes") {
+  FakeMachine machine;
+  CHECK(machine.refusal({"--max-restarts=-1", "train.py"}) == "1: max_restarts must be >= 0");
+  CHECK(machine.refusal({"--monitor-interval=0", "train.py"}).starts_with("1: "));
+  CHECK(machine.refusal({"--monitor-interval=nan", "train.py"}).starts_with("1: "));
+  CHECK(machine.refusal({"--exit-barrier-timeout=-1", "train.py"}).starts_with("1: "));
+  CHECK(machine.refusal({"--exit-barrier-timeout=inf", "train.py"}) == "accepted");
+  CHECK(machine.refusal({"--redirects=4", "train.py"}).starts_with("1: 4 does not match: "));
+  CHECK(machine.refusal({"--local-ranks-filter=0,x", "train.py"}).starts_with("1: "));
+  CHECK(machine.refusal({"--logs-specs=nobody", "train.py"}) ==
+        "1: Could not find entrypoint under 'torchrun.logs_specs[nobody]' key");
+  CHECK(machine.refusal({"--event-log-handler=nobody", "train.py"}).starts_with("1: "));
+  CHECK(machine.refusal({"--signals-to-handle=SIGKILL", "train.py"}).starts_with("1: "));
+  machine.variables["LOGLEVEL"] = "10";
+  CHECK(machine.refusal({"train.py"}) == "1: Unknown level: '10'");
+  machine.variables["LOGLEVEL"] = "INFO";
+  CHECK(machine.job({"train.py"}).log_level == log::Level::Info);
+}
+
+TEST_CASE("explain: each value stands beside its source") {
+  FakeMachine machine;
+  machine.variables["PET_ROLE"] = "reader";
+  machine.gpus = 2;
+  const auto text = explain_text(machine.job({"--nproc-per-node=gpu", "train.py"}));
+  const auto has = [&](std::string_view name, std::string_view value, std::string_view source) {
+    for (const auto& line : split(text, '\n')) {
+      if (contains(line, name) && contains(line, value) && contains(line, source)) return true;
+    }
+    return false;
+  };
+  CHECK(has("script", "train.py", "on the command line"));
+  CHECK(has("interpreter", "/usr/bin/python3", "PATH"));
+  CHECK(has("nproc-per-node", "gpu (2)", "--nproc-per-node on the command line"));
+  CHECK(has("role", "reader", "PET_ROLE"));
+  CHECK(has("rdzv-id", kUuid, "implied: one node"));
+  CHECK(has("max-restarts", "0", "default"));
+  CHECK(!contains(text, "print-config"));
+}
+
+}  // namespace elastrun::spec

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/schedulers.hpp"
+
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+namespace {
+
+FakeMachine on(std::map<std::string, std::string> variables) {
+  FakeMachine machine;
+  machine.variables.merge(variables);
+  return machine;
+}
+
+FakeMachine in_slurm_step() {
+  return on({{"SLURM_JOB_ID", "31"},
+             {"SLURM_JOB_NUM_NODES", "4"},
+             {"SLURM_NODEID", "1"},
+             {"SLURM_STEP_ID", "0"},
+             {"SLURM_STEP_NODELIST", "gpu[07-08]"},
+             {"SLURM_STEP_NUM_NODES", "2"},
+             {"SLURM_STEP_NUM_TASKS", "2"}});
+}
+
+}  // namespace
+
+TEST_CASE("schedulers: Slurm gives nodes, rank, endpoint and run id of the step") {
+  auto machine = in_slurm_step();
+  const auto job = machine.job({"train.py"});
+  CHECK(job.spec.min_nodes == 2);
+  CHECK(job.spec.max_nodes == 2);
+  CHECK(!job.spec.standalone);
+  CHECK(job.spec.rdzv_backend == "c10d");
+  CHECK(job.spec.rdzv_endpoint.starts_with("gpu07:"));
+  CHECK(job.spec.run_id == "slurm-31.0");
+  CHECK(job.spec.node_rank == 1);
+  CHECK(job.spec.rdzv_conf.at("is_host") == "0");
+  CHECK(job.warnings.empty());
+  CHECK(job.values[Opt::Nnodes].source == "SLURM_STEP_NUM_NODES (Slurm)");
+  CHECK(contains(explain_text(job), "SLURM_STEP_NODELIST (Slurm)"));
+  machine.variables["SLURM_NODEID"] = "0";
+  const auto first = machine.job({"train.py"});
+  CHECK(first.spec.rdzv_conf.at("is_host") == "1");
+  CHECK(first.spec.rdzv_endpoint == job.spec.rdzv_endpoint);
+}
+
+TEST_CASE("schedulers: an explicit option always wins") {
+  auto machine = in_slurm_step();
+  CHECK(machine.job({"--standalone", "train.py"}).spec.max_nodes == 1);
+  CHECK(machine.job({"--nnodes=1", "train.py"}).spec.standalone);
+  CHECK(machine.job({"--rdzv-endpoint=h:1", "--rdzv-backend=c10d", "train.py"}).spec.max_nodes ==
+        1);
+  CHECK(machine.job({"--master-port=1", "train.py"}).spec.rdzv_backend == "static");
+  const auto elastic =
+      machine.job({"--nnodes=1:2", "--rdzv-id=mine", "--rdzv-conf=is_host=yes", "train.py"});
+  CHECK(elastic.spec.min_nodes == 1);
+  CHECK(elastic.spec.rdzv_endpoint.starts_with("gpu07:"));
+  CHECK(elastic.spec.run_id == "mine");
+  CHECK(elastic.spec.rdzv_conf.at("is_host") == "yes");
+  machine.variables["PET_NNODES"] = "1";
+  CHECK(machine.job({"train.py"}).spec.standalone);
+}
+
+TEST_CASE(
+    "schedulers: a process that is not one of one per node stays on its node, with the reason") {
+  auto batch = in_slurm_step();
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES"}) {
+    batch.variables.erase(name);
+  }
+  const auto job = batch.job({"train.py"});
+  CHECK(job.spec.standalone);
+  REQUIRE(job.warnings.size() == 1);
+  CHECK(contains(job.warnings[0], "srun --ntasks-per-node=1"));
+  auto crowded = in_slurm_step();
+  crowded.variables["SLURM_STEP_NUM_TASKS"] = "16";
+  CHECK(crowded.job({"train.py"}).spec.standalone);
+  CHECK(crowded.job({"train.py"}).warnings.size() == 1);
+}
+
+TEST_CASE("schedulers: one node, and the workers of a launcher, are left alone") {
+  auto single = in_slurm_step();
+  single.variables["SLURM_STEP_NUM_NODES"] = "1";
+  CHECK(single.job({"train.py"}).spec.standalone);
+  CHECK(single.job({"train.py"}).warnings.empty());
+  auto nested = in_slurm_step();
+  nested.variables["TORCHELASTIC_RUN_ID"] = "outer";
+  CHECK(nested.job({"train.py"}).spec.standalone);
+  auto worker =
+      on({{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"RANK", "1"}, {"WORLD_SIZE", "4"}});
+  CHECK(worker.job({"train.py"}).spec.standalone);
+}
+
+TEST_CASE("schedulers: Open MPI with one process per node") {
+  auto machine = on({{"OMPI_COMM_WORLD_SIZE", "3"},
+                     {"OMPI_COMM_WORLD_RANK", "2"},
+                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                     {"PMIX_NAMESPACE", "prterun-h-77@1"},
+                     {"OMPI_MCA_orte_hnp_uri", "77.0;tcp://10.0.0.1,192.168.0.1:4513"}});
+  const auto job = machine.job({"train.py"});
+  CHECK(job.spec.max_nodes == 3);
+  CHECK(job.spec.node_rank == 2);
+  CHECK(job.spec.rdzv_endpoint.starts_with("10.0.0.1:"));
+  CHECK(job.spec.run_id == "ompi-prterun-h-77-1");
+  CHECK(!job.spec.rdzv_conf.contains("is_host"));
+  // Under Slurm, mpirun's own step says nothing about the processes of mpirun.
+  machine.variables.merge(std::map(in_slurm_step().variables));
+  machine.variables["SLURM_JOB_NODELIST"] = "gpu[05-08]";
+  CHECK(machine.job({"train.py"}).spec.rdzv_endpoint.starts_with("gpu05:"));
+  CHECK(machine.job({"train.py"}).spec.rdzv_conf.at("is_host") == "0");
+  machine.variables["MASTER_ADDR"] = "fd00::1";
+  machine.variables["MASTER_PORT"] = "5000";
+  CHECK(machine.job({"train.py"}).spec.rdzv_endpoint == "[fd00::1]:5000");
+  machine.variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
+  CHECK(machine.job({"train.py"}).spec.standalone);
+  CHECK(machine.job({"train.py"}).warnings.size() == 1);
+}
+
+TEST_CASE("schedulers: PBS by its node file, for processes of pbsdsh") {
+  auto machine = on({{"PBS_JOBID", "12.head"},
+                     {"PBS_NODEFILE", "/nodes"},
+                     {"PBS_TASKNUM", "3"},
+                     {"PBS_NODENUM", "1"}});
+  machine.files["/nodes"] = "c1\nc1\nc2\n";
+  const auto job = machine.job({"train.py"});
+  CHECK(job.spec.max_nodes == 2);
+  CHECK(job.spec.node_rank == 1);
+  CHECK(job.spec.rdzv_endpoint.starts_with("c1:"));
+  CHECK(job.spec.run_id == "pbs-12.head");
+  machine.variables["PBS_TASKNUM"] = "1";
+  CHECK(machine.job({"train.py"}).spec.standalone);
+  CHECK(contains(machine.job({"train.py"}).warnings.at(0), "pbsdsh"));
+  machine.files["/nodes"] = "c1\nc1\n";
+  CHECK(machine.job({"train.py"}).warnings.empty());
+}
+
+TEST_CASE("schedulers: a PyTorchJob names its master") {
+  const auto machine = on({{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                           {"MASTER_ADDR", "bert-master-0"},
+                           {"MASTER_PORT", "23456"},
+                           {"RANK", "0"},
+                           {"WORLD_SIZE", "2"}});
+  const auto job = machine.job({"train.py"});
+  CHECK(job.spec.max_nodes == 2);
+  CHECK(job.spec.rdzv_endpoint == "bert-master-0:23456");
+  CHECK(job.spec.run_id == "bert-master-0");
+  CHECK(job.spec.rdzv_conf.at("is_host") == "1");
+}
+
+TEST_CASE("schedulers: Kubernetes tells the place, the user the number of nodes") {
+  auto machine = on({{"JOB_COMPLETION_INDEX", "2"}, {"HOSTNAME", "bert-2"}});
+  CHECK(machine.job({"train.py"}).spec.standalone);
+  const auto job = machine.job({"--nnodes=4", "train.py"});
+  CHECK(job.spec.rdzv_endpoint == "bert-0:29400");
+  CHECK(job.spec.run_id == "bert");
+  CHECK(job.spec.node_rank == 2);
+  CHECK(job.spec.rdzv_conf.at("is_host") == "0");
+  machine.files["/etc/hosts"] =
+      "127.0.0.1 localhost\n10.1.0.9\tbert-2.web.ns.svc.cluster.local\tbert-2\n";
+  CHECK(machine.job({"--nnodes=4", "train.py"}).spec.rdzv_endpoint ==
+        "bert-0.web.ns.svc.cluster.local:29400");
+  machine.variables["HOSTNAME"] = "node17";
+  CHECK(contains(machine.job({"--nnodes=4", "train.py"}).warnings.at(0), "--rdzv-endpoint"));
+  machine.variables.merge(std::map<std::string, std::string>{
+      {"JOBSET_NAME", "set"}, {"REPLICATED_JOB_NAME", "workers"}, {"JOB_INDEX", "1"}});
+  const auto set = machine.job({"--nnodes=4", "train.py"});
+  CHECK(set.spec.rdzv_endpoint == "set-workers-0-0.set:29400");
+  CHECK(set.spec.run_id == "set");
+  CHECK(set.spec.rdzv_conf.at("is_host") == "0");
+}
+
+}  // namespace elastrun::spec
