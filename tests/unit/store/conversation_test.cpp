@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/conversation.hpp"
+
+#include "net/bytes.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+
+using namespace elastrun;
+using namespace elastrun::store;
+using namespace std::string_literals;
+using Texts = std::vector<std::string_view>;
+
+namespace {
+
+const std::string kValidate = "\0\xCE\xF7\x85\x3C"s;
+
+struct Client {
+  explicit Client(Exchange& exchange, Protocol spoken = Protocol::Current)
+      : all(exchange), peer(exchange.open()), protocol(spoken) {
+    if (protocol == Protocol::Current) send(kValidate);
+  }
+  void send(std::string_view bytes) { all.receive(peer, bytes); }
+  void ask(Query query, std::string_view key = {}, std::string_view value = {},
+           std::string_view desired = {}) {
+    Request request;
+    request.query = query;
+    request.key = key;
+    request.value = value;
+    request.desired = desired;
+    send(message(request));
+  }
+  void count(Query query, std::string_view key, std::int64_t number) {
+    Request request;
+    request.query = query;
+    request.key = key;
+    request.number = number;
+    send(message(request));
+  }
+  void list(Query query, const Texts& texts) {
+    Request request;
+    request.query = query;
+    request.texts = texts;
+    send(message(request));
+  }
+  std::string message(const Request& request) const {
+    std::string bytes;
+    append_request(bytes, request, protocol);
+    return bytes;
+  }
+  std::string answer() { return all.at(peer).output().take(); }
+  bool ended() const { return all.at(peer).ended(); }
+  std::string complaint() const { return all.at(peer).complaint(); }
+
+  Exchange& all;
+  Peer peer;
+  Protocol protocol;
+};
+
+std::string text(std::string_view bytes) {
+  std::string out;
+  append_text(out, bytes);
+  return out;
+}
+std::string number(std::int64_t value) {
+  std::string out;
+  net::append(out, value);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("conversation: the first bytes tell the protocol, in any pieces") {
+  Exchange exchange;
+  Client current(exchange);
+  current.ask(Query::Get, "/missing");
+  CHECK(current.answer() == text(""));
+
+  Client old(exchange, Protocol::Old);
+  old.count(Query::Add, "/n", 2);
+  CHECK(old.answer() == number(2));
+  Client old_set(exchange, Protocol::Old);
+  old_set.ask(Query::Set, "/k", "v");
+  old_set.ask(Query::Get, "/k");
+  CHECK(old_set.answer() == text("v"));
+
+  Client pieces(exchange, Protocol::Old);
+  pieces.send("");
+  pieces.send("\0"s);
+  CHECK(!pieces.ended());
+  pieces.send("\xCE\xF7\x85"s);
+  pieces.send("\x3C\x0D"s);
+  pieces.send("abcd");
+  CHECK(pieces.answer() == "abcd");
+}
+
+TEST_CASE("conversation: what is neither protocol is ended and named") {
+  Exchange exchange;
+  Client http(exchange, Protocol::Old);
+  http.send("GET / HTTP/1.0\r\n\r\n");
+  CHECK(http.ended());
+  CHECK(http.complaint() ==
+        "does not speak to a store: its first bytes are "
+        "47 45 54 20 2f 20 48 54 54 50 2f 31 2e 30 0d 0a ...");
+  http.send(kValidate);
+  CHECK(http.answer().empty());
+}
+
+TEST_CASE("conversation: answers before a fault are kept, requests behind it are not run") {
+  Exchange exchange;
+  Client client(exchange);
+  client.send("\x0D"s + "abcd" + "\x13" + "\x0D" + "efgh");
+  CHECK(client.ended());
+  CHECK(client.answer() == "abcd");
+  CHECK(client.complaint() == "sent a request numbered 19, which is none of the store's");
+}
+
+TEST_CASE("conversation: each limit has its own words") {
+  Exchange exchange;
+  const auto complaint = [&](const std::string& bytes) {
+    Client client(exchange);
+    client.send(bytes);
+    return client.complaint();
+  };
+  CHECK(complaint("\x03"s + number(8193)) == "sent a key of 8193 bytes; the limit is 8192");
+  CHECK(complaint("\x01"s + text("/a") + number(8388609)) ==
+        "sent a value of 8388609 bytes; the limit is 8388608");
+  CHECK(complaint("\x05"s + number(131073)) == "sent a list of 131073 keys; the limit is 131072");
+  Client adds(exchange);
+  adds.ask(Query::Set, "/a\n", "abc");
+  adds.count(Query::Add, "/a\n", 1);
+  CHECK(adds.complaint() == "counts with the key /a?, whose value is no 64-bit number");
+}
+
+TEST_CASE("conversation: a request of one peer answers others that wait") {
+  Exchange exchange;
+  Client a(exchange), b(exchange), c(exchange);
+  a.list(Query::Wait, {"/x", "/y"});
+  b.count(Query::Barrier, "/x", 2);
+  CHECK(b.answer().empty());
+  c.count(Query::Barrier, "/x", 2);
+  CHECK(b.answer() == "\0"s);
+  CHECK(c.answer() == "\0"s);
+  CHECK(a.answer().empty());
+  c.list(Query::MultiSet, {"/y", "1", "/z", "2"});
+  CHECK(a.answer() == "\0"s);
+  std::vector<Peer> touched;
+  exchange.take_touched(touched);
+  CHECK(std::count(touched.begin(), touched.end(), a.peer) == 1);
+  exchange.take_touched(touched);
+  CHECK(touched.empty());
+}
+
+TEST_CASE("conversation: a peer that leaves is no longer waited for or woken") {
+  Exchange exchange;
+  Client a(exchange), b(exchange);
+  a.list(Query::Wait, {"/x"});
+  exchange.close(a.peer);
+  Client next(exchange);
+  CHECK(next.peer == a.peer);
+  b.ask(Query::Set, "/x", "1");
+  CHECK(next.answer().empty());
+}
+
+TEST_CASE("conversation: the call-backs of torch 1.13 tell every change") {
+  Exchange exchange;
+  Client watcher(exchange, Protocol::Old), other(exchange);
+  watcher.ask(Query::Watch, "/k");
+  CHECK(watcher.answer() == "\x03");
+  other.ask(Query::Set, "/k", "1");
+  CHECK(watcher.answer() == "\x01" + text("/k") + text("") + text("1"));
+  other.ask(Query::CompareSet, "/k", "1", "2");
+  CHECK(watcher.answer() == "\0"s + text("/k") + text("1") + text("2"));
+  other.ask(Query::Delete, "/k");
+  CHECK(watcher.answer() == "\x02" + text("/k") + text("2") + text(""));
+}
+
+TEST_CASE("conversation: torch 1.13's GET of a missing key ends it") {
+  Exchange exchange;
+  Client old(exchange, Protocol::Old);
+  old.ask(Query::Get, "/k");
+  CHECK(old.ended());
+  CHECK(old.complaint() == "asked for the key /k, which does not exist");
+}
+
+TEST_CASE("conversation: who does not read is not served further, and goes on when it reads") {
+  Exchange exchange;
+  Client client(exchange);
+  client.ask(Query::Set, "/large", std::string(300'000, 'x'));
+  constexpr int kAsked = 20;
+  for (int i = 0; i < kAsked; ++i) client.ask(Query::Get, "/large");
+  auto& conversation = exchange.at(client.peer);
+  CHECK(conversation.stalled());
+  CHECK(conversation.output().size() <= Conversation::kStallAt + 300'008);
+  CHECK(conversation.output().own_size() < 100);
+  std::size_t answered = 0;
+  while (!conversation.output().empty()) {
+    answered += client.answer().size();
+    exchange.receive(client.peer, {});
+  }
+  CHECK(answered == kAsked * 300'008);
+  CHECK(conversation.pending() == 0);
+}

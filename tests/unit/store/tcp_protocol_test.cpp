@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/tcp_protocol.hpp"
+
+#include "net/bytes.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace elastrun;
+using namespace elastrun::store;
+using Progress = Scanner::Progress;
+using Texts = std::vector<std::string_view>;
+
+static std::string bytes_of(const Request& request, Protocol protocol = Protocol::Current) {
+  std::string out;
+  append_request(out, request, protocol);
+  return out;
+}
+
+/// One request of each kind, with everything in it that its kind has.
+static std::vector<Request> all_requests(Protocol protocol) {
+  static const Texts kTexts = {"/a", "", "/b", "value"};
+  std::vector<Request> requests;
+  for (int number = 0; number < 256; ++number) {
+    const auto info = query_info(protocol, static_cast<std::uint8_t>(number));
+    if (!info.valid) continue;
+    Request request;
+    request.query = info.query;
+    for (const Field field : info.shape) {
+      if (field == Field::Key) request.key = "/key";
+      if (field == Field::Bytes) request.value = "value";
+      if (field == Field::Number) request.number = -3;
+      if (field == Field::Nonce) request.number = 4242;
+      if (field == Field::Keys || field == Field::Pairs) request.texts = kTexts;
+    }
+    if (info.query == Query::CompareSet) request.desired = "desired";
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+TEST_CASE("protocol: every request of both protocols is read as it was written") {
+  for (const auto protocol : {Protocol::Current, Protocol::Old}) {
+    const auto requests = all_requests(protocol);
+    CHECK(requests.size() == (protocol == Protocol::Current ? 18 : 9));
+    for (const auto& request : requests) {
+      const auto message = bytes_of(request, protocol);
+      Scanner scanner(protocol);
+      REQUIRE(scanner.scan(message) == Progress::Complete);
+      CHECK(scanner.size() == message.size());
+      Texts texts;
+      const auto read = read_request(protocol, message, texts);
+      CHECK(read.query == request.query);
+      CHECK(read.key == request.key);
+      CHECK(read.value == request.value);
+      CHECK(read.desired == request.desired);
+      CHECK(read.number == request.number);
+      CHECK(std::equal(read.texts.begin(), read.texts.end(), request.texts.begin(),
+                       request.texts.end()));
+    }
+  }
+}
+
+TEST_CASE("protocol: a request cut at any length is incomplete, bytes behind it are not its own") {
+  for (const auto protocol : {Protocol::Current, Protocol::Old}) {
+    for (const auto& request : all_requests(protocol)) {
+      const auto message = bytes_of(request, protocol);
+      Scanner growing(protocol);
+      for (std::size_t size = 0; size < message.size(); ++size) {
+        Scanner fresh(protocol);
+        REQUIRE(fresh.scan(std::string_view(message).substr(0, size)) == Progress::More);
+        REQUIRE(growing.scan(std::string_view(message).substr(0, size)) == Progress::More);
+      }
+      CHECK(growing.scan(message + "more") == Progress::Complete);
+      CHECK(growing.size() == message.size());
+    }
+  }
+}
+
+static std::string with_length(Query query, std::uint64_t length, const std::string& before = {}) {
+  std::string message(1, static_cast<char>(query_number(Protocol::Current, query)));
+  message += before;
+  net::append<std::uint64_t>(message, length);
+  return message;
+}
+
+TEST_CASE("protocol: a length beyond its limit is refused on the length alone") {
+  std::string key;
+  append_text(key, "/a");
+  struct Case {
+    std::string message;
+    Progress progress;
+  };
+  const std::vector<Case> cases = {
+      {with_length(Query::Get, kMaxKey), Progress::More},
+      {with_length(Query::Get, kMaxKey + 1), Progress::LongKey},
+      {with_length(Query::Get, ~std::uint64_t{0}), Progress::LongKey},
+      {with_length(Query::Set, kMaxValue, key), Progress::More},
+      {with_length(Query::Set, kMaxValue + 1, key), Progress::LongValue},
+      {with_length(Query::Append, ~std::uint64_t{0}, key), Progress::LongValue},
+      {with_length(Query::Wait, kMaxItems), Progress::More},
+      {with_length(Query::Wait, kMaxItems + 1), Progress::LongList},
+      {with_length(Query::MultiSet, ~std::uint64_t{0}), Progress::LongList},
+  };
+  for (const auto& [message, progress] : cases) {
+    CAPTURE(net::format_hex(message, 32));
+    Scanner scanner;
+    CHECK(scanner.scan(message) == progress);
+  }
+}
+
+TEST_CASE("protocol: numbers of no request are refused, a second VALIDATE among them") {
+  for (const int number : {0, 19, 20, 255}) {
+    Scanner scanner;
+    CHECK(scanner.scan(std::string(1, static_cast<char>(number))) == Progress::UnknownQuery);
+    CHECK(scanner.refused() == static_cast<std::uint64_t>(number));
+  }
+  Scanner old(Protocol::Old);
+  CHECK(old.scan("\x09") == Progress::UnknownQuery);
+}
