@@ -63,7 +63,8 @@ Parts::Parts(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout 
       launcher_(process::make_posix_launcher(loop_, *clock_)),
       pipeline_(*clock_),
       goodput_(*clock_, started_, spec.max_nodes > 1),
-      status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1) {
+      status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1),
+      log_(spec) {
   console_.take_log_lines();
 }
 
@@ -95,6 +96,7 @@ Status Parts::connect() {
 
   records_ = std::make_unique<agent::ElasticRecords>(pipeline_, event_facts(spec_, *session_),
                                                      spec_.max_restarts);
+  observers_.add(&log_);
   observers_.add(&goodput_);
   observers_.add(&status_);
   observers_.add(records_.get());

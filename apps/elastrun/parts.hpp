@@ -5,6 +5,7 @@
 #include "agent/elastic_records.hpp"
 #include "agent/goodput_account.hpp"
 #include "agent/status_view.hpp"
+#include "agent/torchrun_log.hpp"
 #include "agent/worker_plans.hpp"
 #include "core/error.hpp"
 #include "logs/console.hpp"
@@ -63,6 +64,7 @@ class Parts {
   system::MemoryDeaths memory_deaths_;
   agent::GoodputAccount goodput_;
   agent::StatusView status_;
+  agent::TorchrunLog log_;
   std::unique_ptr<agent::ElasticRecords> records_;
   agent::Observers observers_;
   std::unique_ptr<agent::WorkerPlans> plans_;

@@ -39,10 +39,9 @@ std::string message_of(const workers::Failure& failure) {
 }
 
 std::string entry(const workers::Failure& failure, std::size_t index, const std::string& host) {
-  const std::string signal =
-      is_signal(failure)
-          ? fmt::format(" ({})", process::torchrun_signal_name(failure.status.number))
-          : std::string();
+  // A signal that Python has no name for is not shown here at all.
+  const auto name = process::torchrun_signal_name(failure.status.number);
+  const std::string signal = is_signal(failure) && name != "<N/A>" ? " (" + name + ")" : "";
   const bool has_file = failure.error_file.has_value();
   return fmt::format(
       "[{}]:\n"
