@@ -267,7 +267,7 @@ void TcpServer::flush(Peer peer) {
     if (!send_some(peer)) return;
     sent += before - conversation.output().size();
     if (conversation.output().size() == before) break;  // the socket is full
-    if (conversation.output().empty() && conversation.pending() > 0) exchange_->receive(peer, {});
+    if (conversation.pending() > 0 && !conversation.stalled()) exchange_->receive(peer, {});
   }
   if (conversation.output().empty()) return drained(peer);
   if (conversation.output().own_size() > settings_.max_backlog) return cut_off(peer);

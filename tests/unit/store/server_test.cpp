@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server.hpp"
+
+#include "core/log.hpp"
+#include "store/port_owner.hpp"
+#include "store/tcp_protocol.hpp"
+#include "unit/store/raw_client.hpp"
+
+#include <algorithm>
+#include <boost/asio/read.hpp>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+using namespace elastrun;
+using namespace elastrun::store;
+using namespace std::string_literals;
+using test::RawClient;
+namespace asio = boost::asio;
+
+namespace {
+
+const std::string kOpen = "\0\xCE\xF7\x85\x3C"s;
+const std::string kPing =
+    "\x0D"
+    "abcd"s;
+
+std::string ask(Query query, std::string_view key, std::string_view value = {}) {
+  Request request;
+  request.query = query;
+  request.key = key;
+  request.value = value;
+  std::string bytes;
+  append_request(bytes, request);
+  return bytes;
+}
+
+std::string text(std::string_view bytes) {
+  std::string out;
+  append_text(out, bytes);
+  return out;
+}
+
+/// What the server logs while this lives.
+struct Log {
+  Log() {
+    log::set_writer(
+        [](void* self, std::string_view line) { static_cast<Log*>(self)->lines += line; }, this);
+  }
+  ~Log() { log::set_writer(nullptr, nullptr); }
+  bool has(std::string_view words) const { return lines.find(words) != std::string::npos; }
+  std::string lines;
+};
+
+struct Fixture {
+  explicit Fixture(Server::Settings settings = {})
+      : server(Server::listen(loop, "127.0.0.1", 0, std::move(settings)).value()) {}
+  RawClient client() { return RawClient(loop, server->port()); }
+  /// A client that has been served, so it counts as a connection.
+  RawClient guest() {
+    RawClient guest = client();
+    guest.send(kOpen + kPing);
+    CHECK(guest.receive(4) == "abcd");
+    return guest;
+  }
+  Log log;
+  asio::io_context loop;
+  std::unique_ptr<Server> server;
+};
+
+}  // namespace
+
+TEST_CASE("server: serves on the port it names") {
+  Fixture at;
+  auto a = at.guest(), b = at.guest();
+  a.send(ask(Query::Set, "/k", "value") + kPing);
+  CHECK(a.receive(4) == "abcd");
+  b.send(ask(Query::Get, "/k"));
+  CHECK(b.receive(13) == text("value"));
+  const auto now = at.server->statistics();
+  CHECK(now.accepted == 2);
+  CHECK(now.connections == 2);
+  CHECK(now.requests == 5);
+  CHECK(now.keys == 1);
+  a.close();
+  b.send(kPing);
+  CHECK(b.receive(4) == "abcd");
+  while (at.server->statistics().connections > 1) at.loop.run_one();
+}
+
+TEST_CASE("server: a value larger than any buffer comes back whole") {
+  Fixture at;
+  auto client = at.guest();
+  std::string value(kMaxValue, '\0');
+  for (std::size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 31 >> 3);
+  REQUIRE(
+      client.send(ask(Query::Set, "/k", value) + ask(Query::Get, "/k") + ask(Query::Get, "/k")));
+  CHECK(client.receive(value.size() + 8) == text(value));
+  CHECK(client.receive(value.size() + 8) == text(value));
+}
+
+TEST_CASE("server: one SET wakes all that wait") {
+  Fixture at;
+  std::vector<RawClient> waiters;
+  std::string wait = "\x06\1\0\0\0\0\0\0\0"s + text("/k");
+  for (int i = 0; i < 200; ++i) {
+    waiters.push_back(at.guest());
+    waiters.back().send(wait);
+  }
+  auto setter = at.guest();
+  setter.send(ask(Query::Set, "/k"));
+  for (auto& waiter : waiters) CHECK(waiter.receive(1) == "\0"s);
+}
+
+TEST_CASE("server: a fault ends one connection, with a line in the log, and hurts no other") {
+  Fixture at;
+  auto bystander = at.guest();
+  for (const std::string& bad :
+       {"GET / HTTP/1.1\r\n\r\n"s, kOpen + "\xFF", kOpen + "\x03" + std::string(8, '\xFF')}) {
+    auto rogue = at.client();
+    rogue.send(bad);
+    CHECK(rogue.closed());
+  }
+  CHECK(at.log.has("does not speak to a store"));
+  CHECK(at.log.has("sent a request numbered 255"));
+  CHECK(at.log.has("sent a key of 18446744073709551615 bytes"));
+  bystander.send(kPing);
+  CHECK(bystander.receive(4) == "abcd");
+  CHECK(at.server->statistics().cut_off == 3);
+}
+
+TEST_CASE("server: many faults do not fill the log") {
+  Fixture at;
+  for (int i = 0; i < 300; ++i) {
+    auto rogue = at.client();
+    rogue.send("garbage");
+    CHECK(rogue.closed());
+  }
+  const auto lines = std::count(at.log.lines.begin(), at.log.lines.end(), '\n');
+  CHECK(lines == 16 + 4);  // all of the first 16, then number 32, 64, 128 and 256
+  CHECK(at.log.has("(256 complaints so far)"));
+}
+
+TEST_CASE("server: who shuts its sending side still gets its answers, then the end") {
+  Fixture at;
+  auto client = at.guest();
+  client.send(ask(Query::Set, "/k", "v") + ask(Query::Get, "/k"));
+  ::shutdown(client.fd(), SHUT_WR);
+  CHECK(client.receive(9) == text("v"));
+  CHECK(client.closed());
+}
+
+TEST_CASE("server: a peer that never reads waits for itself, and is served once it reads") {
+  Fixture at;
+  auto reader = at.guest();
+  reader.send(ask(Query::Set, "/k", std::string(1 << 20, 'x')) + kPing);
+  CHECK(reader.receive(4) == "abcd");
+  RawClient lazy(at.loop, at.server->port(), 4096);
+  constexpr std::size_t kAsked = 40;
+  lazy.send(kOpen);
+  for (std::size_t i = 0; i < kAsked; ++i) lazy.send(ask(Query::Get, "/k"));
+  while (!at.log.has("does not read its answers")) at.loop.run_one();
+  reader.send(kPing);
+  CHECK(reader.receive(4) == "abcd");
+  CHECK(at.server->statistics().requests < kAsked);
+  const std::size_t size = (1 << 20) + 8;
+  for (std::size_t i = 0; i < kAsked; ++i) REQUIRE(lazy.receive(size).size() == size);
+}
+
+TEST_CASE("server: a peer for which too much piles up is cut off") {
+  Server::Settings settings;
+  settings.max_backlog = 100'000;
+  Fixture at(settings);
+  auto reader = at.guest();
+  for (int i = 0; i < 1000; ++i)
+    reader.send(ask(Query::Set, fmt::format("/{}", i), std::string(4000, 'x')));
+  reader.send(kPing);
+  CHECK(reader.receive(4) == "abcd");
+  RawClient lazy(at.loop, at.server->port(), 4096);
+  std::string all = "\x0A"s + std::string("\xE8\3\0\0\0\0\0\0", 8);
+  for (int i = 0; i < 1000; ++i) all += text(fmt::format("/{}", i));
+  lazy.send(kOpen + all + all);
+  while (at.server->statistics().cut_off == 0) at.loop.run_one();
+  CHECK(at.log.has("bytes have piled up; the limit is 100000"));
+  reader.send(kPing);
+  CHECK(reader.receive(4) == "abcd");
+}
+
+TEST_CASE("server: start_afresh closes all connections and forgets all keys, on the same port") {
+  Fixture at;
+  auto before = at.guest();
+  before.send(ask(Query::Set, "/k", "v") + kPing);
+  before.receive(4);
+  const auto port = at.server->port();
+  at.server->start_afresh();
+  CHECK(before.closed());
+  CHECK(at.server->port() == port);
+  auto after = at.guest();
+  after.send(ask(Query::Get, "/k"));
+  CHECK(after.receive(8) == text(""));
+  CHECK(at.server->statistics().connections == 1);
+}
+
+TEST_CASE("server: only allowed peers are served, when there is a list") {
+  Server::Settings settings;
+  settings.allowed_peers = {asio::ip::make_address("192.0.2.1")};
+  Fixture at(settings);
+  auto stranger = at.client();
+  CHECK(stranger.closed());
+  CHECK(at.log.has("no node of this job has that address"));
+  CHECK(at.server->statistics().refused == 1);
+  at.server->allow_peers({asio::ip::make_address("::ffff:127.0.0.1")});
+  at.guest();
+  at.server->allow_peers({});
+  at.guest();
+}
+
+TEST_CASE("server: more connections than allowed are refused, and places are given again") {
+  Server::Settings settings;
+  settings.max_connections = 2;
+  Fixture at(settings);
+  auto a = at.guest();
+  {
+    auto b = at.guest();
+    auto c = at.client();
+    CHECK(c.closed());
+    CHECK(at.log.has("2 connections are open, the limit"));
+  }
+  while (at.server->statistics().connections > 1) at.loop.run_one();
+  at.guest();
+}
+
+TEST_CASE("server: without a free descriptor new peers wait, and are served when there is one") {
+  Fixture at;
+  auto first = at.guest();
+  auto second = at.client();
+  REQUIRE(second.connected());
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(second.fd() + 1);  // the lowest free one is beyond it
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  while (!at.log.has("cannot accept a connection")) at.loop.run_one();
+  first.send(kPing);
+  CHECK(first.receive(4) == "abcd");
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  second.send(kOpen + kPing);
+  CHECK(second.receive(4) == "abcd");
+}
+
+TEST_CASE("server: takes over a connection with what was read from it already") {
+  Fixture at;
+  asio::ip::tcp::acceptor acceptor(at.loop, {asio::ip::address_v4::loopback(), 0});
+  RawClient client(at.loop, acceptor.local_endpoint().port());
+  client.send(kOpen + kPing);
+  auto socket = acceptor.accept();
+  std::string first(7, '\0');
+  asio::read(socket, asio::buffer(first));
+  at.server->adopt(std::move(socket), first);
+  CHECK(client.receive(4) == "abcd");
+  client.send(kPing);
+  CHECK(client.receive(4) == "abcd");
+}
+
+TEST_CASE("server: listens on both families for an empty address, and on one for a number") {
+  asio::io_context loop;
+  for (const char* address : {"", "::", "0.0.0.0", "localhost"}) {
+    CAPTURE(address);
+    const auto server = Server::listen(loop, address, 0, {});
+    REQUIRE(server);
+    RawClient client(loop, (*server)->port());
+    client.send(kOpen + kPing);
+    CHECK(client.receive(4) == "abcd");
+  }
+}
+
+TEST_CASE("server: why it cannot listen is said so that a person can act") {
+  asio::io_context loop;
+  const auto error = [&](const char* address, std::uint16_t port) {
+    const auto server = Server::listen(loop, address, port, {});
+    REQUIRE(!server);
+    CHECK(server.error().code == Code::Store);
+    return server.error().text;
+  };
+  CHECK(error("node17", 0) ==
+        "cannot listen on 'node17': it is no IPv4 or IPv6 address; names are not looked up here, "
+        "give the number");
+  CHECK(error("192.0.2.1", 0) ==
+        "cannot listen on 192.0.2.1:0: this machine does not have that address");
+  const auto other = Server::listen(loop, "127.0.0.1", 0, {}).value();
+  const auto taken = error("127.0.0.1", other->port());
+  CHECK(taken.find(fmt::format("the port is in use by process {} (", ::getpid())) !=
+        std::string::npos);
+  CHECK(taken.ends_with("; stop it, or choose another port (0: any free one)"));
+}
+
+TEST_CASE("server: a port nobody listens on has no owner") {
+  asio::io_context loop;
+  auto server = Server::listen(loop, "127.0.0.1", 0, {}).value();
+  const auto port = server->port();
+  CHECK(!find_port_owner(port).empty());
+  server.reset();
+  CHECK(find_port_owner(port).empty());
+}
+
+TEST_CASE("server: goes at once, with connections open and work queued") {
+  asio::io_context loop;
+  auto server = Server::listen(loop, "127.0.0.1", 0, {}).value();
+  RawClient client(loop, server->port());
+  client.send(kOpen + kPing);
+  CHECK(client.receive(4) == "abcd");
+  client.send(kPing);
+  server.reset();
+  loop.restart();
+  loop.run();
+  CHECK(client.closed());
+}
