@@ -44,17 +44,18 @@ UniqueFd kill_one(const ProcessEntry& seen) {
 }
 
 // A process that for ever forks and ends has no pid for long enough to be killed by it. Its group
-// has: fork(2) and a signal to the group exclude each other in the kernel.
-void kill_groups(const ProcessTable& victims, const std::vector<pid_t>& spared) {
+// has: fork(2) and a signal to the group exclude each other in the kernel. Zombies count, since of
+// such a process nothing else may be seen; and as long as they are not reaped, they keep the number
+// of their group from being given to others.
+void kill_groups(const ProcessTable& table, const std::vector<pid_t>& spared) {
   std::set<pid_t> groups;
-  const pid_t own_session = ::getsid(0), own_group = ::getpgrp();
-  for (const ProcessEntry& victim : victims) {
+  const pid_t own_session = ::getsid(0);
+  for (const ProcessEntry& entry : table) {
     // Sessions other than ours were made by descendants, so all in them are descendants.
-    if (victim.session != own_session && victim.group > 1) groups.insert(victim.group);
+    if (entry.session != own_session && entry.group > 1) groups.insert(entry.group);
   }
   for (const pid_t group : groups) {
-    if (group == own_group || contains(spared, group)) continue;
-    if (any_live_child_in_group(group)) ::kill(-group, SIGKILL);
+    if (!contains(spared, group) && any_live_child_in_group(group)) ::kill(-group, SIGKILL);
   }
 }
 
@@ -72,16 +73,29 @@ void await_deaths(std::vector<UniqueFd> victims, Duration patience) {
   }
 }
 
-// Alive, and not to be spared; reaps adopted dead ones on the way.
-ProcessTable find_victims(const std::vector<pid_t>& spared) {
+// The descendants that are to end, dead ones among them.
+ProcessTable find_victims(const std::vector<pid_t>& spared, bool& any_spared_alive) {
   const pid_t self = ::getpid();
-  ProcessTable found = read_descendants(self);
-  found = descendants(found, self, spared);
-  std::erase_if(found, [self](const ProcessEntry& entry) {
+  const ProcessTable all = read_descendants(self);
+  any_spared_alive = std::any_of(all.begin(), all.end(), [&](const ProcessEntry& entry) {
+    return !entry.zombie() && contains(spared, entry.pid);
+  });
+  return descendants(all, self, spared);
+}
+
+void bury(ProcessTable& victims) {
+  std::erase_if(victims, [self = ::getpid()](const ProcessEntry& entry) {
     if (entry.zombie() && entry.parent == self) reap(entry.pid);
     return entry.zombie();
   });
-  return found;
+}
+
+std::vector<UniqueFd> kill_and_hold(const ProcessTable& victims) {
+  std::vector<UniqueFd> held;
+  for (const ProcessEntry& victim : victims) {
+    if (UniqueFd one = kill_one(victim)) held.push_back(std::move(one));
+  }
+  return held;
 }
 
 void reap_all() {
@@ -107,26 +121,27 @@ Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
   const auto until = Steady::now() + limit;
   std::set<std::pair<pid_t, std::uint64_t>> counted;
   Duration patience = kShortest;
-  for (int pass = 0, quiet = 0;; ++pass) {
-    if (spared.empty()) reap_all();
-    if (!any_live_child()) return result;
-    const ProcessTable victims = find_victims(spared);
+  for (int quiet = 0;;) {
+    if (!any_live_child()) {
+      if (spared.empty()) reap_all();
+      return result;
+    }
+    bool any_spared_alive = false;
+    ProcessTable victims = find_victims(spared, any_spared_alive);
+    // With somebody to spare, a group may hold both those below him and an orphan that is to end.
+    if (!any_spared_alive) kill_groups(victims, spared);
+    bury(victims);
     // A table is read entry by entry, so a birth can be overlooked: with somebody to spare, when
     // the system call above cannot decide, only the second empty table is believed.
     quiet = victims.empty() ? quiet + 1 : 0;
-    if (!spared.empty() && quiet == 2) return result;
+    if (any_spared_alive && quiet == 2) return result;
     if (Steady::now() >= until) {
       result.alive = victims;
       return result;
     }
-    std::vector<UniqueFd> held;
-    for (const ProcessEntry& victim : victims) {
-      if (UniqueFd one = kill_one(victim)) held.push_back(std::move(one));
-      counted.emplace(victim.pid, victim.start_time);
-    }
-    if (pass > 0) kill_groups(victims, spared);
+    for (const ProcessEntry& victim : victims) counted.emplace(victim.pid, victim.start_time);
     result.killed = static_cast<int>(counted.size());
-    await_deaths(std::move(held), std::min<Duration>(patience, until - Steady::now()));
+    await_deaths(kill_and_hold(victims), std::min<Duration>(patience, until - Steady::now()));
     patience = std::min<Duration>(patience * 2, kLongest);
   }
 }

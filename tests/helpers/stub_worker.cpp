@@ -19,8 +19,8 @@
 //                   by commas: setsid, double (orphaned at once), bare (exec with empty
 //                   environment), deaf (ignores all it can), deep (has itself such a child)
 //   zombies=N       leaves N orphans that have already ended
-//   hop             leaves a process that for ever forks itself anew and ends, so has no fixed pid
-//   only=N          does what follows only if $LOCAL_RANK (or $RANK) is N, else skips to `all`
+//   hop             leaves a process that forks itself anew and ends, 20000 times, so has no fixed
+//   pid only=N          does what follows only if $LOCAL_RANK (or $RANK) is N, else skips to `all`
 //   attempt=N       the same for $TORCHELASTIC_RESTART_COUNT
 //   all             ends `only` and `attempt`
 //   sleep=SECONDS   (may be 0.5)                     stay         for ever
@@ -136,11 +136,12 @@ void leave_hopper() {
   if (fork() != 0) return;
   setsid();
   say("hopping");
-  while (true) {
+  for (int hops = 0; hops < 20000; ++hops) {
     const pid_t next = fork();
     if (next > 0) _exit(0);
     if (next < 0) usleep(1000);
   }
+  _exit(0);
 }
 
 void flood(long bytes) {

@@ -71,6 +71,7 @@ TEST_CASE("containment: the sweep kills without a cgroup what it kills with one"
   Ear ear;
   CHECK(here.containment.cgroup_fd() == -1);
   const auto worker = here.worker({"child=setsid,double,bare,deaf", "child=deep", "exit=0"}, ear);
+  for (int born = 0; born < 3; ++born) CHECK(line_with(ear, "child").starts_with("child "));
   here.wait(*worker);
   const auto swept = here.containment.sweep(kLong);
   CHECK(swept.killed == 3);
