@@ -101,7 +101,7 @@ void Outlet::write(std::string_view bytes) {
 
 void Outlet::lose(std::size_t bytes, int number) {
   lost_ += bytes;
-  if (trouble_ == 0) trouble_ = number;
+  if (bytes > 0 && trouble_ == 0) trouble_ = number;
 }
 
 void Outlet::await_room() {

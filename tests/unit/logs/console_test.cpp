@@ -53,6 +53,7 @@ TEST_CASE(
   boost::asio::io_context loop;
   Pipe out, err;
   Console console(loop.get_executor(), out.writer.get(), err.writer.get());
+  console.take_log_lines();
   const std::string text = many_lines(700 << 10);
   for (std::size_t i = 0; i < text.size(); i += 1000) {
     console.write(Stream::Out, std::string_view(text).substr(i, 1000));
@@ -67,6 +68,8 @@ TEST_CASE(
   CHECK(clear);
   CHECK(console.lost(Stream::Out) == 0);
   settle_loop(loop);
+  console.write(Stream::Out, "more\n");
+  CHECK(take(err.reader.get()).empty());  // nothing was lost, so nothing is said
   loop.restart();
   CHECK(loop.run_one() == 0);  // nothing is watched any more: an idle console wakes nobody
 }
