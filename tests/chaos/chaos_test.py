@@ -81,6 +81,13 @@ def named(pid: int) -> str:
         return f"{pid} (gone meanwhile)"
 
 
+def same_program(pid: int, program: str) -> bool:
+    try:
+        return os.path.samefile(f"/proc/{pid}/exe", program)
+    except OSError:
+        return False
+
+
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     try:
         os.kill(pid, number)
@@ -89,8 +96,8 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 class Round:
-    def __init__(self, program: str, number: int, dice: random.Random) -> None:
-        self.mark, self.dice, self.number = f"ELASTRUN_CHAOS={uuid.uuid4()}", dice, number
+    def __init__(self, program: str, dice: random.Random) -> None:
+        self.mark, self.dice, self.program = f"ELASTRUN_CHAOS={uuid.uuid4()}", dice, program
         self.scratch = tempfile.TemporaryDirectory(prefix="chaos.")
         folder = Path(self.scratch.name)
         self.temporary = folder / "tmp"
@@ -119,7 +126,9 @@ class Round:
         found = alive(self.mark)
         self.held |= sockets(found)
         guardian = self.launcher.pid
-        agents = [p for p, parent in found.items() if parent == guardian]
+        # Without its guardian the agent is a child of somebody else, but still runs the program.
+        agents = [p for p, parent in found.items() if parent == guardian or
+                  (parent not in found and p != guardian and same_program(p, self.program))]
         workers = [p for p, parent in found.items() if parent in agents]
         rest = [p for p in found if p not in (guardian, *agents, *workers)]
         kinds = {"guardian": [guardian] if guardian in found else [], "agent": agents[:1],
@@ -181,7 +190,7 @@ def main() -> int:
     print(f"seed {seed}, {rounds} rounds", flush=True)
     dice, victims, slowest, bad = random.Random(seed), Counter(), 0.0, 0
     for number in range(rounds):
-        one = Round(sys.argv[1], number, dice)
+        one = Round(os.path.abspath(sys.argv[1]), dice)
         killed = one.play()
         found, took = one.check()
         said = one.close()
