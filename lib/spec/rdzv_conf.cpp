@@ -21,7 +21,7 @@ struct Key {
 
 constexpr std::string_view kDynamic = "c10d etcd etcd-v2 file";
 constexpr std::string_view kEtcd = "etcd etcd-v2";
-constexpr std::array<Key, 28> kKeys = {{
+constexpr std::array<Key, 23> kKeys = {{
     {"join_timeout", Check::PositiveSeconds, kDynamic},
     {"last_call_timeout", Check::PositiveSeconds, kDynamic},
     {"close_timeout", Check::PositiveSeconds, kDynamic},
@@ -44,12 +44,7 @@ constexpr std::array<Key, 28> kKeys = {{
     {"cacert", Check::Any, kEtcd},
     {"etcd_prefix", Check::Any, kEtcd},
     {"user", Check::Any, kEtcd},
-    {"username", Check::Any, kEtcd},
     {"password", Check::Any, kEtcd},
-    {"password_file", Check::Any, kEtcd},
-    {"lease_ttl", Check::PositiveCount, "etcd etcd-v2 file"},
-    {"coordinator_port", Check::Ports, "etcd etcd-v2 file"},
-    {"advertise", Check::Any, "etcd etcd-v2 file"},
 }};
 
 bool reads(const Key& key, std::string_view backend) {
@@ -204,6 +199,12 @@ std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view ba
     }
   }
   return std::nullopt;
+}
+
+std::vector<std::string> rdzv_conf_keys() {
+  std::vector<std::string> names;
+  for (const auto& key : kKeys) names.emplace_back(key.name);
+  return names;
 }
 
 }  // namespace elastrun::spec

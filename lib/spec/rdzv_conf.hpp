@@ -23,4 +23,7 @@ Answer<RdzvConf> parse_rdzv_conf(std::string_view text);
 std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
                                        std::vector<std::string>& warnings);
 
+/// All keys that some built-in backend reads.
+std::vector<std::string> rdzv_conf_keys();
+
 }  // namespace elastrun::spec

@@ -33,10 +33,9 @@ class Resolver {
 
   Answer<Resolved> run() {
     for (const auto step :
-         {&Resolver::collect, &Resolver::read_log_level, &Resolver::take_script,
-          &Resolver::ask_scheduler, &Resolver::count_nodes, &Resolver::limit_restarts,
-          &Resolver::count_workers, &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports,
-          &Resolver::choose_mode}) {
+         {&Resolver::collect, &Resolver::take_script, &Resolver::ask_scheduler,
+          &Resolver::count_nodes, &Resolver::limit_restarts, &Resolver::count_workers,
+          &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode}) {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
     job_.dry_run = is_on(Opt::DryRun);
@@ -56,28 +55,6 @@ class Resolver {
   static int clamped(std::int64_t value) {
     return static_cast<int>(std::clamp<std::int64_t>(value, std::numeric_limits<int>::min(),
                                                      std::numeric_limits<int>::max()));
-  }
-
-  Refused read_log_level() {
-    using log::Level;
-    constexpr std::array<std::pair<std::string_view, Level>, 8> kLevels = {
-        {{"DEBUG", Level::Debug},
-         {"INFO", Level::Info},
-         {"WARNING", Level::Warning},
-         {"WARN", Level::Warning},
-         {"ERROR", Level::Error},
-         {"CRITICAL", Level::Critical},
-         {"FATAL", Level::Critical},
-         {"NOTSET", Level::Debug}}};
-    const auto name = around_.variable("LOGLEVEL");
-    if (!name) return std::nullopt;
-    for (const auto& [known, level] : kLevels) {
-      if (*name != known) continue;
-      out_.log_level = level;
-      return std::nullopt;
-    }
-    return launcher_refusal("Unknown level: " + in_quotes(*name),
-                            "LOGLEVEL takes DEBUG, INFO, WARNING, ERROR or CRITICAL");
   }
 
   Refused collect() {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/log.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/merge.hpp"
 #include "spec/override.hpp"
@@ -19,7 +18,6 @@ struct Resolved {
   std::string script_source;          // "on the command line", "job.toml:3"
   std::vector<std::string> warnings;  // for the launcher's log, in order; the job runs all the same
   std::vector<std::string> notes;     // the same at info level
-  log::Level log_level = log::Level::Warning;  // LOGLEVEL
 };
 
 /// Merges command line, PET_* variables, the TOML file, the scheduler's variables and the defaults,

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/text.hpp"
+#include "spec/rdzv_conf.hpp"
+#include "spec/toml.hpp"
+#include "unit/spec/fakes.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+namespace {
+
+// The lines of one section of an mdoc(7) page.
+Words section(const std::string& page, std::string_view title) {
+  Words lines;
+  bool inside = false;
+  for (const auto& line : split(page, '\n')) {
+    if (line.starts_with(".Sh ")) inside = line == fmt::format(".Sh {}", title);
+    if (inside) lines.push_back(line);
+  }
+  return lines;
+}
+
+// The words after `Fl` in ".It Fl m , Fl -module": "m", "-module".
+Words flags_of(const std::string& item) {
+  Words flags;
+  const auto words = split(item, ' ');
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+    if (words[i] == "Fl") flags.push_back(words[i + 1]);
+  }
+  return flags;
+}
+
+// What the page says about each option of OPTIONS, by "-module" and "m".
+std::map<std::string, std::string> options_of_page() {
+  std::map<std::string, std::string> found;
+  Words current;
+  for (const auto& line : section(read_source("man/elastrun.1"), "OPTIONS")) {
+    if (line.starts_with(".It Fl ")) current = flags_of(line);
+    if (line.starts_with(".Ss ")) current.clear();
+    for (const auto& flag : current) found[flag] += line + "\n";
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("man: elastrun(1) has every option of the table, and no other") {
+  auto page = options_of_page();
+  for (const auto& option : options()) {
+    CAPTURE(option.name);
+    CHECK(page.erase(spelling(option).substr(1)) == 1);
+    if (option.letter != 0) CHECK(page.erase(std::string(1, option.letter)) == 1);
+  }
+  for (const auto& [flag, text] : page) FAIL_CHECK("not in the table: " << flag);
+}
+
+TEST_CASE("man: elastrun(1) tells the choices and the default of each option") {
+  const auto page = options_of_page();
+  for (const auto& option : options()) {
+    CAPTURE(option.name);
+    const auto& text = page.at(spelling(option).substr(1));
+    for (const auto& choice : choices(option)) CHECK(contains(text, choice));
+    // These two are told in other words.
+    if (option.id == Opt::Nnodes || option.id == Opt::MonitorInterval) continue;
+    CHECK(contains(text, option.fallback));
+  }
+}
+
+TEST_CASE("man: elastrun(1) has the groups of --help, in their order, and every setting") {
+  const std::string page = read_source("man/elastrun.1");
+  std::size_t at = 0;
+  for (const auto& option : options()) {
+    const auto found = page.find(fmt::format(".Ss {}\n", title(option.group)));
+    REQUIRE(found != std::string::npos);
+    CHECK(found >= at);
+    at = found;
+  }
+  const auto settings = join(section(page, "RENDEZVOUS SETTINGS"), " ");
+  for (const auto& key : rdzv_conf_keys()) {
+    CAPTURE(key);
+    // `rank` is set by --node-rank.
+    CHECK((key == "rank" || contains(settings, key)));
+  }
+}
+
+TEST_CASE("man: elastrun.toml(5) has every key in its section, and no other") {
+  std::map<std::string, std::string> page;  // "job.role" -> the line after it
+  std::string part, key;
+  for (const auto& line : section(read_source("man/elastrun.toml.5"), "KEYS")) {
+    if (line.starts_with(".Ss [")) part = line.substr(5, line.size() - 6);
+    if (line.starts_with(".It Cm ")) {
+      key = part + "." + line.substr(7);
+    } else if (!key.empty() && page[key].empty()) {
+      page[key] = line;
+    }
+  }
+  for (const auto& option : options()) {
+    if (option.toml.empty()) continue;
+    CAPTURE(option.toml);
+    const auto found = page.find(std::string(option.toml));
+    REQUIRE(found != page.end());
+    CHECK(split(found->second + " ", ' ')[1] == "-" + std::string(option.name));
+    page.erase(found);
+  }
+  page.erase("job.script");
+  page.erase("job.args");
+  for (const auto& [name, line] : page) FAIL_CHECK("not in the table: " << name);
+}
+
+TEST_CASE("man: the example of elastrun.toml(5) is a job") {
+  const auto lines = section(read_source("man/elastrun.toml.5"), "EXAMPLES");
+  std::string text;
+  for (const auto& line : lines) {
+    if (!line.starts_with('.')) text += line + "\n";
+  }
+  FakeMachine machine;
+  machine.gpus = 8;
+  machine.files["job.toml"] = text;
+  const auto job = machine.job({"--config=job.toml"});
+  CHECK(job.warnings.empty());
+  CHECK(job.spec.script_args == Words{"--epochs", "10"});
+  CHECK(job.spec.nproc_per_node == 8);
+  CHECK(job.spec.max_nodes == 4);
+  CHECK(job.spec.rdzv_conf.at("secret_file") == "/etc/job.secret");
+}
+
+}  // namespace elastrun::spec
