@@ -41,16 +41,22 @@ void Roster::tally(const Attendee& attendee, int sign) {
 }
 
 Attendee& Roster::add(Peer peer, Node node, bool returning, TimePoint now) {
-  by_agent_[agent_key(node)] = peer;
-  if (node.node_rank >= 0) by_node_rank_[node.node_rank] = peer;
   Attendee& attendee = attendees_[peer];
   attendee.peer = peer;
-  attendee.node = std::move(node);
+  describe(attendee, std::move(node));
   attendee.returning = returning;
   attendee.arrival = ++arrivals_;
   attendee.since = now;
   tally(attendee, +1);
   return attendee;
+}
+
+void Roster::describe(Attendee& attendee, Node node) {
+  forget(by_agent_, agent_key(attendee.node), attendee.peer);
+  forget(by_node_rank_, attendee.node.node_rank, attendee.peer);
+  attendee.node = std::move(node);
+  by_agent_[agent_key(attendee.node)] = attendee.peer;
+  if (attendee.node.node_rank >= 0) by_node_rank_[attendee.node.node_rank] = attendee.peer;
 }
 
 void Roster::remove(Peer peer) {

@@ -45,6 +45,8 @@ class Roster {
   Attendee& add(Peer peer, Node node, bool returning, TimePoint now);
   void remove(Peer peer);
   void move(Attendee& attendee, Seat seat, TimePoint now);
+  /// It describes itself anew, perhaps under another name.
+  void describe(Attendee& attendee, Node node);
   /// Waiting attendees count as newcomers again.
   void forget_returning();
 

@@ -46,8 +46,15 @@ class Session {
   /// (bounded by close_timeout).
   virtual void close(std::function<void()> on_closed) = 0;
 
-  virtual std::string backend()
-      const = 0;  // "static", "c10d", ... as RendezvousHandler.get_backend
+  /// How to bind the store. Asked before each join.
+  virtual StorePlan store_plan() const { return {}; }
+  /// The store of this node, told before each join: where `lent_port` is set, workers' connections
+  /// that reach the session's own port are adopted by it. Borrowed until another one, or null, is
+  /// told: say null before it is destroyed.
+  virtual void share_store(store::Server*) {}
+
+  /// "static", "c10d", ...: as RendezvousHandler.get_backend.
+  virtual std::string backend() const = 0;
   virtual std::string run_id() const = 0;
 };
 

@@ -90,7 +90,9 @@ void State::come_back(Attendee& attendee, Node node, TimePoint now) {
              now);
   }
   if (attendee.seat != Seat::Stopping) return;
-  attendee.node = std::move(node);
+  // A fixed rank is a promise; a new one now would leave a hole or a rival.
+  if (rules_.fixed_ranks) node.node_rank = attendee.node.node_rank;
+  roster_.describe(attendee, std::move(node));
   roster_.move(attendee, Seat::Waiting, now);
   if (phase_ != Phase::Gathering) roster_.forget_returning();  // too late for its seat
   advance(now);

@@ -70,6 +70,9 @@ class State {
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+  /// By which address other machines reach this one. Members that came over loopback get it in
+  /// worlds that have members elsewhere.
+  void set_reachable(std::string address) { reachable_ = std::move(address); }
 
   /// Everything to be told since the last call, in order.
   std::vector<Delivery> take() { return std::exchange(deliveries_, {}); }
@@ -125,6 +128,7 @@ class State {
   std::optional<TimePoint> growth_at_, verdict_at_;
   TimePoint progress_at_;
   Done verdict_;
+  std::string reachable_;
   std::vector<Delivery> deliveries_;
 };
 

@@ -65,6 +65,7 @@ void State::close_round(TimePoint now) {
     roster_.move(*attendee, Seat::Running, now);
     attendee->started = false;
   }
+  replace_loopback(nodes, reachable_);
   World world = make_world(std::move(nodes), rules_.fixed_ranks, master_addr_, master_port_);
   world.epoch = epoch_;
   world.number = ++number_;

@@ -1,9 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/world.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace elastrun::rendezvous {
+
+namespace {
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1" || address == "localhost";
+}
+
+}  // namespace
+
+void replace_loopback(std::vector<Node>& members, const std::string& reachable) {
+  if (reachable.empty()) return;
+  const auto local = [](const Node& node) { return is_loopback(node.address); };
+  if (std::ranges::all_of(members, local)) return;
+  for (Node& node : members) {
+    if (local(node)) node.address = reachable;
+  }
+}
 
 World make_world(std::vector<Node> members, bool by_node_rank, std::string master_addr,
                  std::uint16_t master_port) {

@@ -22,6 +22,10 @@ struct World {
   std::uint16_t master_port = 0;
 };
 
+/// Gives `reachable`, if there is one, to members on loopback, where other members are not: they
+/// sit on the coordinator's machine, and their own address means nothing elsewhere.
+void replace_loopback(std::vector<Node>& members, const std::string& reachable);
+
 /// Sorts the members and gives out ranks. The master is `master_addr` and `master_port` where these
 /// are set, and the address and store of group rank 0 otherwise.
 World make_world(std::vector<Node> members, bool by_node_rank, std::string master_addr,

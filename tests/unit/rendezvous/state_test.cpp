@@ -362,6 +362,18 @@ TEST_CASE("rendezvous: a member that joins by its own will restarts the world") 
   CHECK(job.seat("b") == "1/2#2");
 }
 
+TEST_CASE("rendezvous: a member may come back under another name") {
+  Script job(make_rules(2, 2, 1));
+  job.join("a");
+  job.join("b");
+  job.fail("a");
+  job.join("b");
+  job.state.join(job.peers["a"], make_node("c"), {}, job.now);
+  job.read();
+  CHECK(job.seat("a") == "1/2#2");
+  CHECK(job.seat("b") == "0/2#2");
+}
+
 TEST_CASE("rendezvous: closing the job ends it for everybody") {
   Script job(make_rules(2, 2));
   job.join("a");

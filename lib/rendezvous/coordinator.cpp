@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/coordinator.hpp"
+
+#include "core/json.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "net/link.hpp"
+#include "rendezvous/messages.hpp"
+#include "rendezvous/state.hpp"
+#include "rendezvous/status.hpp"
+
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace elastrun::rendezvous {
+namespace {
+
+using boost::asio::ip::tcp;
+using net::Link;
+
+/// One job and the links of its agents.
+struct Job {
+  Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock)
+      : state(rules, std::move(run_id), settings.master_addr, settings.master_port),
+        alarm(clock.make_alarm()) {
+    state.set_epoch(settings.epoch);
+  }
+  State state;
+  std::unordered_map<Peer, std::shared_ptr<Link>> links;
+  std::unique_ptr<Alarm> alarm;
+  std::optional<TimePoint> armed;
+};
+
+/// A connection, from its first byte on.
+struct Guest {
+  std::shared_ptr<Link> link;
+  Job* job = nullptr;  // once it has said hello as an agent
+  bool greeted = false;
+  int missed = 0;  // beats in a row
+};
+
+class LinkCoordinator final : public Coordinator {
+ public:
+  LinkCoordinator(boost::asio::io_context& loop, Clock& clock,
+                  std::shared_ptr<const net::Sealer> sealer, Settings settings)
+      : loop_(loop),
+        clock_(clock),
+        sealer_(std::move(sealer)),
+        settings_(std::move(settings)),
+        beat_(clock.make_alarm()) {}
+
+  ~LinkCoordinator() override {
+    *alive_ = false;
+    for (auto& [peer, guest] : guests_) guest.link->close();
+  }
+
+  void serve(tcp::socket socket, std::string first_bytes) override {
+    const Peer peer = ++last_peer_;
+    auto link = Link::make(std::move(socket), sealer_, Link::Side::Listener, secret_refusal());
+    Link::Handlers handlers;
+    handlers.on_frame = [this, peer](const std::string& payload) { hear(peer, payload); };
+    handlers.on_end = [this, peer](const Error& error) { lose(peer, error); };
+    link->start(std::move(handlers), std::move(first_bytes));
+    guests_[peer].link = std::move(link);
+    if (guests_.size() == 1) watch_beats();
+  }
+
+  void hold(bool held) override {
+    held_ = held;
+    for (auto& [run_id, job] : jobs_) {
+      job->state.hold(held, clock_.now());
+      deliver(*job);
+    }
+  }
+
+  void set_epoch(std::int64_t epoch) override {
+    settings_.epoch = epoch;
+    const std::string text = encode(FromCoordinator(NewEpoch{epoch}));
+    for (auto& [run_id, job] : jobs_) {
+      job->state.set_epoch(epoch);
+      for (auto& [peer, link] : job->links) link->send(text);
+    }
+  }
+
+  void on_newer_epoch(std::function<void(std::int64_t)> ask) override {
+    on_newer_ = std::move(ask);
+  }
+  void on_deserted(std::function<void()> react) override { on_deserted_ = std::move(react); }
+
+  void resign(const std::string& why, bool another_follows) override {
+    resigned_ = true;
+    const std::string text = encode(FromCoordinator(Push(Lost{why, true})));
+    for (auto& [peer, guest] : guests_) {
+      const bool told = guest.job != nullptr && guest.job->state.phase() == Phase::Ended;
+      if (guest.job != nullptr && !told && !another_follows) guest.link->send(text);
+      guest.link->close();
+    }
+    guests_.clear();
+    jobs_.clear();
+    beat_->disarm();
+    agents_ = 0;
+  }
+
+  std::size_t agents() const override { return agents_; }
+
+  std::string status() const override {
+    json::array jobs;
+    for (const auto& [run_id, job] : jobs_) jobs.emplace_back(describe(job->state, clock_.now()));
+    if (jobs.empty() && !settings_.run_id.empty()) {
+      jobs.emplace_back(describe(State(settings_.rules, settings_.run_id), clock_.now()));
+    }
+    return json::serialize(json::object{{"stand_alone", settings_.run_id.empty()}, {"jobs", jobs}});
+  }
+
+ private:
+  std::string secret_refusal() const {
+    return settings_.run_id.empty()
+               ? "your secret (ELASTRUN_SECRET, or secret_file in --rdzv-conf) is not the one of "
+                 "this coordinator"
+               : fmt::format(
+                     "your secret (ELASTRUN_SECRET, or secret_file in --rdzv-conf) is not "
+                     "the one of the job \"{}\" that meets here; if yours is another job, "
+                     "give it another port",
+                     settings_.run_id);
+  }
+
+  void hear(Peer peer, const std::string& payload) {
+    Guest& guest = guests_.at(peer);
+    auto message = decode_from_agent(payload);
+    if (!message) return dismiss(peer, message.error().text);
+    if (auto* hello = std::get_if<Hello>(&*message)) return welcome(peer, guest, *hello);
+    if (!guest.greeted) return dismiss(peer, "the first message must be \"hello\"");
+    if (std::holds_alternative<Beat>(*message)) {
+      return guest.link->send(encode(FromCoordinator(Beat{})));
+    }
+    if (guest.job == nullptr && !std::holds_alternative<Join>(*message)) return;
+    if (auto* join = std::get_if<Join>(&*message)) {
+      if (!admit(peer, guest, *join)) return;
+    } else {
+      report(peer, *guest.job, std::move(*message));
+    }
+    if (guests_.contains(peer)) deliver(*guest.job);
+  }
+
+  void welcome(Peer peer, Guest& guest, const Hello& hello) {
+    if (guest.greeted) return dismiss(peer, "a second \"hello\"");
+    if (!settings_.run_id.empty() && !hello.run_id.empty() && hello.run_id != settings_.run_id) {
+      return dismiss(peer, fmt::format("the job that meets here is \"{}\", not \"{}\" (--rdzv-id); "
+                                       "give each job a port of its own",
+                                       settings_.run_id, hello.run_id));
+    }
+    if (hello.epoch > settings_.epoch) {
+      // It has seen our successor. Whoever elects us must find out, before we do anything more.
+      if (on_newer_) on_newer_(hello.epoch);
+      return dismiss(peer, "this coordinator has been succeeded by another one");
+    }
+    guest.greeted = true;
+    run_ids_[peer] = hello.run_id;
+    if (hello.wants_status) {
+      guest.link->send(encode(FromCoordinator(StatusText{status()})));
+      return;
+    }
+    Welcome answer{hello.run_id, settings_.epoch, settings_.run_id.empty(), settings_.beat,
+                   settings_.beats_missed};
+    guest.link->send(encode(FromCoordinator(std::move(answer))));
+  }
+
+  bool admit(Peer peer, Guest& guest, Join& join) {
+    if (guest.job == nullptr) {
+      const std::string& run_id = run_ids_[peer];
+      auto& job = jobs_[run_id];
+      if (!job) {
+        const bool given = !settings_.run_id.empty();
+        job =
+            std::make_unique<Job>(given ? settings_.rules : join.rules, settings_, run_id, clock_);
+        job->state.hold(held_, clock_.now());
+      }
+      guest.job = job.get();
+      job->links[peer] = guest.link;
+      ++agents_;
+      check_rules(join, job->state.rules());
+    }
+    run_ids_.erase(peer);
+    if (join.node.address.empty()) join.node.address = guest.link->remote_address().to_string();
+    note_reachable(*guest.job, *guest.link);
+    guest.job->state.join(peer, std::move(join.node), join.past, clock_.now());
+    return true;
+  }
+
+  // Agents on this very machine come over loopback, an address that is of no use to the others: in
+  // a world with other machines they get the address under which those have found us.
+  void note_reachable(Job& job, const Link& link) {
+    const auto address = link.local_address();
+    if (!address.is_loopback() && !link.remote_address().is_loopback() &&
+        link.remote_address() != address) {
+      job.state.set_reachable(address.to_string());
+    }
+  }
+
+  void check_rules(const Join& join, const Rules& rules) {
+    if (join.rules.min_nodes == rules.min_nodes && join.rules.max_nodes == rules.max_nodes &&
+        join.rules.max_restarts == rules.max_restarts) {
+      return;
+    }
+    log::warning(
+        "rendezvous",
+        "{} was started with --nnodes {}:{} --max-restarts {}, the coordinator's {}:{} and "
+        "{} count",
+        join.node.id, join.rules.min_nodes, join.rules.max_nodes, join.rules.max_restarts,
+        rules.min_nodes, rules.max_nodes, rules.max_restarts);
+  }
+
+  void report(Peer peer, Job& job, FromAgent message) {
+    const TimePoint now = clock_.now();
+    if (const auto* started = std::get_if<Started>(&message)) {
+      job.state.started(peer, started->round);
+    } else if (auto* failed = std::get_if<Failed>(&message)) {
+      job.state.fail(peer, failed->round, std::move(failed->cause), now);
+    } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
+      job.state.succeed(peer, succeeded->round, now);
+    } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
+      job.state.depart(peer, Cause::Kind::NodeLeft, leaving->why, now);
+    }
+  }
+
+  void dismiss(Peer peer, const std::string& text) {
+    const auto found = guests_.find(peer);
+    log::warning("rendezvous", "refused {}: {}", found->second.link->remote_address().to_string(),
+                 text);
+    // Wrapped like any message, so that the other side can tell it from a broken connection.
+    found->second.link->send(encode(FromCoordinator(Refusal{text})));
+    remove(peer, text);
+  }
+
+  void lose(Peer peer, const Error& error) {
+    const auto found = guests_.find(peer);
+    if (found == guests_.end()) return;
+    if (!found->second.greeted && error.code != Code::Closed) {
+      log::warning("rendezvous", "closed a connection: {}", error.text);
+    }
+    remove(peer, error.text);
+  }
+
+  void remove(Peer peer, const std::string& why) {
+    const auto found = guests_.find(peer);
+    found->second.link->close();
+    Job* job = found->second.job;
+    guests_.erase(found);
+    run_ids_.erase(peer);
+    if (guests_.empty()) beat_->disarm();
+    if (job == nullptr) return;
+    job->links.erase(peer);
+    --agents_;
+    job->state.depart(peer, Cause::Kind::NodeLost, why, clock_.now());
+    deliver(*job);
+    // With its last agent the job is forgotten: the same run id may begin anew.
+    if (job->links.empty()) jobs_.erase(std::string(job->state.run_id()));
+    if (agents_ == 0 && on_deserted_) {
+      boost::asio::post(loop_, [this, alive = alive_] {
+        if (*alive && agents_ == 0 && on_deserted_) on_deserted_();
+      });
+    }
+  }
+
+  void deliver(Job& job) {
+    std::shared_ptr<const World> world;
+    std::shared_ptr<const Push> shared;
+    std::string members, text;
+    for (const Delivery& delivery : job.state.take()) {
+      const auto link = job.links.find(delivery.to);
+      if (link == job.links.end()) continue;
+      if (const auto* seated = std::get_if<Seated>(&delivery.notice)) {
+        if (seated->world != world) {
+          world = seated->world;
+          members = encode_members(*world);
+        }
+        link->second->send(encode_seat(*world, seated->group_rank, members));
+        continue;
+      }
+      const auto& push = std::get<std::shared_ptr<const Push>>(delivery.notice);
+      if (push != shared) {
+        shared = push;
+        text = encode(FromCoordinator(*push));
+      }
+      link->second->send(text);
+    }
+    arm(job);
+  }
+
+  void arm(Job& job) {
+    const auto due = job.state.deadline();
+    if (due == job.armed) return;
+    job.armed = due;
+    if (!due) return job.alarm->disarm();
+    job.alarm->arm(*due, [this, &job] {
+      job.armed.reset();
+      job.state.tick(clock_.now());
+      deliver(job);
+    });
+  }
+
+  void watch_beats() {
+    beat_->arm(clock_.now() + settings_.beat, [this] {
+      std::vector<std::pair<Peer, std::string>> silent;
+      for (auto& [peer, guest] : guests_) {
+        guest.missed = guest.link->heard() ? 0 : guest.missed + 1;
+        if (guest.missed >= settings_.beats_missed) {
+          silent.emplace_back(
+              peer, fmt::format("silent for {}",
+                                format_duration(settings_.beat * settings_.beats_missed)));
+        }
+      }
+      for (const auto& [peer, why] : silent) {
+        if (guests_.contains(peer)) remove(peer, why);
+      }
+      if (!guests_.empty()) watch_beats();
+    });
+  }
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  Settings settings_;
+  std::unique_ptr<Alarm> beat_;
+  std::function<void(std::int64_t)> on_newer_;
+  std::function<void()> on_deserted_;
+
+  Peer last_peer_ = 0;
+  std::unordered_map<Peer, Guest> guests_;
+  std::unordered_map<Peer, std::string> run_ids_;  // of those that have not joined yet
+  std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::size_t agents_ = 0;
+  bool held_ = false, resigned_ = false;
+  // Posted reactions outlive the coordinator; this tells them that it has gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Coordinator> Coordinator::make(boost::asio::io_context& loop, Clock& clock,
+                                               std::shared_ptr<const net::Sealer> sealer,
+                                               Settings settings) {
+  return std::make_unique<LinkCoordinator>(loop, clock, std::move(sealer), std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "net/seal.hpp"
+#include "rendezvous/gathering.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// The one that steps `State` for all agents of a job, over their connections, and tells each what
+/// the state has decided. Takes connections from a listener that it does not own; decides nothing
+/// by itself but who is silent and who is no agent of this job.
+class Coordinator {
+ public:
+  struct Settings {
+    /// The job it serves. Empty: any number of jobs, each by the rules of the agent that comes
+    /// first, each forgotten when its last agent has gone (`elastrunctl store`).
+    std::string run_id;
+    Rules rules;
+    std::string master_addr;  // given to every round; empty: that of group rank 0
+    std::uint16_t master_port = 0;
+    std::int64_t epoch = 1;
+    Duration beat = std::chrono::seconds(5);  // keep_alive_interval
+    int beats_missed = 3;                     // keep_alive_max_attempt
+  };
+
+  static std::unique_ptr<Coordinator> make(boost::asio::io_context& loop, Clock& clock,
+                                           std::shared_ptr<const net::Sealer> sealer,
+                                           Settings settings);
+  virtual ~Coordinator() = default;
+
+  /// Takes over a connection that began with the bytes of an agent.
+  virtual void serve(boost::asio::ip::tcp::socket socket, std::string first_bytes) = 0;
+
+  /// A coordinator that may have been succeeded forms no rounds until it knows better.
+  virtual void hold(bool held) = 0;
+  /// Elected again: agents hear the new epoch and go on.
+  virtual void set_epoch(std::int64_t epoch) = 0;
+  /// Runs `ask` (once per agent) when an agent says that it has seen a higher epoch than ours.
+  virtual void on_newer_epoch(std::function<void(std::int64_t)> ask) = 0;
+  /// Tells everybody who is not told otherwise that this coordinator goes: Lost with `requeue`, or,
+  /// if another one will follow, just the end of the connection. Serves nobody any more.
+  virtual void resign(const std::string& why, bool another_follows) = 0;
+
+  /// Agents connected at the moment (not status queries).
+  virtual std::size_t agents() const = 0;
+  /// Runs on the loop each time the last agent has gone.
+  virtual void on_deserted(std::function<void()> react) = 0;
+  /// What `elastrunctl status` shows: all jobs, as JSON.
+  virtual std::string status() const = 0;
+};
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "net/endpoint.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace elastrun::store {
+class Server;
+}
+
+namespace elastrun::rendezvous {
+
+/// Where the coordinator of a job is.
+struct Place {
+  net::Endpoint endpoint;
+  std::int64_t epoch = 0;  // of its election; 0 where nobody is elected
+  bool here = false;       // in this process
+};
+
+/// How the agents of a job find, or become, its coordinator. The only thing in which the dynamic
+/// back ends differ.
+class Locator {
+ public:
+  using Answer = std::function<void(Result<Place>)>;
+  virtual ~Locator() = default;
+
+  /// Answers once on the loop, never inside this call. May make this process the host, if it is its
+  /// turn. Fails with Usage or Rendezvous if trying again is no use, with anything else if it is.
+  virtual void locate(Answer answer) = 0;
+  /// Takes the answer away.
+  virtual void cancel() = 0;
+  /// Whether another coordinator takes the place of one that was lost.
+  virtual bool elects() const = 0;
+  /// Runs `moved` on the loop when a newer coordinator is known than the one located last.
+  virtual void on_moved(std::function<void()>) {}
+  /// Workers of this node's store may come through the host's port.
+  virtual void share_store(store::Server*) {}
+  /// Stops being the host, if it is one (Host::retire); `retired` runs on the loop.
+  virtual void retire(const std::string& why, Duration limit, std::function<void()> retired) = 0;
+};
+
+}  // namespace elastrun::rendezvous

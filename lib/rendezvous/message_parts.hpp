@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "core/json.hpp"
+#include "rendezvous/gathering.hpp"
+#include "rendezvous/round.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+/// Nodes, causes, rules and rounds as JSON. Only for messages.cpp.
+namespace elastrun::rendezvous {
+
+constexpr std::int64_t kMaxCount = 100'000'000;
+
+/// Reads members of an object that came from outside. A missing member has its default; one of the
+/// wrong kind, or a number out of range, clears `sound`, which all readers of one message share.
+class Reader {
+ public:
+  Reader(const json::value& value, bool& sound) : value_(&value), sound_(&sound) {
+    sound = sound && value.is_object();
+  }
+  std::string text(std::string_view name) const;
+  bool flag(std::string_view name) const;
+  std::int64_t integer(std::string_view name, std::int64_t low = 0,
+                       std::int64_t high = std::numeric_limits<std::int64_t>::max(),
+                       std::int64_t otherwise = 0) const;
+  double number(std::string_view name, double low, double high, double otherwise) const;
+  /// An object inside this one; empty if missing.
+  Reader member(std::string_view name) const;
+  /// The elements of an array; none if missing.
+  const json::array& elements(std::string_view name) const;
+  bool has(std::string_view name) const { return find_member(*value_, name) != nullptr; }
+  bool& sound() const { return *sound_; }
+
+ private:
+  const json::value* value_;
+  bool* sound_;
+};
+
+std::unexpected<Error> unknown_message(std::string_view kind);
+std::unexpected<Error> unsound_message(std::string_view kind);
+
+json::object write_node(const Node& node);
+Node read_node(const Reader& reader);
+json::object write_cause(const Cause& cause);
+Cause read_cause(const Reader& reader);
+json::object write_rules(const Rules& rules);
+Rules read_rules(const Reader& reader);
+json::object write_round(const Round& round);
+Round read_round(const Reader& reader);
+
+}  // namespace elastrun::rendezvous

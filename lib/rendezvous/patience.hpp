@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+
+#include <algorithm>
+#include <random>
+
+namespace elastrun::rendezvous {
+
+/// How long to wait before the next attempt to reach somebody, and when to stop trying. Pure but
+/// for its seed. The waits grow from 10 ms to half a second and are drawn at random within a factor
+/// of two, so that thousands of agents that lost one coordinator do not come back in step.
+class Patience {
+ public:
+  explicit Patience(std::uint32_t seed) : random_(seed) {}
+  /// From now on, until `deadline`.
+  void begin(TimePoint deadline) {
+    deadline_ = deadline;
+    wait_ = std::chrono::milliseconds(10);
+  }
+  bool over(TimePoint now) const { return now >= deadline_; }
+  TimePoint deadline() const { return deadline_; }
+  Duration next() {
+    const auto drawn = std::uniform_real_distribution<double>(0.5, 1.0)(random_);
+    const auto wait = std::chrono::duration_cast<Duration>(wait_ * drawn);
+    wait_ = std::min<Duration>(wait_ * 3 / 2, std::chrono::milliseconds(500));
+    return wait;
+  }
+
+ private:
+  std::minstd_rand random_;
+  TimePoint deadline_;
+  Duration wait_ = std::chrono::milliseconds(10);
+};
+
+}  // namespace elastrun::rendezvous

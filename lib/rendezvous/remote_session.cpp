@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/remote_session.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "net/dialer.hpp"
+#include "net/link.hpp"
+#include "rendezvous/messages.hpp"
+#include "rendezvous/patience.hpp"
+
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <optional>
+#include <random>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+using boost::asio::ip::tcp;
+using net::Link;
+
+class RemoteSession final : public Session {
+ public:
+  RemoteSession(boost::asio::io_context& loop, Clock& clock,
+                std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<Locator> locator,
+                RemoteSettings settings)
+      : loop_(loop),
+        clock_(clock),
+        sealer_(std::move(sealer)),
+        locator_(std::move(locator)),
+        settings_(std::move(settings)),
+        dialer_(loop, clock),
+        retry_(clock.make_alarm()),
+        beat_(clock.make_alarm()),
+        progress_(clock.make_alarm()),
+        instance_(random_text(12)),
+        patience_(std::random_device{}()) {}
+
+  ~RemoteSession() override {
+    *alive_ = false;
+    if (link_) link_->close();
+  }
+
+  void open(OnPush on_push) override {
+    on_push_ = std::move(on_push);
+    locator_->on_moved([this] { moved(); });
+    patience_.begin(clock_.now() + settings_.rules.join_timeout);
+    watch_progress();
+    locate();
+  }
+
+  void join(Node self) override {
+    self_ = std::move(self);
+    mine_ = Mine::Wanted;
+    if (welcomed_) send_join();
+  }
+
+  void report(Report report) override {
+    std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
+    if (std::holds_alternative<Leaving>(report)) left_ = true;
+  }
+
+  void close(std::function<void()> on_closed) override {
+    closed_ = true;
+    dialer_.cancel();
+    locator_->cancel();
+    for (Alarm* alarm : {retry_.get(), beat_.get(), progress_.get()}) alarm->disarm();
+    if (link_) std::exchange(link_, nullptr)->close();
+    // The others have been told what we were told, if that was the verdict on the job.
+    locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",
+                     settings_.close_timeout, std::move(on_closed));
+  }
+
+  StorePlan store_plan() const override { return settings_.store_plan; }
+  void share_store(store::Server* server) override { locator_->share_store(server); }
+  std::string backend() const override { return settings_.backend; }
+  std::string run_id() const override { return settings_.run_id; }
+
+ private:
+  // Finding the coordinator
+
+  void locate() {
+    locator_->locate([this](Result<Place> place) {
+      if (place) {
+        place_ = std::move(*place);
+        return dial();
+      }
+      const Code code = place.error().code;
+      if (code == Code::Usage || code == Code::Rendezvous) return lose(place.error().text, false);
+      try_again(place.error());
+    });
+  }
+
+  void dial() {
+    const Duration left =
+        std::max<Duration>(patience_.deadline() - clock_.now(), std::chrono::milliseconds(100));
+    dialer_.dial(place_.endpoint, std::min(settings_.read_timeout, left),
+                 [this](Result<tcp::socket> socket) {
+                   if (socket) return greet(std::move(*socket));
+                   // An agent that hosted the rendezvous and is gone does not come back.
+                   const bool gone =
+                       socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
+                   if (gone && !locator_->elects())
+                     return lose(gone_text(socket.error().text), true);
+                   try_again(socket.error());
+                 });
+  }
+
+  void try_again(const Error& error) {
+    trouble_ = error.text;
+    const TimePoint now = clock_.now();
+    if (patience_.over(now)) return lose(given_up_text(), connected_once_);
+    retry_->arm(std::min(now + patience_.next(), patience_.deadline()), [this] { locate(); });
+  }
+
+  std::string gone_text(const std::string& why) const {
+    return fmt::format("the coordinator of this job is gone, and with it the rendezvous: {}", why);
+  }
+  std::string given_up_text() const {
+    return fmt::format("no coordinator of the job \"{}\" within {}: {}", settings_.run_id,
+                       format_duration(connected_once_ ? silence() : settings_.rules.join_timeout),
+                       trouble_);
+  }
+
+  // People who wait want to know for what, also before anybody answers.
+  void watch_progress() {
+    progress_->arm(clock_.now() + settings_.rules.progress_interval, [this] {
+      if (!welcomed_ && mine_ == Mine::Wanted && !trouble_.empty()) {
+        push(Progress{fmt::format("looking for the coordinator: {}", trouble_), 0,
+                      settings_.rules.min_nodes});
+      }
+      if (!welcomed_) watch_progress();
+    });
+  }
+
+  // Talking to it
+
+  void greet(tcp::socket socket) {
+    link_ = Link::make(std::move(socket), sealer_, Link::Side::Connector);
+    // A round of a large world lists all of its members for group rank 0.
+    link_->frame_limit(16u << 20);
+    Link::Handlers handlers;
+    handlers.on_frame = [this](const std::string& payload) { hear(payload); };
+    handlers.on_end = [this](const Error& error) { ended(error); };
+    link_->start(std::move(handlers));
+    link_->send(encode(FromAgent(Hello{settings_.run_id, false, epoch_})));
+  }
+
+  void hear(const std::string& payload) {
+    auto message = decode_from_coordinator(payload);
+    if (!message) {
+      std::exchange(link_, nullptr)->close();
+      return ended(message.error());
+    }
+    if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
+    if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
+    if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
+      epoch_ = std::max(epoch_, epoch->epoch);
+    } else if (auto* told = std::get_if<Push>(&*message)) {
+      obey(std::move(*told));
+    }
+  }
+
+  void welcomed(const Welcome& welcome) {
+    if (welcome.epoch < epoch_) {
+      // A coordinator that does not know yet that it was succeeded. It must not be listened to.
+      std::exchange(link_, nullptr)->close();
+      return try_again(
+          {Code::Closed, fmt::format("the coordinator is of epoch {}, but epoch {} exists",
+                                     welcome.epoch, epoch_)});
+    }
+    epoch_ = welcome.epoch;
+    stand_alone_ = welcome.stand_alone;
+    welcomed_ = connected_once_ = true;
+    missed_ = 0;
+    beats_missed_ = welcome.beats_missed;
+    beat_interval_ = welcome.beat;
+    watch_beats();
+    if (mine_ == Mine::Wanted) send_join();
+  }
+
+  void refused(const Refusal& refusal) {
+    std::exchange(link_, nullptr)->close();
+    if (locator_->elects()) return ended({Code::Closed, refusal.text});
+    lose(fmt::format("{} refuses this node: {}", where(), refusal.text), false);
+  }
+
+  void send_join() {
+    Node node = self_;
+    if (!settings_.local_addr.empty()) node.address = settings_.local_addr;
+    if (node.address.empty()) node.address = link_->local_address().to_string();
+    if (node.instance.empty()) node.instance = instance_;
+    if (node.id.empty()) node.id = fmt::format("{}_{}_0", node.address, ::getpid());
+    own_id_ = node.id;
+    send(Join{std::move(node), past_, settings_.rules});
+  }
+
+  void send(const FromAgent& message) {
+    if (link_ && welcomed_) link_->send(encode(message));
+  }
+
+  void obey(Push told) {
+    if (auto* ready = std::get_if<RoundReady>(&told)) {
+      // Fences late words of a coordinator that was succeeded, or rounds of another life of it.
+      if (ready->round.epoch < epoch_ || ready->round.number <= past_.round) return;
+      epoch_ = ready->round.epoch;
+      past_ = {ready->round.number, ready->round.attempt, ready->round.group_world_size()};
+      mine_ = Mine::Held;
+    } else if (const auto* restart = std::get_if<Restart>(&told)) {
+      if (mine_ != Mine::Held) return;
+      mine_ = Mine::None;
+      if (restart->attempt_spent) ++past_.attempt;
+    } else if (std::holds_alternative<Done>(told) || std::holds_alternative<Lost>(told)) {
+      done_ = std::holds_alternative<Done>(told);
+      over_ = true;
+    }
+    push(std::move(told));
+  }
+
+  // Losing it
+
+  void ended(const Error& error) {
+    link_.reset();
+    beat_->disarm();
+    trouble_ = fmt::format("{}: {}", where(), error.text);
+    const bool was_welcomed = std::exchange(welcomed_, false);
+    if (over_ || closed_ || left_) return;
+    if (!was_welcomed) {
+      // It never took us in: another secret or protocol is no use trying again.
+      if (error.code == Code::Rendezvous || error.code == Code::Protocol) {
+        return lose(trouble_, false);
+      }
+      return try_again({error.code, trouble_});
+    }
+    log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble_);
+    const Duration time = locator_->elects() ? settings_.rules.join_timeout : silence();
+    patience_.begin(clock_.now() + time);
+    watch_progress();
+    stop_group(trouble_);
+    locate();
+  }
+
+  // The coordinator has given us up, or soon will: what our group does from now on is in vain.
+  void stop_group(const std::string& why) {
+    if (mine_ != Mine::Held) return;
+    mine_ = Mine::None;
+    Cause cause;
+    cause.kind = Cause::Kind::CoordinatorLost;
+    cause.node = own_id_;
+    cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
+    push(Restart{std::move(cause), false,
+                 std::max(settings_.rules.max_restarts - past_.attempt, 0)});
+  }
+
+  void moved() {
+    if (over_ || closed_ || left_) return;
+    dialer_.cancel();
+    retry_->disarm();
+    if (link_) {
+      std::exchange(link_, nullptr)->close();
+      return ended({Code::Closed, "another coordinator was elected"});
+    }
+    locate();
+  }
+
+  void lose(const std::string& why, bool requeue) {
+    over_ = true;
+    push(Lost{why, requeue});
+  }
+
+  void watch_beats() {
+    beat_->arm(clock_.now() + beat_interval_, [this] {
+      missed_ = link_->heard() ? 0 : missed_ + 1;
+      if (missed_ >= beats_missed_) {
+        std::exchange(link_, nullptr)->close();
+        return ended({Code::Timeout,
+                      fmt::format("silent for {}", format_duration(beat_interval_ * missed_))});
+      }
+      send(Beat{});
+      watch_beats();
+    });
+  }
+
+  Duration silence() const {
+    return settings_.keep_alive_interval * settings_.keep_alive_max_attempt;
+  }
+  std::string where() const {
+    return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
+  }
+
+  void push(Push told) {
+    boost::asio::post(loop_, [this, alive = alive_, told = std::move(told)]() mutable {
+      if (*alive && !closed_) on_push_(std::move(told));
+    });
+  }
+
+  // Set at construction
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  const std::unique_ptr<Locator> locator_;
+  const RemoteSettings settings_;
+  net::Dialer dialer_;
+  const std::unique_ptr<Alarm> retry_, beat_, progress_;
+  const std::string instance_;
+  OnPush on_push_;
+
+  // The coordinator
+  Patience patience_;
+  Place place_;
+  std::shared_ptr<Link> link_;
+  bool welcomed_ = false, connected_once_ = false, stand_alone_ = false;
+  std::int64_t epoch_ = 0;
+  int missed_ = 0, beats_missed_ = 3;
+  Duration beat_interval_ = std::chrono::seconds(5);
+  std::string trouble_;
+
+  // This node
+  Node self_;
+  std::string own_id_;
+  Past past_;
+  // Its seat in a round: not asked for (since it was told to stop), asked for, held.
+  enum class Mine { None, Wanted, Held } mine_ = Mine::None;
+  bool done_ = false;  // has heard the verdict on the job
+  bool over_ = false, closed_ = false, left_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Session> make_remote_session(boost::asio::io_context& loop, Clock& clock,
+                                             std::shared_ptr<const net::Sealer> sealer,
+                                             std::unique_ptr<Locator> locator,
+                                             RemoteSettings settings) {
+  return std::make_unique<RemoteSession>(loop, clock, std::move(sealer), std::move(locator),
+                                         std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "net/seal.hpp"
+#include "rendezvous/gathering.hpp"
+#include "rendezvous/locator.hpp"
+#include "rendezvous/session.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+struct RemoteSettings {
+  std::string run_id = "none";
+  std::string backend = "c10d";
+  Rules rules;
+  std::string
+      local_addr;  // --local-addr; empty: the own address of the connection to the coordinator
+  Duration keep_alive_interval = std::chrono::seconds(5);
+  int keep_alive_max_attempt = 3;
+  Duration close_timeout = std::chrono::seconds(30);
+  Duration read_timeout = std::chrono::seconds(60);  // of one attempt to reach the coordinator
+  StorePlan store_plan;
+};
+
+/// One agent's connection to a coordinator, whichever way it is found, and across coordinators:
+/// when one is lost and another may follow, this node's group is stopped and joins again there.
+/// Fills in what the node leaves out: its address, its id, its instance.
+std::unique_ptr<Session> make_remote_session(boost::asio::io_context& loop, Clock& clock,
+                                             std::shared_ptr<const net::Sealer> sealer,
+                                             std::unique_ptr<Locator> locator,
+                                             RemoteSettings settings);
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/messages.hpp"
+
+#include "unit/rendezvous/script.hpp"
+
+#include <doctest/doctest.h>
+#include <string>
+#include <vector>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+Cause a_cause() {
+  Cause cause;
+  cause.kind = Cause::Kind::NodeLost;
+  cause.node = "10.0.0.1_7_0";
+  cause.rank = 5;
+  cause.local_rank = 1;
+  cause.exit_code = -9;
+  cause.text = "a \"quoted\" text\n\xc3\xa4";
+  cause.wall_seconds = 1234.5;
+  return cause;
+}
+
+std::vector<std::string> from_agents() {
+  Join join{make_node("a", 8), {4, 2, 7}, make_rules(2, 5, 3)};
+  return {encode(FromAgent(Hello{"job", true, 9})),
+          encode(FromAgent(join)),
+          encode(FromAgent(Started{3})),
+          encode(FromAgent(Failed{3, a_cause()})),
+          encode(FromAgent(Succeeded{3})),
+          encode(FromAgent(Leaving{"bye"})),
+          encode(FromAgent(Beat{}))};
+}
+
+World a_world(int nodes) {
+  std::vector<Node> members;
+  for (int i = 0; i < nodes; ++i) members.push_back(make_node("n" + std::to_string(1000 + i), 2));
+  World world = make_world(std::move(members), false, "", 0);
+  world.epoch = 3;
+  world.number = 4;
+  world.attempt = 1;
+  return world;
+}
+
+std::vector<std::string> from_coordinators() {
+  return {encode(FromCoordinator(Welcome{"job", 4, true, 2s, 5})),
+          encode(FromCoordinator(Refusal{"no"})),
+          encode(FromCoordinator(NewEpoch{8})),
+          encode(FromCoordinator(Push(RoundReady{round_of(a_world(3), 1)}))),
+          encode(FromCoordinator(Push(Restart{a_cause(), true, 2}))),
+          encode(FromCoordinator(Push(Done{true, a_cause()}))),
+          encode(FromCoordinator(Push(Spare{2}))),
+          encode(FromCoordinator(Push(Lost{"gone", true}))),
+          encode(FromCoordinator(Push(Progress{"two", 1, 2}))),
+          encode(FromCoordinator(Beat{})),
+          encode(FromCoordinator(StatusText{"{}"}))};
+}
+
+}  // namespace
+
+TEST_CASE("messages: everything an agent says survives the wire") {
+  for (const std::string& text : from_agents()) {
+    CAPTURE(text);
+    const auto message = decode_from_agent(text);
+    REQUIRE(message.has_value());
+    CHECK(encode(*message) == text);
+  }
+}
+
+TEST_CASE("messages: everything a coordinator says survives the wire") {
+  for (const std::string& text : from_coordinators()) {
+    CAPTURE(text);
+    const auto message = decode_from_coordinator(text);
+    REQUIRE(message.has_value());
+    CHECK(encode(*message) == text);
+  }
+}
+
+TEST_CASE("messages: a cut message is refused at every length, by a sentence") {
+  for (const std::string& text : from_agents()) {
+    for (std::size_t cut = 0; cut < text.size(); ++cut) {
+      CHECK(!decode_from_agent(text.substr(0, cut)).has_value());
+    }
+  }
+  for (const std::string& text : from_coordinators()) {
+    for (std::size_t cut = 0; cut < text.size(); ++cut) {
+      CHECK(!decode_from_coordinator(text.substr(0, cut)).has_value());
+    }
+  }
+}
+
+TEST_CASE("messages: members of the wrong kind and numbers out of range are refused") {
+  for (const char* text :
+       {"[]", "1", "{}", R"({"do":"fly"})", R"({"do":"started","round":"1"})",
+        R"({"do":"started","round":-1})", R"({"do":"started","round":1e30})",
+        R"({"do":"failed","round":1,"cause":[]})", R"({"do":"failed","cause":{"kind":"x"}})",
+        R"({"do":"join","node":{"workers":1.5}})", R"({"do":"join","node":{"store_port":65536}})",
+        R"({"do":"join","node":{},"rules":{"min_nodes":3,"max_nodes":2}})"}) {
+    CAPTURE(text);
+    const auto message = decode_from_agent(text);
+    REQUIRE(!message.has_value());
+    CHECK(message.error().code == Code::Protocol);
+  }
+  for (const char* text :
+       {R"({"do":"round","nodes":0})", R"({"do":"round","nodes":2,"group_rank":2})",
+        R"({"do":"round","nodes":999999999999})", R"({"do":"round","nodes":1,"members":[{},{}]})",
+        R"({"do":"done","failed":1})"}) {
+    CAPTURE(text);
+    CHECK(!decode_from_coordinator(text).has_value());
+  }
+}
+
+TEST_CASE("messages: unknown members are passed over") {
+  CHECK(decode_from_agent(R"({"do":"started","round":1,"new":{"x":[1]}})").has_value());
+}
+
+TEST_CASE("messages: a seat of a small world has all members, for everybody") {
+  const World world = a_world(3);
+  const std::string text = encode_seat(world, 2, encode_members(world));
+  CHECK(text == encode(FromCoordinator(Push(RoundReady{round_of(world, 2)}))));
+}
+
+TEST_CASE("messages: in a large world only group rank 0 gets the list") {
+  const World world = a_world(100);
+  const std::string members = encode_members(world);
+  CHECK(encode_seat(world, 0, members).size() > 5000);
+  const std::string seat = encode_seat(world, 42, members);
+  CHECK(seat.size() < 400);
+  const auto message = decode_from_coordinator(seat);
+  REQUIRE(message.has_value());
+  const Round round = std::get<RoundReady>(std::get<Push>(*message)).round;
+  CHECK(round.group_world_size() == 100);
+  CHECK(round.rank_base == 84);
+}
