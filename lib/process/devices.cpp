@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/devices.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <dlfcn.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+namespace elastrun::process {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The few things of NVML that are used, as its header declares them; the header itself comes with
+// CUDA, which nobody should need in order to build this.
+struct NvmlPciInfo {
+  std::array<char, 16> legacy_address;
+  unsigned domain, bus, device, device_id, subsystem_id;
+  std::array<char, 32> address;
+};
+using NvmlDevice = void*;
+using NvmlPlain = int (*)();
+using NvmlCount = int (*)(unsigned*);
+using NvmlByIndex = int (*)(unsigned, NvmlDevice*);
+using NvmlUuid = int (*)(NvmlDevice, char*, unsigned);
+using NvmlPci = int (*)(NvmlDevice, NvmlPciInfo*);
+
+using Library = std::unique_ptr<void, int (*)(void*)>;
+
+template <class Function>
+Function symbol(const Library& library, const char* name) {
+  return reinterpret_cast<Function>(::dlsym(library.get(), name));
+}
+
+Gpu describe_gpu(const Library& nvml, NvmlDevice device) {
+  Gpu gpu;
+  std::array<char, 96> uuid{};
+  const auto ask_uuid = symbol<NvmlUuid>(nvml, "nvmlDeviceGetUUID");
+  if (ask_uuid != nullptr && ask_uuid(device, uuid.data(), uuid.size()) == 0)
+    gpu.uuid = uuid.data();
+  NvmlPciInfo pci{};
+  const auto ask_pci = symbol<NvmlPci>(nvml, "nvmlDeviceGetPciInfo_v3");
+  if (ask_pci != nullptr && ask_pci(device, &pci) == 0) {
+    gpu.pci_address = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
+  }
+  return gpu;
+}
+
+std::optional<std::vector<Gpu>> by_nvml(const std::string& name) {
+  const Library nvml(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL), ::dlclose);
+  if (!nvml) return {};
+  const auto start = symbol<NvmlPlain>(nvml, "nvmlInit_v2");
+  const auto stop = symbol<NvmlPlain>(nvml, "nvmlShutdown");
+  const auto count = symbol<NvmlCount>(nvml, "nvmlDeviceGetCount_v2");
+  const auto by_index = symbol<NvmlByIndex>(nvml, "nvmlDeviceGetHandleByIndex_v2");
+  if (!start || !stop || !count || !by_index || start() != 0) return {};
+  unsigned number = 0;
+  std::optional<std::vector<Gpu>> gpus;
+  if (count(&number) == 0) gpus.emplace();
+  for (unsigned index = 0; gpus && index < number; ++index) {
+    NvmlDevice device = nullptr;
+    // One that cannot be asked (fallen off the bus) still has its number.
+    gpus->push_back(by_index(index, &device) == 0 ? describe_gpu(nvml, device) : Gpu{});
+  }
+  stop();
+  return gpus;
+}
+
+std::vector<std::string> entries(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::vector<Gpu> by_driver_directory(const std::string& proc) {
+  std::vector<Gpu> gpus;
+  const std::string root = proc + "/driver/nvidia/gpus";
+  for (const std::string& address : entries(root)) {
+    Gpu gpu{address, ""};
+    std::ifstream file(root + "/" + address + "/information");
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("GPU UUID:")) gpu.uuid = trim(line.substr(line.find(':') + 1));
+    }
+    gpus.push_back(std::move(gpu));
+  }
+  return gpus;
+}
+
+std::vector<Gpu> by_device_files(const std::string& dev) {
+  constexpr std::string_view kStart = "nvidia";
+  const auto names = entries(dev);
+  const auto count = std::count_if(names.begin(), names.end(), [&](const std::string& name) {
+    return name.starts_with(kStart) && name.size() > kStart.size() &&
+           std::all_of(name.begin() + kStart.size(), name.end(),
+                       [](unsigned char letter) { return std::isdigit(letter) != 0; });
+  });
+  return std::vector<Gpu>(static_cast<std::size_t>(count));
+}
+
+// The number at the beginning of a text, however it goes on, as strtoul(3) reads it; -1 without.
+long leading_number(std::string_view text) {
+  text = trim(text);
+  if (text.starts_with('+')) text.remove_prefix(1);
+  long number = -1;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+int by_uuid(const std::vector<Gpu>& gpus, const std::string& start) {
+  int found = -1;
+  for (std::size_t index = 0; index < gpus.size(); ++index) {
+    if (!gpus[index].uuid.starts_with(start)) continue;
+    if (found >= 0) return -1;  // ambiguous
+    found = static_cast<int>(index);
+  }
+  return found;
+}
+
+std::size_t count_elements(const char* list) {
+  return split(list, ',').size();
+}
+
+int count_amd(const ReadVariable& variable, const std::string& sys) {
+  const std::string nodes = sys + "/class/kfd/kfd/topology/nodes";
+  std::vector<Gpu> gpus;
+  for (const std::string& node : entries(nodes)) {
+    const auto id = parse_int(first_line(nodes + "/" + node + "/gpu_id"));
+    if (id.value_or(0) != 0) gpus.emplace_back();  // 0 is a processor without graphics
+  }
+  const char* const rocr = variable("ROCR_VISIBLE_DEVICES");
+  const char* hip = variable("HIP_VISIBLE_DEVICES");
+  if (hip == nullptr && rocr != nullptr) {
+    return static_cast<int>(std::min(gpus.size(), count_elements(rocr)));
+  }
+  if (hip == nullptr) hip = variable("CUDA_VISIBLE_DEVICES");
+  return static_cast<int>(visible_gpus(gpus, hip).size());
+}
+
+}  // namespace
+
+std::vector<Gpu> find_nvidia_gpus(const DeviceSources& sources) {
+  if (auto found = by_nvml(sources.nvml)) return *found;
+  auto gpus = by_driver_directory(sources.proc);
+  return gpus.empty() ? by_device_files(sources.dev) : gpus;
+}
+
+std::vector<int> visible_gpus(const std::vector<Gpu>& gpus, const char* list) {
+  std::vector<int> seen;
+  if (list == nullptr) {
+    for (std::size_t index = 0; index < gpus.size(); ++index) {
+      seen.push_back(static_cast<int>(index));
+    }
+    return seen;
+  }
+  const std::string text = list;
+  if (text.starts_with("MIG-")) return gpus.empty() ? seen : std::vector<int>{0};
+  const bool uuids = text.starts_with("GPU-");
+  std::vector<long> named;  // also those beyond the last one, since a repetition of them counts too
+  for (const std::string& element : split(text, ',')) {
+    const long number = !uuids                        ? leading_number(element)
+                        : element.starts_with("GPU-") ? by_uuid(gpus, element)
+                                                      : -1;
+    if (number < 0) break;
+    if (std::find(named.begin(), named.end(), number) != named.end()) return {};
+    named.push_back(number);
+  }
+  for (const long number : named) {
+    if (number >= static_cast<long>(gpus.size())) break;
+    seen.push_back(static_cast<int>(number));
+  }
+  return seen;
+}
+
+int count_gpus(const ReadVariable& variable, const DeviceSources& sources) {
+  const auto gpus = find_nvidia_gpus(sources);
+  if (gpus.empty()) return count_amd(variable, sources.sys);
+  return static_cast<int>(visible_gpus(gpus, variable("CUDA_VISIBLE_DEVICES")).size());
+}
+
+int count_xpus(const DeviceSources& sources) {
+  const std::string root = sources.sys + "/class/drm";
+  const auto names = entries(root);
+  return static_cast<int>(std::count_if(names.begin(), names.end(), [&](const std::string& name) {
+    // A render node stands for a processor with a driver; cards and their connectors do not.
+    return name.starts_with("renderD") &&
+           first_line(root + "/" + name + "/device/vendor") == "0x8086";
+  }));
+}
+
+int numa_node_of(const std::string& pci_address, const DeviceSources& sources) {
+  const auto node =
+      parse_int(first_line(sources.sys + "/bus/pci/devices/" + pci_address + "/numa_node"));
+  return static_cast<int>(std::max<std::int64_t>(node.value_or(0), 0));
+}
+
+std::vector<int> gpu_numa_nodes(const ReadVariable& variable, const DeviceSources& sources) {
+  const auto gpus = find_nvidia_gpus(sources);
+  std::vector<int> nodes;
+  for (const int index : visible_gpus(gpus, variable("CUDA_VISIBLE_DEVICES"))) {
+    nodes.push_back(numa_node_of(gpus[static_cast<std::size_t>(index)].pci_address, sources));
+  }
+  return nodes;
+}
+
+}  // namespace elastrun::process
