@@ -149,7 +149,8 @@ void Agent::group_event(workers::Group::Event event) {
       const auto failures = group_->failures();
       const bool left = std::ranges::any_of(
           failures, [](const workers::Failure& f) { return f.error_file.has_value(); });
-      return post(WorkerFailed{left, group_->any_running()});
+      return post(
+          WorkerFailed{left || !settings_.settle_for_error_files_only, group_->any_running()});
     }
     case Event::AllSucceeded:
       return post(AllSucceeded{});

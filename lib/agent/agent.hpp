@@ -41,8 +41,12 @@ class Agent {
     int max_restarts = 0;
     Duration shutdown_timeout = std::chrono::seconds(30);
     Duration exit_barrier = std::chrono::seconds(300);
-    /// After a failure with an error file: how long others may take to leave theirs.
-    Duration settle = std::chrono::milliseconds(100);
+    /// How long after a failure the others may still fail by themselves before they are stopped:
+    /// ranks of one program mostly raise within milliseconds of each other, and who was first, and
+    /// why, is known only if they may say it. Not waited when no worker is left.
+    Duration settle = std::chrono::milliseconds(50);
+    /// Only after failures with an error file: these workers know how to leave one.
+    bool settle_for_error_files_only = false;
     Duration stuck_after{};  // of uninterruptible sleep; 0: nobody looks
     workers::Group::Limits limits{};
   };

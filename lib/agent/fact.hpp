@@ -21,10 +21,10 @@ struct GroupStarted {};
 struct StartFailed {
   Error error;
 };
-/// A worker ended badly, by itself. `left_error_file`: it had the time to say why, so others that
-/// fail at this moment may be about to say it too.
+/// A worker ended badly, by itself. `others_may_tell`: those that fail at this moment too may be
+/// about to say why.
 struct WorkerFailed {
-  bool left_error_file = false;
+  bool others_may_tell = false;
   bool others_run = true;
 };
 struct AllSucceeded {};

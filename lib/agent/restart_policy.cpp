@@ -99,7 +99,7 @@ RestartPolicy::Actions RestartPolicy::on(const WorkerFailed& fact) {
   if (phase_ != Phase::Running) return {};
   failed_ = true;
   phase_ = Phase::Settling;
-  if (!fact.left_error_file || !fact.others_run) return fail_now();
+  if (!fact.others_may_tell || !fact.others_run) return fail_now();
   return {ArmSettle{}};
 }
 

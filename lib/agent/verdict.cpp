@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <fmt/format.h>
 
 namespace elastrun::agent {
@@ -44,9 +45,10 @@ std::string others_text(const workers::Judgement& judgement) {
   return text;
 }
 
-std::string quoted_lines(const workers::Failure& failure) {
+/// Empty if they are to be seen anyway: on the console, with hardly anything below them.
+std::string quoted_lines(const workers::Failure& failure, int local_world_size) {
   const auto& lines = failure.last_lines;
-  if (lines.empty()) return {};
+  if (lines.empty() || (failure.stderr_shown && local_world_size <= 2)) return {};
   std::string text = "  its last lines on stderr:\n";
   const std::size_t first = lines.size() > kShownLines ? lines.size() - kShownLines : 0;
   for (std::size_t i = first; i < lines.size(); ++i) {
@@ -55,10 +57,23 @@ std::string quoted_lines(const workers::Failure& failure) {
   return text;
 }
 
+/// Short for what lies in the temporary folder, and good for a shell.
+std::string short_path(const std::string& path) {
+  const char* folder = std::getenv("TMPDIR");
+  if (folder == nullptr || *folder == '\0' || !path.starts_with(std::string(folder) + "/")) {
+    return path;
+  }
+  return "$TMPDIR" + path.substr(std::string_view(folder).size());
+}
+
 std::string files_text(const workers::Failure& failure) {
   std::string text;
-  if (!failure.stderr_path.empty()) text += fmt::format("  log       {}\n", failure.stderr_path);
-  if (!failure.stdout_path.empty()) text += fmt::format("  stdout    {}\n", failure.stdout_path);
+  if (!failure.stderr_path.empty()) {
+    text += fmt::format("  log       {}\n", short_path(failure.stderr_path));
+  }
+  if (!failure.stdout_path.empty()) {
+    text += fmt::format("  stdout    {}\n", short_path(failure.stdout_path));
+  }
   if (failure.error_file && !failure.error_file->understood) {
     text += fmt::format(
         "  note      it left an error file that is not in torch's form; it begins: {:?}\n",
@@ -88,7 +103,8 @@ std::string next_step(const workers::Failure& failure) {
   return {};
 }
 
-std::string culprit_text(const workers::Judgement& judgement, const std::string& host) {
+std::string culprit_text(const workers::Judgement& judgement, const std::string& host,
+                         int local_world_size) {
   const auto& first = judgement.first();
   std::string text =
       fmt::format("  who       rank {} (local rank {}, pid {}) on {}, at {}\n", first.rank,
@@ -98,7 +114,7 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
     text += fmt::format("  note      rank {} was seen first, but only lost its peer\n",
                         judgement.failures[judgement.root].rank);
   }
-  text += others_text(judgement) + quoted_lines(first) + files_text(first);
+  text += others_text(judgement) + quoted_lines(first, local_world_size) + files_text(first);
   if (const auto next = next_step(first); !next.empty()) text += "  next      " + next + "\n";
   return text;
 }
@@ -174,7 +190,7 @@ std::string verdict_text(const JobResult& result, const std::string& host) {
   if (result.succeeded() && result.ending.why.empty()) return {};
   std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
   if (result.judgement && !result.succeeded() && result.ending.kind != Ending::Kind::Signalled) {
-    text += culprit_text(*result.judgement, host);
+    text += culprit_text(*result.judgement, host, result.local_world_size);
   }
   for (const auto pid : result.abandoned) {
     text +=

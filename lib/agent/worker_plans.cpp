@@ -75,14 +75,18 @@ Result<workers::WorkerPlan> WorkerPlans::make_one(const workers::Placement& plac
     if (!cpus) return std::unexpected(cpus.error());
     plan.request.cpus = std::move(*cpus);
   }
-  auto streams = streams_of(place, local_rank, *directory);
+  const auto settings = stream_settings(place, local_rank, *directory);
+  constexpr unsigned kErr = spec::StdMap::kErr;
+  plan.stderr_shown =
+      settings.shown && ((settings.tee & kErr) != 0 || (settings.redirect & kErr) == 0);
+  auto streams = parts_.streams.make(settings);
   if (!streams) return std::unexpected(streams.error());
   plan.streams = std::move(*streams);
   return plan;
 }
 
-Result<std::unique_ptr<logs::WorkerStreams>> WorkerPlans::streams_of(
-    const workers::Placement& place, int local_rank, const std::string& directory) {
+logs::StreamSettings WorkerPlans::stream_settings(const workers::Placement& place, int local_rank,
+                                                  const std::string& directory) const {
   logs::StreamSettings settings;
   settings.directory = directory;
   settings.redirect = spec_.redirects.of(local_rank);
@@ -91,7 +95,7 @@ Result<std::unique_ptr<logs::WorkerStreams>> WorkerPlans::streams_of(
   settings.shown = filter.empty() || std::ranges::find(filter, local_rank) != filter.end();
   settings.prefix =
       logs::line_prefix(spec_.prefix_template, place.role, place.rank_of(local_rank), local_rank);
-  return parts_.streams.make(settings);
+  return settings;
 }
 
 }  // namespace elastrun::agent

@@ -47,9 +47,8 @@ class WorkerPlans {
   Result<workers::WorkerPlan> make_one(const workers::Placement& place, int local_rank,
                                        const std::string& attempt_directory,
                                        const std::string& channel);
-  Result<std::unique_ptr<logs::WorkerStreams>> streams_of(const workers::Placement& place,
-                                                          int local_rank,
-                                                          const std::string& directory);
+  logs::StreamSettings stream_settings(const workers::Placement& place, int local_rank,
+                                       const std::string& directory) const;
 
   const spec::JobSpec& spec_;
   const Parts parts_;

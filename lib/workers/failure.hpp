@@ -34,6 +34,7 @@ struct Failure {
   std::optional<ErrorFile> error_file;  // none if the worker left none
   std::optional<PythonException> exception;
   std::vector<std::string> last_lines;   // of stderr, oldest first
+  bool stderr_shown = false;             // they stand on the console already
   std::string stdout_path, stderr_path;  // log files; empty if none
   std::string out_of_memory;             // one sentence of evidence; empty if there is none
   std::int64_t peak_rss_bytes = 0;

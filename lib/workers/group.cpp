@@ -53,6 +53,7 @@ void Group::started(WorkerPlan& plan, std::unique_ptr<process::Child> child) {
   worker.pid = child->pid();
   worker.error_file = std::move(plan.error_file);
   worker.streams = std::move(plan.streams);
+  worker.stderr_shown = plan.stderr_shown;
   worker.child = std::move(child);
   if (worker.streams) {
     worker.output = Worker::Output::Flowing;
@@ -262,6 +263,7 @@ Failure Group::failure_of(const Worker& worker) const {
   failure.wall = worker.exit->wall;
   failure.peak_rss_bytes = worker.exit->peak_rss_bytes;
   failure.stopped_by_us = worker.stopped_by_us;
+  failure.stderr_shown = worker.stderr_shown;
   failure.error_file_path = worker.error_file;
   failure.error_file = read_error_file(worker.error_file);
   if (worker.streams) {

@@ -21,6 +21,7 @@ struct WorkerPlan {
   process::LaunchRequest request;
   std::string error_file;
   std::unique_ptr<logs::WorkerStreams> streams;  // null: everything is inherited
+  bool stderr_shown = false;                     // people see it on the console anyway
 };
 
 /// A worker of the group, running or ended.
@@ -31,6 +32,7 @@ struct Worker {
   std::unique_ptr<logs::WorkerStreams> streams;
   std::unique_ptr<process::Child> child;
   std::optional<process::Exit> exit;
+  bool stderr_shown = false;
   bool stopped_by_us = false;  // ended after we had asked it to
   bool abandoned = false;      // did not even end by SIGKILL within the bound
   enum class Output { Flowing, Draining, Drained } output = Output::Drained;
