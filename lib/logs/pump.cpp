@@ -7,6 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace elastrun::logs {
@@ -202,6 +203,12 @@ void Pump::end() {
     progress_alarm_.reset();
   }
   for (auto& told : std::exchange(on_drained_, {})) boost::asio::post(executor_, std::move(told));
+}
+
+void Pump::take_size_of(int fd) {
+  winsize size{};
+  if (ended_ || ::ioctl(fd, TIOCGWINSZ, &size) != 0) return;
+  ::ioctl(source_.native_handle(), TIOCSWINSZ, &size);  // ENOTTY for a pipe
 }
 
 void Pump::stop() {

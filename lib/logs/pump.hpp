@@ -62,6 +62,8 @@ class Pump : public std::enable_shared_from_this<Pump> {
   void drain(bool give_up_rest, std::function<void()> on_drained);
   /// Closes the source and forgets who waits.
   void stop();
+  /// A pseudo-terminal gets the size of the terminal that `fd` is; a pipe stays as it is.
+  void take_size_of(int fd);
   std::string_view tail() const { return tail_; }
   const PumpRoute& route() const { return route_; }
 

@@ -201,10 +201,23 @@ Result<StreamFactory::Source> StreamFactory::open_source(const PumpRoute& route)
   return source;
 }
 
-std::shared_ptr<Pump> StreamFactory::make_pump(UniqueFd source, PumpRoute route) const {
+std::shared_ptr<Pump> StreamFactory::make_pump(UniqueFd source, PumpRoute route) {
   if (!source) return nullptr;
-  return std::make_shared<Pump>(executor_, clock_, console_, buffers_, std::move(source),
-                                std::move(route));
+  const bool terminal = route.show == Show::Raw && console_.is_terminal(route.stream);
+  auto pump = std::make_shared<Pump>(executor_, clock_, console_, buffers_, std::move(source),
+                                     std::move(route));
+  if (terminal) {
+    std::erase_if(on_terminal_, [](const auto& old) { return old.expired(); });
+    on_terminal_.push_back(pump);
+  }
+  return pump;
+}
+
+void StreamFactory::terminal_resized() {
+  for (const auto& weak : on_terminal_) {
+    const auto pump = weak.lock();
+    if (pump) pump->take_size_of(console_.fd(pump->route().stream));
+  }
 }
 
 Result<std::unique_ptr<WorkerStreams>> StreamFactory::make(const StreamSettings& settings) {

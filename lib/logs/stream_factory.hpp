@@ -51,6 +51,10 @@ class StreamFactory {
   Status begin_attempt(const AttemptSettings& settings);
   /// Fails with Io: no descriptor left, the file cannot be made. Then nothing stays behind.
   Result<std::unique_ptr<WorkerStreams>> make(const StreamSettings& settings);
+  /// The agent's terminal has another size now (SIGWINCH): its workers' terminals get it, too. They
+  /// see it when they ask next; no signal reaches them, because it is not their controlling
+  /// terminal.
+  void terminal_resized();
 
  private:
   struct Shared {
@@ -64,7 +68,7 @@ class StreamFactory {
   Result<PumpRoute> make_route(const StreamSettings& settings, Console::Stream stream) const;
   bool is_inherited(const PumpRoute& route) const;
   Result<Source> open_source(const PumpRoute& route) const;
-  std::shared_ptr<Pump> make_pump(UniqueFd source, PumpRoute route) const;
+  std::shared_ptr<Pump> make_pump(UniqueFd source, PumpRoute route);
 
   boost::asio::any_io_executor executor_;
   Clock& clock_;
@@ -72,6 +76,7 @@ class StreamFactory {
   bool with_status_;
   std::shared_ptr<PumpBuffers> buffers_;
   Shared stdout_shared_, stderr_shared_;
+  std::vector<std::weak_ptr<Pump>> on_terminal_;
 };
 
 }  // namespace elastrun::logs

@@ -353,6 +353,12 @@ TEST_CASE("streams: on a terminal the workers see one, with its size, and write 
   winsize size{};
   REQUIRE(::ioctl(out.get(), TIOCGWINSZ, &size) == 0);
   CHECK(size.ws_col == 60);
+  size.ws_col = 100;
+  REQUIRE(::ioctl(terminal.side.get(), TIOCSWINSZ, &size) == 0);
+  factory.terminal_resized();
+  size = {};
+  REQUIRE(::ioctl(out.get(), TIOCGWINSZ, &size) == 0);
+  CHECK(size.ws_col == 100);
   streams->started();
   say(out.get(), "text\n");
   out.reset();
