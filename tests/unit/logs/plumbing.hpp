@@ -9,6 +9,9 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
 #include <poll.h>
 #include <pty.h>
 #include <sstream>

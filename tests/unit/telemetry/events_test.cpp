@@ -29,7 +29,8 @@ TEST_CASE("events: an agent's event is torchrun's, byte by byte") {
   CHECK(
       event.to_json() ==
       R"({"name": "torchelastic.worker.status.RENDEZVOUS", "source": "AGENT", "timestamp": 0, )"
-      R"("metadata": {"run_id": "RUN", "global_rank": null, "group_rank": null, "worker_id": null, )"
+      R"("metadata": {"run_id": "RUN", "global_rank": null, "group_rank": null, )"
+      R"("worker_id": null, )"
       R"("role": "default", "hostname": "localhost", "state": "RENDEZVOUS", "total_run_time": 0, )"
       R"("rdzv_backend": "c10d", "raw_error": null, )"
       R"("metadata": "{\"group_world_size\": null, \"entry_point\": \"python3\"}", )"
@@ -43,26 +44,28 @@ TEST_CASE("events: a worker's events are torchrun's, byte by byte") {
   const auto start = worker_event(
       "START", agent,
       {.global_rank = 1, .local_rank = 1, .role_rank = 1, .role_world_size = 2, .pid = 4243});
-  CHECK(
-      start.to_json() ==
-      R"({"name": "torchelastic.worker.status.START", "source": "WORKER", "timestamp": 0, )"
-      R"("metadata": {"run_id": "RUN", "global_rank": 1, "group_rank": 0, "worker_id": "4243", )"
-      R"("role": "default", "hostname": "localhost", "state": "START", "total_run_time": 0, )"
-      R"("rdzv_backend": "c10d", "raw_error": null, )"
-      R"("metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\", \"local_rank\": [1], )"
-      R"(\"role_rank\": [1], \"role_world_size\": [2], \"exit_code\": [null], \"worker_pid\": [null]}", )"
-      R"("agent_restarts": 0, "duration_ms": null}})");
+  CHECK(start.to_json() ==
+        R"({"name": "torchelastic.worker.status.START", "source": "WORKER", "timestamp": 0, )"
+        R"("metadata": {"run_id": "RUN", "global_rank": 1, "group_rank": 0, "worker_id": "4243", )"
+        R"("role": "default", "hostname": "localhost", "state": "START", "total_run_time": 0, )"
+        R"("rdzv_backend": "c10d", "raw_error": null, )"
+        R"("metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\", )"
+        R"(\"local_rank\": [1], )"
+        R"(\"role_rank\": [1], \"role_world_size\": [2], \"exit_code\": [null], )"
+        R"(\"worker_pid\": [null]}", )"
+        R"("agent_restarts": 0, "duration_ms": null}})");
   const auto failed =
       worker_event("FAILED", agent, {.role_world_size = 2, .pid = 4242, .exit_code = 3}, "{\"a\"}");
-  CHECK(
-      failed.to_json() ==
-      R"({"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "timestamp": 0, )"
-      R"("metadata": {"run_id": "RUN", "global_rank": 0, "group_rank": 0, "worker_id": "4242", )"
-      R"("role": "default", "hostname": "localhost", "state": "FAILED", "total_run_time": 0, )"
-      R"("rdzv_backend": "c10d", "raw_error": "{\"a\"}", )"
-      R"("metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\", \"local_rank\": [0], )"
-      R"(\"role_rank\": [0], \"role_world_size\": [2], \"exit_code\": [3], \"worker_pid\": [4242]}", )"
-      R"("agent_restarts": 0, "duration_ms": null}})");
+  CHECK(failed.to_json() ==
+        R"({"name": "torchelastic.worker.status.FAILED", "source": "WORKER", "timestamp": 0, )"
+        R"("metadata": {"run_id": "RUN", "global_rank": 0, "group_rank": 0, "worker_id": "4242", )"
+        R"("role": "default", "hostname": "localhost", "state": "FAILED", "total_run_time": 0, )"
+        R"("rdzv_backend": "c10d", "raw_error": "{\"a\"}", )"
+        R"("metadata": "{\"group_world_size\": 1, \"entry_point\": \"python3\", )"
+        R"(\"local_rank\": [0], )"
+        R"(\"role_rank\": [0], \"role_world_size\": [2], \"exit_code\": [3], )"
+        R"(\"worker_pid\": [4242]}", )"
+        R"("agent_restarts": 0, "duration_ms": null}})");
 }
 
 TEST_CASE("events: a watchdog's event has no duration") {
