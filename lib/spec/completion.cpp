@@ -11,7 +11,7 @@ namespace elastrun::spec {
 namespace {
 
 // What may stand after an option, as far as a shell can know.
-enum class Values { None, Words, Files, Folders, Anything };
+enum class Values { None, Words, Files, Folders };
 
 Values values_of(const OptionRow& option) {
   if (option.kind == Kind::Flag) return Values::None;
@@ -51,42 +51,29 @@ std::string escaped(std::string_view text, std::string_view what) {
   return out;
 }
 
-std::string bash_script() {
-  std::string names, flags, cases;
-  for (const auto& option : options()) {
-    names += spellings(option, " ") + " ";
-    std::string action = "COMPREPLY=()";
-    switch (values_of(option)) {
-      case Values::None:
-        flags += spellings(option, "|") + "|";
-        continue;
-      case Values::Folders:
-        action = "COMPREPLY=($(compgen -d -- \"$cur\"))";
-        break;
-      case Values::Files:
-        action = "COMPREPLY=($(compgen -f -- \"$cur\"))";
-        break;
-      default:
-        action =
-            fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$cur\"))", join(words_of(option), " "));
-    }
-    cases += fmt::format("    {}) {}; return ;;\n", spellings(option, "|"), action);
-  }
-  names.pop_back();
-  flags.pop_back();
-  return fmt::format(R"(# bash completion for elastrun
+constexpr std::string_view kBashScript = R"(# bash completion for elastrun
 _elastrun() {{
   local cur prev i
   cur="${{COMP_WORDS[COMP_CWORD]}}"
   prev="${{COMP_WORDS[COMP_CWORD-1]}}"
   # "--option=value" arrives as three words.
-  if [[ $cur == "=" ]]; then cur=""; elif [[ $prev == "=" ]]; then prev="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
+  if [[ $cur == "=" ]]; then
+    cur=""
+  elif [[ $prev == "=" ]]; then
+    prev="${{COMP_WORDS[COMP_CWORD-2]}}"
+  fi
   # After the script everything belongs to the script.
   for ((i = 1; i < COMP_CWORD; ++i)); do
     case "${{COMP_WORDS[i]}}" in
       {}|=) ;;
-      -*) [[ ${{COMP_WORDS[i+1]}} == "=" ]] && ((++i)); ((++i)) ;;
-      *) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+      -*)
+        [[ ${{COMP_WORDS[i+1]}} == "=" ]] && ((++i))
+        ((++i))
+        ;;
+      *)
+        COMPREPLY=($(compgen -f -- "$cur"))
+        return
+        ;;
     esac
   done
   case "$prev" in
@@ -98,8 +85,37 @@ _elastrun() {{
   fi
 }}
 complete -o filenames -F _elastrun elastrun
-)",
-                     flags, cases, names);
+)";
+
+std::string bash_action(const OptionRow& option) {
+  switch (values_of(option)) {
+    case Values::None:
+      break;
+    case Values::Folders:
+      return "-d";
+    case Values::Files:
+      return "-f";
+    case Values::Words:
+      return fmt::format("-W '{}'", join(words_of(option), " "));
+  }
+  return {};
+}
+
+std::string bash_script() {
+  std::string names, flags, cases;
+  for (const auto& option : options()) {
+    names += spellings(option, " ") + " ";
+    if (option.kind == Kind::Flag) {
+      flags += spellings(option, "|") + "|";
+    } else {
+      cases += fmt::format(
+          "    {})\n      COMPREPLY=($(compgen {} -- \"$cur\"))\n      return\n      ;;\n",
+          spellings(option, "|"), bash_action(option));
+    }
+  }
+  names.pop_back();
+  flags.pop_back();
+  return fmt::format(kBashScript, flags, cases, names);
 }
 
 std::string zsh_values(const OptionRow& option) {

@@ -50,7 +50,7 @@ void append_key(std::string& out, const OptionRow& option, std::string_view key)
 }  // namespace
 
 std::string default_config() {
-  std::string out;
+  std::string out = "# SPDX-License-Identifier: Apache-2.0\n";
   append_comment(out,
                  "Options of elastrun: `elastrun --config FILE`. Every key is shown with its "
                  "default; an empty text or a 0 beside \"Unset\" means that there is none. "

@@ -5,10 +5,9 @@
 #include "spec/resolve.hpp"
 
 #include <fmt/format.h>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -73,12 +72,8 @@ struct FakeMachine {
   }
 };
 
-inline std::string read_source(const std::string& path) {
-  std::ifstream file(std::string(ELASTRUN_SOURCE_DIR) + "/" + path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+/// The text of a file of the source tree.
+std::string read_source(const std::string& path);
 
 inline bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;

@@ -5,8 +5,18 @@
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>
+#include <fstream>
+#include <sstream>
 
 namespace elastrun::spec {
+
+std::string read_source(const std::string& path) {
+  const std::ifstream file(std::string(ELASTRUN_SOURCE_DIR) + "/" + path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
 namespace {
 
 // The lines of one section of an mdoc(7) page.
