@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that includes Boost.Beast's client side and Asio's TLS.
+#include "net/http_call.hpp"
+
+#include "core/text.hpp"
+#include "net/dialer.hpp"
+
+#include <array>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/error.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/version.hpp>
+#include <fmt/format.h>
+#include <optional>
+#include <utility>
+
+namespace elastrun::net {
+namespace {
+
+namespace http = boost::beast::http;
+namespace ssl = boost::asio::ssl;
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+class OpenSslClient final : public TlsClient {
+ public:
+  Status load(const Files& files) {
+    error_code error;
+    context_.set_verify_mode(ssl::verify_peer, error);
+    if (files.ca.empty()) {
+      context_.set_default_verify_paths(error);
+    } else {
+      context_.load_verify_file(files.ca, error);
+    }
+    if (error) return complain("certificates of authorities", files.ca, error);
+    if (files.cert.empty()) return {};
+    context_.use_certificate_chain_file(files.cert, error);
+    if (error) return complain("certificate", files.cert, error);
+    context_.use_private_key_file(files.key, ssl::context::pem, error);
+    if (error) return complain("private key", files.key, error);
+    return {};
+  }
+  ssl::context& context() { return context_; }
+
+ private:
+  static Status complain(std::string_view what, const std::string& file, const error_code& error) {
+    return fail(Code::Usage,
+                fmt::format("cannot use the {} in \"{}\": {}", what, file, error.message()));
+  }
+  ssl::context context_{ssl::context::tls_client};
+};
+
+Code code_of(const error_code& error) {
+  if (error.category() == boost::asio::error::get_ssl_category()) return Code::Usage;
+  if (error == boost::asio::error::eof || error == http::error::end_of_stream ||
+      error == http::error::partial_message || error == boost::asio::error::connection_reset ||
+      error == ssl::error::stream_truncated) {
+    return Code::Closed;
+  }
+  return error.category() == boost::system::system_category() ? Code::Io : Code::Protocol;
+}
+
+/// What both kinds of stream share. Kept alive by the operations in progress; `alive` is false once
+/// the owner of the call has let go.
+template <class Stream>
+class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
+ public:
+  Exchange(Stream stream, Clock& clock, HttpCall::Settings settings, HttpRequest request,
+           HttpCall::Handlers handlers)
+      : stream_(std::move(stream)),
+        alarm_(clock.make_alarm()),
+        clock_(clock),
+        settings_(std::move(settings)),
+        handlers_(std::move(handlers)) {
+    const auto method = http::string_to_verb(request.method);
+    request_ = {method, request.target, 11};
+    request_.set(http::field::host,
+                 format_endpoint(settings_.endpoint.host, settings_.endpoint.port));
+    request_.set(http::field::user_agent, "elastrun");
+    request_.set(http::field::content_type, "application/json");
+    request_.set(http::field::connection, "close");
+    for (const auto& [name, value] : request.headers) request_.set(name, value);
+    request_.body() = std::move(request.body);
+    request_.prepare_payload();
+    parser_.body_limit(boost::none);
+  }
+
+  void start(TimePoint deadline) {
+    auto self = this->shared_from_this();
+    alarm_->arm(deadline, [self] {
+      self->end(fail(Code::Timeout, fmt::format("{} did not answer within {}", self->where(),
+                                                format_duration(self->settings_.limit))));
+    });
+    if constexpr (requires { stream_.next_layer(); }) {
+      stream_.async_handshake(ssl::stream_base::client, [self](error_code error) {
+        error ? self->broken(error) : self->write();
+      });
+    } else {
+      write();
+    }
+  }
+
+  void drop() {
+    alarm_->disarm();
+    handlers_ = {};
+    close();
+  }
+
+ private:
+  std::string where() const {
+    return format_endpoint(settings_.endpoint.host, settings_.endpoint.port);
+  }
+
+  void write() {
+    http::async_write(stream_, request_, [self = this->shared_from_this()](error_code error, auto) {
+      error ? self->broken(error) : self->read_head();
+    });
+  }
+
+  void read_head() {
+    http::async_read_header(stream_, buffer_, parser_,
+                            [self = this->shared_from_this()](error_code error, auto) {
+                              error ? self->broken(error) : self->got_head();
+                            });
+  }
+
+  void got_head() {
+    if (settings_.endless) alarm_->disarm();
+    if (handlers_.on_head) handlers_.on_head(static_cast<int>(parser_.get().result_int()));
+    read_body();
+  }
+
+  void read_body() {
+    if (!handlers_.on_end) return;  // dropped by a handler
+    if (parser_.is_done()) return end({});
+    parser_.get().body().data = piece_.data();
+    parser_.get().body().size = piece_.size();
+    parser_.get().body().more = true;
+    http::async_read_some(stream_, buffer_, parser_,
+                          [self = this->shared_from_this()](error_code error, auto) {
+                            if (error == http::error::need_buffer) error = {};
+                            self->got_piece(error);
+                          });
+  }
+
+  void got_piece(error_code error) {
+    const std::size_t size = piece_.size() - parser_.get().body().size;
+    if (size > 0 && handlers_.on_piece) handlers_.on_piece({piece_.data(), size});
+    if (error) return broken(error);
+    read_body();
+  }
+
+  void broken(const error_code& error) {
+    end(fail(code_of(error), fmt::format("{}: {}", where(), error.message())));
+  }
+
+  void end(Status status) {
+    alarm_->disarm();
+    close();
+    const auto handlers = std::exchange(handlers_, {});
+    if (handlers.on_end) handlers.on_end(std::move(status));
+  }
+
+  // Without TLS's farewell: the other side has said what it had to say, or is cut off.
+  void close() {
+    error_code ignored;
+    if constexpr (requires { stream_.next_layer(); }) {
+      stream_.next_layer().close(ignored);
+    } else {
+      stream_.close(ignored);
+    }
+  }
+
+  Stream stream_;
+  std::unique_ptr<Alarm> alarm_;
+  Clock& clock_;
+  const HttpCall::Settings settings_;
+  HttpCall::Handlers handlers_;
+  http::request<http::string_body> request_;
+  http::response_parser<http::buffer_body> parser_;
+  boost::beast::flat_buffer buffer_{64 << 10};
+  std::array<char, 8192> piece_;
+};
+
+class DialledCall final : public HttpCall {
+ public:
+  DialledCall(boost::asio::io_context& loop, Clock& clock) : clock_(clock), dialer_(loop, clock) {}
+  ~DialledCall() override {
+    if (drop_) drop_();
+  }
+
+  void dial(Settings settings, HttpRequest request, Handlers handlers) {
+    const TimePoint deadline = clock_.now() + settings.limit;
+    const Endpoint endpoint = settings.endpoint;
+    const Duration limit = settings.limit;
+    dialer_.dial(endpoint, limit,
+                 [this, deadline, settings = std::move(settings), request = std::move(request),
+                  handlers = std::move(handlers)](Result<tcp::socket> socket) mutable {
+                   if (!socket) return handlers.on_end(std::unexpected(socket.error()));
+                   connected(std::move(*socket), deadline, std::move(settings), std::move(request),
+                             std::move(handlers));
+                 });
+  }
+
+ private:
+  void connected(tcp::socket socket, TimePoint deadline, Settings settings, HttpRequest request,
+                 Handlers handlers) {
+    error_code ignored;
+    // An endless answer has no limit, so only the kernel can find out that nobody is there any
+    // more.
+    socket.set_option(boost::asio::socket_base::keep_alive(true), ignored);
+    if (!settings.tls) {
+      return run(
+          std::make_shared<Exchange<tcp::socket>>(std::move(socket), clock_, std::move(settings),
+                                                  std::move(request), std::move(handlers)),
+          deadline);
+    }
+    auto& context = static_cast<OpenSslClient&>(*settings.tls).context();
+    ssl::stream<tcp::socket> stream(std::move(socket), context);
+    const std::string host = settings.endpoint.host;
+    stream.set_verify_callback(ssl::host_name_verification(host), ignored);
+    // Servers with several certificates choose by this name; numbers are not allowed in it (RFC
+    // 6066).
+    if (parse_address(host).is_unspecified()) {
+      SSL_set_tlsext_host_name(stream.native_handle(), host.c_str());
+    }
+    run(std::make_shared<Exchange<ssl::stream<tcp::socket>>>(
+            std::move(stream), clock_, std::move(settings), std::move(request),
+            std::move(handlers)),
+        deadline);
+  }
+
+  template <class Made>
+  void run(const std::shared_ptr<Made>& exchange, TimePoint deadline) {
+    drop_ = [exchange] { exchange->drop(); };
+    exchange->start(deadline);
+  }
+
+  Clock& clock_;
+  Dialer dialer_;
+  std::function<void()> drop_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<TlsClient>> TlsClient::make(const Files& files) {
+  auto client = std::make_shared<OpenSslClient>();
+  if (auto loaded = client->load(files); !loaded) return std::unexpected(loaded.error());
+  return client;
+}
+
+std::unique_ptr<HttpCall> HttpCall::start(boost::asio::io_context& loop, Clock& clock,
+                                          Settings settings, HttpRequest request,
+                                          Handlers handlers) {
+  auto call = std::make_unique<DialledCall>(loop, clock);
+  call->dial(std::move(settings), std::move(request), std::move(handlers));
+  return call;
+}
+
+std::unique_ptr<HttpCall> fetch(boost::asio::io_context& loop, Clock& clock,
+                                HttpCall::Settings settings, HttpRequest request,
+                                std::function<void(Result<HttpResponse>)> answer) {
+  constexpr std::size_t kMaxBody = 4u << 20;
+  auto response = std::make_shared<HttpResponse>();
+  HttpCall::Handlers handlers;
+  handlers.on_head = [response](int status) { response->status = status; };
+  handlers.on_piece = [response](std::string_view piece) {
+    if (response->body.size() <= kMaxBody) response->body += piece;
+  };
+  handlers.on_end = [response, answer = std::move(answer)](const Status& status) {
+    if (!status) return answer(std::unexpected(status.error()));
+    if (response->body.size() > kMaxBody) {
+      return answer(fail(Code::Protocol, "the answer is longer than 4 MiB"));
+    }
+    answer(std::move(*response));
+  };
+  return HttpCall::start(loop, clock, std::move(settings), std::move(request), std::move(handlers));
+}
+
+}  // namespace elastrun::net
