@@ -155,7 +155,12 @@ _elastrun() {{
 {}    '1:script:_files' \
     '*::argument of the script:_files'
 }}
-compdef _elastrun elastrun
+# Loaded from fpath this is the function itself; sourced, it has yet to be announced.
+if [[ $funcstack[1] == _elastrun ]]; then
+  _elastrun "$@"
+else
+  compdef _elastrun elastrun
+fi
 )",
                      lines);
 }
