@@ -3,10 +3,11 @@
 """Our TCPStore server beside torch's libuv server, repetition by repetition in turns, under the
 same load. One JSON line a measurement, for report.py.
 
-    store_bench.py --bin BUILD/tests [--connections 1000] [--requests 100000] [--reps 3] [--out FILE]
+    store_bench.py --bin BUILD/tests [--connections 1000] [--requests 100000] [--reps 3]
+                   [--out FILE]
 
-torch is left out, with a word on stderr, where this Python has none. Its server looks up the name of
-each client: without a resolver that answers at once, that alone takes seconds.
+torch is left out, with a word on stderr, where this Python has none. Its server looks up the name
+of each client: without a resolver that answers at once, that alone takes seconds.
 """
 from __future__ import annotations
 

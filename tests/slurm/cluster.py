@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Slurm of two nodes on this machine: one slurmctld, two slurmd, all on free loopback ports."""
+"""A real Slurm of two nodes on this machine: a slurmctld, two slurmd, on free loopback ports."""
 from __future__ import annotations
 
 import os
@@ -45,7 +45,9 @@ def obstacle() -> str:
     if os.geteuid() != 0:
         return "slurmctld and slurmd need root here"
     missing = [p for p in PROGRAMS if not shutil.which(p)]
-    return f"not installed: {', '.join(missing)} (Debian: slurmctld slurmd slurm-client)" if missing else ""
+    if not missing:
+        return ""
+    return f"not installed: {', '.join(missing)} (Debian: slurmctld slurmd slurm-client)"
 
 
 def _free_ports(count: int) -> list[int]:
@@ -92,20 +94,24 @@ class Cluster:
                 daemon.kill()
                 daemon.wait()
 
-    def run(self, *command: str, limit: float = 60, **more: object) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, limit: float = 60,
+            **more: object) -> subprocess.CompletedProcess[str]:
         """One Slurm command, its output as text."""
         env = {**self.env, **more.pop("env", {})}  # type: ignore[dict-item]
-        return subprocess.run(command, env=env, text=True, capture_output=True, timeout=limit, **more)
+        return subprocess.run(command, env=env, text=True, capture_output=True, timeout=limit,
+                              **more)
 
     def logs(self) -> str:
         """The ends of all logs, for the report of a failed test."""
-        parts = [f"--- {p.name}\n" + p.read_text(errors="replace")[-2000:] for p in self.folder.glob("*.log")]
+        parts = [f"--- {p.name}\n" + p.read_text(errors="replace")[-2000:]
+                 for p in self.folder.glob("*.log")]
         return "\n".join(parts)
 
     def _start(self, *command: str) -> None:
         out = (self.folder / "daemons.out").open("ab")
         self._daemons.append(
-            subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=out,
+                             stderr=out)
         )
 
     def _wait_until_idle(self) -> None:

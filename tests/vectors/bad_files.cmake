@@ -8,7 +8,8 @@ function(expect name text status words)
   execute_process(COMMAND ${PROGRAM} ${FOLDER}/${name}.json
                   RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL status OR NOT output MATCHES "${words}")
-    message(FATAL_ERROR "${name}: exit status ${result} (not ${status}) or no '${words}' in: ${output}")
+    message(FATAL_ERROR
+            "${name}: exit status ${result} (not ${status}) or no '${words}' in: ${output}")
   endif()
 endfunction()
 
@@ -19,7 +20,8 @@ expect(other "[1, 2]" 2 "'conversations' was expected")
 expect(none "{\"conversations\": []}" 2 "no conversations")
 set(one [=[{"conversations": [{"name": "ping", "client_to_server_hex": "00cef7853c0d01000000",
  "server_to_client_hex": "@ANSWER@", "closed_by_server": false, "steps": [
- {"conn": "A", "op": "@OP@", "hex": "@SENT@"}, {"conn": "A", "op": "recv", "hex": "01000000"}]}]}]=])
+ {"conn": "A", "op": "@OP@", "hex": "@SENT@"},
+ {"conn": "A", "op": "recv", "hex": "01000000"}]}]}]=])
 set(SENT 00cef7853c0d01000000)
 set(ANSWER 01000000)
 set(OP send)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three nodes train, one is killed, another joins, etcd restarts; the job ends as if nothing had been.
+"""Three nodes train, one is killed, another joins, etcd restarts; the job ends as if nothing was.
 
     python3 config/examples/elastic/demo.py path/to/elastrun
 
-Needs torch in this Python and `etcd` in PATH (Debian: etcd-server). Each "node" is one agent on this
-machine. What happens next is decided by the steps the training has reached, never by the clock. The
+Needs torch in this Python and `etcd` in PATH (Debian: etcd-server). Each "node" is one agent on
+this machine. What happens next is decided by the steps the training has reached, never by the clock. The
 last lines compare the job with an undisturbed one; exit 0 only if both came to the same step count
 with the loss still falling.
 """
@@ -172,7 +172,8 @@ def main() -> int:
         well, steps = verdict("undisturbed", jobs[0])
         well_too, steps_too = verdict("disturbed", jobs[1])
     same = steps == steps_too == STEPS
-    say("the same steps, the loss still falling, exit 0" if well and well_too and same else "FAILED")
+    good = well and well_too and same
+    say("the same steps, the loss still falling, exit 0" if good else "FAILED")
     return 0 if well and well_too and same else 1
 
 

@@ -2,8 +2,8 @@
 """A small DDP training (gloo, CPU) that may lose and gain nodes at any step.
 
 Each step works on one global batch, made from the step's number and shared out over the ranks there
-are, so the same steps are trained whatever the world looks like. Rank 0 writes a checkpoint every few
-steps (complete or not at all: written aside, then renamed); each start goes on from the last one.
+are, so the same steps are trained whatever the world looks like. Rank 0 writes a checkpoint every
+few steps (complete or not at all: written aside, then renamed); each start goes on from the last one.
 """
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def batch(step: int, rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]
 
 def save(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, step: int) -> None:
     aside = path.with_suffix(".part")
-    torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step}, aside)
+    state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
+    torch.save(state, aside)
     os.replace(aside, path)
     if elastrun:
         elastrun.checkpoint_done(step)
