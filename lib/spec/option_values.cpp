@@ -177,9 +177,9 @@ Answer<std::vector<std::string>> parse_signals(const std::vector<std::string>& n
   for (const auto& given : names) {
     const std::string name(trim(given));
     if (name == "SIGKILL" || name == "SIGSTOP") {
-      return std::unexpected(launcher_refusal(
-          fmt::format("--signals-to-handle: {} cannot be handled by any process", name),
-          "leave it out; the default is SIGTERM,SIGINT,SIGHUP,SIGQUIT"));
+      warnings.push_back(fmt::format(
+          "--signals-to-handle: {} cannot be handled by any process; it is left out", name));
+      continue;
     }
     if (std::find(known.begin(), known.end(), name) != known.end()) {
       if (std::find(signals.begin(), signals.end(), name) == signals.end()) signals.push_back(name);

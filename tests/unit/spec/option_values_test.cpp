@@ -88,9 +88,12 @@ TEST_CASE("values: signals") {
   REQUIRE(warnings.size() == 2);
   CHECK(warnings[0] ==
         "--signals-to-handle: there is no signal 'SIGTEM' (did you mean SIGTERM?); it is left out");
-  CHECK(contains(text_of(parse_signals({"SIGTERM", "SIGKILL"}, warnings)),
-                 "SIGKILL cannot be handled"));
-  CHECK(contains(text_of(parse_signals({"SIGSTOP"}, warnings)), "SIGSTOP cannot be handled"));
+  warnings.clear();
+  CHECK(parse_signals({"SIGTERM", "SIGKILL"}, warnings) == Words{"SIGTERM"});
+  CHECK(parse_signals({"SIGSTOP"}, warnings) == Words{});
+  REQUIRE(warnings.size() == 2);
+  CHECK(contains(warnings[0], "SIGKILL cannot be handled"));
+  CHECK(contains(warnings[1], "SIGSTOP cannot be handled"));
 }
 
 }  // namespace elastrun::spec
