@@ -3,7 +3,7 @@
 
 Each step works on one global batch, made from the step's number and shared out over the ranks there
 are, so the same steps are trained whatever the world looks like. Rank 0 writes a checkpoint every
-few steps (complete or not at all: written aside, then renamed); each start goes on from the last one.
+few steps (complete or not at all: written aside, then renamed); each start goes on from the last.
 """
 from __future__ import annotations
 
