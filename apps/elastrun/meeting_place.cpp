@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "meeting_place.hpp"
 
+#include "agent/failure_report.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/local_session.hpp"
+#include "rendezvous/make_session.hpp"
 
 #include <cstdlib>
+#include <fmt/format.h>
 #include <string_view>
+#include <unistd.h>
 
 namespace elastrun {
 namespace {
@@ -25,10 +29,16 @@ std::string listening_address(const std::string& host) {
   return net::parse_address(host).is_loopback() ? host : "";
 }
 
-}  // namespace
+/// Whether nobody else can ever take part: then no socket is needed to agree with oneself.
+bool is_alone(const spec::JobSpec& spec) {
+  if (spec.standalone) return true;
+  const auto type = spec.rdzv_conf.find("store_type");
+  const bool by_file = type != spec.rdzv_conf.end() && type->second == "file";
+  return spec.max_nodes == 1 && (spec.rdzv_backend == "static" || by_file);
+}
 
-Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& clock,
-                                        const spec::JobSpec& spec, rendezvous::Node& self) {
+Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
+                                  const spec::JobSpec& spec, rendezvous::Node& self) {
   rendezvous::LocalSettings settings;
   settings.run_id = spec.run_id;
   settings.backend = spec.rdzv_backend;
@@ -42,11 +52,41 @@ Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& cl
     settings.master_port = endpoint->port;
   }
   self.address = settings.master_addr;
+  self.id = fmt::format("{}_{}_0", agent::host_name(), ::getpid());
+  rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
+                             .first_port = settings.master_port,
+                             .last_port = settings.master_port};
   MeetingPlace place;
-  place.store = agent::make_round_store(loop, {.address = listening_address(settings.master_addr),
-                                               .port = settings.master_port,
-                                               .serves_workers = !workers_serve_store(spec)});
   place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
+  place.store = workers_serve_store(spec)
+                    ? agent::make_workers_store()
+                    : agent::make_served_store(loop, *place.session, std::move(plan));
+  return place;
+}
+
+}  // namespace
+
+Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& clock,
+                                        const spec::JobSpec& spec, rendezvous::Node& self) {
+  if (is_alone(spec)) return meet_oneself(loop, clock, spec, self);
+  const char* secret = std::getenv("ELASTRUN_SECRET");
+  auto session = rendezvous::make_session(loop, clock,
+                                          {.backend = spec.rdzv_backend,
+                                           .endpoint = spec.rdzv_endpoint,
+                                           .run_id = spec.run_id,
+                                           .min_nodes = spec.min_nodes,
+                                           .max_nodes = spec.max_nodes,
+                                           .max_restarts = spec.max_restarts,
+                                           .node_rank = spec.node_rank,
+                                           .local_addr = spec.local_addr,
+                                           .conf = spec.rdzv_conf,
+                                           .secret = secret == nullptr ? "" : secret});
+  if (!session) return std::unexpected(session.error());
+  MeetingPlace place;
+  place.session = std::move(*session);
+  place.store = workers_serve_store(spec)
+                    ? agent::make_workers_store()
+                    : agent::make_served_store(loop, *place.session, std::nullopt);
   return place;
 }
 

@@ -1,40 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/round_store.hpp"
 
+#include "net/endpoint.hpp"
+#include "workers/held_port.hpp"
+
 namespace elastrun::agent {
 namespace {
 
-/// A TCPStore server of our own.
 class ServedStore final : public RoundStore {
  public:
-  ServedStore(boost::asio::io_context& loop, RoundStoreSettings settings)
-      : loop_(loop), settings_(std::move(settings)) {}
+  ServedStore(boost::asio::io_context& loop, rendezvous::Session& session,
+              std::optional<rendezvous::StorePlan> plan)
+      : loop_(loop), session_(session), plan_(std::move(plan)) {}
+  ~ServedStore() override { close(); }
 
   Result<std::uint16_t> prepare() override {
-    if (settings_.port == 0) server_.reset();
-    if (server_) {
+    const auto plan = plan_.value_or(session_.store_plan());
+    // A fixed port is kept, so that nobody else takes it between two rounds.
+    if (server_ && plan.first_port != 0 && plan.first_port == plan.last_port) {
       server_->start_afresh();
+      server_->allow_peers({});
       return server_->port();
     }
-    auto server = store::Server::listen(loop_, settings_.address, settings_.port, {});
+    close();
+    auto server = listen(plan);
     if (!server) return std::unexpected(server.error());
     server_ = std::move(*server);
+    session_.share_store(server_.get());
     return server_->port();
   }
 
   void begin(const rendezvous::Round& round) override {
-    if (round.group_rank != 0) server_.reset();
+    if (round.group_rank != 0) return close();
+    if (server_ && round.members.size() > 1) server_->allow_peers(addresses_of(round));
   }
 
   bool serves_workers() const override { return true; }
 
  private:
+  using Server = std::unique_ptr<store::Server>;
+
+  /// On the first port of the range that is free.
+  Result<Server> listen(const rendezvous::StorePlan& plan) {
+    for (int port = plan.first_port; port < plan.last_port; ++port) {
+      auto server = try_port(plan.bind_address, port);
+      if (server) return server;
+    }
+    return try_port(plan.bind_address, plan.last_port);
+  }
+  Result<Server> try_port(const std::string& address, int port) {
+    return store::Server::listen(loop_, address, static_cast<std::uint16_t>(port), {});
+  }
+
+  void close() {
+    session_.share_store(nullptr);
+    server_.reset();
+  }
+
   boost::asio::io_context& loop_;
-  const RoundStoreSettings settings_;
-  std::unique_ptr<store::Server> server_;
+  rendezvous::Session& session_;
+  const std::optional<rendezvous::StorePlan> plan_;
+  Server server_;
 };
 
-/// A port for worker 0.
 class WorkersStore final : public RoundStore {
  public:
   Result<std::uint16_t> prepare() override {
@@ -55,10 +83,31 @@ class WorkersStore final : public RoundStore {
 
 }  // namespace
 
-std::unique_ptr<RoundStore> make_round_store(boost::asio::io_context& loop,
-                                             RoundStoreSettings settings) {
-  if (!settings.serves_workers) return std::make_unique<WorkersStore>();
-  return std::make_unique<ServedStore>(loop, std::move(settings));
+std::unique_ptr<RoundStore> make_served_store(boost::asio::io_context& loop,
+                                              rendezvous::Session& session,
+                                              std::optional<rendezvous::StorePlan> plan) {
+  return std::make_unique<ServedStore>(loop, session, std::move(plan));
+}
+
+std::unique_ptr<RoundStore> make_workers_store() {
+  return std::make_unique<WorkersStore>();
+}
+
+std::vector<boost::asio::ip::address> addresses_of(const rendezvous::Round& round) {
+  std::vector<boost::asio::ip::address> found;
+  for (const auto& member : round.members) {
+    auto texts = member.also;
+    texts.push_back(member.address);
+    for (const auto& text : texts) {
+      const auto address = net::parse_address(text);
+      if (address.is_unspecified()) return {};
+      found.push_back(address);
+    }
+  }
+  // Own workers may come by loopback, whatever the address that others use.
+  found.push_back(boost::asio::ip::make_address("127.0.0.1"));
+  found.push_back(boost::asio::ip::make_address("::1"));
+  return found;
 }
 
 }  // namespace elastrun::agent

@@ -3,14 +3,13 @@
 
 #include "core/error.hpp"
 #include "rendezvous/round.hpp"
+#include "rendezvous/session.hpp"
 #include "store/server.hpp"
-#include "workers/held_port.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 
 namespace elastrun::agent {
 
@@ -22,19 +21,23 @@ class RoundStore {
   virtual ~RoundStore() = default;
   /// Before each join: the port to announce. Fails with Store (port in use, ...).
   virtual Result<std::uint16_t> prepare() = 0;
-  /// The round is known: serve it, or close when another node has group rank 0.
+  /// The round is known: serve its members, or close when another node has group rank 0.
   virtual void begin(const rendezvous::Round& round) = 0;
   /// False when workers are to host the store themselves (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
   virtual bool serves_workers() const = 0;
 };
 
-struct RoundStoreSettings {
-  std::string address;     // where to listen
-  std::uint16_t port = 0;  // 0: any free port, a new one for each round
-  bool serves_workers = true;
-};
+/// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says.
+/// Borrows the session.
+std::unique_ptr<RoundStore> make_served_store(boost::asio::io_context& loop,
+                                              rendezvous::Session& session,
+                                              std::optional<rendezvous::StorePlan> plan);
 
-std::unique_ptr<RoundStore> make_round_store(boost::asio::io_context& loop,
-                                             RoundStoreSettings settings);
+/// Only a port, held for worker 0.
+std::unique_ptr<RoundStore> make_workers_store();
+
+/// Where workers of a round may come from, for store::Server::allow_peers: empty if all may,
+/// because somebody is known by a name only. Pure.
+std::vector<boost::asio::ip::address> addresses_of(const rendezvous::Round& round);
 
 }  // namespace elastrun::agent

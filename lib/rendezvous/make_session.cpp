@@ -103,6 +103,7 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   plan.remote.backend = settings.backend;
   plan.remote.rules = plan.coordinator.rules = read_rules(settings, plan.conf);
   plan.remote.local_addr = settings.local_addr;
+  plan.remote.node_rank = settings.node_rank;
   read_timing(plan);
   const auto endpoint = net::parse_endpoint(settings.endpoint, kC10dPort);
   warn_of_openness(settings, *secret, endpoint ? endpoint->host : settings.endpoint);

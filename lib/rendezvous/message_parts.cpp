@@ -112,13 +112,15 @@ std::unexpected<Error> unsound_message(std::string_view kind) {
 }
 
 json::object write_node(const Node& node) {
-  return {{"id", node.id},
-          {"instance", node.instance},
-          {"address", node.address},
-          {"store_port", node.store_port},
-          {"role", node.role},
-          {"workers", node.local_world_size},
-          {"node_rank", node.node_rank}};
+  json::object object{{"id", node.id},
+                      {"instance", node.instance},
+                      {"address", node.address},
+                      {"store_port", node.store_port},
+                      {"role", node.role},
+                      {"workers", node.local_world_size},
+                      {"node_rank", node.node_rank}};
+  if (!node.also.empty()) object["also"] = json::array(node.also.begin(), node.also.end());
+  return object;
 }
 
 Node read_node(const Reader& reader) {
@@ -126,6 +128,10 @@ Node read_node(const Reader& reader) {
   node.id = reader.text("id");
   node.instance = reader.text("instance");
   node.address = reader.text("address");
+  for (const json::value& element : reader.elements("also")) {
+    if (!element.is_string() || node.also.size() >= kMaxOtherAddresses) reader.sound() = false;
+    if (reader.sound()) node.also.emplace_back(element.get_string());
+  }
   node.store_port = static_cast<std::uint16_t>(reader.integer("store_port", 0, 65535));
   node.role = reader.text("role");
   node.local_world_size = static_cast<int>(reader.integer("workers", 0, kMaxCount, 1));

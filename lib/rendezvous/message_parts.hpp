@@ -15,6 +15,7 @@
 namespace elastrun::rendezvous {
 
 constexpr std::int64_t kMaxCount = 100'000'000;
+constexpr std::size_t kMaxOtherAddresses = 8;
 
 /// Reads members of an object that came from outside. A missing member has its default; one of the
 /// wrong kind, or a number out of range, clears `sound`, which all readers of one message share.

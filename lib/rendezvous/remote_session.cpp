@@ -21,6 +21,18 @@ namespace {
 using boost::asio::ip::tcp;
 using net::Link;
 
+// Workers come to the store from the address that the route to it has, which need not be the one by
+// which the agent came to the coordinator. Loopback is every machine's own.
+std::vector<std::string> other_addresses(const std::string& address) {
+  constexpr std::size_t kMost = 8;
+  std::vector<std::string> found;
+  for (const auto& own : net::own_addresses()) {
+    if (own.is_loopback() || (own.is_v6() && own.to_v6().is_link_local())) continue;
+    if (own.to_string() != address && found.size() < kMost) found.push_back(own.to_string());
+  }
+  return found;
+}
+
 class RemoteSession final : public Session {
  public:
   RemoteSession(boost::asio::io_context& loop, Clock& clock,
@@ -192,6 +204,8 @@ class RemoteSession final : public Session {
     if (!settings_.local_addr.empty()) node.address = settings_.local_addr;
     if (node.address.empty()) node.address = link_->local_address().to_string();
     if (node.instance.empty()) node.instance = instance_;
+    if (settings_.rules.fixed_ranks) node.node_rank = settings_.node_rank;
+    node.also = other_addresses(node.address);
     if (node.id.empty()) node.id = fmt::format("{}_{}_0", node.address, ::getpid());
     own_id_ = node.id;
     send(Join{std::move(node), past_, settings_.rules});

@@ -17,8 +17,9 @@ struct RemoteSettings {
   std::string run_id = "none";
   std::string backend = "c10d";
   Rules rules;
-  std::string
-      local_addr;  // --local-addr; empty: the own address of the connection to the coordinator
+  int node_rank = 0;  // only where ranks are fixed
+  /// --local-addr. Empty: the own address of the connection to the coordinator.
+  std::string local_addr;
   Duration keep_alive_interval = std::chrono::seconds(5);
   int keep_alive_max_attempt = 3;
   Duration close_timeout = std::chrono::seconds(30);

@@ -15,7 +15,11 @@ struct Node {
   /// Tells two agents apart whose ids are alike (containers that share an address and count pids
   /// from 1). Random; filled in by the session if empty.
   std::string instance{};
-  std::string address{};         // by which the others reach this node
+  /// By which the others reach this node. Filled in likewise: the own address of the connection to
+  /// the coordinator.
+  std::string address{};
+  /// Other addresses of this node, from which its workers may come to the store. Filled in too.
+  std::vector<std::string> also{};
   std::uint16_t store_port = 0;  // where its store would listen; held open since the join
   std::string role = "default";
   int local_world_size = 1;

@@ -273,7 +273,7 @@ TEST_CASE("make_session: static nodes are ranked by their node rank at the given
     REQUIRE(session.has_value());
     CHECK((*session)->store_plan().lent_port == (rank == 0));
     agents.push_back(std::make_unique<TestAgent>(network, std::move(*session)));
-    agents.back()->join(1, {}, rank);
+    agents.back()->join();
   }
   const Round round = agents[0]->round();
   CHECK(round.group_rank == 1);
