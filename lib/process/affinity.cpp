@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/affinity.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fmt/format.h>
+#include <map>
+#include <memory>
+#include <sched.h>
+#include <set>
+
+namespace elastrun::process {
+namespace {
+
+using Groups = std::map<int, std::vector<int>>;  // CPUs by what they share
+
+std::vector<int> cpus_of_node(const Topology& topology, int node) {
+  std::vector<int> cpus;
+  for (const Cpu& cpu : topology.cpus) {
+    if (cpu.node == node) cpus.push_back(cpu.number);
+  }
+  return cpus;
+}
+
+Groups group(const Topology& topology, int node, int Cpu::*shared) {
+  Groups groups;
+  for (const Cpu& cpu : topology.cpus) {
+    if (cpu.node == node) groups[cpu.*shared].push_back(cpu.number);
+  }
+  return groups;
+}
+
+// A node may in theory lie in several packages; as torchrun does, its first CPU decides.
+std::map<int, int> package_by_node(const Topology& topology) {
+  std::map<int, int> packages;
+  for (const Cpu& cpu : topology.cpus) packages.emplace(cpu.node, cpu.package);
+  return packages;
+}
+
+std::vector<int> cpus_of_socket(const Topology& topology, int node) {
+  const auto packages = package_by_node(topology);
+  std::vector<int> cpus;
+  for (const Cpu& cpu : topology.cpus) {
+    if (packages.at(cpu.node) == packages.at(node)) cpus.push_back(cpu.number);
+  }
+  return cpus;
+}
+
+/// The place of a device among those of its node.
+struct Place {
+  int index = 0, count = 0;
+};
+
+Place place_of(const std::vector<int>& device_nodes, int device) {
+  Place place;
+  const int node = device_nodes[static_cast<std::size_t>(device)];
+  for (int other = 0; other < static_cast<int>(device_nodes.size()); ++other) {
+    if (device_nodes[static_cast<std::size_t>(other)] != node) continue;
+    if (other < device) ++place.index;
+    ++place.count;
+  }
+  return place;
+}
+
+Result<std::vector<int>> own_cores(const Topology& topology, int node, Place place) {
+  const Groups cores = group(topology, node, &Cpu::core);
+  const int count = static_cast<int>(cores.size());
+  if (count < place.count) {
+    return fail(Code::Usage,
+                fmt::format("exclusive binding needs a physical core for each device, but NUMA "
+                            "node {} has {} for {}; use --numa-binding node or fewer workers",
+                            node, count, place.count));
+  }
+  const int share = count / place.count, left_over = count % place.count;
+  const int first = place.index * share + std::min(place.index, left_over);
+  const int last = first + share + (place.index < left_over ? 1 : 0);
+  std::vector<int> cpus;
+  int index = 0;
+  for (const auto& [core, members] : cores) {
+    if (index >= first && index < last) cpus.insert(cpus.end(), members.begin(), members.end());
+    ++index;
+  }
+  std::sort(cpus.begin(), cpus.end());
+  return cpus;
+}
+
+std::vector<int> own_complex(const Topology& topology, int node, Place place) {
+  std::vector<std::vector<int>> groups;
+  for (auto& [cache, members] : group(topology, node, &Cpu::cache)) groups.push_back(members);
+  // Stable: of equal size, the one with the lower CPU first.
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  return groups[static_cast<std::size_t>(place.index) % groups.size()];
+}
+
+std::vector<int> spread(const Topology& topology, int workers) {
+  std::set<int> found;
+  for (const Cpu& cpu : topology.cpus) found.insert(cpu.node);
+  const std::vector<int> nodes(found.begin(), found.end());
+  std::vector<int> result;
+  for (int rank = 0; rank < workers && !nodes.empty(); ++rank) {
+    const auto index =
+        static_cast<std::size_t>(rank) * nodes.size() / static_cast<std::size_t>(workers);
+    result.push_back(nodes[index]);
+  }
+  return result;
+}
+
+Result<std::vector<int>> cpus_for(BindingMode mode, const Topology& topology,
+                                  const std::vector<int>& device_nodes, int device) {
+  const int node = device_nodes[static_cast<std::size_t>(device)];
+  const auto cpus = cpus_of_node(topology, node);
+  if (cpus.empty()) {
+    return fail(Code::Usage,
+                fmt::format("cannot bind local rank {}: its device is near NUMA node {}, on whose "
+                            "CPUs this job may not run (affinity or cpuset of the launcher)",
+                            device, node));
+  }
+  switch (mode) {
+    case BindingMode::Socket:
+      return cpus_of_socket(topology, node);
+    case BindingMode::Exclusive:
+      return own_cores(topology, node, place_of(device_nodes, device));
+    case BindingMode::CoreComplex:
+      return own_complex(topology, node, place_of(device_nodes, device));
+    default:
+      return cpus;
+  }
+}
+
+}  // namespace
+
+Result<BindingPlan> plan_binding(BindingMode mode, const Topology& topology,
+                                 const std::vector<int>& device_nodes, int workers) {
+  BindingPlan plan;
+  std::vector<int> nodes = device_nodes;
+  if (nodes.empty()) {
+    nodes = spread(topology, workers);
+    const std::set<int> used(nodes.begin(), nodes.end());
+    plan.note =
+        fmt::format("no GPU is visible, so {} worker{} spread over {} NUMA node{}", workers,
+                    workers == 1 ? " is" : "s are", used.size(), used.size() == 1 ? "" : "s");
+  }
+  if (static_cast<int>(nodes.size()) < workers) {
+    return fail(Code::Usage,
+                fmt::format("cannot bind local rank {}: only {} device{} visible, and each worker "
+                            "is bound near its own",
+                            nodes.size(), nodes.size(), nodes.size() == 1 ? " is" : "s are"));
+  }
+  for (int rank = 0; rank < workers; ++rank) {
+    auto cpus = cpus_for(mode, topology, nodes, rank);
+    if (!cpus) return std::unexpected(cpus.error());
+    plan.cpus.push_back(std::move(*cpus));
+  }
+  return plan;
+}
+
+std::string format_cpus(const std::vector<int>& cpus) {
+  std::string text;
+  for (std::size_t index = 0; index < cpus.size();) {
+    std::size_t last = index;
+    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", cpus[index]);
+    if (last > index) text += fmt::format("-{}", cpus[last]);
+    index = last + 1;
+  }
+  return text;
+}
+
+Result<std::vector<int>> affinity_of(pid_t pid) {
+  constexpr int kMost = 8192;  // the kernel's own limit of CPUs
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(kMost),
+                                                             [](cpu_set_t* one) { CPU_FREE(one); });
+  const std::size_t size = CPU_ALLOC_SIZE(kMost);
+  if (::sched_getaffinity(pid, size, set.get()) != 0) {
+    return std::unexpected(
+        errno_error(Code::Io, fmt::format("cannot ask for the CPUs of process {}", pid), errno));
+  }
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < kMost; ++cpu) {
+    if (CPU_ISSET_S(static_cast<std::size_t>(cpu), size, set.get())) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+Status check_binding(pid_t pid, const std::vector<int>& cpus) {
+  const auto actual = affinity_of(pid);
+  if (!actual) return std::unexpected(actual.error());
+  if (*actual == cpus) return {};
+  return fail(Code::Spawn, fmt::format("process {} may run on CPUs {}, not on {} as asked", pid,
+                                       format_cpus(*actual), format_cpus(cpus)));
+}
+
+}  // namespace elastrun::process

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "process/topology.hpp"
+
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+/// Binding of workers to CPUs near their devices, by torchrun's rules. Memory is not bound: Linux
+/// gives a page from the node of the CPU that touches it first, which is then the right one, and a
+/// strict memory policy would turn a full node into an out-of-memory kill.
+namespace elastrun::process {
+
+enum class BindingMode {
+  Node,         // the CPUs of the device's NUMA node
+  Socket,       // those of all nodes in the same package
+  Exclusive,    // an own share of the physical cores of the node, together with its neighbours
+  CoreComplex,  // one group of CPUs with a common last-level cache
+};
+
+/// Who gets which CPUs.
+struct BindingPlan {
+  std::vector<std::vector<int>> cpus;  // by local rank, each sorted
+  std::string note;                    // a sentence for people, if the rule needed help; or empty
+};
+
+/// Pure. Local rank N belongs to device N, whose NUMA node is `device_nodes[N]`. Without any device
+/// the workers are spread evenly over the nodes, in blocks, and the note says so. Fails with Usage:
+/// fewer devices than workers, a node without a CPU for us, less than one core each.
+Result<BindingPlan> plan_binding(BindingMode mode, const Topology& topology,
+                                 const std::vector<int>& device_nodes, int workers);
+
+/// "0-3,8,10-11", as taskset(1) and the kernel write it.
+std::string format_cpus(const std::vector<int>& cpus);
+/// Where a process (0: this one) may run, sorted. Fails with Io if it has gone.
+Result<std::vector<int>> affinity_of(pid_t pid);
+/// That it may run exactly on `cpus`: read back after the start, since a cpuset can have narrowed
+/// what was asked for.
+Status check_binding(pid_t pid, const std::vector<int>& cpus);
+
+}  // namespace elastrun::process
