@@ -5,6 +5,7 @@
 #include "parts.hpp"
 #include "process/guardian.hpp"
 #include "start_of_run.hpp"
+#include "surroundings.hpp"
 
 using namespace elastrun;
 
@@ -17,7 +18,7 @@ int main(int argc, char** argv) {
       parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
   if (line->wish != spec::Wish::Run) return answer(*line, program);
-  const auto job = spec::resolve(*line, spec::system_surroundings());
+  const auto job = spec::resolve(*line, real_surroundings());
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain) print(spec::explain_text(*job));
   if (job->spec.dry_run) return print_plan(job->spec);

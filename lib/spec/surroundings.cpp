@@ -9,9 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
-#include <filesystem>
 #include <sched.h>
-#include <set>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,60 +59,16 @@ int count_cpus() {
   return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
-int count_entries(const std::filesystem::path& folder, bool (*wanted)(const std::string&)) {
-  int count = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
-       at.increment(error)) {
-    if (wanted(at->path().filename().string())) ++count;
-  }
-  return count;
-}
-
-bool is_nvidia_device(const std::string& name) {
-  return name.size() > 6 && name.starts_with("nvidia") &&
-         std::all_of(name.begin() + 6, name.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-int count_gpus() {
-  // In a container /proc may show all boards of the host, /dev only those that were lent.
-  const int boards =
-      count_entries("/proc/driver/nvidia/gpus", [](const std::string&) { return true; });
-  const int nodes = count_entries("/dev", is_nvidia_device);
-  const int present = boards > 0 && nodes > 0 ? std::min(boards, nodes) : std::max(boards, nodes);
-  return count_visible_devices(present, read_variable("CUDA_VISIBLE_DEVICES"));
-}
-
-int count_xpus() {
-  return 0;
-}
-
 }  // namespace
 
-int count_visible_devices(int present, const std::optional<std::string>& visible) {
-  if (!visible) return present;
-  std::set<std::string> seen;
-  for (const auto& part : split(*visible, ',')) {
-    std::string name(trim(part));
-    const bool is_uuid = name.starts_with("GPU-") || name.starts_with("MIG-");
-    if (!is_uuid) {
-      const auto index = parse_int(name);
-      if (!index || *index < 0 || *index >= present) break;
-      name = std::to_string(*index);
-    }
-    if (!seen.insert(name).second) return 0;
-  }
-  return static_cast<int>(std::min(seen.size(), static_cast<std::size_t>(std::max(present, 0))));
-}
-
-Surroundings system_surroundings() {
+Surroundings system_surroundings(std::function<int()> count_gpus, std::function<int()> count_xpus) {
   return {read_variable,
           read_whole_file,
           path_exists,
           path_is_executable,
           count_cpus,
-          count_gpus,
-          count_xpus,
+          std::move(count_gpus),
+          std::move(count_xpus),
           random_uuid,
           {},
           {},

@@ -30,13 +30,7 @@ struct Surroundings {
   std::vector<std::string> rdzv_backends, event_handlers, logs_specs;
 };
 
-/// The real ones. GPUs are counted without NVML, by what the driver shows in /proc and /dev; a
-/// caller that has NVML replaces `count_gpus`.
-Surroundings system_surroundings();
-
-/// How many of `present` devices a program sees with this CUDA_VISIBLE_DEVICES, as the CUDA runtime
-/// and torch count: the list ends at the first entry that is none, a repeated one makes it empty.
-/// Entries may be UUIDs or their beginnings ("GPU-...", "MIG-..."), which are believed.
-int count_visible_devices(int present, const std::optional<std::string>& visible);
+/// The real ones, but for devices: those are counted by the caller, who has the library for it.
+Surroundings system_surroundings(std::function<int()> count_gpus, std::function<int()> count_xpus);
 
 }  // namespace elastrun::spec
