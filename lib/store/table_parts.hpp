@@ -25,14 +25,6 @@ struct Table::Wait {
   std::vector<Link> links;  // reserved once: links point at each other
 };
 
-/// What a peer takes part in, so that cancel() and forget() find it without a search.
-struct Table::Interests {
-  std::vector<std::unique_ptr<Wait>> waits;
-  std::vector<Entry*> arrivals;
-  std::vector<Entry*> watches;
-  bool empty() const { return waits.empty() && arrivals.empty() && watches.empty(); }
-};
-
 /// What few keys have beside a value.
 struct Table::Extra {
   struct Arrived {
@@ -65,6 +57,14 @@ struct Table::Slot {
   Value value;
   bool present = false;
   std::unique_ptr<Extra> extra;
+};
+
+/// What a peer takes part in, so that cancel() and forget() find it without a search.
+struct Table::Interests {
+  std::vector<std::unique_ptr<Wait>> waits;
+  std::vector<Entry*> arrivals;
+  std::vector<Entry*> watches;
+  bool empty() const { return waits.empty() && arrivals.empty() && watches.empty(); }
 };
 
 /// As std::stoll, by which torch reads its counters: blanks, a sign, digits; the rest is ignored.
