@@ -2,7 +2,9 @@
 #include "dry_run.hpp"
 
 #include "agent/worker_plans.hpp"
+#include "binding.hpp"
 #include "logs/layout.hpp"
+#include "process/affinity.hpp"
 #include "workers/command.hpp"
 
 #include <fmt/format.h>
@@ -61,6 +63,7 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
       "rendezvous: {} at {}\n",
       spec.run_id, spec.min_nodes, spec.max_nodes, spec.nproc_per_node, spec.max_restarts,
       spec.rdzv_backend, spec.rdzv_endpoint);
+  Binding binding(spec);
   for (int local_rank = 0; local_rank < spec.nproc_per_node; ++local_rank) {
     const std::string directory =
         base.empty() ? ""
@@ -74,6 +77,10 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
                     local_rank, shell_line(workers::worker_command(spec, local_rank)));
     text += fmt::format("  directory    {}\n  streams      {}\n",
                         directory.empty() ? "none" : directory, streams_text(spec, local_rank));
+    const auto cpus = binding.cpus(local_rank);
+    if (!cpus) return std::unexpected(cpus.error());
+    text += fmt::format("  binding      {}\n",
+                        cpus->empty() ? "none" : "CPUs " + process::format_cpus(*cpus));
     for (const auto& variable : *variables) text += fmt::format("  environment  {}\n", variable);
     for (const auto& [name, value] : spec.worker_env) {
       text += fmt::format("  environment  {}={}\n", name, value);

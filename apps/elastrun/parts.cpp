@@ -5,8 +5,6 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "meeting_place.hpp"
-#include "process/extinction.hpp"
-#include "process/process_table.hpp"
 #include "workers/command.hpp"
 
 #include <csignal>
@@ -18,9 +16,9 @@ namespace {
 
 constexpr Duration kSweepLimit = std::chrono::seconds(2);
 
-std::string id_of_this_agent(const spec::JobSpec& spec) {
-  const auto address = spec.local_addr.empty() ? agent::host_name() : spec.local_addr;
-  return fmt::format("{}_{}_0", address, ::getpid());
+/// Marks all that we start: ELASTRUN_AGENT_ID.
+std::string mark_of_this_agent() {
+  return fmt::format("{}_{}", agent::host_name(), ::getpid());
 }
 
 /// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
@@ -61,10 +59,12 @@ Parts::Parts(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout 
       status_line_(*clock_, console_, shows_status(spec)),
       streams_(loop_.get_executor(), *clock_, console_, status_line_.is_enabled()),
       launcher_(process::make_posix_launcher(loop_, *clock_)),
+      containment_(loop_, *launcher_, &guardian),
       pipeline_(*clock_),
       goodput_(*clock_, started_, spec.max_nodes > 1),
       status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1),
-      log_(spec) {
+      log_(spec),
+      binding_(spec) {
   console_.take_log_lines();
 }
 
@@ -85,10 +85,8 @@ Status Parts::connect() {
   if (!handler) return std::unexpected(handler.error());
   if (spec_.event_log_handler != "null") telemetry::events::attach(pipeline_, *handler);
 
-  self_.id = id_of_this_agent(spec_);
   self_.role = spec_.role;
   self_.local_world_size = spec_.nproc_per_node;
-  self_.node_rank = spec_.node_rank_given ? spec_.node_rank : -1;
   auto place = open_meeting_place(loop_, *clock_, spec_, self_);
   if (!place) return std::unexpected(place.error());
   session_ = std::move(place->session);
@@ -100,14 +98,16 @@ Status Parts::connect() {
   observers_.add(&goodput_);
   observers_.add(&status_);
   observers_.add(records_.get());
+  observers_.add(&binding_);
   agent::WorkerPlans::Parts plan_parts{
       .layout = layout_,
       .streams = streams_,
       .environment = workers::own_environment(),
-      .facts = agent::job_facts(spec_, self_.id),
+      .facts = agent::job_facts(spec_, mark_of_this_agent()),
       .use_agent_store = [this] { return store_->serves_workers(); },
       .channel = [this] { return channel_path(); },
-      .cpus = {},
+      .cpus = [this](int local_rank) { return binding_.cpus(local_rank); },
+      .cgroup_fd = [this] { return containment_.cgroup_fd(); },
   };
   plans_ = std::make_unique<agent::WorkerPlans>(spec_, std::move(plan_parts));
   agent_ = std::make_unique<agent::Agent>(agent_parts(), agent_settings());
@@ -125,6 +125,7 @@ agent::Agent::Parts Parts::agent_parts() {
       .plan =
           [this](const rendezvous::Round& round) {
             memory_deaths_.begin();
+            containment_.begin_attempt();
             return plans_->make(round);
           },
       .sweep = [this] { sweep(); },
@@ -160,10 +161,6 @@ void Parts::watch() {
         log::info("signals", "{}", process::describe(event));
         agent_->signal(event.number);
       });
-  // Orphans of workers become our children: their zombies must not pile up in a long job.
-  orphans_ = std::make_unique<process::SignalSource>(
-      loop_, std::vector<int>{SIGCHLD},
-      [this](const process::SignalEvent&) { process::reap_adopted(launcher_->children()); });
   guardian_watch_ = std::make_unique<process::DeathWatch>(loop_, guardian_.guardian_fd(),
                                                           [this] { agent_->guardian_gone(); });
 }
@@ -181,13 +178,12 @@ agent::JobResult Parts::run() {
   channel_.reset();
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
-  process::kill_descendants({}, kSweepLimit);
+  containment_.end_attempt(kSweepLimit);
   return std::move(*result);
 }
 
 void Parts::sweep() {
-  if (!process::any_live_child()) return;
-  const auto ended = process::kill_descendants(launcher_->children(), kSweepLimit);
+  const auto ended = containment_.sweep(kSweepLimit);
   if (ended.killed > 0) {
     log::info("agent", "Ended {} processes that had left the workers' groups", ended.killed);
   }

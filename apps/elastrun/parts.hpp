@@ -7,8 +7,10 @@
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/worker_plans.hpp"
+#include "binding.hpp"
 #include "core/error.hpp"
 #include "logs/console.hpp"
+#include "process/containment.hpp"
 #include "process/guardian.hpp"
 #include "process/posix_launcher.hpp"
 #include "process/signals.hpp"
@@ -55,6 +57,7 @@ class Parts {
   logs::StatusLine status_line_;
   logs::StreamFactory streams_;
   std::unique_ptr<process::PosixLauncher> launcher_;
+  process::Containment containment_;
   telemetry::Pipeline pipeline_;
   std::unique_ptr<workers::Channel> channel_;
   bool channel_tried_ = false;
@@ -65,11 +68,12 @@ class Parts {
   agent::GoodputAccount goodput_;
   agent::StatusView status_;
   agent::TorchrunLog log_;
+  Binding binding_;
   std::unique_ptr<agent::ElasticRecords> records_;
   agent::Observers observers_;
   std::unique_ptr<agent::WorkerPlans> plans_;
   std::unique_ptr<agent::Agent> agent_;
-  std::unique_ptr<process::SignalSource> signals_, orphans_;
+  std::unique_ptr<process::SignalSource> signals_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
 };
 

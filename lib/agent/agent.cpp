@@ -200,7 +200,11 @@ void Agent::perform(const TellFailed&) {
   log::info(kArea, "Rank {} {}", first.rank, workers::what_happened(first));
   parts_.observer.failed(judgement);
   parts_.session.report(
-      rendezvous::Failed{round_->number, cause_of(judgement.first(), settings_.self.id)});
+      rendezvous::Failed{round_->number, cause_of(judgement.first(), own_node())});
+}
+
+const std::string& Agent::own_node() const {
+  return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
 }
 
 void Agent::perform(const TellSucceeded&) {

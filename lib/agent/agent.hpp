@@ -84,6 +84,7 @@ class Agent {
   void perform(const End& action);
   Status start_group();
   void group_event(workers::Group::Event event);
+  const std::string& own_node() const;
   void note_end_of_attempt(std::string why);
   workers::Judgement judge_failures() const;
   void watch_for_stuck();

@@ -35,7 +35,8 @@ class WorkerPlans {
     std::function<std::string()> channel;
     /// CPUs of the worker with that local rank; empty function or result: not bound.
     std::function<Result<std::vector<int>>(int local_rank)> cpus;
-    int cgroup_fd = -1;  // to be born in; -1: ours
+    /// The cgroup to be born in; empty function or -1: ours.
+    std::function<int()> cgroup_fd;
   };
   WorkerPlans(const spec::JobSpec& spec, Parts parts) : spec_(spec), parts_(std::move(parts)) {}
 
