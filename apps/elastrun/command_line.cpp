@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <fmt/format.h>
 
-#ifndef ELASTRUN_VERSION
-#define ELASTRUN_VERSION "0.1.0"
+#ifndef ELASTRUN_VERSION  // CMake gives the project's
+#define ELASTRUN_VERSION "of an unknown version"
 #endif
 
 namespace elastrun {
