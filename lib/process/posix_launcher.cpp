@@ -25,8 +25,22 @@ constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
 // in an uninterruptible state takes this long, and the agent should not stand still for it.
 constexpr int kPatienceMilliseconds = 2000;
 
-// Of each child whether it has ended.
-using Pids = std::shared_ptr<std::map<pid_t, bool>>;
+// What the launcher and its children share; a child may outlive the launcher.
+struct Family {
+  std::map<pid_t, bool> ended;  // of each child that still has its object
+  // Asked of many groups at once, one table answers for all.
+  ProcessTable table;
+  TimePoint table_read{};
+
+  const ProcessTable& recent_table(TimePoint now) {
+    constexpr Duration kRecent = std::chrono::milliseconds(2);
+    if (table_read == TimePoint{} || now - table_read > kRecent) {
+      table = read_all_processes();
+      table_read = now;
+    }
+    return table;
+  }
+};
 
 int wait_for(int pidfd, int options, siginfo_t& info, rusage* usage) {
   long result = 0;
@@ -45,13 +59,14 @@ ExitStatus status_of(const siginfo_t& info) {
 
 class PosixChild final : public Child {
  public:
-  PosixChild(boost::asio::io_context& io, const Clock& clock, Spawned spawned, Pids pids)
+  PosixChild(boost::asio::io_context& io, const Clock& clock, Spawned spawned,
+             std::shared_ptr<Family> family)
       : clock_(clock),
         pid_(spawned.pid),
         pidfd_(std::move(spawned.pidfd)),
-        pids_(std::move(pids)),
+        family_(std::move(family)),
         watch_(io) {
-    pids_->emplace(pid_, false);
+    family_->ended.emplace(pid_, false);
   }
 
   ~PosixChild() override {
@@ -59,7 +74,7 @@ class PosixChild final : public Child {
     signal_group(SIGKILL);
     stop_watching();
     reap();
-    pids_->erase(pid_);
+    family_->ended.erase(pid_);
   }
 
   Status watch(std::function<void(const Exit&)> on_exit) {
@@ -86,21 +101,23 @@ class PosixChild final : public Child {
   }
 
   bool group_alive() const override {
-    siginfo_t info{};
-    if (wait_for(pidfd_.get(), WEXITED | WNOHANG | WNOWAIT, info, nullptr) == 0 &&
-        info.si_pid == 0) {
-      return true;
-    }
+    if (!ended_ && !leader_is_zombie()) return true;
     if (any_live_child_in_group(pid_)) return true;
     if (!any_live_child() && is_subreaper()) return false;
     // A member whose parent has left the group but lives, or whose parent we did not inherit from.
-    const ProcessTable table = read_all_processes();
+    const ProcessTable& table = family_->recent_table(clock_.now());
     return std::any_of(table.begin(), table.end(), [this](const ProcessEntry& entry) {
       return entry.group == pid_ && !entry.zombie();
     });
   }
 
  private:
+  bool leader_is_zombie() const {
+    siginfo_t info{};
+    wait_for(pidfd_.get(), WEXITED | WNOHANG | WNOWAIT, info, nullptr);
+    return info.si_pid != 0;
+  }
+
   void see_exit() {
     siginfo_t info{};
     rusage usage{};
@@ -111,7 +128,7 @@ class PosixChild final : public Child {
       info.si_status = SIGKILL;
     }
     ended_ = true;
-    pids_->at(pid_) = true;
+    family_->ended.at(pid_) = true;
     stop_watching();
     const Exit exit{status_of(info), clock_.now(), clock_.wall(), usage.ru_maxrss * 1024};
     const auto on_exit = std::move(on_exit_);
@@ -142,7 +159,7 @@ class PosixChild final : public Child {
   const Clock& clock_;
   const pid_t pid_;
   UniqueFd pidfd_;
-  Pids pids_;
+  std::shared_ptr<Family> family_;
   // Changes while running. The flag is shared with a completion that may already be queued.
   boost::asio::posix::stream_descriptor watch_;
   std::function<void(const Exit&)> on_exit_;
@@ -160,7 +177,7 @@ class RealLauncher final : public PosixLauncher {
                                        std::function<void(const Exit&)> on_exit) override {
     auto spawned = spawner_.spawn(request);
     if (!spawned) return std::unexpected(spawned.error());
-    auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), pids_);
+    auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), family_);
     if (const auto watched = child->watch(std::move(on_exit)); !watched) {
       return std::unexpected(watched.error().context("cannot start " + request.argv.front()));
     }
@@ -169,19 +186,20 @@ class RealLauncher final : public PosixLauncher {
 
   std::vector<pid_t> children() const override {
     std::vector<pid_t> result;
-    for (const auto& [pid, ended] : *pids_) result.push_back(pid);
+    for (const auto& [pid, ended] : family_->ended) result.push_back(pid);
     return result;
   }
   bool any_running() const override {
-    return std::any_of(pids_->begin(), pids_->end(), [](const auto& one) { return !one.second; });
+    return std::any_of(family_->ended.begin(), family_->ended.end(),
+                       [](const auto& one) { return !one.second; });
   }
-  bool owns(pid_t pid) const override { return pids_->contains(pid); }
+  bool owns(pid_t pid) const override { return family_->ended.contains(pid); }
 
  private:
   boost::asio::io_context& io_;
   const Clock& clock_;
   Spawner spawner_;
-  Pids pids_ = std::make_shared<std::map<pid_t, bool>>();  // shared: a child may outlive us
+  std::shared_ptr<Family> family_ = std::make_shared<Family>();
 };
 
 }  // namespace
