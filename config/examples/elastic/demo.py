@@ -5,8 +5,8 @@
 
 Needs torch in this Python and `etcd` in PATH (Debian: etcd-server). Each "node" is one agent on
 this machine. What happens next is decided by the steps the training has reached, never by the
-clock. The last lines compare the job with an undisturbed one; exit 0 only if both came to the same step count
-with the loss still falling.
+clock. The last lines compare the job with an undisturbed one; exit 0 only if both came to the same
+step count with the loss still falling.
 """
 from __future__ import annotations
 
