@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dry_run.hpp"
 
+#include "agent/binding.hpp"
 #include "agent/worker_plans.hpp"
-#include "binding.hpp"
 #include "logs/layout.hpp"
 #include "process/affinity.hpp"
 #include "workers/command.hpp"
@@ -63,7 +63,7 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
       "rendezvous: {} at {}\n",
       spec.run_id, spec.min_nodes, spec.max_nodes, spec.nproc_per_node, spec.max_restarts,
       spec.rdzv_backend, spec.rdzv_endpoint);
-  Binding binding(spec);
+  agent::Binding binding(spec);
   for (int local_rank = 0; local_rank < spec.nproc_per_node; ++local_rank) {
     const std::string directory =
         base.empty() ? ""

@@ -8,22 +8,22 @@
 
 namespace elastrun {
 
-int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, Parts& parts) {
+int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent::JobRun& run) {
   using Stream = logs::Console::Stream;
   const int code = exit_code(result, spec.exit_code_of_worker);
-  const bool watched = parts.console().is_terminal(Stream::Err);
-  parts.console().write(Stream::Err, report_text(result, spec, watched));
+  const bool watched = run.console().is_terminal(Stream::Err);
+  run.console().write(Stream::Err, report_text(result, spec, watched));
   hand_error_on(result);
   if (!spec.report_file.empty()) {
     const auto written = write_report(spec.report_file, report_json(result, spec, code));
     if (!written) log::error("report", "{}", written.error().text);
   }
-  if (const auto own = parts.layout().report(); !own.empty() && !parts.layout().is_temporary()) {
+  if (const auto own = run.layout().report(); !own.empty() && !run.layout().is_temporary()) {
     const auto written = write_report(own, report_json(result, spec, code));
     if (!written) log::warning("report", "{}", written.error().text);
   }
-  parts.clean_up(result.succeeded());
-  parts.console().finish();
+  run.clean_up(result.succeeded());
+  run.console().finish();
   return code;
 }
 

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "agent/job_result.hpp"
-#include "parts.hpp"
+#include "agent/job_run.hpp"
 
 namespace elastrun {
 
 /// Reports to people, machines and the program that started us; cleans up. The exit code.
-int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, Parts& parts);
+int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent::JobRun& run);
 
 }  // namespace elastrun

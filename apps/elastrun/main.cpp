@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "agent/job_run.hpp"
 #include "command_line.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
-#include "parts.hpp"
 #include "process/guardian.hpp"
 #include "start_of_run.hpp"
 #include "surroundings.hpp"
@@ -23,8 +23,8 @@ int main(int argc, char** argv) {
   if (job->spec.explain) print(spec::explain_text(*job));
   if (job->spec.dry_run) return print_plan(job->spec);
   say_warnings(*job);
-  auto parts = Parts::make(job->spec, guardian);
-  if (!parts) return give_up(parts.error());
-  const auto result = (*parts)->run();
-  return end_of_run(result, job->spec, **parts);
+  auto run = agent::JobRun::make(job->spec, guardian);
+  if (!run) return give_up(run.error());
+  const auto result = (*run)->run();
+  return end_of_run(result, job->spec, **run);
 }

@@ -8,12 +8,12 @@
 #include <optional>
 #include <vector>
 
-namespace elastrun {
+namespace elastrun::agent {
 
 /// Which CPUs each worker of this node may use (--numa-binding). The machine is looked at when the
 /// first worker needs it, so jobs that are not bound pay nothing. After each start it reads back
 /// what the kernel made of it, and warns where that differs.
-class Binding final : public agent::Observer {
+class Binding final : public Observer {
  public:
   /// Borrows the spec.
   explicit Binding(const spec::JobSpec& spec) : spec_(spec) {}
@@ -29,4 +29,4 @@ class Binding final : public agent::Observer {
   std::optional<std::vector<std::vector<int>>> plan_;  // by local rank
 };
 
-}  // namespace elastrun
+}  // namespace elastrun::agent

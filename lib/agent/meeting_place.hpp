@@ -10,12 +10,12 @@
 #include <boost/asio/io_context.hpp>
 #include <memory>
 
-namespace elastrun {
+namespace elastrun::agent {
 
 /// How this node meets the others, and where it would serve their workers' store.
 struct MeetingPlace {
   std::unique_ptr<rendezvous::Session> session;
-  std::unique_ptr<agent::RoundStore> store;
+  std::unique_ptr<RoundStore> store;
 };
 
 /// Made from the job's rendezvous options; completes `self` (address). Nothing is sent yet. Fails
@@ -23,4 +23,4 @@ struct MeetingPlace {
 Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& clock,
                                         const spec::JobSpec& spec, rendezvous::Node& self);
 
-}  // namespace elastrun
+}  // namespace elastrun::agent

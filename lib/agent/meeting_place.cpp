@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "meeting_place.hpp"
+#include "agent/meeting_place.hpp"
 
 #include "agent/failure_report.hpp"
 #include "net/endpoint.hpp"
@@ -11,7 +11,7 @@
 #include <string_view>
 #include <unistd.h>
 
-namespace elastrun {
+namespace elastrun::agent {
 namespace {
 
 constexpr std::uint16_t kStaticPort = 29500;  // torchrun's
@@ -52,15 +52,15 @@ Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
     settings.master_port = endpoint->port;
   }
   self.address = settings.master_addr;
-  self.id = fmt::format("{}_{}_0", agent::host_name(), ::getpid());
+  self.id = fmt::format("{}_{}_0", host_name(), ::getpid());
   rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
                              .first_port = settings.master_port,
                              .last_port = settings.master_port};
   MeetingPlace place;
   place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
   place.store = workers_serve_store(spec)
-                    ? agent::make_workers_store()
-                    : agent::make_served_store(loop, *place.session, std::move(plan));
+                    ? make_workers_store()
+                    : make_served_store(loop, *place.session, std::move(plan));
   return place;
 }
 
@@ -84,10 +84,9 @@ Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& cl
   if (!session) return std::unexpected(session.error());
   MeetingPlace place;
   place.session = std::move(*session);
-  place.store = workers_serve_store(spec)
-                    ? agent::make_workers_store()
-                    : agent::make_served_store(loop, *place.session, std::nullopt);
+  place.store = workers_serve_store(spec) ? make_workers_store()
+                                          : make_served_store(loop, *place.session, std::nullopt);
   return place;
 }
 
-}  // namespace elastrun
+}  // namespace elastrun::agent

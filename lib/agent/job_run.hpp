@@ -2,19 +2,19 @@
 #pragma once
 
 #include "agent/agent.hpp"
+#include "agent/binding.hpp"
 #include "agent/elastic_records.hpp"
 #include "agent/goodput_account.hpp"
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/worker_plans.hpp"
-#include "binding.hpp"
 #include "core/error.hpp"
 #include "logs/console.hpp"
 #include "process/containment.hpp"
 #include "process/guardian.hpp"
 #include "process/posix_launcher.hpp"
 #include "process/signals.hpp"
-#include "spec/resolve.hpp"
+#include "spec/job_spec.hpp"
 #include "system/memory_deaths.hpp"
 #include "workers/channel.hpp"
 
@@ -22,30 +22,32 @@
 #include <memory>
 #include <string>
 
-namespace elastrun {
+namespace elastrun::agent {
 
-/// The real objects of one run, each of which borrows those above it.
-class Parts {
+/// The run of one job on this node with everything it takes, each part of which borrows those
+/// above it. The programs and LocalElasticAgent share it; one at a time in a process, because it
+/// takes signals, children and console for itself.
+class JobRun {
  public:
   /// Makes them all; starts nothing. Fails with Usage, Io, Store or Rendezvous.
-  static Result<std::unique_ptr<Parts>> make(const spec::JobSpec& spec, guardian::Agent& guardian);
+  static Result<std::unique_ptr<JobRun>> make(const spec::JobSpec& spec, guardian::Agent& guardian);
 
   /// Runs the job to its end.
-  agent::JobResult run();
+  JobResult run();
   logs::Console& console() { return console_; }
   logs::Layout& layout() { return layout_; }
   /// Removes what is only temporary, unless it holds something that explains a failure.
   void clean_up(bool succeeded);
 
  private:
-  Parts(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
+  JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
   Status connect();
   void watch();
   std::string channel_path();
   void heard(pid_t sender, workers::Message message);
   void sweep();
-  agent::Agent::Parts agent_parts();
-  agent::Agent::Settings agent_settings() const;
+  Agent::Parts agent_parts();
+  Agent::Settings agent_settings() const;
 
   const spec::JobSpec& spec_;
   guardian::Agent& guardian_;
@@ -63,18 +65,18 @@ class Parts {
   bool channel_tried_ = false;
   rendezvous::Node self_;
   std::unique_ptr<rendezvous::Session> session_;
-  std::unique_ptr<agent::RoundStore> store_;
+  std::unique_ptr<RoundStore> store_;
   system::MemoryDeaths memory_deaths_;
-  agent::GoodputAccount goodput_;
-  agent::StatusView status_;
-  agent::TorchrunLog log_;
+  GoodputAccount goodput_;
+  StatusView status_;
+  TorchrunLog log_;
   Binding binding_;
-  std::unique_ptr<agent::ElasticRecords> records_;
-  agent::Observers observers_;
-  std::unique_ptr<agent::WorkerPlans> plans_;
-  std::unique_ptr<agent::Agent> agent_;
+  std::unique_ptr<ElasticRecords> records_;
+  Observers observers_;
+  std::unique_ptr<WorkerPlans> plans_;
+  std::unique_ptr<Agent> agent_;
   std::unique_ptr<process::SignalSource> signals_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
 };
 
-}  // namespace elastrun
+}  // namespace elastrun::agent

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parts.hpp"
+#include "agent/job_run.hpp"
 
 #include "agent/failure_report.hpp"
+#include "agent/meeting_place.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "meeting_place.hpp"
 #include "workers/command.hpp"
 
 #include <csignal>
 #include <cstdlib>
 #include <unistd.h>
 
-namespace elastrun {
+namespace elastrun::agent {
 namespace {
 
 constexpr Duration kSweepLimit = std::chrono::seconds(2);
 
 /// Marks all that we start: ELASTRUN_AGENT_ID.
 std::string mark_of_this_agent() {
-  return fmt::format("{}_{}", agent::host_name(), ::getpid());
+  return fmt::format("{}_{}", host_name(), ::getpid());
 }
 
 /// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
@@ -37,7 +37,7 @@ telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
   telemetry::events::AgentFacts facts;
   facts.run_id = session.run_id();
   facts.role = spec.role;
-  facts.hostname = agent::host_name();
+  facts.hostname = host_name();
   facts.rdzv_backend = session.backend();
   facts.entry_point = base_name(workers::program_name(spec));
   return facts;
@@ -49,7 +49,7 @@ bool shows_status(const spec::JobSpec& spec) {
 
 }  // namespace
 
-Parts::Parts(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout)
+JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout)
     : spec_(spec),
       guardian_(guardian),
       clock_(make_system_clock(loop_.get_executor())),
@@ -68,17 +68,17 @@ Parts::Parts(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout 
   console_.take_log_lines();
 }
 
-Result<std::unique_ptr<Parts>> Parts::make(const spec::JobSpec& spec, guardian::Agent& guardian) {
+Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian) {
   auto layout = logs::Layout::plan(spec.log_dir, spec.run_id);
   if (!layout) return std::unexpected(layout.error());
-  std::unique_ptr<Parts> parts(new Parts(spec, guardian, std::move(*layout)));
+  std::unique_ptr<JobRun> parts(new JobRun(spec, guardian, std::move(*layout)));
   if (const auto connected = parts->connect(); !connected) {
     return std::unexpected(connected.error());
   }
   return parts;
 }
 
-Status Parts::connect() {
+Status JobRun::connect() {
   const auto handler = telemetry::events::find_handler(
       spec_.event_log_handler,
       [this](std::string_view line) { console_.write(logs::Console::Stream::Err, line); });
@@ -92,29 +92,29 @@ Status Parts::connect() {
   session_ = std::move(place->session);
   store_ = std::move(place->store);
 
-  records_ = std::make_unique<agent::ElasticRecords>(pipeline_, event_facts(spec_, *session_),
-                                                     spec_.max_restarts);
+  records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_),
+                                              spec_.max_restarts);
   observers_.add(&log_);
   observers_.add(&goodput_);
   observers_.add(&status_);
   observers_.add(records_.get());
   observers_.add(&binding_);
-  agent::WorkerPlans::Parts plan_parts{
+  WorkerPlans::Parts plan_parts{
       .layout = layout_,
       .streams = streams_,
       .environment = workers::own_environment(),
-      .facts = agent::job_facts(spec_, mark_of_this_agent()),
+      .facts = job_facts(spec_, mark_of_this_agent()),
       .use_agent_store = [this] { return store_->serves_workers(); },
       .channel = [this] { return channel_path(); },
       .cpus = [this](int local_rank) { return binding_.cpus(local_rank); },
       .cgroup_fd = [this] { return containment_.cgroup_fd(); },
   };
-  plans_ = std::make_unique<agent::WorkerPlans>(spec_, std::move(plan_parts));
-  agent_ = std::make_unique<agent::Agent>(agent_parts(), agent_settings());
+  plans_ = std::make_unique<WorkerPlans>(spec_, std::move(plan_parts));
+  agent_ = std::make_unique<Agent>(agent_parts(), agent_settings());
   return {};
 }
 
-agent::Agent::Parts Parts::agent_parts() {
+Agent::Parts JobRun::agent_parts() {
   return {
       .loop = loop_,
       .clock = *clock_,
@@ -137,8 +137,8 @@ agent::Agent::Parts Parts::agent_parts() {
   };
 }
 
-agent::Agent::Settings Parts::agent_settings() const {
-  agent::Agent::Settings settings;
+Agent::Settings JobRun::agent_settings() const {
+  Agent::Settings settings;
   settings.self = self_;
   settings.max_restarts = spec_.max_restarts;
   settings.shutdown_timeout = spec_.shutdown_timeout;
@@ -153,7 +153,7 @@ agent::Agent::Settings Parts::agent_settings() const {
   return settings;
 }
 
-void Parts::watch() {
+void JobRun::watch() {
   const auto list = process::parse_signals(spec_.signals_to_handle);
   for (const auto& warning : list.warnings) log::warning("signals", "{}", warning);
   signals_ = std::make_unique<process::SignalSource>(
@@ -165,10 +165,10 @@ void Parts::watch() {
                                                           [this] { agent_->guardian_gone(); });
 }
 
-agent::JobResult Parts::run() {
+JobResult JobRun::run() {
   watch();
-  std::optional<agent::JobResult> result;
-  agent_->run([this, &result](agent::JobResult ended) {
+  std::optional<JobResult> result;
+  agent_->run([this, &result](JobResult ended) {
     result = std::move(ended);
     loop_.stop();
   });
@@ -182,7 +182,7 @@ agent::JobResult Parts::run() {
   return std::move(*result);
 }
 
-void Parts::sweep() {
+void JobRun::sweep() {
   const auto ended = containment_.sweep(kSweepLimit);
   if (ended.killed > 0) {
     log::info("agent", "Ended {} processes that had left the workers' groups", ended.killed);
@@ -192,7 +192,7 @@ void Parts::sweep() {
   }
 }
 
-std::string Parts::channel_path() {
+std::string JobRun::channel_path() {
   if (!channel_tried_) {
     channel_tried_ = true;
     if (!layout_.temporary_root().empty()) guardian_.remember_directory(layout_.temporary_root());
@@ -208,7 +208,7 @@ std::string Parts::channel_path() {
   return channel_ ? channel_->path() : std::string();
 }
 
-void Parts::heard(pid_t sender, workers::Message message) {
+void JobRun::heard(pid_t sender, workers::Message message) {
   const auto* worker = agent_->worker_of(sender);
   if (worker == nullptr) return;
   if (const auto* step = std::get_if<workers::StepDone>(&message)) {
@@ -227,10 +227,10 @@ void Parts::heard(pid_t sender, workers::Message message) {
   }
 }
 
-void Parts::clean_up(bool succeeded) {
+void JobRun::clean_up(bool succeeded) {
   const auto root = layout_.temporary_root();
   logs::settle(root, !succeeded);
   guardian_.forget(root);
 }
 
-}  // namespace elastrun
+}  // namespace elastrun::agent

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "binding.hpp"
+#include "agent/binding.hpp"
 
 #include "core/log.hpp"
 #include "process/affinity.hpp"
@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 
-namespace elastrun {
+namespace elastrun::agent {
 namespace {
 
 process::BindingMode mode_of(spec::NumaBinding numa) {
@@ -58,4 +58,4 @@ void Binding::started(const rendezvous::Round&, const std::vector<workers::Worke
   }
 }
 
-}  // namespace elastrun
+}  // namespace elastrun::agent
