@@ -233,6 +233,16 @@ TEST_CASE("cgroup: the guardian empties and removes the one that the agent could
   CHECK((path.empty() || !std::filesystem::exists(path)));
 }
 
+TEST_CASE("cgroup: one that cannot be joined is no reason not to start") {
+  Nursery nursery;
+  const UniqueFd folder(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  auto request = nursery.stub({"exit=4"});
+  request.cgroup_fd = folder.get();
+  const auto worker = nursery.start(request);
+  REQUIRE(worker);
+  CHECK(nursery.wait(**worker).status == ExitStatus::exited(4));
+}
+
 TEST_CASE("cgroup: without rights none is made, and that is only an error value") {
   const auto refused = Cgroup::make("/no/such/hierarchy", "x");
   REQUIRE_FALSE(refused);
