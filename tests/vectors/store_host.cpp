@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <fmt/format.h>
 #include <string>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace {
@@ -56,6 +57,10 @@ class Host {
 }  // namespace
 
 int main(int argc, char** argv) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;  // a descriptor a connection, and there may be many
+  ::setrlimit(RLIMIT_NOFILE, &files);
   boost::asio::io_context loop(1);
   const std::string address = argc > 1 ? argv[1] : "127.0.0.1";
   const auto port = static_cast<std::uint16_t>(argc > 2 ? std::atoi(argv[2]) : 0);
