@@ -210,6 +210,7 @@ class DialledCall final : public HttpCall {
   void connected(tcp::socket socket, TimePoint deadline, Settings settings, HttpRequest request,
                  Handlers handlers) {
     error_code ignored;
+    if (handlers.on_connect) handlers.on_connect(plain(socket.local_endpoint(ignored).address()));
     // An endless answer has no limit, so only the kernel can find out that nobody is there any
     // more.
     socket.set_option(boost::asio::socket_base::keep_alive(true), ignored);

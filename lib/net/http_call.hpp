@@ -31,7 +31,7 @@ struct HttpRequest {
   std::string method = "POST";
   std::string target;
   std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
+  std::vector<std::pair<std::string, std::string>> headers{};
 };
 
 /// One HTTP/1.1 request on a connection of its own, and its answer as it comes. Destroying it ends
@@ -40,6 +40,8 @@ struct HttpRequest {
 class HttpCall {
  public:
   struct Handlers {
+    /// The connection stands; `own` is this machine's address on it.
+    std::function<void(const boost::asio::ip::address& own)> on_connect;
     std::function<void(int status)> on_head;
     std::function<void(std::string_view piece)> on_piece;
     /// The answer is complete, or the error that ended it: Closed, Timeout, Io, Protocol; Usage if

@@ -9,6 +9,7 @@
 #include "rendezvous/state.hpp"
 #include "rendezvous/status.hpp"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 #include <map>
@@ -107,6 +108,11 @@ class LinkCoordinator final : public Coordinator {
 
   std::size_t agents() const override { return agents_; }
 
+  bool is_needed() const override {
+    return std::ranges::any_of(
+        jobs_, [](const auto& job) { return job.second->state.phase() == Phase::Gathering; });
+  }
+
   std::string status() const override {
     json::array jobs;
     for (const auto& [run_id, job] : jobs_) jobs.emplace_back(describe(job->state, clock_.now()));
@@ -128,7 +134,12 @@ class LinkCoordinator final : public Coordinator {
                      settings_.run_id);
   }
 
+  void check_entitlement() {
+    if (!held_ && settings_.entitled && !settings_.entitled()) hold(true);
+  }
+
   void hear(Peer peer, const std::string& payload) {
+    check_entitlement();
     Guest& guest = guests_.at(peer);
     auto message = decode_from_agent(payload);
     if (!message) return dismiss(peer, message.error().text);
@@ -253,6 +264,7 @@ class LinkCoordinator final : public Coordinator {
     run_ids_.erase(peer);
     if (guests_.empty()) beat_->disarm();
     if (job == nullptr) return;
+    check_entitlement();
     job->links.erase(peer);
     --agents_;
     job->state.depart(peer, Cause::Kind::NodeLost, why, clock_.now());
@@ -298,6 +310,7 @@ class LinkCoordinator final : public Coordinator {
     if (!due) return job.alarm->disarm();
     job.alarm->arm(*due, [this, &job] {
       job.armed.reset();
+      check_entitlement();
       job.state.tick(clock_.now());
       deliver(job);
     });

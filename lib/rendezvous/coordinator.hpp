@@ -29,6 +29,10 @@ class Coordinator {
     std::int64_t epoch = 1;
     Duration beat = std::chrono::seconds(5);  // keep_alive_interval
     int beats_missed = 3;                     // keep_alive_max_attempt
+    /// Asked before every decision: may this process still decide? A process that was paused finds
+    /// the messages of its agents before any timer has run, and must not act on them. Empty:
+    /// always.
+    std::function<bool()> entitled;
   };
 
   static std::unique_ptr<Coordinator> make(boost::asio::io_context& loop, Clock& clock,
@@ -51,6 +55,8 @@ class Coordinator {
 
   /// Agents connected at the moment (not status queries).
   virtual std::size_t agents() const = 0;
+  /// Whether a job waits for something that only an entitled coordinator can decide.
+  virtual bool is_needed() const = 0;
   /// Runs on the loop each time the last agent has gone.
   virtual void on_deserted(std::function<void()> react) = 0;
   /// What `elastrunctl status` shows: all jobs, as JSON.

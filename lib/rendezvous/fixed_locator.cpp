@@ -78,6 +78,9 @@ class FixedLocator final : public Locator {
       decided_ = true;
       return give(place());
     }
+    const auto outward =
+        std::ranges::find_if(*found, [](const auto& address) { return !address.is_loopback(); });
+    if (outward != found->end()) own_ = outward->to_string();
     const bool loopback =
         std::ranges::all_of(*found, [](const auto& address) { return address.is_loopback(); });
     const bool number = !net::parse_address(settings_.endpoint.host).is_unspecified();
@@ -100,7 +103,7 @@ class FixedLocator final : public Locator {
     auto opened = Host::open(loop_, clock_, sealer_, listener, settings_.coordinator);
     if (opened) {
       host_ = std::move(*opened);
-      bound_ = address == "::" ? "127.0.0.1" : address;
+      bound_ = address == "::" ? own_ : address;
       if (store_ != nullptr) host_->share_store(store_);
       return give(place());
     }
@@ -122,7 +125,8 @@ class FixedLocator final : public Locator {
   const FixedLocatorSettings settings_;
   net::Resolver resolver_;
   Answer answer_;
-  bool decided_ = false;  // that somebody else hosts
+  bool decided_ = false;           // that somebody else hosts
+  std::string own_ = "127.0.0.1";  // how this node calls on its own host
   std::string bound_;
   std::unique_ptr<Host> host_;
   store::Server* store_ = nullptr;

@@ -32,6 +32,9 @@ class Locator {
   /// Answers once on the loop, never inside this call. May make this process the host, if it is its
   /// turn. Fails with Usage or Rendezvous if trying again is no use, with anything else if it is.
   virtual void locate(Answer answer) = 0;
+  /// Nobody answers at that place: give another one as soon as there is one; the same one only now
+  /// and then, in case it comes back.
+  virtual void reject(const Place&) {}
   /// Takes the answer away.
   virtual void cancel() = 0;
   /// Whether another coordinator takes the place of one that was lost.

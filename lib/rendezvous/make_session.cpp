@@ -2,9 +2,12 @@
 #include "rendezvous/make_session.hpp"
 
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/conf.hpp"
+#include "rendezvous/elected_locator.hpp"
 #include "rendezvous/fixed_locator.hpp"
+#include "rendezvous/make_elected.hpp"
 #include "rendezvous/remote_session.hpp"
 
 #include <fmt/format.h>
@@ -91,6 +94,19 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   return plan.session(make_fixed_locator(plan.loop, plan.clock, plan.sealer, std::move(locator)));
 }
 
+Result<std::unique_ptr<Session>> make_elected(Plan& plan, Result<std::unique_ptr<Ballot>> ballot) {
+  if (!ballot) return std::unexpected(ballot.error());
+  StorePlan& store = plan.remote.store_plan;
+  store.bind_address = "";
+  std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
+  ElectedLocatorSettings locator;
+  locator.coordinator = plan.coordinator;
+  locator.advertise = plan.conf.text("advertise", plan.settings.local_addr);
+  std::tie(locator.first_port, locator.last_port) = plan.conf.ports("coordinator_port");
+  return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*ballot),
+                                           std::move(locator)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
@@ -105,8 +121,19 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   plan.remote.local_addr = settings.local_addr;
   plan.remote.node_rank = settings.node_rank;
   read_timing(plan);
-  const auto endpoint = net::parse_endpoint(settings.endpoint, kC10dPort);
-  warn_of_openness(settings, *secret, endpoint ? endpoint->host : settings.endpoint);
+  const std::string& where = settings.endpoint;
+  const bool by_file =
+      settings.backend == "file" || to_lower(plan.conf.text("store_type")) == "file";
+  if (settings.backend == "etcd" || settings.backend == "etcd-v2") {
+    warn_of_openness(settings, *secret, "the coordinator");
+    return make_elected(plan, make_etcd_ballot(loop, clock, where, settings.run_id, plan.conf));
+  }
+  if (by_file) {
+    warn_of_openness(settings, *secret, "the coordinator");
+    return make_elected(plan, make_file_ballot(loop, clock, where, settings.run_id, plan.conf));
+  }
+  const auto endpoint = net::parse_endpoint(where, kC10dPort);
+  warn_of_openness(settings, *secret, endpoint ? endpoint->host : where);
   if (settings.backend == "static") return make_fixed(plan, kStaticPort);
   if (settings.backend == "c10d") return make_fixed(plan, kC10dPort);
   return fail(Code::Usage,

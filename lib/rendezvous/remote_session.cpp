@@ -121,6 +121,7 @@ class RemoteSession final : public Session {
   }
 
   void try_again(const Error& error) {
+    if (!place_.endpoint.host.empty()) locator_->reject(place_);
     trouble_ = error.text;
     const TimePoint now = clock_.now();
     if (patience_.over(now)) return lose(given_up_text(), connected_once_);

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/elected_locator.hpp"
+
+#include "core/json.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "rendezvous/host.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+namespace ip = boost::asio::ip;
+
+// How long a place that did not answer is not given again, unless something changes.
+constexpr auto kSecondLook = std::chrono::seconds(1);
+
+std::string encode_value(const std::string& address, std::uint16_t port, const std::string& nonce) {
+  return json::serialize(json::object{{"address", address}, {"port", port}, {"nonce", nonce}});
+}
+
+Result<net::Endpoint> decode_value(const std::string& value) {
+  const auto parsed = parse_json(value);
+  if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
+  const auto port = member_int_or(*parsed, "port", 0);
+  net::Endpoint endpoint{member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port)};
+  if (endpoint.host.empty() || port <= 0 || port > 65535) {
+    return fail(Code::Protocol, "the coordinator's entry names no address and port");
+  }
+  return endpoint;
+}
+
+// The address that this machine has for the world beyond it, for a register on this very machine.
+// Documentation addresses (RFC 5737) are routed like any other, and nothing is sent there.
+ip::address outward_address() {
+  const auto own = net::own_address_towards(ip::make_address("192.0.2.1"));
+  return own ? *own : ip::address(ip::address_v4::loopback());
+}
+
+class ElectedLocator final : public Locator {
+ public:
+  ElectedLocator(boost::asio::io_context& loop, Clock& clock,
+                 std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<Ballot> ballot,
+                 ElectedLocatorSettings settings)
+      : loop_(loop),
+        clock_(clock),
+        sealer_(std::move(sealer)),
+        ballot_(std::move(ballot)),
+        settings_(std::move(settings)),
+        renewal_(clock.make_alarm()),
+        doubt_(clock.make_alarm()),
+        second_look_(clock.make_alarm()) {}
+  ~ElectedLocator() override { *alive_ = false; }
+
+  bool elects() const override { return true; }
+  void on_moved(std::function<void()> moved) override { moved_ = std::move(moved); }
+
+  void locate(Answer answer) override {
+    answer_ = std::move(answer);
+    if (leads_ && is_entitled()) return give(own_place());
+    look();
+  }
+
+  void reject(const Place& place) override { rejected_ = place.epoch; }
+
+  void cancel() override {
+    answer_ = nullptr;
+    rest();
+  }
+
+  void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
+    retiring_ = true;
+    cancel();
+    renewal_->disarm();
+    doubt_->disarm();
+    if (!leads_) return boost::asio::post(loop_, std::move(retired));
+    if (why.empty()) {
+      // The last word first, then the entry: nobody needs to look for us before.
+      return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
+        ballot_->release(std::move(retired));
+      });
+    }
+    // The others find the place free when they come.
+    ballot_->release([this, why, limit, retired = std::move(retired)]() mutable {
+      host_->retire(why, true, limit, std::move(retired));
+    });
+  }
+
+ private:
+  // Looking for somebody, or standing for election
+
+  void look() {
+    look_again_ = looking_;
+    if (std::exchange(looking_, true)) return;
+    ballot_->read([this](Result<std::optional<Ballot::Holder>> found) {
+      looking_ = false;
+      if (std::exchange(look_again_, false)) return look();
+      if (!answer_ || retiring_) return;
+      if (!found) return give(std::unexpected(found.error()));
+      if (*found) return consider(**found);
+      rest();
+      stand();
+    });
+  }
+
+  void consider(const Ballot::Holder& holder) {
+    if (leads_ && holder.value == value_) return won(holder);
+    if (holder.epoch != rejected_) return answer_with(holder);
+    // The one that does not answer still holds it. Wait for its end, with a second look now and
+    // then.
+    if (!waiting_) {
+      waiting_ = true;
+      ballot_->watch([this] { look(); });
+    }
+    second_look_->arm(clock_.now() + kSecondLook, [this] {
+      rejected_ = 0;
+      look();
+    });
+  }
+
+  void answer_with(const Ballot::Holder& holder) {
+    rest();
+    auto endpoint = decode_value(holder.value);
+    if (!endpoint) return give(std::unexpected(endpoint.error()));
+    give(Place{std::move(*endpoint), holder.epoch, false});
+  }
+
+  void stand() {
+    if (std::exchange(standing_, true)) return;
+    if (auto ready = open_host(); !ready) {
+      standing_ = false;
+      return give(std::unexpected(ready.error()));
+    }
+    value_ = encode_value(own_text(), host_->port(), random_text(16));
+    const TimePoint asked = clock_.now();
+    ballot_->claim(value_, [this, asked](Result<Ballot::Holder> holder) {
+      standing_ = false;
+      if (retiring_) return;
+      if (!holder) {
+        host_.reset();
+        return give(std::unexpected(holder.error()));
+      }
+      if (holder->value != value_) {
+        host_.reset();
+        return answer_with(*holder);
+      }
+      extend_tenure(asked);
+      won(*holder);
+    });
+  }
+
+  Status open_host() {
+    Coordinator::Settings coordinator = settings_.coordinator;
+    coordinator.entitled = [this] { return is_entitled(); };
+    Status failed;
+    for (int port = settings_.first_port; port <= settings_.last_port; ++port) {
+      net::Listener::Settings listener{.address = "::", .port = static_cast<std::uint16_t>(port)};
+      auto opened = Host::open(loop_, clock_, sealer_, listener, coordinator);
+      if (opened) {
+        host_ = std::move(*opened);
+        host_->coordinator().on_newer_epoch([this](std::int64_t) { check_holder(); });
+        return {};
+      }
+      failed = std::unexpected(opened.error());
+    }
+    return failed;
+  }
+
+  std::string own_text() const {
+    if (!settings_.advertise.empty()) return settings_.advertise;
+    const ip::address own = ballot_->own_address();
+    // A register on this machine is reached over loopback, which means nothing to other machines.
+    return (own.is_unspecified() || own.is_loopback() ? outward_address() : own).to_string();
+  }
+
+  // Being the coordinator
+
+  bool is_entitled() const { return clock_.now() < tenure_; }
+  // A twentieth less than the ballot gives, in case that its clock runs faster than ours.
+  void extend_tenure(TimePoint asked) {
+    tenure_ = std::max(tenure_, asked + ballot_->term() * 19 / 20);
+  }
+  // By the address that others use, so that this node presents itself under it.
+  Place own_place() const {
+    const auto address = net::parse_address(own_text());
+    const bool ours = !address.is_unspecified() && net::is_own_address(address);
+    return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, epoch_, true};
+  }
+
+  void won(const Ballot::Holder& holder) {
+    leads_ = true;
+    epoch_ = holder.epoch;
+    rest();
+    doubt_->disarm();
+    host_->coordinator().set_epoch(epoch_);
+    host_->coordinator().hold(false);
+    log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", epoch_,
+              host_->port());
+    renew_in(ballot_->term() / 3);
+    if (answer_) give(own_place());
+  }
+
+  void renew_in(Duration time) {
+    renewal_->arm(clock_.now() + time, [this] { renew(); });
+  }
+
+  void renew() {
+    const TimePoint asked = clock_.now();
+    ballot_->renew([this, asked](Result<bool> still) {
+      if (retiring_ || !leads_) return;
+      if (still && *still) {
+        extend_tenure(asked);
+        if (is_entitled()) trust_again();
+        return renew_in(ballot_->term() / 3);
+      }
+      if (!still) {
+        log::debug("rendezvous", "cannot renew the election: {}", still.error().text);
+        if (!is_entitled()) doubt();
+        return renew_in(std::min<Duration>(ballot_->term() / 6, std::chrono::seconds(1)));
+      }
+      tenure_ = asked;
+      doubt();
+      stand_again();
+    });
+  }
+
+  // The entry lapsed. If nobody took it meanwhile, everything goes on under a new epoch.
+  void stand_again() {
+    // Under a new name: an entry of ours that is left over must not be taken for the new one.
+    value_ = encode_value(own_text(), host_->port(), random_text(16));
+    const TimePoint asked = clock_.now();
+    ballot_->claim(value_, [this, asked](Result<Ballot::Holder> holder) {
+      if (retiring_ || !leads_) return;
+      if (!holder)
+        return renew_in(std::min<Duration>(ballot_->term() / 6, std::chrono::seconds(1)));
+      if (holder->value != value_) return step_down("another coordinator was elected");
+      extend_tenure(asked);
+      won(*holder);
+    });
+  }
+
+  void trust_again() {
+    doubt_->disarm();
+    host_->coordinator().hold(false);
+  }
+
+  // Nobody may have been elected in our place, so agents are kept; but a job that needs a decision
+  // now is better off looking for somebody who may decide.
+  void doubt() {
+    host_->coordinator().hold(true);
+    doubt_->arm(clock_.now() + ballot_->term(), [this] {
+      if (host_->coordinator().is_needed()) return step_down("it could not renew its election");
+      doubt();
+    });
+  }
+
+  // An agent has seen a newer coordinator than us.
+  void check_holder() {
+    ballot_->read([this](const Result<std::optional<Ballot::Holder>>& found) {
+      if (retiring_ || !leads_ || !found) return;
+      if (*found && (*found)->value != value_) step_down("another coordinator was elected");
+    });
+  }
+
+  void step_down(const std::string& why) {
+    log::warning("rendezvous", "this node coordinates the job no more: {}", why);
+    leads_ = false;
+    renewal_->disarm();
+    doubt_->disarm();
+    host_->coordinator().resign(why, true);
+    boost::asio::post(loop_, [this, alive = alive_] {
+      if (!*alive || retiring_ || leads_) return;
+      host_.reset();
+      if (moved_) moved_();
+    });
+  }
+
+  void rest() {
+    second_look_->disarm();
+    if (std::exchange(waiting_, false)) ballot_->unwatch();
+  }
+
+  void give(Result<Place> place) {
+    boost::asio::post(loop_, [this, alive = alive_, place = std::move(place)]() mutable {
+      if (!*alive) return;
+      if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));
+    });
+  }
+
+  // Set at construction
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  const std::unique_ptr<Ballot> ballot_;
+  const ElectedLocatorSettings settings_;
+  const std::unique_ptr<Alarm> renewal_, doubt_, second_look_;
+  std::function<void()> moved_;
+
+  // The question
+  Answer answer_;
+  std::int64_t rejected_ = 0;
+  bool waiting_ = false, looking_ = false, look_again_ = false, standing_ = false;
+
+  // The office
+  std::unique_ptr<Host> host_;
+  std::string value_;
+  std::int64_t epoch_ = 0;
+  TimePoint tenure_;
+  bool leads_ = false, retiring_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
+                                              std::shared_ptr<const net::Sealer> sealer,
+                                              std::unique_ptr<Ballot> ballot,
+                                              ElectedLocatorSettings settings) {
+  return std::make_unique<ElectedLocator>(loop, clock, std::move(sealer), std::move(ballot),
+                                          std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/etcd_ballot.hpp"
+
+#include "core/text.hpp"
+#include "rendezvous/etcd_reader.hpp"
+
+#include <boost/asio/post.hpp>
+#include <cmath>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+// The answer as `read` understands it, or why there was none.
+template <class Value>
+Result<Value> understand(const Result<std::string>& text, Result<Value> (*read)(std::string_view)) {
+  if (!text) return std::unexpected(text.error());
+  return read(*text);
+}
+
+class EtcdBallot final : public Ballot {
+ public:
+  EtcdBallot(boost::asio::io_context& loop, Clock& clock, EtcdBallotSettings settings)
+      : loop_(loop), settings_(std::move(settings)), client_(loop, clock, settings_.access) {}
+
+  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
+    client_.ask("/v3/kv/range", etcd::range_request(settings_.key),
+                [this, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto range = understand(text, etcd::read_range);
+                  if (!range) return answer(std::unexpected(range.error()));
+                  seen_revision_ = std::max(seen_revision_, range->revision);
+                  if (!range->entry) return answer(std::nullopt);
+                  answer(Holder{range->entry->value, range->entry->create_revision});
+                });
+  }
+
+  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
+    const auto seconds = static_cast<std::int64_t>(std::ceil(to_seconds(settings_.term)));
+    client_.ask("/v3/lease/grant", etcd::grant_request(seconds),
+                [this, value, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  create(value, lease->id, answer);
+                });
+  }
+
+  void renew(std::function<void(Result<bool>)> answer) override {
+    client_.ask("/v3/lease/keepalive", etcd::lease_request(lease_),
+                [this, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  if (lease->ttl <= 0) return answer(false);
+                  confirm(answer);
+                });
+  }
+
+  void release(std::function<void()> done) override {
+    if (lease_ == 0) return boost::asio::post(loop_, std::move(done));
+    revoke(std::exchange(lease_, 0), std::move(done));
+  }
+
+  void watch(std::function<void()> changed) override {
+    client_.watch(settings_.key, seen_revision_ + 1, std::move(changed));
+  }
+  void unwatch() override { client_.unwatch(); }
+  Duration term() const override { return settings_.term; }
+  boost::asio::ip::address own_address() const override { return client_.own_address(); }
+
+ private:
+  void create(const std::string& value, std::int64_t lease,
+              const std::function<void(Result<Holder>)>& answer) {
+    client_.ask("/v3/kv/txn", etcd::create_request(settings_.key, value, lease),
+                [this, value, lease, answer](const Result<std::string>& text) {
+                  auto there = text ? etcd::read_create(*text, value)
+                                    : Result<etcd::RangeAnswer>(std::unexpected(text.error()));
+                  created(value, lease, std::move(there), answer);
+                });
+  }
+
+  void created(const std::string& value, std::int64_t lease, const Result<etcd::RangeAnswer>& there,
+               const std::function<void(Result<Holder>)>& answer) {
+    if (there && there->entry && there->entry->value == value) {
+      lease_ = lease;
+      epoch_ = there->entry->create_revision;
+      return answer(Holder{value, epoch_});
+    }
+    // After an error nobody knows whether it was done; without its lease it is undone.
+    revoke(lease, [] {});
+    if (!there) return answer(std::unexpected(there.error()));
+    if (!there->entry) return answer(fail(Code::Io, "etcd: the entry came and went"));
+    answer(Holder{there->entry->value, there->entry->create_revision});
+  }
+
+  // The lease may live on although somebody has deleted the entry by hand.
+  void confirm(const std::function<void(Result<bool>)>& answer) {
+    read([this, answer](const Result<std::optional<Holder>>& found) {
+      if (!found) return answer(std::unexpected(found.error()));
+      answer(*found && (*found)->epoch == epoch_);
+    });
+  }
+
+  void revoke(std::int64_t lease, std::function<void()> done) {
+    client_.ask("/v3/lease/revoke", etcd::lease_request(lease),
+                [done = std::move(done)](const Result<std::string>&) { done(); });
+  }
+
+  boost::asio::io_context& loop_;
+  const EtcdBallotSettings settings_;
+  EtcdClient client_;
+  std::int64_t lease_ = 0, epoch_ = 0;
+  std::int64_t seen_revision_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Ballot> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
+                                         EtcdBallotSettings settings) {
+  return std::make_unique<EtcdBallot>(loop, clock, std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

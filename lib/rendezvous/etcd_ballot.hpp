@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/ballot.hpp"
+#include "rendezvous/etcd_client.hpp"
+
+#include <memory>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+struct EtcdBallotSettings {
+  EtcdAccess access;
+  std::string key;
+  Duration term = std::chrono::seconds(10);  // TTL of the lease; whole seconds
+};
+
+/// An entry in etcd v3 under a lease. Its epoch is the key's create revision, which etcd itself
+/// makes grow from holder to holder.
+std::unique_ptr<Ballot> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
+                                         EtcdBallotSettings settings);
+
+}  // namespace elastrun::rendezvous

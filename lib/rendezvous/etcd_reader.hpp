@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// What etcd's v3 JSON gateway asks and answers (etcd.io, "gRPC gateway"; integers of 64 bits are
+/// texts there, bytes are base64, zeros are left out). Pure. Answers are read as hostile: what is
+/// not understood is Protocol, an error that the server reports is Io, or Usage if trying again is
+/// no use.
+namespace elastrun::rendezvous::etcd {
+
+struct Entry {
+  std::string value;
+  std::int64_t create_revision = 0;
+  bool operator==(const Entry&) const = default;
+};
+struct RangeAnswer {
+  std::int64_t revision = 0;  // of the whole register, when it answered
+  std::optional<Entry> entry;
+};
+struct LeaseAnswer {
+  std::int64_t id = 0;
+  std::int64_t ttl = 0;  // seconds; 0: the lease is gone
+};
+struct WatchAnswer {
+  std::int64_t revision = 0;
+  bool created = false;   // the watch stands from now on
+  bool canceled = false;  // by the server; `compacted` above 0: what was asked for is no more known
+  std::int64_t compacted = 0;
+  int events = 0;
+};
+
+std::string range_request(std::string_view key);
+/// Creates the key with value and lease if it does not exist, and tells what is there otherwise.
+std::string create_request(std::string_view key, std::string_view value, std::int64_t lease);
+std::string grant_request(std::int64_t ttl);
+std::string lease_request(std::int64_t id);  // keep alive, revoke
+std::string watch_request(std::string_view key, std::int64_t from_revision);
+std::string login_request(std::string_view user, std::string_view password);
+
+Result<RangeAnswer> read_range(std::string_view text);
+/// Of create_request: the entry that is there now. Its create revision is the epoch.
+Result<RangeAnswer> read_create(std::string_view text, std::string_view value);
+Result<LeaseAnswer> read_lease(std::string_view text);
+Result<WatchAnswer> read_watch(std::string_view line);
+Result<std::string> read_token(std::string_view text);
+/// The error that a status other than 200 comes with. `bad_token`: log in again and repeat.
+/// `unavailable`: this member cannot answer now, another one may.
+struct Refused {
+  Error error;
+  bool bad_token = false;
+  bool unavailable = false;
+};
+Refused read_refusal(int status, std::string_view text);
+
+}  // namespace elastrun::rendezvous::etcd

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/file_ballot.hpp"
+
+#include "core/json.hpp"
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+
+#include <array>
+#include <boost/asio/post.hpp>
+#include <cctype>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+/// What the file says. No value: nobody holds it, but epochs go on from here.
+struct Record {
+  std::string value;
+  std::int64_t epoch = 0;
+  std::int64_t beat = 0;
+  double renewed = 0;  // wall clock of the holder, only for telling leftovers of other days
+  bool operator==(const Record&) const = default;
+};
+
+constexpr std::size_t kMaxRecord = 64 << 10;
+
+Result<Record> read_record(const std::string& file) {
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && errno == ENOENT) return Record{};
+  if (!fd)
+    return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", file), errno));
+  std::string text;
+  std::array<char, 4096> buffer;
+  for (ssize_t got = 1; got > 0 && text.size() <= kMaxRecord;) {
+    got = ::read(fd.get(), buffer.data(), buffer.size());
+    if (got < 0)
+      return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", file), errno));
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  if (trim(text).empty()) return Record{};
+  const auto parsed = text.size() > kMaxRecord
+                          ? Result<json::value>(fail(Code::Protocol, "too long"))
+                          : parse_json(text);
+  if (!parsed || find_member(*parsed, "epoch") == nullptr) {
+    return fail(Code::Usage, fmt::format("{} is no entry of a rendezvous; give --rdzv-endpoint a "
+                                         "directory or a file of its own",
+                                         file));
+  }
+  return Record{member_text_or(*parsed, "value", ""), member_int_or(*parsed, "epoch", 0),
+                member_int_or(*parsed, "beat", 0),
+                static_cast<double>(member_int_or(*parsed, "renewed", 0))};
+}
+
+Status write_record(const std::string& file, const Record& record) {
+  const std::string text =
+      json::serialize(json::object{{"value", record.value},
+                                   {"epoch", record.epoch},
+                                   {"beat", record.beat},
+                                   {"renewed", static_cast<std::int64_t>(record.renewed)}}) +
+      "\n";
+  const std::string draft = fmt::format("{}.{}", file, random_text(8));
+  const UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const bool written =
+      fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      ::fsync(fd.get()) == 0 && ::rename(draft.c_str(), file.c_str()) == 0;
+  if (written) return {};
+  const int number = errno;
+  ::unlink(draft.c_str());
+  return std::unexpected(errno_error(Code::Io, fmt::format("cannot write {}", file), number));
+}
+
+/// Holds the lock while it lives. The kernel gives it back when the process dies.
+Result<UniqueFd> lock(const std::string& file) {
+  const std::string name = file + ".lock";
+  UniqueFd fd(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd)
+    return std::unexpected(errno_error(Code::Io, fmt::format("cannot open {}", name), errno));
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  // Of the open file, not of the process: two sessions in one process are two agents too.
+  if (::fcntl(fd.get(), F_OFD_SETLK, &whole) == 0) return fd;
+  return std::unexpected(errno_error(Code::Io, fmt::format("{} is locked", name), errno));
+}
+
+class FileBallot final : public Ballot {
+ public:
+  FileBallot(boost::asio::io_context& loop, Clock& clock, std::string file, Duration term)
+      : loop_(loop),
+        clock_(clock),
+        file_(std::move(file)),
+        term_(term),
+        look_(clock.make_alarm()) {}
+  ~FileBallot() override { *alive_ = false; }
+
+  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
+    reply(std::move(answer), holder_now());
+  }
+
+  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
+    reply(std::move(answer), take(value));
+  }
+
+  void renew(std::function<void(Result<bool>)> answer) override {
+    reply(std::move(answer), count_up());
+  }
+
+  void release(std::function<void()> done) override {
+    if (mine_) {
+      const auto held = lock(file_);
+      const auto record = read_record(file_);
+      // The epoch stays, so that no later holder is taken for an older one.
+      if (held && record && *record == *mine_) {
+        (void)write_record(file_, {"", record->epoch, 0, record->renewed});
+      }
+      mine_.reset();
+    }
+    boost::asio::post(loop_, std::move(done));
+  }
+
+  void watch(std::function<void()> changed) override {
+    changed_ = std::move(changed);
+    look_later();
+  }
+  void unwatch() override {
+    changed_ = nullptr;
+    look_->disarm();
+  }
+  Duration term() const override { return term_; }
+
+ private:
+  template <class Answer, class Found>
+  void reply(Answer answer, Found found) {
+    boost::asio::post(
+        loop_, [alive = alive_, answer = std::move(answer), found = std::move(found)]() mutable {
+          if (*alive) answer(std::move(found));
+        });
+  }
+
+  // Notes since when the entry stands still, and answers whether it is somebody's.
+  bool is_live(const Record& record) {
+    const TimePoint now = clock_.now();
+    if (record.epoch != seen_.epoch || record.beat != seen_.beat) {
+      seen_ = record;
+      seen_since_ = now;
+    }
+    if (record.value.empty()) return false;
+    // A leftover of long ago need not be watched for a term: no two clocks differ by ten of them.
+    const double age = to_seconds(clock_.wall()) - record.renewed;
+    return now < seen_since_ + term_ * 3 / 2 && age < to_seconds(term_) * 10;
+  }
+
+  Result<std::optional<Holder>> holder_now() {
+    const auto record = read_record(file_);
+    if (!record) return std::unexpected(record.error());
+    if (!is_live(*record)) return std::nullopt;
+    return Holder{record->value, record->epoch};
+  }
+
+  Result<Holder> take(const std::string& value) {
+    const auto held = lock(file_);
+    if (!held) return std::unexpected(held.error());
+    const auto record = read_record(file_);
+    if (!record) return std::unexpected(record.error());
+    if (is_live(*record)) return Holder{record->value, record->epoch};
+    const Record next{value, record->epoch + 1, 0, to_seconds(clock_.wall())};
+    if (const auto written = write_record(file_, next); !written) {
+      return std::unexpected(written.error());
+    }
+    mine_ = {value, next.epoch, 0, static_cast<double>(static_cast<std::int64_t>(next.renewed))};
+    return Holder{value, next.epoch};
+  }
+
+  Result<bool> count_up() {
+    if (!mine_) return false;
+    const auto held = lock(file_);
+    if (!held) return std::unexpected(held.error());
+    const auto record = read_record(file_);
+    if (!record) return std::unexpected(record.error());
+    if (record->value != mine_->value || record->epoch != mine_->epoch) {
+      mine_.reset();
+      return false;
+    }
+    Record next{record->value, record->epoch, record->beat + 1, to_seconds(clock_.wall())};
+    if (const auto written = write_record(file_, next); !written) {
+      return std::unexpected(written.error());
+    }
+    next.renewed = static_cast<double>(static_cast<std::int64_t>(next.renewed));
+    mine_ = next;
+    return true;
+  }
+
+  // Shared file systems tell nobody of changes made elsewhere (inotify(7)), so this one is looked
+  // at.
+  void look_later() {
+    look_->arm(
+        clock_.now() + std::min<Duration>(term_ / 10, std::chrono::milliseconds(500)), [this] {
+          const auto found = holder_now();
+          const bool same =
+              found && *found && (*found)->epoch == told_.epoch && (*found)->value == told_.value;
+          told_ = found && *found ? **found : Holder{};
+          look_later();
+          const auto changed = changed_;
+          if (!same && found) changed();
+        });
+  }
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::string file_;
+  const Duration term_;
+  const std::unique_ptr<Alarm> look_;
+  std::function<void()> changed_;
+  Holder told_;
+  std::optional<Record> mine_;
+  Record seen_;
+  TimePoint seen_since_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Ballot> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
+                                         std::string file, Duration term) {
+  return std::make_unique<FileBallot>(loop, clock, std::move(file), term);
+}
+
+std::string ballot_file(const std::string& path, std::string_view run_id) {
+  struct stat status {};
+  const bool directory = ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  if (!directory) return path;
+  std::string name;
+  for (const char c : run_id) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_';
+    name += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
+  }
+  return fmt::format("{}/elastrun-{}.json", path, name);
+}
+
+}  // namespace elastrun::rendezvous

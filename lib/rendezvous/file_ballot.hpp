@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/ballot.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace elastrun::rendezvous {
+
+/// An entry in a file that all nodes share. Its holder counts a number in it up while it lives; who
+/// sees the number stand still for a term and a half, by its own clock, may take it. So clocks of
+/// machines are never compared. Changes are made under a lock on a second file (fcntl(2), which NFS
+/// passes on to its server) and by rename(2), so that readers see whole entries only.
+/// `file` is the entry; its directory must exist and be writable.
+std::unique_ptr<Ballot> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
+                                         std::string file, Duration term);
+
+/// Where the entry of a job is, if `path` is a directory; `path` itself otherwise.
+std::string ballot_file(const std::string& path, std::string_view run_id);
+
+}  // namespace elastrun::rendezvous

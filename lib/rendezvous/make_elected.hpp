@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "rendezvous/ballot.hpp"
+#include "rendezvous/conf.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// The ballots of the back ends whose coordinator is elected, from what --rdzv-endpoint and
+/// --rdzv-conf say. Fail with Usage.
+
+/// `endpoint`: one or several "[http[s]://]host[:port]", separated by commas. Keys: protocol,
+/// ca_cert (cacert), ssl_cert (cert), ssl_cert_key (key), user (username), password or
+/// password_file, etcd_prefix, lease_ttl.
+Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
+                                                 const std::string& endpoint,
+                                                 const std::string& run_id, const Conf& conf);
+/// `endpoint`: a directory, or a file of the job's own. Empty: a new temporary one (one node only).
+Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
+                                                 const std::string& endpoint,
+                                                 const std::string& run_id, const Conf& conf);
+
+}  // namespace elastrun::rendezvous
