@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/channel.hpp"
+
+#include "core/unique_fd.hpp"
+#include "support/fake_files.hpp"
+
+#include <cstring>
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <vector>
+
+namespace elastrun::workers {
+namespace {
+
+UniqueFd connect_to(const std::string& path) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  REQUIRE(path.size() < sizeof address.sun_path);
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  REQUIRE(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+struct Hearing {
+  test::FakeFiles files;
+  boost::asio::io_context loop;
+  std::vector<std::pair<pid_t, Message>> heard;
+  std::unique_ptr<Channel> channel;
+
+  explicit Hearing(const std::string& below = "") {
+    auto made = Channel::listen(loop, files.root() + below, [this](pid_t sender, Message message) {
+      heard.emplace_back(sender, std::move(message));
+    });
+    REQUIRE(made.has_value());
+    channel = std::move(*made);
+  }
+  void until_heard(std::size_t count) {
+    while (heard.size() < count) loop.run_one();
+  }
+  void until_refused(std::uint64_t count) {
+    while (channel->statistics().refused < count) loop.run_one();
+  }
+};
+
+void say(const UniqueFd& fd, std::string_view packet) {
+  REQUIRE(::send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(packet.size()));
+}
+
+TEST_CASE("channel: a message arrives with the process that sent it") {
+  Hearing hearing;
+  const auto worker = connect_to(hearing.channel->path());
+  say(worker, R"({"kind":"step","step":1})");
+  say(worker, R"({"kind":"step","step":2})");
+  hearing.until_heard(2);
+  CHECK(hearing.heard[0].first == ::getpid());
+  CHECK(std::get<StepDone>(hearing.heard[1].second).step == 2);
+}
+
+TEST_CASE("channel: nonsense is counted, and who goes on with it is cut off") {
+  Hearing hearing;
+  const auto worker = connect_to(hearing.channel->path());
+  for (int i = 0; i < 8; ++i) say(worker, "nonsense");
+  hearing.until_refused(8);
+  char byte = 0;
+  CHECK(::recv(worker.get(), &byte, 1, 0) == 0);
+  CHECK(hearing.heard.empty());
+}
+
+TEST_CASE("channel: a packet that is too long is refused, and the next one is heard") {
+  Hearing hearing;
+  const auto worker = connect_to(hearing.channel->path());
+  say(worker, std::string(kMaxPacket + 1, ' '));
+  say(worker, R"({"kind":"step","step":3})");
+  hearing.until_heard(1);
+  CHECK(hearing.channel->statistics().refused == 1);
+}
+
+TEST_CASE("channel: a worker that goes away is forgotten, others are heard") {
+  Hearing hearing;
+  const auto stays = connect_to(hearing.channel->path());
+  connect_to(hearing.channel->path());
+  say(stays, R"({"kind":"checkpoint","step":7})");
+  hearing.until_heard(1);
+  CHECK(std::get<CheckpointDone>(hearing.heard[0].second).step == 7);
+}
+
+TEST_CASE("channel: a folder whose path is too long for a socket gets a short one elsewhere") {
+  test::FakeFiles files;
+  boost::asio::io_context loop;
+  const std::string folder = files.root() + "/" + std::string(120, 'x');
+  std::string path;
+  {
+    const auto channel = Channel::listen(loop, folder, [](pid_t, Message) {});
+    REQUIRE(channel.has_value());
+    path = (*channel)->path();
+    CHECK(path.size() < 108);
+    connect_to(path);
+  }
+  CHECK_MESSAGE(::access(path.substr(0, path.rfind('/')).c_str(), F_OK) != 0, "left: " << path);
+}
+
+TEST_CASE("channel: a folder that does not exist is an error with its path") {
+  boost::asio::io_context loop;
+  const auto channel = Channel::listen(loop, "/nowhere/at/all", [](pid_t, Message) {});
+  REQUIRE_FALSE(channel.has_value());
+  CHECK(channel.error().code == Code::Io);
+  CHECK(channel.error().text.contains("/nowhere/at/all"));
+}
+
+}  // namespace
+}  // namespace elastrun::workers

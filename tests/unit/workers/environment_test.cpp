@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/environment.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <map>
+
+namespace elastrun::workers {
+namespace {
+
+using Entries = std::vector<std::string>;
+
+std::map<std::string, std::string> as_map(const Result<Entries>& entries) {
+  REQUIRE(entries.has_value());
+  std::map<std::string, std::string> map;
+  for (const auto& entry : *entries) {
+    const auto at = entry.find('=');
+    CHECK_MESSAGE(map.emplace(entry.substr(0, at), entry.substr(at + 1)).second,
+                  "twice: " << entry);
+  }
+  return map;
+}
+
+Placement second_of_two_nodes() {
+  Placement place;
+  place.attempt = 2;
+  place.group_rank = 1;
+  place.group_world_size = 2;
+  place.local_world_size = 3;
+  place.rank_base = 4;
+  place.world_size = 7;
+  place.role_rank_base = 1;
+  place.role_world_size = 5;
+  place.role = "trainer";
+  place.master_addr = "10.0.0.1";
+  place.master_port = 4711;
+  return place;
+}
+
+TEST_CASE("environment: a worker gets every variable of the contract") {
+  JobFacts job;
+  job.run_id = "job-7";
+  job.max_restarts = 3;
+  job.agent_id = "node_17";
+  const auto have = as_map(worker_environment({}, job, second_of_two_nodes(), 2,
+                                              {"/run/2/error.json", "/run/2", "/run/channel"}));
+  const std::map<std::string, std::string> wanted{
+      {"RANK", "6"},
+      {"LOCAL_RANK", "2"},
+      {"GROUP_RANK", "1"},
+      {"ROLE_RANK", "3"},
+      {"ROLE_NAME", "trainer"},
+      {"LOCAL_WORLD_SIZE", "3"},
+      {"WORLD_SIZE", "7"},
+      {"GROUP_WORLD_SIZE", "2"},
+      {"ROLE_WORLD_SIZE", "5"},
+      {"MASTER_ADDR", "10.0.0.1"},
+      {"MASTER_PORT", "4711"},
+      {"TORCHELASTIC_RESTART_COUNT", "2"},
+      {"TORCHELASTIC_MAX_RESTARTS", "3"},
+      {"TORCHELASTIC_RUN_ID", "job-7"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+      {"TORCHELASTIC_ERROR_FILE", "/run/2/error.json"},
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"OMP_NUM_THREADS", "1"},
+      {"ELASTRUN_JOB", "job-7"},
+      {"ELASTRUN_AGENT_ID", "node_17"},
+      {"ELASTRUN_RUN_DIR", "/run/2"},
+      {"ELASTRUN_CHANNEL", "/run/channel"},
+  };
+  CHECK(have == wanted);
+}
+
+TEST_CASE("environment: stale values of the agent are replaced, others stay untouched") {
+  const Entries agent{"RANK=7",
+                      "MASTER_ADDR=old",
+                      "HOME=/root",
+                      "ODD=a=b\nc",
+                      "EMPTY=",
+                      "ELASTRUN_CHANNEL=/outer/channel",
+                      "TORCH_NCCL_ASYNC_ERROR_HANDLING=3"};
+  const auto have = as_map(worker_environment(agent, {}, Placement{}, 0, {"/e.json", "", ""}));
+  CHECK(have.at("RANK") == "0");
+  CHECK(have.at("MASTER_ADDR") == "127.0.0.1");
+  CHECK(have.at("HOME") == "/root");
+  CHECK(have.at("ODD") == "a=b\nc");
+  CHECK(have.at("EMPTY").empty());
+  CHECK(have.at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "3");
+  CHECK_MESSAGE(!have.contains("ELASTRUN_CHANNEL"), "the outer agent's channel is not ours");
+}
+
+TEST_CASE("environment: variables of the job lie over the agent's and under the contract") {
+  JobFacts job;
+  job.extra = {{"HOME", "/job"}, {"RANK", "99"}, {"NEW", "1"}};
+  const Entries agent{"HOME=/root"};
+  const auto have = as_map(worker_environment(agent, job, Placement{}, 0, {}));
+  CHECK(have.at("HOME") == "/job");
+  CHECK(have.at("RANK") == "0");
+  CHECK(have.at("NEW") == "1");
+}
+
+TEST_CASE("environment: OMP_NUM_THREADS is limited only if nobody set it and there are several") {
+  Placement one, two;
+  two.local_world_size = 2;
+  JobFacts job;
+  CHECK_FALSE(as_map(worker_environment({}, job, one, 0, {})).contains("OMP_NUM_THREADS"));
+  CHECK(as_map(worker_environment({}, job, two, 0, {})).at("OMP_NUM_THREADS") == "1");
+  const Entries empty{"OMP_NUM_THREADS="};
+  CHECK(as_map(worker_environment(empty, job, two, 0, {})).at("OMP_NUM_THREADS").empty());
+  job.extra["OMP_NUM_THREADS"] = "4";
+  CHECK(as_map(worker_environment({}, job, two, 0, {})).at("OMP_NUM_THREADS") == "4");
+  CHECK_FALSE(limits_omp_threads({}, job, 2));
+}
+
+TEST_CASE("environment: --virtual-local-rank shows each worker one device") {
+  JobFacts job;
+  job.virtual_local_rank = true;
+  Placement place;
+  place.local_world_size = 2;
+  const Entries agent{"CUDA_VISIBLE_DEVICES=6, GPU-ab ,2"};
+  const auto second = as_map(worker_environment(agent, job, place, 1, {}));
+  CHECK(second.at("LOCAL_RANK") == "0");
+  CHECK(second.at("RANK") == "1");
+  CHECK(second.at("CUDA_VISIBLE_DEVICES") == "GPU-ab");
+  CHECK(as_map(worker_environment({}, job, place, 1, {})).at("CUDA_VISIBLE_DEVICES") == "1");
+}
+
+TEST_CASE("environment: --virtual-local-rank with too few devices says so") {
+  JobFacts job;
+  job.virtual_local_rank = true;
+  const Entries agent{"CUDA_VISIBLE_DEVICES=0,1"};
+  const auto refused = worker_environment(agent, job, Placement{}, 2, {});
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code == Code::Usage);
+  CHECK(refused.error().text.starts_with(
+      "local_rank 2 exceeds available GPUs in CUDA_VISIBLE_DEVICES=0,1"));
+}
+
+TEST_CASE("environment: without a log folder the error file's name is empty, but there") {
+  const auto have = as_map(worker_environment({}, {}, Placement{}, 0, {}));
+  CHECK(have.at("TORCHELASTIC_ERROR_FILE").empty());
+  CHECK_FALSE(have.contains("ELASTRUN_RUN_DIR"));
+}
+
+TEST_CASE("environment: a variable is found by its whole name") {
+  const Entries entries{"AB=1", "A=2", "A=3"};
+  CHECK(find_variable(entries, "A") == "2");
+  CHECK(find_variable(entries, "B") == std::nullopt);
+  CHECK(find_variable(entries, "AB") == "1");
+}
+
+}  // namespace
+}  // namespace elastrun::workers

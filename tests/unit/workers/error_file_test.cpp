@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/error_file.hpp"
+
+#include "core/json.hpp"
+#include "support/fake_files.hpp"
+
+#include <doctest/doctest.h>
+#include <fstream>
+#include <sstream>
+
+namespace elastrun::workers {
+namespace {
+
+constexpr std::string_view kRecord =
+    R"({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n", )"
+    R"("timestamp": "1767323045"}}})";
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST_CASE("error file: torch's record is understood") {
+  const auto file = parse_error_file(kRecord);
+  CHECK(file.understood);
+  CHECK_FALSE(file.plain);
+  CHECK(file.message == "ValueError: boom");
+  CHECK(file.report_text() == "Traceback\n");
+  CHECK(file.timestamp == 1767323045);
+}
+
+TEST_CASE("error file: a message that is text is understood") {
+  const auto file = parse_error_file(R"({"message": "plain words", "timestamp": 5})");
+  CHECK(file.understood);
+  CHECK(file.plain);
+  CHECK(file.report_text() == "plain words");
+  CHECK(file.timestamp == 5);
+}
+
+TEST_CASE("error file: what torchrun stumbles over is only less useful") {
+  CHECK_FALSE(parse_error_file(R"({"message": {"message": "x"}})").timestamp.has_value());
+  CHECK(parse_error_file(R"({"message": {"message": "x"}})").understood);
+  CHECK(parse_error_file(R"({"message": {"extraInfo": {"timestamp": "12.5"}}})").understood);
+  CHECK_FALSE(parse_error_file(R"({"message": "x", "timestamp": "soon"})").timestamp.has_value());
+  for (const char* text : {"", "{ not json", "[]", "null", "{}", R"({"message": null})",
+                           R"({"message": 5})", "\xff\xfe", "\"text\""}) {
+    const auto file = parse_error_file(text);
+    CHECK_MESSAGE(!file.understood, text);
+    CHECK(file.raw == text);
+  }
+}
+
+TEST_CASE("error file: a record cut at any length does no harm") {
+  for (std::size_t size = 0; size < kRecord.size(); ++size) {
+    CHECK_FALSE(parse_error_file(kRecord.substr(0, size)).understood);
+  }
+}
+
+TEST_CASE("error file: nesting without end is refused") {
+  CHECK_FALSE(parse_error_file(std::string(100'000, '[')).understood);
+  CHECK_FALSE(parse_error_file(std::string(100'000, '{')).understood);
+}
+
+TEST_CASE("error file: a giant file is kept in part and not parsed") {
+  const test::FakeFiles files;
+  files.add("giant.json", "{\"message\": \"" + std::string(3 << 20, 'x') + "\"}");
+  const auto file = read_error_file(files.root() + "/giant.json");
+  REQUIRE(file.has_value());
+  CHECK_FALSE(file->understood);
+  CHECK(file->raw.size() == 64u << 10);
+}
+
+TEST_CASE("error file: no file, no name and a folder are no error file") {
+  const test::FakeFiles files;
+  CHECK_FALSE(read_error_file("").has_value());
+  CHECK_FALSE(read_error_file(files.root() + "/absent.json").has_value());
+}
+
+TEST_CASE("error file: the root cause is handed on with its exit code") {
+  const test::FakeFiles files;
+  files.add("child.json", std::string(kRecord));
+  const auto own = files.root() + "/own.json";
+  files.add("own.json", "old");
+  REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
+  const auto value = parse_json(contents(own));
+  REQUIRE(value.has_value());
+  const auto* message = find_member(*value, "message");
+  REQUIRE(message != nullptr);
+  CHECK(member_int_or(*message, "errorCode", 0) == 17);
+  CHECK(member_text_or(*message, "message", "") == "ValueError: boom");
+}
+
+TEST_CASE("error file: text messages and broken files are handed on as they are") {
+  const test::FakeFiles files;
+  const auto own = files.root() + "/own.json";
+  for (const char* text : {R"({"message": "plain", "timestamp": 5})", "{ not json"}) {
+    files.add("child.json", text);
+    REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
+    CHECK(contents(own) == text);
+  }
+}
+
+TEST_CASE("error file: an error of the launcher is written in torch's form") {
+  const test::FakeFiles files;
+  const auto own = files.root() + "/own.json";
+  REQUIRE(write_error_file(own, "no way", WallTime(std::chrono::seconds(7))).has_value());
+  const auto file = read_error_file(own);
+  REQUIRE(file.has_value());
+  CHECK(file->message == "no way");
+  CHECK(file->timestamp == 7);
+  CHECK_FALSE(write_error_file(files.root() + "/no/folder", "x", {}).has_value());
+}
+
+}  // namespace
+}  // namespace elastrun::workers

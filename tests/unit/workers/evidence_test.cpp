@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/evidence.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+
+namespace elastrun::workers {
+namespace {
+
+using process::ExitStatus;
+
+/// A failure of a rank, some milliseconds after the start of the second that starts at 100 s.
+Failure failed(int rank, ExitStatus status, int milliseconds, bool stopped = false) {
+  Failure failure;
+  failure.rank = failure.local_rank = rank;
+  failure.status = status;
+  failure.stopped_by_us = stopped;
+  const auto offset = std::chrono::milliseconds(100'000 + milliseconds);
+  failure.at = TimePoint(offset);
+  failure.wall = WallTime(offset);
+  return failure;
+}
+
+Failure raised(Failure failure, std::string type, std::string message) {
+  failure.exception = PythonException{std::move(type), std::move(message)};
+  return failure;
+}
+
+Failure dated(Failure failure, std::int64_t second) {
+  failure.error_file.emplace();
+  failure.error_file->understood = true;
+  failure.error_file->timestamp = second;
+  return failure;
+}
+
+TEST_CASE("evidence: the exception is read from the end of stderr") {
+  const auto found = exception_in(
+      {"some output", "Traceback (most recent call last):", "  File \"train.py\", line 3, in main",
+       "    raise ValueError", "ValueError: boom: really", "more output"});
+  CHECK(found == PythonException{"ValueError", "boom: really"});
+}
+
+TEST_CASE("evidence: of chained exceptions the last one counts") {
+  const auto found =
+      exception_in({"Traceback (most recent call last):", "  File \"a\"", "KeyError: 'x'", "",
+                    "During handling of the above exception, another exception occurred:", "",
+                    "Traceback (most recent call last):", "  File \"b\"", "my.module.MyError"});
+  CHECK(found == PythonException{"my.module.MyError", ""});
+}
+
+TEST_CASE("evidence: torch's rank in front of each line is seen through") {
+  const auto found =
+      exception_in({"[rank12]: Traceback (most recent call last):", "[rank12]:   File \"x\"",
+                    "[rank12]: RuntimeError: gloo"});
+  CHECK(found == PythonException{"RuntimeError", "gloo"});
+}
+
+TEST_CASE("evidence: output that is no traceback gives no exception") {
+  CHECK_FALSE(exception_in({}).has_value());
+  CHECK_FALSE(exception_in({"ValueError: only printed"}).has_value());
+  CHECK_FALSE(exception_in({"Traceback (most recent call last):", "  File \"x\""}).has_value());
+  CHECK_FALSE(
+      exception_in({"Traceback (most recent call last):", "what is this: no type"}).has_value());
+}
+
+TEST_CASE("evidence: a worker that fails by itself is the root, those we stopped follow") {
+  const auto judgement = judge({failed(0, ExitStatus::signaled(SIGTERM), 20, true),
+                                failed(1, ExitStatus::exited(3), 5),
+                                failed(2, ExitStatus::signaled(SIGTERM), 19, true)});
+  REQUIRE(judgement.failures.size() == 3);
+  CHECK(judgement.failures[0].rank == 1);
+  CHECK(judgement.failures[1].rank == 0);
+  CHECK(judgement.failures[2].rank == 2);
+  CHECK(judgement.root == 0);
+  CHECK(judgement.culprit == 0);
+  CHECK(judgement.consequence == std::vector<bool>{false, true, true});
+}
+
+TEST_CASE("evidence: an older error file makes the root, whoever ended first") {
+  const auto judgement = judge({dated(failed(0, ExitStatus::exited(1), 1), 100),
+                                dated(failed(1, ExitStatus::exited(1), 9), 40),
+                                dated(failed(2, ExitStatus::exited(1), 5), 70)});
+  CHECK(judgement.failures[judgement.root].rank == 1);
+  CHECK(judgement.root == 1);
+}
+
+TEST_CASE("evidence: within one second the order in which ends were seen decides") {
+  // Error files know whole seconds only: 100 is not earlier than 100.002.
+  const auto judgement = judge({dated(failed(0, ExitStatus::exited(1), 900), 100),
+                                failed(1, ExitStatus::signaled(SIGSEGV), 2)});
+  CHECK(judgement.failures[judgement.root].rank == 1);
+}
+
+TEST_CASE("evidence: who only lost a peer is not to blame when another one crashed") {
+  const auto judgement =
+      judge({raised(failed(0, ExitStatus::exited(1), 1), "RuntimeError",
+                    "[../gloo/transport/tcp/pair.cc:1] Connection closed by peer"),
+             failed(1, ExitStatus::signaled(SIGSEGV), 300, true)});
+  CHECK(judgement.failures[judgement.root].rank == 0);
+  CHECK(judgement.first().rank == 1);
+  CHECK(judgement.consequence == std::vector<bool>{true, false});
+}
+
+TEST_CASE("evidence: who lost a peer stays the culprit when nobody else died by itself") {
+  const auto judgement = judge(
+      {raised(failed(0, ExitStatus::exited(1), 1), "RuntimeError", "Connection reset by peer"),
+       failed(1, ExitStatus::signaled(SIGTERM), 30, true)});
+  CHECK(judgement.first().rank == 0);
+}
+
+TEST_CASE("evidence: what happened is one phrase") {
+  auto failure = failed(0, ExitStatus::exited(3), 0);
+  CHECK(what_happened(failure) == "ended with exit code 3");
+  CHECK(what_happened(raised(failure, "ValueError", "boom")) ==
+        "ended with exit code 3 (ValueError: boom)");
+  failure.status = ExitStatus::signaled(SIGKILL);
+  failure.out_of_memory = "memory ran out";
+  CHECK(what_happened(failure) == "was killed by SIGKILL: memory ran out");
+}
+
+TEST_CASE("evidence: the error file's exception is preferred to that of stderr") {
+  auto failure = failed(0, ExitStatus::exited(1), 0);
+  failure.last_lines = {"Traceback (most recent call last):", "KeyError: 'printed'"};
+  CHECK(exception_of(failure) == PythonException{"KeyError", "'printed'"});
+  failure.error_file = parse_error_file(R"({"message": {"message": "ValueError: recorded"}})");
+  CHECK(exception_of(failure) == PythonException{"ValueError", "recorded"});
+}
+
+}  // namespace
+}  // namespace elastrun::workers

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/group.hpp"
+
+#include "support/fake_clock.hpp"
+#include "support/fake_files.hpp"
+#include "support/fake_launcher.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <deque>
+#include <doctest/doctest.h>
+
+namespace elastrun::workers {
+namespace {
+
+using namespace std::chrono_literals;
+using process::ExitStatus;
+using Event = Group::Event;
+
+/// Streams whose draining a test finishes by hand.
+struct FakeStreams final : logs::WorkerStreams {
+  struct State {
+    bool started = false;
+    std::function<void()> on_drained;
+    std::vector<std::string> lines;
+  };
+  explicit FakeStreams(std::shared_ptr<State> shared) : state(std::move(shared)) {}
+  int stdout_fd() const override { return 41; }
+  int stderr_fd() const override { return 42; }
+  void started() override { state->started = true; }
+  void drain(bool, std::function<void()> done) override { state->on_drained = std::move(done); }
+  std::vector<std::string> last_lines(std::size_t) const override { return state->lines; }
+  std::string stdout_path() const override { return "/log/stdout.log"; }
+  std::string stderr_path() const override { return "/log/stderr.log"; }
+  std::shared_ptr<State> state;
+};
+
+/// A group with everything around it.
+struct Stage {
+  test::FakeClock clock;
+  test::FakeLauncher launcher{clock};
+  std::deque<std::function<void()>> posted;
+  std::vector<Event> events;
+  int sweeps = 0;
+  std::vector<std::shared_ptr<FakeStreams::State>> streams;
+  Group group;
+
+  Stage()
+      : group({launcher, clock, [this](std::function<void()> call) { posted.push_back(call); },
+               [this] { ++sweeps; }},
+              Group::Limits{}, [this](Event event) { events.push_back(event); }) {}
+
+  std::vector<WorkerPlan> plans(int count, bool with_streams = false) {
+    std::vector<WorkerPlan> all;
+    for (int i = 0; i < count; ++i) {
+      WorkerPlan plan;
+      plan.rank = 10 + i;
+      plan.local_rank = i;
+      plan.request.argv = {"worker"};
+      if (with_streams) {
+        streams.push_back(std::make_shared<FakeStreams::State>());
+        plan.streams = std::make_unique<FakeStreams>(streams.back());
+      }
+      all.push_back(std::move(plan));
+    }
+    return all;
+  }
+  void start(int count) { REQUIRE(group.start(plans(count)).has_value()); }
+  void settle() {
+    while (!posted.empty()) {
+      const auto call = std::move(posted.front());
+      posted.pop_front();
+      call();
+    }
+  }
+  std::vector<Event> happened() {
+    settle();
+    return std::exchange(events, {});
+  }
+};
+
+using Events = std::vector<Event>;
+
+TEST_CASE("group: all that end with 0 are a success, told once") {
+  Stage stage;
+  stage.start(2);
+  stage.launcher.end(0, ExitStatus::exited(0));
+  CHECK(stage.happened().empty());
+  stage.launcher.end(1, ExitStatus::exited(0));
+  CHECK(stage.happened() == Events{Event::AllSucceeded});
+  stage.group.finish();
+  CHECK(stage.happened() == Events{Event::Gone});
+  CHECK(stage.group.failures().empty());
+}
+
+TEST_CASE("group: a failure is told at once, the others still run") {
+  Stage stage;
+  stage.start(3);
+  stage.launcher.end(1, ExitStatus::exited(3));
+  CHECK(stage.happened() == Events{Event::WorkerFailed});
+  CHECK(stage.group.any_running());
+  REQUIRE(stage.group.failures().size() == 1);
+  CHECK(stage.group.failures()[0].rank == 11);
+  CHECK_FALSE(stage.group.failures()[0].stopped_by_us);
+}
+
+TEST_CASE("group: stop asks all, and who ends then was stopped by us") {
+  Stage stage;
+  stage.start(3);
+  stage.launcher.end(1, ExitStatus::exited(3));
+  stage.happened();
+  stage.group.stop(SIGTERM, 30s);
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
+  stage.launcher.obey();
+  CHECK(stage.happened() == Events{Event::Gone});
+  const auto failures = stage.group.failures();
+  REQUIRE(failures.size() == 3);
+  CHECK(std::ranges::count_if(failures, &Failure::stopped_by_us) == 2);
+}
+
+TEST_CASE("group: who is deaf to the signal is killed when the grace is over") {
+  Stage stage;
+  stage.start(2);
+  stage.launcher[1].deaf = true;
+  stage.group.stop(SIGINT, 5s);
+  stage.launcher.obey();
+  stage.clock.advance(4999ms);
+  CHECK(stage.happened().empty());
+  CHECK(stage.launcher[1].signals == std::vector{SIGINT});
+  stage.clock.advance(1ms);
+  CHECK(stage.launcher[1].signals == std::vector{SIGINT, SIGKILL});
+  stage.launcher.obey();
+  CHECK(stage.happened() == Events{Event::Gone});
+  CHECK(stage.group.workers()[1].exit->status == ExitStatus::signaled(SIGKILL));
+}
+
+TEST_CASE("group: a second stop may shorten the grace, never lengthen it") {
+  Stage stage;
+  stage.start(1);
+  stage.launcher[0].deaf = true;
+  stage.group.stop(SIGTERM, 30s);
+  stage.group.stop(SIGINT, 1s);
+  stage.group.stop(SIGTERM, 60s);
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGINT, SIGTERM});
+  stage.clock.advance(1s);
+  CHECK(stage.launcher[0].signals.back() == SIGKILL);
+}
+
+TEST_CASE("group: no grace at all kills at once") {
+  Stage stage;
+  stage.start(1);
+  stage.launcher[0].deaf = true;
+  stage.group.stop(SIGTERM, 0s);
+  stage.clock.advance(0s);
+  stage.launcher.obey();
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
+TEST_CASE("group: who does not even end by SIGKILL is named and left behind") {
+  Stage stage;
+  stage.start(2);
+  stage.group.kill();
+  stage.launcher.end(0, ExitStatus::signaled(SIGKILL));
+  stage.clock.advance(9s);
+  CHECK(stage.happened().empty());
+  stage.clock.advance(1s);
+  CHECK(stage.happened() == Events{Event::Gone});
+  CHECK(stage.group.workers()[1].abandoned);
+  CHECK_FALSE(stage.group.workers()[0].abandoned);
+}
+
+TEST_CASE("group: what ended workers left in their groups goes at the end of the attempt") {
+  Stage stage;
+  stage.start(1);
+  stage.launcher[0].leaves_child = true;
+  stage.launcher.end(0, ExitStatus::exited(0));
+  CHECK(stage.happened() == Events{Event::AllSucceeded});
+  CHECK(stage.launcher[0].signals.empty());
+  stage.group.finish();
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
+  stage.clock.advance(1ms);
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
+TEST_CASE("group: leftovers deaf to SIGTERM are killed after their own, shorter grace") {
+  Stage stage;
+  stage.start(1);
+  stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
+  stage.launcher.end(0, ExitStatus::exited(0));
+  stage.group.finish();
+  stage.clock.advance(499ms);
+  CHECK(stage.happened() == Events{Event::AllSucceeded});
+  stage.clock.advance(30ms);
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
+TEST_CASE("group: a start that fails takes back those before it") {
+  Stage stage;
+  stage.launcher.fails_at = 2;
+  const auto started = stage.group.start(stage.plans(4));
+  REQUIRE_FALSE(started.has_value());
+  CHECK(started.error().code == Code::Spawn);
+  CHECK(stage.launcher.size() == 2);
+  CHECK(stage.launcher.alive() == 0);
+  CHECK(stage.happened().empty());
+}
+
+TEST_CASE("group: a failure is told when its last words have been read") {
+  Stage stage;
+  REQUIRE(stage.group.start(stage.plans(2, true)).has_value());
+  CHECK(stage.streams[0]->started);
+  CHECK(stage.launcher[0].request.stdout_fd == 41);
+  CHECK(stage.launcher[0].request.stderr_fd == 42);
+  stage.launcher.end(0, ExitStatus::exited(1));
+  CHECK(stage.happened().empty());
+  stage.streams[0]->lines = {"Traceback (most recent call last):", "ValueError: boom"};
+  stage.streams[0]->on_drained();
+  CHECK(stage.happened() == Events{Event::WorkerFailed});
+  const auto failures = stage.group.failures();
+  REQUIRE(failures.size() == 1);
+  CHECK(failures[0].exception == PythonException{"ValueError", "boom"});
+  CHECK(failures[0].stderr_path == "/log/stderr.log");
+}
+
+TEST_CASE("group: the group is gone only when all output has been read") {
+  Stage stage;
+  REQUIRE(stage.group.start(stage.plans(2, true)).has_value());
+  stage.group.stop(SIGTERM, 30s);
+  stage.launcher.obey();
+  CHECK(stage.happened().empty());
+  stage.streams[0]->on_drained();
+  CHECK(stage.happened().empty());
+  stage.streams[1]->on_drained();
+  CHECK(stage.happened() == Events{Event::Gone});
+  CHECK(stage.sweeps == 1);
+}
+
+TEST_CASE("group: output that nobody takes is given up") {
+  Stage stage;
+  REQUIRE(stage.group.start(stage.plans(1, true)).has_value());
+  stage.group.stop(SIGTERM, 30s);
+  stage.launcher.obey();
+  stage.clock.advance(5s);
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
+TEST_CASE("group: nothing is told after it has gone from memory") {
+  test::FakeClock clock;
+  test::FakeLauncher launcher(clock);
+  std::deque<std::function<void()>> posted;
+  int told = 0;
+  {
+    Group group({launcher, clock, [&](std::function<void()> call) { posted.push_back(call); }, {}},
+                Group::Limits{}, [&](Event) { ++told; });
+    std::vector<WorkerPlan> plans(1);
+    REQUIRE(group.start(std::move(plans)).has_value());
+    launcher.end(0, ExitStatus::exited(0));
+  }
+  for (const auto& call : posted) call();
+  CHECK(told == 0);
+  CHECK(clock.armed() == 0);
+}
+
+TEST_CASE("group: the error file of a failure is read") {
+  const test::FakeFiles files;
+  files.add("error.json", "{ broken");
+  Stage stage;
+  auto plans = stage.plans(1);
+  plans[0].error_file = files.root() + "/error.json";
+  REQUIRE(stage.group.start(std::move(plans)).has_value());
+  stage.launcher.end(0, ExitStatus::exited(1));
+  const auto failures = stage.group.failures();
+  REQUIRE(failures.size() == 1);
+  REQUIRE(failures[0].error_file.has_value());
+  CHECK_FALSE(failures[0].error_file->understood);
+}
+
+}  // namespace
+}  // namespace elastrun::workers

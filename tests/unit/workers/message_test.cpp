@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/message.hpp"
+
+#include <cmath>
+#include <doctest/doctest.h>
+
+namespace elastrun::workers {
+namespace {
+
+template <class T>
+T parsed(std::string_view packet) {
+  auto message = parse_message(packet);
+  REQUIRE_MESSAGE(message.has_value(), (message ? "" : message.error().text));
+  REQUIRE(std::holds_alternative<T>(*message));
+  return std::get<T>(*message);
+}
+
+TEST_CASE("message: each kind is read") {
+  CHECK(parsed<StepDone>(R"({"kind":"step","step":12})").step == 12);
+  CHECK(parsed<CheckpointDone>(R"({"kind":"checkpoint","step":-1})").step == -1);
+  const auto metric =
+      parsed<MetricSample>(R"({"kind":"metric","name":"loss","value":0.5,"group":"train"})");
+  CHECK(metric.name == "loss");
+  CHECK(metric.value == 0.5);
+  CHECK(metric.group == "train");
+  const auto event = parsed<WorkerEvent>(
+      R"({"kind":"event","name":"epoch","attributes":{"n":3,"x":1.5,"t":"a","b":true,"z":null}})");
+  CHECK(event.name == "epoch");
+  REQUIRE(event.attributes.size() == 5);
+  CHECK(event.attributes[0].second == AttributeValue(std::int64_t{3}));
+  CHECK(event.attributes[3].second == AttributeValue(true));
+  CHECK(event.attributes[4].second == AttributeValue(std::monostate{}));
+}
+
+TEST_CASE("message: numbers that JSON does not have come as text") {
+  CHECK(std::isnan(parsed<MetricSample>(R"({"kind":"metric","name":"l","value":"nan"})").value));
+  CHECK(std::isinf(parsed<MetricSample>(R"({"kind":"metric","name":"l","value":"-inf"})").value));
+}
+
+TEST_CASE("message: what means nothing is refused with a sentence") {
+  const std::string_view bad[] = {"",
+                                  "{",
+                                  "[]",
+                                  "null",
+                                  "\xff",
+                                  R"({"step":1})",
+                                  R"({"kind":"dance"})",
+                                  R"({"kind":5})",
+                                  R"({"kind":"step"})",
+                                  R"({"kind":"step","step":-1})",
+                                  R"({"kind":"step","step":1.5})",
+                                  R"({"kind":"step","step":18446744073709551615})",
+                                  R"({"kind":"metric","value":1})",
+                                  R"({"kind":"metric","name":"","value":1})",
+                                  R"({"kind":"metric","name":"x","value":"many"})",
+                                  R"({"kind":"event"})",
+                                  R"({"kind":"event","name":"x","attributes":[]})",
+                                  R"({"kind":"checkpoint","step":-2})"};
+  for (const auto packet : bad) {
+    const auto message = parse_message(packet);
+    REQUIRE_MESSAGE(!message.has_value(), packet);
+    CHECK(message.error().code == Code::Protocol);
+  }
+}
+
+TEST_CASE("message: a packet cut at any length does no harm") {
+  const std::string_view whole = R"({"kind":"event","name":"x","attributes":{"a":[1,{"b":2}]}})";
+  CHECK(parse_message(whole).has_value());
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    CHECK_FALSE(parse_message(whole.substr(0, size)).has_value());
+  }
+}
+
+TEST_CASE("message: limits hold") {
+  std::string many = R"({"kind":"event","name":"x","attributes":{)";
+  for (std::size_t i = 0; i <= kMaxAttributes; ++i)
+    many += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
+  CHECK_FALSE(parse_message(many + "}}").has_value());
+  CHECK_FALSE(parse_message(std::string(kMaxPacket + 1, ' ')).has_value());
+  CHECK_FALSE(parse_message(std::string(kMaxPacket, '[')).has_value());
+  CHECK_FALSE(
+      parse_message(R"({"kind":"metric","value":1,"name":")" + std::string(300, 'x') + "\"}")
+          .has_value());
+}
+
+}  // namespace
+}  // namespace elastrun::workers
