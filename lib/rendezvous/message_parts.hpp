@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-/// Nodes, causes, rules and rounds as JSON. Only for messages.cpp.
+/// Nodes, causes, rules and rounds as JSON. Only for messages.cpp and agreement.cpp.
 namespace elastrun::rendezvous {
 
 constexpr std::int64_t kMaxCount = 100'000'000;

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace elastrun::store {
+
+/// A store for code that may wait, such as a user's RendezvousHandler: each call runs a loop of its
+/// own until the answer is there. The keys and bytes are those of store::Store. One thread at a
+/// time; never on the agent's loop, which would stand still.
+class BlockingStore {
+ public:
+  static constexpr Duration kPatience = std::chrono::seconds(300);  // torch's
+
+  /// A client of a TCPStore server, torch's or ours; tries until `timeout`. The host may be a name.
+  static Result<std::shared_ptr<BlockingStore>> connect(const std::string& host, std::uint16_t port,
+                                                        Duration timeout = kPatience);
+  /// A FileStore on a file that all processes share; never removed by it.
+  static Result<std::shared_ptr<BlockingStore>> open_file(const std::string& path);
+  ~BlockingStore();
+
+  /// The same store with `PREFIX/` before every key: how one store serves many rounds.
+  std::shared_ptr<BlockingStore> within(const std::string& prefix) const;
+
+  Status set(const std::string& key, std::string value);
+  /// Waits until there is one. Fails with Timeout.
+  Result<std::string> get(const std::string& key, Duration timeout = kPatience);
+  /// The sum; a missing number counts as 0.
+  Result<std::int64_t> add(const std::string& key, std::int64_t delta);
+  /// As Store::compare_set.
+  Result<std::string> compare_set(const std::string& key, std::string expected,
+                                  std::string desired);
+  Result<bool> check(const std::vector<std::string>& keys);
+  Status wait(const std::vector<std::string>& keys, Duration timeout = kPatience);
+  Result<bool> erase(const std::string& key);
+
+ private:
+  struct Engine;
+  BlockingStore(std::shared_ptr<Engine> engine, std::string prefix)
+      : engine_(std::move(engine)), prefix_(std::move(prefix)) {}
+  std::vector<std::string> with_prefix(const std::vector<std::string>& keys) const;
+
+  std::shared_ptr<Engine> engine_;
+  std::string prefix_;  // with its slash, or empty
+};
+
+}  // namespace elastrun::store

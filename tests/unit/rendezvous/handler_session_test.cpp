@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/handler_session.hpp"
+
+#include "store/blocking_store.hpp"
+#include "support/loop.hpp"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <stdexcept>
+#include <thread>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+
+namespace {
+
+/// Gives what the test says, and counts what is asked of it.
+struct Scripted final : RendezvousHandler {
+  std::string get_backend() const override { return "scripted"; }
+  std::string get_run_id() const override { return "run"; }
+  Result<RendezvousInfo> next_rendezvous() override {
+    caller = std::this_thread::get_id();
+    return next();
+  }
+  bool use_agent_store() const override { return served; }
+  int num_nodes_waiting() override { return waiting; }
+  bool shutdown() override {
+    ++shutdowns;
+    return true;
+  }
+  std::function<Result<RendezvousInfo>()> next = [] { return RendezvousInfo{}; };
+  std::atomic<int> waiting = 0, shutdowns = 0;
+  bool served = false;
+  std::thread::id caller;
+};
+
+/// One agent's end, on a loop of its own.
+struct OneNode {
+  explicit OneNode(HandlerSettings settings = {}, std::string address = {})
+      : session(make_handler_session(loop, *clock, handler, std::move(settings))) {
+    self.address = std::move(address);
+    self.local_world_size = 2;
+    self.store_port = 4567;
+    session->open([this](Push push) { told.push_back(std::move(push)); });
+  }
+  template <class T>
+  T next() {
+    test::run_until(loop, [this] { return !told.empty(); });
+    REQUIRE(std::holds_alternative<T>(told.front()));
+    T push = std::get<T>(told.front());
+    told.erase(told.begin());
+    return push;
+  }
+  Round round() {
+    session->join(self);
+    return next<RoundReady>().round;
+  }
+  void close() {
+    bool closed = false;
+    session->close([&closed] { closed = true; });
+    CHECK_FALSE(closed);
+    test::run_until(loop, [&closed] { return closed; });
+  }
+
+  boost::asio::io_context loop;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> busy{
+      loop.get_executor()};
+  std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
+  std::shared_ptr<Scripted> handler = std::make_shared<Scripted>();
+  std::unique_ptr<HandlerSession> session;
+  std::vector<Push> told;
+  Node self;
+};
+
+struct Folder {
+  std::string path = [] {
+    std::string name = std::filesystem::temp_directory_path() / "elastrun_testXXXXXX";
+    return std::string(::mkdtemp(name.data()));
+  }();
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+}  // namespace
+
+TEST_CASE("handler session: a world of one node needs nothing but its rank") {
+  OneNode node;
+  const auto round = node.round();
+  CHECK(round.master_addr == "127.0.0.1");
+  CHECK(round.master_port == 4567);
+  CHECK(round.world_size == 2);
+  CHECK(round.attempt == 0);
+  CHECK(node.session->agent_serves_store());
+  CHECK(node.session->workers_are_clients());
+  CHECK(node.session->backend() == "scripted");
+  CHECK(node.handler->caller != std::this_thread::get_id());
+}
+
+TEST_CASE("handler session: failures spend the restarts, and the last one ends the job") {
+  OneNode node({.max_restarts = 1});
+  node.session->report(Failed{node.round().number, {.exit_code = 3}});
+  const auto restart = node.next<Restart>();
+  CHECK(restart.attempt_spent);
+  CHECK(restart.restarts_left == 0);
+  CHECK(restart.cause.exit_code == 3);
+  const auto second = node.round();
+  CHECK(second.attempt == 1);
+  node.session->report(Failed{second.number, {.exit_code = 4}});
+  const auto done = node.next<Done>();
+  CHECK(done.failed);
+  CHECK(done.cause.exit_code == 4);
+}
+
+TEST_CASE("handler session: nodes that wait restart the workers at no cost") {
+  OneNode node({.max_restarts = 1, .monitor_interval = std::chrono::milliseconds(1)});
+  node.session->report(Started{node.round().number});
+  node.handler->waiting = 2;
+  const auto restart = node.next<Restart>();
+  CHECK_FALSE(restart.attempt_spent);
+  CHECK(restart.cause.kind == Cause::Kind::NodeJoined);
+  CHECK(restart.restarts_left == 1);
+  CHECK(node.round().attempt == 0);
+}
+
+TEST_CASE("handler session: where the handler says that workers meet, they meet") {
+  OneNode node;
+  node.handler->served = true;
+  node.handler->next = [] {
+    return RendezvousInfo{.bootstrap_store_info = BootstrapStoreInfo{"10.1.2.3", 99}};
+  };
+  const auto round = node.round();
+  CHECK(round.master_addr == "10.1.2.3");
+  CHECK(round.master_port == 99);
+  CHECK_FALSE(node.session->agent_serves_store());
+  CHECK(node.session->workers_are_clients());
+}
+
+TEST_CASE("handler session: what the user fixed wins over what the handler says") {
+  OneNode node({.master = {"10.9.9.9", 7}});
+  node.handler->next = [] {
+    return RendezvousInfo{.bootstrap_store_info = BootstrapStoreInfo{"10.1.2.3", 99}};
+  };
+  const auto round = node.round();
+  CHECK(round.master_addr == "10.9.9.9");
+  CHECK(round.master_port == 7);
+  CHECK_FALSE(node.session->workers_are_clients());
+}
+
+TEST_CASE("handler session: errors of the handler end the job by their code") {
+  OneNode node;
+  const auto answers = [&node](Code code) {
+    node.handler->next = [code] { return fail(code, "no more rounds"); };
+    node.session->join(node.self);
+  };
+  answers(Code::Closed);
+  auto done = node.next<Done>();
+  CHECK(done.failed);
+  CHECK(done.cause.kind == Cause::Kind::Closed);
+  CHECK(done.cause.text == "the rendezvous handler scripted: no more rounds");
+  answers(Code::Timeout);
+  CHECK(node.next<Done>().cause.kind == Cause::Kind::Timeout);
+  answers(Code::Cancelled);
+  CHECK_FALSE(node.next<Done>().failed);
+  answers(Code::Io);
+  CHECK(node.next<Lost>().why == "the rendezvous handler scripted: no more rounds");
+}
+
+TEST_CASE("handler session: an exception of the handler is an error like others") {
+  OneNode node;
+  node.handler->next = []() -> Result<RendezvousInfo> { throw std::runtime_error("boom"); };
+  node.session->join(node.self);
+  CHECK(node.next<Lost>().why == "the rendezvous handler scripted: an exception: boom");
+}
+
+TEST_CASE("handler session: worlds that cannot be are refused with a sentence") {
+  OneNode node;
+  const auto refused = [&node](RendezvousInfo info) {
+    node.handler->next = [info] { return info; };
+    node.session->join(node.self);
+    return node.next<Lost>().why;
+  };
+  CHECK(refused({.rank = 2, .world_size = 2}).find("rank 2 in a world of 2") != std::string::npos);
+  CHECK(refused({.rank = 0, .world_size = 2}).find("needs a store") != std::string::npos);
+  const Folder folder;
+  const auto store = *store::BlockingStore::open_file(folder.path + "/s");
+  CHECK(refused({.world_size = 2, .store = store}).find("local_addr") != std::string::npos);
+}
+
+TEST_CASE("handler session: the handler is shut down at the end, unless a signal came") {
+  OneNode node;
+  node.session->report(Succeeded{node.round().number});
+  CHECK_FALSE(node.next<Done>().failed);
+  node.close();
+  CHECK(node.handler->shutdowns == 1);
+
+  OneNode signalled;
+  signalled.round();
+  signalled.session->report(Leaving{"it received SIGTERM"});
+  signalled.close();
+  CHECK(signalled.handler->shutdowns == 0);
+}
+
+TEST_CASE("handler session: a handler that does not return keeps nobody from ending") {
+  std::promise<void> release;
+  std::promise<void> entered;
+  {
+    OneNode node;
+    node.handler->next = [&entered, wait = release.get_future().share()] {
+      entered.set_value();
+      wait.wait();
+      return RendezvousInfo{};
+    };
+    node.session->join(node.self);
+    entered.get_future().wait();
+    node.session->report(Leaving{"it received SIGTERM"});
+    node.close();
+  }
+  release.set_value();
+}
+
+TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and leave together") {
+  const Folder folder;
+  OneNode first({.max_restarts = 3}, "127.0.0.1"), second({.max_restarts = 3}, "127.0.0.2");
+  second.self.local_world_size = 3;
+  second.self.store_port = 89;
+  int number = 0;
+  const auto meet = [&] {
+    const auto prefix = std::to_string(number++);
+    const auto path = folder.path + "/store";
+    first.handler->next = [path, prefix] {
+      const auto store = *store::BlockingStore::open_file(path);
+      return RendezvousInfo{0, 2, store->within(prefix), {}};
+    };
+    second.handler->next = [path, prefix] {
+      const auto store = *store::BlockingStore::open_file(path);
+      return RendezvousInfo{1, 2, store->within(prefix), {}};
+    };
+    first.session->join(first.self);
+    return std::pair{second.round(), first.next<RoundReady>().round};
+  };
+  auto [theirs, ours] = meet();
+  CHECK(ours.world_size == 5);
+  CHECK(ours.rank_base == 0);
+  CHECK(theirs.rank_base == 2);
+  CHECK(theirs.group_rank == 1);
+  CHECK(theirs.master_addr == "127.0.0.1");
+  CHECK(theirs.master_port == 4567);
+
+  // Only one of them saw a failure; both know of it in the next round.
+  second.session->report(Failed{theirs.number, {}});
+  second.next<Restart>();
+  std::tie(theirs, ours) = meet();
+  CHECK(ours.attempt == 1);
+  CHECK(theirs.attempt == 1);
+  CHECK(ours.number == theirs.number);
+
+  first.session->report(Succeeded{ours.number});
+  test::run_ready(first.loop);
+  CHECK(first.told.empty());  // the other one is not done
+  second.session->report(Succeeded{theirs.number});
+  CHECK_FALSE(second.next<Done>().failed);
+  CHECK_FALSE(first.next<Done>().failed);
+}
