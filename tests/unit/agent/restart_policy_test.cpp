@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/restart_policy.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+#include <random>
+
+namespace elastrun::agent {
+namespace {
+
+using Kind = Ending::Kind;
+using Words = std::vector<std::string>;
+
+/// One word for each action, so that a test reads as a script.
+struct Wording {
+  std::string operator()(const Join&) const { return "join"; }
+  std::string operator()(const StartGroup&) const { return "start"; }
+  std::string operator()(const ArmSettle&) const { return "settle"; }
+  std::string operator()(const StopGroup& one) const {
+    return one.signal == SIGTERM ? "stop" : "stop by " + std::to_string(one.signal);
+  }
+  std::string operator()(const FinishGroup&) const { return "finish"; }
+  std::string operator()(const KillGroup&) const { return "kill"; }
+  std::string operator()(const TellStarted&) const { return "started!"; }
+  std::string operator()(const TellFailed&) const { return "failed!"; }
+  std::string operator()(const TellSucceeded&) const { return "succeeded!"; }
+  std::string operator()(const TellLeaving&) const { return "leaving!"; }
+  std::string operator()(const ArmBarrier&) const { return "barrier"; }
+  std::string operator()(const End&) const { return "end"; }
+};
+
+/// A policy and the ending it came to.
+struct Node {
+  RestartPolicy policy;
+  std::optional<Ending> ending;
+
+  Words words(const std::vector<Action>& actions) {
+    Words all;
+    for (const auto& action : actions) {
+      all.push_back(std::visit(Wording{}, action));
+      if (const auto* end = std::get_if<End>(&action)) ending = end->ending;
+    }
+    return all;
+  }
+  Words on(Fact fact) { return words(policy.step(fact)); }
+  Words push(rendezvous::Push push) { return on(Pushed{std::move(push)}); }
+  /// Brings it to where the workers run.
+  void run() {
+    CHECK(words(policy.begin()) == Words{"join"});
+    again();
+  }
+  void again() {
+    CHECK(push(rendezvous::RoundReady{}) == Words{"start"});
+    CHECK(on(GroupStarted{}) == Words{"started!"});
+    CHECK(policy.phase() == Phase::Running);
+  }
+  Kind ended() {
+    REQUIRE(ending.has_value());
+    CHECK(policy.phase() == Phase::Ended);
+    return ending->kind;
+  }
+};
+
+rendezvous::Done failed_elsewhere() {
+  rendezvous::Done done;
+  done.failed = true;
+  done.cause.text = "rank 7 ended with exit code 3";
+  return done;
+}
+
+TEST_CASE("policy: a job whose workers succeed ends well, when the other nodes are done too") {
+  Node node;
+  node.run();
+  CHECK(node.on(AllSucceeded{}) == Words{"succeeded!", "barrier", "finish"});
+  CHECK(node.on(GroupGone{}).empty());
+  CHECK(node.policy.phase() == Phase::Barrier);
+  CHECK(node.push(rendezvous::Done{}) == Words{"end"});
+  CHECK(node.ended() == Kind::Succeeded);
+}
+
+TEST_CASE("policy: it does not end before the group is gone") {
+  Node node;
+  node.run();
+  node.on(AllSucceeded{});
+  CHECK(node.push(rendezvous::Done{}).empty());
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+}
+
+TEST_CASE("policy: a failure is told and the group stopped at the same moment") {
+  Node node;
+  node.run();
+  CHECK(node.on(WorkerFailed{false, true}) == Words{"failed!", "stop"});
+  CHECK(node.push(rendezvous::Restart{}).empty());
+  CHECK_MESSAGE(node.on(GroupGone{}) == Words{"join"}, "no new round while old workers run");
+  node.again();
+}
+
+TEST_CASE("policy: whoever may still tell why is given a moment") {
+  Node node;
+  node.run();
+  CHECK(node.on(WorkerFailed{true, true}) == Words{"settle"});
+  CHECK(node.on(WorkerFailed{true, true}).empty());
+  CHECK(node.on(SettleOver{}) == Words{"failed!", "stop"});
+}
+
+TEST_CASE("policy: the moment is over when nobody is left to tell") {
+  Node first, second;
+  first.run();
+  CHECK(first.on(WorkerFailed{true, false}) == Words{"failed!", "stop"});
+  second.run();
+  second.on(WorkerFailed{true, true});
+  CHECK(second.on(AllEnded{}) == Words{"failed!", "stop"});
+  CHECK(second.on(SettleOver{}).empty());
+}
+
+TEST_CASE("policy: a failure with no restart left ends the job as failed here") {
+  Node node;
+  node.run();
+  node.on(WorkerFailed{});
+  node.on(GroupGone{});
+  CHECK(node.policy.phase() == Phase::Waiting);
+  CHECK(node.push(failed_elsewhere()) == Words{"end"});
+  CHECK(node.ended() == Kind::WorkersFailed);
+}
+
+TEST_CASE("policy: a failure elsewhere stops the group and names the cause") {
+  Node node;
+  node.run();
+  CHECK(node.push(failed_elsewhere()) == Words{"stop"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == Kind::JobFailed);
+  CHECK(node.ending->cause.text == "rank 7 ended with exit code 3");
+}
+
+TEST_CASE("policy: a restart asked for elsewhere stops the group and joins again") {
+  Node node;
+  node.run();
+  CHECK(node.push(rendezvous::Restart{}) == Words{"stop"});
+  CHECK_MESSAGE(node.on(WorkerFailed{}).empty(), "what ends by our stop is no failure of its own");
+  CHECK(node.on(GroupGone{}) == Words{"join"});
+  node.again();
+}
+
+TEST_CASE("policy: a node that has finished runs again when another one fails") {
+  Node node;
+  node.run();
+  node.on(AllSucceeded{});
+  node.on(GroupGone{});
+  CHECK(node.push(rendezvous::Restart{}) == Words{"join"});
+  node.again();
+}
+
+TEST_CASE("policy: the verdict wins over a restart that came before it") {
+  Node node;
+  node.run();
+  node.push(rendezvous::Restart{});
+  CHECK(node.push(failed_elsewhere()).empty());
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == Kind::JobFailed);
+}
+
+TEST_CASE("policy: a signal is passed on, and the job ends by it") {
+  Node node;
+  node.run();
+  CHECK(node.on(SignalCame{SIGINT}) == Words{"leaving!", "stop by " + std::to_string(SIGINT)});
+  CHECK(node.push(rendezvous::Restart{}).empty());
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == Kind::Signalled);
+  CHECK(node.ending->signal == SIGINT);
+}
+
+TEST_CASE("policy: a second signal kills at once") {
+  Node node;
+  node.run();
+  node.on(SignalCame{SIGTERM});
+  CHECK(node.on(SignalCame{SIGTERM}) == Words{"kill"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+}
+
+TEST_CASE("policy: a signal during a wait ends that wait") {
+  Node joining, barrier;
+  joining.words(joining.policy.begin());
+  CHECK(joining.on(SignalCame{SIGTERM}) == Words{"leaving!", "end"});
+  barrier.run();
+  barrier.on(AllSucceeded{});
+  barrier.on(GroupGone{});
+  CHECK(barrier.on(SignalCame{SIGTERM}) == Words{"leaving!", "end"});
+  CHECK(barrier.ended() == Kind::Signalled);
+}
+
+TEST_CASE("policy: a signal while a failed group is stopped is passed on as well") {
+  Node node;
+  node.run();
+  node.on(WorkerFailed{});
+  CHECK(node.on(SignalCame{SIGHUP}) == Words{"leaving!", "stop by " + std::to_string(SIGHUP)});
+  node.push(rendezvous::Restart{});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+}
+
+TEST_CASE("policy: workers that cannot be started end this node's part") {
+  Node node;
+  node.words(node.policy.begin());
+  node.push(rendezvous::RoundReady{});
+  CHECK(node.on(StartFailed{{Code::Spawn, "no such file"}}) == Words{"leaving!", "end"});
+  CHECK(node.ended() == Kind::NoStart);
+  CHECK(node.ending->why == "no such file");
+}
+
+TEST_CASE("policy: a dead guardian means that everything is killed") {
+  Node node;
+  node.run();
+  CHECK(node.on(GuardianGone{}) == Words{"kill"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == Kind::GuardianLost);
+}
+
+TEST_CASE("policy: a worker stuck in the kernel ends the job with a report") {
+  Node node;
+  node.run();
+  CHECK(node.on(WorkerStuck{4711, 1, std::chrono::seconds(3)}) == Words{"leaving!", "stop"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == Kind::Stuck);
+  CHECK(node.ending->why.contains("4711"));
+}
+
+TEST_CASE("policy: the end of the exit barrier is a success with a remark") {
+  Node node;
+  node.run();
+  node.on(AllSucceeded{});
+  node.on(GroupGone{});
+  CHECK(node.on(BarrierOver{}) == Words{"end"});
+  CHECK(node.ended() == Kind::Succeeded);
+  CHECK_FALSE(node.ending->why.empty());
+}
+
+TEST_CASE("policy: a barrier of an earlier round rings in vain") {
+  Node node;
+  node.run();
+  node.on(AllSucceeded{});
+  node.on(GroupGone{});
+  node.push(rendezvous::Restart{});
+  node.again();
+  CHECK(node.on(BarrierOver{}).empty());
+  CHECK(node.policy.phase() == Phase::Running);
+}
+
+TEST_CASE("policy: a lost coordinator stops the group, but spares who has finished") {
+  Node running, finished;
+  rendezvous::Lost lost{"connection refused", true};
+  running.run();
+  CHECK(running.push(lost) == Words{"stop"});
+  CHECK(running.on(GroupGone{}) == Words{"end"});
+  CHECK(running.ended() == Kind::RendezvousLost);
+  CHECK(running.ending->requeue);
+  finished.run();
+  finished.on(AllSucceeded{});
+  finished.on(GroupGone{});
+  CHECK(finished.push(lost) == Words{"end"});
+  CHECK(finished.ended() == Kind::Succeeded);
+}
+
+TEST_CASE("policy: a spare that is let go was not needed") {
+  Node node;
+  node.words(node.policy.begin());
+  CHECK(node.push(rendezvous::Spare{1}).empty());
+  CHECK(node.push(rendezvous::Done{}) == Words{"end"});
+  CHECK(node.ended() == Kind::NotNeeded);
+}
+
+TEST_CASE("policy: a rendezvous that fails before any round ends the job") {
+  Node node;
+  node.words(node.policy.begin());
+  CHECK(node.push(failed_elsewhere()) == Words{"end"});
+  CHECK(node.ended() == Kind::JobFailed);
+}
+
+TEST_CASE("policy: after the end nothing moves any more") {
+  Node node;
+  node.run();
+  node.on(SignalCame{SIGTERM});
+  node.on(GroupGone{});
+  CHECK(node.push(rendezvous::RoundReady{}).empty());
+  CHECK(node.on(SignalCame{SIGTERM}).empty());
+  CHECK(node.on(GroupGone{}).empty());
+}
+
+/// The world around a policy, as far as it must be obeyed: facts that can happen, at random.
+class RandomWorld {
+ public:
+  explicit RandomWorld(unsigned seed) : random_(seed) {}
+
+  void live() {
+    obey(policy_.begin());
+    for (int i = 0; i < 200 && !ended_; ++i) obey(policy_.step(next()));
+    // Whatever was going on, a verdict, the end of the group and time end it.
+    if (!ended_) obey(policy_.step(Pushed{rendezvous::Done{true, {}}}));
+    if (!ended_ && group_) obey(policy_.step(gone()));
+    CHECK(ended_);
+    CHECK_FALSE(group_);
+  }
+
+ private:
+  Fact gone() {
+    group_ = false;
+    return GroupGone{};
+  }
+  Fact next() {
+    switch (random_() % 14) {
+      case 0:
+        return joined_ ? Fact(Pushed{rendezvous::RoundReady{}}) : Fact(SettleOver{});
+      case 1:
+        return Pushed{rendezvous::Restart{}};
+      case 2:
+        return random_() % 8 == 0 ? Fact(Pushed{rendezvous::Done{random_() % 2 == 0, {}}})
+                                  : Fact(SettleOver{});
+      case 3:
+        return random_() % 8 == 0 ? Fact(Pushed{rendezvous::Lost{"x", false}}) : Fact(AllEnded{});
+      case 4:
+      case 5:
+        return group_ ? Fact(WorkerFailed{random_() % 2 == 0, true}) : Fact(SettleOver{});
+      case 6:
+        return group_ ? Fact(AllSucceeded{}) : Fact(BarrierOver{});
+      case 7:
+        return random_() % 8 == 0 ? Fact(SignalCame{SIGTERM}) : Fact(SettleOver{});
+      case 8:
+        return random_() % 16 == 0 ? Fact(GuardianGone{}) : Fact(SettleOver{});
+      case 9:
+        return Pushed{rendezvous::Progress{}};
+      case 10:
+        return BarrierOver{};
+      default:
+        return group_ && asked_ ? gone() : Fact(SettleOver{});
+    }
+  }
+  void obey(const std::vector<Action>& actions) {
+    for (const auto& action : actions) {
+      CHECK_FALSE(ended_);
+      if (std::holds_alternative<Join>(action)) {
+        CHECK_FALSE(group_);
+        joined_ = true;
+      } else if (std::holds_alternative<StartGroup>(action)) {
+        CHECK_FALSE(group_);
+        group_ = true;
+        joined_ = asked_ = false;
+        obey(policy_.step(GroupStarted{}));
+      } else if (std::holds_alternative<StopGroup>(action) ||
+                 std::holds_alternative<FinishGroup>(action) ||
+                 std::holds_alternative<KillGroup>(action)) {
+        CHECK(group_);
+        asked_ = true;
+      } else if (std::holds_alternative<End>(action)) {
+        CHECK_FALSE(group_);
+        ended_ = true;
+      }
+    }
+  }
+
+  std::minstd_rand random_;
+  RestartPolicy policy_;
+  bool group_ = false, asked_ = false, joined_ = false, ended_ = false;
+};
+
+TEST_CASE(
+    "policy: whatever happens in whatever order, no group is left, doubled or stopped twice") {
+  for (unsigned seed = 1; seed <= 20'000; ++seed) {
+    INFO("seed ", seed);
+    RandomWorld(seed).live();
+  }
+}
+
+}  // namespace
+}  // namespace elastrun::agent

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "system/memory_deaths.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+
+namespace elastrun::system {
+namespace {
+
+using process::ExitStatus;
+
+TEST_CASE("memory deaths: a counter is found by its whole name") {
+  constexpr std::string_view kEvents =
+      "low 0\nhigh 3\nmax 12\noom 2\noom_kill 5\noom_group_kill 1\n";
+  CHECK(counter_in(kEvents, "oom_kill") == 5);
+  CHECK(counter_in(kEvents, "oom") == 2);
+  CHECK(counter_in(kEvents, "kill") == std::nullopt);
+  CHECK(counter_in("oom_kill", "oom_kill") == std::nullopt);
+  CHECK(counter_in("oom_kill x\noom_kill 7", "oom_kill") == 7);
+  CHECK(counter_in("", "oom_kill") == std::nullopt);
+  CHECK(counter_in("oom_kill 99999999999999999999999\n", "oom_kill") == std::nullopt);
+}
+
+TEST_CASE("memory deaths: the memory cgroup is found in both versions") {
+  const auto v2 = memory_cgroup("0::/user.slice/job\n");
+  REQUIRE(v2.has_value());
+  CHECK(v2->path == "/user.slice/job");
+  CHECK(v2->unified);
+  const auto v1 = memory_cgroup("9:cpu,cpuacct:/\n4:memory:/slurm/job:7\n0::/\n");
+  REQUIRE(v1.has_value());
+  CHECK(v1->path == "/slurm/job:7");
+  CHECK_FALSE(v1->unified);
+  CHECK(memory_cgroup("0::/\n")->path.empty());
+  CHECK_FALSE(memory_cgroup("").has_value());
+  CHECK_FALSE(memory_cgroup("nonsense\n1:cpu\n").has_value());
+}
+
+TEST_CASE("memory deaths: the kernel's log names its victims by pid") {
+  constexpr std::string_view kLog =
+      "6,1,1,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB\n"
+      "6,2,2,-;Out of memory: Killed process 4712 (python3) total-vm:1kB\n"
+      "6,3,3,-;audit: Killed process 4713 (python3)\n";
+  CHECK(log_names_victim(kLog, 4711));
+  CHECK(log_names_victim(kLog, 4712));
+  CHECK_FALSE(log_names_victim(kLog, 471));
+  CHECK_FALSE(log_names_victim(kLog, 4713));
+  CHECK_FALSE(log_names_victim("", 4711));
+}
+
+TEST_CASE("memory deaths: what the program says of memory is evidence whatever its exit code") {
+  MemoryDeaths deaths;
+  deaths.begin();
+  const auto failed = ExitStatus::exited(1);
+  CHECK(deaths.evidence(failed, 1, "torch.OutOfMemoryError: CUDA out of memory. Tried") ==
+        "the GPU ran out of memory");
+  CHECK(deaths.evidence(failed, 1, "MemoryError").starts_with("it could not get memory"));
+  CHECK(deaths.evidence(failed, 1, "RuntimeError: DefaultCPUAllocator: can't allocate memory: you")
+            .starts_with("it could not get memory"));
+  CHECK(deaths.evidence(failed, 1, "ValueError: boom").empty());
+  CHECK(deaths.evidence(ExitStatus::signaled(SIGSEGV), 1, "").empty());
+}
+
+}  // namespace
+}  // namespace elastrun::system
