@@ -69,7 +69,9 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_por
     has_port = true;
   }
   if (has_port && !is_port(port)) return std::unexpected(bad_port(whole));
-  if (!is_host(host)) {
+  // More than one colon makes sense only in an IPv6 address.
+  const bool v6 = host.find(':') != std::string_view::npos;
+  if (!is_host(host) || (v6 && parse_address(host.substr(0, host.find('%'))).is_unspecified())) {
     return fail(Code::Usage,
                 fmt::format("The hostname of the rendezvous endpoint '{}' must be a dot-separated "
                             "list of labels, an IPv4 address, or an IPv6 address.",

@@ -32,7 +32,7 @@ TEST_CASE("endpoint: bad ports and hosts are refused with torchrun's sentences")
     REQUIRE(!endpoint.has_value());
     CHECK(endpoint.error().text.starts_with("The port number of the rendezvous endpoint '"));
   }
-  for (const char* text : {":29500", "a b", "a/b:1", "[]:1"}) {
+  for (const char* text : {":29500", "a b", "a/b:1", "[]:1", "a:b:29500", "1:2:3"}) {
     CAPTURE(text);
     const auto endpoint = parse_endpoint(text, 1);
     REQUIRE(!endpoint.has_value());

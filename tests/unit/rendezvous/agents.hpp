@@ -39,7 +39,11 @@ struct TestAgent {
   TestAgent(Network& with, std::unique_ptr<Session> its) : network(with), session(std::move(its)) {
     session->open([this](Push push) {
       // Progress comes by time, and no test is about when.
-      if (!std::holds_alternative<Progress>(push)) told.push_back(std::move(push));
+      if (const auto* heard = std::get_if<Progress>(&push)) {
+        progress = *heard;
+      } else {
+        told.push_back(std::move(push));
+      }
     });
   }
 
@@ -82,6 +86,7 @@ struct TestAgent {
 
   Network& network;
   std::deque<Push> told;
+  Progress progress;
   std::int64_t number = 0;
   std::unique_ptr<Session> session;
 };
@@ -100,6 +105,7 @@ struct Town {
   explicit Town(Rules rules, std::string run_id = "job", std::string secret = "s3cret")
       : job_rules(rules), secret_(secret) {
     Coordinator::Settings settings;
+    settings.stand_alone = run_id.empty();
     settings.run_id = std::move(run_id);
     settings.rules = rules;
     auto opened = Host::open(network.loop, *network.clock, net::make_sealer(secret), {}, settings);

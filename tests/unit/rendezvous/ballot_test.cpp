@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// One contract for every ballot, and what is particular to each.
+#include "rendezvous/ballot.hpp"
+
+#include "rendezvous/etcd_ballot.hpp"
+#include "rendezvous/file_ballot.hpp"
+#include "rendezvous/make_elected.hpp"
+#include "unit/rendezvous/agents.hpp"
+#include "unit/rendezvous/etcd_server.hpp"
+
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+using Maker = std::function<std::unique_ptr<Ballot>()>;
+
+/// Asks, and waits for the answer, again and again while it is a transient error: a server that has
+/// just been started needs a moment.
+struct Clerk {
+  explicit Clerk(Network& with) : network(with) {}
+
+  std::optional<Ballot::Holder> read(Ballot& ballot) {
+    for (;;) {
+      std::optional<Result<std::optional<Ballot::Holder>>> answer;
+      ballot.read([&](auto found) { answer = std::move(found); });
+      run_until(network.loop, [&] { return answer.has_value(); });
+      if (*answer) return **answer;
+      REQUIRE((*answer).error().code != Code::Usage);
+    }
+  }
+  Ballot::Holder claim(Ballot& ballot, const std::string& value) {
+    for (;;) {
+      std::optional<Result<Ballot::Holder>> answer;
+      ballot.claim(value, [&](auto found) { answer = std::move(found); });
+      run_until(network.loop, [&] { return answer.has_value(); });
+      if (*answer) return **answer;
+      REQUIRE((*answer).error().code != Code::Usage);
+    }
+  }
+  bool renew(Ballot& ballot) {
+    for (;;) {
+      std::optional<Result<bool>> answer;
+      ballot.renew([&](auto found) { answer = std::move(found); });
+      run_until(network.loop, [&] { return answer.has_value(); });
+      if (*answer) return **answer;
+    }
+  }
+  void release(Ballot& ballot) {
+    bool done = false;
+    ballot.release([&] { done = true; });
+    run_until(network.loop, [&] { return done; });
+  }
+  Network& network;
+};
+
+Conf conf_of(std::map<std::string, std::string> values) {
+  return Conf(std::move(values));
+}
+
+// Watches until nobody holds it any more.
+void wait_until_free(Clerk& clerk, Ballot& ballot) {
+  int changes = 0;
+  ballot.watch([&changes] { ++changes; });
+  do {
+    run_until(clerk.network.loop, [&changes] { return changes > 0; });
+    changes = 0;
+  } while (clerk.read(ballot));
+  ballot.unwatch();
+}
+
+void check_contract(Network& network, const Maker& make) {
+  Clerk clerk(network);
+  const auto mine = make(), theirs = make();
+  CHECK(!clerk.read(*mine));
+  const auto holder = clerk.claim(*mine, "me");
+  CHECK(holder.value == "me");
+  CHECK(clerk.claim(*theirs, "them").value == "me");
+  CHECK(clerk.read(*theirs)->epoch == holder.epoch);
+  CHECK(clerk.renew(*mine));
+  CHECK(clerk.read(*theirs)->epoch == holder.epoch);
+
+  clerk.release(*mine);
+  wait_until_free(clerk, *theirs);
+  CHECK(!clerk.renew(*mine));
+  const auto next = clerk.claim(*theirs, "them");
+  CHECK(next.value == "them");
+  CHECK(next.epoch > holder.epoch);
+
+  // Never renewed again: it lapses, and the watch says so.
+  clerk.read(*mine);
+  wait_until_free(clerk, *mine);
+  CHECK(clerk.claim(*mine, "me again").epoch > next.epoch);
+  CHECK(!clerk.renew(*theirs));
+}
+
+struct Folder {
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ballot.XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path = pattern;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("ballot: a file keeps the contract") {
+  Network network;
+  Folder folder;
+  check_contract(network, [&] {
+    return make_file_ballot(network.loop, *network.clock, ballot_file(folder.path, "job/1"),
+                            std::chrono::milliseconds(100));
+  });
+  CHECK(std::filesystem::exists(folder.path + "/elastrun-job%2f1.json"));
+}
+
+TEST_CASE("ballot: a file of something else is refused, not overwritten") {
+  Network network;
+  Folder folder;
+  const std::string file = folder.path + "/notes.txt";
+  std::ofstream(file) << "dear diary";
+  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 1s);
+  std::optional<Error> error;
+  ballot->claim("me", [&](const auto& found) { error = found.error(); });
+  run_until(network.loop, [&] { return error.has_value(); });
+  CHECK(error->code == Code::Usage);
+  CHECK(error->text.find("is no entry of a rendezvous") != std::string::npos);
+}
+
+TEST_CASE("ballot: an entry left over from another day does not delay anybody") {
+  Network network;
+  Folder folder;
+  const std::string file = folder.path + "/old";
+  std::ofstream(file) << R"({"value":"ghost","epoch":41,"beat":7,"renewed":1000000})";
+  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 10s);
+  CHECK(Clerk(network).claim(*ballot, "me").epoch == 42);
+}
+
+TEST_CASE("ballot: etcd keeps the contract") {
+  if (!has_etcd()) return;
+  Network network;
+  EtcdServer etcd;
+  check_contract(network, [&] {
+    auto ballot = make_etcd_ballot(network.loop, *network.clock, etcd.endpoints(), "job",
+                                   conf_of({{"lease_ttl", "1"}}));
+    REQUIRE(ballot.has_value());
+    return std::move(*ballot);
+  });
+}
+
+TEST_CASE("ballot: the loss of one member of three, and a restart of all, change nothing") {
+  if (!has_etcd()) return;
+  Network network;
+  EtcdServer etcd(3);
+  Clerk clerk(network);
+  auto made = make_etcd_ballot(network.loop, *network.clock, etcd.endpoints(), "job",
+                               conf_of({{"lease_ttl", "60"}}));
+  REQUIRE(made.has_value());
+  Ballot& ballot = **made;
+  const auto holder = clerk.claim(ballot, "me");
+  int changes = 0;
+  clerk.read(ballot);
+  ballot.watch([&] { ++changes; });
+  for (int member = 0; member < 3; ++member) {
+    etcd.kill(member);
+    CHECK(clerk.read(ballot)->epoch == holder.epoch);
+    CHECK(clerk.renew(ballot));
+    etcd.start(member);
+  }
+  for (int member = 0; member < 3; ++member) etcd.kill(member);
+  for (int member = 0; member < 3; ++member) etcd.start(member);
+  CHECK(clerk.renew(ballot));
+  // The watch has lived through all of it, from the revision where it stood.
+  clerk.release(ballot);
+  run_until(network.loop, [&] { return changes > 0; });
+  ballot.unwatch();
+}
+
+TEST_CASE("ballot: an etcd that is not there is an error that names it") {
+  Network network;
+  const auto port = std::to_string(network.free_port());
+  auto ballot =
+      make_etcd_ballot(network.loop, *network.clock, "127.0.0.1:" + port, "job", conf_of({}));
+  REQUIRE(ballot.has_value());
+  std::optional<Error> error;
+  (*ballot)->read([&](const auto& found) { error = found.error(); });
+  run_until(network.loop, [&] { return error.has_value(); });
+  CHECK(error->text == "cannot reach 127.0.0.1:" + port + " (127.0.0.1: Connection refused)");
+}
+
+TEST_CASE("ballot: settings that cannot be are refused before anything is asked") {
+  Network network;
+  const auto refuse = [&](const std::string& endpoint, std::map<std::string, std::string> conf) {
+    auto made =
+        make_etcd_ballot(network.loop, *network.clock, endpoint, "job", conf_of(std::move(conf)));
+    REQUIRE(!made.has_value());
+    CHECK(made.error().code == Code::Usage);
+    return made.error().text;
+  };
+  CHECK(refuse("a:b:c:d:99999x", {}) != "");
+  CHECK(refuse("https://a", {{"ca_cert", "/nowhere/ca.pem"}}).find("/nowhere/ca.pem") !=
+        std::string::npos);
+  CHECK(refuse("https://a", {{"ssl_cert", "/nowhere/c.pem"}}).find("needs both") !=
+        std::string::npos);
+  CHECK(refuse("a", {{"user", "root"}}).find("password") != std::string::npos);
+  auto file = make_file_ballot(network.loop, *network.clock, "/nowhere/at/all", "job", conf_of({}));
+  REQUIRE(!file.has_value());
+  CHECK(file.error().text.find("/nowhere/at is no directory") != std::string::npos);
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole sessions whose coordinator is elected: the job outlives it.
+#include "rendezvous/elected_locator.hpp"
+#include "rendezvous/make_session.hpp"
+#include "unit/rendezvous/agents.hpp"
+#include "unit/rendezvous/etcd_server.hpp"
+
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+/// A register in memory, whose entry lapses, and whose line breaks, when the test says so.
+struct Register {
+  Ballot::Holder holder;
+  bool away = false;
+  std::vector<std::function<void()>> watchers;
+  void lapse() {
+    holder.value.clear();
+    for (const auto& watcher : watchers) watcher();
+  }
+};
+
+class MemoryBallot final : public Ballot {
+ public:
+  MemoryBallot(boost::asio::io_context& loop, Register& shared, Duration term)
+      : loop_(loop), register_(shared), term_(term) {}
+
+  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
+    boost::asio::post(loop_, [this, answer = std::move(answer)] {
+      if (register_.away) return answer(fail(Code::Io, "away"));
+      if (register_.holder.value.empty()) return answer(std::nullopt);
+      answer(register_.holder);
+    });
+  }
+  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
+    boost::asio::post(loop_, [this, value, answer = std::move(answer)] {
+      if (register_.away) return answer(fail(Code::Io, "away"));
+      if (register_.holder.value.empty()) register_.holder = {value, register_.holder.epoch + 1};
+      if (register_.holder.value == value) mine_ = register_.holder.epoch;
+      answer(register_.holder);
+    });
+  }
+  void renew(std::function<void(Result<bool>)> answer) override {
+    boost::asio::post(loop_, [this, answer = std::move(answer)] {
+      if (register_.away) return answer(fail(Code::Io, "away"));
+      answer(!register_.holder.value.empty() && register_.holder.epoch == mine_);
+    });
+  }
+  void release(std::function<void()> done) override {
+    if (register_.holder.epoch == mine_) register_.lapse();
+    boost::asio::post(loop_, std::move(done));
+  }
+  void watch(std::function<void()> changed) override {
+    register_.watchers.push_back(std::move(changed));
+  }
+  void unwatch() override { register_.watchers.clear(); }
+  Duration term() const override { return term_; }
+
+ private:
+  boost::asio::io_context& loop_;
+  Register& register_;
+  const Duration term_;
+  std::int64_t mine_ = 0;
+};
+
+struct Parish {
+  std::unique_ptr<TestAgent> agent(Rules rules, Duration term) {
+    auto sealer = net::make_sealer("s");
+    ElectedLocatorSettings where;
+    where.coordinator.run_id = "job";
+    where.coordinator.rules = rules;
+    where.advertise = "127.0.0.1";
+    auto locator = make_elected_locator(network.loop, *network.clock, sealer,
+                                        std::make_unique<MemoryBallot>(network.loop, shared, term),
+                                        std::move(where));
+    RemoteSettings settings;
+    settings.run_id = "job";
+    settings.rules = rules;
+    return std::make_unique<TestAgent>(
+        network,
+        make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));
+  }
+  Network network;
+  Register shared;
+};
+
+using Maker = std::function<std::unique_ptr<TestAgent>()>;
+
+std::unique_ptr<TestAgent> made(Network& network, const SessionSettings& settings) {
+  auto session = make_session(network.loop, *network.clock, settings);
+  REQUIRE(session.has_value());
+  return std::make_unique<TestAgent>(network, std::move(*session));
+}
+
+void settle_into(std::vector<TestAgent*> agents, int nodes) {
+  for (TestAgent* agent : agents) {
+    const Round round = agent->round();
+    CHECK(round.group_world_size() == nodes);
+  }
+}
+
+// The coordinator is whoever comes first; its process ends without a word.
+void check_succession(const Maker& make) {
+  auto a = make();
+  a->join();
+  // From then on nobody else can be elected: a waits for the others at its own coordinator.
+  run_until(a->network.loop, [&] { return a->progress.present == 1; });
+  auto b = make(), c = make();
+  b->join(), c->join();
+  settle_into({a.get(), b.get(), c.get()}, 3);
+  const auto before = b->number;
+  a.reset();
+  CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
+  CHECK(c->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
+  b->join(), c->join();
+  settle_into({b.get(), c.get()}, 2);
+  CHECK(b->number > before);
+  b->succeed(), c->succeed();
+  CHECK(!b->hear<Done>().failed);
+  CHECK(!c->hear<Done>().failed);
+  bool b_closed = false, c_closed = false;
+  b->session->close([&] { b_closed = true; });
+  c->session->close([&] { c_closed = true; });
+  run_until(b->network.loop, [&] { return b_closed && c_closed; });
+}
+
+}  // namespace
+
+TEST_CASE(
+    "elected session: a holder whose register is away decides nothing, and goes on when it is "
+    "back") {
+  Parish parish;
+  auto a = parish.agent(rules_for(1, 2), 30ms);
+  a->join(1, "a");
+  auto b = parish.agent(rules_for(1, 2), 30ms);
+  b->join(1, "b");
+  settle_into({a.get(), b.get()}, 2);
+  parish.shared.away = true;
+  const auto epoch = parish.shared.holder.epoch;
+  // Longer than a term: the holder has to doubt, but nobody is disturbed.
+  const TimePoint later = parish.network.clock->now() + 100ms;
+  run_until(parish.network.loop, [&] { return parish.network.clock->now() > later; });
+  CHECK(a->told.empty());
+  CHECK(b->told.empty());
+  parish.shared.lapse();
+  parish.shared.away = false;
+  run_until(parish.network.loop, [&] { return parish.shared.holder.epoch > epoch; });
+  a->succeed(), b->succeed();
+  CHECK(!a->hear<Done>().failed);
+  CHECK(!b->hear<Done>().failed);
+}
+
+TEST_CASE("elected session: a file elects, and elects again") {
+  std::string folder = (std::filesystem::temp_directory_path() / "elected.XXXXXX").string();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  Network network;
+  SessionSettings settings;
+  settings.backend = "file";
+  settings.endpoint = folder;
+  settings.min_nodes = 2;
+  settings.max_nodes = 3;
+  settings.secret = "s";
+  settings.conf = {{"lease_ttl", "0.3"}};
+  check_succession([&] { return made(network, settings); });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("elected session: etcd elects, and elects again") {
+  if (!has_etcd()) return;
+  EtcdServer etcd;
+  Network network;
+  SessionSettings settings;
+  settings.backend = "etcd";
+  settings.endpoint = etcd.endpoints();
+  settings.min_nodes = 2;
+  settings.max_nodes = 3;
+  settings.secret = "s";
+  settings.conf = {{"lease_ttl", "1"}};
+  check_succession([&] { return made(network, settings); });
+}
+
+TEST_CASE("elected session: a round lives through the restart of etcd") {
+  if (!has_etcd()) return;
+  EtcdServer etcd;
+  Network network;
+  SessionSettings settings;
+  settings.backend = "etcd-v2";
+  settings.endpoint = etcd.endpoints();
+  settings.min_nodes = settings.max_nodes = 2;
+  settings.max_restarts = 1;
+  settings.secret = "s";
+  settings.conf = {{"lease_ttl", "1"}};
+  auto a = made(network, settings), b = made(network, settings);
+  a->join(), b->join();
+  settle_into({a.get(), b.get()}, 2);
+  etcd.kill(0);
+  const TimePoint later = network.clock->now() + 1500ms;
+  run_until(network.loop, [&] { return network.clock->now() > later; });
+  CHECK(a->told.empty());
+  etcd.start(0);
+  a->fail(1);
+  for (auto* agent : {a.get(), b.get()}) {
+    CHECK(agent->hear<Restart>().attempt_spent);
+    agent->join();
+  }
+  settle_into({a.get(), b.get()}, 2);
+}
