@@ -2,7 +2,6 @@
 #include "agent/job_run.hpp"
 
 #include "agent/failure_report.hpp"
-#include "agent/meeting_place.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "workers/command.hpp"
@@ -68,17 +67,18 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
   console_.take_log_lines();
 }
 
-Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian) {
+Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
+                                             OwnRendezvous own) {
   auto layout = logs::Layout::plan(spec.log_dir, spec.run_id);
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> parts(new JobRun(spec, guardian, std::move(*layout)));
-  if (const auto connected = parts->connect(); !connected) {
+  if (const auto connected = parts->connect(std::move(own)); !connected) {
     return std::unexpected(connected.error());
   }
   return parts;
 }
 
-Status JobRun::connect() {
+Status JobRun::connect(OwnRendezvous own) {
   const auto handler = telemetry::events::find_handler(
       spec_.event_log_handler,
       [this](std::string_view line) { console_.write(logs::Console::Stream::Err, line); });
@@ -87,7 +87,7 @@ Status JobRun::connect() {
 
   self_.role = spec_.role;
   self_.local_world_size = spec_.nproc_per_node;
-  auto place = open_meeting_place(loop_, *clock_, spec_, self_);
+  auto place = open_meeting_place(loop_, *clock_, spec_, self_, std::move(own));
   if (!place) return std::unexpected(place.error());
   session_ = std::move(place->session);
   store_ = std::move(place->store);

@@ -5,6 +5,7 @@
 #include "agent/binding.hpp"
 #include "agent/elastic_records.hpp"
 #include "agent/goodput_account.hpp"
+#include "agent/meeting_place.hpp"
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/worker_plans.hpp"
@@ -30,18 +31,21 @@ namespace elastrun::agent {
 class JobRun {
  public:
   /// Makes them all; starts nothing. Fails with Usage, Io, Store or Rendezvous.
-  static Result<std::unique_ptr<JobRun>> make(const spec::JobSpec& spec, guardian::Agent& guardian);
+  static Result<std::unique_ptr<JobRun>> make(const spec::JobSpec& spec, guardian::Agent& guardian,
+                                              OwnRendezvous own = {});
 
   /// Runs the job to its end.
   JobResult run();
   logs::Console& console() { return console_; }
+  /// Where the run's records come from: for sinks of the caller's own, before run().
+  telemetry::Pipeline& pipeline() { return pipeline_; }
   logs::Layout& layout() { return layout_; }
   /// Removes what is only temporary, unless it holds something that explains a failure.
   void clean_up(bool succeeded);
 
  private:
   JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
-  Status connect();
+  Status connect(OwnRendezvous own);
   void watch();
   std::string channel_path();
   void heard(pid_t sender, workers::Message message);

@@ -2,7 +2,9 @@
 #include "agent/meeting_place.hpp"
 
 #include "agent/failure_report.hpp"
+#include "core/text.hpp"
 #include "net/endpoint.hpp"
+#include "rendezvous/handler_session.hpp"
 #include "rendezvous/local_session.hpp"
 #include "rendezvous/make_session.hpp"
 
@@ -37,6 +39,10 @@ bool is_alone(const spec::JobSpec& spec) {
   return spec.max_nodes == 1 && (spec.rdzv_backend == "static" || by_file);
 }
 
+std::string own_id() {
+  return fmt::format("{}_{}_0", host_name(), ::getpid());
+}
+
 Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
                                   const spec::JobSpec& spec, rendezvous::Node& self) {
   rendezvous::LocalSettings settings;
@@ -52,7 +58,7 @@ Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
     settings.master_port = endpoint->port;
   }
   self.address = settings.master_addr;
-  self.id = fmt::format("{}_{}_0", host_name(), ::getpid());
+  self.id = own_id();
   rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
                              .first_port = settings.master_port,
                              .last_port = settings.master_port};
@@ -64,10 +70,76 @@ Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
   return place;
 }
 
+/// The store of a node whose rounds are a user's handler's: ours to serve, unless the handler says
+/// where the workers meet.
+class HandlersStore final : public RoundStore {
+ public:
+  HandlersStore(boost::asio::io_context& loop, rendezvous::HandlerSession& session,
+                rendezvous::StorePlan plan)
+      : loop_(loop), session_(session), plan_(std::move(plan)) {}
+
+  Result<std::uint16_t> prepare() override {
+    if (!served_) served_ = make_served_store(loop_, session_, plan_);
+    return served_->prepare();
+  }
+  void begin(const rendezvous::Round& round) override {
+    if (session_.agent_serves_store()) return served_->begin(round);
+    served_.reset();
+  }
+  bool serves_workers() const override { return session_.workers_are_clients(); }
+
+ private:
+  boost::asio::io_context& loop_;
+  rendezvous::HandlerSession& session_;
+  const rendezvous::StorePlan plan_;
+  std::unique_ptr<RoundStore> served_;
+};
+
+MeetingPlace meet_by_handler(boost::asio::io_context& loop, Clock& clock, const spec::JobSpec& spec,
+                             rendezvous::Node& self, OwnRendezvous own) {
+  rendezvous::HandlerSettings settings;
+  settings.max_restarts = spec.max_restarts;
+  settings.monitor_interval = from_seconds(spec.monitor_interval);
+  settings.exit_barrier = spec.exit_barrier_timeout;
+  settings.master = own.master;
+  self.address = spec.local_addr;
+  self.id = own_id();
+  const auto& fixed = settings.master.master_addr;
+  const auto reached = spec.local_addr.empty() ? fixed : spec.local_addr;
+  rendezvous::StorePlan plan{
+      .bind_address = reached.empty() ? kLoopback : listening_address(reached),
+      .first_port = settings.master.master_port,
+      .last_port = settings.master.master_port};
+  auto session =
+      rendezvous::make_handler_session(loop, clock, std::move(own.handler), std::move(settings));
+  MeetingPlace place;
+  place.store = std::make_unique<HandlersStore>(loop, *session, std::move(plan));
+  place.session = std::move(session);
+  return place;
+}
+
+Result<rendezvous::Handler> registered_handler(const spec::JobSpec& spec) {
+  return rendezvous::get_rendezvous_handler({.backend = spec.rdzv_backend,
+                                             .endpoint = spec.rdzv_endpoint,
+                                             .run_id = spec.run_id,
+                                             .min_nodes = spec.min_nodes,
+                                             .max_nodes = spec.max_nodes,
+                                             .local_addr = spec.local_addr,
+                                             .node_rank = spec.node_rank,
+                                             .conf = spec.rdzv_conf});
+}
+
 }  // namespace
 
 Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& clock,
-                                        const spec::JobSpec& spec, rendezvous::Node& self) {
+                                        const spec::JobSpec& spec, rendezvous::Node& self,
+                                        OwnRendezvous own) {
+  if (!own.handler && !rendezvous::is_built_in(spec.rdzv_backend)) {
+    auto made = registered_handler(spec);
+    if (!made) return std::unexpected(made.error());
+    own.handler = std::move(*made);
+  }
+  if (own.handler) return meet_by_handler(loop, clock, spec, self, std::move(own));
   if (is_alone(spec)) return meet_oneself(loop, clock, spec, self);
   const char* secret = std::getenv("ELASTRUN_SECRET");
   auto session = rendezvous::make_session(loop, clock,

@@ -4,6 +4,7 @@
 #include "agent/round_store.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "rendezvous/handler.hpp"
 #include "rendezvous/session.hpp"
 #include "spec/job_spec.hpp"
 
@@ -18,9 +19,19 @@ struct MeetingPlace {
   std::unique_ptr<RoundStore> store;
 };
 
+/// A rendezvous that the launcher brings along, instead of the back end that the job names.
+struct OwnRendezvous {
+  rendezvous::Handler handler{};  // null: none
+  /// Where the workers are to meet, over what the handler says; empty and 0: not fixed.
+  rendezvous::BootstrapStoreInfo master{};
+};
+
 /// Made from the job's rendezvous options; completes `self` (address). Nothing is sent yet. Fails
 /// with Usage for what cannot work (a back end that does not exist, a bad endpoint).
+///
+/// A back end that is none of ours is made by what is registered under its name.
 Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& clock,
-                                        const spec::JobSpec& spec, rendezvous::Node& self);
+                                        const spec::JobSpec& spec, rendezvous::Node& self,
+                                        OwnRendezvous own = {});
 
 }  // namespace elastrun::agent

@@ -215,7 +215,7 @@ TEST_CASE("status: it is drawn on change and once a second, and costs nothing wh
   StatusLine line(clock, console, true);
   REQUIRE(line.is_enabled());
   CHECK(clock.armed() == 0);
-  Status status{.phase = "running", .workers_up = 2, .workers = 2};
+  StatusFacts status{.phase = "running", .workers_up = 2, .workers = 2};
   line.show(status);
   CHECK(take(terminal.screen.get()) == "[running] 2/2 workers | 0:00");
   clock.advance(999ms);
@@ -245,13 +245,13 @@ TEST_CASE("status: without a terminal, or on a dumb one, nothing is drawn") {
 }
 
 TEST_CASE("status: what matters least is left out first, and the line never wraps") {
-  const Status status{.phase = "running",
-                      .attempt = 1,
-                      .restarts_left = 2,
-                      .workers_up = 7,
-                      .workers = 8,
-                      .nodes = 3,
-                      .detail = "step 1200, grüße"};
+  const StatusFacts status{.phase = "running",
+                           .attempt = 1,
+                           .restarts_left = 2,
+                           .workers_up = 7,
+                           .workers = 8,
+                           .nodes = 3,
+                           .detail = "step 1200, grüße"};
   CHECK(status_text(status, 3725s, 120, false) ==
         "[running] 7/8 workers | 3 nodes | attempt 2, 2 restarts left | step 1200, gr????e | "
         "1:02:05");

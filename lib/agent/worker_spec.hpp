@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "rendezvous/handler.hpp"
+#include "spec/job_spec.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Where the output of the workers goes, and what of it the console shows: torchelastic's
+/// LogsSpecs.
+struct LogsSpecs {
+  std::string log_dir{};  // empty: a temporary one, kept only if it holds something of use
+  spec::StdMap redirects{}, tee{};
+  std::vector<int> local_ranks_filter{};  // empty: all
+  std::string prefix_template{};          // of tee'd lines; empty: [ROLELOCAL_RANK]:
+};
+
+/// What the workers of one node are, and how the node finds the others: torchelastic's WorkerSpec,
+/// with its defaults. Only entrypoint and rdzv_handler have none.
+struct WorkerSpec {
+  std::string role = "default";
+  int local_world_size = 1;
+  std::string entrypoint{};         // a program: a path, or a name that is looked up in PATH
+  std::vector<std::string> args{};  // `$local_rank` in them is filled in
+  rendezvous::Handler rdzv_handler{};
+  int max_restarts = 3;
+  /// Deaths are seen at once; this is how often a handler of your own is asked for waiting nodes,
+  /// and twice the time in which failed workers may still say why.
+  Duration monitor_interval = std::chrono::milliseconds(100);
+  /// Fixes where the workers meet, over what a handler of your own says; with a built-in one other
+  /// than static they have no effect, because every round announces its own.
+  std::string master_addr{};
+  std::uint16_t master_port = 0;
+  std::string local_addr{};                  // by which other nodes reach this one
+  std::string event_log_handler = "null";    // as telemetry::events::register_handler
+  std::map<std::string, std::string> env{};  // added to the workers' environment
+  LogsSpecs logs{};
+  std::optional<std::vector<std::string>> duplicate_stdout_filters{}, duplicate_stderr_filters{};
+  spec::NumaBinding numa_binding = spec::NumaBinding::None;
+  bool virtual_local_rank = false;
+  Duration exit_barrier_timeout = std::chrono::seconds(300);
+  Duration shutdown_timeout = std::chrono::seconds(30);
+  std::vector<std::string> signals_to_handle = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"};
+};
+
+/// The same job as a command line would give it. Fails with Usage and a sentence that names the
+/// field.
+Result<spec::JobSpec> job_of(const WorkerSpec& spec);
+
+}  // namespace elastrun::agent
