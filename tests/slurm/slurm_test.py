@@ -70,10 +70,12 @@ class UnderSlurm(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
 
     def test_a_lost_coordinator_asks_for_a_requeue(self) -> None:
-        """Whatever ends the job for good names what to type: `scontrol requeue JOBID`."""
-        done = self.srun(ELASTRUN, "--rdzv-conf", "join_timeout=3,is_host=0", "--no-python", "true")
+        """With c10d the job goes with its coordinator's agent; the others say what to type."""
+        script = '[ "$SLURM_NODEID" = 0 ] && kill -9 $PPID; sleep 600'
+        done = self.srun(ELASTRUN, "--no-python", "sh", "-c", script, limit=90)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("scontrol requeue", done.stderr)
+        self.assertIn("Exited with exit code 75", done.stderr)
 
 
 def main() -> int:
