@@ -116,10 +116,10 @@ class LinkCoordinator final : public Coordinator {
   std::string status() const override {
     json::array jobs;
     for (const auto& [run_id, job] : jobs_) jobs.emplace_back(describe(job->state, clock_.now()));
-    if (jobs.empty() && !settings_.run_id.empty()) {
+    if (jobs.empty() && !settings_.stand_alone) {
       jobs.emplace_back(describe(State(settings_.rules, settings_.run_id), clock_.now()));
     }
-    return json::serialize(json::object{{"stand_alone", settings_.run_id.empty()}, {"jobs", jobs}});
+    return json::serialize(json::object{{"stand_alone", settings_.stand_alone}, {"jobs", jobs}});
   }
 
  private:
@@ -175,7 +175,7 @@ class LinkCoordinator final : public Coordinator {
       guest.link->send(encode(FromCoordinator(StatusText{status()})));
       return;
     }
-    Welcome answer{hello.run_id, settings_.epoch, settings_.run_id.empty(), settings_.beat,
+    Welcome answer{hello.run_id, settings_.epoch, settings_.stand_alone, settings_.beat,
                    settings_.beats_missed};
     guest.link->send(encode(FromCoordinator(std::move(answer))));
   }
@@ -185,7 +185,7 @@ class LinkCoordinator final : public Coordinator {
       const std::string& run_id = run_ids_[peer];
       auto& job = jobs_[run_id];
       if (!job) {
-        const bool given = !settings_.run_id.empty();
+        const bool given = !settings_.stand_alone;
         job =
             std::make_unique<Job>(given ? settings_.rules : join.rules, settings_, run_id, clock_);
         job->state.hold(held_, clock_.now());

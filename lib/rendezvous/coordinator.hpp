@@ -20,9 +20,11 @@ namespace elastrun::rendezvous {
 class Coordinator {
  public:
   struct Settings {
-    /// The job it serves. Empty: any number of jobs, each by the rules of the agent that comes
-    /// first, each forgotten when its last agent has gone (`elastrunctl store`).
+    /// The job it serves. Empty: any number of jobs, each forgotten when its last agent has gone.
     std::string run_id;
+    /// Not hosted by an agent (`elastrunctl store`): each job goes by the rules of the agent that
+    /// comes first, and agents that lose this coordinator wait for it to come back.
+    bool stand_alone = false;
     Rules rules;
     std::string master_addr;  // given to every round; empty: that of group rank 0
     std::uint16_t master_port = 0;

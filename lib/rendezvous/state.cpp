@@ -52,6 +52,7 @@ void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
   if (!admit(peer, node)) return;
   if (roster_.empty() && phase_ == Phase::Gathering) begin_gathering(now);
   learn(past);
+  std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
   const bool returning = phase_ == Phase::Gathering && past.round > 0 && past.round == number_;
   roster_.add(peer, std::move(node), returning, now);
   advance(now);
@@ -136,6 +137,9 @@ void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoin
   const Seat seat = attendee->seat;
   const Cause cause{
       .kind = kind, .node = attendee->node.id, .text = departed_text(*attendee, kind, why)};
+  constexpr std::size_t kMostGone = 16;
+  if (gone_.size() == kMostGone) gone_.erase(gone_.begin());
+  gone_.push_back({attendee->node, cause.text, now});
   roster_.remove(peer);
   if (phase_ == Phase::Ended) return;
   if (phase_ == Phase::Running && seat == Seat::Running) return break_up(cause, false, now);

@@ -44,6 +44,13 @@ enum class Phase {
   Ended,      // told to everybody
 };
 
+/// A node that was in the job and has gone: who is missing, by name. The latest few are kept.
+struct Gone {
+  Node node;
+  std::string why;
+  TimePoint since;
+};
+
 /// The whole job's rendezvous: which nodes form a round, with which ranks, and what happens when
 /// one joins, fails, finishes, leaves or dies. Pure: stepped with facts and the time; what is to be
 /// told to whom piles up until `take`. One of these decides for all nodes of a job (the
@@ -88,6 +95,7 @@ class State {
   const Roster& roster() const { return roster_; }
   const Gathering& gathering() const { return gathering_; }
   Turnout turnout() const;
+  const std::vector<Gone>& gone() const { return gone_; }
   /// The verdict, once Ended.
   const Done& verdict() const { return verdict_; }
 
@@ -119,6 +127,7 @@ class State {
   // Changes while running
   Phase phase_ = Phase::Gathering;
   Roster roster_;
+  std::vector<Gone> gone_;
   Gathering gathering_;
   Budget budget_;
   std::int64_t epoch_ = 1, number_ = 0;

@@ -66,6 +66,20 @@ json::array missing_ranks(const State& state) {
   return missing;
 }
 
+// The latest first, and no more than are missing: the place of the others has been taken.
+json::array gone_nodes(const State& state, TimePoint now) {
+  auto missing = state.rules().max_nodes - state.roster().size();
+  json::array nodes;
+  for (auto gone = state.gone().rbegin(); gone != state.gone().rend() && missing > 0; ++gone) {
+    nodes.emplace_back(json::object{{"id", gone->node.id},
+                                    {"address", gone->node.address},
+                                    {"why", gone->why},
+                                    {"seconds", to_seconds(now - gone->since)}});
+    --missing;
+  }
+  return nodes;
+}
+
 }  // namespace
 
 json::object describe(const State& state, TimePoint now) {
@@ -89,6 +103,7 @@ json::object describe(const State& state, TimePoint now) {
                    {"max_nodes", rules.max_nodes},
                    {"missing", std::max(rules.min_nodes - here, 0)},
                    {"nodes", std::move(nodes)}};
+  if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
   if (state.phase() == Phase::Gathering && here > 0) {
     job["seconds"] = to_seconds(now - state.gathering().since());

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <map>
+#include <string>
+
+namespace elastrun::ctl {
+
+/// Exit status of every subcommand; usage errors give 2.
+constexpr int kExitDone = 0, kExitFailed = 1, kExitUsage = 2;
+
+/// Which job is meant, and what proves that we may ask.
+struct JobChoice {
+  std::string run_id;                       // empty: any
+  std::string secret_file;                  // wins over ELASTRUN_SECRET
+  std::map<std::string, std::string> conf;  // --rdzv-conf
+};
+/// The job's secret, read as the agents read it; empty if there is none. Fails with Usage.
+Result<std::string> secret_of(const JobChoice& job);
+
+/// `elastrunctl status`
+struct StatusOptions {
+  std::string endpoint;  // HOST[:PORT] as --rdzv-endpoint
+  JobChoice job;
+  double timeout = 5;  // seconds
+  bool json = false;
+};
+int run_status(const StatusOptions& options);
+
+/// `elastrunctl store`
+struct StoreOptions {
+  std::string listen;  // ADDRESS[:PORT]
+  JobChoice job;
+  bool coordinator_only = false;
+};
+int run_store(const StoreOptions& options);
+
+/// One line on stderr: "elastrunctl: TEXT". Gives `exit_code` back.
+int complain(const std::string& text, int exit_code);
+
+}  // namespace elastrun::ctl

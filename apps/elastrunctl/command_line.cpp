@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file of this program that includes CLI11.
+#include "command_line.hpp"
+
+#include "command.hpp"
+#include "rendezvous/conf.hpp"
+#include "spec/rdzv_conf.hpp"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <fmt/format.h>
+
+#ifndef ELASTRUN_VERSION  // CMake gives the project's
+#define ELASTRUN_VERSION "of an unknown version"
+#endif
+
+namespace elastrun::ctl {
+namespace {
+
+constexpr const char* kAbout =
+    "Looks after jobs of elastrun: who is in, who is missing, and a coordinator that no node of a "
+    "job has to carry. See elastrunctl(1).";
+
+constexpr const char* kSecretHelp =
+    "File with the job's secret, as secret_file in --rdzv-conf; else ELASTRUN_SECRET";
+
+void add_job_options(CLI::App& command, JobChoice& job, std::string& conf) {
+  command.add_option("--rdzv-id,--run-id", job.run_id, "The job, as --rdzv-id of its agents")
+      ->envname("PET_RDZV_ID")
+      ->type_name("ID");
+  command.add_option("--secret-file", job.secret_file, kSecretHelp)->type_name("FILE");
+  command
+      .add_option("--rdzv-conf", conf,
+                  "key=value,... as the agents have it: secret_file, and for store "
+                  "keep_alive_interval and keep_alive_max_attempt")
+      ->type_name("CONF");
+}
+
+CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
+  auto* command = app.add_subcommand("status", "Who is in, who is missing, who waits for what");
+  command
+      ->add_option("endpoint", options.endpoint,
+                   "Where the agents meet (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT of a static "
+                   "job); HOST[:PORT], localhost:29400 if left out")
+      ->envname("PET_RDZV_ENDPOINT");
+  command->add_flag("--json", options.json, "Print the coordinator's answer as one line of JSON");
+  command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
+      ->check(CLI::Range(0.001, 86400.0))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  add_job_options(*command, options.job, conf);
+  return command;
+}
+
+CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
+  auto* command = app.add_subcommand(
+      "store", "Host the rendezvous, and a TCPStore, so that no node of the job has to");
+  command
+      ->add_option("--listen", options.listen,
+                   "ADDRESS[:PORT] to listen at: a number, localhost, or * for every address; "
+                   "port 29400 if left out, any free one if 0")
+      ->required()
+      ->type_name("ADDRESS[:PORT]");
+  command->add_flag("--coordinator-only", options.coordinator_only,
+                    "Serve no TCPStore clients at this port");
+  add_job_options(*command, options.job, conf);
+  return command;
+}
+
+/// Whether the text of --rdzv-conf is good; says so if not.
+bool read_conf(const std::string& text, JobChoice& job) {
+  const auto conf = spec::parse_rdzv_conf(std::string_view(text));
+  if (!conf) {
+    complain(fmt::format("--rdzv-conf {}: {}", text, conf.error().text), kExitUsage);
+    return false;
+  }
+  job.conf = *conf;
+  return true;
+}
+
+}  // namespace
+
+Result<std::string> secret_of(const JobChoice& job) {
+  const char* given = std::getenv("ELASTRUN_SECRET");
+  const std::string file = rendezvous::Conf(job.conf).text("secret_file");
+  return rendezvous::read_secret(job.secret_file.empty() ? file : job.secret_file,
+                                 given == nullptr ? "" : given);
+}
+
+int complain(const std::string& text, int exit_code) {
+  fmt::print(stderr, "elastrunctl: {}\n", text);
+  return exit_code;
+}
+
+int run_command(int argc, char** argv) try {
+  CLI::App app(kAbout, "elastrunctl");
+  app.set_version_flag("--version", std::string("elastrunctl ") + ELASTRUN_VERSION);
+  app.require_subcommand(1);
+  StatusOptions status;
+  StoreOptions store;
+  std::string conf;
+  const CLI::App* asks_status = add_status(app, status, conf);
+  add_store(app, store, conf);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // help or version
+    return complain(fmt::format("{} (elastrunctl --help shows what there is)", error.what()),
+                    kExitUsage);
+  }
+  if (!read_conf(conf, asks_status->parsed() ? status.job : store.job)) return kExitUsage;
+  return asks_status->parsed() ? run_status(status) : run_store(store);
+} catch (const std::exception& error) {
+  return complain(fmt::format("internal error: {}", error.what()), kExitFailed);
+}
+
+}  // namespace elastrun::ctl

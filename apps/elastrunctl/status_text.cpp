@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "status_text.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <vector>
+
+namespace elastrun::ctl {
+namespace {
+
+std::string text_of(const json::value& value, std::string_view name) {
+  std::string text = member_text_or(value, name, "");
+  std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
+  return text;
+}
+
+std::string duration_of(const json::value& value) {
+  const json::value* seconds = find_member(value, "seconds");
+  if (seconds == nullptr || !seconds->is_number()) return "";
+  return format_duration(from_seconds(std::max(seconds->to_number<double>(), 0.0)));
+}
+
+const json::array& elements(const json::value& value, std::string_view name) {
+  static const json::array kNone;
+  const json::value* found = find_member(value, name);
+  return found != nullptr && found->is_array() ? found->get_array() : kNone;
+}
+
+std::string nodes_wanted(const json::value& job) {
+  const auto least = member_int_or(job, "min_nodes", 0), most = member_int_or(job, "max_nodes", 0);
+  return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+}
+
+std::string headline(const json::value& job, const std::string& endpoint) {
+  const std::string phase = text_of(job, "phase"), since = duration_of(job);
+  std::string line = fmt::format("job \"{}\" at {}: {}", text_of(job, "run_id"), endpoint, phase);
+  if (!since.empty()) line += " for " + since;
+  const auto round = member_int_or(job, "round", 0);
+  line += round == 0 ? ", no round yet" : fmt::format(", round {}", round);
+  return line + fmt::format(", {} of {} restarts spent, {} of {} nodes here\n",
+                            member_int_or(job, "attempt", 0), member_int_or(job, "max_restarts", 0),
+                            elements(job, "nodes").size(), nodes_wanted(job));
+}
+
+using Row = std::array<std::string, 6>;
+
+std::string table(const std::vector<Row>& rows) {
+  std::array<std::size_t, 6> widths{};
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = " ";
+    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format(" {:<{}} ", row[i], widths[i]);
+    text += line.erase(line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string nodes_table(const json::value& job) {
+  std::vector<Row> rows{{"NODE", "ADDRESS", "ROLE", "WORKERS", "DOING", "FOR"}};
+  for (const json::value& node : elements(job, "nodes")) {
+    std::string name = text_of(node, "id");
+    if (find_member(node, "node_rank") != nullptr) {
+      name += fmt::format(" (node rank {})", member_int_or(node, "node_rank", -1));
+    }
+    rows.push_back({name, text_of(node, "address"), text_of(node, "role"),
+                    fmt::format("{}", member_int_or(node, "workers", 0)), text_of(node, "doing"),
+                    duration_of(node)});
+  }
+  return rows.size() > 1 ? table(rows) : "";
+}
+
+std::string missing_text(const json::value& job) {
+  std::string text;
+  for (const json::value& node : elements(job, "gone")) {
+    text += fmt::format("  gone {} ago: {}\n", duration_of(node), text_of(node, "why"));
+  }
+  std::vector<std::string> ranks;
+  for (const json::value& rank : elements(job, "missing_node_ranks")) {
+    if (rank.is_number()) ranks.push_back(fmt::format("{}", rank.to_number<std::int64_t>()));
+  }
+  if (!ranks.empty()) return text + fmt::format("  missing: node rank {}\n", join(ranks, ", "));
+  const auto missing = member_int_or(job, "missing", 0);
+  if (missing > 0 && text_of(job, "phase") != "ended") {
+    text +=
+        fmt::format("  missing: {} more node{} for a round\n", missing, missing == 1 ? "" : "s");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string status_text(const json::value& status, const std::string& endpoint) {
+  const json::array& jobs = elements(status, "jobs");
+  if (jobs.empty()) return fmt::format("no job at {}: no agent has come yet\n", endpoint);
+  std::string text;
+  for (const json::value& job : jobs) {
+    text += headline(job, endpoint);
+    if (const std::string more = text_of(job, "text"); !more.empty()) text += "  " + more + "\n";
+    text += nodes_table(job) + missing_text(job);
+  }
+  return text;
+}
+
+}  // namespace elastrun::ctl

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command.hpp"
+#include "core/clock.hpp"
+#include "core/log.hpp"
+#include "net/endpoint.hpp"
+#include "rendezvous/conf.hpp"
+#include "rendezvous/host.hpp"
+#include "store/server.hpp"
+
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+#include <cstdio>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+namespace elastrun::ctl {
+namespace {
+
+constexpr std::uint16_t kPort = 29400;  // of c10d, torchrun's
+constexpr auto kLastWords = std::chrono::seconds(5);
+
+/// A descriptor for each agent and each store client: as many as the hard limit allows.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// Where to listen. Only numbers: a name may mean several addresses, or another machine's.
+Result<net::Endpoint> listening_point(const std::string& text) {
+  auto endpoint =
+      net::parse_endpoint(text.starts_with('*') ? "[::]" + text.substr(1) : text, kPort);
+  if (!endpoint) return endpoint;
+  if (endpoint->host == "localhost") endpoint->host = "127.0.0.1";
+  boost::system::error_code error;
+  boost::asio::ip::make_address(endpoint->host, error);
+  if (error) {
+    return fail(Code::Usage, fmt::format("--listen {}: \"{}\" is not a numeric address, localhost "
+                                         "or *",
+                                         text, endpoint->host));
+  }
+  return endpoint;
+}
+
+rendezvous::Coordinator::Settings coordinator_settings(const JobChoice& job) {
+  const rendezvous::Conf conf(job.conf);
+  rendezvous::Coordinator::Settings settings;
+  settings.run_id = job.run_id;
+  settings.stand_alone = true;
+  settings.beat = conf.seconds("keep_alive_interval", settings.beat);
+  settings.beats_missed = static_cast<int>(
+      std::max<std::int64_t>(conf.number("keep_alive_max_attempt", settings.beats_missed), 1));
+  return settings;
+}
+
+void warn_of_openness(const net::Endpoint& endpoint, const std::string& secret) {
+  if (!secret.empty() || net::parse_address(endpoint.host).is_loopback()) return;
+  log::warning(
+      "store",
+      "there is no secret: whoever reaches {} can join or stop a job. Set ELASTRUN_SECRET, "
+      "or --secret-file, to the same text here and on all nodes",
+      net::format_endpoint(endpoint.host, endpoint.port));
+}
+
+/// Ends the loop once a signal says so and agents whose job is over have heard it.
+void end_on(boost::asio::signal_set& signals, boost::asio::io_context& loop,
+            rendezvous::Host& host) {
+  signals.async_wait([&loop, &host](const boost::system::error_code& error, int) {
+    if (error) return;
+    // Agents of unfinished jobs wait a while for this coordinator to be started again.
+    host.retire("the stand-alone coordinator was stopped", true, kLastWords,
+                [&loop] { loop.stop(); });
+  });
+}
+
+}  // namespace
+
+int run_store(const StoreOptions& options) {
+  const auto endpoint = listening_point(options.listen);
+  if (!endpoint) return complain(endpoint.error().text, kExitUsage);
+  const auto secret = secret_of(options.job);
+  if (!secret) return complain(secret.error().text, kExitUsage);
+  raise_descriptor_limit();
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  auto host = rendezvous::Host::open(loop, *clock, net::make_sealer(*secret),
+                                     {.address = endpoint->host, .port = endpoint->port},
+                                     coordinator_settings(options.job));
+  if (!host) return complain(host.error().text, kExitFailed);
+  // Its clients come through the host's port only; its own is one that nobody is told.
+  auto server = store::Server::listen(loop, "127.0.0.1", 0, {});
+  if (!server) return complain(server.error().text, kExitFailed);
+  if (!options.coordinator_only) (*host)->share_store(server->get());
+  warn_of_openness(*endpoint, *secret);
+  boost::asio::signal_set signals(loop, SIGTERM, SIGINT);
+  end_on(signals, loop, **host);
+  fmt::print("elastrunctl: listening at {}\n",
+             net::format_endpoint(endpoint->host, (*host)->port()));
+  std::fflush(stdout);
+  loop.run();
+  return kExitDone;
+}
+
+}  // namespace elastrun::ctl
