@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace elastrun::process {
@@ -18,12 +19,25 @@ using namespace std::chrono_literals;
 // the process table is read: a table costs about as much as a hundred of those signals.
 constexpr int kHiddenOrphans = 64;
 
+std::vector<pid_t> present_children() {
+  siginfo_t info{};
+  std::vector<pid_t> children;
+  // Mostly there are none, and this one call says so.
+  if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0) return children;
+  const pid_t self = ::getpid();
+  for (const ProcessEntry& entry : read_descendants(self)) {
+    if (entry.parent == self) children.push_back(entry.pid);
+  }
+  return children;
+}
+
 }  // namespace
 
 Containment::Containment(boost::asio::io_context& io, const PosixLauncher& launcher,
                          guardian::Agent* guardian)
     : launcher_(launcher),
       guardian_(guardian),
+      strangers_(present_children()),
       parent_cgroup_(own_cgroup_directory()),
       child_signals_(io, {SIGCHLD}, [this](const SignalEvent&) { see_child_signal(); }) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -55,20 +69,28 @@ std::string Containment::cgroup_path() const {
   return cgroup_ ? cgroup_->path() : std::string();
 }
 
+std::vector<pid_t> Containment::not_to_touch() const {
+  auto pids = launcher_.children();
+  pids.insert(pids.end(), strangers_.begin(), strangers_.end());
+  return pids;
+}
+
 Extinction Containment::sweep(Duration limit) {
   if (!any_live_child()) {
-    reap_adopted(launcher_.children());
+    reap_adopted(not_to_touch());
     return {};
   }
   if (cgroup_ && !launcher_.any_running()) kill_cgroup(cgroup_->path());
-  const Extinction result = kill_descendants(launcher_.children(), limit);
-  if (!reap_adopted(launcher_.children())) reap_adopted_by_table(launcher_.children());
+  const Extinction result = kill_descendants(not_to_touch(), limit);
+  if (!reap_adopted(not_to_touch())) reap_adopted_by_table(not_to_touch());
   return result;
 }
 
 void Containment::kill_all() {
   if (cgroup_) kill_cgroup(cgroup_->path());
-  if (any_live_child()) kill_each(read_descendants(::getpid()));
+  if (!any_live_child()) return;
+  const pid_t self = ::getpid();
+  kill_each(descendants(read_descendants(self), self, strangers_));
 }
 
 Extinction Containment::end_attempt(Duration limit) {
@@ -91,11 +113,11 @@ void Containment::drop_cgroup(Duration limit) {
 }
 
 void Containment::see_child_signal() {
-  if (reap_adopted(launcher_.children())) {
+  if (reap_adopted(not_to_touch())) {
     hidden_orphans_ = 0;
   } else if (++hidden_orphans_ >= kHiddenOrphans) {
     hidden_orphans_ = 0;
-    reap_adopted_by_table(launcher_.children());
+    reap_adopted_by_table(not_to_touch());
   }
 }
 

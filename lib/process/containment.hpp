@@ -20,7 +20,8 @@ namespace elastrun::process {
 /// Two means. Always: this process is a subreaper, so every orphan becomes its child and every
 /// descendant can be found. And where our own cgroup v2 directory is writable (root, or delegated
 /// by systemd or a container): a cgroup for each attempt, which is killed in one stroke. Nothing is
-/// said where that is not so. Only descendants of this process are ever killed.
+/// said where that is not so. Only descendants of this process are ever killed, and of its
+/// children only those that it did not have before this object was made.
 ///
 /// Reaps adopted orphans that end while the job runs, so that they do not pile up as zombies.
 class Containment {
@@ -51,12 +52,14 @@ class Containment {
   Extinction end_attempt(Duration limit);
 
  private:
+  std::vector<pid_t> not_to_touch() const;
   void see_child_signal();
   void drop_cgroup(Duration limit);
 
   // Set at construction.
   const PosixLauncher& launcher_;
   guardian::Agent* guardian_;
+  const std::vector<pid_t> strangers_;  // children that are not the job's
   std::optional<std::string> parent_cgroup_;
   // Changes while running.
   std::optional<Cgroup> cgroup_;

@@ -249,3 +249,25 @@ TEST_CASE("cgroup: without rights none is made, and that is only an error value"
   CHECK(refused.error().text.find("/no/such/hierarchy/x") != std::string::npos);
   CHECK(destroy_cgroup("/no/such/hierarchy/x", 1s));
 }
+
+TEST_CASE("containment: children that the process had before are nobody's to kill or reap") {
+  Nursery before;
+  Ear strange;
+  const auto stranger = before.start(before.stub({"pid", "stay"}, strange.mouth()));
+  REQUIRE(stranger);
+  const auto said = strange.line();
+  {
+    Contained here;
+    Ear ear;
+    here.containment.begin_attempt();
+    const auto worker = here.worker({"child=setsid", "exit=0"}, ear);
+    here.wait(*worker);
+    CHECK(here.containment.sweep(kLong).killed >= 1);
+    here.containment.kill_all();
+    CHECK(here.containment.end_attempt(kLong).alive.empty());
+  }
+  const auto entry = read_process((*stranger)->child->pid());
+  REQUIRE(entry);
+  CHECK_FALSE(entry->zombie());
+  CHECK(said == "pid " + std::to_string(entry->pid));
+}
