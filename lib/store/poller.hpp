@@ -16,7 +16,7 @@ namespace elastrun::store {
 /// ready connections cost one turn of the loop and not a thousand queued operations, and an idle
 /// one costs the kernel's memory alone.
 ///
-/// Level-triggered: what is not read now is reported again. Descriptors must be removed before
+/// `events` are those of epoll_ctl(2), EPOLLET among them. Descriptors must be removed before
 /// they are closed, since a child between vfork and exec may still hold a copy.
 class Poller {
  public:
@@ -28,6 +28,7 @@ class Poller {
   ~Poller();
 
   Status add(int fd, std::uint32_t events, std::uint64_t tag);
+  /// Also asks once more: what is ready now is reported, although it was before.
   void modify(int fd, std::uint32_t events, std::uint64_t tag);
   void remove(int fd);
 

@@ -29,10 +29,6 @@ void Value::append(std::string_view bytes) {
   small_ = {};
 }
 
-std::size_t Table::Hash::operator()(std::string_view text) const noexcept {
-  return std::hash<std::string_view>{}(text);
-}
-
 Table::Table() = default;
 Table::~Table() = default;
 Table::Table(Table&&) noexcept = default;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -106,7 +107,10 @@ class Table {
  private:
   struct Hash {
     using is_transparent = void;
-    std::size_t operator()(std::string_view text) const noexcept;
+    // Not noexcept, or libstdc++ takes it for a cheap hash and works it out anew at each step.
+    std::size_t operator()(std::string_view text) const {
+      return std::hash<std::string_view>{}(text);
+    }
   };
   struct Slot;
   struct Extra;
