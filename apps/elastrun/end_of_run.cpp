@@ -6,6 +6,8 @@
 #include "report.hpp"
 #include "report_json.hpp"
 
+#include <fmt/format.h>
+
 namespace elastrun {
 
 int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent::JobRun& run) {
@@ -18,11 +20,15 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
     const auto written = write_report(spec.report_file, report_json(result, spec, code));
     if (!written) log::error("report", "{}", written.error().text);
   }
-  if (const auto own = run.layout().report(); !own.empty() && !run.layout().is_temporary()) {
-    const auto written = write_report(own, report_json(result, spec, code));
+  if (!result.run_dir.empty()) {
+    const auto written =
+        write_report(result.run_dir + "/report.json", report_json(result, spec, code));
     if (!written) log::warning("report", "{}", written.error().text);
+    if (run.is_temporary()) {
+      const auto line = fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
+      run.console().write(Stream::Err, line);
+    }
   }
-  run.clean_up(result.succeeded());
   run.console().finish();
   return code;
 }

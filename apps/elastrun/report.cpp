@@ -20,10 +20,7 @@ std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& s
   using Kind = agent::Ending::Kind;
   const auto& ending = result.ending;
   if (ending.kind == Kind::Signalled) {
-    return fmt::format(
-        "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got signal: "
-        "{}\n",
-        ::getppid(), ending.signal);
+    return agent::signal_exception(ending.signal) + "\n";
   }
   const bool own = ending.kind == Kind::WorkersFailed || ending.kind == Kind::JobFailed;
   if (!own || !result.judgement) return {};

@@ -6,17 +6,31 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "goodput/summary.hpp"
 #include "workers/command.hpp"
 
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
+
+#ifndef ELASTRUN_VERSION  // CMake gives the project's
+#define ELASTRUN_VERSION "of an unknown version"
+#endif
 
 namespace elastrun {
 namespace {
 
 json::value text_or_null(const std::string& text) {
   return text.empty() ? json::value(nullptr) : json::value(text);
+}
+
+json::value signal_or_null(const process::ExitStatus& status) {
+  if (status.how != process::ExitStatus::How::Signaled) return nullptr;
+  return json::value(process::signal_name(status.number));
 }
 
 json::object failure_json(const workers::Failure& failure, bool consequence) {
@@ -27,9 +41,7 @@ json::object failure_json(const workers::Failure& failure, bool consequence) {
   out["time"] = to_seconds(agent::time_of(failure));
   out["ended"] = to_seconds(failure.wall);
   out["exit_code"] = failure.status.as_python();
-  const bool signaled = failure.status.how == process::ExitStatus::How::Signaled;
-  out["signal"] =
-      signaled ? json::value(process::signal_name(failure.status.number)) : json::value(nullptr);
+  out["signal"] = signal_or_null(failure.status);
   out["core_dumped"] = failure.status.core_dumped;
   out["what"] = workers::what_happened(failure);
   out["stopped_by_us"] = failure.stopped_by_us;
@@ -57,21 +69,24 @@ json::array failures_json(const agent::JobResult& result) {
   return out;
 }
 
+json::object cause_json(const rendezvous::Cause& cause) {
+  json::object out;
+  out["node"] = text_or_null(cause.node);
+  out["text"] = cause.text;
+  out["time"] = cause.wall_seconds;
+  if (cause.kind != rendezvous::Cause::Kind::WorkerFailed) return out;
+  out["rank"] = cause.rank;
+  out["local_rank"] = cause.local_rank;
+  out["exit_code"] = cause.exit_code;
+  return out;
+}
+
 json::value culprit_json(const agent::JobResult& result) {
   if (result.succeeded()) return nullptr;
-  json::object out;
-  const auto& cause = result.ending.cause;
-  if (!cause.node.empty()) {
-    out["node"] = cause.node;
-    out["rank"] = cause.rank;
-    out["local_rank"] = cause.local_rank;
-    out["exit_code"] = cause.exit_code;
-    out["text"] = cause.text;
-    out["time"] = cause.wall_seconds;
-    return out;
-  }
+  if (!result.ending.cause.node.empty()) return cause_json(result.ending.cause);
   if (!result.judgement) return nullptr;
   const auto& first = result.judgement->first();
+  json::object out;
   out["node"] = agent::host_name();
   out["rank"] = first.rank;
   out["local_rank"] = first.local_rank;
@@ -81,31 +96,54 @@ json::value culprit_json(const agent::JobResult& result) {
   return out;
 }
 
+/// The restart waterfall: each row begins where the one before it was given up.
 json::array attempts_json(const agent::JobResult& result) {
   json::array out;
   for (const auto& attempt : result.attempts) {
-    out.push_back({{"round", attempt.round},
-                   {"attempt", attempt.number},
-                   {"started", to_seconds(attempt.started)},
-                   {"seconds", to_seconds(attempt.ran)},
-                   {"why_ended", text_or_null(attempt.why_ended)}});
+    json::object row;
+    row["round"] = attempt.round;
+    row["attempt"] = attempt.number;
+    row["waited_s"] = to_seconds(attempt.waited);
+    row["started"] = to_seconds(attempt.started);
+    row["ran_s"] = to_seconds(attempt.ran);
+    row["stopping_s"] = to_seconds(attempt.stopping);
+    row["ended"] = to_seconds(attempt.started + (attempt.ran + attempt.stopping));
+    const bool last = &attempt == &result.attempts.back();
+    row["cause"] = attempt.cause                 ? json::value(cause_json(*attempt.cause))
+                   : last && !result.succeeded() ? culprit_json(result)
+                                                 : json::value(nullptr);
+    row["restarted"] = !last;
+    out.push_back(std::move(row));
   }
   return out;
 }
 
-json::object goodput_json(const goodput::Ledger::Summary& summary) {
-  json::object buckets;
-  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
-    const auto bucket = static_cast<goodput::Bucket>(i);
-    buckets[goodput::bucket_name(bucket)] = to_seconds(summary.of(bucket));
+json::array workers_json(const agent::JobResult& result) {
+  json::array out;
+  for (const auto& worker : result.workers) {
+    json::object row;
+    row["rank"] = worker.rank;
+    row["local_rank"] = worker.local_rank;
+    row["pid"] = worker.pid;
+    row["stopped_by_us"] = worker.stopped_by_us;
+    const auto& exit = worker.exit;  // none: the process hangs in the kernel
+    row["exit_code"] = exit ? json::value(exit->status.as_python()) : nullptr;
+    row["signal"] = exit ? signal_or_null(exit->status) : nullptr;
+    row["ended"] = exit ? json::value(to_seconds(exit->wall)) : nullptr;
+    row["peak_rss_bytes"] = exit ? json::value(exit->peak_rss_bytes) : nullptr;
+    out.push_back(std::move(row));
   }
+  return out;
+}
+
+json::object versions_json() {
   json::object out;
-  out["goodput"] = summary.goodput();
-  out["seconds"] = to_seconds(summary.elapsed);
-  out["buckets"] = std::move(buckets);
-  out["last_step"] = summary.last_step ? json::value(*summary.last_step) : nullptr;
-  out["last_checkpoint"] =
-      summary.last_checkpoint ? json::value(*summary.last_checkpoint) : nullptr;
+  out["elastrun"] = ELASTRUN_VERSION;
+  utsname system{};
+  if (::uname(&system) != 0) return out;
+  out["system"] = system.sysname;
+  out["kernel"] = system.release;
+  out["machine"] = system.machine;
   return out;
 }
 
@@ -113,7 +151,8 @@ json::object goodput_json(const goodput::Ledger::Summary& summary) {
 
 std::string report_json(const agent::JobResult& result, const spec::JobSpec& spec, int exit_code) {
   json::object out;
-  out["version"] = 1;
+  out["format"] = 1;
+  out["versions"] = versions_json();
   out["run_id"] = spec.run_id;
   out["entry_point"] = workers::entry_name(spec);
   out["host"] = agent::host_name();
@@ -135,9 +174,28 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["culprit"] = culprit_json(result);
   out["failures"] = failures_json(result);
   out["attempts"] = attempts_json(result);
-  out["goodput"] = goodput_json(result.goodput);
+  out["workers"] = workers_json(result);
+  out["goodput"] = goodput::summary_json(result.goodput);
   out["run_directory"] = text_or_null(result.run_dir);
-  return json::serialize(out) + "\n";
+  return python_json(out) + "\n";
+}
+
+std::string trouble_with_report(const std::string& path) {
+  const auto slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    return fmt::format("--report {} is a directory; give the name of a file in it", path);
+  }
+  if (::stat(folder.c_str(), &info) != 0 && errno == ENOENT) {
+    return fmt::format(
+        "--report {}: there is no directory {}; make it before the job ends, or there will be no "
+        "report",
+        path, folder);
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return fmt::format("--report {}: no file can be made in {} ({}); there will be no report", path,
+                     folder, std::strerror(errno));
 }
 
 Status write_report(const std::string& path, const std::string& text) {

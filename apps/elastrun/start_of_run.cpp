@@ -6,6 +6,7 @@
 #include "dry_run.hpp"
 #include "exit_code.hpp"
 #include "report.hpp"
+#include "report_json.hpp"
 
 #include <array>
 #include <cstdlib>
@@ -109,12 +110,16 @@ int give_up(const Error& error) {
 void say_warnings(const spec::Resolved& job) {
   for (const auto& note : job.notes) log::info("run", "{}", note);
   for (const auto& warning : job.warnings) log::warning("run", "{}", warning);
+  const auto& report = job.spec.report_file;
+  if (const auto trouble = trouble_with_report(report); !report.empty() && !trouble.empty()) {
+    log::warning("report", "{}", trouble);
+  }
   if (job.spec.limit_omp_threads) {
     log::warning("run",
-                 "\n{}\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in "
-                 "default, to avoid your system being overloaded, please further tune the variable "
-                 "for optimal performance in your application as needed.\n{}",
-                 kStars, kStars);
+                 "\n{}\nEach worker gets OMP_NUM_THREADS=1: {} of them share this machine, and by "
+                 "default each would start a thread for every core. Set the variable yourself if "
+                 "your job is faster with more.\n{}",
+                 kStars, job.spec.nproc_per_node, kStars);
   }
   if (log::is_on(log::Level::Info)) log::info("api", "{}", launch_block(job.spec));
 }

@@ -45,7 +45,9 @@ void Agent::run(std::function<void(JobResult)> on_end) {
   result_.max_restarts = settings_.max_restarts;
   result_.local_world_size = settings_.self.local_world_size;
   parts_.session.open([this](rendezvous::Push push) { post(Pushed{std::move(push)}); });
-  perform(policy_.begin());
+  const auto actions = policy_.begin();
+  tell_phase();
+  perform(actions);
 }
 
 void Agent::post(Fact fact) {
@@ -63,13 +65,17 @@ void Agent::work_off() {
     const Fact fact = std::move(facts_.front());
     facts_.pop_front();
     observe(fact);
-    perform(policy_.step(fact));
-    if (told_phase_ != policy_.phase()) {
-      told_phase_ = policy_.phase();
-      parts_.observer.phase(told_phase_, parts_.clock.now());
-    }
+    const auto actions = policy_.step(fact);
+    tell_phase();  // first: what is performed belongs to the new phase
+    perform(actions);
   }
   working_ = false;
+}
+
+void Agent::tell_phase() {
+  if (told_phase_ == policy_.phase()) return;
+  told_phase_ = policy_.phase();
+  parts_.observer.phase(told_phase_, parts_.clock.now());
 }
 
 /// What is of interest to observers and log, whatever the policy makes of it.
@@ -90,7 +96,7 @@ void Agent::observe(const Fact& fact) {
     if (round_ && restart->attempt_spent) result_.restarts = round_->attempt + 1;
     log::info(kArea, "Restarting the workers, {} restarts left: {}", restart->restarts_left,
               restart->cause.text);
-    note_end_of_attempt(restart->cause.text);
+    note_cause(restart->cause);
     parts_.observer.restarting(*restart);
   }
 }
@@ -118,12 +124,13 @@ void Agent::perform(const StartGroup& action) {
   parts_.store.begin(*round_);
   parts_.observer.round_ready(*round_, now - joined_at_);
   started_at_ = now;
+  result_.attempts.push_back(
+      {round_->number, round_->attempt, parts_.clock.wall(), now - joined_at_, {}, {}, {}});
   const auto started = start_group();
   if (!started) {
     group_.reset();
     return post(StartFailed{started.error()});
   }
-  result_.attempts.push_back({round_->number, round_->attempt, parts_.clock.wall(), {}, {}});
   parts_.observer.started(*round_, group_->workers(), parts_.clock.now() - now);
   watch_for_stuck();
   post(GroupStarted{});
@@ -157,7 +164,8 @@ void Agent::group_event(workers::Group::Event event) {
     case Event::AllEnded:
       return post(AllEnded{});
     case Event::Gone:
-      parts_.observer.stopped(group_->workers(), parts_.clock.now() - stop_at_);
+      result_.attempts.back().stopping = parts_.clock.now() - stop_at_;
+      parts_.observer.stopped(group_->workers(), result_.attempts.back().stopping);
       if (stuck_) stuck_->disarm();
       return post(GroupGone{});
   }
@@ -167,18 +175,25 @@ void Agent::perform(const ArmSettle&) {
   settle_->arm(parts_.clock.now() + settings_.settle, [this] { post(SettleOver{}); });
 }
 
-void Agent::perform(const StopGroup& action) {
+void Agent::begin_stop() {
+  auto& attempt = result_.attempts.back();
+  if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly
   stop_at_ = parts_.clock.now();
+  attempt.ran = stop_at_ - started_at_;
+}
+
+void Agent::perform(const StopGroup& action) {
+  begin_stop();
   group_->stop(action.signal, settings_.shutdown_timeout);
 }
 
 void Agent::perform(const FinishGroup&) {
-  stop_at_ = parts_.clock.now();
+  begin_stop();
   group_->finish();
 }
 
 void Agent::perform(const KillGroup&) {
-  stop_at_ = parts_.clock.now();
+  begin_stop();
   group_->kill();
 }
 
@@ -221,15 +236,10 @@ void Agent::perform(const ArmBarrier&) {
 
 void Agent::perform(const End& action) {
   auto& result = result_;
-  note_end_of_attempt({});
+  note_workers();
   result.ending = action.ending;
   result.round = round_;
   if (group_ && !group_->failures().empty()) result.judgement = judge_failures();
-  if (group_) {
-    for (const auto& worker : group_->workers()) {
-      if (worker.abandoned) result.abandoned.push_back(worker.pid);
-    }
-  }
   barrier_->disarm();
   settle_->disarm();
   const std::weak_ptr<int> alive = alive_;
@@ -246,12 +256,20 @@ void Agent::finish(JobResult result) {
   on_end(std::move(result));
 }
 
-void Agent::note_end_of_attempt(std::string why) {
-  if (result_.attempts.empty()) return;
-  auto& attempt = result_.attempts.back();
-  if (attempt.ran != Duration::zero()) return;
-  attempt.ran = parts_.clock.now() - started_at_;
-  attempt.why_ended = std::move(why);
+/// The first one counts: what comes later follows from it.
+void Agent::note_cause(const rendezvous::Cause& cause) {
+  if (!result_.attempts.empty() && !result_.attempts.back().cause) {
+    result_.attempts.back().cause = cause;
+  }
+}
+
+void Agent::note_workers() {
+  if (!group_) return;
+  for (const auto& worker : group_->workers()) {
+    result_.workers.push_back(
+        {worker.rank, worker.local_rank, worker.pid, worker.exit, worker.stopped_by_us});
+    if (worker.abandoned) result_.abandoned.push_back(worker.pid);
+  }
 }
 
 const workers::Worker* Agent::worker_of(pid_t process) const {

@@ -68,6 +68,7 @@ class Agent {
  private:
   void post(Fact fact);
   void work_off();
+  void tell_phase();
   void observe(const Fact& fact);
   void perform(std::vector<Action> actions);
   void perform(const Join&);
@@ -85,7 +86,9 @@ class Agent {
   Status start_group();
   void group_event(workers::Group::Event event);
   const std::string& own_node() const;
-  void note_end_of_attempt(std::string why);
+  void begin_stop();
+  void note_cause(const rendezvous::Cause& cause);
+  void note_workers();
   workers::Judgement judge_failures() const;
   void watch_for_stuck();
   void look_for_stuck();

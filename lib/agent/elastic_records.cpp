@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/elastic_records.hpp"
 
+#include "agent/failure_report.hpp"
 #include "agent/verdict.hpp"
 #include "core/json.hpp"
 #include "process/exit_status.hpp"
@@ -43,23 +44,37 @@ ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts
       max_restarts_(max_restarts),
       start_(pipeline.clock().now()) {}
 
-void ElasticRecords::profile(std::string_view method, Duration took) {
+void ElasticRecords::print_metrics(std::function<void(std::string_view)> write) {
+  using namespace telemetry::metrics;
+  metrics_.configure(std::make_shared<ConsoleMetricHandler>(std::move(write)),
+                     std::string(kDefaultGroup));
+}
+
+void ElasticRecords::profile(std::string_view method, Duration took, bool success) {
   const auto owner = method.starts_with("_start_w") || method.starts_with("_stop") ||
                              method.starts_with("_monitor")
                          ? kLocal
                          : kSimple;
-  metrics_.put_profile(fmt::format("{}.{}", owner, method), true, took);
+  if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
+  metrics_.put_profile(fmt::format("{}.{}", owner, method), success, took);
 }
 
 /// What torchrun puts after each look at its workers; we look when something happened.
 void ElasticRecords::pass(std::string_view state) {
+  if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
   profile("_monitor_workers", Duration::zero());
   metrics_.put(fmt::format("workers.{}.remaining_restarts", facts_.role),
                max_restarts_ - facts_.agent_restarts);
   metrics_.put(fmt::format("workers.{}.{}", facts_.role, state), 1);
 }
 
+void ElasticRecords::phase(Phase phase, TimePoint now) {
+  if (phase == Phase::Joining) joining_since_ = now;
+}
+
 void ElasticRecords::round_ready(const rendezvous::Round& round, Duration waited) {
+  joining_since_.reset();
+  waited_ = waited;
   facts_.agent_restarts = round.attempt;
   events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited));
   events::record(pipeline_, events::agent_event("ASSIGN_WORKER_RANKS", facts_, Duration::zero()));
@@ -89,7 +104,7 @@ void ElasticRecords::started(const rendezvous::Round&, const std::vector<workers
     }
   }
   profile("_start_workers", took);
-  profile("_initialize_workers", took);
+  profile("_initialize_workers", waited_ + took);
   if (restarting_) profile("_restart_workers", pipeline_.clock().now() - restart_began_);
   restarting_ = false;
   pass("healthy");
@@ -105,8 +120,8 @@ void ElasticRecords::restarting(const rendezvous::Restart&) {
 }
 
 void ElasticRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
-  const bool stopped = std::ranges::any_of(group, &workers::Worker::failed);
-  if (stopped) profile("_stop_workers", took);
+  const bool told = restarting_ || std::ranges::any_of(group, &workers::Worker::failed);
+  if (told) profile("_stop_workers", took);
 }
 
 void ElasticRecords::end_of_workers(const JobResult& result,
@@ -123,6 +138,27 @@ void ElasticRecords::end_of_workers(const JobResult& result,
   }
 }
 
+/// Where torchrun's agent would have ended by an exception: in its rendezvous, while it started the
+/// workers, or while it watched them.
+void ElasticRecords::raised(const JobResult& result, Duration took) {
+  using Kind = Ending::Kind;
+  const bool by_signal = result.ending.kind == Kind::Signalled;
+  const auto error = by_signal ? signal_exception(result.ending.signal) : verdict_sentence(result);
+  const auto now = pipeline_.clock().now();
+  if (joining_since_) {
+    const auto waited = now - *joining_since_;
+    events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited, error));
+    profile("_rendezvous", waited, false);
+    profile("_initialize_workers", waited, false);
+  } else if (result.ending.kind == Kind::NoStart) {
+    profile("_start_workers", Duration::zero(), false);
+    profile("_initialize_workers", waited_, false);
+  }
+  if (restarting_) profile("_restart_workers", now - restart_began_, false);
+  profile("run", took, false);
+  events::record(pipeline_, events::agent_event("FAILED", facts_, {}, error));
+}
+
 void ElasticRecords::ended(const JobResult& result,
                            const std::vector<workers::Worker>* last_group) {
   using Kind = Ending::Kind;
@@ -132,10 +168,7 @@ void ElasticRecords::ended(const JobResult& result,
   const auto kind = result.ending.kind;
   const bool returned = kind == Kind::Succeeded || kind == Kind::NotNeeded ||
                         kind == Kind::WorkersFailed || kind == Kind::JobFailed;
-  if (!returned) {
-    events::record(pipeline_, events::agent_event("FAILED", facts_, {}, verdict_sentence(result)));
-    return;
-  }
+  if (!returned) return raised(result, took);
   if (result.succeeded()) pass("succeeded");
   if (last_group != nullptr && pipeline_.wants("torchelastic.worker")) {
     end_of_workers(result, *last_group);

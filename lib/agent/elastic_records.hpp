@@ -15,7 +15,11 @@ class ElasticRecords final : public Observer {
  public:
   ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
                  int max_restarts);
+  /// Prints the agent's metrics as torchelastic's console handler does. Those that workers report
+  /// are their own affair.
+  void print_metrics(std::function<void(std::string_view)> write);
 
+  void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
                Duration took) override;
@@ -25,8 +29,9 @@ class ElasticRecords final : public Observer {
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
  private:
-  void profile(std::string_view method, Duration took);
+  void profile(std::string_view method, Duration took, bool success = true);
   void pass(std::string_view state);
+  void raised(const JobResult& result, Duration took);
   void end_of_workers(const JobResult& result, const std::vector<workers::Worker>& group);
   telemetry::events::WorkerFacts facts_of(const workers::Worker& worker) const;
 
@@ -37,6 +42,8 @@ class ElasticRecords final : public Observer {
   const TimePoint start_;
   bool restarting_ = false;
   TimePoint restart_began_{};
+  std::optional<TimePoint> joining_since_;
+  Duration waited_{};  // for the round
   int role_rank_base_ = 0, role_world_size_ = 1;
 };
 

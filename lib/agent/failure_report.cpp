@@ -64,6 +64,12 @@ std::size_t widest_line(const std::string& text) {
 
 }  // namespace
 
+std::string signal_exception(int signal) {
+  return fmt::format(
+      "torch.distributed.elastic.multiprocessing.api.SignalException: Process {} got signal: {}",
+      ::getppid(), signal);
+}
+
 WallTime time_of(const workers::Failure& failure) {
   if (failure.error_file && failure.error_file->timestamp) {
     return WallTime(std::chrono::seconds(*failure.error_file->timestamp));

@@ -12,6 +12,10 @@ namespace elastrun::agent {
 std::string torchrun_report(const workers::Judgement& judgement, const std::string& entry_name,
                             const std::string& host);
 
+/// torchrun's last line when a signal has ended it. The process that it names is the one that the
+/// user started.
+std::string signal_exception(int signal);
+
 /// The failure's moment, as torchrun counts it: that of the error file, else that of the end.
 WallTime time_of(const workers::Failure& failure);
 

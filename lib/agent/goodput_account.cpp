@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/goodput_account.hpp"
 
+#include <algorithm>
+
 namespace elastrun::agent {
 
 using goodput::Bucket;
@@ -35,13 +37,25 @@ void GoodputAccount::phase(Phase phase, TimePoint now) {
   }
 }
 
-void GoodputAccount::failed(const workers::Judgement&) {
-  ledger_.failed(clock_.now());
-}
-
 void GoodputAccount::restarting(const rendezvous::Restart&) {
   restarting_ = true;
   ledger_.enter(Bucket::Restart, clock_.now());
+}
+
+/// Not before: workers that are told to stop may save a last checkpoint.
+void GoodputAccount::stopped(const std::vector<workers::Worker>& group, Duration) {
+  const bool cut_short = restarting_ || std::ranges::any_of(group, &workers::Worker::failed);
+  if (cut_short) lose_uncovered(restarting_ ? Bucket::Restart : Bucket::Stopping);
+}
+
+void GoodputAccount::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+  if (!result.succeeded()) lose_uncovered(Bucket::Stopping);
+}
+
+void GoodputAccount::lose_uncovered(Bucket next) {
+  const auto now = clock_.now();
+  ledger_.failed(now);
+  ledger_.enter(next, now);
 }
 
 }  // namespace elastrun::agent

@@ -3,6 +3,7 @@
 
 #include "agent/fact.hpp"
 #include "goodput/ledger.hpp"
+#include "process/launcher.hpp"
 #include "rendezvous/round.hpp"
 #include "workers/evidence.hpp"
 
@@ -17,8 +18,18 @@ struct Attempt {
   std::int64_t round = 0;
   int number = 0;  // restarts spent before it
   WallTime started;
-  Duration ran{};
-  std::string why_ended;  // empty: all succeeded, or it was the last and see the ending
+  Duration waited{};    // for its round, before that
+  Duration ran{};       // until a worker failed, all had ended, or they were told to stop
+  Duration stopping{};  // from then until nothing of the group was left
+  std::optional<rendezvous::Cause> cause;  // why another followed; none: see the ending
+};
+
+/// How one worker of the last group ended.
+struct WorkerEnd {
+  int rank = 0, local_rank = 0;
+  pid_t pid = 0;
+  std::optional<process::Exit> exit;  // none: not even SIGKILL could end it
+  bool stopped_by_us = false;
 };
 
 /// What main turns into a report and an exit code.
@@ -27,7 +38,8 @@ struct JobResult {
   std::optional<workers::Judgement> judgement;  // failures of this node in the last round
   std::optional<rendezvous::Round> round;       // the last one; none: no round was ever complete
   std::vector<Attempt> attempts;
-  std::vector<pid_t> abandoned;  // workers that not even SIGKILL could end
+  std::vector<WorkerEnd> workers;  // of the last group, by local rank; empty: none was started
+  std::vector<pid_t> abandoned;    // workers that not even SIGKILL could end
   goodput::Ledger::Summary goodput;
   int restarts = 0;  // spent by the whole job
   int max_restarts = 0;

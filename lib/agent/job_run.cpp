@@ -4,8 +4,10 @@
 #include "agent/failure_report.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "export/json_lines.hpp"
 #include "workers/command.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <unistd.h>
@@ -46,6 +48,12 @@ bool shows_status(const spec::JobSpec& spec) {
   return spec.status != spec::Switch::Off;
 }
 
+bool writes_files(const spec::StdMap& streams) {
+  const auto some = [](const auto& one) { return one.second != spec::StdMap::kNone; };
+  return streams.by_local_rank.empty() ? streams.everyone != spec::StdMap::kNone
+                                       : std::ranges::any_of(streams.by_local_rank, some);
+}
+
 }  // namespace
 
 JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout)
@@ -60,6 +68,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       launcher_(process::make_posix_launcher(loop_, *clock_)),
       containment_(loop_, *launcher_, &guardian),
       pipeline_(*clock_),
+      job_records_(pipeline_),
       goodput_(*clock_, started_, spec.max_nodes > 1),
       status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1),
       log_(spec),
@@ -94,10 +103,15 @@ Status JobRun::connect(OwnRendezvous own) {
 
   records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_),
                                               spec_.max_restarts);
+  if (spec_.metrics == "console") {
+    records_->print_metrics(
+        [this](std::string_view line) { console_.write(logs::Console::Stream::Out, line); });
+  }
   observers_.add(&log_);
   observers_.add(&goodput_);
   observers_.add(&status_);
   observers_.add(records_.get());
+  observers_.add(&job_records_);
   observers_.add(&binding_);
   WorkerPlans::Parts plan_parts{
       .layout = layout_,
@@ -111,6 +125,24 @@ Status JobRun::connect(OwnRendezvous own) {
   };
   plans_ = std::make_unique<WorkerPlans>(spec_, std::move(plan_parts));
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings());
+  return open_journal();
+}
+
+bool JobRun::output_is_kept() const {
+  return writes_files(spec_.redirects) || writes_files(spec_.tee);
+}
+
+/// Only where somebody will find it: a temporary directory that will be removed costs time for
+/// nothing.
+Status JobRun::open_journal() {
+  if (layout_.is_null() || (layout_.is_temporary() && !output_is_kept())) return {};
+  if (const auto made = layout_.make_run(); !made) return made;
+  const auto journal = exporter::JsonLines::open(layout_.journal());
+  if (journal) {
+    pipeline_.route({}, *journal);
+  } else {
+    log::warning("journal", "{}; the job goes on without", journal.error().text);
+  }
   return {};
 }
 
@@ -161,12 +193,21 @@ void JobRun::watch() {
         log::info("signals", "{}", process::describe(event));
         agent_->signal(event.number);
       });
+  using Stream = logs::Console::Stream;
+  if (console_.is_terminal(Stream::Out) || console_.is_terminal(Stream::Err)) {
+    resizes_ = std::make_unique<process::SignalSource>(loop_, std::vector<int>{SIGWINCH},
+                                                       [this](const process::SignalEvent&) {
+                                                         streams_.terminal_resized();
+                                                         status_line_.redraw();
+                                                       });
+  }
   guardian_watch_ = std::make_unique<process::DeathWatch>(loop_, guardian_.guardian_fd(),
                                                           [this] { agent_->guardian_gone(); });
 }
 
 JobResult JobRun::run() {
   watch();
+  job_records_.begin(spec_);
   std::optional<JobResult> result;
   agent_->run([this, &result](JobResult ended) {
     result = std::move(ended);
@@ -174,11 +215,12 @@ JobResult JobRun::run() {
   });
   loop_.run();
   result->goodput = goodput_.summary();
-  result->run_dir = layout_.run_directory();
+  job_records_.summary(result->goodput);
   channel_.reset();
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   containment_.end_attempt(kSweepLimit);
+  result->run_dir = settle(result->succeeded());
   return std::move(*result);
 }
 
@@ -195,7 +237,8 @@ void JobRun::sweep() {
 std::string JobRun::channel_path() {
   if (!channel_tried_) {
     channel_tried_ = true;
-    if (!layout_.temporary_root().empty()) guardian_.remember_directory(layout_.temporary_root());
+    const auto& root = layout_.temporary_root();
+    if (!root.empty() && !output_is_kept()) guardian_.remember_directory(root);
     auto channel = workers::Channel::listen(
         loop_, layout_.run_directory(),
         [this](pid_t sender, workers::Message message) { heard(sender, std::move(message)); });
@@ -211,26 +254,25 @@ std::string JobRun::channel_path() {
 void JobRun::heard(pid_t sender, workers::Message message) {
   const auto* worker = agent_->worker_of(sender);
   if (worker == nullptr) return;
+  job_records_.heard(worker->rank, message);
   if (const auto* step = std::get_if<workers::StepDone>(&message)) {
     if (worker->rank != 0) return;
     goodput_.step(step->step);
     status_.step(step->step);
   } else if (const auto* checkpoint = std::get_if<workers::CheckpointDone>(&message)) {
     goodput_.checkpoint(checkpoint->step);
-  } else if (const auto* metric = std::get_if<workers::MetricSample>(&message)) {
-    pipeline_.sample(metric->group, metric->name, metric->value);
-  } else if (auto* event = std::get_if<workers::WorkerEvent>(&message)) {
-    std::vector<telemetry::Attribute> attributes;
-    for (auto& [name, value] : event->attributes) attributes.emplace_back(name, std::move(value));
-    attributes.emplace_back("rank", static_cast<std::int64_t>(worker->rank));
-    pipeline_.event("worker", event->name, std::move(attributes));
   }
 }
 
-void JobRun::clean_up(bool succeeded) {
-  const auto root = layout_.temporary_root();
-  logs::settle(root, !succeeded);
+/// Removes what is only temporary, unless it holds the output that -r or -t asked for, or something
+/// that explains a failure. The run's directory if it stays.
+std::string JobRun::settle(bool succeeded) {
+  const auto& root = layout_.temporary_root();
+  const bool named_in_report = output_is_kept() && !succeeded;
+  const bool kept =
+      root.empty() || named_in_report || logs::settle(root, output_is_kept() || !succeeded);
   guardian_.forget(root);
+  return kept ? layout_.run_directory() : std::string();
 }
 
 }  // namespace elastrun::agent

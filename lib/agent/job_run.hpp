@@ -5,6 +5,7 @@
 #include "agent/binding.hpp"
 #include "agent/elastic_records.hpp"
 #include "agent/goodput_account.hpp"
+#include "agent/job_records.hpp"
 #include "agent/meeting_place.hpp"
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
@@ -34,22 +35,24 @@ class JobRun {
   static Result<std::unique_ptr<JobRun>> make(const spec::JobSpec& spec, guardian::Agent& guardian,
                                               OwnRendezvous own = {});
 
-  /// Runs the job to its end.
+  /// Runs the job to its end, and removes what was only temporary.
   JobResult run();
   logs::Console& console() { return console_; }
   /// Where the run's records come from: for sinks of the caller's own, before run().
   telemetry::Pipeline& pipeline() { return pipeline_; }
-  logs::Layout& layout() { return layout_; }
-  /// Removes what is only temporary, unless it holds something that explains a failure.
-  void clean_up(bool succeeded);
+  /// Whether the directory of the run is one that nobody has named: people must be told of it.
+  bool is_temporary() const { return layout_.is_temporary(); }
 
  private:
   JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
   Status connect(OwnRendezvous own);
+  bool output_is_kept() const;
+  Status open_journal();
   void watch();
   std::string channel_path();
   void heard(pid_t sender, workers::Message message);
   void sweep();
+  std::string settle(bool succeeded);
   Agent::Parts agent_parts();
   Agent::Settings agent_settings() const;
 
@@ -71,6 +74,7 @@ class JobRun {
   std::unique_ptr<rendezvous::Session> session_;
   std::unique_ptr<RoundStore> store_;
   system::MemoryDeaths memory_deaths_;
+  JobRecords job_records_;
   GoodputAccount goodput_;
   StatusView status_;
   TorchrunLog log_;
@@ -79,7 +83,7 @@ class JobRun {
   Observers observers_;
   std::unique_ptr<WorkerPlans> plans_;
   std::unique_ptr<Agent> agent_;
-  std::unique_ptr<process::SignalSource> signals_;
+  std::unique_ptr<process::SignalSource> signals_, resizes_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
 };
 

@@ -14,7 +14,7 @@ StatusView::StatusView(logs::StatusLine& line, int workers, int max_restarts, bo
 void StatusView::phase(Phase phase, TimePoint) {
   status_.phase = phase_text(phase);
   if (phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
-  if (phase != Phase::Running) status_.workers_up = 0;
+  if (phase == Phase::Joining || phase == Phase::Waiting) status_.workers_up = 0;
   if (phase == Phase::Ended) return line_.hide();
   line_.show(status_);
 }
@@ -33,6 +33,12 @@ void StatusView::round_ready(const rendezvous::Round& round, Duration) {
 void StatusView::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
                          Duration) {
   status_.workers_up = static_cast<int>(group.size());
+  line_.show(status_);
+}
+
+void StatusView::failed(const workers::Judgement& judgement) {
+  status_.workers_up = status_.workers - static_cast<int>(judgement.failures.size());
+  line_.show(status_);
 }
 
 void StatusView::restarting(const rendezvous::Restart& order) {

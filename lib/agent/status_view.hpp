@@ -16,13 +16,14 @@ class StatusView final : public Observer {
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
                Duration took) override;
+  void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
   void step(std::int64_t number);
 
  private:
   logs::StatusLine& line_;
-  logs::Status status_;
+  logs::StatusFacts status_;
   const bool several_nodes_;
 };
 

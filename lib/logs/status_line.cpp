@@ -38,7 +38,7 @@ std::string clock_text(Duration elapsed) {
   return fmt::format("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
 
-std::vector<Piece> pieces_of(const Status& status, Duration elapsed) {
+std::vector<Piece> pieces_of(const StatusFacts& status, Duration elapsed) {
   std::vector<Piece> pieces;
   pieces.push_back({plain(status.phase), 9});
   if (status.workers > 0) {
@@ -63,7 +63,8 @@ void drop_least(std::vector<Piece>& pieces) {
 
 }  // namespace
 
-std::string status_text(const Status& status, Duration elapsed, std::size_t width, bool colour) {
+std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t width,
+                        bool colour) {
   auto pieces = pieces_of(status, elapsed);
   while (pieces.size() > 1 && columns(pieces) > width) drop_least(pieces);
   pieces[0].text.resize(std::min(pieces[0].text.size(), width - std::min<std::size_t>(width, 4)));
@@ -86,7 +87,7 @@ StatusLine::StatusLine(Clock& clock, Console& console, bool enabled)
   colour_ = no_colour == nullptr || *no_colour == '\0';
 }
 
-void StatusLine::show(Status status) {
+void StatusLine::show(StatusFacts status) {
   if (!enabled_) return;
   if (!alarm_) alarm_ = clock_.make_alarm();
   status_ = std::move(status);

@@ -11,20 +11,21 @@
 namespace elastrun::logs {
 
 /// What the line below the output tells.
-struct Status {
+struct StatusFacts {    // not `Status`, which is core's
   std::string phase{};  // "starting", "running", "waiting for nodes", "stopping", ...
   int attempt = 0;      // restarts spent
   std::optional<int> restarts_left{};
   int workers_up = 0, workers = 0;  // of this node
   int nodes = 1;                    // shown when more than one
   std::string detail{};             // free text: the newest step, who is missing; may be empty
-  bool operator==(const Status&) const = default;
+  bool operator==(const StatusFacts&) const = default;
 };
 
 /// The status as one line of at most `width - 1` columns (a full last column would wrap). What
 /// matters least is left out first. `colour`: the phase stands out by SGR sequences, which take no
 /// columns. Pure.
-std::string status_text(const Status& status, Duration elapsed, std::size_t width, bool colour);
+std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t width,
+                        bool colour);
 
 /// Keeps the status line of the console up to date: drawn when the facts change and once a second
 /// while shown, because it tells the time. Hidden or disabled it costs nothing, not even a wake-up.
@@ -35,8 +36,12 @@ class StatusLine {
   StatusLine(Clock& clock, Console& console, bool enabled);
 
   bool is_enabled() const { return enabled_; }
-  void show(Status status);
+  void show(StatusFacts status);
   void hide();
+  /// The terminal may have another width now.
+  void redraw() {
+    if (status_) draw();
+  }
 
  private:
   void draw();
@@ -45,7 +50,7 @@ class StatusLine {
   Console& console_;
   bool enabled_, colour_;
   TimePoint start_;
-  std::optional<Status> status_;
+  std::optional<StatusFacts> status_;
   std::unique_ptr<Alarm> alarm_;  // set while shown
 };
 

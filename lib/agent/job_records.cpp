@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/job_records.hpp"
+
+#include "agent/failure_report.hpp"
+#include "agent/verdict.hpp"
+#include "core/text.hpp"
+#include "workers/command.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+using telemetry::Attribute;
+using telemetry::Value;
+using Attributes = std::vector<Attribute>;
+
+Value whole(std::int64_t number) {
+  return number;
+}
+
+/// "exit_code" or "signal", whichever it was; neither for a process that could not be ended.
+void add_exit(Attributes& attributes, const std::optional<process::Exit>& exit) {
+  if (!exit) return;
+  const bool exited = exit->status.how == process::ExitStatus::How::Exited;
+  if (exited) attributes.emplace_back("exit_code", whole(exit->status.number));
+  if (!exited) attributes.emplace_back("signal", process::signal_name(exit->status.number));
+  attributes.emplace_back("ended", to_seconds(exit->wall));
+  attributes.emplace_back("peak_rss_bytes", exit->peak_rss_bytes);
+}
+
+std::string phase_name(Phase phase) {
+  constexpr std::string_view kNames[] = {"joining",  "starting", "running", "settling",
+                                         "stopping", "waiting",  "barrier", "ended"};
+  return std::string(kNames[static_cast<std::size_t>(phase)]);
+}
+
+Attributes worker_attributes(const workers::Worker& worker) {
+  return {{"rank", whole(worker.rank)},
+          {"local_rank", whole(worker.local_rank)},
+          {"pid", whole(worker.pid)}};
+}
+
+}  // namespace
+
+void JobRecords::tell(std::string_view name, Attributes attributes) {
+  pipeline_.event(std::string(kScope), std::string(name), std::move(attributes));
+}
+
+void JobRecords::begin(const spec::JobSpec& spec) {
+  if (!pipeline_.wants(kScope)) return;
+  tell("job.started", {{"format", whole(1)},
+                       {"run_id", spec.run_id},
+                       {"entry_point", workers::entry_name(spec)},
+                       {"host", host_name()},
+                       {"pid", whole(::getpid())},
+                       {"min_nodes", whole(spec.min_nodes)},
+                       {"max_nodes", whole(spec.max_nodes)},
+                       {"nproc_per_node", whole(spec.nproc_per_node)},
+                       {"max_restarts", whole(spec.max_restarts)},
+                       {"rdzv_backend", spec.rdzv_backend},
+                       {"role", spec.role}});
+}
+
+void JobRecords::phase(Phase phase, TimePoint) {
+  if (pipeline_.wants(kScope)) tell("phase", {{"phase", phase_name(phase)}});
+}
+
+void JobRecords::progress(const std::string& text) {
+  if (pipeline_.wants(kScope)) tell("rendezvous.progress", {{"text", text}});
+}
+
+void JobRecords::round_ready(const rendezvous::Round& round, Duration waited) {
+  if (!pipeline_.wants(kScope)) return;
+  tell("rendezvous.round", {{"round", round.number},
+                            {"epoch", round.epoch},
+                            {"attempt", whole(round.attempt)},
+                            {"group_rank", whole(round.group_rank)},
+                            {"group_world_size", whole(round.group_world_size())},
+                            {"rank_base", whole(round.rank_base)},
+                            {"world_size", whole(round.world_size)},
+                            {"master_addr", round.master_addr},
+                            {"master_port", whole(round.master_port)},
+                            {"waited_s", to_seconds(waited)}});
+}
+
+void JobRecords::started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+                         Duration took) {
+  if (!pipeline_.wants(kScope)) return;
+  for (const auto& worker : group) tell("worker.started", worker_attributes(worker));
+  tell("group.started", {{"round", round.number},
+                         {"attempt", whole(round.attempt)},
+                         {"workers", whole(static_cast<std::int64_t>(group.size()))},
+                         {"took_s", to_seconds(took)}});
+}
+
+void JobRecords::failed(const workers::Judgement& judgement) {
+  if (!pipeline_.wants(kScope)) return;
+  const auto& first = judgement.first();
+  tell("group.failed", {{"rank", whole(first.rank)},
+                        {"local_rank", whole(first.local_rank)},
+                        {"pid", whole(first.pid)},
+                        {"what", workers::what_happened(first)},
+                        {"failures", whole(static_cast<std::int64_t>(judgement.failures.size()))}});
+}
+
+void JobRecords::restarting(const rendezvous::Restart& order) {
+  if (!pipeline_.wants(kScope)) return;
+  const auto& cause = order.cause;
+  Attributes attributes{{"cause", cause.text},
+                        {"attempt_spent", order.attempt_spent},
+                        {"restarts_left", whole(order.restarts_left)}};
+  if (!cause.node.empty()) attributes.emplace_back("node", cause.node);
+  if (cause.rank >= 0) attributes.emplace_back("rank", whole(cause.rank));
+  tell("restart", std::move(attributes));
+}
+
+void JobRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
+  if (!pipeline_.wants(kScope)) return;
+  for (const auto& worker : group) {
+    auto attributes = worker_attributes(worker);
+    add_exit(attributes, worker.exit);
+    if (worker.stopped_by_us) attributes.emplace_back("stopped_by_us", true);
+    if (worker.abandoned) attributes.emplace_back("abandoned", true);
+    tell("worker.ended", std::move(attributes));
+  }
+  tell("group.gone", {{"took_s", to_seconds(took)}});
+}
+
+void JobRecords::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+  if (!pipeline_.wants(kScope)) return;
+  tell("job.ended", {{"ending", std::string(ending_name(result.ending.kind))},
+                     {"succeeded", result.succeeded()},
+                     {"verdict", verdict_sentence(result)},
+                     {"restarts", whole(result.restarts)},
+                     {"max_restarts", whole(result.max_restarts)}});
+}
+
+void JobRecords::summary(const goodput::Ledger::Summary& summary) {
+  if (!pipeline_.wants(kScope)) return;
+  Attributes attributes{{"goodput", summary.goodput()},
+                        {"elapsed_s", to_seconds(summary.elapsed)},
+                        {"restarts", whole(summary.restarts)}};
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    const auto bucket = static_cast<goodput::Bucket>(i);
+    attributes.emplace_back(fmt::format("{}_s", goodput::bucket_name(bucket)),
+                            to_seconds(summary.of(bucket)));
+  }
+  tell("goodput", std::move(attributes));
+}
+
+void JobRecords::heard(int rank, const workers::Message& message) {
+  std::visit([this, rank](const auto& one) { heard(rank, one); }, message);
+}
+
+/// As a sample, which is not written at once: a job may do thousands of steps a second.
+void JobRecords::heard(int rank, const workers::StepDone& step) {
+  if (rank == 0) pipeline_.sample(std::string(kWorkerScope), "step", step.step);
+}
+
+void JobRecords::heard(int rank, const workers::CheckpointDone& checkpoint) {
+  if (!pipeline_.wants(kWorkerScope)) return;
+  pipeline_.event(std::string(kWorkerScope), "checkpoint",
+                  {{"step", checkpoint.step}, {"rank", whole(rank)}});
+}
+
+void JobRecords::heard(int rank, const workers::MetricSample& metric) {
+  if (!pipeline_.wants(metric.group)) return;
+  const telemetry::Stamp now{pipeline_.clock().now(), pipeline_.clock().wall()};
+  pipeline_.emit({telemetry::Record::Kind::Sample,
+                  now,
+                  metric.group,
+                  metric.name,
+                  metric.value,
+                  {{"rank", whole(rank)}}});
+}
+
+void JobRecords::heard(int rank, const workers::WorkerEvent& event) {
+  if (!pipeline_.wants("worker")) return;
+  auto attributes = event.attributes;
+  attributes.emplace_back("rank", whole(rank));
+  pipeline_.event("worker", event.name, std::move(attributes));
+}
+
+}  // namespace elastrun::agent

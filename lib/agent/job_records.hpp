@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/observer.hpp"
+#include "spec/job_spec.hpp"
+#include "telemetry/route.hpp"
+#include "workers/message.hpp"
+
+#include <string_view>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Tells the pipeline what the agent does, as events of the scope "elastrun.agent", and what its
+/// workers report: for the journal and every other sink. elastrun-protocol(7) lists the names and
+/// attributes. Without a route nothing is built.
+class JobRecords final : public Observer {
+ public:
+  static constexpr std::string_view kScope = "elastrun.agent";
+  static constexpr std::string_view kWorkerScope = "elastrun.worker";
+
+  /// Borrows the pipeline.
+  explicit JobRecords(telemetry::Pipeline& pipeline) : pipeline_(pipeline) {}
+
+  /// First of all: what the job is.
+  void begin(const spec::JobSpec& spec);
+  void phase(Phase phase, TimePoint now) override;
+  void progress(const std::string& text) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  /// What a worker said over its channel.
+  void heard(int rank, const workers::Message& message);
+  /// Last of all: where the time went.
+  void summary(const goodput::Ledger::Summary& summary);
+
+ private:
+  using Attributes = std::vector<telemetry::Attribute>;
+  void tell(std::string_view name, Attributes attributes);
+  void heard(int rank, const workers::StepDone& step);
+  void heard(int rank, const workers::CheckpointDone& checkpoint);
+  void heard(int rank, const workers::MetricSample& metric);
+  void heard(int rank, const workers::WorkerEvent& event);
+
+  telemetry::Pipeline& pipeline_;
+};
+
+}  // namespace elastrun::agent
