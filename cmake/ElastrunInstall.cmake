@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Where `cmake --install` puts things: programs, manual, completions, the worker libraries, and the
-# agent as a C++ library (`find_package(elastrun)` gives elastrun::agent and elastrun::worker).
+# agent as a C++ library (`find_package(elastrun)` gives elastrun::agent, elastrun::launcher and
+# elastrun::worker).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -49,7 +50,8 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/ DESTINATION ${CMAKE_INSTALL_DATADI
         USE_SOURCE_PERMISSIONS PATTERN "__pycache__" EXCLUDE)
 
 get_property(modules GLOBAL PROPERTY elastrun_modules)
-set(targets elastrun_flags elastrun_worker)
+set(targets elastrun_flags elastrun_worker elastrun_launcher)
+set_target_properties(elastrun_launcher PROPERTIES EXPORT_NAME launcher)
 foreach(module IN LISTS modules)
   list(APPEND targets elastrun_${module})
   set_target_properties(elastrun_${module} PROPERTIES EXPORT_NAME ${module})
@@ -58,6 +60,8 @@ install(TARGETS ${targets} EXPORT elastrun
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/elastrun)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun
         FILES_MATCHING PATTERN "*.hpp" PATTERN "python" EXCLUDE)
+install(FILES ${CMAKE_SOURCE_DIR}/apps/elastrun/launch.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/elastrun)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/elastrun)
 install(EXPORT elastrun NAMESPACE elastrun:: DESTINATION ${package} FILE elastrunTargets.cmake)

@@ -1,30 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/job_run.hpp"
-#include "command_line.hpp"
-#include "dry_run.hpp"
-#include "end_of_run.hpp"
-#include "process/guardian.hpp"
-#include "start_of_run.hpp"
-#include "surroundings.hpp"
-
-using namespace elastrun;
+#include "launch.hpp"
 
 int main(int argc, char** argv) {
-  // First of all, while nothing is allocated: what is below runs in the agent only.
-  auto guardian = guardian::split();
-  const auto program = program_name(argc, argv);
-  if (const auto refused = set_log_level()) return refuse(*refused, program);
-  const auto line =
-      parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
-  if (!line) return refuse(line.error(), program);
-  if (line->wish != spec::Wish::Run) return answer(*line, program);
-  const auto job = spec::resolve(*line, real_surroundings());
-  if (!job) return refuse(job.error(), program);
-  if (job->spec.explain) print(spec::explain_text(*job));
-  if (job->spec.dry_run) return print_plan(job->spec);
-  say_warnings(*job);
-  auto run = agent::JobRun::make(job->spec, guardian);
-  if (!run) return give_up(run.error());
-  const auto result = (*run)->run();
-  return end_of_run(result, job->spec, **run);
+  return elastrun::launch(argc, argv);
 }

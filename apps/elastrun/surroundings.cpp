@@ -2,6 +2,8 @@
 #include "surroundings.hpp"
 
 #include "process/devices.hpp"
+#include "rendezvous/handler.hpp"
+#include "telemetry/events.hpp"
 
 #include <cstdlib>
 
@@ -9,8 +11,14 @@ namespace elastrun {
 
 spec::Surroundings real_surroundings() {
   const process::ReadVariable variable = [](const char* name) { return std::getenv(name); };
-  return spec::system_surroundings([variable] { return process::count_gpus(variable); },
-                                   [] { return process::count_xpus(); });
+  auto around = spec::system_surroundings([variable] { return process::count_gpus(variable); },
+                                          [] { return process::count_xpus(); });
+  around.rdzv_backends = rendezvous::registered_backends();
+  around.event_handlers = telemetry::events::handler_names();
+  // resolve knows these two by itself.
+  std::erase_if(around.event_handlers,
+                [](const auto& name) { return name == "null" || name == "console"; });
+  return around;
 }
 
 }  // namespace elastrun

@@ -151,11 +151,16 @@ void register_handler(std::string name, HandlerFactory factory) {
   registry()[std::move(name)] = std::move(factory);
 }
 
+std::vector<std::string> handler_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, factory] : registry()) names.push_back(name);
+  return names;
+}
+
 Result<std::shared_ptr<EventHandler>> find_handler(std::string_view name, LineWriter write) {
   const auto found = registry().find(name);
   if (found != registry().end()) return found->second(write);
-  std::vector<std::string> known;
-  for (const auto& [one, factory] : registry()) known.push_back(one);
+  const auto known = handler_names();
   std::string text =
       fmt::format("there is no event log handler '{}'; known are {}", name, join(known, ", "));
   if (const auto guess = nearest(name, known)) text += fmt::format(" (did you mean {}?)", *guess);

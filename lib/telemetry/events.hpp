@@ -63,6 +63,7 @@ using LineWriter = std::function<void(std::string_view)>;
 using HandlerFactory = std::function<std::shared_ptr<EventHandler>(const LineWriter&)>;
 /// Adds a name for --event-log-handler, or replaces it.
 void register_handler(std::string name, HandlerFactory factory);
+std::vector<std::string> handler_names();
 /// The handler of that name, made now: `null`, `dynamic_rendezvous` (the same), `console`, and what
 /// was registered. Fails with Usage and the known names, so a typing error is found before anything
 /// starts. `write` is where a console handler writes.

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace elastrun {
+
+/// The program elastrun as a function, for a launcher that adds something to it. What main has
+/// registered before (rendezvous::register_rendezvous_handler, telemetry::events::register_handler)
+/// can be named in --rdzv-backend and --event-log-handler, in their variables and in the job file;
+/// handlers of telemetry::metrics::configure get the agent's metrics.
+///
+/// Divides the process at once (guardian::split) and goes on in the child: so let main do nothing
+/// but register before. The exit code.
+int launch(int argc, char** argv);
+
+}  // namespace elastrun
