@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""ending_test.py ELASTRUN STUB_WORKER: difficult ends of a run, and what is left of it."""
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from launched import ELASTRUN, LIMIT, STUB, Case, main, state_of
+
+UNUSED_USER = 61837
+FOR_EVER = "1000"  # seconds; more than LIMIT, so that only the wanted end is in time
+
+
+def can_mount() -> bool:
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False) \
+        .returncode == 0
+
+
+class Signals(Case):
+    def start(self, *words: str, workers: int = 1, **more):
+        """Workers that said "ready" and their pids; then the launcher's stderr is being read."""
+        child = self.start_elastrun("--nproc-per-node", str(workers), *words, **more)
+        pids = []
+        while len(pids) < workers:
+            pids.append(int(self.line_with(child.stdout, "pid ").split()[-1]))
+        return child, pids
+
+    def gone(self, child) -> None:
+        child.communicate(timeout=LIMIT)
+        self.assertEqual(self.alive(), [])
+
+    def test_a_second_interrupt_is_immediate(self) -> None:
+        child, _ = self.start("--shutdown-timeout", FOR_EVER, "--no-python", STUB, "ignore=INT",
+                              "ignore=TERM", "pid", "stay", workers=2)
+        child.send_signal(signal.SIGINT)
+        self.line_with(child.stderr, "closing signal SIGINT")
+        child.send_signal(signal.SIGINT)
+        self.gone(child)
+        self.assertNotEqual(child.returncode, 0)
+
+    def test_a_worker_that_ignores_sigterm_ends_after_the_shutdown_timeout(self) -> None:
+        begun = time.monotonic()
+        child, _ = self.start("--shutdown-timeout", "1", "--no-python", STUB, "ignore=TERM", "pid",
+                              "child=setsid,deaf", "stay", workers=2)
+        child.send_signal(signal.SIGTERM)
+        self.gone(child)
+        self.assertNotEqual(child.returncode, 0)
+        self.assertGreaterEqual(time.monotonic() - begun, 1)
+
+    def test_a_stopped_worker_goes_on_when_continued(self) -> None:
+        child, (pid,) = self.start("--no-python", STUB, "pid", "stop", "say=on")
+        self.wait_until_stopped(pid)
+        self.assertIsNone(child.poll())
+        os.kill(pid, signal.SIGCONT)
+        self.assertEqual(child.communicate(timeout=LIMIT)[0], "on\n")
+        self.assertEqual(child.returncode, 0)
+
+    def test_a_stopped_worker_does_not_hold_up_the_end(self) -> None:
+        child, (pid,) = self.start("--shutdown-timeout", "1", "--no-python", STUB, "pid", "stop")
+        self.wait_until_stopped(pid)
+        child.send_signal(signal.SIGTERM)
+        self.gone(child)
+        self.assertNotEqual(child.returncode, 0)
+
+    def wait_until_stopped(self, pid: int) -> None:
+        until = time.monotonic() + LIMIT
+        while state_of(pid) != "T":
+            self.assertLess(time.monotonic(), until, "the worker has not stopped")
+            time.sleep(0.01)
+
+    def test_nohup_is_respected(self) -> None:
+        ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+        go = self.folder / "go"
+        child, _ = self.start("--no-python", STUB, "pid", f"wait={go}", "exit=0", **ignore)
+        os.kill(child.pid, signal.SIGHUP)
+        go.touch()
+        _, said = child.communicate(timeout=LIMIT)
+        self.assertEqual(child.returncode, 0, said)
+
+
+class Outputs(Case):
+    def test_a_closed_stdout_of_the_launcher_does_not_end_the_job(self) -> None:
+        reading, writing = os.pipe()
+        go, done = self.folder / "go", self.folder / "done"
+        child = self.start_elastrun("--tee", "3", "--no-python", STUB, "say=one", f"wait={go}",
+                                    "flood=200000", f"file={done}:yes", stdout=writing)
+        os.close(writing)
+        self.assertEqual(os.read(reading, 100), b"[default0]:one\n")
+        os.close(reading)
+        go.touch()
+        _, said = child.communicate(timeout=LIMIT)
+        self.assertEqual((child.returncode, done.read_text()), (0, "yes"))
+        self.assertIn("cannot write to stdout: its reader has gone", said)
+
+    def test_a_full_device_as_stdout_does_not_end_the_job(self) -> None:
+        with open("/dev/full", "w", encoding="ascii") as full:
+            done = self.run_elastrun("--tee", "3", "--no-python", STUB, "say=one", "file=done:yes",
+                                     capture_output=False, stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual((done.returncode, (self.folder / "done").read_text()), (0, "yes"))
+        self.assertIn("cannot write to stdout", done.stderr)
+
+    def test_a_full_disk_does_not_end_the_job(self) -> None:
+        if not can_mount():
+            self.skipTest("mounting a small file system in a namespace needs root")
+        (self.folder / "disk").mkdir()
+        script = ('mount -t tmpfs -o size=64k none disk && '
+                  '"$0" --tee 1 --log-dir disk/logs --no-python "$1" flood=300000 say=end')
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script, ELASTRUN, STUB], text=True,
+                              env=self.environment, cwd=self.folder, capture_output=True,
+                              timeout=LIMIT, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.endswith("[default0]:end\n"))
+        self.assertIn("No space left on device; what does not fit is dropped", done.stderr)
+
+    def test_more_than_ten_local_ranks(self) -> None:
+        done = self.run_elastrun("--nproc-per-node", "12", "--tee", "10:3,11:1", "--redirects",
+                                 "10:3,11:1", "--log-dir", "logs", "--no-python", STUB,
+                                 "env=LOCAL_RANK")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        told = [line for line in done.stdout.splitlines() if line.startswith("[")]
+        self.assertEqual(sorted(told), ["[default10]:LOCAL_RANK=10", "[default11]:LOCAL_RANK=11"])
+        for rank in (10, 11):
+            (log,) = self.folder.glob(f"logs/*/attempt_0/{rank}/stdout.log")
+            self.assertEqual(log.read_text(), f"LOCAL_RANK={rank}\n")
+
+    def test_error_files_of_each_attempt_are_kept(self) -> None:
+        def error(text: str) -> str:
+            return "error=" + json.dumps({"message": {"message": text, "extraInfo": {
+                "py_callstack": "", "timestamp": "1"}}})
+        done = self.run_elastrun("--max-restarts", "2", "--log-dir", "logs", "--redirects", "3",
+                                 "--no-python", STUB, "attempt=0", error("zero"), "all",
+                                 "attempt=1", error("one"), "all", "attempt=2", error("two"), "all",
+                                 "say=out", "exit=3")
+        self.assertEqual(done.returncode, 1)
+        for attempt, text in enumerate(("zero", "one", "two")):
+            (file,) = self.folder.glob(f"logs/*/attempt_{attempt}/0/error.json")
+            self.assertEqual(json.loads(file.read_text())["message"]["message"], text)
+            self.assertEqual((file.parent / "stdout.log").read_text(), "out\n")
+        self.assertIn("two", done.stderr)
+
+
+class Starts(Case):
+    def test_a_start_that_fails_half_way_leaves_nobody(self) -> None:
+        if os.geteuid() != 0:
+            self.skipTest("a limit of processes for an unused user needs root")
+        self.folder.chmod(0o777)
+        (self.folder / "tmp").chmod(0o777)
+        programs = [shutil.copy(path, self.folder) for path in (ELASTRUN, STUB)]
+
+        def limit() -> None:  # for the guardian, the agent and four of the eight workers
+            resource.setrlimit(resource.RLIMIT_NPROC, (6, 6))
+        done = subprocess.run([programs[0], "--nproc-per-node", "8", "--no-python", programs[1],
+                               "ignore=TERM", "stay"], env=self.environment, cwd=self.folder,
+                              user=UNUSED_USER, group=UNUSED_USER, extra_groups=[], text=True,
+                              preexec_fn=limit, capture_output=True, timeout=LIMIT, check=False)
+        self.assertEqual(self.alive(), [])
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("the workers could not be started", done.stderr)
+        self.assertIn("Resource temporarily unavailable", done.stderr)
+
+    def test_a_job_has_a_cgroup_of_its_own_and_removes_it(self) -> None:
+        if not can_mount():
+            self.skipTest("mounting cgroup2 in a namespace needs root")
+        (self.folder / "cgroup").mkdir()
+        script = ('mount -t cgroup2 none cgroup || exit 77; find cgroup -type d > before; '
+                  '"$0" --no-python "$1" cgroup child=setsid,double,bare,deaf exit=0; code=$?; '
+                  'find cgroup -type d > after; exit $code')
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script, ELASTRUN, STUB], text=True,
+                              env=self.environment, cwd=self.folder, capture_output=True,
+                              timeout=LIMIT, check=False)
+        if done.returncode == 77:
+            self.skipTest("this kernel does not mount cgroup2: " + done.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        path = next(line for line in done.stdout.splitlines() if line.startswith("cgroup "))[7:]
+        self.assertRegex(path, "elastrun")
+        self.assertNotIn(Path(path).name, (self.folder / "after").read_text())
+        child = next(line for line in done.stdout.splitlines() if line.startswith("child "))
+        self.assertIn(state_of(int(child.split()[1])), "XZ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the real program share: a job in a folder of its own, and who is left of it.
+
+A test waits for an event (a line, a file, an end), never for time; LIMIT only ends a test that
+would otherwise hang. Processes are known by a variable in their environment or by the pids that
+they said, and only such are ever signalled.
+"""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+LIMIT = 60.0
+PROGRAM, STUB = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+
+
+def main() -> None:
+    """Runs the tests of the calling file: FILE ELASTRUN STUB_WORKER [unittest's arguments]."""
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited in vain until {what}")
+        time.sleep(0.005)
+
+
+def stat_of(pid: int) -> list[str] | None:
+    """State, parent, group and so on of a process; None when it has gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return text.rsplit(")", 1)[1].split()
+
+
+def lives(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and stat[0] not in "ZX"
+
+
+class Job:
+    """One run of elastrun. Use as a context: at its end nothing of the job is left alive."""
+
+    def __init__(self, *words: str | Path, env: dict[str, str] | None = None,
+                 stdout: int | None = None, stdin: int | None = None,
+                 before: Callable[[], None] | None = None) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="system.")
+        self.folder = Path(self._scratch.name)
+        self.temporary = self.folder / "tmp"
+        self.temporary.mkdir()
+        self._mark = f"ELASTRUN_TEST_JOB={uuid.uuid4()}"
+        name, value = self._mark.split("=")
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTRUN_"))}
+        keep |= {"TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", name: value} | (env or {})
+        self.out, self.err = self.folder / "out", self.folder / "err"
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [PROGRAM, *map(str, words)], cwd=self.folder, env=keep, stderr=err,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=out if stdout is None else stdout, start_new_session=True,
+                preexec_fn=before)
+        self.said: set[int] = set()  # pids of those that hide their environment
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.alive():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+        self._scratch.cleanup()
+
+    def alive(self) -> set[int]:
+        """All live processes of the job, the launcher's own two among them."""
+        found = {pid for pid in self.said if lives(pid)}
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if self._mark.encode() in environment and lives(int(entry)):
+                found.add(int(entry))
+        return found
+
+    def agent(self) -> int:
+        """The agent's pid: the guardian's only child that is this program."""
+        for pid in self.alive():
+            stat = stat_of(pid)
+            if stat is not None and int(stat[1]) == self.process.pid:
+                try:
+                    if os.path.samefile(f"/proc/{pid}/exe", PROGRAM):
+                        return pid
+                except OSError:
+                    continue
+        raise AssertionError("there is no agent")
+
+    def lines(self, pattern: str, path: Path | None = None) -> list[str]:
+        text = (path or self.out).read_bytes().decode(errors="replace")
+        return [m.group(1) if m.groups() else m.group(0)
+                for m in re.finditer(pattern, text, re.M)]
+
+    def wait_for(self, pattern: str, count: int = 1, path: Path | None = None) -> list[str]:
+        """Until so many lines of stdout match; what the first group matched."""
+        wait_until(lambda: len(self.lines(pattern, path)) >= count or self.process.poll() is not None,
+                   f"{count} lines match {pattern!r}:\n{self.errors()}")
+        found = self.lines(pattern, path)
+        if len(found) < count:
+            raise AssertionError(f"ended without {count} lines {pattern!r}:\n{self.errors()}")
+        return found
+
+    def errors(self) -> str:
+        return self.err.read_text(errors="replace")
+
+    def output(self) -> str:
+        return self.out.read_text(errors="replace")
+
+    def end(self) -> int:
+        """Waits for the end; the exit code, negative for a signal."""
+        try:
+            return self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running:\n{self.errors()}") from None
+
+    def nothing_left(self) -> None:
+        wait_until(lambda: not self.alive(), "nothing of the job is alive")
+
+
+def stub(*steps: str) -> list[str]:
+    """Options and words that make workers of stub_worker play these steps."""
+    return ["--no-python", str(STUB), *steps]

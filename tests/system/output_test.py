@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What workers write arrives whole, and trouble with the console is not theirs."""
+import os
+import unittest
+
+from harness import Job, main, stub
+
+
+class Output(unittest.TestCase):
+    def test_the_last_line_without_a_newline_is_not_lost(self) -> None:
+        for options in (("--tee=3",), ()):
+            with self.subTest(options), Job(*options, *stub("say=whole", "half=the end")) as job:
+                self.assertEqual(job.end(), 0)
+                self.assertIn("the end", job.output())
+
+    def test_the_last_words_of_a_crash_are_not_lost(self) -> None:
+        with Job("--nproc-per-node=2", "--tee=1",
+                 *stub("flood=200000", "half=last words", "die=KILL")) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertIn("last words", job.output())
+
+    def test_a_hundred_thousand_lines_are_all_there(self) -> None:
+        with Job("--nproc-per-node=4", "--tee=1", *stub("flood=2000000")) as job:
+            self.assertEqual(job.end(), 0)
+            lines = job.output().splitlines()
+            self.assertEqual(len(lines), 4 * 25000)
+            self.assertTrue(all(line.startswith("[default") for line in lines))
+
+    def test_binary_output_passes(self) -> None:
+        with Job(*stub("binary=100000")) as job:
+            self.assertEqual(job.end(), 0)
+            self.assertEqual(job.out.stat().st_size, 100000)
+
+    def test_a_closed_stdout_does_not_end_the_training(self) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            for options in (("--tee=1",), ()):
+                with self.subTest(options), Job(*options, *stub("flood=300000", "complain=done"),
+                                                stdout=writing) as job:
+                    self.assertEqual(job.end(), 0, job.errors())
+                    self.assertIn("done", job.errors())
+        finally:
+            os.close(writing)
+
+    def test_a_full_disk_does_not_end_the_training(self) -> None:
+        full = os.open("/dev/full", os.O_WRONLY)
+        try:
+            with Job("--tee=1", *stub("flood=300000", "complain=done"), stdout=full) as job:
+                self.assertEqual(job.end(), 0, job.errors())
+                self.assertIn("done", job.errors())
+        finally:
+            os.close(full)
+
+    def test_a_worker_may_close_its_streams(self) -> None:
+        with Job("--tee=3", *stub("say=before", "close=stdout", "close=stderr", "exit=4")) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertEqual(job.output(), "[default0]:before\n")
+            self.assertIn("exitcode  : 4", job.errors())
+
+    def test_the_launcher_itself_is_silent(self) -> None:
+        with Job("--nproc-per-node=2", *stub("exit=0")) as job:
+            self.assertEqual(job.end(), 0)
+            self.assertEqual(job.output() + job.errors(), "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Restarts: counts, what stays of earlier attempts, and what must not come over from them."""
+import json
+import unittest
+from pathlib import Path
+
+from harness import Job, main, stub
+
+
+class Restarts(unittest.TestCase):
+    def test_twenty_crashes_in_a_row(self) -> None:
+        steps = ("env=TORCHELASTIC_RESTART_COUNT", "env=MASTER_PORT", "attempt=20", "exit=0", "all",
+                 "only=1", "die=KILL", "all", "stay")
+        with Job("--nproc-per-node=2", "--max-restarts=20", *stub(*steps)) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            counts = [int(n) for n in job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")]
+            self.assertEqual(sorted(set(counts)), list(range(21)))
+            self.assertEqual(counts[-1], 20)
+            job.nothing_left()
+
+    def test_one_crash_too_many(self) -> None:
+        with Job("--max-restarts=2", *stub("env=TORCHELASTIC_RESTART_COUNT", "exit=5")) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d)"), ["0", "1", "2"])
+
+    def test_files_of_all_attempts_stay(self) -> None:
+        with Job("--max-restarts=1", "--log-dir=logs", "--redirects=3",
+                 *stub("env=TORCHELASTIC_RESTART_COUNT", "attempt=0", "error=first", "exit=1")) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            run = next((job.folder / "logs").iterdir())
+            for attempt in ("0", "1"):
+                text = (run / f"attempt_{attempt}" / "0" / "stdout.log").read_text()
+                self.assertEqual(text, f"TORCHELASTIC_RESTART_COUNT={attempt}\n")
+            self.assertTrue((run / "attempt_0" / "0" / "error.json").exists())
+            self.assertFalse((run / "attempt_1" / "0" / "error.json").exists())
+
+    def test_a_broken_error_file_costs_nothing_but_itself(self) -> None:
+        script = ('printf "%s" "$0" > "$TORCHELASTIC_ERROR_FILE"; '
+                  '[ "$TORCHELASTIC_RESTART_COUNT" = 1 ] && exit 0; exit 9')
+        for text in ("", "{ not json", "[]", '{"message": null}', '{"message": {"x": 1}}'):
+            with self.subTest(text), Job("--max-restarts=1", "--report=report.json", "--no-python",
+                                         "sh", "-c", script.replace("$", "$$"), text) as job:
+                self.assertEqual(job.end(), 0, job.errors())
+        with Job("--report=report.json", "--no-python", "sh", "-c", script.replace("$", "$$"),
+                 "{ not json") as job:
+            self.assertEqual(job.end(), 1)
+            report = json.loads((job.folder / "report.json").read_text())
+            self.assertEqual(report["culprit"]["exit_code"], 9)
+            self.assertIn("exitcode  : 9", job.errors())
+
+    def test_a_memory_of_the_first_attempt_is_not_served_to_the_second(self) -> None:
+        # The store's port changes, or its keys go: each attempt has a fresh one.
+        script = Path(__file__).with_name("store_memory.py")
+        with Job("--nproc-per-node=2", "--max-restarts=1", script) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertEqual(sorted(job.output().split()), ["absent", "absent"])
+
+
+if __name__ == "__main__":
+    main()
