@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/error.hpp"
 
+#include <cerrno>
 #include <system_error>
 
 namespace elastrun {
@@ -14,7 +15,10 @@ std::unexpected<Error> fail(Code code, std::string text) {
 }
 
 Error errno_error(Code code, std::string_view what, int number) {
-  return {code, std::string(what) + ": " + std::generic_category().message(number)};
+  Error error{code, std::string(what) + ": " + std::generic_category().message(number)};
+  // Nobody can know from the system's words that this is a limit of theirs, and how to raise it.
+  if (number == EMFILE) error.text += " (raise the limit: ulimit -n)";
+  return error;
 }
 
 }  // namespace elastrun

@@ -248,7 +248,8 @@ Answer<TomlJob> parse_toml(std::string_view text, std::string_view path) {
   const toml::parse_result result = toml::parse(text, path);
   if (result) return loader.load(result.table());
   return std::unexpected(
-      loader.refuse(result.error().source(), std::string(result.error().description())));
+      loader.refuse(result.error().source(), std::string(result.error().description()),
+                    "text stands in double quotes; --print-config shows every key"));
 }
 
 }  // namespace elastrun::spec
