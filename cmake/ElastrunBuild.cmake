@@ -42,7 +42,8 @@ target_compile_features(elastrun_flags INTERFACE cxx_std_23)
 target_compile_definitions(elastrun_flags INTERFACE
   BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
 target_include_directories(elastrun_flags INTERFACE
-  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:include/elastrun>)
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:include/elastrun>
+  $<INSTALL_INTERFACE:include>)
 target_include_directories(elastrun_flags SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
 target_link_libraries(elastrun_flags INTERFACE Threads::Threads)
 if(ELASTRUN_SANITIZE)

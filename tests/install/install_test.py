@@ -26,6 +26,14 @@ include/elastrun/worker/elastrun.hpp
 include/elastrun/agent/
 """.split()
 
+WORKER = """
+import os, sys
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+if rank == "1" and attempt == "0":
+    sys.exit(9)
+print(f"rank {rank} of {os.environ['TORCHELASTIC_RUN_ID']}, attempt {attempt}", flush=True)
+"""
+
 
 def run(*words: object, **more: object) -> str:
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True, **more)
@@ -72,17 +80,47 @@ class InstallTest(unittest.TestCase):
             self.folder / "worker")
         run(self.folder / "worker")
 
-    def test_a_custom_launcher_builds_and_runs(self) -> None:
-        build = self.folder / "launcher"
-        run(CMAKE, "-S", ROOT / "config/examples/custom_launcher", "-B", build,
-            f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={COMPILER}",
-            "-DCMAKE_BUILD_TYPE=Debug")
-        run(CMAKE, "--build", build)
+    def build_launchers(self) -> Path:
+        build = self.folder / "launchers"
+        if not build.exists():
+            run(CMAKE, "-S", ROOT / "config/examples/custom_launcher", "-B", build,
+                f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+                "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
+            run(CMAKE, "--build", build)
+        return build
+
+    def test_a_custom_launcher_restarts_its_workers_once(self) -> None:
         script = self.folder / "worker.py"
-        script.write_text("import os\nprint('hello from rank', os.environ['RANK'])\n")
-        said = run(build / "my_launcher", script, cwd=self.folder)
-        self.assertIn("hello from rank 0", said)
-        self.assertIn("hello from rank 1", said)
+        script.write_text(WORKER)
+        done = subprocess.run([self.build_launchers() / "my_launcher", script], cwd=self.folder,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.split("\n"))[-2:],
+                         ["rank 0 of my-run, attempt 1", "rank 1 of my-run, attempt 1"])
+        said = done.stderr.splitlines()
+        self.assertEqual([line for line in said if line.startswith("round ")],
+                         ["round 1", "round 2"])
+        self.assertEqual(said.count("event torchelastic.worker.status.START"), 4)
+        self.assertEqual(said.count("event torchelastic.worker.status.SUCCEEDED"), 3)
+        self.assertEqual(said.count("metric workers.default.run_success_with_retries"), 1)
+        self.assertEqual(said[-1], "all 2 workers succeeded")
+
+    def test_a_custom_launcher_fails_with_its_workers(self) -> None:
+        done = subprocess.run([self.build_launchers() / "my_launcher", "-c", "exit(3)"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("event torchelastic.worker.status.FAILED", done.stderr)
+
+    def test_a_registered_back_end_is_an_option_of_the_whole_program(self) -> None:
+        program = self.build_launchers() / "my_elastrun"
+        words = ["--nproc-per-node", "2", "--rdzv-id", "seven", "--no-python", "sh", "-c",
+                 "echo $RANK of $TORCHELASTIC_RUN_ID"]
+        said = run(program, "--rdzv-backend", "one-node", *words)
+        self.assertEqual(sorted(said.split("\n")), ["", "0 of seven", "1 of seven"])
+        wrong = subprocess.run([program, "--rdzv-backend", "two-nodes", *words],
+                               capture_output=True, text=True)
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn("did you mean one-node?", wrong.stderr)
 
 
 if __name__ == "__main__":
