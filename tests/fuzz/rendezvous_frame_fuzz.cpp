@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes from a hostile peer of the rendezvous: the greeting and the frames behind it, whole and
+// byte by byte, which must come to the same; and payloads for both sides' messages, as if their
+// seal had been right. What parses is written and read again.
+#include "net/frame.hpp"
+#include "rendezvous/messages.hpp"
+
+#include <cstdlib>
+#include <vector>
+
+namespace {
+
+using namespace elastrun;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+/// A seal that inputs can hit: what is behind the check is reached too.
+class WeakSealer final : public net::Sealer {
+ public:
+  net::Seal seal(net::Direction, std::string_view, std::uint64_t number,
+                 std::string_view payload) const override {
+    net::Seal seal;
+    seal.fill(static_cast<char>('A' + (number + payload.size()) % 4));
+    return seal;
+  }
+};
+
+struct Reading {
+  std::vector<std::string> payloads;
+  std::string trouble;
+};
+
+/// What a listener makes of these bytes, when they come in pieces of that size.
+Reading listen(std::string_view bytes, std::size_t piece) {
+  static const auto sealer = std::make_shared<const WeakSealer>();
+  Reading reading;
+  std::unique_ptr<net::FrameReader> reader;
+  std::string buffer;
+  while (!bytes.empty()) {
+    buffer += bytes.substr(0, piece);
+    bytes.remove_prefix(std::min(piece, bytes.size()));
+    if (!reader) {
+      const auto greeting = net::take_greeting(buffer);
+      if (!greeting) return {{}, greeting.error().text};
+      if (!*greeting) continue;
+      require((*greeting)->nonce.size() == net::kNonceBytes);
+      reader = std::make_unique<net::FrameReader>(sealer, net::Direction::FromConnector,
+                                                  (*greeting)->nonce);
+      reader->limit(4096);
+    }
+    while (true) {
+      auto frame = reader->take(buffer);
+      if (!frame) {
+        reading.trouble = frame.error().text;
+        return reading;
+      }
+      if (!*frame) break;
+      require((*frame)->payload.size() <= 4096);
+      reading.payloads.push_back(std::move((*frame)->payload));
+    }
+  }
+  return reading;
+}
+
+void read_message(std::string_view text) {
+  if (const auto message = rendezvous::decode_from_agent(text)) {
+    const std::string plain = rendezvous::encode(*message);
+    const auto again = rendezvous::decode_from_agent(plain);
+    require(again.has_value() && rendezvous::encode(*again) == plain);
+  }
+  if (const auto message = rendezvous::decode_from_coordinator(text)) {
+    const std::string plain = rendezvous::encode(*message);
+    const auto again = rendezvous::decode_from_coordinator(plain);
+    require(again.has_value());
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  if (bytes.starts_with('{')) {
+    read_message(bytes);
+    return 0;
+  }
+  const std::string greeting = net::encode_greeting({.nonce = std::string(net::kNonceBytes, 'n')});
+  const bool greeted = bytes.empty() || bytes.front() >= 0;
+  const std::string input = (greeted ? greeting : "") + std::string(bytes);
+  const Reading whole = listen(input, input.size());
+  // Only the wording depends on how much has come: it quotes the first bytes.
+  const Reading pieces = listen(input, 1);
+  require(whole.payloads == pieces.payloads && whole.trouble.empty() == pieces.trouble.empty());
+  for (const std::string& payload : whole.payloads) read_message(payload);
+  return 0;
+}
