@@ -74,6 +74,11 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       log_(spec),
       binding_(spec) {
   console_.take_log_lines();
+  if (output_is_kept()) return;
+  layout_.announce_temporary_root([this, last = std::string()](const std::string& path) mutable {
+    if (!last.empty()) guardian_.forget(last);  // the name was taken: not ours to remove
+    guardian_.remember_directory(last = path);
+  });
 }
 
 Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
@@ -237,8 +242,6 @@ void JobRun::sweep() {
 std::string JobRun::channel_path() {
   if (!channel_tried_) {
     channel_tried_ = true;
-    const auto& root = layout_.temporary_root();
-    if (!root.empty() && !output_is_kept()) guardian_.remember_directory(root);
     auto channel = workers::Channel::listen(
         loop_, layout_.run_directory(),
         [this](pid_t sender, workers::Message message) { heard(sender, std::move(message)); });

@@ -5,8 +5,27 @@
 #include "workers/command.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fmt/format.h>
+#include <sys/resource.h>
 
 namespace elastrun::agent {
+
+namespace {
+
+/// "Too many open files" is of use only together with the limit.
+Error with_limit(Error error, int workers) {
+  rlimit limit{};
+  if (!error.text.contains(std::strerror(EMFILE))) return error;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return error;
+  error.text += fmt::format(
+      "; {} workers need more descriptors than the limit of {} allows: raise it (ulimit -n)",
+      workers, limit.rlim_cur);
+  return error;
+}
+
+}  // namespace
 
 workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_store) {
   const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
@@ -49,7 +68,7 @@ Result<std::vector<workers::WorkerPlan>> WorkerPlans::make(const rendezvous::Rou
   plans.reserve(static_cast<std::size_t>(place.local_world_size));
   for (int local_rank = 0; local_rank < place.local_world_size; ++local_rank) {
     auto plan = make_one(place, local_rank, *directory, channel);
-    if (!plan) return std::unexpected(plan.error());
+    if (!plan) return std::unexpected(with_limit(plan.error(), place.local_world_size));
     plans.push_back(std::move(*plan));
   }
   return plans;

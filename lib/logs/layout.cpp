@@ -43,9 +43,11 @@ int make_directories(const std::string& path) {
 }
 
 /// A new private directory "PREFIXxxxxxxxx".
-Result<std::string> make_private(const std::string& prefix) {
+Result<std::string> make_private(const std::string& prefix,
+                                 const std::function<void(const std::string&)>& announce = {}) {
   for (int attempt = 0;; ++attempt) {
     std::string path = prefix + random_text(kRandomLetters);
+    if (announce) announce(path);
     const int number = make_directory(path, 0700, true);
     if (number == 0) return path;
     // 36^8 names: several hits in a row mean something else than bad luck.
@@ -104,7 +106,7 @@ Status Layout::make_run() {
   if (kind_ == Kind::Null || !run_.empty()) return {};
   std::string parent = base_;
   if (kind_ == Kind::Temporary) {
-    auto root = make_private(base_ + "/elastrun_");
+    auto root = make_private(base_ + "/elastrun_", announce_);
     if (!root) return std::unexpected(root.error());
     parent = temporary_root_ = *root;
   } else if (const int number = make_directories(base_); number != 0) {

@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -26,6 +27,11 @@ class Layout {
   /// exists and is no directory, or may not be written to.
   static Result<Layout> plan(std::string log_dir, std::string run_id);
 
+  /// From now on `announce` hears the path of a temporary root just before it is made: so that
+  /// somebody else can remove it even when we are killed in that very moment.
+  void announce_temporary_root(std::function<void(const std::string&)> announce) {
+    announce_ = std::move(announce);
+  }
   /// Makes the run's directory, with BASE where missing; true on the first call, afterwards it
   /// exists and nothing is done. Mode 0700: logs and error files are nobody else's.
   Status make_run();
@@ -51,6 +57,7 @@ class Layout {
   Kind kind_;
   std::string base_;
   std::string run_id_;  // as a file name
+  std::function<void(const std::string&)> announce_;
   // Change while running
   std::string temporary_root_;
   std::string run_;

@@ -18,8 +18,8 @@ struct Piece {
 };
 
 std::size_t columns(const std::vector<Piece>& pieces) {
-  std::size_t sum = 0;
-  for (const auto& piece : pieces) sum += piece.text.size() + 3;  // " · ", or "[" and "] "
+  std::size_t sum = pieces.size() == 1 ? 2 : 3 * (pieces.size() - 1);  // "[", "] " and " | "
+  for (const auto& piece : pieces) sum += piece.text.size();
   return sum;
 }
 
@@ -66,7 +66,7 @@ void drop_least(std::vector<Piece>& pieces) {
 std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t width,
                         bool colour) {
   auto pieces = pieces_of(status, elapsed);
-  while (pieces.size() > 1 && columns(pieces) > width) drop_least(pieces);
+  while (pieces.size() > 1 && columns(pieces) >= width) drop_least(pieces);
   pieces[0].text.resize(std::min(pieces[0].text.size(), width - std::min<std::size_t>(width, 4)));
   std::string line = colour ? "[\x1b[1;36m" : "[";
   line += pieces[0].text;

@@ -140,5 +140,5 @@ class Hostile(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
-    unittest.main(verbosity=2)
+    PROGRAM = sys.argv[1]
+    unittest.main(argv=sys.argv[:1], verbosity=2)

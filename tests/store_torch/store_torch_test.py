@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""store_torch_test.py STORE_HOST: torch's own clients against our server. Ends with 77 and the
-reason where neither this Python nor .venv in the root has torch."""
+"""store_torch_test.py STORE_HOST STORE_FILE: torch's own clients against our server, and both of
+us on one file. Ends with 77 and the reason where neither this Python nor .venv has torch."""
 from __future__ import annotations
 
 import importlib.util
 import multiprocessing
 import os
+import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import unittest
@@ -28,7 +30,7 @@ if importlib.util.find_spec("torch") is None:
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-PROGRAM = ""
+PROGRAM = FILE_PROGRAM = ""
 LONG = timedelta(seconds=120)
 SHORT = timedelta(milliseconds=100)
 WORLD = 8
@@ -159,6 +161,36 @@ class Store(unittest.TestCase):
         self.host = Host(PROGRAM)  # for the cleanup
 
 
+class File(unittest.TestCase):
+    """Both write and read the same file store."""
+
+    def test_a_file_is_shared_with_torch(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/store"
+            theirs = dist.FileStore(path, -1)
+
+            def ours(*words: str) -> str:
+                return subprocess.run([FILE_PROGRAM, path, *words], check=True, text=True,
+                                      stdout=subprocess.PIPE).stdout.strip()
+
+            theirs.set("k", "theirs")
+            self.assertEqual(ours("get", "k"), "theirs")
+            self.assertEqual(ours("set", "k", "ours"), "done")
+            self.assertEqual(theirs.get("k"), b"ours")
+            self.assertEqual(theirs.add("n", 5), 5)
+            self.assertEqual(ours("add", "n", "-7"), "-2")
+            self.assertEqual(theirs.add("n", 0), -2)
+            self.assertEqual(ours("list"), "k n")
+            theirs.delete_key("k")
+            self.assertEqual(ours("list"), "n")
+            self.assertEqual(ours("erase", "n"), "true")
+            self.assertFalse(theirs.check(["n"]))
+            waiter = threading.Timer(0.05, lambda: ours("set", "late", "v"))
+            waiter.start()
+            self.assertEqual(theirs.get("late"), b"v")
+            waiter.join()
+
+
 def collective(rank: int) -> None:
     """One worker: what a training does to its store, and a bit more."""
     dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=LONG)
@@ -187,19 +219,19 @@ def collective(rank: int) -> None:
 def late_straggler(rank: int) -> None:
     """monitored_barrier names the rank that does not come."""
     dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=LONG)
-    if rank == 0:
-        try:
-            dist.monitored_barrier(timeout=timedelta(seconds=1))
-        except RuntimeError as error:
+    dist.barrier()  # before it some may still be connecting to the one that stays away
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), timeout=LONG)
+    if rank == 5:
+        return store.wait(["over"], LONG)
+    try:
+        dist.monitored_barrier(timeout=timedelta(seconds=1) if rank == 0 else LONG)
+    except RuntimeError as error:
+        if rank == 0:
             assert "Rank 5 failed to pass monitoredBarrier" in str(error), error
-        else:
-            raise AssertionError("rank 5 was not missed")
-    elif rank != 5:
-        try:
-            dist.monitored_barrier(timeout=timedelta(seconds=30))
-        except RuntimeError:
-            pass
-    os._exit(0)
+            store.set("over", "")
+    else:
+        raise AssertionError("rank 5 was not missed")
+    return None
 
 
 def work(job: Callable[[int], None], rank: int, port: int) -> None:
@@ -238,5 +270,5 @@ class Groups(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
+    PROGRAM, FILE_PROGRAM = sys.argv.pop(1), sys.argv.pop(1)
     unittest.main(verbosity=2)

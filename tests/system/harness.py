@@ -118,7 +118,8 @@ class Job:
 
     def wait_for(self, pattern: str, count: int = 1, path: Path | None = None) -> list[str]:
         """Until so many lines of stdout match; what the first group matched."""
-        wait_until(lambda: len(self.lines(pattern, path)) >= count or self.process.poll() is not None,
+        ended = self.process.poll
+        wait_until(lambda: len(self.lines(pattern, path)) >= count or ended() is not None,
                    f"{count} lines match {pattern!r}:\n{self.errors()}")
         found = self.lines(pattern, path)
         if len(found) < count:

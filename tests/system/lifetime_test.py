@@ -6,7 +6,7 @@ import signal
 import subprocess
 import unittest
 
-from harness import Job, lives, main, stub, wait_until
+from harness import Job, lives, main, stat_of, stub, wait_until
 
 AWFUL = ("child=setsid", "child=setsid,double,deaf", "child=setsid,double,bare,deaf,deep", "say=up")
 
@@ -25,17 +25,20 @@ class Lifetime(unittest.TestCase):
             job.nothing_left()
 
     def test_after_failure(self) -> None:
-        with self.start("only=1", "exit=3", "all", "stay") as job:
+        with self.start("only=1", "wait=go", "exit=3", "all", "stay") as job:
+            (job.folder / "go").touch()
             self.assertEqual(job.end(), 1)
             job.nothing_left()
 
     def test_between_attempts(self) -> None:
-        with self.start("attempt=0", "only=1", "exit=3", "all", "attempt=0", "stay", "all",
-                        options=("--max-restarts=1",)) as job:
+        with self.start("attempt=0", "only=1", "wait=go", "exit=3", "all", "attempt=0", "stay",
+                        "all", "wait=end", options=("--max-restarts=1",)) as job:
             first = set(job.said)
+            (job.folder / "go").touch()
             job.wait_for("^up$", 4)
             wait_until(lambda: not any(lives(pid) for pid in first), "the first attempt is gone")
             job.said |= {int(pid) for pid in job.wait_for(r"^child (\d+)", 12)}
+            (job.folder / "end").touch()
             self.assertEqual(job.end(), 0)
             job.nothing_left()
 
@@ -67,7 +70,8 @@ class Lifetime(unittest.TestCase):
 
     def test_strangers_are_left_alone(self) -> None:
         with subprocess.Popen(["sleep", "1000"]) as stranger:
-            with self.start("only=0", "exit=1", "all", "stay") as job:
+            with self.start("only=0", "wait=go", "exit=1", "all", "stay") as job:
+                (job.folder / "go").touch()
                 job.end()
                 job.nothing_left()
             self.assertIsNone(stranger.poll())
@@ -107,8 +111,7 @@ class Signals(unittest.TestCase):
     def test_a_stopped_worker_can_be_ended(self) -> None:
         with Job("--shutdown-timeout=1000", *stub("on=TERM:0", "pid", "stop", "stay")) as job:
             pid = int(job.wait_for(r"^pid (\d+)")[0])
-            wait_until(lambda: open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "T",
-                       "the worker has stopped")
+            wait_until(lambda: (stat_of(pid) or "?")[0] == "T", "the worker has stopped")
             job.process.send_signal(signal.SIGTERM)
             self.assertEqual(job.end(), 1)
             job.nothing_left()

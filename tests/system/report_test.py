@@ -34,8 +34,8 @@ class Reports(unittest.TestCase):
             self.assertEqual(report["culprit"]["exit_code"], 7)
             self.assertEqual(len(report["attempts"]), 2)
             self.assertEqual(report["restarts"], 1)
-            buckets = report["goodput"]["buckets"].values()
-            self.assertAlmostEqual(sum(buckets), report["goodput"]["seconds"], places=6)
+            buckets = report["goodput"]["buckets_s"].values()
+            self.assertAlmostEqual(sum(buckets), report["goodput"]["elapsed_s"], places=6)
 
     def test_the_report_of_a_success(self) -> None:
         with Job("--report=report.json", *stub("exit=0")) as job:

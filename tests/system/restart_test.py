@@ -25,8 +25,8 @@ class Restarts(unittest.TestCase):
             self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d)"), ["0", "1", "2"])
 
     def test_files_of_all_attempts_stay(self) -> None:
-        with Job("--max-restarts=1", "--log-dir=logs", "--redirects=3",
-                 *stub("env=TORCHELASTIC_RESTART_COUNT", "attempt=0", "error=first", "exit=1")) as job:
+        steps = stub("env=TORCHELASTIC_RESTART_COUNT", "attempt=0", "error=first", "exit=1")
+        with Job("--max-restarts=1", "--log-dir=logs", "--redirects=3", *steps) as job:
             self.assertEqual(job.end(), 0, job.errors())
             run = next((job.folder / "logs").iterdir())
             for attempt in ("0", "1"):

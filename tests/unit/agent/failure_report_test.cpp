@@ -48,8 +48,9 @@ Root Cause (first observed failure):
   time      : 2026-01-02_03:04:05
   host      : node1
   rank      : 0 (local_rank: 0)
-  exitcode  : 9 (pid: 4242) 
-  error_file: <N/A>
+  exitcode  : 9 (pid: 4242))"
+                                                            " \n"
+                                                            R"(  error_file: <N/A>
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================)");
 }

@@ -128,6 +128,18 @@ TEST_CASE("layout: a temporary run goes at the end unless it holds something of 
   CHECK(entries(scratch.path) == 0);
 }
 
+TEST_CASE("layout: a temporary root is announced before it exists") {
+  const Scratch scratch;
+  auto layout = Layout::plan("", "x").value();
+  std::string announced;
+  layout.announce_temporary_root([&](const std::string& path) {
+    CHECK_FALSE(fs::exists(path));
+    announced = path;
+  });
+  REQUIRE(layout.make_run());
+  CHECK(announced == layout.temporary_root());
+}
+
 TEST_CASE("layout: a temporary run with an error file stays after a failure only") {
   const Scratch scratch;
   auto layout = Layout::plan("", "x").value();

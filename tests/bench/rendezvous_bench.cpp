@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rendezvous of thousands of simulated agents: how long until everybody has the round, over real
+// loopback connections and in the pure state alone.
+//   bench_rendezvous [AGENTS...]     (1000 4000 12500)
+// The coordinator runs in a process of its own, so that its processor time and memory are its own;
+// the agents share this one, which on a small machine takes its part of the clock. No limits are
+// enforced: the targets stand beside the figures.
+#include "core/clock.hpp"
+#include "core/text.hpp"
+#include "net/dialer.hpp"
+#include "net/link.hpp"
+#include "rendezvous/host.hpp"
+#include "rendezvous/messages.hpp"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <fstream>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using boost::asio::ip::tcp;
+
+constexpr std::size_t kDescriptorsOfOurOwn = 64;
+
+double seconds_since(TimePoint start) {
+  return to_seconds(Duration(std::chrono::steady_clock::now() - start));
+}
+
+std::size_t raise_descriptor_limit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  if (rlimit more{1 << 20, 1 << 20}; ::setrlimit(RLIMIT_NOFILE, &more) == 0) return more.rlim_cur;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
+
+Rules rules_for(int least, int most) {
+  Rules rules;
+  rules.min_nodes = least;
+  rules.max_nodes = most;
+  rules.max_restarts = 100;
+  rules.last_call_timeout = std::chrono::seconds(0);
+  return rules;
+}
+
+Node node(int index) {
+  Node self;
+  self.id = fmt::format("10.{}.{}.{}_4711_0", index >> 16, index >> 8 & 255, index & 255);
+  self.instance = fmt::format("i{:011}", index);
+  self.address = fmt::format("10.{}.{}.{}", index >> 16, index >> 8 & 255, index & 255);
+  self.store_port = 40000;
+  self.local_world_size = 8;
+  return self;
+}
+
+void row(const std::string& what, const std::string& figure, const std::string& target) {
+  fmt::print("{:<58} {:>12}   {}\n", what, figure, target);
+  std::fflush(stdout);
+}
+
+/// The coordinator, in a child that dies with us.
+class Remote {
+ public:
+  explicit Remote(int agents) {
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0) std::abort();
+    pid_ = ::fork();
+    if (pid_ == 0) run(agents, ends[1]);
+    ::close(ends[1]);
+    if (::read(ends[0], &port_, sizeof port_) != sizeof port_) std::abort();
+    ::close(ends[0]);
+  }
+  ~Remote() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  std::uint16_t port() const { return port_; }
+
+  /// Seconds of processor time so far.
+  double cpu() const {
+    std::ifstream file(fmt::format("/proc/{}/stat", pid_));
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto fields = split(std::string_view(text).substr(text.rfind(')') + 2), ' ');
+    return (std::atof(fields.at(11).c_str()) + std::atof(fields.at(12).c_str())) /
+           static_cast<double>(::sysconf(_SC_CLK_TCK));
+  }
+  std::uint64_t peak_memory() const {
+    std::ifstream file(fmt::format("/proc/{}/status", pid_));
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) << 10;
+    }
+    return 0;
+  }
+
+ private:
+  [[noreturn]] static void run(int agents, int out) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    boost::asio::io_context loop(1);
+    const auto clock = make_system_clock(loop.get_executor());
+    Coordinator::Settings settings;
+    settings.run_id = "bench";
+    settings.rules = rules_for(agents - 1, agents);
+    // Only a full turnout closes the first round; one fewer is enough once one is lost.
+    settings.rules.last_call_timeout = std::chrono::seconds(600);
+    auto host = Host::open(loop, *clock, net::make_sealer("secret"), {}, settings);
+    if (!host) std::abort();
+    const std::uint16_t port = (*host)->port();
+    if (::write(out, &port, sizeof port) != sizeof port) std::abort();
+    loop.run();
+    std::_Exit(0);
+  }
+
+  pid_t pid_ = -1;
+  std::uint16_t port_ = 0;
+};
+
+/// Many agents in one process: each a connection that joins, notes its round, and comes back when
+/// it is told to.
+class Crowd {
+ public:
+  Crowd(int size, std::uint16_t port)
+      : clock_(make_system_clock(loop_.get_executor())),
+        sealer_(net::make_sealer("secret")),
+        links_(static_cast<std::size_t>(size)),
+        past_(links_.size()),
+        port_(port) {}
+  ~Crowd() {
+    for (auto& link : links_) {
+      if (link) link->close();
+    }
+  }
+
+  /// Connected and welcomed, all of them, but not joined.
+  void connect() {
+    for (std::size_t i = 0; i < links_.size(); ++i) open(i);
+    wait([this] { return welcomed_ == links_.size(); });
+  }
+  /// All join; seconds until the last of them has the round.
+  double gather() {
+    const TimePoint start = clock_->now();
+    for (std::size_t i = 0; i < links_.size(); ++i) join(i);
+    wait([this] { return seated_ == links_.size(); });
+    return seconds_since(start);
+  }
+  /// The same, with the connections as part of it.
+  double meet() {
+    const TimePoint start = clock_->now();
+    joins_at_once_ = true;
+    for (std::size_t i = 0; i < links_.size(); ++i) open(i);
+    wait([this] { return seated_ == links_.size(); });
+    return seconds_since(start);
+  }
+  /// One connection breaks; seconds until all others have been stopped and have a round again.
+  double lose_one() {
+    begin_stop();
+    links_.back()->close();
+    links_.back().reset();
+    loop_.poll();
+    const TimePoint start = clock_->now();
+    wait([this] { return seated_ == links_.size() - 1; });
+    return seconds_since(start);
+  }
+  /// One agent reports a failed worker; seconds after which each heard "stop", sorted.
+  std::vector<double> fail_one() {
+    begin_stop();
+    returns_ = false;
+    Failed failed{past_.front().round, {}};
+    failed.cause.node = "culprit";
+    failed.cause.exit_code = 1;
+    start_ = clock_->now();
+    links_.front()->send(encode(FromAgent(std::move(failed))));
+    const auto alive = static_cast<std::size_t>(
+        std::ranges::count_if(links_, [](const auto& link) { return link != nullptr; }));
+    wait([&] { return stops_.size() == alive; });
+    std::ranges::sort(stops_);
+    return stops_;
+  }
+
+ private:
+  void begin_stop() {
+    seated_ = 0;
+    stops_.clear();
+    returns_ = true;
+    start_ = clock_->now();
+  }
+  void open(std::size_t i) {
+    tcp::socket socket(loop_);
+    boost::system::error_code error;
+    // 28,000 ports of one pair of addresses are not enough for several rounds in TIME_WAIT.
+    socket.open(tcp::v4(), error);
+    const auto from =
+        boost::asio::ip::make_address_v4(static_cast<std::uint32_t>(0x7F000002 + i % 16));
+    socket.bind({from, 0}, error);
+    socket.connect({boost::asio::ip::address_v4::loopback(), port_}, error);
+    if (error) {
+      fmt::print(stderr, "agent {} cannot connect: {}\n", i, error.message());
+      std::exit(1);
+    }
+    links_[i] = net::Link::make(std::move(socket), sealer_, net::Link::Side::Connector);
+    links_[i]->frame_limit(16u << 20);
+    net::Link::Handlers handlers;
+    handlers.on_frame = [this, i](const std::string& payload) { hear(i, payload); };
+    handlers.on_end = [i](const Error& lost) {
+      fmt::print(stderr, "agent {} lost the coordinator: {}\n", i, lost.text);
+      std::exit(1);
+    };
+    links_[i]->start(std::move(handlers));
+    links_[i]->send(encode(FromAgent(Hello{"bench", false, 0})));
+    if (i % 64 == 63) loop_.poll();
+  }
+  void join(std::size_t i) {
+    Join join{node(static_cast<int>(i)), past_[i],
+              rules_for(static_cast<int>(links_.size()) - 1, static_cast<int>(links_.size()))};
+    links_[i]->send(encode(FromAgent(std::move(join))));
+  }
+  // Reading a message fully is the agents' work, of which each has a machine of its own.
+  void hear(std::size_t i, const std::string& payload) {
+    if (payload.starts_with(R"({"do":"round")")) {
+      const auto number = payload.find(R"("number":)");
+      past_[i].round = std::strtoll(payload.c_str() + number + 9, nullptr, 10);
+      if (past_[i].round == 0) std::abort();
+      past_[i].nodes = static_cast<int>(links_.size());
+      ++seated_;
+    } else if (payload.starts_with(R"({"do":"restart")")) {
+      stops_.push_back(seconds_since(start_));
+      if (returns_) join(i);
+    } else if (payload.starts_with(R"({"do":"welcome")")) {
+      ++welcomed_;
+      if (joins_at_once_) join(i);
+    }
+  }
+  template <class Until>
+  void wait(Until until) {
+    while (!until()) loop_.run_one();
+  }
+
+  boost::asio::io_context loop_{1};
+  const std::unique_ptr<Clock> clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  std::vector<std::shared_ptr<net::Link>> links_;
+  std::vector<Past> past_;
+  const std::uint16_t port_;
+  bool joins_at_once_ = false, returns_ = true;
+  std::size_t welcomed_ = 0, seated_ = 0;
+  TimePoint start_;
+  std::vector<double> stops_;
+};
+
+std::string milliseconds(double seconds) {
+  return fmt::format("{:.1f} ms", seconds * 1e3);
+}
+
+/// The state alone, without the texts: from the first join to the last delivery.
+void measure_state(int agents) {
+  State state(rules_for(agents, agents), "bench");
+  const TimePoint start = std::chrono::steady_clock::now();
+  for (int i = 0; i < agents; ++i) state.join(static_cast<Peer>(i + 1), node(i), {}, start);
+  const auto told = state.take();
+  const double time = seconds_since(start);
+  const auto seats = std::ranges::count_if(
+      told, [](const Delivery& each) { return std::holds_alternative<Seated>(each.notice); });
+  if (seats != agents) std::abort();
+  row(fmt::format("state alone, {} agents: joins to seats", agents), milliseconds(time), "");
+}
+
+void measure_sockets(int agents) {
+  const std::string target = agents <= 1000   ? "target 250 ms"
+                             : agents <= 4000 ? "target 1000 ms"
+                                              : "target 3000 ms";
+  {
+    const Remote remote(agents);
+    Crowd crowd(agents, remote.port());
+    row(fmt::format("{} agents: connect, greet, join, all have the round", agents),
+        milliseconds(crowd.meet()), target);
+  }
+  const Remote remote(agents);
+  Crowd crowd(agents, remote.port());
+  crowd.connect();
+  const double before = remote.cpu();
+  row(fmt::format("{} agents: connected, join, all have the round", agents),
+      milliseconds(crowd.gather()), target);
+  row(fmt::format("{} agents:   coordinator's processor time of that", agents),
+      milliseconds(remote.cpu() - before), "");
+  const auto stops = crowd.fail_one();
+  row(fmt::format("{} agents: one fails, stop heard by 99 % / by all", agents),
+      fmt::format("{:.1f} / {:.1f} ms", stops[stops.size() * 99 / 100] * 1e3, stops.back() * 1e3),
+      "target p99 100 ms");
+  row(fmt::format("{} agents: coordinator's processor time, all", agents),
+      milliseconds(remote.cpu()), "below the time on the clock");
+  row(fmt::format("{} agents: coordinator's peak memory", agents),
+      format_bytes(remote.peak_memory()), "target 200 MB");
+}
+
+void measure_loss(int agents) {
+  const Remote remote(agents);
+  Crowd crowd(agents, remote.port());
+  crowd.connect();
+  crowd.gather();
+  row(fmt::format("{} agents: one lost, all others have the next round", agents),
+      milliseconds(crowd.lose_one()), "target 500 ms");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::size_t descriptors = raise_descriptor_limit();
+  std::vector<int> sizes;
+  for (int i = 1; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
+  if (sizes.empty()) sizes = {1000, 4000, 12500};
+  for (const int size : sizes) measure_state(size);
+  for (const int size : sizes) {
+    if (static_cast<std::size_t>(size) + kDescriptorsOfOurOwn > descriptors) {
+      fmt::print(
+          "{} agents over sockets: left out, this process may have {} descriptors only "
+          "(ulimit -n)\n",
+          size, descriptors);
+      continue;
+    }
+    measure_sockets(size);
+    measure_loss(size);
+  }
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/agent.hpp"
+
+#include "rendezvous/local_session.hpp"
+#include "support/fake_clock.hpp"
+#include "support/fake_launcher.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using process::ExitStatus;
+using Kind = Ending::Kind;
+
+struct FakeStore final : RoundStore {
+  Result<std::uint16_t> prepare() override {
+    if (refuses) return fail(Code::Store, "the port is in use");
+    return static_cast<std::uint16_t>(5000 + ++prepared);
+  }
+  void begin(const rendezvous::Round& round) override { served = round.master_port; }
+  bool serves_workers() const override { return true; }
+  int prepared = 0;
+  std::uint16_t served = 0;
+  bool refuses = false;
+};
+
+struct Recorder final : Observer {
+  void phase(Phase phase, TimePoint) override { phases.push_back(phase); }
+  void failed(const workers::Judgement& judgement) override {
+    failures.push_back(judgement.first().rank);
+  }
+  std::vector<Phase> phases;
+  std::vector<int> failures;
+};
+
+/// One node, its workers played by the test.
+struct Node {
+  boost::asio::io_context loop;
+  test::FakeClock clock;
+  test::FakeLauncher launcher{clock};
+  FakeStore store;
+  Recorder recorder;
+  std::unique_ptr<rendezvous::Session> session;
+  std::unique_ptr<Agent> agent;
+  std::optional<JobResult> result;
+  int workers;
+
+  explicit Node(int workers_wanted, int max_restarts = 0, Duration settle = 0ms)
+      : workers(workers_wanted) {
+    rendezvous::LocalSettings local;
+    local.max_restarts = max_restarts;
+    session = rendezvous::make_local_session(loop, clock, local);
+    Agent::Settings settings;
+    settings.self.id = "node";
+    settings.self.address = "127.0.0.1";
+    settings.self.local_world_size = workers;
+    settings.max_restarts = max_restarts;
+    settings.settle = settle;
+    agent = std::make_unique<Agent>(
+        Agent::Parts{loop,
+                     clock,
+                     launcher,
+                     *session,
+                     store,
+                     recorder,
+                     [this](const rendezvous::Round& round) { return plans(round); },
+                     {},
+                     {}},
+        settings);
+    agent->run([this](JobResult ended) { result = std::move(ended); });
+    settle_down();
+  }
+  Result<std::vector<workers::WorkerPlan>> plans(const rendezvous::Round& round) {
+    std::vector<workers::WorkerPlan> all;
+    for (int i = 0; i < workers; ++i) {
+      workers::WorkerPlan plan;
+      plan.rank = plan.local_rank = i;
+      plan.request.argv = {"attempt " + std::to_string(round.attempt)};
+      all.push_back(std::move(plan));
+    }
+    return all;
+  }
+  void settle_down() {
+    do {
+      loop.restart();
+      clock.advance(0ms);  // what is due now
+    } while (loop.poll() > 0);
+  }
+  void end(std::size_t index, ExitStatus status) {
+    launcher.end(index, status);
+    settle_down();
+  }
+  void obey() {
+    launcher.obey();
+    settle_down();
+  }
+  void advance(Duration time) {
+    clock.advance(time);
+    settle_down();
+  }
+  Kind ended() {
+    REQUIRE(result.has_value());
+    CHECK(launcher.alive() == 0);
+    return result->ending.kind;
+  }
+};
+
+TEST_CASE("agent: workers that all succeed make a job that succeeds") {
+  Node node(2);
+  REQUIRE(node.launcher.size() == 2);
+  CHECK(node.agent->phase() == Phase::Running);
+  node.end(0, ExitStatus::exited(0));
+  CHECK_FALSE(node.result.has_value());
+  node.end(1, ExitStatus::exited(0));
+  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.result->attempts.size() == 1);
+}
+
+TEST_CASE("agent: after a failure the group is started again, with the next attempt's number") {
+  Node node(2, 1);
+  node.end(1, ExitStatus::exited(3));
+  CHECK(node.launcher[0].signals == std::vector{SIGTERM});
+  CHECK_MESSAGE(node.launcher.size() == 2, "not before the old group is gone");
+  node.obey();
+  REQUIRE(node.launcher.size() == 4);
+  CHECK(node.launcher[2].request.argv[0] == "attempt 1");
+  CHECK_MESSAGE(node.store.prepared == 2, "a fresh store for each round");
+  CHECK(node.store.served == 5002);
+  node.end(2, ExitStatus::exited(0));
+  node.end(3, ExitStatus::exited(0));
+  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.result->restarts == 1);
+  CHECK(node.result->attempts.size() == 2);
+}
+
+TEST_CASE("agent: when no restart is left the first failure is the verdict") {
+  Node node(3);
+  node.end(1, ExitStatus::exited(3));
+  node.obey();
+  CHECK(node.ended() == Kind::WorkersFailed);
+  REQUIRE(node.result->judgement.has_value());
+  CHECK(node.result->judgement->first().rank == 1);
+  CHECK(node.result->judgement->failures.size() == 3);
+  CHECK(node.recorder.failures == std::vector{1});
+}
+
+TEST_CASE("agent: who fails while the others are given a moment is a failure of its own") {
+  Node node(3, 0, 50ms);
+  node.end(1, ExitStatus::exited(3));
+  CHECK(node.launcher[0].signals.empty());
+  node.advance(20ms);
+  node.end(2, ExitStatus::exited(4));
+  node.advance(30ms);
+  CHECK(node.launcher[0].signals == std::vector{SIGTERM});
+  node.obey();
+  CHECK(node.ended() == Kind::WorkersFailed);
+  CHECK(std::ranges::count_if(node.result->judgement->failures, &workers::Failure::stopped_by_us) ==
+        1);
+}
+
+TEST_CASE("agent: twenty restarts in a row leave nothing behind") {
+  Node node(2, 20);
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const auto first = static_cast<std::size_t>(2 * attempt);
+    node.end(first, ExitStatus::signaled(SIGKILL));
+    node.obey();
+  }
+  REQUIRE(node.launcher.size() == 42);
+  CHECK(node.launcher.alive() == 2);
+  node.end(40, ExitStatus::exited(0));
+  node.end(41, ExitStatus::exited(0));
+  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.result->restarts == 20);
+}
+
+TEST_CASE("agent: a signal goes to the workers, and their codes do not matter") {
+  Node node(2, 3);
+  node.agent->signal(SIGINT);
+  node.settle_down();
+  CHECK(node.launcher[0].signals == std::vector{SIGINT});
+  node.end(0, ExitStatus::exited(0));
+  node.end(1, ExitStatus::exited(7));
+  CHECK(node.ended() == Kind::Signalled);
+  CHECK(node.launcher.size() == 2);
+}
+
+TEST_CASE("agent: a second signal does not wait for the deaf") {
+  Node node(1);
+  node.launcher[0].deaf = true;
+  node.agent->signal(SIGTERM);
+  node.settle_down();
+  node.agent->signal(SIGTERM);
+  node.settle_down();
+  CHECK(node.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
+  node.obey();
+  CHECK(node.ended() == Kind::Signalled);
+}
+
+TEST_CASE("agent: the dead guardian's job is killed") {
+  Node node(2);
+  node.agent->guardian_gone();
+  node.settle_down();
+  CHECK(node.launcher[1].signals == std::vector{SIGKILL});
+  node.obey();
+  CHECK(node.ended() == Kind::GuardianLost);
+}
+
+TEST_CASE("agent: a start that fails half-way ends the job with the reason and no worker") {
+  Node node(2, 1);
+  node.launcher.fails_at = 3;  // the second worker of the second attempt
+  node.end(0, ExitStatus::exited(1));
+  node.obey();
+  CHECK(node.ended() == Kind::NoStart);
+  CHECK(node.result->ending.why == "too many open files");
+}
+
+TEST_CASE("agent: a store that cannot listen ends the job before anything starts") {
+  Node node(1, 1);
+  node.store.refuses = true;
+  node.end(0, ExitStatus::exited(1));
+  CHECK(node.ended() == Kind::NoStart);
+  CHECK(node.result->ending.why == "the port is in use");
+  CHECK(node.launcher.size() == 1);
+}
+
+TEST_CASE("agent: phases are told in order") {
+  Node node(1);
+  node.end(0, ExitStatus::exited(0));
+  REQUIRE(node.recorder.phases.size() >= 2);
+  CHECK(std::ranges::find(node.recorder.phases, Phase::Running) != node.recorder.phases.end());
+  CHECK(node.recorder.phases.back() == Phase::Ended);
+}
+
+TEST_CASE("agent: a process is known by the session of its worker") {
+  Node node(1);
+  CHECK(node.agent->worker_of(1000) != nullptr);
+  CHECK(node.agent->worker_of(::getpid()) == nullptr);
+}
+
+}  // namespace
+}  // namespace elastrun::agent
