@@ -41,6 +41,10 @@ class FixedLocator final : public Locator {
                       [this](const Result<net::Addresses>& found) { decide(found); });
   }
 
+  // From now on this job has its host. Before, one that had our port may have ended, and left the
+  // place to us.
+  void accept(const Place&) override { decided_ = true; }
+
   void cancel() override {
     resolver_.cancel();
     answer_ = nullptr;
@@ -115,7 +119,6 @@ class FixedLocator final : public Locator {
                            opened.error().text)));
     }
     // Another agent on this machine was first.
-    decided_ = true;
     give(place());
   }
 

@@ -32,6 +32,8 @@ class Locator {
   /// Answers once on the loop, never inside this call. May make this process the host, if it is its
   /// turn. Fails with Usage or Rendezvous if trying again is no use, with anything else if it is.
   virtual void locate(Answer answer) = 0;
+  /// The coordinator at that place has taken us in.
+  virtual void accept(const Place&) {}
   /// Nobody answers at that place: give another one as soon as there is one; the same one only now
   /// and then, in case it comes back.
   virtual void reject(const Place&) {}

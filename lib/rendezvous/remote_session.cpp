@@ -187,6 +187,7 @@ class RemoteSession final : public Session {
     epoch_ = welcome.epoch;
     stand_alone_ = welcome.stand_alone;
     welcomed_ = connected_once_ = true;
+    locator_->accept(place_);
     missed_ = 0;
     beats_missed_ = welcome.beats_missed;
     beat_interval_ = welcome.beat;

@@ -227,6 +227,27 @@ TEST_CASE("make_session: of two agents at their own address the first one hosts"
   run_until(network.loop, [&] { return closed; });
 }
 
+TEST_CASE("make_session: an agent that came second hosts when the first one is gone") {
+  Network network;
+  const std::uint16_t port = network.free_port();
+  boost::asio::ip::tcp::acceptor first(network.loop);
+  first.open(boost::asio::ip::tcp::v4());
+  first.set_option(boost::asio::ip::tcp::acceptor::reuse_address(true));
+  first.bind({boost::asio::ip::address_v4::loopback(), port});
+  first.listen();
+  auto a = c10d_agent(network, port);
+  a->join();
+  boost::asio::ip::tcp::socket caller(network.loop);
+  bool called = false;
+  first.async_accept(caller, [&](auto) { called = true; });
+  run_until(network.loop, [&] { return called; });
+  first.close();
+  caller.close();
+  auto b = c10d_agent(network, port);
+  b->join();
+  CHECK(a->round().world_size == 2);
+}
+
 TEST_CASE("make_session: a client waits for a host that comes later") {
   Network network;
   const std::uint16_t port = network.free_port();

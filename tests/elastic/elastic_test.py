@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of several agents, as their users meet them: elastic_test.py ELASTRUN STUB_WORKER."""
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+from harness import Job, main, stub, wait_until  # noqa: E402
+
+REQUEUE = 75
+SAY = ["env=RANK", "env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Elastic(unittest.TestCase):
+    """Each test has a folder for files that tell workers to go on, and ends all of its agents."""
+
+    def setUp(self) -> None:
+        self.stack = contextlib.ExitStack()
+        self.addCleanup(self.stack.close)
+        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="elastic.")))
+        self.go = self.folder / "go"
+        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
+
+    def agent(self, nodes: str, *steps: str, options: tuple[str, ...] = (),
+              conf: str = "last_call_timeout=1", run_id: str = "job",
+              env: dict[str, str] | None = None) -> Job:
+        words = [*self.where, f"--nnodes={nodes}", f"--rdzv-id={run_id}", "--nproc-per-node=1",
+                 f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf}", *options,
+                 *stub(*steps)]
+        return self.stack.enter_context(Job(*words, env=env))
+
+    def host(self, nodes: str, *steps: str, options: tuple[str, ...] = (),
+             run_id: str = "job") -> Job:
+        """The agent that hosts the rendezvous: nobody else is there yet."""
+        job = self.agent(nodes, *steps, options=options, run_id=run_id)
+        port = int(self.where[1].rsplit(":", 1)[1])
+        wait_until(lambda: listens(port), "the host listens")
+        return job
+
+    def by_file(self) -> str:
+        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
+        return "last_call_timeout=1,lease_ttl=1"
+
+    def world(self, *jobs: Job, size: int) -> None:
+        for job in jobs:
+            wait_until(lambda j=job: (j.lines(r"^WORLD_SIZE=(\d+)") or [""])[-1] == str(size)
+                       or j.process.poll() is not None, f"a world of {size}:\n{job.errors()}")
+            self.assertIsNone(job.process.poll(), job.errors())
+
+    def all_end(self, *jobs: Job, code: int = 0) -> None:
+        for job in jobs:
+            self.assertEqual(job.end(), code, job.errors())
+            job.nothing_left()
+
+    def kill(self, job: Job) -> None:
+        for pid in (job.process.pid, job.agent()):
+            os.kill(pid, signal.SIGKILL)
+        job.nothing_left()
+
+
+class Members(Elastic):
+    def test_a_spare_that_is_never_needed_ends_well(self) -> None:
+        first = self.agent("1:1", *SAY, f"wait={self.go}")
+        self.world(first, size=1)
+        spare = self.agent("1:1", *SAY, env={"LOGLEVEL": "INFO"})
+        wait_until(lambda: "is a spare" in spare.errors(), "it hears that it is a spare")
+        self.go.touch()
+        self.all_end(first, spare)
+        self.assertEqual(spare.output(), "")
+
+    def test_a_spare_takes_over_from_one_that_dies(self) -> None:
+        host = self.host("2:2", *SAY, f"wait={self.go}")
+        victim = self.agent("2:2", *SAY, f"wait={self.go}")
+        self.world(host, victim, size=2)
+        spare = self.agent("2:2", *SAY, f"wait={self.go}")
+        self.kill(victim)
+        spare.wait_for(r"^WORLD_SIZE=2")
+        host.wait_for(r"^WORLD_SIZE=2", 2)
+        self.go.touch()
+        self.all_end(host, spare)
+        self.assertEqual(set(host.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+
+    def test_a_replacement_is_waited_for(self) -> None:
+        host = self.host("2", *SAY, f"wait={self.go}")
+        victim = self.agent("2", *SAY, f"wait={self.go}")
+        self.world(host, victim, size=2)
+        self.kill(victim)
+        late = self.agent("2", *SAY, f"wait={self.go}")
+        late.wait_for(r"^WORLD_SIZE=2")
+        self.go.touch()
+        self.all_end(host, late)
+
+    def test_a_preempted_node_leaves_the_others_at_work(self) -> None:
+        host = self.host("1:2", *SAY, f"wait={self.go}")
+        leaver = self.agent("1:2", *SAY, f"wait={self.go}")
+        self.world(host, leaver, size=2)
+        leaver.process.send_signal(signal.SIGTERM)
+        self.world(host, size=1)
+        self.all_end(leaver, code=1)
+        self.go.touch()
+        self.all_end(host)
+        self.assertEqual(set(host.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+
+    def test_another_job_at_the_same_port_is_refused_by_name(self) -> None:
+        host = self.agent("1:1", *SAY, f"wait={self.go}", run_id="mine")
+        self.world(host, size=1)
+        stranger = self.agent("1:1", *SAY, run_id="theirs")
+        self.all_end(stranger, code=1)
+        self.assertIn('"mine", not "theirs"', stranger.errors())
+        self.go.touch()
+        self.all_end(host)
+
+    def test_a_node_rank_taken_twice_is_refused_by_name(self) -> None:
+        self.where = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+        nodes = [self.agent("3", *SAY, options=(f"--node-rank={rank}",)) for rank in (0, 1)]
+        twin = None
+        # Which of the two with rank 1 comes first is open; exactly one of them is refused.
+        twin = self.agent("3", *SAY, options=("--node-rank=1",))
+        wait_until(lambda: any(j.process.poll() is not None for j in (nodes[1], twin)), "a refusal")
+        refused, kept = (twin, nodes[1]) if twin.process.poll() is not None else (nodes[1], twin)
+        self.all_end(refused, code=1)
+        self.assertIn("--node-rank 1 is already taken", refused.errors())
+        last = self.agent("3", *SAY, options=("--node-rank=2",))
+        self.all_end(nodes[0], kept, last)
+
+
+class Failures(Elastic):
+    def test_a_finished_node_starts_again_with_one_that_failed(self) -> None:
+        fail = ["attempt=0", f"wait={self.go}", "exit=3", "all"]
+        jobs = [self.agent("2", *SAY, *steps, options=("--max-restarts=1",))
+                for steps in ([], fail)]
+        self.world(*jobs, size=2)
+        self.go.touch()
+        self.all_end(*jobs)
+        for job in jobs:
+            self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
+
+    def test_a_finished_node_hears_at_once_that_the_job_has_failed(self) -> None:
+        jobs = [self.agent("2", *SAY, *steps) for steps in ([], [f"wait={self.go}", "exit=3"])]
+        self.world(*jobs, size=2)
+        self.go.touch()
+        self.all_end(*jobs, code=1)
+        for job in jobs:
+            rank = jobs[1].lines(r"^RANK=(\d)")[0]
+            self.assertRegex(job.errors(), rf"rank\W+{rank}\b")
+
+    def test_a_signal_ends_the_wait_for_others(self) -> None:
+        waiting, working = (self.agent("2", *SAY, *steps) for steps in ([], [f"wait={self.go}"]))
+        self.world(waiting, working, size=2)
+        waiting.process.send_signal(signal.SIGTERM)
+        self.assertIsNotNone(waiting.end())
+        waiting.nothing_left()
+        self.go.touch()
+        working.end()
+
+
+class Coordinators(Elastic):
+    def test_without_an_election_the_job_goes_back_to_the_scheduler(self) -> None:
+        host = self.host("2", *SAY, "stay")
+        other = self.agent("2", *SAY, "stay")
+        self.world(host, other, size=2)
+        self.kill(host)
+        self.all_end(other, code=REQUEUE)
+
+    def survive_the_first(self, conf: str) -> None:
+        jobs = [self.agent("2:3", *SAY, f"wait={self.go}", conf=conf) for _ in range(3)]
+        self.world(*jobs, size=3)
+        # One of them coordinates. Killing all but two in turn, with a newcomer each, meets it.
+        for _ in range(3):
+            victim = jobs.pop(0)
+            self.kill(victim)
+            jobs.append(self.agent("2:3", *SAY, f"wait={self.go}", conf=conf))
+            jobs[-1].wait_for(r"^WORLD_SIZE=3")
+            self.world(*jobs, size=3)
+        self.go.touch()
+        self.all_end(*jobs)
+
+    def test_a_job_with_a_file_outlives_each_of_its_coordinators(self) -> None:
+        self.survive_the_first(self.by_file())
+
+    def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
+        conf = self.by_file()
+        first = self.agent("2:3", *SAY, f"wait={self.go}", conf=conf)
+        wait_until(lambda: list(self.folder.glob("elastrun-*.json")), "the first is elected")
+        others = [self.agent("2:3", *SAY, f"wait={self.go}", conf=conf) for _ in range(2)]
+        self.world(first, *others, size=3)
+        paused = first.agent()
+        os.kill(paused, signal.SIGSTOP)
+        try:
+            self.world(*others, size=2)
+        finally:
+            os.kill(paused, signal.SIGCONT)
+        # It finds out that it was succeeded, stops its old group, and becomes a member again.
+        first.wait_for(r"^WORLD_SIZE=3", 2)
+        self.world(*others, size=3)
+        self.go.touch()
+        self.all_end(first, *others)
+
+
+@unittest.skipUnless(shutil.which("etcd"), "no etcd in PATH (Debian: etcd-server)")
+class Etcd(Elastic):
+    def setUp(self) -> None:
+        super().setUp()
+        client, peer = free_port(), free_port()
+        self.url, self.peer = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+        self.where = ["--rdzv-backend=etcd", f"--rdzv-endpoint=127.0.0.1:{client}"]
+        self.server: subprocess.Popen[bytes] | None = None
+        self.addCleanup(self.stop_etcd)
+        self.start_etcd()
+
+    def start_etcd(self) -> None:
+        self.server = subprocess.Popen(
+            ["etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", self.url,
+             "--advertise-client-urls", self.url, "--listen-peer-urls", self.peer,
+             "--initial-advertise-peer-urls", self.peer, "--initial-cluster", f"default={self.peer}",
+             "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def stop_etcd(self) -> None:
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+
+    def test_a_job_outlives_each_of_its_coordinators(self) -> None:
+        Coordinators.survive_the_first(self, "last_call_timeout=1,lease_ttl=2")  # type: ignore[arg-type]
+
+    def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
+        fail = self.folder / "fail"
+        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
+        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
+                           conf="last_call_timeout=1,lease_ttl=2") for steps in ([], failing)]
+        self.world(*jobs, size=2)
+        self.stop_etcd()
+        self.start_etcd()
+        fail.touch()
+        for job in jobs:
+            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
+        self.go.touch()
+        self.all_end(*jobs)
+
+
+if __name__ == "__main__":
+    main()
