@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "end_of_run.hpp"
 
+#include "agent/verdict.hpp"
 #include "core/log.hpp"
 #include "exit_code.hpp"
 #include "report.hpp"
@@ -25,7 +26,8 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
         write_report(result.run_dir + "/report.json", report_json(result, spec, code));
     if (!written) log::warning("report", "{}", written.error().text);
     if (run.is_temporary()) {
-      const auto line = fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
+      const auto line =
+          fmt::format("elastrun: files of this run are in {}\n", agent::short_path(result.run_dir));
       run.console().write(Stream::Err, line);
     }
   }

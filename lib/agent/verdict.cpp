@@ -57,15 +57,6 @@ std::string quoted_lines(const workers::Failure& failure, int local_world_size) 
   return text;
 }
 
-/// Short for what lies in the temporary folder, and good for a shell.
-std::string short_path(const std::string& path) {
-  const char* folder = std::getenv("TMPDIR");
-  if (folder == nullptr || *folder == '\0' || !path.starts_with(std::string(folder) + "/")) {
-    return path;
-  }
-  return "$TMPDIR" + path.substr(std::string_view(folder).size());
-}
-
 std::string files_text(const workers::Failure& failure) {
   std::string text;
   if (!failure.stderr_path.empty()) {
@@ -134,6 +125,14 @@ std::string failed_sentence(const JobResult& result) {
 }
 
 }  // namespace
+
+std::string short_path(const std::string& path) {
+  const char* folder = std::getenv("TMPDIR");
+  if (folder == nullptr || *folder == '\0' || !path.starts_with(std::string(folder) + "/")) {
+    return path;
+  }
+  return "$TMPDIR" + path.substr(std::string_view(folder).size());
+}
 
 std::string_view ending_name(Ending::Kind kind) {
   using Kind = Ending::Kind;

@@ -53,7 +53,10 @@ class TorchTest(unittest.TestCase):
         self.assertEqual(len(losses), 8, said)
         self.assertLess(losses[7], losses[0] / 10)
         self.assertIn("done: loss", done.stdout)
-        self.assertEqual(list((self.folder / "tmp").iterdir()), [], "left behind")
+        left = [p.name for p in (self.folder / "tmp").iterdir()]
+        # Torch makes the folder of its compiler's cache there, and keeps it for the next run.
+        left = [name for name in left if not name.startswith("torchinductor_")]
+        self.assertEqual(left, [], "left behind")
 
     def test_a_job_that_crashes_twenty_times_goes_on(self) -> None:
         script = self.folder / "often.py"
