@@ -233,8 +233,8 @@ class Etcd(Elastic):
         self.server = subprocess.Popen(
             ["etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", self.url,
              "--advertise-client-urls", self.url, "--listen-peer-urls", self.peer,
-             "--initial-advertise-peer-urls", self.peer, "--initial-cluster", f"default={self.peer}",
-             "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+             "--initial-advertise-peer-urls", self.peer,
+             "--initial-cluster", f"default={self.peer}", "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def stop_etcd(self) -> None:
         if self.server is not None:
@@ -242,7 +242,8 @@ class Etcd(Elastic):
             self.server.wait()
 
     def test_a_job_outlives_each_of_its_coordinators(self) -> None:
-        Coordinators.survive_the_first(self, "last_call_timeout=1,lease_ttl=2")  # type: ignore[arg-type]
+        conf = "last_call_timeout=1,lease_ttl=2"
+        Coordinators.survive_the_first(self, conf)  # type: ignore[arg-type]
 
     def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
         fail = self.folder / "fail"

@@ -171,7 +171,8 @@ class Starts(Case):
             self.skipTest("mounting cgroup2 in a namespace needs root")
         (self.folder / "cgroup").mkdir()
         script = ('mount -t cgroup2 none cgroup || exit 77; find cgroup -type d > before; '
-                  '"$0" --no-python "$1" cgroup child=setsid,double,bare,deaf wait=go exit=0 > out & '
+                  '"$0" --no-python "$1" cgroup child=setsid,double,bare,deaf wait=go exit=0 '
+                  '> out & '
                   'until grep -qs "^child " out || ! kill -0 $!; do sleep 0.02; done; : > go; '
                   'wait $!; code=$?; cat out; find cgroup -type d > after; exit $code')
         done = subprocess.run(["unshare", "-m", "sh", "-c", script, ELASTRUN, STUB], text=True,
