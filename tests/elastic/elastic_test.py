@@ -234,7 +234,8 @@ class Etcd(Elastic):
             ["etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", self.url,
              "--advertise-client-urls", self.url, "--listen-peer-urls", self.peer,
              "--initial-advertise-peer-urls", self.peer,
-             "--initial-cluster", f"default={self.peer}", "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+             "--initial-cluster", f"default={self.peer}", "--log-level", "error"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def stop_etcd(self) -> None:
         if self.server is not None:
