@@ -2,6 +2,7 @@
 #include "process/cgroup.hpp"
 
 #include "core/text.hpp"
+#include "process/kernel_file.hpp"
 
 #include <array>
 #include <cerrno>
@@ -18,18 +19,6 @@ namespace elastrun::process {
 namespace {
 
 using Steady = std::chrono::steady_clock;
-
-std::string read_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  std::array<char, 4096> piece{};
-  while (file) {
-    const auto size = ::read(file.get(), piece.data(), piece.size());
-    if (size <= 0) break;
-    text.append(piece.data(), static_cast<std::size_t>(size));
-  }
-  return text;
-}
 
 // mountinfo writes blanks, tabs, newlines and backslashes as \ooo: proc(5).
 std::string unescape(std::string_view text) {
@@ -77,7 +66,7 @@ std::vector<std::string> below(const std::string& path) {
 }
 
 void kill_one_by_one(const std::string& path) {
-  for (const std::string& line : split(read_file(path + "/cgroup.procs"), '\n')) {
+  for (const std::string& line : split(read_kernel_file(path + "/cgroup.procs"), '\n')) {
     const auto pid = parse_int(line);
     // 0 stands for processes of another pid namespace; to kill(2) it would mean our own group.
     if (pid && *pid > 1) ::kill(static_cast<pid_t>(*pid), SIGKILL);
@@ -125,7 +114,8 @@ std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string
 }
 
 std::optional<std::string> own_cgroup_directory() {
-  return cgroup_directory(read_file("/proc/self/cgroup"), read_file("/proc/self/mountinfo"));
+  return cgroup_directory(read_kernel_file("/proc/self/cgroup"),
+                          read_kernel_file("/proc/self/mountinfo"));
 }
 
 Result<Cgroup> Cgroup::make(const std::string& parent, const std::string& name) {
@@ -154,7 +144,7 @@ Cgroup::~Cgroup() {
 }
 
 bool Cgroup::populated() const {
-  return says_populated(read_file(path_ + "/cgroup.events"));
+  return says_populated(read_kernel_file(path_ + "/cgroup.events"));
 }
 
 void kill_cgroup(const std::string& path) {

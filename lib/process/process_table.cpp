@@ -2,13 +2,11 @@
 #include "process/process_table.hpp"
 
 #include "core/text.hpp"
-#include "core/unique_fd.hpp"
+#include "process/kernel_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <dirent.h>
-#include <fcntl.h>
 #include <memory>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -35,18 +33,6 @@ bool read_number(std::string_view word, T& number) {
   return error == std::errc{} && stop == word.data() + word.size() && !word.empty();
 }
 
-std::string read_small_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  std::array<char, 4096> piece{};
-  while (file) {
-    const auto size = ::read(file.get(), piece.data(), piece.size());
-    if (size <= 0) break;
-    text.append(piece.data(), static_cast<std::size_t>(size));
-  }
-  return text;
-}
-
 // The numbers among the names in a directory, which are pids or thread ids.
 std::vector<pid_t> numbered_entries(const std::string& directory) {
   std::vector<pid_t> numbers;
@@ -69,7 +55,7 @@ std::vector<pid_t> children_of(pid_t pid, const std::string& proc) {
   std::vector<pid_t> children;
   const std::string tasks = proc + "/" + std::to_string(pid) + "/task";
   for (const pid_t thread : numbered_entries(tasks)) {
-    const std::string text = read_small_file(tasks + "/" + std::to_string(thread) + "/children");
+    const std::string text = read_kernel_file(tasks + "/" + std::to_string(thread) + "/children");
     std::string_view rest = text;
     pid_t child = 0;
     while (read_number(next_word(rest), child)) children.push_back(child);
@@ -106,7 +92,7 @@ std::optional<ProcessEntry> parse_process(std::string_view stat) {
 }
 
 std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc) {
-  return parse_process(read_small_file(proc + "/" + std::to_string(pid) + "/stat"));
+  return parse_process(read_kernel_file(proc + "/" + std::to_string(pid) + "/stat"));
 }
 
 ProcessTable read_all_processes(const std::string& proc) {
