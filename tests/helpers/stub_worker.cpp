@@ -12,15 +12,14 @@
 //   long=BYTES      one line of that length
 //   file=PATH:TEXT  writes a file                    error=TEXT   writes $TORCHELASTIC_ERROR_FILE
 //   read            stdin to its end, then "read N"  wait=PATH    until that file exists
-//   close=stdout|stderr|stdin                        memory=MIB   touches that much
+//   close=stdout|stderr|stdin|N                      memory=MIB   touches that much
 //   ignore=SIGNAL   from now on                      on=SIGNAL:CODE  exits with CODE when it comes
-//   child[=WORDS]   leaves a process that stays for ever and says "child N" on stdout; WORDS,
-//   joined
-//                   by commas: setsid, double (orphaned at once), bare (exec with empty
-//                   environment), deaf (ignores all it can), deep (has itself such a child)
+//   child[=WORDS]   leaves a process that stays for ever, once that has said "child N" on stdout;
+//                   WORDS, joined by commas: setsid, double (orphaned at once), bare (exec with
+//                   empty environment), deaf (ignores all it can), deep (has itself such a child)
 //   zombies=N       leaves N orphans that have already ended
-//   hop             leaves a process that forks itself anew and ends, 20000 times, so has no fixed
-//   pid only=N          does what follows only if $LOCAL_RANK (or $RANK) is N, else skips to `all`
+//   hop             leaves a process that forks itself anew and ends, 20000 times: no pid is its
+//   own only=N          does what follows only if $LOCAL_RANK (or $RANK) is N, else skips to `all`
 //   attempt=N       the same for $TORCHELASTIC_RESTART_COUNT
 //   all             ends `only` and `attempt`
 //   sleep=SECONDS   (may be 0.5)                     stay         for ever
@@ -97,28 +96,41 @@ bool has(const std::string& words, const std::string& word) {
   return ("," + words + ",").find("," + word + ",") != std::string::npos;
 }
 
-[[noreturn]] void be_child(const std::string& words, char* self) {
+// Closes `told`, the writing end of a pipe to the worker, when it has said its pid.
+[[noreturn]] void be_child(const std::string& words, char* self, int told) {
   if (has(words, "setsid")) setsid();
   if (has(words, "deaf")) ignore_all();
   if (has(words, "double") && fork() != 0) _exit(0);
   if (has(words, "bare")) {
-    std::string said = "say=child " + std::to_string(getpid()), last = "stay";
-    std::array<char*, 4> arguments{self, said.data(), last.data(), nullptr};
+    std::string said = "say=child " + std::to_string(getpid());
+    std::string tell = "close=" + std::to_string(told), last = "stay";
+    std::array<char*, 5> arguments{self, said.data(), tell.data(), last.data(), nullptr};
     char* nothing = nullptr;
     execve("/proc/self/exe", arguments.data(), &nothing);
     _exit(126);
   }
   if (has(words, "deep")) {
-    if (fork() == 0) be_child("setsid", self);
+    if (fork() == 0) be_child("setsid", self, told);
   }
   say("child " + std::to_string(getpid()));
+  close(told);
   stay();
 }
 
 void leave_child(const std::string& words, char* self) {
+  std::array<int, 2> told{};
+  if (pipe(told.data()) != 0) complain("no pipe");
   const pid_t pid = fork();
-  if (pid == 0) be_child(words, self);
+  if (pid == 0) {
+    close(told[0]);
+    be_child(words, self, told[1]);
+  }
+  close(told[1]);
   if (has(words, "double")) waitpid(pid, nullptr, 0);
+  char nothing = 0;
+  while (read(told[0], &nothing, 1) < 0 && errno == EINTR) {
+  }
+  close(told[0]);
 }
 
 void leave_zombies(int count) {
@@ -254,7 +266,9 @@ void show_cgroup() {
 }
 
 void close_stream(const std::string& name) {
-  close(name == "stdin" ? STDIN_FILENO : name == "stdout" ? STDOUT_FILENO : STDERR_FILENO);
+  const std::map<std::string, int> known{{"stdin", 0}, {"stdout", 1}, {"stderr", 2}};
+  const auto found = known.find(name);
+  close(found != known.end() ? found->second : std::atoi(name.c_str()));
 }
 
 void touch_memory(long mebibytes) {

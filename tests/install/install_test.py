@@ -31,7 +31,7 @@ import os, sys
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 if rank == "1" and attempt == "0":
     sys.exit(9)
-print(f"rank {rank} of {os.environ['TORCHELASTIC_RUN_ID']}, attempt {attempt}", flush=True)
+sys.stdout.write(f"rank {rank} of {os.environ['TORCHELASTIC_RUN_ID']}, attempt {attempt}\\n")
 """
 
 
