@@ -54,6 +54,10 @@ bool writes_files(const spec::StdMap& streams) {
                                        : std::ranges::any_of(streams.by_local_rank, some);
 }
 
+bool keeps_output(const spec::JobSpec& spec) {
+  return writes_files(spec.redirects) || writes_files(spec.tee);
+}
+
 }  // namespace
 
 JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout)
@@ -74,7 +78,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       log_(spec),
       binding_(spec) {
   console_.take_log_lines();
-  if (output_is_kept()) return;
+  if (keeps_output(spec_)) return;
   layout_.announce_temporary_root([this, last = std::string()](const std::string& path) mutable {
     if (!last.empty()) guardian_.forget(last);  // the name was taken: not ours to remove
     guardian_.remember_directory(last = path);
@@ -83,7 +87,9 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
 
 Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
                                              OwnRendezvous own) {
-  auto layout = logs::Layout::plan(spec.log_dir, spec.run_id);
+  const auto expected =
+      keeps_output(spec) ? logs::Layout::Expected::Logs : logs::Layout::Expected::ErrorFiles;
+  auto layout = logs::Layout::plan(spec.log_dir, spec.run_id, expected);
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> parts(new JobRun(spec, guardian, std::move(*layout)));
   if (const auto connected = parts->connect(std::move(own)); !connected) {
@@ -133,14 +139,10 @@ Status JobRun::connect(OwnRendezvous own) {
   return open_journal();
 }
 
-bool JobRun::output_is_kept() const {
-  return writes_files(spec_.redirects) || writes_files(spec_.tee);
-}
-
 /// Only where somebody will find it: a temporary directory that will be removed costs time for
 /// nothing.
 Status JobRun::open_journal() {
-  if (layout_.is_null() || (layout_.is_temporary() && !output_is_kept())) return {};
+  if (layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_))) return {};
   if (const auto made = layout_.make_run(); !made) return made;
   const auto journal = exporter::JsonLines::open(layout_.journal());
   if (journal) {
@@ -271,9 +273,9 @@ void JobRun::heard(pid_t sender, workers::Message message) {
 /// that explains a failure. The run's directory if it stays.
 std::string JobRun::settle(bool succeeded) {
   const auto& root = layout_.temporary_root();
-  const bool named_in_report = output_is_kept() && !succeeded;
+  const bool named_in_report = keeps_output(spec_) && !succeeded;
   const bool kept =
-      root.empty() || named_in_report || logs::settle(root, output_is_kept() || !succeeded);
+      root.empty() || named_in_report || logs::settle(root, keeps_output(spec_) || !succeeded);
   guardian_.forget(root);
   return kept ? layout_.run_directory() : std::string();
 }

@@ -46,7 +46,6 @@ class JobRun {
  private:
   JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
   Status connect(OwnRendezvous own);
-  bool output_is_kept() const;
   Status open_journal();
   void watch();
   std::string channel_path();

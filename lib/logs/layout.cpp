@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 namespace elastrun::logs {
@@ -55,9 +57,19 @@ Result<std::string> make_private(const std::string& prefix,
   }
 }
 
-std::string temporary_place() {
+constexpr const char* kMemory = "/dev/shm";
+constexpr const char* kDisk = "/tmp";
+
+bool is_in_memory(const char* path) {
+  struct statfs info {};
+  return ::statfs(path, &info) == 0 && info.f_type == TMPFS_MAGIC && info.f_bavail > 0 &&
+         ::access(path, W_OK | X_OK) == 0;
+}
+
+std::string temporary_place(Layout::Expected expected) {
   const char* given = std::getenv("TMPDIR");
-  return given != nullptr && *given != '\0' ? given : "/tmp";
+  if (given != nullptr && *given != '\0') return given;
+  return expected == Layout::Expected::ErrorFiles && is_in_memory(kMemory) ? kMemory : kDisk;
 }
 
 std::string absolute(const std::string& path) {
@@ -80,9 +92,9 @@ bool is_log(const std::filesystem::path& path) {
 Layout::Layout(Kind kind, std::string base, std::string run_id)
     : kind_(kind), base_(std::move(base)), run_id_(std::move(run_id)) {}
 
-Result<Layout> Layout::plan(std::string log_dir, std::string run_id) {
+Result<Layout> Layout::plan(std::string log_dir, std::string run_id, Expected expected) {
   std::string name = file_name_of(run_id);
-  if (log_dir.empty()) return Layout(Kind::Temporary, temporary_place(), std::move(name));
+  if (log_dir.empty()) return Layout(Kind::Temporary, temporary_place(expected), std::move(name));
   std::string base = absolute(log_dir);
   if (base == "/dev/null") return Layout(Kind::Null, {}, std::move(name));
   struct stat info {};
@@ -107,6 +119,7 @@ Status Layout::make_run() {
   std::string parent = base_;
   if (kind_ == Kind::Temporary) {
     auto root = make_private(base_ + "/elastrun_", announce_);
+    if (!root && base_ == kMemory) root = make_private((base_ = kDisk) + "/elastrun_", announce_);
     if (!root) return std::unexpected(root.error());
     parent = temporary_root_ = *root;
   } else if (const int number = make_directories(base_); number != 0) {
@@ -120,14 +133,17 @@ Status Layout::make_run() {
 
 Result<std::string> Layout::make_attempt(int restart_count) {
   if (kind_ == Kind::Null) return std::string();
-  if (auto made = make_run(); !made) return std::unexpected(made.error());
-  const int start = starts_[restart_count];
-  std::string path = fmt::format("{}/attempt_{}", run_, restart_count);
-  if (start > 0) path += fmt::format(".{}", start);
-  const int number = make_directory(path, 0777);
-  if (number != 0) return std::unexpected(cannot_make(path, number));
-  starts_[restart_count] += 1;
-  return path;
+  std::string name = fmt::format("/attempt_{}", restart_count);
+  const int start = starts_[restart_count]++;
+  if (start > 0) name += fmt::format(".{}", start);
+  int number = ENOENT;
+  for (int tries = 0; tries < 2 && number == ENOENT; ++tries) {
+    if (tries > 0) run_.clear();
+    if (auto made = make_run(); !made) return std::unexpected(made.error());
+    number = make_directory(run_ + name, 0777);
+  }
+  if (number != 0) return std::unexpected(cannot_make(run_ + name, number));
+  return run_ + name;
 }
 
 Result<std::string> Layout::make_rank(const std::string& attempt, int local_rank) const {

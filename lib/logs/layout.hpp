@@ -15,17 +15,22 @@ namespace elastrun::logs {
 ///     BASE/RUNID_xxxxxxxx/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}
 ///     BASE/RUNID_xxxxxxxx/{journal.jsonl,report.json}
 ///
-/// BASE is --log-dir. Without one it is a directory of its own, TMPDIR/elastrun_xxxxxxxx, which
-/// goes at the end unless it holds something of use. With `/dev/null` there is nothing at all: all
-/// paths are empty, and all operations succeed.
+/// BASE is --log-dir. Without one it is a directory of its own, elastrun_xxxxxxxx, which goes at
+/// the end unless it holds something of use: in TMPDIR where that is set, else in /tmp, or, if
+/// nothing but small error files is expected, in the memory file system /dev/shm: making and
+/// removing a few directories on a disk takes as long as all else that a launch does. With
+/// `/dev/null` there is nothing at all: all paths are empty, and all operations succeed.
 ///
 /// An attempt that starts again under the same number (the membership changed) becomes
 /// `attempt_N.1`, `attempt_N.2`, ...: the logs of the earlier start stay.
 class Layout {
  public:
+  enum class Expected { ErrorFiles, Logs };
+
   /// Checks what can be checked before anything is started; makes nothing. Fails with Usage if BASE
   /// exists and is no directory, or may not be written to.
-  static Result<Layout> plan(std::string log_dir, std::string run_id);
+  static Result<Layout> plan(std::string log_dir, std::string run_id,
+                             Expected expected = Expected::Logs);
 
   /// From now on `announce` hears the path of a temporary root just before it is made: so that
   /// somebody else can remove it even when we are killed in that very moment.
@@ -35,7 +40,8 @@ class Layout {
   /// Makes the run's directory, with BASE where missing; true on the first call, afterwards it
   /// exists and nothing is done. Mode 0700: logs and error files are nobody else's.
   Status make_run();
-  /// Makes the directory of the next start of workers, and the run's if need be. The path.
+  /// Makes the directory of the next start of workers, and the run's if need be: anew where
+  /// somebody has tidied it away (tmpfiles.d(5) does in /tmp, a logout may in /dev/shm). The path.
   Result<std::string> make_attempt(int restart_count);
   /// Makes the directory of one worker below the path that make_attempt gave.
   Result<std::string> make_rank(const std::string& attempt, int local_rank) const;

@@ -5,7 +5,9 @@
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 using namespace elastrun;
@@ -126,6 +128,38 @@ TEST_CASE("layout: a temporary run goes at the end unless it holds something of 
   CHECK_FALSE(holds_something(layout.temporary_root()));
   CHECK_FALSE(settle(layout.temporary_root(), true));
   CHECK(entries(scratch.path) == 0);
+}
+
+TEST_CASE("layout: without TMPDIR a run of error files alone is made in memory") {
+  const Scratch scratch;
+  ::unsetenv("TMPDIR");
+  auto logs = Layout::plan("", "x").value();
+  REQUIRE(logs.make_run());
+  CHECK(logs.temporary_root().starts_with("/tmp/elastrun_"));
+  settle(logs.temporary_root(), false);
+  struct statfs info {};
+  if (::statfs("/dev/shm", &info) != 0 || info.f_type != TMPFS_MAGIC) {
+    MESSAGE("skipped: no memory file system at /dev/shm here");
+    return;
+  }
+  auto errors = Layout::plan("", "x", Layout::Expected::ErrorFiles).value();
+  REQUIRE(errors.make_run());
+  CHECK(errors.temporary_root().starts_with("/dev/shm/elastrun_"));
+  settle(errors.temporary_root(), false);
+  CHECK_FALSE(fs::exists(errors.temporary_root()));
+}
+
+TEST_CASE("layout: what somebody has tidied away is made anew") {
+  const Scratch scratch;
+  auto layout = Layout::plan("", "x").value();
+  REQUIRE(layout.make_attempt(0));
+  const std::string first = layout.temporary_root();
+  fs::remove_all(first);
+  const auto attempt = layout.make_attempt(1);
+  REQUIRE(attempt);
+  CHECK(fs::is_directory(*attempt));
+  CHECK(layout.temporary_root() != first);
+  CHECK(attempt->starts_with(layout.temporary_root()));
 }
 
 TEST_CASE("layout: a temporary root is announced before it exists") {
