@@ -26,6 +26,10 @@ constexpr int kLastReads = 64;
 constexpr std::size_t kSlice = 64 << 10;
 // A progress bar without LF is shown this often.
 constexpr Duration kProgressInterval = 1s;
+// The end of a line follows its text at once, also from a worker that does not buffer (python -u
+// writes them one by one): so long, text of others is kept out of the line. No person sees a delay.
+constexpr Duration kLineInterval = 20ms;
+constexpr std::size_t kLongestLine = 64 << 10;
 
 }  // namespace
 
@@ -76,7 +80,7 @@ void Pump::on_readable() {
     }
     if (!read_once()) break;
   }
-  watch_progress();
+  watch_unfinished();
   if (giving_up_) end();
   await_bytes();
 }
@@ -91,10 +95,7 @@ bool Pump::read_once() {
     return static_cast<std::size_t>(size) == input.size() || giving_up_;
   }
   if (size < 0 && errno == EINTR) return true;
-  if (size < 0 && errno == EAGAIN) {
-    flush_unfinished();
-    return false;
-  }
+  if (size < 0 && errno == EAGAIN) return false;
   // The master of a pseudo-terminal says EIO, not end of file, when nobody has the other side.
   end();
   return false;
@@ -107,7 +108,7 @@ void Pump::pass_on(std::string_view bytes) {
     case PumpRoute::Show::Nothing:
       break;
     case PumpRoute::Show::Raw:
-      pass_raw(bytes, bytes.size() == buffers_->input.size());
+      pass_raw(bytes);
       break;
     case PumpRoute::Show::Lines:
       pass_lines(bytes);
@@ -115,20 +116,17 @@ void Pump::pass_on(std::string_view bytes) {
   }
 }
 
-void Pump::pass_raw(std::string_view bytes, bool may_continue) {
-  if (!unfinished_.empty()) {
-    unfinished_.append(bytes);
-    console_.write(route_.stream, std::exchange(unfinished_, {}));
-    return;
-  }
-  // A read that filled the buffer has cut a line where the worker did not: its rest comes with the
-  // next read, and no other worker's text may come between.
-  const auto last = may_continue ? bytes.rfind('\n') : std::string_view::npos;
+void Pump::pass_raw(std::string_view bytes) {
+  const auto last = bytes.find_last_of("\n\r");
   if (last != std::string_view::npos) {
-    unfinished_ = bytes.substr(last + 1);
-    bytes = bytes.substr(0, last + 1);
+    flush_unfinished();
+    console_.write(route_.stream, bytes.substr(0, last + 1));
+    bytes.remove_prefix(last + 1);
   }
-  console_.write(route_.stream, bytes);
+  if (bytes.empty()) return;
+  if (unfinished_.empty()) unfinished_since_ = clock_.now();
+  unfinished_.append(bytes);
+  if (unfinished_.size() > kLongestLine) flush_unfinished();
 }
 
 void Pump::flush_unfinished() {
@@ -152,18 +150,32 @@ void Pump::write_lines() {
   buffers_->matching.clear();
 }
 
-void Pump::watch_progress() {
-  if (ended_ || progress_armed_ || route_.show != PumpRoute::Show::Lines) return;
-  if (!splitter_.holds_progress()) return;
-  if (!progress_alarm_) progress_alarm_ = clock_.make_alarm();
-  progress_armed_ = true;
-  progress_alarm_->arm(clock_.now() + kProgressInterval, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self || self->ended_) return;
-    self->progress_armed_ = false;
-    self->splitter_.show_progress(self->buffers_->lines);
-    self->write_lines();
+/// When what there is of a line is to be shown without its end; nothing if there is none.
+std::optional<TimePoint> Pump::unfinished_until() const {
+  if (!unfinished_.empty()) return unfinished_since_ + kLineInterval;
+  if (splitter_.holds_progress()) return clock_.now() + kProgressInterval;
+  return {};
+}
+
+void Pump::watch_unfinished() {
+  if (ended_ || alarm_armed_) return;
+  const auto until = unfinished_until();
+  if (!until) return;
+  if (!alarm_) alarm_ = clock_.make_alarm();
+  alarm_armed_ = true;
+  alarm_->arm(*until, [weak = weak_from_this()] {
+    if (const auto self = weak.lock(); self && !self->ended_) self->show_unfinished();
   });
+}
+
+void Pump::show_unfinished() {
+  alarm_armed_ = false;
+  if (unfinished_since_ + kLineInterval <= clock_.now()) flush_unfinished();
+  if (splitter_.holds_progress()) {
+    splitter_.show_progress(buffers_->lines);
+    write_lines();
+  }
+  if (!unfinished_.empty()) watch_unfinished();  // a younger one than the alarm was set for
 }
 
 void Pump::keep_tail(std::string_view bytes) {
@@ -200,7 +212,7 @@ void Pump::end() {
     flush_unfinished();
     splitter_.finish(buffers_->lines, route_.filter.get(), &buffers_->matching);
     write_lines();
-    progress_alarm_.reset();
+    alarm_.reset();
   }
   for (auto& told : std::exchange(on_drained_, {})) boost::asio::post(executor_, std::move(told));
 }
@@ -216,7 +228,7 @@ void Pump::stop() {
   if (std::exchange(ended_, true)) return;
   boost::system::error_code ignored;
   source_.close(ignored);
-  progress_alarm_.reset();
+  alarm_.reset();
 }
 
 }  // namespace elastrun::logs

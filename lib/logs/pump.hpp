@@ -72,11 +72,13 @@ class Pump : public std::enable_shared_from_this<Pump> {
   void on_readable();
   bool read_once();
   void pass_on(std::string_view bytes);
-  void pass_raw(std::string_view bytes, bool may_continue);
+  void pass_raw(std::string_view bytes);
   void flush_unfinished();
   void pass_lines(std::string_view bytes);
   void write_lines();
-  void watch_progress();
+  std::optional<TimePoint> unfinished_until() const;
+  void watch_unfinished();
+  void show_unfinished();
   void keep_tail(std::string_view bytes);
   void pause();
   void end();
@@ -90,10 +92,11 @@ class Pump : public std::enable_shared_from_this<Pump> {
   // Changes while running
   boost::asio::posix::stream_descriptor source_;
   LineSplitter splitter_;
-  std::string unfinished_;  // with Raw: the start of a line that a full read cut
+  std::string unfinished_;  // with Raw: the start of a line, whose end will follow at once
+  TimePoint unfinished_since_{};
   std::string tail_;
-  std::unique_ptr<Alarm> progress_alarm_;
-  bool progress_armed_ = false;
+  std::unique_ptr<Alarm> alarm_;
+  bool alarm_armed_ = false;
   bool awaiting_ = false, paused_ = false, giving_up_ = false, ended_ = false;
   std::vector<std::function<void()>> on_drained_;
 };

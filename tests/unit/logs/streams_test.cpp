@@ -112,6 +112,28 @@ TEST_CASE("streams: half lines of two workers are not mixed") {
   CHECK(agent.shown() == "2:whole\n1:partial\n");
 }
 
+TEST_CASE("streams: without tee a line that comes in pieces stays in one piece for a moment") {
+  Agent agent;
+  Worker one(agent, {}), two(agent, {});
+  say(one.out.get(), "part");
+  settle_loop(agent.loop);
+  say(two.out.get(), "bar 1\rbar 2");
+  settle_loop(agent.loop);
+  CHECK(agent.shown() == "bar 1\r");
+  say(one.out.get(), "ial\n");
+  settle_loop(agent.loop);
+  CHECK(agent.shown() == "partial\n");
+  say(one.out.get(), "prompt: ");
+  agent.clock.advance(20ms);
+  settle_loop(agent.loop);
+  CHECK(agent.shown() == "bar 2");
+  agent.clock.advance(20ms);
+  settle_loop(agent.loop);
+  CHECK(agent.shown() == "prompt: ");
+  one.end();
+  two.end();
+}
+
 TEST_CASE("streams: a worker that the filter hides still has its files, and its last lines") {
   Agent agent;
   Worker tee(agent, {.tee = 3, .shown = false, .prefix = "x:"});
