@@ -13,6 +13,13 @@ bool all_back(const Rules& rules, const Turnout& turnout) {
          candidates(rules, turnout) >= std::max(turnout.previous_size, rules.min_nodes);
 }
 
+// At the end of join_timeout: a last call that still runs is over, and whoever has not come back
+// keeps no seat from those who are there.
+bool enough_without_stopping(const Rules& rules, Turnout turnout) {
+  turnout.stopping = 0;
+  return candidates(rules, turnout) >= rules.min_nodes;
+}
+
 // After a change of coordinators nobody knows who is still on the way, but the old one's own node
 // is the most likely to be gone: with all others there, a short wait is enough.
 bool nearly_all_back(const Rules& rules, const Turnout& turnout) {
@@ -43,10 +50,12 @@ void Gathering::update(const Rules& rules, const Turnout& turnout, TimePoint now
 bool Gathering::may_close(const Rules& rules, const Turnout& turnout, TimePoint now) const {
   const int there = candidates(rules, turnout);
   if (there >= rules.max_nodes) return true;
-  if (rules.fixed_ranks || there < rules.min_nodes) return false;
+  if (rules.fixed_ranks) return false;
+  if (timed_out(rules, now)) return enough_without_stopping(rules, turnout);
+  if (there < rules.min_nodes) return false;
   if (all_back(rules, turnout)) return true;
   if (turnout.succession && turnout.returning >= turnout.previous_size) return true;
-  if (turnout.stopping > 0) return timed_out(rules, now);
+  if (turnout.stopping > 0) return false;
   return enough_since_ &&
          now >= *enough_since_ + (nearly_all_back(rules, turnout)
                                       ? std::min(rules.growth_delay, rules.last_call_timeout)

@@ -73,12 +73,13 @@ bool State::admit(Peer peer, const Node& node) {
 }
 
 void State::learn(const Past& past) {
+  // Whoever heard of a restart that its last coordinator could tell to some only: it is spent.
+  budget_.learn(past.attempt);
   if (past.round <= number_) return;
   // Somebody remembers more than we: another coordinator was here before us.
   number_ = past.round;
   previous_size_ = past.nodes;
   succession_ = true;
-  budget_.learn(past.attempt);
   roster_.forget_returning();
 }
 

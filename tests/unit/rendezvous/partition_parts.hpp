@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/state.hpp"
+#include "unit/rendezvous/random_schedule.hpp"
+#include "unit/rendezvous/script.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// What a job with an elected coordinator consists of, as the test of partitions plays it, and what
+/// must be true of it at any time.
+namespace elastrun::rendezvous::test {
+
+constexpr Duration kTerm = 10s;
+constexpr Duration kSilence = 6s;
+using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one world
+
+/// The coordinator in a process: the state, and until when it may decide.
+struct Office {
+  Office(const Rules& rules, std::int64_t elected) : state(rules, "job"), epoch(elected) {
+    state.set_epoch(elected);
+  }
+  State state;
+  std::int64_t epoch;
+  TimePoint tenure;
+};
+
+/// A connection of an agent to an office. Words wait while the machines do not hear each other, as
+/// in TCP; what was said before the end arrives before the end.
+struct Line {
+  int agent = 0, host = 0;
+  std::deque<std::function<void()>> down, up;
+  bool agent_open = true, office_open = true, welcomed = false;
+  TimePoint agent_heard, office_heard;
+};
+
+struct Machine {
+  int side = 0;         // of the cut: only machines of one side hear each other
+  bool paused = false;  // its process stands still
+  std::string name;     // of its process
+  std::shared_ptr<Office> office;
+  // The agent
+  enum class Doing { Waiting, Working, Stopping, Over } doing = Doing::Waiting;
+  Peer line = 0;
+  TimePoint patience;
+  Past past;
+  std::int64_t epoch = 0;  // the highest it has seen
+  Key world;
+};
+using Doing = Machine::Doing;
+
+/// The worlds that have been, and what may not happen to them.
+class History {
+ public:
+  /// A coordinator has formed a round. `elected`: by the register's own judgement.
+  void closed(const World& world, const Rules& rules, bool elected) {
+    must(elected, "only who is elected forms a round");
+    must(world.attempt <= rules.max_restarts, "no more restarts than there are");
+    must(world.attempt <= static_cast<int>(failed_.size()), "a failure is counted once");
+    const Key key{world.epoch, world.number};
+    must(worlds_.empty() || worlds_.rbegin()->first < key, "rounds come in order");
+    for (const Node& node : world.members) worlds_[key].insert(node.address);
+  }
+  /// The coordinator of that epoch has spent a restart on its world.
+  void failed(std::int64_t epoch) { failed_.insert(latest(epoch)); }
+
+  /// A world is at work while all of its members are. Two of them would be two jobs.
+  void check(const std::vector<Machine>& machines) const {
+    std::map<Key, std::size_t> working;
+    for (const Machine& machine : machines) {
+      if (machine.doing == Doing::Working && worlds_.at(machine.world).contains(machine.name)) {
+        ++working[machine.world];
+      }
+    }
+    const auto whole = std::ranges::count_if(working, [this](const auto& world) {
+      return world.second == worlds_.at(world.first).size();
+    });
+    must(whole <= 1, "no two worlds at once");
+  }
+  /// Whether everybody who is still there works in one world.
+  bool is_settled(const std::vector<Machine>& machines) const {
+    std::set<Key> worlds;
+    std::size_t working = 0;
+    for (const Machine& machine : machines) {
+      if (machine.doing == Doing::Over) continue;
+      if (machine.doing != Doing::Working) return false;
+      worlds.insert(machine.world);
+      ++working;
+    }
+    return worlds.empty() || (worlds.size() == 1 && worlds_.at(*worlds.begin()).size() == working);
+  }
+
+ private:
+  Key latest(std::int64_t epoch) const {
+    const auto after = worlds_.upper_bound({epoch + 1, -1});
+    return after == worlds_.begin() ? Key{} : std::prev(after)->first;
+  }
+
+  std::map<Key, std::set<std::string>> worlds_;
+  std::set<Key> failed_;
+};
+
+}  // namespace elastrun::rendezvous::test

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random partitions of a job whose coordinator is elected: processes that pause and die, machines
+// that hear each other or do not, words that arrive late, a register that some can reach. Around
+// the states stands a model of what ElectedLocator, Coordinator and RemoteSession do with them.
+// Whatever is cut, no two worlds may be at work at once, and epochs, rounds and attempts never go
+// back for anybody; once all is whole again, everybody comes together.
+#include "rendezvous/state.hpp"
+#include "unit/rendezvous/partition_parts.hpp"
+#include "unit/rendezvous/script.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+constexpr int kMachines = 5;
+
+class Country {
+ public:
+  explicit Country(unsigned seed) : draw(seed) {
+    rules_ = make_rules(kMachines / 2 + 1 + draw(2), kMachines, draw(4));
+    rules_.last_call_timeout = std::chrono::seconds(1 + draw(5));
+    rules_.join_timeout = std::chrono::seconds(30 + draw(600));
+    rules_.growth_delay = 1s;
+    for (int i = 0; i < kMachines; ++i) begin_process(i);
+  }
+
+  void run() {
+    for (int step = 0; step < 300; ++step) {
+      act();
+      history_.check(machines_);
+    }
+    // All is whole again: everybody must come together, or be told that it is over.
+    for (int i = 0; i < kMachines; ++i) {
+      at(i).side = register_side_;
+      if (at(i).paused) resume(i);
+    }
+    int calm = 0;
+    for (int step = 0; step < 3000 && calm < 5; ++step) {
+      pass(1s);
+      for (int i = 0; i < kMachines; ++i) live(i);
+      history_.check(machines_);
+      calm = history_.is_settled(machines_) ? calm + 1 : 0;
+    }
+    must(calm > 0, "somebody waits for ever");
+  }
+
+ private:
+  Machine& at(int index) { return machines_[static_cast<std::size_t>(index)]; }
+  bool hears(int one, int other) {
+    return at(one).side == at(other).side && !at(one).paused && !at(other).paused;
+  }
+  bool reaches_register(int i) { return at(i).side == register_side_ && !at(i).paused; }
+
+  void act() {
+    const int who = draw(kMachines);
+    const int choice = draw(200);
+    if (choice < 8) {
+      at(who).side = draw(3);
+    } else if (choice < 12) {
+      register_side_ = draw(3);
+    } else if (choice < 24) {
+      at(who).paused ? resume(who) : pause(who);
+    } else if (choice < 28) {
+      end_process(who);
+      begin_process(who);
+    } else if (choice < 34) {
+      fail_worker(who);
+    } else if (choice < 80) {
+      pass(std::chrono::milliseconds(draw(4000)));
+    } else {
+      live(who);
+    }
+  }
+
+  void begin_process(int i) {
+    Machine fresh;
+    fresh.side = at(i).side;
+    fresh.name = "m" + std::to_string(i) + "x" + std::to_string(++processes_);
+    fresh.patience = now_ + rules_.join_timeout;
+    at(i) = std::move(fresh);
+  }
+
+  void end_process(int i) {
+    for (auto& [peer, line] : lines_) {
+      if (line.agent == i) close_agent_end(peer);
+      if (line.host == i) close_office_end(peer);
+    }
+  }
+
+  void pause(int i) { at(i).paused = true; }
+  // A process counts the beats that it misses, not the time: it goes on where it stood.
+  void resume(int i) {
+    at(i).paused = false;
+    for (auto& [peer, line] : lines_) {
+      if (line.agent == i) line.agent_heard = now_;
+      if (line.host == i) line.office_heard = now_;
+    }
+  }
+
+  void pass(Duration time) {
+    now_ += time;
+    for (auto& [peer, line] : lines_) {
+      if (hears(line.agent, line.host)) line.agent_heard = line.office_heard = now_;
+    }
+  }
+
+  // Timers and messages of a process that was paused come in any order.
+  void live(int i) {
+    if (at(i).paused) return;
+    const int order = draw(4);
+    for (int part = 0; part < 4; ++part) {
+      switch ((part + order) % 4) {
+        case 0:
+          keep_office(i);
+          break;
+        case 1:
+          hear_agents(i);
+          break;
+        case 2:
+          keep_agent(i);
+          break;
+        default:
+          hear_office(i);
+      }
+    }
+  }
+
+  // The office
+
+  void keep_office(int i) {
+    if (!at(i).office) return;
+    renew(i);
+    for (auto& [peer, line] : lines_) {
+      if (line.host == i && line.office_open && now_ - line.office_heard > kSilence) lose(i, peer);
+    }
+    if (!at(i).office) return;
+    const auto due = at(i).office->state.deadline();
+    if (due && now_ >= *due) {
+      check_entitlement(i);
+      at(i).office->state.tick(now_);
+    }
+    deliver(i);
+    if (at(i).doing == Doing::Over && !has_agents(i)) retire(i);
+  }
+
+  void renew(int i) {
+    Office& office = *at(i).office;
+    if (!reaches_register(i)) {
+      if (now_ < office.tenure) return;
+      office.state.hold(true, now_);
+      const bool needed = office.state.phase() == Phase::Gathering;
+      if (needed && now_ > office.tenure + kTerm) step_down(i);
+    } else if (office.epoch == register_epoch_ && now_ < register_until_) {
+      take_office(i);
+    } else if (now_ >= register_until_) {
+      office.epoch = ++register_epoch_;  // nobody has taken it: elected again
+      office.state.set_epoch(office.epoch);
+      take_office(i);
+      for (auto& [peer, line] : lines_) {
+        if (line.host == i && line.office_open && line.welcomed) tell_epoch(line, office.epoch);
+      }
+    } else {
+      step_down(i);
+    }
+  }
+
+  void tell_epoch(Line& line, std::int64_t epoch) {
+    line.down.emplace_back(
+        [this, agent = line.agent, epoch] { at(agent).epoch = std::max(at(agent).epoch, epoch); });
+  }
+
+  void take_office(int i) {
+    register_until_ = now_ + kTerm;
+    holder_ = i;
+    at(i).office->tenure = now_ + kTerm * 19 / 20;
+    at(i).office->state.hold(false, now_);
+    deliver(i);
+  }
+
+  void retire(int i) {
+    if (reaches_register(i) && at(i).office->epoch == register_epoch_) register_until_ = now_;
+    at(i).office.reset();
+  }
+
+  void step_down(int i) {
+    for (auto& [peer, line] : lines_) {
+      if (line.host == i) close_office_end(peer);
+    }
+    at(i).office.reset();
+  }
+
+  bool has_agents(int i) {
+    return std::ranges::any_of(
+        lines_, [i](const auto& line) { return line.second.host == i && line.second.office_open; });
+  }
+
+  // A message to a coordinator that was paused may be read before its timers ring.
+  void check_entitlement(int i) {
+    if (now_ >= at(i).office->tenure) at(i).office->state.hold(true, now_);
+  }
+
+  void hear_agents(int i) {
+    for (auto& [peer, line] : lines_) {
+      while (line.host == i && line.office_open && at(i).office && hears(line.agent, i) &&
+             !line.up.empty()) {
+        check_entitlement(i);
+        const auto word = std::move(line.up.front());
+        line.up.pop_front();
+        word();
+        if (at(i).office) deliver(i);
+      }
+    }
+  }
+
+  void lose(int i, Peer peer) {
+    close_office_end(peer);
+    check_entitlement(i);
+    at(i).office->state.depart(peer, Cause::Kind::NodeLost, "silent", now_);
+    deliver(i);
+  }
+
+  void deliver(int i) {
+    Office& office = *at(i).office;
+    std::shared_ptr<const World> closed;
+    for (const Delivery& delivery : office.state.take()) {
+      if (const auto* seated = std::get_if<Seated>(&delivery.notice)) {
+        if (seated->world != closed) note(office, *(closed = seated->world));
+      } else if (const auto push = to_push(delivery.notice);
+                 std::holds_alternative<Restart>(push)) {
+        if (std::get<Restart>(push).attempt_spent) history_.failed(office.epoch);
+      }
+      const auto line = lines_.find(delivery.to);
+      if (line == lines_.end() || !line->second.office_open) continue;
+      line->second.down.emplace_back([this, agent = line->second.agent, notice = delivery.notice] {
+        obey(agent, to_push(notice));
+      });
+    }
+  }
+
+  void note(const Office& office, const World& world) {
+    must(world.epoch == office.epoch, "a round bears the epoch of its coordinator");
+    history_.closed(world, rules_, office.epoch == register_epoch_ && now_ < register_until_);
+  }
+
+  // The agent
+
+  void keep_agent(int i) {
+    Machine& machine = at(i);
+    if (machine.doing == Doing::Over) return;
+    if (machine.line != 0 && now_ - lines_.at(machine.line).agent_heard > kSilence) part(i);
+    if (machine.doing == Doing::Stopping && draw(2) == 0) {
+      machine.doing = Doing::Waiting;
+      if (machine.line != 0 && lines_.at(machine.line).welcomed) join(i);
+    }
+    if (machine.line == 0 && now_ >= machine.patience) machine.doing = Doing::Over;
+    if (machine.line == 0 && machine.doing != Doing::Over) look(i);
+  }
+
+  void look(int i) {
+    if (!reaches_register(i)) return;
+    if (now_ >= register_until_ && !at(i).office) {
+      at(i).office = std::make_shared<Office>(rules_, ++register_epoch_);
+      take_office(i);
+    }
+    if (now_ >= register_until_ || !at(holder_).office || !hears(i, holder_)) return;
+    if (at(holder_).office->epoch != register_epoch_) return;
+    const Peer peer = ++last_peer_;
+    at(i).line = peer;
+    lines_[peer] = {i, holder_, {}, {}, true, true, false, now_, now_};
+    lines_[peer].up.emplace_back([this, peer, seen = at(i).epoch] { greet(peer, seen); });
+  }
+
+  void greet(Peer peer, std::int64_t seen) {
+    Line& line = lines_.at(peer);
+    const Office& office = *at(line.host).office;
+    if (seen > office.epoch) return close_office_end(peer);
+    line.down.emplace_back([this, peer, epoch = office.epoch] { be_welcome(peer, epoch); });
+  }
+
+  void be_welcome(Peer peer, std::int64_t epoch) {
+    Line& line = lines_.at(peer);
+    Machine& machine = at(line.agent);
+    if (epoch < machine.epoch) return part(line.agent);
+    machine.epoch = epoch;
+    line.welcomed = true;
+    if (machine.doing == Doing::Waiting) join(line.agent);
+  }
+
+  void join(int i) {
+    const Peer peer = at(i).line;
+    const int host = lines_.at(peer).host;
+    lines_.at(peer).up.emplace_back(
+        [this, peer, host, node = make_node(at(i).name), past = at(i).past] {
+          at(host).office->state.join(peer, node, past, now_);
+        });
+  }
+
+  void fail_worker(int i) {
+    Machine& machine = at(i);
+    if (machine.doing != Doing::Working || machine.paused || machine.line == 0) return;
+    const Peer peer = machine.line;
+    const int host = lines_.at(peer).host;
+    lines_.at(peer).up.emplace_back([this, peer, host, round = machine.past.round] {
+      at(host).office->state.fail(peer, round, {}, now_);
+    });
+  }
+
+  void hear_office(int i) {
+    while (at(i).line != 0 && at(i).doing != Doing::Over) {
+      Line& line = lines_.at(at(i).line);
+      if (!hears(i, line.host) || line.down.empty()) return;
+      const auto word = std::move(line.down.front());
+      line.down.pop_front();
+      word();
+    }
+  }
+
+  void obey(int agent, const Push& push) {
+    Machine& machine = at(agent);
+    if (const auto* ready = std::get_if<RoundReady>(&push)) {
+      const Round& round = ready->round;
+      if (round.epoch < machine.epoch || round.number <= machine.past.round) return;
+      must(machine.doing == Doing::Waiting, "only who waits gets a seat");
+      must(round.attempt >= machine.past.attempt, "attempts never go back");
+      machine.epoch = round.epoch;
+      machine.past = {round.number, round.attempt, round.group_world_size()};
+      machine.world = {round.epoch, round.number};
+      machine.doing = Doing::Working;
+    } else if (const auto* restart = std::get_if<Restart>(&push)) {
+      if (machine.doing != Doing::Working) return;
+      machine.doing = Doing::Stopping;
+      if (restart->attempt_spent) ++machine.past.attempt;
+    } else if (std::holds_alternative<Done>(push) || std::holds_alternative<Lost>(push)) {
+      machine.doing = Doing::Over;
+      if (machine.line != 0) close_agent_end(std::exchange(machine.line, 0));
+    }
+  }
+
+  // Its coordinator is silent or gone: the group is stopped, another coordinator looked for.
+  void part(int i) {
+    Machine& machine = at(i);
+    close_agent_end(std::exchange(machine.line, 0));
+    machine.patience = now_ + rules_.join_timeout;
+    if (machine.doing == Doing::Working) machine.doing = Doing::Stopping;
+  }
+
+  void close_agent_end(Peer peer) {
+    Line& line = lines_.at(peer);
+    if (!std::exchange(line.agent_open, false)) return;
+    line.up.emplace_back([this, peer, host = line.host] { lose(host, peer); });
+  }
+
+  void close_office_end(Peer peer) {
+    Line& line = lines_.at(peer);
+    if (!std::exchange(line.office_open, false)) return;
+    line.down.emplace_back([this, peer, agent = line.agent] {
+      if (at(agent).line == peer) part(agent);
+    });
+  }
+
+  Draw draw;
+  Rules rules_;
+  TimePoint now_{1000s};
+  std::vector<Machine> machines_{kMachines};
+  std::map<Peer, Line> lines_;
+  Peer last_peer_ = 0;
+  int processes_ = 0;
+  // The register
+  int register_side_ = 0, holder_ = 0;
+  std::int64_t register_epoch_ = 0;
+  TimePoint register_until_;
+  History history_;
+};
+
+}  // namespace
+
+TEST_CASE("rendezvous: no partition makes two worlds, and its end makes one") {
+  for_each_seed([](unsigned seed) { Country(seed).run(); });
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <random>
+#include <string>
+
+/// What the property tests of random schedules share. ELASTRUN_TEST_SEEDS says how many are tried;
+/// ELASTRUN_TEST_SEED tries a single one, the one that a failure has named.
+namespace elastrun::rendezvous::test {
+
+/// Random numbers of one seed.
+class Draw {
+ public:
+  explicit Draw(unsigned seed) : random_(seed) {}
+  /// From 0 to below - 1.
+  int operator()(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
+
+ private:
+  std::mt19937 random_;
+};
+
+/// As REQUIRE, but it costs nothing while it holds: it is asked millions of times.
+inline void must(bool holds, const char* text) {
+  if (!holds) FAIL(std::string(text));
+}
+
+inline unsigned seed_setting(const char* name, unsigned otherwise) {
+  const char* given = std::getenv(name);
+  return given == nullptr ? otherwise : static_cast<unsigned>(std::atoi(given));
+}
+
+template <class Run>
+void for_each_seed(Run run) {
+  const unsigned only = seed_setting("ELASTRUN_TEST_SEED", 0);
+  const unsigned first = only == 0 ? 1 : only;
+  const unsigned last = only == 0 ? seed_setting("ELASTRUN_TEST_SEEDS", 10'000) : only;
+  for (unsigned seed = first; seed <= last; ++seed) {
+    CAPTURE(seed);
+    run(seed);
+  }
+}
+
+}  // namespace elastrun::rendezvous::test
