@@ -64,7 +64,8 @@ class Meeting {
 
   void warn_of_replaced() {
     std::vector<std::string> names;
-    for (const Opt id : {Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::RdzvId, Opt::MasterAddr}) {
+    for (const Opt id :
+         {Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::RdzvId, Opt::MasterAddr, Opt::MasterPort}) {
       if (!values_.is_given(id) || values_[id].text == row(id).fallback) continue;
       names.push_back(fmt::format("{}={}", spelling(row(id)), values_[id].text));
     }

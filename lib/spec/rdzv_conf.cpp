@@ -21,7 +21,8 @@ struct Key {
 
 constexpr std::string_view kDynamic = "c10d etcd etcd-v2 file";
 constexpr std::string_view kEtcd = "etcd etcd-v2";
-constexpr std::array<Key, 23> kKeys = {{
+constexpr std::string_view kElected = "etcd etcd-v2 file";
+constexpr std::array<Key, 28> kKeys = {{
     {"join_timeout", Check::PositiveSeconds, kDynamic},
     {"last_call_timeout", Check::PositiveSeconds, kDynamic},
     {"close_timeout", Check::PositiveSeconds, kDynamic},
@@ -44,12 +45,23 @@ constexpr std::array<Key, 23> kKeys = {{
     {"cacert", Check::Any, kEtcd},
     {"etcd_prefix", Check::Any, kEtcd},
     {"user", Check::Any, kEtcd},
+    {"username", Check::Any, kEtcd},
     {"password", Check::Any, kEtcd},
+    {"password_file", Check::Any, kEtcd},
+    {"lease_ttl", Check::PositiveCount, kElected},
+    {"coordinator_port", Check::Ports, kElected},
+    {"advertise", Check::Any, kElected},
 }};
 
 bool reads(const Key& key, std::string_view backend) {
   const auto names = split(key.backends, ' ');
   return std::find(names.begin(), names.end(), backend) != names.end();
+}
+
+// store_type=file makes the c10d backend the file one under another name.
+bool meets_in_file(const RdzvConf& conf, std::string_view backend) {
+  const auto type = conf.find("store_type");
+  return backend == "c10d" && type != conf.end() && to_lower(trim(type->second)) == "file";
 }
 
 Refusal not_a(std::string_view key, std::string_view what) {
@@ -190,7 +202,8 @@ std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view ba
   if (!built_in) return std::nullopt;
   for (const auto& [name, value] : conf) {
     const auto key = std::find_if(kKeys.begin(), kKeys.end(), [&](const Key& known) {
-      return known.name == name && reads(known, backend);
+      return known.name == name &&
+             (reads(known, backend) || (meets_in_file(conf, backend) && reads(known, "file")));
     });
     if (key == kKeys.end()) {
       warnings.push_back(unread_warning(name, backend));

@@ -42,6 +42,8 @@ TEST_CASE("meeting: what the rules of one node drop is said") {
       {"--standalone", "--rdzv-backend=etcd", "--rdzv-endpoint=h:1", "--rdzv-id=x", "train.py"});
   CHECK(asked.spec.rdzv_backend == "c10d");
   CHECK(has_warning(asked, "--rdzv-backend=etcd, --rdzv-endpoint=h:1, --rdzv-id=x is not used"));
+  const auto port = machine.job({"--standalone", "--master-port", "70000", "train.py"});
+  CHECK(has_warning(port, "--master-port=70000 is not used: --standalone overrides it"));
   const auto ranked = machine.job({"--node-rank", "-1", "train.py"});
   CHECK(has_warning(ranked, "node_rank is only used for static rdzv_backend. It will be ignored"));
   CHECK(

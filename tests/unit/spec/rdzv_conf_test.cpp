@@ -3,9 +3,16 @@
 
 #include "unit/spec/fakes.hpp"
 
+#include <algorithm>
 #include <doctest/doctest.h>
+#include <filesystem>
+#include <regex>
+#include <set>
 
 namespace elastrun::spec {
+
+std::string read_source(const std::string& path);  // man_test.cpp
+
 namespace {
 
 std::string problem(std::string_view text, std::string_view backend = "c10d") {
@@ -75,6 +82,41 @@ TEST_CASE("rdzv conf: a key that nobody reads is a warning with the nearest that
   CHECK(contains(problem("timeout=5"), "join_timeout is the key that limits"));
   CHECK(problem("timeout=5", "static") == "");
   CHECK(problem("colour=blue", "my-own-backend") == "");
+}
+
+TEST_CASE("rdzv conf: settings of an election are read by the back ends that elect") {
+  for (const char* backend : {"etcd", "etcd-v2", "file"}) {
+    CAPTURE(backend);
+    CHECK(problem("lease_ttl=5,coordinator_port=29500-29600,advertise=10.0.0.1", backend) == "");
+    CHECK(contains(problem("lease_ttl=0", backend), "'lease_ttl' must be positive, got 0"));
+  }
+  CHECK(problem("store_type=file,lease_ttl=5") == "");
+  CHECK(contains(problem("lease_ttl=5"), "the c10d backend does not read 'lease_ttl'"));
+  CHECK(problem("user=u,password_file=/secret", "etcd") == "");
+}
+
+// A key that the rendezvous reads but this list does not know would be called useless.
+TEST_CASE("rdzv conf: every key that lib/rendezvous reads is known here") {
+  const auto known = rdzv_conf_keys();
+  const std::regex reading(R"re(conf\.(?:text|number|seconds|flag|ports)\("(\w+)")re");
+  const std::regex either(R"re(first_of\(conf, "(\w+)", "(\w+)"\))re");
+  std::set<std::string> read;
+  const std::filesystem::path folder = std::string(ELASTRUN_SOURCE_DIR) + "/lib/rendezvous";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto text = read_source("lib/rendezvous/" + entry.path().filename().string());
+    for (const auto& pattern : {reading, either}) {
+      for (std::sregex_iterator found(text.begin(), text.end(), pattern), end; found != end;
+           ++found) {
+        for (std::size_t i = 1; i < found->size(); ++i) read.insert((*found)[i]);
+      }
+    }
+  }
+  CHECK(read.contains("join_timeout"));
+  CHECK(read.contains("username"));
+  for (const auto& key : read) {
+    CAPTURE(key);
+    CHECK(std::ranges::find(known, key) != known.end());
+  }
 }
 
 }  // namespace elastrun::spec
