@@ -39,7 +39,9 @@ struct RendezvousInfo {
 
 /// How the nodes of a job come together. The agent calls it on a thread of its own, one call at a
 /// time, so every call may wait as long as it must; while the agent is told to end it does not wait
-/// for a call to return. An exception counts as an error of code Rendezvous.
+/// for a call to return. An exception counts as an error of code Rendezvous. On that thread the
+/// launcher's log (core/log.hpp) must not be used, which belongs to the agent's: what is to be told
+/// goes into the error that a call returns, or to std::clog.
 class RendezvousHandler {
  public:
   virtual ~RendezvousHandler() = default;

@@ -7,6 +7,7 @@
 #include "net/link.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/patience.hpp"
+#include "store/port_owner.hpp"
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
@@ -79,7 +80,7 @@ class RemoteSession final : public Session {
     dialer_.cancel();
     locator_->cancel();
     for (Alarm* alarm : {retry_.get(), beat_.get(), progress_.get()}) alarm->disarm();
-    if (link_) std::exchange(link_, nullptr)->close();
+    if (link_) hang_up();
     // The others have been told what we were told, if that was the verdict on the job.
     locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",
                      settings_.close_timeout, std::move(on_closed));
@@ -105,10 +106,12 @@ class RemoteSession final : public Session {
     });
   }
 
+  Duration time_left() const {
+    return std::max<Duration>(patience_.deadline() - clock_.now(), std::chrono::milliseconds(100));
+  }
+
   void dial() {
-    const Duration left =
-        std::max<Duration>(patience_.deadline() - clock_.now(), std::chrono::milliseconds(100));
-    dialer_.dial(place_.endpoint, std::min(settings_.read_timeout, left),
+    dialer_.dial(place_.endpoint, std::min(settings_.read_timeout, time_left()),
                  [this](Result<tcp::socket> socket) {
                    if (socket) return greet(std::move(*socket));
                    // An agent that hosted the rendezvous and is gone does not come back.
@@ -140,12 +143,29 @@ class RemoteSession final : public Session {
   // People who wait want to know for what, also before anybody answers.
   void watch_progress() {
     progress_->arm(clock_.now() + settings_.rules.progress_interval, [this] {
-      if (!welcomed_ && mine_ == Mine::Wanted && !trouble_.empty()) {
-        push(Progress{fmt::format("looking for the coordinator: {}", trouble_), 0,
-                      settings_.rules.min_nodes});
-      }
-      if (!welcomed_) watch_progress();
+      if (welcomed_) return;
+      if (mine_ == Mine::Wanted) tell_trouble();
+      watch_progress();
     });
+  }
+
+  void tell_trouble() {
+    if (link_) trouble_ = no_answer_text();
+    if (trouble_.empty()) return;
+    push(Progress{fmt::format("looking for the coordinator: {}", trouble_), 0,
+                  settings_.rules.min_nodes});
+    if (std::exchange(warned_, true)) return;
+    log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
+                 settings_.run_id, trouble_);
+  }
+
+  // The port may be that of a program which has nothing to do with us and says nothing at all.
+  std::string no_answer_text() const {
+    const auto text =
+        fmt::format("{} takes the connection, but does not answer as a coordinator does", where());
+    if (!net::is_own_address(link_->remote_address())) return text;
+    const auto owner = store::find_port_owner(place_.endpoint.port);
+    return owner.empty() ? text : fmt::format("{}: {} listens there", text, owner);
   }
 
   // Talking to it
@@ -159,12 +179,17 @@ class RemoteSession final : public Session {
     handlers.on_end = [this](const Error& error) { ended(error); };
     link_->start(std::move(handlers));
     link_->send(encode(FromAgent(Hello{settings_.run_id, false, epoch_})));
+    beat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
+      trouble_ = no_answer_text();
+      hang_up();
+      try_again({Code::Timeout, trouble_});
+    });
   }
 
   void hear(const std::string& payload) {
     auto message = decode_from_coordinator(payload);
     if (!message) {
-      std::exchange(link_, nullptr)->close();
+      hang_up();
       return ended(message.error());
     }
     if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
@@ -179,7 +204,7 @@ class RemoteSession final : public Session {
   void welcomed(const Welcome& welcome) {
     if (welcome.epoch < epoch_) {
       // A coordinator that does not know yet that it was succeeded. It must not be listened to.
-      std::exchange(link_, nullptr)->close();
+      hang_up();
       return try_again(
           {Code::Closed, fmt::format("the coordinator is of epoch {}, but epoch {} exists",
                                      welcome.epoch, epoch_)});
@@ -195,8 +220,13 @@ class RemoteSession final : public Session {
     if (mine_ == Mine::Wanted) send_join();
   }
 
-  void refused(const Refusal& refusal) {
+  void hang_up() {
+    beat_->disarm();
     std::exchange(link_, nullptr)->close();
+  }
+
+  void refused(const Refusal& refusal) {
+    hang_up();
     if (locator_->elects()) return ended({Code::Closed, refusal.text});
     lose(fmt::format("{} refuses this node: {}", where(), refusal.text), false);
   }
@@ -275,7 +305,7 @@ class RemoteSession final : public Session {
     dialer_.cancel();
     retry_->disarm();
     if (link_) {
-      std::exchange(link_, nullptr)->close();
+      hang_up();
       return ended({Code::Closed, "another coordinator was elected"});
     }
     locate();
@@ -290,7 +320,7 @@ class RemoteSession final : public Session {
     beat_->arm(clock_.now() + beat_interval_, [this] {
       missed_ = link_->heard() ? 0 : missed_ + 1;
       if (missed_ >= beats_missed_) {
-        std::exchange(link_, nullptr)->close();
+        hang_up();
         return ended({Code::Timeout,
                       fmt::format("silent for {}", format_duration(beat_interval_ * missed_))});
       }
@@ -332,6 +362,7 @@ class RemoteSession final : public Session {
   int missed_ = 0, beats_missed_ = 3;
   Duration beat_interval_ = std::chrono::seconds(5);
   std::string trouble_;
+  bool warned_ = false;  // that nobody is found
 
   // This node
   Node self_;

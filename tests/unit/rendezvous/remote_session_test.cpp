@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 #include <string>
+#include <unistd.h>
 
 using namespace elastrun;
 using namespace elastrun::rendezvous;
@@ -172,6 +173,27 @@ TEST_CASE("remote session: nobody at the endpoint is reported with what was trie
   const auto lost = agent.hear<Lost>();
   CHECK(!lost.requeue);
   CHECK(lost.why.ends_with("(127.0.0.1: Connection refused)"));
+}
+
+TEST_CASE("remote session: a stranger who says nothing is named, and not waited for without end") {
+  Network network;
+  boost::asio::ip::tcp::acceptor silent(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
+  RemoteSettings settings;
+  settings.rules.join_timeout = 300ms;
+  settings.rules.progress_interval = 10ms;
+  settings.keep_alive_interval = 20ms;
+  auto sealer = net::make_sealer("");
+  FixedLocatorSettings where{{"127.0.0.1", silent.local_endpoint().port()}, false, {}};
+  auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
+  TestAgent agent(network, make_remote_session(network.loop, *network.clock, sealer,
+                                               std::move(locator), settings));
+  agent.join();
+  const auto lost = agent.hear<Lost>();
+  CHECK(!lost.requeue);
+  const auto owner = "process " + std::to_string(::getpid()) + " (";
+  for (const auto& text : {lost.why, agent.progress.text}) {
+    CHECK(text.find("does not answer as a coordinator does: " + owner) != std::string::npos);
+  }
 }
 
 TEST_CASE("remote session: any job may meet at a coordinator that stands alone") {
