@@ -38,9 +38,8 @@ class PortListener final : public Listener {
       opened = bind(tcp::endpoint(tcp::v4(), settings_.port));  // a kernel without IPv6
     }
     if (opened) {
-      return fail(Code::Io, fmt::format("cannot listen on {}: {}",
-                                        format_endpoint(settings_.address, settings_.port),
-                                        opened.message()));
+      const auto where = format_endpoint(settings_.address, settings_.port);
+      return std::unexpected(errno_error(Code::Io, "cannot listen on " + where, opened.value()));
     }
     port_ = acceptor_.local_endpoint().port();
     wait();

@@ -49,6 +49,8 @@ Error listen_error(const Endpoint& endpoint, int number) {
     why = "this machine does not have that address";
   } else if (number == EACCES) {
     why = "ports below 1024 need a privilege; choose a higher one";
+  } else if (number == EMFILE) {
+    why += " (raise the limit: ulimit -n)";
   }
   return {Code::Store, fmt::format("cannot listen on {}: {}", show(endpoint), why)};
 }
