@@ -4,6 +4,7 @@
 #include "agent/failure_report.hpp"
 #include "agent/verdict.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "workers/command.hpp"
 
 #include <cstdlib>
@@ -15,6 +16,17 @@ namespace {
 
 // A run shorter than this needs no account of where its time went.
 constexpr Duration kLongRun = std::chrono::seconds(10);
+
+/// By the first of the variables that says it, as the C library does.
+bool shows_unicode() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const auto locale = to_lower(value);
+    return locale.contains("utf-8") || locale.contains("utf8");
+  }
+  return false;
+}
 
 std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& spec) {
   using Kind = agent::Ending::Kind;
@@ -38,7 +50,7 @@ std::string report_text(const agent::JobResult& result, const spec::JobSpec& spe
   text += agent::verdict_text(result, agent::host_name());
   const bool worth_it = !result.succeeded() || result.restarts > 0 || person_looks_on ||
                         result.goodput.elapsed >= kLongRun;
-  if (worth_it) text += agent::summary_text(result);
+  if (worth_it) text += agent::summary_text(result, person_looks_on && shows_unicode());
   return text;
 }
 

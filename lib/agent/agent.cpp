@@ -29,6 +29,12 @@ rendezvous::Cause cause_of(const workers::Failure& failure, const std::string& n
   return cause;
 }
 
+std::string cost_text(const rendezvous::Restart& restart) {
+  if (!restart.attempt_spent) return " (this spends no restart)";
+  const int left = restart.restarts_left;
+  return fmt::format(", {} restart{} left", left, left == 1 ? "" : "s");
+}
+
 }  // namespace
 
 Agent::Agent(Parts parts, Settings settings)
@@ -94,8 +100,7 @@ void Agent::observe(const Fact& fact) {
     parts_.observer.progress("spare node, takes over when another one goes");
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
     if (round_ && restart->attempt_spent) result_.restarts = round_->attempt + 1;
-    log::info(kArea, "Restarting the workers, {} restarts left: {}", restart->restarts_left,
-              restart->cause.text);
+    log::warning(kArea, "Restarting the workers{}: {}", cost_text(*restart), restart->cause.text);
     note_cause(restart->cause);
     parts_.observer.restarting(*restart);
   }

@@ -141,7 +141,8 @@ void JobRecords::summary(const goodput::Ledger::Summary& summary) {
   if (!pipeline_.wants(kScope)) return;
   Attributes attributes{{"goodput", summary.goodput()},
                         {"elapsed_s", to_seconds(summary.elapsed)},
-                        {"restarts", whole(summary.restarts)}};
+                        {"restarts", whole(summary.restarts)},
+                        {"loss_known", summary.loss_known}};
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
     const auto bucket = static_cast<goodput::Bucket>(i);
     attributes.emplace_back(fmt::format("{}_s", goodput::bucket_name(bucket)),

@@ -2,6 +2,7 @@
 #include "agent/verdict.hpp"
 
 #include "core/text.hpp"
+#include "goodput/summary.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -11,6 +12,7 @@
 namespace elastrun::agent {
 namespace {
 
+constexpr Duration kWorthAnAccount = std::chrono::seconds(1);  // of where the time went
 constexpr std::size_t kShownLines = 12;
 constexpr std::size_t kShownWidth = 300;  // of one quoted line
 
@@ -60,7 +62,7 @@ std::string quoted_lines(const workers::Failure& failure, int local_world_size) 
 std::string files_text(const workers::Failure& failure) {
   std::string text;
   if (!failure.stderr_path.empty()) {
-    text += fmt::format("  log       {}\n", short_path(failure.stderr_path));
+    text += fmt::format("  stderr    {}\n", short_path(failure.stderr_path));
   }
   if (!failure.stdout_path.empty()) {
     text += fmt::format("  stdout    {}\n", short_path(failure.stdout_path));
@@ -79,6 +81,9 @@ std::string next_step(const workers::Failure& failure) {
   if (!failure.out_of_memory.empty()) {
     return "use less memory (batch size, data loader workers) or raise the memory limit";
   }
+  if (workers::ended_by_watchdog(failure)) {
+    return "find the rank that did not take part in that operation: it hangs or went another way";
+  }
   if (status.by_signal(SIGSEGV) || status.by_signal(SIGABRT) || status.by_signal(SIGBUS)) {
     return "set PYTHONFAULTHANDLER=1 to see the Python stack of such a crash";
   }
@@ -89,7 +94,7 @@ std::string next_step(const workers::Failure& failure) {
     return "exit code 127 often means that a program was not found";
   }
   if (!failure.exception && !failure.error_file && failure.last_lines.empty()) {
-    return "it wrote nothing on stderr; decorate the entry point with @record to keep exceptions";
+    return "it wrote nothing on stderr; in Python, @record on the entry point keeps exceptions";
   }
   return {};
 }
@@ -100,7 +105,9 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
   std::string text =
       fmt::format("  who       rank {} (local rank {}, pid {}) on {}, at {}\n", first.rank,
                   first.local_rank, first.pid, host, format_local_time(first.wall));
-  if (first.exception) text += fmt::format("  raised    {}\n", first.exception->text());
+  if (first.exception && !workers::what_happened(first).contains(first.exception->text())) {
+    text += fmt::format("  raised    {}\n", first.exception->text());
+  }
   if (judgement.culprit != judgement.root) {
     text += fmt::format("  note      rank {} was seen first, but only lost its peer\n",
                         judgement.failures[judgement.root].rank);
@@ -116,6 +123,17 @@ std::string cause_sentence(const JobResult& result) {
   const bool elsewhere = !cause.node.empty();
   if (elsewhere && !text.contains(cause.node)) text += " (node " + cause.node + ")";
   return text;
+}
+
+/// What is left to say of restarts; for failures also why there was none.
+std::string restarts_text(const JobResult& result) {
+  using Kind = Ending::Kind;
+  const auto kind = result.ending.kind;
+  if (result.max_restarts > 0) {
+    return fmt::format(", {} of {} restarts used", result.restarts, result.max_restarts);
+  }
+  const bool of_workers = kind == Kind::WorkersFailed || kind == Kind::JobFailed;
+  return of_workers ? "; not restarted, because --max-restarts is 0" : "";
 }
 
 std::string failed_sentence(const JobResult& result) {
@@ -201,24 +219,16 @@ std::string verdict_text(const JobResult& result, const std::string& host) {
   return text;
 }
 
-std::string summary_text(const JobResult& result) {
+std::string summary_text(const JobResult& result, bool unicode) {
+  using goodput::Bucket;
   const auto& goodput = result.goodput;
   std::string text =
-      fmt::format("elastrun: {} after {}, {} of {} restarts used\n",
-                  result.succeeded() ? "succeeded" : "FAILED", format_duration(goodput.elapsed),
-                  result.restarts, result.max_restarts);
-  text += fmt::format("  goodput   {:.1f} %", goodput.goodput() * 100);
-  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
-    const auto bucket = static_cast<goodput::Bucket>(i);
-    if (goodput.of(bucket) < std::chrono::milliseconds(1)) continue;
-    text +=
-        fmt::format("   {} {}", goodput::bucket_name(bucket), format_duration(goodput.of(bucket)));
-  }
-  text += "\n";
-  if (goodput.last_step) {
-    text += fmt::format("  progress  step {}", *goodput.last_step);
-    if (goodput.last_checkpoint) text += fmt::format(", checkpoint {}", *goodput.last_checkpoint);
-    text += "\n";
+      fmt::format("elastrun: {} after {}{}\n", result.succeeded() ? "succeeded" : "FAILED",
+                  format_duration(goodput.elapsed), restarts_text(result));
+  const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
+                   goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
+  if (ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {
+    text += "elastrun: " + goodput::summary_text(goodput, unicode);
   }
   return text;
 }

@@ -108,6 +108,8 @@ void Ledger::failed(TimePoint now) {
     of(Bucket::Running) -= uncovered_.running;
     of(Bucket::Productive) -= uncovered_.productive;
     of(Bucket::Lost) += uncovered_.running + uncovered_.productive;
+  } else if (uncovered_.running + uncovered_.productive > Duration::zero()) {
+    loss_known_ = false;
   }
   uncovered_ = {};
   forget_marks();
@@ -123,7 +125,7 @@ double Ledger::Summary::goodput() const {
 Ledger::Summary Ledger::summary(TimePoint now) const {
   Ledger copy = *this;
   copy.settle(now);
-  return {copy.last_ - start_, copy.buckets_, restarts_, last_step_, last_checkpoint_};
+  return {copy.last_ - start_, copy.buckets_, restarts_, last_step_, last_checkpoint_, loss_known_};
 }
 
 }  // namespace elastrun::goodput

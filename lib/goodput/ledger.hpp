@@ -49,6 +49,9 @@ class Ledger {
     std::array<Duration, kBuckets> buckets{};  // adds up to elapsed
     int restarts = 0;
     std::optional<std::int64_t> last_step, last_checkpoint;
+    /// Whether every failure came after a checkpoint was reported. Otherwise more may be lost than
+    /// is known, and goodput() is the most that it can have been.
+    bool loss_known = true;
     Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
     /// (Running + Productive) / elapsed; 0 when nothing has elapsed.
     double goodput() const;
@@ -77,6 +80,7 @@ class Ledger {
   std::vector<Mark> marks_;  // ascending; thinned out when many
   std::size_t steps_per_mark_ = 1, in_last_mark_ = 0;
   bool checkpoint_seen_ = false;
+  bool loss_known_ = true;
   bool steps_seen_ = false;  // since the workers were started
   bool ran_ = false;
   int restarts_ = 0;

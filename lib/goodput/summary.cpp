@@ -56,12 +56,13 @@ double seconds(Duration duration) {
 }  // namespace
 
 std::string summary_text(const Ledger::Summary& summary, bool unicode) {
-  std::string text =
-      fmt::format("goodput {} of {}", percent(summary.goodput()), format_duration(summary.elapsed));
+  std::string text = fmt::format("goodput {}{} of {}", summary.loss_known ? "" : "at most ",
+                                 percent(summary.goodput()), format_duration(summary.elapsed));
   if (summary.restarts > 0) {
     text += fmt::format(", {} restart{}", summary.restarts, summary.restarts == 1 ? "" : "s");
   }
   if (summary.last_step) text += fmt::format(", last step {}", *summary.last_step);
+  if (summary.last_checkpoint) text += fmt::format(", checkpoint {}", *summary.last_checkpoint);
   text += '\n';
   std::vector<Bucket> buckets;
   for (std::size_t i = 0; i < kBuckets; ++i) {
@@ -75,6 +76,9 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
     text +=
         fmt::format("  {:<10} {:>12} {:>7}  {} {}\n", bucket_name(bucket), format_duration(time),
                     percent(share), bar(share, unicode), meaning(bucket));
+  }
+  if (!summary.loss_known) {
+    text += "  No worker reported a checkpoint, so what failures cost is not known.\n";
   }
   return text;
 }
@@ -91,6 +95,7 @@ json::object summary_json(const Ledger::Summary& summary) {
   object["restarts"] = summary.restarts;
   object["last_step"] = nullptr;
   object["last_checkpoint"] = nullptr;
+  object["loss_known"] = summary.loss_known;
   if (summary.last_step) object["last_step"] = *summary.last_step;
   if (summary.last_checkpoint) object["last_checkpoint"] = *summary.last_checkpoint;
   return object;

@@ -49,16 +49,19 @@ std::optional<PythonException> exception_line(std::string_view line) {
   return found;
 }
 
-/// Second of the failure by torchrun's rule: that of the error file, else that of the end.
-std::int64_t second_of(const Failure& failure) {
+/// Second of the failure by torchrun's rule: that of the error file, else that of the end. Ends are
+/// counted from the first one, so that a clock that was set back meanwhile changes no order.
+std::int64_t second_of(const Failure& failure, const Failure& first) {
   if (failure.error_file && failure.error_file->timestamp) return *failure.error_file->timestamp;
-  return std::chrono::floor<std::chrono::seconds>(failure.wall).time_since_epoch().count();
+  const auto wall = first.wall + (failure.at - first.at);
+  return std::chrono::floor<std::chrono::seconds>(wall).time_since_epoch().count();
 }
 
-bool is_crash(const process::ExitStatus& status) {
+bool is_crash(const Failure& failure) {
   constexpr std::array kCrashes{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
-  return status.how == process::ExitStatus::How::Signaled &&
-         std::ranges::find(kCrashes, status.number) != kCrashes.end();
+  return failure.status.how == process::ExitStatus::How::Signaled &&
+         std::ranges::find(kCrashes, failure.status.number) != kCrashes.end() &&
+         !ended_by_watchdog(failure);
 }
 
 std::string said(const Failure& failure) {
@@ -66,18 +69,20 @@ std::string said(const Failure& failure) {
   return failure.error_file ? failure.error_file->message : std::string();
 }
 
+bool blames_others(const Failure& failure) {
+  return ended_by_watchdog(failure) || blames_a_peer(said(failure));
+}
+
 /// Died of something of its own, which no vanished peer explains.
 bool died_by_itself(const Failure& failure) {
-  if (is_crash(failure.status) || !failure.out_of_memory.empty()) return true;
-  if (failure.stopped_by_us) return false;
-  if (failure.status.how == process::ExitStatus::How::Signaled) return true;
-  const auto text = said(failure);
-  return !text.empty() && !blames_a_peer(text);
+  if (is_crash(failure) || !failure.out_of_memory.empty()) return true;
+  if (failure.stopped_by_us || ended_by_watchdog(failure)) return false;
+  return failure.status.how == process::ExitStatus::How::Signaled || !blames_a_peer(said(failure));
 }
 
 std::size_t choose_culprit(const Judgement& judgement) {
   const auto& failures = judgement.failures;
-  if (!blames_a_peer(said(failures[judgement.root]))) return judgement.root;
+  if (!blames_others(failures[judgement.root])) return judgement.root;
   std::size_t best = judgement.root;
   for (std::size_t i = 0; i < failures.size(); ++i) {
     if (i == judgement.root || !died_by_itself(failures[i])) continue;
@@ -113,8 +118,18 @@ std::optional<PythonException> exception_of(const Failure& failure) {
   return exception_in(failure.last_lines);
 }
 
+bool ended_by_watchdog(const Failure& failure) {
+  if (!failure.status.by_signal(SIGABRT)) return false;
+  return std::ranges::any_of(failure.last_lines, [](const std::string& line) {
+    return line.contains("Watchdog caught collective operation timeout") ||
+           line.contains("watchdog thread terminated with exception");
+  });
+}
+
 bool blames_a_peer(std::string_view text) {
-  constexpr std::array<std::string_view, 10> kSigns{"connection closed by peer",
+  constexpr std::array<std::string_view, 12> kSigns{"connection closed by peer",
+                                                    "for recv operation to complete",
+                                                    "timeout caused pair closure",
                                                     "connection reset by peer",
                                                     "broken pipe",
                                                     "socket closed",
@@ -134,15 +149,16 @@ Judgement judge(std::vector<Failure> failures) {
   });
   Judgement out;
   out.failures = std::move(failures);
-  const auto root = std::ranges::min_element(out.failures, {}, [](const Failure& failure) {
-    return std::tuple(second_of(failure), failure.stopped_by_us, failure.at);
+  const Failure earliest = *std::ranges::min_element(out.failures, {}, &Failure::at);
+  const auto root = std::ranges::min_element(out.failures, {}, [&](const Failure& failure) {
+    return std::tuple(second_of(failure, earliest), failure.stopped_by_us, failure.at);
   });
   out.root = static_cast<std::size_t>(root - out.failures.begin());
   out.culprit = choose_culprit(out);
   for (std::size_t i = 0; i < out.failures.size(); ++i) {
     const auto& failure = out.failures[i];
-    const bool of_others = failure.stopped_by_us || blames_a_peer(said(failure));
-    out.consequence.push_back(i != out.culprit && of_others && !is_crash(failure.status));
+    const bool of_others = failure.stopped_by_us || blames_others(failure);
+    out.consequence.push_back(i != out.culprit && of_others && !is_crash(failure));
   }
   return out;
 }
@@ -153,6 +169,9 @@ std::string what_happened(const Failure& failure) {
                          ? fmt::format("ended with exit code {}", failure.status.number)
                          : fmt::format("was killed by {}", failure.status.text());
   if (!failure.out_of_memory.empty()) return text + ": " + failure.out_of_memory;
+  if (ended_by_watchdog(failure)) {
+    return text + " (NCCL's watchdog: other ranks did not answer in time)";
+  }
   if (failure.exception) return text + " (" + failure.exception->text() + ")";
   return text;
 }

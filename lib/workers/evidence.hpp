@@ -21,6 +21,10 @@ std::optional<PythonException> exception_of(const Failure& failure);
 /// collective): the one who says so is seldom the one to blame.
 bool blames_a_peer(std::string_view text);
 
+/// Whether NCCL's watchdog took the process down because a collective operation timed out: by
+/// SIGABRT, like a crash, but the reason lies with a rank that did not take part.
+bool ended_by_watchdog(const Failure& failure);
+
 /// Who failed first, and who only because of that.
 struct Judgement {
   /// In torchrun's order: those that ended by themselves by local rank, then those we stopped.

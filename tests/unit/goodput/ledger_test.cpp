@@ -193,7 +193,7 @@ TEST_CASE("summary: people see each bucket that is not empty, largest first, in 
   ledger.enter(Bucket::Stopping, at(125s));
   const std::string text = summary_text(ledger.summary(at(125s + 10us)), false);
   CHECK(text ==
-        "goodput 84.0 % of 2 min 05 s, 1 restart, last step 42\n"
+        "goodput 84.0 % of 2 min 05 s, 1 restart, last step 42, checkpoint 41\n"
         "  productive   1 min 34 s  75.2 %  ############     training steps\n"
         "  running          11.0 s   8.8 %  #                workers ran\n"
         "  startup          10.0 s   8.0 %  #                until the workers first ran\n"
@@ -205,6 +205,20 @@ TEST_CASE("summary: people see each bucket that is not empty, largest first, in 
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
     CHECK(end - begin <= 80);
   }
+}
+
+TEST_CASE("summary: without a checkpoint the share is only the most that it can be") {
+  Ledger ledger = running();
+  ledger.failed(at(20s));
+  CHECK_FALSE(ledger.summary(at(20s)).loss_known);
+  const auto text = summary_text(ledger.summary(at(20s)), false);
+  CHECK(text.starts_with("goodput at most 50.0 % of 20.0 s\n"));
+  CHECK(text.ends_with("  No worker reported a checkpoint, so what failures cost is not known.\n"));
+  CHECK(summary_json(ledger.summary(at(20s))).at("loss_known") == false);
+  Ledger saved = running();
+  saved.checkpoint(-1, at(15s));
+  saved.failed(at(20s));
+  CHECK(saved.summary(at(20s)).loss_known);
 }
 
 TEST_CASE("summary: machines get seconds that add up") {

@@ -108,6 +108,50 @@ TEST_CASE("evidence: who lost a peer stays the culprit when nobody else died by 
   CHECK(judgement.first().rank == 0);
 }
 
+TEST_CASE("evidence: who ended without a word is to blame rather than who lost a peer") {
+  const auto judgement = judge(
+      {raised(failed(0, ExitStatus::exited(1), 1), "RuntimeError", "Connection closed by peer"),
+       failed(1, ExitStatus::exited(3), 30)});
+  CHECK(judgement.first().rank == 1);
+}
+
+TEST_CASE("evidence: a clock that was set back does not make the last one the first") {
+  auto first = failed(1, ExitStatus::exited(3), 5);
+  auto last = failed(0, ExitStatus::signaled(SIGTERM), 40, true);
+  last.wall -= std::chrono::hours(1);
+  const auto judgement = judge({last, first});
+  CHECK(judgement.failures[judgement.root].rank == 1);
+  CHECK(judgement.first().rank == 1);
+}
+
+TEST_CASE("evidence: whom NCCL's watchdog ended has waited for somebody else") {
+  auto waited = failed(0, ExitStatus::signaled(SIGABRT), 1);
+  waited.last_lines = {
+      "[rank0]:[E1121 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective "
+      "operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"};
+  CHECK(ended_by_watchdog(waited));
+  CHECK(what_happened(waited) ==
+        "was killed by SIGABRT (NCCL's watchdog: other ranks did not answer in time)");
+  const auto judgement = judge({waited, failed(1, ExitStatus::signaled(SIGSEGV), 30)});
+  CHECK(judgement.first().rank == 1);
+  CHECK(judgement.consequence == std::vector<bool>{true, false});
+  waited.last_lines = {"Fatal Python error: Aborted"};
+  CHECK_FALSE(ended_by_watchdog(waited));
+  CHECK(judge({waited, failed(1, ExitStatus::signaled(SIGSEGV), 30)}).first().rank == 0);
+}
+
+TEST_CASE("evidence: signs of a peer that has gone") {
+  for (const char* text :
+       {"[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4242",
+        "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
+        "operation to complete",
+        "Application timeout caused pair closure", "NCCL error: ncclRemoteError"}) {
+    CAPTURE(text);
+    CHECK(blames_a_peer(text));
+  }
+  CHECK_FALSE(blames_a_peer("ValueError: boom"));
+}
+
 TEST_CASE("evidence: what happened is one phrase") {
   auto failure = failed(0, ExitStatus::exited(3), 0);
   CHECK(what_happened(failure) == "ended with exit code 3");
