@@ -45,8 +45,7 @@ target_compile_definitions(elastrun_flags INTERFACE
 target_include_directories(elastrun_flags INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:include/elastrun>
   $<INSTALL_INTERFACE:include>)
-target_include_directories(elastrun_flags SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
-target_link_libraries(elastrun_flags INTERFACE Threads::Threads)
+target_link_libraries(elastrun_flags INTERFACE Boost::headers Threads::Threads)
 if(ELASTRUN_SANITIZE)
   # Without vptr: to look at memory it opens a pipe, and calls every object invalid where no
   # descriptor is left, which is what some tests are about.

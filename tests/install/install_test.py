@@ -14,7 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD, CMAKE, COMPILER = (sys.argv + ["", "", ""])[1:4]
 EXPECTED = """
 bin/elastrun
+bin/elastrunctl
 share/man/man1/elastrun.1
+share/man/man1/elastrunctl.1
+share/man/man5/elastrun.toml.5
 share/man/man7/elastrun-design.7
 share/man/man7/elastrun-protocol.7
 share/bash-completion/completions/elastrun
@@ -63,8 +66,17 @@ class InstallTest(unittest.TestCase):
             self.assertEqual(more, [], program.name)
 
     def test_completions_offer_options(self) -> None:
-        for name in EXPECTED[4:7]:
+        names = [name for name in EXPECTED if "completions" in name or "site-functions" in name]
+        self.assertEqual(len(names), 3)
+        for name in names:
             self.assertIn("nproc-per-node", (self.prefix / name).read_text(), name)
+
+    def test_the_package_has_no_path_of_this_machine(self) -> None:
+        for file in self.prefix.rglob("*.cmake"):
+            text = file.read_text()
+            self.assertEqual(re.findall(r"[\s;\"](/[^\s;\"$]+)", text), [], file.name)
+            for place in (str(ROOT), str(Path(BUILD).resolve()), str(self.prefix)):
+                self.assertNotIn(place, text, file.name)
 
     def test_the_python_package_is_found_by_its_path(self) -> None:
         env = dict(os.environ, PYTHONPATH=str(self.prefix / "share/elastrun/python"),
