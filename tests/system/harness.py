@@ -55,9 +55,12 @@ class Job:
 
     def __init__(self, *words: str | Path, env: dict[str, str] | None = None,
                  stdout: int | None = None, stdin: int | None = None,
-                 before: Callable[[], None] | None = None) -> None:
+                 before: Callable[[], None] | None = None,
+                 files: dict[str, str] | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="system.")
         self.folder = Path(self._scratch.name)
+        for name, text in (files or {}).items():
+            (self.folder / name).write_text(text)
         self.temporary = self.folder / "tmp"
         self.temporary.mkdir()
         self._mark = f"ELASTRUN_TEST_JOB={uuid.uuid4()}"
