@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers of a hostile etcd: JSON around base64. The first byte says which answer it is taken for;
+// the reader must refuse or understand, and what it understands must be possible.
+#include "net/base64.hpp"
+#include "rendezvous/etcd_reader.hpp"
+
+#include <cstdint>
+#include <cstdlib>
+
+namespace {
+
+using namespace elastrun;
+namespace etcd = elastrun::rendezvous::etcd;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+void check_entry(const Result<etcd::RangeAnswer>& answer) {
+  if (answer && answer->entry) require(answer->entry->create_revision > 0);
+  if (!answer) require(!answer.error().text.empty());
+}
+
+void read_base64(std::string_view text) {
+  const auto bytes = net::decode_base64(text);
+  // Each text means one thing, and each thing has one text.
+  if (bytes) require(net::encode_base64(*bytes) == text);
+  require(net::decode_base64(net::encode_base64(text)) == std::string(text));
+}
+
+void read_answer(char kind, std::string_view text) {
+  switch (kind % 7) {
+    case 0:
+      return check_entry(etcd::read_range(text));
+    case 1:
+      return check_entry(etcd::read_create(text, "value"));
+    case 2:
+      static_cast<void>(etcd::read_lease(text));
+      return;
+    case 3:
+      if (const auto watch = etcd::read_watch(text)) require(watch->events >= 0);
+      return;
+    case 4:
+      if (const auto token = etcd::read_token(text)) require(!token->empty());
+      return;
+    case 5:
+      require(!etcd::read_refusal(503, text).error.text.empty());
+      return;
+    default:
+      read_base64(text);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  read_answer(static_cast<char>(bytes.front() & 0x7F), bytes.substr(1));
+  return 0;
+}
