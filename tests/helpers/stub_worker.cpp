@@ -23,6 +23,7 @@
 //   attempt=N       the same for $TORCHELASTIC_RESTART_COUNT
 //   all             ends `only` and `attempt`
 //   sleep=SECONDS   (may be 0.5)                     stay         for ever
+//   vfork=PATH      is held in the kernel (state D) by a child of vfork, until that file exists
 //   stop            SIGSTOP to itself                die=SIGNAL   by that signal, without a core
 //   crash           a real segmentation fault        exit=CODE
 //
@@ -153,6 +154,15 @@ void leave_hopper() {
     if (next > 0) _exit(0);
     if (next < 0) usleep(1000);
   }
+  _exit(0);
+}
+
+// Only what is allowed there happens between vfork and _exit.
+void hold_in_kernel(const std::string& path) {
+  const char* const name = path.c_str();
+  if (vfork() != 0) return;
+  const timespec pause_between{0, 5'000'000};
+  while (access(name, F_OK) != 0) nanosleep(&pause_between, nullptr);
   _exit(0);
 }
 
@@ -362,6 +372,7 @@ void add_lives(std::map<std::string, Step>& steps, char* self) {
   steps["hop"] = [](const std::string&) { leave_hopper(); };
   steps["sleep"] = [](const std::string& value) { sleep_for(std::atof(value.c_str())); };
   steps["stay"] = [](const std::string&) { stay(); };
+  steps["vfork"] = hold_in_kernel;
   steps["stop"] = [](const std::string&) { raise(SIGSTOP); };
   steps["die"] = [](const std::string& name) { die_of(signal_of(name)); };
   steps["crash"] = [](const std::string&) { crash(); };

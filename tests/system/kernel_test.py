@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel may do to a job: a clock set back, a worker held in it, a binding, no memory."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import unittest
+import uuid
+from pathlib import Path
+
+from harness import STUB, Job, main, stat_of, stub, wait_until
+
+CLOCK_STEP = STUB.parent / "libclock_step.so"
+
+
+class ClockSetBack(unittest.TestCase):
+    # Rank 0 sets the clock back by an hour when it is told to stop, because rank 1 has failed.
+    WORKER = """
+        [ "$TORCHELASTIC_RESTART_COUNT" = "$1" ] || exit 0
+        [ "$RANK" = 1 ] && { until [ -e ready ]; do sleep 0.02; done; exit 3; }
+        trap ': > stepped; exit 1' TERM
+        : > ready
+        while :; do sleep 0.02; done
+        """
+
+    def run_job(self, restarts: int, attempt: str) -> tuple[Job, int, dict]:
+        script = self.WORKER.replace("$", "$$")
+        job = self.enterContext(Job(
+            "--nproc-per-node=2", f"--max-restarts={restarts}", "--report=report.json",
+            "--log-dir=logs", "--no-python", "sh", "-c", script, "sh", attempt,
+            env={"LD_PRELOAD": str(CLOCK_STEP), "CLOCK_STEP": "stepped",
+                 "ASAN_OPTIONS": "verify_asan_link_order=0"}))
+        code = job.end()
+        self.assertTrue((job.folder / "stepped").exists(), job.errors())
+        report = json.loads((job.folder / "report.json").read_text())
+        self.assertLess(report["finished"], report["started"])  # the step was seen at all
+        return job, code, report
+
+    def test_the_first_to_fail_stays_the_first(self) -> None:
+        job, code, report = self.run_job(0, "0")
+        self.assertEqual(code, 1, job.errors())
+        self.assertEqual(report["culprit"]["rank"], 1)
+        self.assertIn("rank 1 failed first: it ended with exit code 3", job.errors())
+        root = job.errors().split("Root Cause")[1]
+        self.assertRegex(root, r"rank      : 1 ")
+
+    def test_restarts_and_the_ledger_go_on(self) -> None:
+        job, code, report = self.run_job(1, "0")
+        self.assertEqual(code, 0, job.errors())
+        self.assertEqual(report["restarts"], 1)
+        seconds = report["goodput"]["buckets_s"].values()
+        self.assertTrue(all(one >= 0 for one in seconds), seconds)
+        self.assertAlmostEqual(sum(seconds), report["goodput"]["elapsed_s"], places=6)
+        self.assertTrue(all(a["ran_s"] >= 0 for a in report["attempts"]))
+
+
+class HeldInTheKernel(unittest.TestCase):
+    def start(self, *options: str, **env: str) -> Job:
+        """A worker in state D, which no signal but SIGKILL can end."""
+        job = self.enterContext(Job(*options, *stub("ignore=TERM", "pid", "vfork=never", "stay"),
+                                    env=env))
+        pid = int(job.wait_for(r"^pid (\d+)")[0])
+        wait_until(lambda: (stat_of(pid) or "?")[0] == "D", "the worker is held")
+        return job
+
+    def test_the_stop_is_bounded(self) -> None:
+        job = self.start("--shutdown-timeout=1")
+        job.process.terminate()
+        self.assertEqual(job.end(), 1)
+        job.nothing_left()
+        self.assertIn("ended by SIGTERM", job.errors())
+
+    def test_who_stays_there_is_reported_if_that_is_asked_for(self) -> None:
+        job = self.start("--shutdown-timeout=1", "--max-restarts=3",
+                         TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT="0.5")
+        self.assertEqual(job.end(), 1)
+        job.nothing_left()
+        self.assertIn("stuck in uninterruptible sleep (D-state)", job.errors())
+        self.assertNotIn("Restarting the workers", job.errors())
+
+    def test_it_goes_on_when_the_kernel_lets_it_go(self) -> None:
+        with Job(*stub("pid", "vfork=go", "say=on")) as job:
+            pid = int(job.wait_for(r"^pid (\d+)")[0])
+            wait_until(lambda: (stat_of(pid) or "?")[0] == "D", "the worker is held")
+            (job.folder / "go").touch()
+            self.assertEqual(job.end(), 0)
+            self.assertIn("on\n", job.output())
+
+
+class Frozen(unittest.TestCase):
+    """A frozen cgroup of version 1 is the one place where not even SIGKILL arrives."""
+
+    def setUp(self) -> None:
+        self.cgroup = Path("/sys/fs/cgroup/freezer") / f"elastrun-test-{uuid.uuid4().hex[:8]}"
+        try:
+            self.cgroup.mkdir()
+        except OSError as error:
+            self.skipTest(f"no cgroup v1 freezer that may be written: {error}")
+        self.addCleanup(self.cgroup.rmdir)
+        self.addCleanup(lambda: wait_until(
+            lambda: not (self.cgroup / "cgroup.procs").read_text(), "the cgroup is empty"))
+        self.addCleanup(self.freeze, "THAWED")
+
+    def freeze(self, state: str) -> None:
+        (self.cgroup / "freezer.state").write_text(state)
+
+    def test_a_worker_that_cannot_be_killed_is_named_and_left(self) -> None:
+        with Job("--shutdown-timeout=1", *stub("pid", "stay")) as job:
+            pid = int(job.wait_for(r"^pid (\d+)")[0])
+            (self.cgroup / "cgroup.procs").write_text(str(pid))
+            self.freeze("FROZEN")
+            wait_until(lambda: (self.cgroup / "freezer.state").read_text() == "FROZEN\n", "frozen")
+            job.process.terminate()
+            self.assertEqual(job.end(), 1)
+            self.assertIn(f"process {pid} could not be killed: it hangs in the kernel",
+                          job.errors())
+            self.freeze("THAWED")
+            job.nothing_left()
+
+
+class Memory(unittest.TestCase):
+    def limited_cgroup(self) -> Path:
+        """A new memory cgroup with a limit, of version 1 or 2; removed at the end."""
+        name = f"elastrun-test-{uuid.uuid4().hex[:8]}"
+        why = []
+        for root, limit in ((Path("/sys/fs/cgroup"), "memory.max"),
+                            (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")):
+            if not (root / "cgroup.procs").exists():
+                continue
+            try:
+                (root / name).mkdir()
+            except OSError as error:
+                why.append(str(error))
+                continue
+            self.addCleanup((root / name).rmdir)
+            try:
+                (root / name / limit).write_text(str(64 << 20))
+                return root / name
+            except OSError as error:
+                why.append(str(error))
+        self.skipTest(f"no memory cgroup that may be written: {'; '.join(why)}")
+        raise AssertionError
+
+    def test_the_kernels_kill_for_want_of_memory_is_recognised(self) -> None:
+        cgroup = self.limited_cgroup()
+
+        def enter() -> None:
+            (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+
+        with Job("--report=report.json", *stub("memory=500", "stay"), before=enter) as job:
+            self.assertEqual(job.end(), 1)
+            report = json.loads((job.folder / "report.json").read_text())
+            self.assertEqual(report["failures"][0]["signal"], signal.SIGKILL.name)
+            self.assertRegex(report["failures"][0]["out_of_memory"], "memory")
+            self.assertIn("was killed by SIGKILL: the kernel killed it", job.errors())
+            self.assertIn("raise the memory limit", job.errors())
+        wait_until(lambda: not (cgroup / "cgroup.procs").read_text(), "the cgroup is empty")
+
+
+class Binding(unittest.TestCase):
+    def test_workers_run_where_the_dry_run_says(self) -> None:
+        for mode in ("node", "socket", "exclusive", "core-complex"):
+            with self.subTest(mode):
+                options = (f"--numa-binding={mode}", *stub("cpus"))
+                with Job("--dry-run", *options) as plan:
+                    self.assertEqual(plan.end(), 0, plan.errors())
+                    (said,) = plan.lines(r"^  binding      CPUs (\S+)$")
+                    self.assertEqual(list(plan.temporary.iterdir()), [])
+                with Job(*options) as job:
+                    self.assertEqual(job.end(), 0, job.errors())
+                    (bound,) = job.lines(r"^cpus (.*)$")
+                self.assertEqual([int(cpu) for cpu in bound.split()], self.numbers(said))
+
+    @staticmethod
+    def numbers(text: str) -> list[int]:
+        """ "0-2,5" as numbers."""
+        found = []
+        for part in text.split(","):
+            ends = [int(end) for end in re.split("-", part)]
+            found += range(ends[0], ends[-1] + 1)
+        return found
+
+    def test_more_workers_than_cores_cannot_have_one_each(self) -> None:
+        with Job("--nproc-per-node=4096", "--numa-binding=exclusive", "--dry-run",
+                 *stub("cpus")) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertIn("needs a physical core for each", job.errors())
+
+
+if __name__ == "__main__":
+    main()
