@@ -2,7 +2,9 @@
 """A real Slurm of two nodes on this machine: a slurmctld, two slurmd, on free loopback ports."""
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -51,10 +53,13 @@ def obstacle() -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
+    """Below the range from which the kernel takes ports for connections: nothing takes them between
+    this look and the daemons' start."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(20000, 32000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
     return ports
 
 
