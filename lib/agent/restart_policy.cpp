@@ -48,6 +48,7 @@ RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::RoundReady& push
   if (phase_ != Phase::Joining) return {};
   phase_ = Phase::Starting;
   spare_ = failed_ = succeeded_ = false;
+  ran_ = true;
   order_.reset();
   return {StartGroup{push.round}};
 }
@@ -206,6 +207,8 @@ Ending RestartPolicy::ending_of(const rendezvous::Done& done) const {
   if (done.failed) {
     ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::JobFailed;
     ending.why = done.cause.text;
+    // Workers ran, then nodes went and none came in their place: nothing is wrong with the job.
+    ending.requeue = ran_ && done.cause.kind == rendezvous::Cause::Kind::Timeout;
   } else if (!succeeded_) {
     ending.kind = Ending::Kind::NotNeeded;
   }

@@ -94,6 +94,7 @@ class RestartPolicy {
   bool failed_ = false;     // workers of this node failed in this round
   bool succeeded_ = false;  // all of them succeeded in this round
   bool spare_ = false;
+  bool ran_ = false;  // at least one round was begun
   int signals_ = 0;
   std::optional<Order> order_;    // told to us, to be obeyed once the group is gone
   std::optional<Ending> ending_;  // decided here, for then too; wins over orders

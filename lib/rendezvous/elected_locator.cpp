@@ -76,7 +76,7 @@ class ElectedLocator final : public Locator {
     retiring_ = true;
     cancel();
     renewal_->disarm();
-    doubt_->disarm();
+    end_doubt();
     if (!leads_) return boost::asio::post(loop_, std::move(retired));
     if (why.empty()) {
       // The last word first, then the entry: nobody needs to look for us before.
@@ -195,7 +195,7 @@ class ElectedLocator final : public Locator {
     leads_ = true;
     epoch_ = holder.epoch;
     rest();
-    doubt_->disarm();
+    end_doubt();
     host_->coordinator().set_epoch(epoch_);
     host_->coordinator().hold(false);
     log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", epoch_,
@@ -244,15 +244,22 @@ class ElectedLocator final : public Locator {
   }
 
   void trust_again() {
-    doubt_->disarm();
+    end_doubt();
     host_->coordinator().hold(false);
+  }
+
+  void end_doubt() {
+    doubting_ = false;
+    doubt_->disarm();
   }
 
   // Nobody may have been elected in our place, so agents are kept; but a job that needs a decision
   // now is better off looking for somebody who may decide.
   void doubt() {
     host_->coordinator().hold(true);
+    if (std::exchange(doubting_, true)) return;  // each failed renewal comes here
     doubt_->arm(clock_.now() + ballot_->term(), [this] {
+      doubting_ = false;
       if (host_->coordinator().is_needed()) return step_down("it could not renew its election");
       doubt();
     });
@@ -270,7 +277,7 @@ class ElectedLocator final : public Locator {
     log::warning("rendezvous", "this node coordinates the job no more: {}", why);
     leads_ = false;
     renewal_->disarm();
-    doubt_->disarm();
+    end_doubt();
     host_->coordinator().resign(why, true);
     boost::asio::post(loop_, [this, alive = alive_] {
       if (!*alive || retiring_ || leads_) return;
@@ -310,7 +317,7 @@ class ElectedLocator final : public Locator {
   std::string value_;
   std::int64_t epoch_ = 0;
   TimePoint tenure_;
-  bool leads_ = false, retiring_ = false;
+  bool leads_ = false, doubting_ = false, retiring_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

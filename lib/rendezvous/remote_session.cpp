@@ -111,7 +111,8 @@ class RemoteSession final : public Session {
   }
 
   void dial() {
-    dialer_.dial(place_.endpoint, std::min(settings_.read_timeout, time_left()),
+    // No longer than for a silence later on: meanwhile others may have elected somebody else.
+    dialer_.dial(place_.endpoint, std::min({settings_.read_timeout, silence(), time_left()}),
                  [this](Result<tcp::socket> socket) {
                    if (socket) return greet(std::move(*socket));
                    // An agent that hosted the rendezvous and is gone does not come back.

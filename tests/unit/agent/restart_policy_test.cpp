@@ -86,6 +86,25 @@ TEST_CASE("policy: it does not end before the group is gone") {
   CHECK(node.on(GroupGone{}) == Words{"end"});
 }
 
+TEST_CASE(
+    "policy: a job that has lost its nodes is to be submitted again; one that never met is not") {
+  for (const bool ran : {false, true}) {
+    CAPTURE(ran);
+    Node node;
+    if (ran) {
+      node.run();
+      node.push(rendezvous::Restart{});
+      node.on(GroupGone{});
+    }
+    rendezvous::Done done;
+    done.failed = true;
+    done.cause.kind = rendezvous::Cause::Kind::Timeout;
+    CHECK(node.push(done) == Words{"end"});
+    CHECK(node.ended() == Kind::JobFailed);
+    CHECK(node.ending->requeue == ran);
+  }
+}
+
 TEST_CASE("policy: a failure is told and the group stopped at the same moment") {
   Node node;
   node.run();
