@@ -238,7 +238,11 @@ class Journal(unittest.TestCase):
             story = [r["name"] for r in own if r["name"] not in ("phase", "rendezvous.progress")]
             attempt = ["rendezvous.round", "worker.started", "worker.started", "group.started"]
             gone = ["worker.ended", "worker.ended", "group.gone"]
-            self.assertEqual(story, ["job.started", *attempt, "group.failed", "restart", *gone,
+            # The coordinator's order may come before the group is gone, or after it.
+            order = story.index("restart")
+            self.assertIn(order, range(6, 10))
+            del story[order]
+            self.assertEqual(story, ["job.started", *attempt, "group.failed", *gone,
                                      *attempt, *gone, "job.ended", "goodput"])
             phases = [r["attributes"]["phase"] for r in own if r["name"] == "phase"]
             self.assertEqual([p for p in phases if p in ("joining", "running", "ended")],
