@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of several hosts on networks that are slow, lose packets and break: real agents in network
+namespaces. netns_test.py ELASTRUN STUB_WORKER"""
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "system")]
+import lan  # noqa: E402
+from harness import Job, lives, main, stub, wait_until  # noqa: E402
+
+REQUEUE = 75
+PORT = 29400
+TROUBLE = lan.why_not()
+SAY = ["env=MASTER_ADDR", "env=MASTER_PORT", "env=RANK", "env=WORLD_SIZE",
+       "env=TORCHELASTIC_RESTART_COUNT", "pid"]
+# Connects, asks the workers' store for an answer, and says what came: a byte, or the end.
+STRANGER = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 50) as store:
+    store.sendall(bytes.fromhex("00cef7853c" "0d01020304"))
+    try:
+        print(store.recv(1) or "closed")
+    except ConnectionResetError:
+        print("closed")
+"""
+
+
+@unittest.skipIf(TROUBLE, TROUBLE)
+class Hosts(unittest.TestCase):
+    """Agents of one job, one on each host of a network."""
+
+    HOSTS = 4
+
+    def setUp(self) -> None:
+        self.stack = contextlib.ExitStack()
+        self.addCleanup(self.stack.close)
+        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="netns.")))
+        self.go = self.folder / "go"
+        self.lan = self.stack.enter_context(lan.Lan(self.HOSTS))
+        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={lan.address(0)}:{PORT}"]
+        self.conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+
+    def agent(self, host: int, nodes: str, *words: str | Path, conf: str = "",
+              options: tuple[str, ...] = ()) -> Job:
+        command = [*self.where, f"--nnodes={nodes}", "--rdzv-id=job", "--nproc-per-node=1",
+                   f"--rdzv-conf={self.conf}{conf}", *options, *(words or self.until_go())]
+        env = {"ELASTRUN_SECRET": "of the test", "LOGLEVEL": "INFO"}
+        return self.stack.enter_context(Job(*command, env=env, before=self.lan.enter(host)))
+
+    def until_go(self, *before: str) -> list[str]:
+        return stub(*SAY, *before, f"wait={self.go}")
+
+    def meet(self) -> list[str | Path]:
+        return ["--no-python", sys.executable, "-u", HERE / "meet.py", self.go]
+
+    def world(self, *jobs: Job, size: int, times: int = 1) -> None:
+        """Until each has been in so many worlds, the last of this size."""
+        for job in jobs:
+            job.wait_for(r"^WORLD_SIZE=", times)
+            wait_until(lambda j=job: j.lines(r"^WORLD_SIZE=(\d+)")[-1] == str(size)
+                       or j.process.poll() is not None, f"a world of {size}:\n{job.errors()}")
+            self.assertIsNone(job.process.poll(), job.errors())
+
+    def worlds(self, job: Job) -> list[str]:
+        return job.lines(r"^WORLD_SIZE=(\d+)")
+
+    def has_stopped(self, job: Job) -> bool:
+        return not any(lives(int(pid)) for pid in job.lines(r"^pid (\d+)"))
+
+    def all_end(self, *jobs: Job, code: int = 0) -> None:
+        for job in jobs:
+            self.assertEqual(job.end(), code, job.errors())
+            job.nothing_left()
+
+    def silence(self, *hosts: int) -> None:
+        """Cuts these off, and waits until one of them has tried in vain to be heard."""
+        self.lan.cut(*hosts)
+        wait_until(lambda: any(self.lan.dropped(host) for host in hosts), "packets are dropped")
+
+
+class Weather(Hosts):
+    """Delay and loss: nothing but time is lost. A patient keep-alive is the user's to set."""
+
+    def go_through(self) -> None:
+        self.conf = "last_call_timeout=2,keep_alive_interval=5,keep_alive_max_attempt=10"
+        script = ["--no-python", sys.executable, "-u", HERE / "meet.py", self.go]
+        jobs = [self.agent(host, "3", *script, options=("--max-restarts=1",)) for host in range(3)]
+        for job in jobs:
+            job.wait_for("^met 3$")
+        victim = int(jobs[1].lines(r"^RANK=(\d)")[0])
+        pids = [pid for pid in jobs[1].alive()
+                if b"meet.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                and pid not in (jobs[1].process.pid, jobs[1].agent())]
+        self.assertEqual(len(pids), 1)
+        os.kill(pids[0], signal.SIGKILL)
+        for job in jobs:
+            job.wait_for("^met 3$", 2)
+            self.assertIn(f"rank {victim} ", job.errors())
+        self.go.touch()
+        self.all_end(*jobs)
+        for job in jobs:
+            self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
+
+    def test_100_to_200_ms_of_delay(self) -> None:
+        self.lan.tell(delay=[0.1, 0.2])
+        self.go_through()
+
+    def test_15_percent_of_loss(self) -> None:
+        self.lan.tell(delay=[0.001, 0.02], loss=0.15)
+        self.go_through()
+        self.assertGreater(self.lan.tell()["lost"], 0)
+
+    def test_an_interruption_shorter_than_the_keep_alive_disturbs_nobody(self) -> None:
+        self.conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=20"
+        jobs = [self.agent(host, "2:3") for host in range(3)]
+        self.world(*jobs, size=3)
+        self.silence(2)
+        before = self.lan.dropped(2)
+        # Some keep-alives of both sides have gone nowhere.
+        wait_until(lambda: self.lan.dropped(2) > before + 2 and self.lan.dropped(0), "silence")
+        self.lan.heal()
+        self.go.touch()
+        self.all_end(*jobs)
+        self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
+
+
+class SilentC10d(Hosts):
+    def test_without_a_silent_member_the_others_go_on_and_it_gives_up(self) -> None:
+        jobs = [self.agent(host, "2:3") for host in range(3)]
+        self.world(*jobs, size=3)
+        self.silence(2)
+        self.world(*jobs[:2], size=2, times=2)
+        self.all_end(jobs[2], code=REQUEUE)
+        self.assertEqual(self.worlds(jobs[2]), ["3"])
+        self.assertIn("silent for 3.0 s", jobs[2].errors())
+        # The network is whole again: another agent on that host takes the seat.
+        self.lan.heal()
+        jobs[2] = self.agent(2, "2:3")
+        self.world(*jobs, size=3)
+        self.go.touch()
+        self.all_end(*jobs)
+        self.assertEqual(set(jobs[0].lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+
+    def test_without_the_host_of_the_rendezvous_all_stop(self) -> None:
+        jobs = [self.agent(host, "2:3", conf=",join_timeout=4") for host in range(3)]
+        self.world(*jobs, size=3)
+        self.silence(0)
+        self.all_end(*jobs, code=REQUEUE)
+        self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
+
+    def test_below_the_minimum_all_stop(self) -> None:
+        jobs = [self.agent(host, "3", conf=",join_timeout=4") for host in range(3)]
+        self.world(*jobs, size=3)
+        self.silence(2)
+        self.all_end(*jobs, code=REQUEUE)
+        self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
+
+
+class SilentElected(Hosts):
+    """The register (a file that all can read, or etcd on the last host) outlives the network."""
+
+    HOSTS = 5
+    ETCD = 4
+    TERM = ",lease_ttl=4"
+
+    def by_file(self) -> None:
+        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
+
+    def by_etcd(self) -> None:
+        if not shutil.which("etcd"):
+            self.skipTest("no etcd in PATH (Debian: etcd-server)")
+        at = lan.address(self.ETCD)
+        self.where = ["--rdzv-backend=etcd", f"--rdzv-endpoint={at}:2379"]
+        log = self.stack.enter_context((self.folder / "etcd.log").open("wb"))
+        etcd = subprocess.Popen(
+            ["etcd", "--data-dir", str(self.folder / "etcd"), "--log-level", "error",
+             "--listen-client-urls", f"http://{at}:2379",
+             "--advertise-client-urls", f"http://{at}:2379"],
+            stdout=log, stderr=log, preexec_fn=self.lan.enter(self.ETCD))
+        self.stack.callback(etcd.wait)
+        self.stack.callback(etcd.kill)
+
+    def agents(self, nodes: str, count: int) -> list[Job]:
+        """The first one coordinates."""
+        own = [(f"--local-addr={lan.address(host)}",) for host in range(count)]
+        first = self.agent(0, nodes, conf=self.TERM, options=own[0])
+        wait_until(lambda: "coordinates the job" in first.errors() or first.process.poll(),
+                   f"the first is elected:\n{first.errors()}")
+        jobs = [first] + [self.agent(host, nodes, conf=self.TERM, options=own[host])
+                          for host in range(1, count)]
+        self.world(*jobs, size=count)
+        return jobs
+
+    def heal_and_end(self, jobs: list[Job]) -> None:
+        self.lan.heal()
+        self.world(*jobs, size=len(jobs), times=2)
+        self.go.touch()
+        self.all_end(*jobs)
+        for job in jobs:
+            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+
+    def lose_a_member(self) -> None:
+        jobs = self.agents("2:3", 3)
+        self.silence(2)
+        self.world(*jobs[:2], size=2, times=2)
+        wait_until(lambda: self.has_stopped(jobs[2]), "the one that is cut off stops its worker")
+        self.assertEqual(self.worlds(jobs[2]), ["3"])
+        self.heal_and_end(jobs)
+
+    def test_a_file_and_a_member_cut_off(self) -> None:
+        self.by_file()
+        self.lose_a_member()
+
+    def test_etcd_and_a_member_cut_off(self) -> None:
+        self.by_etcd()
+        self.lose_a_member()
+
+    def test_etcd_and_the_coordinator_cut_off(self) -> None:
+        self.by_etcd()
+        jobs = self.agents("2:3", 3)
+        self.silence(0)
+        self.world(*jobs[1:], size=2, times=2)
+        wait_until(lambda: self.has_stopped(jobs[0]), "the one that is cut off stops its worker")
+        self.assertEqual(self.worlds(jobs[0]), ["3"])
+        self.heal_and_end(jobs)
+
+    def test_etcd_and_a_partition_with_enough_nodes_on_both_sides(self) -> None:
+        self.by_etcd()
+        jobs = self.agents("2:4", 4)
+        self.silence(0, 1)
+        # The side of the old coordinator may go on for the rest of its term, not longer.
+        self.world(*jobs[2:], size=2, times=2)
+        for job in jobs[:2]:
+            self.assertTrue(self.has_stopped(job), job.errors())
+        self.heal_and_end(jobs)
+
+    def test_an_etcd_out_of_reach_disturbs_nobody(self) -> None:
+        self.by_etcd()
+        jobs = self.agents("2:3", 3)
+        self.lan.cut(self.ETCD)
+        over = time.monotonic() + 6
+        wait_until(lambda: self.lan.dropped(0) and time.monotonic() > over, "the term is over")
+        self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
+        self.lan.heal()
+        self.go.touch()
+        self.all_end(*jobs)
+        self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
+
+
+class Addresses(Hosts):
+    def stranger(self, host: int, at: str, port: str) -> str:
+        return subprocess.run([sys.executable, "-c", STRANGER, at, port], text=True,
+                              capture_output=True, check=True,
+                              preexec_fn=self.lan.enter(host)).stdout.strip()
+
+    def master(self, *jobs: Job) -> tuple[str, str]:
+        """Address and port of the workers' store: the same for all, and all have met there."""
+        for job in jobs:
+            job.wait_for(rf"^met {len(jobs)}$")
+        found = {tuple(job.lines(r"^MASTER_(?:ADDR|PORT)=(.*)")) for job in jobs}
+        self.assertEqual(len(found), 1, found)
+        return found.pop()  # type: ignore[return-value]
+
+    def all_meet(self, *options: str, six: bool = False, conf: str = "") -> tuple[str, str]:
+        jobs = [self.agent(host, "3", *self.meet(), options=options, conf=conf)
+                for host in range(3)]
+        at, port = self.master(*jobs)
+        rank0 = next(host for host, job in enumerate(jobs) if job.lines(r"^RANK=(\d)") == ["0"])
+        self.assertEqual(at, (lan.address6 if six else lan.address)(rank0))
+        # Somebody of the job is heard, a host that is not in the job is not.
+        self.assertNotEqual(self.stranger(rank0 + 1 if rank0 < 2 else 0, at, port), "closed")
+        self.assertEqual(self.stranger(3, at, port), "closed")
+        wait_until(lambda: re.search(r"refused \S+: no node of this job", jobs[rank0].errors()),
+                   f"the refusal is logged:\n{jobs[rank0].errors()}")
+        self.go.touch()
+        self.all_end(*jobs)
+        return at, port
+
+    def test_the_master_address_is_the_one_that_others_reach(self) -> None:
+        # Each host has an address of a bridge too, alike everywhere and of no use to others.
+        self.all_meet()
+
+    def test_no_stranger_gets_to_the_store_by_the_port_of_the_rendezvous(self) -> None:
+        job = [self.agent(host, "2", *self.meet()) for host in range(2)]
+        self.master(*job)
+        self.assertEqual(self.stranger(3, lan.address(0), str(PORT)), "closed")
+        self.go.touch()
+        self.all_end(*job)
+
+    def test_one_port(self) -> None:
+        self.assertEqual(self.all_meet(conf=",store_port=29777")[1], "29777")
+
+    def test_a_range_of_ports(self) -> None:
+        port = int(self.all_meet(conf=",store_port=29800-29803")[1])
+        self.assertTrue(29800 <= port <= 29803, port)
+
+    @unittest.skipUnless(lan.has_six(), "this kernel has no IPv6")
+    def test_six(self) -> None:
+        self.where[1] = f"--rdzv-endpoint=[{lan.address6(0)}]:{PORT}"
+        self.all_meet(six=True)
+
+    def test_static_ranks(self) -> None:
+        self.where = [f"--master-addr={lan.address(0)}", "--master-port=29500"]
+        jobs = [self.agent(host, "3", *self.meet(), options=(f"--node-rank={host}",))
+                for host in range(3)]
+        self.assertEqual(self.master(*jobs), (lan.address(0), "29500"))
+        self.assertEqual(self.stranger(3, lan.address(0), "29500"), "closed")
+        self.go.touch()
+        self.all_end(*jobs)
+
+    def test_a_file_and_etcd_name_the_address_of_the_network(self) -> None:
+        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
+        options = [f"--local-addr={lan.address(host)}" for host in range(3)]
+        jobs = [self.agent(host, "3", *self.meet(), options=(options[host],))
+                for host in range(3)]
+        self.assertIn(self.master(*jobs)[0], [lan.address(host) for host in range(3)])
+        self.go.touch()
+        self.all_end(*jobs)
+
+
+if __name__ == "__main__":
+    if TROUBLE:
+        print(f"SKIP: {TROUBLE}")
+        sys.exit(77)
+    main()
