@@ -1,6 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bad_input_test.py ELASTRUN STUB_WORKER: what a person reads who asked for the impossible."""
+"""bad_input_test.py ELASTRUN STUB_WORKER: what a person reads who asked for the impossible.
+
+What is promised, and where it is tried (here, unless another file is named):
+
+  unknown option                   test_unknown_option
+  ambiguous option                 test_ambiguous_option
+  bad number                       test_numbers_that_are_none, test_numbers_out_of_range
+  missing script                   test_no_script
+  script not found                 test_a_script_that_is_not_there_is_named_before_anything_starts
+  interpreter missing              test_interpreters_that_are_missing
+  not executable                   test_a_program_that_may_not_be_executed
+  unwritable log directory         test_log_directories_that_cannot_be_written
+  port in use                      test_a_port_in_use_names_its_owner
+  invalid TOML                     test_job_files
+  contradictory options            test_contradictions_name_both_sides
+  --nproc-per-node 0               test_numbers_out_of_range
+  gpu without GPU                  test_gpus_where_there_are_none
+  too few descriptors              test_too_many_workers_for_the_descriptor_limit_leave_nobody
+  environment too large for exec   test_an_environment_too_large_for_exec_names_...
+  error file with invalid JSON     test_error_files_that_are_no_json_are_shown_as_they_are
+  binary output                    test_binary_output_passes_unchanged
+  worker that closes its stdout    test_a_worker_that_closes_its_output_goes_on
+  worker that stops (SIGSTOP)      ending_test.py: test_a_stopped_worker_...
+  clock stepping backwards         kernel_test.py: ClockSetBack
+"""
 from __future__ import annotations
 
 import os
