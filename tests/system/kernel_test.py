@@ -137,7 +137,7 @@ class Memory(unittest.TestCase):
                 continue
             self.addCleanup((root / name).rmdir)
             try:
-                (root / name / limit).write_text(str(64 << 20))
+                (root / name / limit).write_text(str(512 << 20))  # room for a sanitised agent
                 return root / name
             except OSError as error:
                 why.append(str(error))
@@ -150,7 +150,7 @@ class Memory(unittest.TestCase):
         def enter() -> None:
             (cgroup / "cgroup.procs").write_text(str(os.getpid()))
 
-        with Job("--report=report.json", *stub("memory=500", "stay"), before=enter) as job:
+        with Job("--report=report.json", *stub("memory=2000", "stay"), before=enter) as job:
             self.assertEqual(job.end(), 1)
             report = json.loads((job.folder / "report.json").read_text())
             self.assertEqual(report["failures"][0]["signal"], signal.SIGKILL.name)
