@@ -35,8 +35,8 @@ struct AttemptSettings {
 /// | redirected         | file                                 | file      |
 /// | neither            | the console, as it comes             | dropped   |
 ///
-/// "As it comes" is at once, but for the start of a line, which waits up to 20 ms for its end: lines
-/// of two workers do not mix, even if a worker writes them in pieces.
+/// "As it comes" is at once, but for the start of a line, which waits up to 20 ms for its end:
+/// lines of two workers do not mix, even if a worker writes them in pieces.
 ///
 /// All of it passes through the agent, so that a full disk, a closed console or a stuck one is the
 /// agent's trouble; a stdout on a terminal or device without anything to keep it apart from is
