@@ -3,8 +3,8 @@
 them that this file plays: it delays, loses and drops packets as it is told.
 
 The kernel's TCP/IP is real in each namespace; only the wire is ours, so that neither netem nor the
-`ip` program nor a bridge is needed. Nothing has a name outside of this process and the switch, which
-dies with it: no namespace and no interface can be left behind.
+`ip` program nor a bridge is needed. Nothing has a name outside of this process and the switch,
+which dies with it: no namespace and no interface can be left behind.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker that meets the others at MASTER_ADDR:MASTER_PORT, as torch does: meet.py [GO]
 
-It leaves its rank in the store, waits for everybody else's, says "met N", and waits for the file GO.
-Each line is one write, so that lines of several workers do not mix.
+It leaves its rank in the store, waits for everybody else's, says "met N", and waits for the file
+GO. Each line is one write, so that lines of several workers do not mix.
 """
 import os
 import socket
