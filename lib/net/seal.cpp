@@ -41,18 +41,21 @@ class HmacSealer final : public Sealer {
 
   Seal seal(Direction direction, std::string_view session, std::uint64_t number,
             std::string_view payload) const override {
-    // Copying a context that has its key is several times cheaper than setting the key again.
-    const Context context(EVP_MAC_CTX_dup(keyed_.get()));
+    // Beginning anew under the same key is twice as quick as a copy of the keyed context, and
+    // several times as setting the key again. There is one thread (core/task.hpp).
+    EVP_MAC_CTX* context = keyed_.get();
+    [[maybe_unused]] const int ready = EVP_MAC_init(context, nullptr, 0, nullptr);
+    assert(ready == 1 && "HMAC-SHA256 forgot its key");
     const char side = static_cast<char>(direction);
     char place[8];
     save<std::uint64_t>(place, number);
-    EVP_MAC_update(context.get(), as_bytes(&side), 1);
-    EVP_MAC_update(context.get(), as_bytes(session.data()), session.size());
-    EVP_MAC_update(context.get(), as_bytes(place), sizeof place);
-    EVP_MAC_update(context.get(), as_bytes(payload.data()), payload.size());
+    EVP_MAC_update(context, as_bytes(&side), 1);
+    EVP_MAC_update(context, as_bytes(session.data()), session.size());
+    EVP_MAC_update(context, as_bytes(place), sizeof place);
+    EVP_MAC_update(context, as_bytes(payload.data()), payload.size());
     Seal seal{};
     std::size_t size = 0;
-    EVP_MAC_final(context.get(), reinterpret_cast<unsigned char*>(seal.data()), &size, seal.size());
+    EVP_MAC_final(context, reinterpret_cast<unsigned char*>(seal.data()), &size, seal.size());
     return seal;
   }
 
