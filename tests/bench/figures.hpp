@@ -38,8 +38,8 @@ class Table {
   /// The phase that has taken that long, with the parts that belong to each side.
   void add(const std::string& name, int agents, const Cost& cost, double target) {
     add({name, agents, cost.seconds * 1e3, "ms", target});
-    add({"  coordinator's processor time, " + name, agents, cost.coordinator * 1e3, "ms", 0});
-    add({"  agents' processor time, " + name, agents, cost.agents * 1e3, "ms", 0});
+    add({"coordinator's processor time, " + name, agents, cost.coordinator * 1e3, "ms", 0});
+    add({"agents' processor time, " + name, agents, cost.agents * 1e3, "ms", 0});
   }
   ~Table() {
     if (!json_) return;
