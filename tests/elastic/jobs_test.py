@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of several agents, as their users meet them: elastic_test.py ELASTRUN STUB_WORKER."""
+"""Jobs of several agents, as their users meet them: jobs_test.py ELASTRUN STUB_WORKER."""
 from __future__ import annotations
 
 import contextlib
