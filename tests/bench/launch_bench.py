@@ -83,16 +83,17 @@ class Run:
     """One start of one launcher in a fresh folder; whatever is left of it is ended by pid."""
 
     def __init__(self, words: list[str], mark: Path, workers: int, mode: str, restarts: int = 0,
-                 life: int = 500, output: str = "log", tee: str = "") -> None:
+                 life: int = 500, output: str = "log", tee: str = "", port: int = 0,
+                 file: Path | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench."))
-        self.file = self.folder / "events"
+        self.file = file or self.folder / "events"
         command = [str(mark), str(self.file), *mode.split()]
         argv = []
         for word in words:
             if word in ("{cmd}", "{tee}"):
                 argv += command if word == "{cmd}" else tee.format(d=self.folder).split()
             else:
-                argv.append(word.format(n=workers, r=restarts))
+                argv.append(word.format(n=workers, r=restarts, port=port))
         env = dict(os.environ, MARK_LIFE_MS=str(life), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
         self.output, self.errors = self.folder / output, self.folder / "errors"
         opened = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -112,6 +113,11 @@ class Run:
             return []
         found = [line.split() for line in lines if line.count(" ") == 3]
         return [(f[0], int(f[2]), int(f[3])) for f in found if what in (None, f[0])]
+
+    def ranks(self, what: str) -> dict[int, int]:
+        """The rank that each pid had when it wrote this."""
+        lines = [line.split() for line in self.file.read_text().splitlines()]
+        return {int(f[2]): int(f[1]) for f in lines if f[0] == what}
 
     def wait(self, limit: float) -> bool:
         """Whether the launcher ended in time. Its pidfd tells to the microsecond when."""

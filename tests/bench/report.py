@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""report.py FILE: the Markdown table of launch_bench.py's and store_bench.py's JSON lines."""
+"""report.py FILE: Markdown tables of the JSON lines that launch_bench.py, store_bench.py,
+agents_bench.py and bench_rendezvous --json have left there."""
 from __future__ import annotations
 
 import json
@@ -24,11 +25,29 @@ ROWS = [
     ("idle", "wakeups_per_s", "/s", "wake-ups while idle", 0, None),
     ("idle", "threads", "", "threads (of all its processes)", None, None),
 ]
+AGENTS = [
+    ("join", "ms", "ms", "2 agents: the second one starts -> workers of both started", 50, None),
+    ("refail", "beyond_ms", "ms", "2 agents: a worker fails -> all started again, beyond the stop",
+     50, None),
+    ("refail", "others_ms", "ms", "2 agents: a worker fails -> the other's workers have stopped",
+     100, None),
+]
 STORE = [
     ("server_us_per_op", "us", "store: server CPU per answered request, 1,000 connections", 3.5),
     ("p99_us", "us", "store: 99th percentile of the latency", None),
     ("connect_per_s", "/s", "store: connects", 8000),
 ]
+
+# Name of bench_rendezvous, title of the column, and what it may be with 1,000, 4,000 and 12,500.
+SCALE = [
+    ("connect, join, all have the round", "all have the round", (250, 1000, 3000)),
+    ("one lost, all others have the next round", "one lost, next round", (None, 500, None)),
+    ("one fails: stop heard by 99 %", "stop heard by 99 %", (None, 100, None)),
+    ("coordinator's peak memory", "coordinator's memory", (200, 200, 200)),
+    ("coordinator's share of one core", "its share of a core", (100, 100, 100)),
+    ("floor: as many bare connections, a message each way", "bare connections", (None,) * 3),
+]
+SIZES = (1000, 4000, 12500)
 
 
 def values(rows: list[dict[str, Any]], row: str, launcher: str, key: str) -> list[float]:
@@ -50,9 +69,9 @@ def verdict(met: bool) -> str:
     return "met" if met else "**missed**"
 
 
-def launch_lines(rows: list[dict[str, Any]]) -> list[str]:
+def launch_lines(rows: list[dict[str, Any]], table: list[Any]) -> list[str]:
     out = []
-    for row, key, unit, words, target, least in ROWS:
+    for row, key, unit, words, target, least in table:
         ours, theirs, floor = (values(rows, row, n, key) for n in ("elastrun", "torchrun", "floor"))
         ratio = aim = ""
         if ours and theirs and statistics.median(ours) > 0:
@@ -104,6 +123,30 @@ def store_lines(rows: list[dict[str, Any]]) -> list[str]:
     return out
 
 
+def scale_lines(figures: list[dict[str, Any]]) -> list[str]:
+    """Simulated agents: a line for each size, and how the figures grow from the first to the
+    last."""
+    if not figures:
+        return []
+    found = {(f["name"], f["agents"]): f for f in figures}
+    out = ["", "| Agents | " + " | ".join(title for _, title, _ in SCALE) + " |",
+           "|" + "---|" * (len(SCALE) + 1)]
+    sizes = [size for size in SIZES if any(f["agents"] == size for f in figures)]
+    for size in sizes:
+        cells = [f"{size:,}"]
+        for name, _, targets in SCALE:
+            figure, target = found[name, size], targets[SIZES.index(size)]
+            met = f" (<= {target:,}: {verdict(figure['value'] <= target)})" if target else ""
+            cells.append(f"{number(figure['value'])} {figure['unit']}{met}")
+        out.append(f"| {' | '.join(cells)} |")
+    if len(sizes) > 1:
+        grown = [found[name, sizes[-1]]["value"] / found[name, sizes[0]]["value"]
+                 for name, _, _ in SCALE]
+        out.append(f"| growth, {sizes[-1] / sizes[0]:.3g} x as many | " +
+                   " | ".join(f"{number(times)} x" for times in grown) + " |")
+    return out
+
+
 def machine() -> str:
     info = Path("/proc/cpuinfo").read_text()
     model = re.search(r"model name\s*:\s*(.*)", info)
@@ -114,11 +157,14 @@ def machine() -> str:
 
 
 def main() -> int:
-    rows = [json.loads(line) for line in open(sys.argv[1])]
+    lines = [json.loads(line) for line in open(sys.argv[1])]
+    rows = [line for line in lines if isinstance(line, dict)]
+    figures = [figure for line in lines if isinstance(line, list) for figure in line]
     failed = [r for r in rows if "error" in r]
     print(f"Machine: {machine()}. Minimum / median; ratios are of medians, to torchrun or torch.\n")
     print("| Work | elastrun | torchrun 2.13 | floor | ratio | target |\n|---|---|---|---|---|---|")
-    print("\n".join(launch_lines(rows) + tee_line(rows) + store_lines(rows)))
+    print("\n".join(launch_lines(rows, ROWS) + tee_line(rows) + store_lines(rows) +
+                    launch_lines(rows, AGENTS) + scale_lines(figures)))
     for row in failed:
         print(f"\nNo value: {row['row']}, {row['launcher']}: {row['error'].strip()[-200:]}")
     return 1 if any(r["launcher"] == "elastrun" for r in failed) else 0
