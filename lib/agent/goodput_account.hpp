@@ -4,6 +4,8 @@
 #include "agent/observer.hpp"
 #include "goodput/ledger.hpp"
 
+#include <optional>
+
 namespace elastrun::agent {
 
 /// Keeps the ledger of where the job's time goes, from what the agent does and workers report. What
@@ -24,12 +26,16 @@ class GoodputAccount final : public Observer {
   goodput::Ledger::Summary summary() const { return ledger_.summary(clock_.now()); }
 
  private:
+  void stopping(TimePoint now);
   void lose_uncovered(goodput::Bucket next);
 
   Clock& clock_;
   goodput::Ledger ledger_;
   const bool several_nodes_;
+  Phase phase_ = Phase::Joining;
   bool ran_ = false, restarting_ = false;
+  bool gone_ = true;                         // no group exists
+  std::optional<TimePoint> stopping_since_;  // as long as nobody has said what comes after
 };
 
 }  // namespace elastrun::agent

@@ -116,6 +116,13 @@ void Ledger::failed(TimePoint now) {
   current_ = Bucket::Restart;
 }
 
+void Ledger::rebook(Bucket from, Bucket to, Duration time, TimePoint now) {
+  settle(now);
+  const Duration moved = std::clamp(time, Duration::zero(), of(from));
+  of(from) -= moved;
+  of(to) += moved;
+}
+
 double Ledger::Summary::goodput() const {
   if (elapsed <= Duration::zero()) return 0;
   const auto good = of(Bucket::Running) + of(Bucket::Productive);

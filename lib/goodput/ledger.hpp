@@ -43,6 +43,9 @@ class Ledger {
   /// The group failed: what ran since the last checkpoint is lost, if one was ever reported;
   /// otherwise nothing is known and nothing is moved. Seconds go to Restart from here.
   void failed(TimePoint now);
+  /// Books `time` that went to `from` to `to` instead, at most all of it: what it was for is known
+  /// only later. Neither may be Running, Productive or Lost.
+  void rebook(Bucket from, Bucket to, Duration time, TimePoint now);
 
   struct Summary {
     Duration elapsed{};

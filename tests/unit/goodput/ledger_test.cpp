@@ -233,3 +233,17 @@ TEST_CASE("summary: machines get seconds that add up") {
   CHECK(object.at("last_step").as_int64() == 7);
   CHECK(object.at("last_checkpoint").is_null());
 }
+
+TEST_CASE("ledger: what was booked wrongly is moved, at most all of it") {
+  Ledger ledger = running();
+  ledger.enter(Bucket::Stopping, at(20s));
+  ledger.rebook(Bucket::Stopping, Bucket::Restart, 4s, at(30s));
+  CHECK(ledger.summary(at(30s)).of(Bucket::Restart) == 4s);
+  CHECK(ledger.summary(at(30s)).of(Bucket::Stopping) == 6s);
+  ledger.rebook(Bucket::Stopping, Bucket::Restart, 60s, at(30s));
+  ledger.rebook(Bucket::Stopping, Bucket::Restart, -60s, at(30s));
+  const auto summary = ledger.summary(at(31s));
+  CHECK(summary.of(Bucket::Restart) == 10s);
+  CHECK(summary.of(Bucket::Stopping) == 1s);
+  CHECK(sum(summary) == summary.elapsed);
+}

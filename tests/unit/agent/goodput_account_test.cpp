@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/goodput_account.hpp"
+
+#include "support/fake_clock.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+#include <initializer_list>
+#include <numeric>
+
+namespace elastrun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using goodput::Bucket;
+using process::ExitStatus;
+
+std::vector<workers::Worker> group_of(std::initializer_list<ExitStatus> statuses) {
+  std::vector<workers::Worker> group;
+  for (const auto& status : statuses) {
+    auto& worker = group.emplace_back();
+    worker.exit = process::Exit{status, {}, {}, 0};
+  }
+  return group;
+}
+
+const auto kWell = ExitStatus::exited(0), kBadly = ExitStatus::exited(1);
+
+/// A job whose time passes phase by phase, as its agent would tell it.
+struct Job {
+  test::FakeClock clock;
+  GoodputAccount account;
+  explicit Job(bool several_nodes = false) : account(clock, clock.now(), several_nodes) {}
+
+  Job& in(Phase phase, Duration time) {
+    account.phase(phase, clock.now());
+    clock.advance(time);
+    return *this;
+  }
+  Job& started() { return in(Phase::Joining, 1s).in(Phase::Starting, 2s); }
+  void ended(Ending::Kind kind) {
+    JobResult result;
+    result.ending.kind = kind;
+    account.phase(Phase::Ended, clock.now());
+    account.ended(result, nullptr);
+  }
+  Duration of(Bucket bucket) const {
+    const auto summary = account.summary();
+    CHECK(std::accumulate(summary.buckets.begin(), summary.buckets.end(), Duration{}) ==
+          summary.elapsed);
+    return summary.of(bucket);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("account: a job of one node starts up, runs and stops") {
+  Job job;
+  job.started().in(Phase::Running, 20s).in(Phase::Stopping, 1s);
+  job.account.stopped(group_of({kWell, kWell}), 1s);
+  job.in(Phase::Barrier, 0s).ended(Ending::Kind::Succeeded);
+  CHECK(job.of(Bucket::Startup) == 3s);
+  CHECK(job.of(Bucket::Running) == 20s);
+  CHECK(job.of(Bucket::Stopping) == 1s);
+  CHECK(job.account.summary().restarts == 0);
+}
+
+TEST_CASE("account: on several nodes waiting for them is no start-up") {
+  Job job(true);
+  job.in(Phase::Joining, 30s).in(Phase::Starting, 2s).in(Phase::Running, 5s);
+  CHECK(job.of(Bucket::Rendezvous) == 30s);
+  CHECK(job.of(Bucket::Startup) == 2s);
+}
+
+TEST_CASE("account: all from a failure to the next start is restart, also before it is ordered") {
+  Job job;
+  job.started().in(Phase::Running, 20s).in(Phase::Settling, 1s).in(Phase::Stopping, 2s);
+  job.account.stopped(group_of({kBadly, kWell}), 2s);
+  job.in(Phase::Waiting, 3s);
+  job.account.restarting({});
+  job.in(Phase::Joining, 4s).in(Phase::Starting, 5s).in(Phase::Running, 10s);
+  CHECK(job.of(Bucket::Restart) == 15s);
+  CHECK(job.of(Bucket::Stopping) == 0s);
+  CHECK(job.of(Bucket::Running) == 30s);
+  CHECK(job.account.summary().restarts == 1);
+}
+
+TEST_CASE("account: a failure without a restart is the end of the job") {
+  Job job;
+  job.started().in(Phase::Running, 20s).in(Phase::Settling, 1s).in(Phase::Stopping, 2s);
+  job.account.stopped(group_of({kBadly}), 2s);
+  job.ended(Ending::Kind::WorkersFailed);
+  CHECK(job.of(Bucket::Stopping) == 3s);
+  CHECK(job.of(Bucket::Restart) == 0s);
+}
+
+TEST_CASE("account: no checkpoint told, and what a failure costs is not known") {
+  Job job;
+  job.started().in(Phase::Running, 20s);
+  job.account.step(1);
+  job.in(Phase::Stopping, 1s);
+  job.account.stopped(group_of({kBadly}), 1s);
+  job.ended(Ending::Kind::WorkersFailed);
+  CHECK(job.of(Bucket::Lost) == 0s);
+  CHECK(job.of(Bucket::Running) == 20s);
+  CHECK_FALSE(job.account.summary().loss_known);
+}
+
+TEST_CASE("account: a checkpoint saved while the workers are being stopped still counts") {
+  Job job;
+  job.started().in(Phase::Running, 10s);
+  job.account.step(1);
+  job.account.checkpoint(1);
+  job.clock.advance(10s);
+  job.account.step(2);
+  job.account.restarting({});
+  job.in(Phase::Stopping, 1s);
+  job.account.checkpoint(2);
+  job.clock.advance(1s);
+  job.account.stopped(group_of({ExitStatus::signaled(SIGTERM)}), 2s);
+  CHECK(job.of(Bucket::Lost) == 0s);
+  CHECK(job.of(Bucket::Restart) == 2s);
+  CHECK(job.account.summary().loss_known);
+}
+
+TEST_CASE("account: what ran since the checkpoint is lost, whoever is to blame") {
+  Job job;
+  job.started().in(Phase::Running, 10s);
+  job.account.checkpoint(-1);
+  job.clock.advance(7s);
+  SUBCASE("another node, while ours run") {
+    job.account.restarting({});
+    job.in(Phase::Stopping, 1s);
+    job.account.stopped(group_of({ExitStatus::signaled(SIGTERM)}), 1s);
+  }
+  SUBCASE("another node, when ours have all succeeded") {
+    job.in(Phase::Stopping, 1s);
+    job.account.stopped(group_of({kWell}), 1s);
+    job.in(Phase::Barrier, 60s);
+    CHECK(job.of(Bucket::Lost) == 0s);
+    job.account.restarting({});
+    CHECK(job.of(Bucket::Stopping) == 61s);
+  }
+  SUBCASE("a worker of ours") {
+    job.in(Phase::Stopping, 1s);
+    job.account.stopped(group_of({kWell, kBadly}), 1s);
+  }
+  SUBCASE("a signal to us, which the workers took well") {
+    job.in(Phase::Stopping, 1s);
+    job.account.stopped(group_of({kWell}), 1s);
+    job.ended(Ending::Kind::Signalled);
+  }
+  CHECK(job.of(Bucket::Lost) == 7s);
+  CHECK(job.of(Bucket::Running) == 10s);
+}
+
+TEST_CASE("account: an order to restart that comes twice, or while joining, changes nothing") {
+  Job job(true);
+  job.in(Phase::Joining, 5s);
+  job.account.restarting({});
+  job.clock.advance(5s);
+  CHECK(job.of(Bucket::Rendezvous) == 10s);
+  job.in(Phase::Starting, 1s).in(Phase::Running, 10s);
+  job.account.checkpoint(-1);
+  job.account.restarting({});
+  job.account.restarting({});
+  job.in(Phase::Stopping, 2s);
+  job.account.stopped(group_of({kBadly}), 2s);
+  job.in(Phase::Joining, 3s).in(Phase::Starting, 4s).in(Phase::Running, 0s);
+  CHECK(job.of(Bucket::Restart) == 6s);
+  CHECK(job.of(Bucket::Rendezvous) == 13s);
+  CHECK(job.of(Bucket::Stopping) == 0s);
+}
+
+TEST_CASE("account: ended in the middle of a restart") {
+  Job job;
+  job.started().in(Phase::Running, 10s);
+  job.account.checkpoint(-1);
+  job.clock.advance(2s);
+  job.in(Phase::Settling, 1s);
+  job.account.restarting({});
+  job.in(Phase::Stopping, 2s);
+  job.account.stopped(group_of({kBadly}), 2s);
+  job.in(Phase::Joining, 3s).in(Phase::Starting, 4s);
+  job.ended(Ending::Kind::NoStart);
+  job.clock.advance(1s);
+  CHECK(job.of(Bucket::Restart) == 10s);
+  CHECK(job.of(Bucket::Stopping) == 1s);
+  CHECK(job.of(Bucket::Lost) == 2s);
+  CHECK(job.account.summary().restarts == 0);  // the workers never ran again
+}
+
+TEST_CASE("account: a job without workers, and a clock that is set back") {
+  Job spare(true);
+  spare.in(Phase::Joining, 9s).ended(Ending::Kind::NotNeeded);
+  CHECK(spare.of(Bucket::Rendezvous) == 9s);
+  CHECK(spare.account.summary().goodput() == 0);
+
+  Job job;
+  job.started().in(Phase::Running, 10s);
+  job.account.phase(Phase::Settling, job.clock.now() - 60s);  // before it ran: not one second
+  job.account.restarting({});
+  job.account.stopped({}, 0s);
+  CHECK(job.of(Bucket::Running) == 0s);
+  CHECK(job.of(Bucket::Restart) == 10s);
+  CHECK(job.of(Bucket::Startup) == 3s);
+}
+
+}  // namespace elastrun::agent
