@@ -15,11 +15,13 @@ void StatusView::phase(Phase phase, TimePoint) {
   status_.phase = phase_text(phase);
   if (phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
   if (phase == Phase::Joining || phase == Phase::Waiting) status_.workers_up = 0;
-  if (phase == Phase::Ended) return line_.hide();
+  over_ = phase == Phase::Ended;
+  if (over_) return line_.hide();
   line_.show(status_);
 }
 
 void StatusView::progress(const std::string& text) {
+  if (over_) return;
   status_.detail = text;
   line_.show(status_);
 }
@@ -51,6 +53,7 @@ void StatusView::ended(const JobResult&, const std::vector<workers::Worker>*) {
 }
 
 void StatusView::step(std::int64_t number) {
+  if (over_) return;
   status_.detail = fmt::format("step {}", number);
   line_.show(status_);
 }

@@ -25,6 +25,7 @@ class StatusView final : public Observer {
   logs::StatusLine& line_;
   logs::StatusFacts status_;
   const bool several_nodes_;
+  bool over_ = false;  // what workers said last may come later still
 };
 
 }  // namespace elastrun::agent

@@ -3,14 +3,20 @@
 
 #include "core/text.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
+#include <utility>
 #include <vector>
 
 namespace elastrun::logs {
 namespace {
 
 using namespace std::chrono_literals;
+
+constexpr Duration kDetailPause = 100ms;  // nobody reads faster
+constexpr int kDetail = 3;                // its importance
+constexpr std::size_t kLeastDetail = 16;  // columns: less of it tells nothing
 
 struct Piece {
   std::string text;
@@ -50,9 +56,18 @@ std::vector<Piece> pieces_of(const StatusFacts& status, Duration elapsed) {
                                   *status.restarts_left, *status.restarts_left == 1 ? "" : "s"),
                       4});
   }
-  if (!status.detail.empty()) pieces.push_back({plain(status.detail), 3});
+  if (!status.detail.empty()) pieces.push_back({plain(status.detail), kDetail});
   pieces.push_back({clock_text(elapsed), 8});
   return pieces;
+}
+
+void shorten_detail(std::vector<Piece>& pieces, std::size_t width) {
+  const auto detail = std::ranges::find(pieces, kDetail, &Piece::importance);
+  if (detail == pieces.end() || columns(pieces) < width) return;
+  const std::size_t excess = columns(pieces) - (width - 1);
+  if (detail->text.size() < excess + kLeastDetail) return;
+  detail->text.resize(detail->text.size() - excess - 2);
+  detail->text += "..";
 }
 
 void drop_least(std::vector<Piece>& pieces) {
@@ -66,6 +81,7 @@ void drop_least(std::vector<Piece>& pieces) {
 std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t width,
                         bool colour) {
   auto pieces = pieces_of(status, elapsed);
+  if (width > 0) shorten_detail(pieces, width);
   while (pieces.size() > 1 && columns(pieces) >= width) drop_least(pieces);
   pieces[0].text.resize(std::min(pieces[0].text.size(), width - std::min<std::size_t>(width, 4)));
   std::string line = colour ? "[\x1b[1;36m" : "[";
@@ -90,12 +106,18 @@ StatusLine::StatusLine(Clock& clock, Console& console, bool enabled)
 void StatusLine::show(StatusFacts status) {
   if (!enabled_) return;
   if (!alarm_) alarm_ = clock_.make_alarm();
-  status_ = std::move(status);
-  draw();
+  auto before = std::exchange(status_, std::move(status));
+  if (before) before->detail = status_->detail;
+  const auto due = drawn_at_ + kDetailPause;
+  const bool can_wait = before == status_ && clock_.now() < due;
+  if (!can_wait) return draw();
+  if (!std::exchange(soon_, true)) alarm_->arm(due, [this] { draw(); });
 }
 
 void StatusLine::draw() {
-  const auto elapsed = clock_.now() - start_;
+  drawn_at_ = clock_.now();
+  soon_ = false;
+  const auto elapsed = drawn_at_ - start_;
   console_.set_status(status_text(*status_, elapsed, console_.width(), colour_));
   // At the next full second, when the time it tells changes.
   alarm_->arm(start_ + std::chrono::floor<std::chrono::seconds>(elapsed) + 1s, [this] { draw(); });

@@ -23,12 +23,13 @@ struct StatusFacts {    // not `Status`, which is core's
 
 /// The status as one line of at most `width - 1` columns (a full last column would wrap). What
 /// matters least is left out first. `colour`: the phase stands out by SGR sequences, which take no
-/// columns. Pure.
+/// columns. Pure. A long detail is cut short rather than left out, if enough of it fits.
 std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t width,
                         bool colour);
 
 /// Keeps the status line of the console up to date: drawn when the facts change and once a second
-/// while shown, because it tells the time. Hidden or disabled it costs nothing, not even a wake-up.
+/// while shown, because it tells the time. A detail alone is drawn ten times a second at most: a
+/// job may do thousands of steps in it. Hidden or disabled it costs nothing, not even a wake-up.
 class StatusLine {
  public:
   /// Borrows both. `enabled`: --status allows it; on a stderr that is no terminal nothing happens
@@ -49,7 +50,8 @@ class StatusLine {
   Clock& clock_;
   Console& console_;
   bool enabled_, colour_;
-  TimePoint start_;
+  TimePoint start_, drawn_at_{};
+  bool soon_ = false;  // a detail is to be drawn before the next full second
   std::optional<StatusFacts> status_;
   std::unique_ptr<Alarm> alarm_;  // set while shown
 };

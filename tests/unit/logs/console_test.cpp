@@ -234,6 +234,35 @@ TEST_CASE("status: it is drawn on change and once a second, and costs nothing wh
   ::unsetenv("NO_COLOR");
 }
 
+TEST_CASE("status: thousands of steps a second are drawn ten times a second") {
+  ::setenv("TERM", "xterm", 1);
+  ::setenv("NO_COLOR", "1", 1);
+  boost::asio::io_context loop;
+  ManualClock clock;
+  Terminal terminal;
+  Console console(loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release());
+  StatusLine line(clock, console, true);
+  StatusFacts status{.phase = "running", .workers_up = 1, .workers = 1};
+  line.show(status);
+  take(terminal.screen.get());
+  for (int step = 1; step <= 1000; ++step) {
+    clock.advance(1ms);
+    status.detail = "step " + std::to_string(step);
+    line.show(status);
+  }
+  const std::string drawn = take(terminal.screen.get());
+  CHECK(std::ranges::count(drawn, '[') >= 2 * 10);  // each with one more in the clearing before it
+  CHECK(std::ranges::count(drawn, '[') <= 2 * 12);
+  clock.advance(100ms);  // the last one is not forgotten
+  CHECK(take(terminal.screen.get()) == "\r\x1b[K[running] 1/1 workers | step 1000 | 0:01");
+  status.phase = "stopping";
+  line.show(status);
+  CHECK(take(terminal.screen.get()) == "\r\x1b[K[stopping] 1/1 workers | step 1000 | 0:01");
+  line.hide();
+  CHECK(clock.armed() == 0);
+  ::unsetenv("NO_COLOR");
+}
+
 TEST_CASE("status: without a terminal, or on a dumb one, nothing is drawn") {
   boost::asio::io_context loop;
   Terminal terminal;
@@ -261,4 +290,14 @@ TEST_CASE("status: what matters least is left out first, and the line never wrap
     CHECK(status_text(status, 65s, width, false).size() < std::max<std::size_t>(width, 3));
   }
   CHECK(status_text(status, 65s, 20, true) == "[\x1b[1;36mrunning\x1b[0m] 1:05");
+}
+
+TEST_CASE("status: a long detail is cut short where enough of it fits") {
+  const StatusFacts status{.phase = "waiting for other nodes",
+                           .workers = 8,
+                           .detail = "2 of 4 nodes are here; node-17 and node-18 are missing"};
+  CHECK(status_text(status, 65s, 80, false) ==
+        "[waiting for other nodes] 0/8 workers | 2 of 4 nodes are here; node-17.. | 1:05");
+  CHECK(status_text(status, 65s, 79, false).size() == 78);
+  CHECK(status_text(status, 65s, 60, false) == "[waiting for other nodes] 0/8 workers | 1:05");
 }

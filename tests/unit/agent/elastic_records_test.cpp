@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/elastic_records.hpp"
+
+#include "core/json.hpp"
+#include "unit/agent/records.hpp"
+
+#include <algorithm>
+#include <csignal>
+
+namespace elastrun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using process::ExitStatus;
+using Kind = Ending::Kind;
+using Names = std::vector<std::string>;
+
+const std::string kAgentScope = "torchelastic.agent", kWorkerScope = "torchelastic.worker";
+
+/// "RENDEZVOUS" of "torchelastic.worker.status.RENDEZVOUS".
+Names states(const Listening& job) {
+  Names all = job.names();
+  for (auto& name : all) name = name.substr(name.rfind('.') + 1);
+  return all;
+}
+
+rendezvous::Round second_of_two(int attempt = 0) {
+  rendezvous::Round round;
+  round.members.resize(2);
+  round.group_rank = 1;
+  round.rank_base = 4;
+  round.role_rank_base = 4;
+  round.role_world_size = 6;
+  round.attempt = attempt;
+  return round;
+}
+
+JobResult result_of(Kind kind) {
+  JobResult result;
+  result.ending.kind = kind;
+  return result;
+}
+
+telemetry::events::AgentFacts trainer() {
+  telemetry::events::AgentFacts facts;
+  facts.run_id = "R";
+  facts.role = "trainer";
+  return facts;
+}
+
+struct Job : Listening {
+  ElasticRecords records;
+  explicit Job(const std::string& scope, int max_restarts = 0)
+      : Listening(scope), records(pipeline, trainer(), max_restarts) {}
+  Job& round(Duration waited, const std::vector<workers::Worker>& group, int attempt = 0) {
+    records.phase(Phase::Joining, clock.now());
+    clock.advance(waited);
+    records.round_ready(second_of_two(attempt), waited);
+    records.started(second_of_two(attempt), group, 3ms);
+    return *this;
+  }
+};
+
+json::object inner(const telemetry::Record& record) {
+  return parse_json(attribute<std::string>(record, "metadata"))->as_object();
+}
+
+}  // namespace
+
+TEST_CASE("elastic records: a job that succeeds is told as torchelastic would") {
+  Job job("torchelastic.*");
+  const auto group = workers_of({ExitStatus::exited(0), ExitStatus::exited(0)});
+  job.round(250ms, group);
+  job.clock.advance(90s);
+  job.records.stopped(group, 0s);
+  job.records.ended(result_of(Kind::Succeeded), &group);
+  CHECK(states(job) == Names{"RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "START", "SUCCEEDED",
+                             "SUCCEEDED", "SUCCEEDED"});
+  const auto& all = job.heard->records;
+  CHECK(attribute<double>(all[0], "duration_ms") == 250);
+  CHECK(all[0].find("group_rank")->index() == 0);  // null: not known before the round
+  CHECK(attribute<std::int64_t>(all[2], "global_rank") == 4);
+  CHECK(inner(all[3]).at("role_rank").at(0) == 5);
+  CHECK(inner(all[3]).at("role_world_size").at(0) == 6);
+  CHECK(attribute<std::int64_t>(job.last(), "total_run_time") == 90);
+  CHECK(attribute<std::string>(job.last(), "role") == "trainer");
+}
+
+TEST_CASE("elastic records: each worker's end is told for itself") {
+  Job job(kWorkerScope);
+  const auto group =
+      workers_of({ExitStatus::exited(3), ExitStatus::signaled(SIGTERM), ExitStatus::exited(0)});
+  job.round(0s, group);
+  auto result = result_of(Kind::WorkersFailed);
+  auto stopped = failure_of(1, ExitStatus::signaled(SIGTERM));
+  stopped.stopped_by_us = true;
+  result.judgement = workers::judge({failure_of(0, ExitStatus::exited(3)), stopped});
+  job.records.ended(result, &group);
+  const auto& all = job.heard->records;
+  CHECK(states(job) == Names{"START", "START", "START", "FAILED", "FAILED", "TERMINATED"});
+  CHECK(inner(all[3]).at("exit_code").at(0) == 3);
+  CHECK(inner(all[4]).at("exit_code").at(0) == -15);
+  const auto system = attribute<std::string>(all[3], "raw_error");
+  CHECK(parse_json(system)->at("errorTraits").at("category") == "system_terminated_error");
+  CHECK(attribute<std::string>(all[4], "raw_error") == R"({"message": "<NONE>"})");
+}
+
+TEST_CASE("elastic records: an error file is passed on as it is") {
+  Job job(kWorkerScope);
+  const auto group = workers_of({ExitStatus::exited(1)});
+  job.round(0s, group);
+  const std::string raw = R"({"message": ")" + std::string(10'000, 'x') + "\"}";
+  auto failure = failure_of(0, ExitStatus::exited(1));
+  failure.error_file = workers::parse_error_file(raw);
+  REQUIRE(failure.error_file->understood);
+  auto result = result_of(Kind::WorkersFailed);
+  result.judgement = workers::judge({failure});
+  job.records.ended(result, &group);
+  CHECK(attribute<std::string>(job.last(), "raw_error") == raw);
+}
+
+TEST_CASE("elastic records: metrics of a restart, in torchelastic's order") {
+  Job job("torchelastic", 3);
+  job.round(5ms, workers_of({ExitStatus::exited(1)}));
+  job.heard->records.clear();
+  job.records.failed({});
+  job.records.restarting({});
+  job.clock.advance(40ms);
+  job.records.stopped(workers_of({ExitStatus::exited(1)}), 40ms);
+  job.round(10ms, workers_of({ExitStatus::exited(0)}), 1);
+  const auto names = job.names();
+  CHECK(names.front() == "LocalElasticAgent._monitor_workers.success");
+  CHECK(names[3] == "workers.trainer.failed");
+  CHECK(has(names, "LocalElasticAgent._stop_workers.success"));
+  CHECK(has(names, "SimpleElasticAgent._restart_workers.success"));
+  for (const auto& record : job.heard->records) {
+    if (record.name == "SimpleElasticAgent._restart_workers.duration.ms") {
+      CHECK(std::get<std::int64_t>(record.value) == 50);
+    } else if (record.name == "SimpleElasticAgent._initialize_workers.duration.ms") {
+      CHECK(std::get<std::int64_t>(record.value) == 13);
+    } else if (record.name == "workers.trainer.remaining_restarts") {
+      const bool before = &record < &job.heard->records[4];
+      CHECK(std::get<std::int64_t>(record.value) == (before ? 3 : 2));
+    }
+  }
+}
+
+TEST_CASE("elastic records: ended while nodes are waited for is a failed rendezvous") {
+  Job job("*", 1);
+  job.records.phase(Phase::Joining, job.clock.now());
+  job.clock.advance(7s);
+  auto result = result_of(Kind::Signalled);
+  result.ending.signal = SIGTERM;
+  job.records.ended(result, nullptr);
+  const auto names = job.names();
+  CHECK(names.front() == "torchelastic.worker.status.RENDEZVOUS");
+  CHECK(attribute<double>(job.heard->records.front(), "duration_ms") == 7000);
+  CHECK(attribute<std::string>(job.heard->records.front(), "raw_error").contains("got signal: 15"));
+  CHECK(has(names, "SimpleElasticAgent._rendezvous.failure"));
+  CHECK(has(names, "SimpleElasticAgent.run.failure"));
+  CHECK(names.back() == "torchelastic.worker.status.FAILED");
+  CHECK_FALSE(has(names, "SimpleElasticAgent.run.success"));
+}
+
+TEST_CASE("elastic records: ended in the middle of a restart, whose start failed") {
+  Job job("torchelastic", 1);
+  job.round(0s, workers_of({ExitStatus::exited(1)}));
+  job.records.restarting({});
+  job.records.stopped(workers_of({ExitStatus::exited(1)}), 0s);
+  job.records.phase(Phase::Joining, job.clock.now());
+  job.records.round_ready(second_of_two(1), 0s);
+  job.heard->records.clear();
+  auto result = result_of(Kind::NoStart);
+  result.ending.why = "too many open files";
+  job.records.ended(result, nullptr);
+  const auto names = job.names();
+  CHECK(has(names, "LocalElasticAgent._start_workers.failure"));
+  CHECK(has(names, "SimpleElasticAgent._restart_workers.failure"));
+  CHECK_FALSE(has(names, "SimpleElasticAgent._rendezvous.failure"));
+}
+
+TEST_CASE("elastic records: a spare without any worker, and nobody who listens") {
+  Job job("torchelastic.*");
+  job.records.ended(result_of(Kind::NotNeeded), nullptr);
+  CHECK(states(job) == Names{"SUCCEEDED"});
+  Job deaf("somebody else's");
+  const auto group = workers_of({});
+  deaf.round(0s, group);
+  deaf.records.failed({});
+  deaf.records.ended(result_of(Kind::Succeeded), &group);
+  CHECK(deaf.heard->records.empty());
+}
+
+TEST_CASE("elastic records: the console shows the agent's metrics, not what workers report") {
+  Job job("torchelastic.*");
+  std::string text;
+  job.records.print_metrics([&text](std::string_view line) { text += line; });
+  job.pipeline.sample("loss", "loss", 0.5);
+  job.records.failed({});
+  CHECK(text.contains("[torchelastic]: workers.trainer.failed=1\n"));
+  CHECK_FALSE(text.contains("loss"));
+}
+
+}  // namespace elastrun::agent
