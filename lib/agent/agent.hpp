@@ -32,7 +32,7 @@ class Agent {
     Observer& observer;
     /// Everything to start the workers of a round with, in the order of local ranks.
     std::function<Result<std::vector<workers::WorkerPlan>>(const rendezvous::Round&)> plan;
-    std::function<void()> sweep;  // kills processes that left the workers' groups; may be empty
+    std::function<process::Extinction(Duration)> sweep;  // as that of workers::Group
     /// Evidence that a failure was for want of memory, as a sentence; may be empty.
     std::function<std::string(const workers::Failure&)> out_of_memory;
   };

@@ -15,8 +15,6 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr Duration kSweepLimit = std::chrono::seconds(2);
-
 /// Marks all that we start: ELASTRUN_AGENT_ID.
 std::string mark_of_this_agent() {
   return fmt::format("{}_{}", host_name(), ::getpid());
@@ -167,7 +165,7 @@ Agent::Parts JobRun::agent_parts() {
             containment_.begin_attempt();
             return plans_->make(round);
           },
-      .sweep = [this] { sweep(); },
+      .sweep = [this](Duration limit) { return sweep(limit); },
       .out_of_memory =
           [this](const workers::Failure& failure) {
             const auto said = failure.exception ? failure.exception->text() : std::string();
@@ -226,19 +224,22 @@ JobResult JobRun::run() {
   channel_.reset();
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
-  containment_.end_attempt(kSweepLimit);
+  end_all(*result);
   result->run_dir = settle(result->succeeded());
   return std::move(*result);
 }
 
-void JobRun::sweep() {
-  const auto ended = containment_.sweep(kSweepLimit);
-  if (ended.killed > 0) {
-    log::info("agent", "Ended {} processes that had left the workers' groups", ended.killed);
-  }
-  if (!ended.alive.empty()) {
-    log::error("agent", "Cannot end these processes of the job: {}", ended.survivors());
-  }
+process::Extinction JobRun::sweep(Duration limit) {
+  auto ended = containment_.sweep(limit);
+  survivors_ = !ended.alive.empty();
+  return ended;
+}
+
+/// What could not be killed has been named; neither this process nor the guardian waits again.
+void JobRun::end_all(const JobResult& result) {
+  const bool given_up = survivors_ || !result.abandoned.empty();
+  const auto ended = containment_.end_attempt(given_up ? process::kLastLook : process::kKillBound);
+  if (given_up || !ended.alive.empty()) guardian_.give_up();
 }
 
 std::string JobRun::channel_path() {

@@ -50,7 +50,8 @@ class JobRun {
   void watch();
   std::string channel_path();
   void heard(pid_t sender, workers::Message message);
-  void sweep();
+  process::Extinction sweep(Duration limit);
+  void end_all(const JobResult& result);
   std::string settle(bool succeeded);
   Agent::Parts agent_parts();
   Agent::Settings agent_settings() const;
@@ -66,6 +67,7 @@ class JobRun {
   logs::StreamFactory streams_;
   std::unique_ptr<process::PosixLauncher> launcher_;
   process::Containment containment_;
+  bool survivors_ = false;  // after all the time that SIGKILL may take
   telemetry::Pipeline pipeline_;
   std::unique_ptr<workers::Channel> channel_;
   bool channel_tried_ = false;

@@ -44,11 +44,12 @@ Containment::Containment(boost::asio::io_context& io, const PosixLauncher& launc
 }
 
 Containment::~Containment() {
-  end_attempt(1s);
+  end_attempt(survivors_ ? Duration::zero() : kKillBound);
 }
 
 void Containment::begin_attempt() {
-  if (cgroup_) drop_cgroup(1s);
+  if (cgroup_) drop_cgroup(launcher_.any_running() ? kLastLook : 1s);
+  survivors_ = false;
   if (!parent_cgroup_) return;
   const std::string name = fmt::format("elastrun-{}-{}", ::getpid(), made_++);
   auto made = Cgroup::make(*parent_cgroup_, name);
@@ -97,6 +98,7 @@ Extinction Containment::end_attempt(Duration limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
   if (launcher_.any_running()) kill_all();
   const Extinction result = sweep(limit);
+  survivors_ = !result.alive.empty() || launcher_.any_running();
   drop_cgroup(std::max<Duration>(until - std::chrono::steady_clock::now(), 10ms));
   return result;
 }

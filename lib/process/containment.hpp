@@ -31,7 +31,7 @@ class Containment {
               guardian::Agent* guardian);
   Containment(const Containment&) = delete;
   Containment& operator=(const Containment&) = delete;
-  /// Ends everything that is left, as end_attempt.
+  /// Ends everything that is left, as end_attempt; does not wait again for what has outlived that.
   ~Containment();
 
   /// A fresh cgroup if possible. Ends the attempt before, if somebody forgot.
@@ -64,6 +64,7 @@ class Containment {
   // Changes while running.
   std::optional<Cgroup> cgroup_;
   int made_ = 0;
+  bool survivors_ = false;  // of the end of the last attempt
   int hidden_orphans_ = 0;  // child signals since the process table was last read for zombies
   SignalSource child_signals_;
 };

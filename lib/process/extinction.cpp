@@ -121,7 +121,7 @@ Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
   const auto until = Steady::now() + limit;
   std::set<std::pair<pid_t, std::uint64_t>> counted;
   Duration patience = kShortest;
-  for (int quiet = 0;;) {
+  for (int quiet = 0, rounds = 0;; ++rounds) {
     if (!any_live_child()) {
       if (spared.empty()) reap_all();
       return result;
@@ -135,7 +135,7 @@ Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
     // the system call above cannot decide, only the second empty table is believed.
     quiet = victims.empty() ? quiet + 1 : 0;
     if (any_spared_alive && quiet == 2) return result;
-    if (Steady::now() >= until) {
+    if (rounds > 0 && Steady::now() >= until) {
       result.alive = victims;
       return result;
     }

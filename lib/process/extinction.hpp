@@ -9,6 +9,13 @@
 
 namespace elastrun::process {
 
+/// How long SIGKILL may take to end a process. Then it is named, left, and waited for no more: the
+/// kernel does not let go of it. Not shorter, because a process that holds much memory of a GPU may
+/// well need some seconds for its end. elastrun(1) promises this limit.
+constexpr Duration kKillBound = std::chrono::seconds(10);
+/// For a second look, when that time has been given already.
+constexpr Duration kLastLook = std::chrono::milliseconds(250);
+
 /// What came of killing everything that descends from this process.
 struct Extinction {
   int killed = 0;      // processes that got SIGKILL
@@ -18,7 +25,8 @@ struct Extinction {
 };
 
 /// Ends every descendant of this process with SIGKILL, but those in `spared` and below them, and
-/// reaps what became its children; repeats until none is left, or `limit` has passed.
+/// reaps what became its children; repeats until none is left, or `limit` has passed. All that are
+/// found get the signal even if `limit` is zero, which says no more than what was alive before.
 ///
 /// Costs one or two system calls when no child lives. Otherwise blocks while the victims die,
 /// normally a millisecond. Each victim is held by pidfd and checked by its start time before it is

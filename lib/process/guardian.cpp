@@ -33,6 +33,7 @@ struct Entry {
 };
 
 struct Board {
+  std::atomic<bool> gave_up = false;
   std::array<Entry, 8> entries;
 };
 
@@ -40,9 +41,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using process::ExitStatus;
-
-// What only a process in state D needs; people who wait for their prompt should not wait longer.
-constexpr auto kPatience = 5s;
 
 /// The signals that the guardian takes for itself: all that can be passed on. An ignored one is not
 /// among them: blocked, it would be queued all the same, and `nohup` would have no effect.
@@ -113,7 +111,8 @@ void clean_up(Board& board, const ExitStatus& status) {
   for (Entry& entry : board.entries) {
     if (entry.kind == Kind::Cgroup) process::kill_cgroup(entry.path.data());
   }
-  const auto ended = process::kill_descendants({}, kPatience);
+  const auto ended =
+      process::kill_descendants({}, board.gave_up ? process::kLastLook : process::kKillBound);
   if (status.how == ExitStatus::How::Signaled && ended.killed > 0) {
     say(fmt::format("the agent was ended by {}; {} process{} of the job that it left were killed",
                     status.text(), ended.killed, ended.killed == 1 ? "" : "es"));
@@ -124,7 +123,7 @@ void clean_up(Board& board, const ExitStatus& status) {
   for (Entry& entry : board.entries) {
     const std::string path = entry.path.data();
     std::error_code ignored;
-    if (entry.kind == Kind::Cgroup) process::destroy_cgroup(path, 1s);
+    if (entry.kind == Kind::Cgroup) process::destroy_cgroup(path, ended.alive.empty() ? 1s : 0s);
     if (entry.kind == Kind::Directory) std::filesystem::remove_all(path, ignored);
   }
 }
@@ -205,6 +204,10 @@ bool Agent::remember_directory(std::string_view path) {
 
 bool Agent::remember_cgroup(std::string_view path) {
   return remember(board_, path, Kind::Cgroup);
+}
+
+void Agent::give_up() {
+  if (board_ != nullptr) board_->gave_up = true;
 }
 
 void Agent::forget(std::string_view path) {

@@ -32,6 +32,9 @@ class Agent {
   /// path is too long or too many are remembered (8 of up to 1000 bytes): then it is not.
   bool remember_directory(std::string_view path);
   bool remember_cgroup(std::string_view path);
+  /// What the agent leaves alive at its end has had SIGKILL, and time enough: the guardian is not
+  /// to wait for it again.
+  void give_up();
   /// Not any more: removed, or to be kept.
   void forget(std::string_view path);
 

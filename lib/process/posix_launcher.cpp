@@ -2,6 +2,7 @@
 #include "process/posix_launcher.hpp"
 
 #include "core/log.hpp"
+#include "process/extinction.hpp"
 #include "process/process_table.hpp"
 #include "process/spawn.hpp"
 
@@ -21,9 +22,6 @@ namespace elastrun::process {
 namespace {
 
 constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
-// How long a destructor waits for a leader that it has killed. Only a process that the kernel holds
-// in an uninterruptible state takes this long, and the agent should not stand still for it.
-constexpr int kPatienceMilliseconds = 2000;
 
 // What the launcher and its children share; a child may outlive the launcher.
 struct Family {
@@ -97,6 +95,7 @@ class PosixChild final : public Child {
   }
 
   void signal_group(int signal) noexcept override {
+    if (signal == SIGKILL && killed_at_ == TimePoint{}) killed_at_ = clock_.now();
     ::kill(-pid_, signal);  // ours for sure: the leader lives, or is a zombie that only we reap
   }
 
@@ -141,14 +140,18 @@ class PosixChild final : public Child {
     if (watch_.is_open()) watch_.release();
   }
 
+  /// Waits as long as SIGKILL may take, since it was sent for the first time.
   void reap() {
+    using std::chrono::milliseconds;
+    const auto left = killed_at_ + kKillBound - clock_.now();
+    const auto patience = std::max(std::chrono::ceil<milliseconds>(left), milliseconds(0));
     pollfd waiting{pidfd_.get(), POLLIN, 0};
     int ready = 0;
     do {
-      ready = ::poll(&waiting, 1, kPatienceMilliseconds);
+      ready = ::poll(&waiting, 1, static_cast<int>(patience.count()));
     } while (ready < 0 && errno == EINTR);
     if (ready == 0) {
-      log::warning("process", "process {} has not ended after SIGKILL; leaving it behind", pid_);
+      log::debug("process", "process {} has not ended after SIGKILL; leaving it behind", pid_);
       return;
     }
     siginfo_t info{};
@@ -164,6 +167,7 @@ class PosixChild final : public Child {
   boost::asio::posix::stream_descriptor watch_;
   std::function<void(const Exit&)> on_exit_;
   bool ended_ = false;
+  TimePoint killed_at_{};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

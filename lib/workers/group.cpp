@@ -24,7 +24,10 @@ Group::Group(Parts parts, Limits limits, std::function<void(Event)> on_event)
       on_event_(std::move(on_event)),
       alarm_(parts_.clock.make_alarm()) {}
 
-Group::~Group() = default;
+/// All get the signal before the first of them is waited for.
+Group::~Group() {
+  for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
+}
 
 Status Group::start(std::vector<WorkerPlan> plans) {
   // Callbacks hold indexes and the children refer to none of these, but references must not move.
@@ -38,7 +41,8 @@ Status Group::start(std::vector<WorkerPlan> plans) {
     auto child = parts_.launcher.start(
         plan.request, [this, index](const process::Exit& exit) { ended(index, exit); });
     if (!child) {
-      workers_.clear();  // a Child that goes kills its group
+      for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
+      workers_.clear();  // reaps them
       return std::unexpected(child.error());
     }
     started(plan, std::move(*child));
@@ -101,10 +105,16 @@ void Group::kill() {
   if (stage_ == Stage::Gone || stage_ == Stage::Draining) return;
   stage_ = Stage::Killing;
   leftovers_asked_ = leftovers_killed_ = true;
+  begin_killing();
   for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
-  if (parts_.sweep) parts_.sweep();
-  arm(limits_.kill_bound);
+  if (parts_.sweep) swept_ += parts_.sweep(Duration::zero()).killed;
+  deadline_ = *given_up_at_;
+  alarm_->arm(deadline_, [this] { deadline_passed(); });
   advance();
+}
+
+void Group::begin_killing() {
+  if (!given_up_at_) given_up_at_ = parts_.clock.now() + limits_.kill_bound;
 }
 
 void Group::signal_all(int signal) {
@@ -156,7 +166,7 @@ void Group::abandon_rest() {
                "driver",
                worker.pid, format_duration(limits_.kill_bound));
   }
-  drain_all();
+  sweep();
 }
 
 void Group::advance() {
@@ -167,16 +177,12 @@ void Group::advance() {
 void Group::end_leftovers() {
   stage_ = Stage::Leftovers;
   alarm_->disarm();
-  if (!groups_alive()) {
-    if (parts_.sweep) parts_.sweep();
-    return drain_all();
-  }
+  if (!groups_alive()) return sweep();
   if (!leftovers_asked_) {
     for (const auto& worker : workers_) worker.child->signal_group(SIGTERM);
     leftovers_asked_ = true;
   }
-  deadline_ =
-      parts_.clock.now() + (leftovers_killed_ ? limits_.kill_bound : limits_.leftover_grace);
+  deadline_ = leftovers_killed_ ? *given_up_at_ : parts_.clock.now() + limits_.leftover_grace;
   look_again_ = kFirstLook;
   alarm_->arm(parts_.clock.now() + look_again_, [this] { look_at_leftovers(); });
 }
@@ -186,14 +192,35 @@ void Group::look_at_leftovers() {
   if (groups_alive() && now >= deadline_ && !leftovers_killed_) {
     for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
     leftovers_killed_ = true;
-    deadline_ = now + limits_.kill_bound;
+    begin_killing();
+    deadline_ = *given_up_at_;
   }
   if (groups_alive() && now < deadline_) {
     look_again_ = std::min(look_again_ * 2, kLongestLook);
     alarm_->arm(now + look_again_, [this] { look_at_leftovers(); });
     return;
   }
-  if (parts_.sweep) parts_.sweep();
+  sweep();
+}
+
+/// Ends what left the groups. The loop is held for a moment only: there may be other nodes to talk
+/// to, while something does not end.
+void Group::sweep() {
+  if (!parts_.sweep) return drain_all();
+  stage_ = Stage::Sweeping;
+  begin_killing();
+  const auto ended = parts_.sweep(kLongestLook);
+  swept_ += ended.killed - static_cast<int>(ended.alive.size());
+  const auto now = parts_.clock.now();
+  if (!ended.alive.empty() && now < *given_up_at_) {
+    alarm_->arm(now + kLongestLook, [this] { sweep(); });
+    return;
+  }
+  if (swept_ > 0) log::info(kArea, "Ended {} processes that had left the workers' groups", swept_);
+  if (!ended.alive.empty()) {
+    log::error(kArea, "Cannot end these processes of the job, not even by SIGKILL within {}: {}",
+               format_duration(limits_.kill_bound), ended.survivors());
+  }
   drain_all();
 }
 

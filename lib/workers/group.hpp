@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "logs/streams.hpp"
+#include "process/extinction.hpp"
 #include "process/launcher.hpp"
 #include "workers/failure.hpp"
 
@@ -51,14 +52,15 @@ class Group {
   enum class Event { WorkerFailed, AllSucceeded, AllEnded, Gone };
   struct Limits {
     Duration leftover_grace = std::chrono::milliseconds(500);  // of children left by ended workers
-    Duration kill_bound = std::chrono::seconds(10);  // for SIGKILL to work: disks, sick drivers
+    Duration kill_bound = process::kKillBound;       // from the first SIGKILL on, for all together
     Duration drain_bound = std::chrono::seconds(5);  // for a console that takes nothing
   };
   struct Parts {
     process::Launcher& launcher;
     Clock& clock;
     std::function<void(std::function<void()>)> post;  // runs something later on the loop
-    std::function<void()> sweep;                      // kills what left the groups; may be empty
+    /// Kills what left the groups, and waits so long at most; may be empty.
+    std::function<process::Extinction(Duration)> sweep;
   };
 
   Group(Parts parts, Limits limits, std::function<void(Event)> on_event);
@@ -84,16 +86,18 @@ class Group {
   std::vector<Failure> failures() const;
 
  private:
-  enum class Stage { Running, Asking, Killing, Leftovers, Draining, Gone };
+  enum class Stage { Running, Asking, Killing, Leftovers, Sweeping, Draining, Gone };
 
   void started(WorkerPlan& plan, std::unique_ptr<process::Child> child);
   void ended(std::size_t index, const process::Exit& exit);
   void emit(Event event);
   void signal_all(int signal);
   void advance();
+  void begin_killing();
   void end_leftovers();
   void look_at_leftovers();
   bool groups_alive() const;
+  void sweep();
   void arm(Duration bound);
   void deadline_passed();
   void abandon_rest();
@@ -109,8 +113,10 @@ class Group {
   std::vector<Worker> workers_;
   Stage stage_ = Stage::Running;
   std::unique_ptr<Alarm> alarm_;
-  TimePoint deadline_{};   // of the grace, then of the kill, then of the leftovers
-  Duration look_again_{};  // until the next look at leftovers
+  TimePoint deadline_{};                  // of the grace, then of the kill, then of the leftovers
+  std::optional<TimePoint> given_up_at_;  // when SIGKILL has had its time; set by the first one
+  Duration look_again_{};                 // until the next look at leftovers
+  int swept_ = 0;                         // processes that had left the groups
   bool leftovers_asked_ = false, leftovers_killed_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // posted calls look whether we exist
 };

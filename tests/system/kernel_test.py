@@ -115,8 +115,23 @@ class Frozen(unittest.TestCase):
             wait_until(lambda: (self.cgroup / "freezer.state").read_text() == "FROZEN\n", "frozen")
             job.process.terminate()
             self.assertEqual(job.end(), 1)
-            self.assertIn(f"process {pid} could not be killed: it hangs in the kernel",
-                          job.errors())
+            self.assertRegex(job.errors(), f"Process {pid} did not exit after SIGKILL within 10.0 s")
+            self.assertRegex(job.errors(), f"process {pid} could not be killed.*: "
+                                           "it hangs in the kernel")
+            self.assertRegex(job.errors(), f"cannot end these processes of the job: {pid} ")
+            self.freeze("THAWED")
+            job.nothing_left()
+
+    def test_so_is_one_that_has_left_its_group(self) -> None:
+        with Job(*stub("child=setsid", "stay")) as job:
+            child = int(job.wait_for(r"^child (\d+)")[0])
+            (self.cgroup / "cgroup.procs").write_text(str(child))
+            self.freeze("FROZEN")
+            wait_until(lambda: (self.cgroup / "freezer.state").read_text() == "FROZEN\n", "frozen")
+            job.process.terminate()
+            self.assertEqual(job.end(), 1)
+            self.assertRegex(job.errors(), "Cannot end these processes of the job, not even by "
+                                           rf"SIGKILL within 10.0 s: {child} \(")
             self.freeze("THAWED")
             job.nothing_left()
 

@@ -42,12 +42,16 @@ struct Stage {
   std::deque<std::function<void()>> posted;
   std::vector<Event> events;
   int sweeps = 0;
+  process::Extinction escaped;  // what a sweep finds
   std::vector<std::shared_ptr<FakeStreams::State>> streams;
   Group group;
 
   Stage()
       : group({launcher, clock, [this](std::function<void()> call) { posted.push_back(call); },
-               [this] { ++sweeps; }},
+               [this](Duration) {
+                 ++sweeps;
+                 return escaped;
+               }},
               Group::Limits{}, [this](Event event) { events.push_back(event); }) {}
 
   std::vector<WorkerPlan> plans(int count, bool with_streams = false) {
@@ -167,6 +171,51 @@ TEST_CASE("group: who does not even end by SIGKILL is named and left behind") {
   CHECK(stage.happened() == Events{Event::Gone});
   CHECK(stage.group.workers()[1].abandoned);
   CHECK_FALSE(stage.group.workers()[0].abandoned);
+}
+
+TEST_CASE(
+    "group: what left the groups and cannot be killed is left when SIGKILL has had its time") {
+  Stage stage;
+  stage.start(1);
+  stage.escaped.killed = 1;
+  stage.escaped.alive.resize(1);
+  stage.launcher.end(0, ExitStatus::exited(0));
+  CHECK(stage.happened() == Events{Event::AllSucceeded});
+  stage.group.finish();
+  stage.clock.advance(9s);
+  CHECK(stage.happened().empty());
+  CHECK(stage.sweeps > 10);  // the loop was not held all the time
+  SUBCASE("it never ends") {
+    stage.clock.advance(1s);
+  }
+  SUBCASE("it ends late") {
+    stage.escaped = {};
+    stage.clock.advance(20ms);
+  }
+  CHECK(stage.happened() == Events{Event::Gone});
+  CHECK(stage.clock.armed() == 0);
+}
+
+TEST_CASE("group: all that SIGKILL is waited for shares one bound") {
+  Stage stage;
+  stage.start(2);
+  stage.escaped.alive.resize(1);
+  stage.launcher[0].deaf = stage.launcher[1].deaf = true;
+  stage.group.stop(SIGTERM, 1s);
+  stage.clock.advance(1s);
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
+  stage.clock.advance(4s);
+  stage.group.kill();  // impatience lengthens nothing
+  stage.launcher.end(0, ExitStatus::signaled(SIGKILL));
+  SUBCASE("a worker stays, too") {}
+  SUBCASE("what it left in its group stays, too") {
+    stage.launcher[1].leaves_child = true;
+    stage.launcher.end(1, ExitStatus::signaled(SIGKILL));
+  }
+  stage.clock.advance(5900ms);
+  CHECK(stage.happened().empty());
+  stage.clock.advance(200ms);
+  CHECK(stage.happened() == Events{Event::Gone});
 }
 
 TEST_CASE("group: what ended workers left in their groups goes at the end of the attempt") {
