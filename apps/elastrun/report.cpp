@@ -47,7 +47,7 @@ std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& s
 std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
                         bool person_looks_on) {
   std::string text = torchrun_part(result, spec);
-  text += agent::verdict_text(result, agent::host_name());
+  text += agent::verdict_text(result, agent::host_name(), spec.requeue_command);
   const bool worth_it = !result.succeeded() || result.restarts > 0 || person_looks_on ||
                         result.goodput.elapsed >= kLongRun;
   if (worth_it) text += agent::summary_text(result, person_looks_on && shows_unicode());

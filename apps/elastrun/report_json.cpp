@@ -161,6 +161,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["exit_code"] = exit_code;
   out["verdict"] = agent::verdict_sentence(result);
   out["requeue"] = result.ending.requeue;
+  out["requeue_command"] = text_or_null(result.ending.requeue ? spec.requeue_command : "");
   out["started"] = to_seconds(result.started);
   out["finished"] = to_seconds(result.finished);
   out["restarts"] = result.restarts;

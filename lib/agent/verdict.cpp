@@ -117,6 +117,42 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
   return text;
 }
 
+/// Whether the job, not this node alone, has agreed on the culprit: then every node names that one.
+bool is_agreed(const JobResult& result) {
+  return !result.ending.cause.node.empty() && result.round && result.round->group_world_size() > 1;
+}
+
+/// Whether the worker to blame is one of this node.
+bool is_ours(const JobResult& result) {
+  const auto& first = result.judgement->first();
+  if (!is_agreed(result)) return !first.stopped_by_us;
+  const auto& cause = result.ending.cause;
+  return cause.kind == rendezvous::Cause::Kind::WorkerFailed && cause.rank == first.rank;
+}
+
+/// The culprit is on another node; what has become of the workers of this one.
+std::string distant_culprit_text(const JobResult& result) {
+  const auto& cause = result.ending.cause;
+  std::string text;
+  if (is_agreed(result) && cause.kind == rendezvous::Cause::Kind::WorkerFailed) {
+    const auto when = WallTime(
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(cause.wall_seconds)));
+    text = fmt::format("  who       rank {} (local rank {}) on node {}, at {}\n", cause.rank,
+                       cause.local_rank, cause.node, format_local_time(when));
+  }
+  std::vector<int> stopped;
+  for (const auto& failure : result.judgement->failures) {
+    if (failure.stopped_by_us) {
+      stopped.push_back(failure.rank);
+      continue;
+    }
+    text += fmt::format("  here      rank {} {}\n", failure.rank, workers::what_happened(failure)) +
+            quoted_lines(failure, result.local_world_size) + files_text(failure);
+  }
+  if (stopped.empty()) return text;
+  return text + fmt::format("  here      {}: stopped by elastrun after that\n", rank_list(stopped));
+}
+
 std::string cause_sentence(const JobResult& result) {
   const auto& cause = result.ending.cause;
   std::string text = cause.text.empty() ? "the job was ended by another node" : cause.text;
@@ -137,7 +173,7 @@ std::string restarts_text(const JobResult& result) {
 }
 
 std::string failed_sentence(const JobResult& result) {
-  if (!result.judgement) return cause_sentence(result);
+  if (!result.judgement || is_agreed(result)) return cause_sentence(result);
   const auto& first = result.judgement->first();
   return fmt::format("rank {} failed first: it {}", first.rank, workers::what_happened(first));
 }
@@ -203,18 +239,21 @@ std::string verdict_sentence(const JobResult& result) {
   return {};
 }
 
-std::string verdict_text(const JobResult& result, const std::string& host) {
+std::string verdict_text(const JobResult& result, const std::string& host,
+                         const std::string& requeue_command) {
   if (result.succeeded() && result.ending.why.empty()) return {};
   std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
   if (result.judgement && !result.succeeded() && result.ending.kind != Ending::Kind::Signalled) {
-    text += culprit_text(*result.judgement, host, result.local_world_size);
+    text += is_ours(result) ? culprit_text(*result.judgement, host, result.local_world_size)
+                            : distant_culprit_text(result);
   }
   for (const auto pid : result.abandoned) {
     text +=
         fmt::format("  left      process {} could not be killed: it hangs in the kernel\n", pid);
   }
   if (result.ending.requeue) {
-    text += "  next      start the job again (scontrol requeue, or the scheduler's own way)\n";
+    text += "  next      start the job again: " +
+            (requeue_command.empty() ? "nothing is wrong with it" : requeue_command) + "\n";
   }
   return text;
 }

@@ -10,7 +10,9 @@ namespace elastrun::agent {
 /// What a person wants to know when a job has not ended well: who failed first and why in one
 /// sentence, what is only a consequence, the last lines, where the log is, what to do next.
 /// Several lines, each ended. Empty for a job that ended well and has nothing to tell.
-std::string verdict_text(const JobResult& result, const std::string& host);
+/// `requeue_command` starts the job again, if there is such a command.
+std::string verdict_text(const JobResult& result, const std::string& host,
+                         const std::string& requeue_command = {});
 
 /// The one sentence of it.
 std::string verdict_sentence(const JobResult& result);

@@ -156,7 +156,8 @@ void Link::wrong_secret(const Error& error) {
   if (side_ == Side::Listener) {
     write_unsealed(out_, refusal_payload(refusal_.empty() ? error.text : refusal_));
     flush();
-    return end({Code::Rendezvous, "it does not know this job's secret"});
+    return end({Code::Rendezvous,
+                fmt::format("{} does not know this job's secret", remote_address().to_string())});
   }
   end({Code::Rendezvous, trusted_ ? error.text
                                   : "it does not know this job's secret (ELASTRUN_SECRET, or "

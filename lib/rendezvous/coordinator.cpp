@@ -251,7 +251,9 @@ class LinkCoordinator final : public Coordinator {
     const auto found = guests_.find(peer);
     if (found == guests_.end()) return;
     if (!found->second.greeted && error.code != Code::Closed) {
-      log::warning("rendezvous", "closed a connection: {}", error.text);
+      const std::string job =
+          settings_.run_id.empty() ? "" : fmt::format(" to the job \"{}\"", settings_.run_id);
+      log::warning("rendezvous", "refused a connection{}: {}", job, error.text);
     }
     remove(peer, error.text);
   }

@@ -56,7 +56,8 @@ struct JobSpec {
   std::map<std::string, std::string> rdzv_conf;
   std::string master_addr = "127.0.0.1";
   std::optional<int> master_port;
-  std::string local_addr;  // empty: found out
+  std::string local_addr;       // empty: found out
+  std::string requeue_command;  // which starts this job again, if the scheduler has one
 
   // Restarts and ending
   int max_restarts = 0;

@@ -86,6 +86,7 @@ class Resolver {
 
   // Only where nothing says how the nodes meet. A plain run on one node stays one.
   Refused ask_scheduler() {
+    job_.requeue_command = requeue_command(around_);
     for (const Opt id : {Opt::Standalone, Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::NodeRank,
                          Opt::MasterAddr, Opt::MasterPort}) {
       if (values().is_given(id)) return std::nullopt;

@@ -332,4 +332,10 @@ std::optional<Placement> find_placement(const Surroundings& around, int nodes_gi
   return Finder(around, nodes_given, warnings).find();
 }
 
+std::string requeue_command(const Surroundings& around) {
+  const auto job = around.variable("SLURM_JOB_ID");
+  const auto number = job ? parse_int(*job) : std::nullopt;
+  return number ? fmt::format("scontrol requeue {}", *number) : "";
+}
+
 }  // namespace elastrun::spec

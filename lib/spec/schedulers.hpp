@@ -30,4 +30,8 @@ struct Placement {
 std::optional<Placement> find_placement(const Surroundings& around, int nodes_given,
                                         std::vector<std::string>& warnings);
 
+/// The command that starts this job again: "scontrol requeue 4711" under Slurm, also where the
+/// nodes were given by hand. Empty if there is none.
+std::string requeue_command(const Surroundings& around);
+
 }  // namespace elastrun::spec

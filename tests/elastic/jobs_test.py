@@ -51,9 +51,9 @@ class Elastic(unittest.TestCase):
         return self.stack.enter_context(Job(*words, env=env))
 
     def host(self, nodes: str, *steps: str, options: tuple[str, ...] = (),
-             run_id: str = "job") -> Job:
+             run_id: str = "job", env: dict[str, str] | None = None) -> Job:
         """The agent that hosts the rendezvous: nobody else is there yet."""
-        job = self.agent(nodes, *steps, options=options, run_id=run_id)
+        job = self.agent(nodes, *steps, options=options, run_id=run_id, env=env)
         port = int(self.where[1].rsplit(":", 1)[1])
         wait_until(lambda: listens(port), "the host listens")
         return job

@@ -96,7 +96,7 @@ TEST_CASE("link: a wrong secret is named on both sides") {
   caller.link->send("{}");
   run_until(port.loop, [&] { return port.ended && caller.ended; });
   CHECK(port.ended->code == Code::Rendezvous);
-  CHECK(port.ended->text == "it does not know this job's secret");
+  CHECK(port.ended->text == "127.0.0.1 does not know this job's secret");
   CHECK(caller.ended->text == "the secret of job X differs");
   CHECK(port.frames.empty());
 }

@@ -46,6 +46,16 @@ TEST_CASE("schedulers: Slurm gives nodes, rank, endpoint and run id of the step"
   CHECK(first.spec.rdzv_endpoint == job.spec.rdzv_endpoint);
 }
 
+TEST_CASE("schedulers: the command that starts a job of Slurm again is known") {
+  auto machine = in_slurm_step();
+  CHECK(machine.job({"train.py"}).spec.requeue_command == "scontrol requeue 31");
+  CHECK(machine.job({"--standalone", "train.py"}).spec.requeue_command == "scontrol requeue 31");
+  machine.variables["SLURM_JOB_ID"] = "31; reboot";
+  CHECK(machine.job({"train.py"}).spec.requeue_command.empty());
+  machine.variables.erase("SLURM_JOB_ID");
+  CHECK(machine.job({"train.py"}).spec.requeue_command.empty());
+}
+
 TEST_CASE("schedulers: an explicit option always wins") {
   auto machine = in_slurm_step();
   CHECK(machine.job({"--standalone", "train.py"}).spec.max_nodes == 1);

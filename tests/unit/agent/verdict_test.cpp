@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/verdict.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+
+namespace elastrun::agent {
+namespace {
+
+using process::ExitStatus;
+
+workers::Failure failure(int rank, ExitStatus status, bool stopped = false) {
+  workers::Failure one;
+  one.rank = one.local_rank = rank;
+  one.status = status;
+  one.stopped_by_us = stopped;
+  return one;
+}
+
+/// The end of a job of two nodes that agrees on rank 1 of node "n2", as a node with these failures
+/// sees it.
+JobResult result_with(std::vector<workers::Failure> failures) {
+  JobResult result;
+  result.ending.kind = Ending::Kind::WorkersFailed;
+  result.ending.cause.node = "n2";
+  result.ending.cause.rank = 1;
+  result.ending.cause.exit_code = 3;
+  result.ending.cause.text = "rank 1 ended with exit code 3";
+  result.round.emplace().members.resize(2);
+  result.judgement = workers::judge(std::move(failures));
+  return result;
+}
+
+TEST_CASE("verdict: every node has the same sentence about the culprit that all agreed on") {
+  const std::string sentence = "rank 1 ended with exit code 3 (node n2)";
+  const auto own = result_with({failure(1, ExitStatus::exited(3))});
+  const auto other = result_with({failure(2, ExitStatus::exited(1))});
+  CHECK(verdict_sentence(own) == sentence);
+  CHECK(verdict_sentence(other) == sentence);
+}
+
+TEST_CASE("verdict: another node's culprit is not mixed up with a worker of this one") {
+  const auto text = verdict_text(result_with({failure(2, ExitStatus::exited(1)),
+                                              failure(3, ExitStatus::signaled(SIGTERM), true)}),
+                                 "here");
+  CHECK(text.contains("  who       rank 1 (local rank -1) on node n2, at "));
+  CHECK(text.contains("  here      rank 2 ended with exit code 1\n"));
+  CHECK(text.contains("  here      rank 3: stopped by elastrun after that\n"));
+  CHECK_FALSE(text.contains("who       rank 2"));
+}
+
+TEST_CASE("verdict: a culprit of this node is shown with its process") {
+  const auto text = verdict_text(result_with({failure(1, ExitStatus::exited(3))}), "here");
+  CHECK(text.contains("  who       rank 1 (local rank 1, pid 0) on here"));
+}
+
+TEST_CASE("verdict: workers that were stopped are nobody's culprits") {
+  auto result = result_with({failure(0, ExitStatus::signaled(SIGTERM), true)});
+  result.ending = {};
+  result.ending.kind = Ending::Kind::RendezvousLost;
+  result.ending.why = "no answer";
+  CHECK(verdict_text(result, "here") ==
+        "elastrun: the rendezvous is lost: no answer\n"
+        "  here      rank 0: stopped by elastrun after that\n");
+}
+
+TEST_CASE("verdict: alone, the first failure is named as before") {
+  auto result = result_with({failure(1, ExitStatus::exited(3))});
+  result.round->members.resize(1);
+  CHECK(verdict_sentence(result) == "rank 1 failed first: it ended with exit code 3");
+}
+
+}  // namespace
+}  // namespace elastrun::agent
