@@ -39,17 +39,6 @@ bool is_host(std::string_view text) {
   });
 }
 
-ip::address from_sockaddr(const sockaddr* raw) {
-  if (raw->sa_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(raw);
-    return ip::address_v4(ntohl(v4->sin_addr.s_addr));
-  }
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(raw);
-  ip::address_v6::bytes_type bytes;
-  std::copy_n(v6->sin6_addr.s6_addr, bytes.size(), bytes.begin());
-  return ip::address_v6(bytes, v6->sin6_scope_id);
-}
-
 }  // namespace
 
 Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_port) {
@@ -98,6 +87,18 @@ ip::address parse_address(std::string_view host) {
   boost::system::error_code error;
   const auto address = ip::make_address(std::string(host), error);
   return error ? ip::address() : plain(address);
+}
+
+ip::address from_sockaddr(const sockaddr* raw) {
+  if (raw->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(raw);
+    return ip::address_v4(ntohl(v4->sin_addr.s_addr));
+  }
+  if (raw->sa_family != AF_INET6) return {};
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(raw);
+  ip::address_v6::bytes_type bytes;
+  std::copy_n(v6->sin6_addr.s6_addr, bytes.size(), bytes.begin());
+  return ip::address_v6(bytes, v6->sin6_scope_id);
 }
 
 std::vector<ip::address> own_addresses() {

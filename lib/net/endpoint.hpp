@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <sys/socket.h>
 #include <vector>
 
 namespace elastrun::net {
@@ -29,6 +30,9 @@ std::string format_endpoint(std::string_view host, std::uint16_t port);
 boost::asio::ip::address parse_address(std::string_view host);
 /// The same address in its plain form: ::ffff:10.0.0.1 is 10.0.0.1.
 boost::asio::ip::address plain(const boost::asio::ip::address& address);
+
+/// The address in what the kernel gives out, IPv4 or IPv6; an unspecified one for other families.
+boost::asio::ip::address from_sockaddr(const sockaddr* raw);
 
 /// Every address of an interface of this machine that is up (getifaddrs(3)), loopback too.
 std::vector<boost::asio::ip::address> own_addresses();

@@ -4,6 +4,7 @@
 #include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "net/outward.hpp"
 #include "rendezvous/host.hpp"
 
 #include <algorithm>
@@ -32,13 +33,6 @@ Result<net::Endpoint> decode_value(const std::string& value) {
     return fail(Code::Protocol, "the coordinator's entry names no address and port");
   }
   return endpoint;
-}
-
-// The address that this machine has for the world beyond it, for a register on this very machine.
-// Documentation addresses (RFC 5737) are routed like any other, and nothing is sent there.
-ip::address outward_address() {
-  const auto own = net::own_address_towards(ip::make_address("192.0.2.1"));
-  return own ? *own : ip::address(ip::address_v4::loopback());
 }
 
 class ElectedLocator final : public Locator {
@@ -126,16 +120,19 @@ class ElectedLocator final : public Locator {
     rest();
     auto endpoint = decode_value(holder.value);
     if (!endpoint) return give(std::unexpected(endpoint.error()));
+    seen_ = net::parse_address(endpoint->host);
     give(Place{std::move(*endpoint), holder.epoch, false});
   }
 
   void stand() {
     if (std::exchange(standing_, true)) return;
-    if (auto ready = open_host(); !ready) {
+    auto ready = settle_own_text();
+    if (ready) ready = open_host();
+    if (!ready) {
       standing_ = false;
       return give(std::unexpected(ready.error()));
     }
-    value_ = encode_value(own_text(), host_->port(), random_text(16));
+    value_ = encode_value(own_text_, host_->port(), random_text(16));
     const TimePoint asked = clock_.now();
     ballot_->claim(value_, [this, asked](Result<Ballot::Holder> holder) {
       standing_ = false;
@@ -170,11 +167,20 @@ class ElectedLocator final : public Locator {
     return failed;
   }
 
-  std::string own_text() const {
-    if (!settings_.advertise.empty()) return settings_.advertise;
-    const ip::address own = ballot_->own_address();
+  // Under which the others find us.
+  Status settle_own_text() {
+    own_text_ = settings_.advertise;
+    if (!own_text_.empty()) return {};
+    ip::address own = ballot_->own_address();
     // A register on this machine is reached over loopback, which means nothing to other machines.
-    return (own.is_unspecified() || own.is_loopback() ? outward_address() : own).to_string();
+    if (own.is_unspecified() || own.is_loopback()) {
+      const auto outward = net::outward_address(seen_);
+      const bool alone = settings_.coordinator.rules.max_nodes == 1;
+      if (!outward && !alone) return std::unexpected(outward.error());
+      own = outward ? *outward : ip::address(ip::address_v4::loopback());
+    }
+    own_text_ = own.to_string();
+    return {};
   }
 
   // Being the coordinator
@@ -186,7 +192,7 @@ class ElectedLocator final : public Locator {
   }
   // By the address that others use, so that this node presents itself under it.
   Place own_place() const {
-    const auto address = net::parse_address(own_text());
+    const auto address = net::parse_address(own_text_);
     const bool ours = !address.is_unspecified() && net::is_own_address(address);
     return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, epoch_, true};
   }
@@ -231,7 +237,7 @@ class ElectedLocator final : public Locator {
   // The entry lapsed. If nobody took it meanwhile, everything goes on under a new epoch.
   void stand_again() {
     // Under a new name: an entry of ours that is left over must not be taken for the new one.
-    value_ = encode_value(own_text(), host_->port(), random_text(16));
+    value_ = encode_value(own_text_, host_->port(), random_text(16));
     const TimePoint asked = clock_.now();
     ballot_->claim(value_, [this, asked](Result<Ballot::Holder> holder) {
       if (retiring_ || !leads_) return;
@@ -314,6 +320,8 @@ class ElectedLocator final : public Locator {
 
   // The office
   std::unique_ptr<Host> host_;
+  std::string own_text_;
+  ip::address seen_;  // of the last coordinator that was not us
   std::string value_;
   std::int64_t epoch_ = 0;
   TimePoint tenure_;

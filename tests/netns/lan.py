@@ -74,6 +74,11 @@ def address6(host: int) -> str:
     return f"fd77::{host + 1:x}"
 
 
+def second_address(host: int) -> str:
+    """Of ib0, on a Lan of two interfaces; nothing passes between hosts there."""
+    return f"10.88.0.{host + 1}"
+
+
 BRIDGE = "172.17.0.1"  # the same on each host and of no use to others, as Docker's
 
 
@@ -146,14 +151,14 @@ class Switch:
 class Lan:
     """Use as a context. Raises OSError where this machine does not allow it."""
 
-    def __init__(self, hosts: int) -> None:
+    def __init__(self, hosts: int, two: bool = False) -> None:
         self.count = hosts
         self.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             self.orders.close()
-            play_switch(theirs, hosts, parent)
+            play_switch(theirs, hosts, two, parent)
         theirs.close()
         text, self.spaces, _, _ = socket.recv_fds(self.orders, 65536, hosts)
         answer = json.loads(text) if text else {"errno": errno.EIO, "text": "the switch is gone"}
@@ -192,7 +197,7 @@ class Lan:
         return self.tell()["dropped"][host]  # type: ignore[index]
 
 
-def play_switch(orders: socket.socket, hosts: int, parent: int) -> None:
+def play_switch(orders: socket.socket, hosts: int, two: bool, parent: int) -> None:
     code = 1
     try:
         call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -209,6 +214,9 @@ def play_switch(orders: socket.socket, hosts: int, parent: int) -> None:
                 set_up("docker0", BRIDGE)
                 tuns.append(open_tun("eth0"))
                 set_up("eth0", address(host), address6(host) if has_six() else "")
+                if two:
+                    bridges.append(open_tun("ib0"))
+                    set_up("ib0", second_address(host))
         except OSError as error:
             text = json.dumps({"errno": error.errno, "text": f"{error} (host {host})"}).encode()
             socket.send_fds(orders, [text], [])

@@ -43,13 +43,14 @@ class Hosts(unittest.TestCase):
     """Agents of one job, one on each host of a network."""
 
     HOSTS = 4
+    TWO_INTERFACES = False
 
     def setUp(self) -> None:
         self.stack = contextlib.ExitStack()
         self.addCleanup(self.stack.close)
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="netns.")))
         self.go = self.folder / "go"
-        self.lan = self.stack.enter_context(lan.Lan(self.HOSTS))
+        self.lan = self.stack.enter_context(lan.Lan(self.HOSTS, self.TWO_INTERFACES))
         self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={lan.address(0)}:{PORT}"]
         self.conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 
@@ -260,7 +261,7 @@ class SilentElected(Hosts):
         self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
 
 
-class Addresses(Hosts):
+class Meeting(Hosts):
     def stranger(self, host: int, at: str, port: str) -> str:
         return subprocess.run([sys.executable, "-c", STRANGER, at, port], text=True,
                               capture_output=True, check=True,
@@ -274,6 +275,8 @@ class Addresses(Hosts):
         self.assertEqual(len(found), 1, found)
         return found.pop()  # type: ignore[return-value]
 
+
+class Addresses(Meeting):
     def all_meet(self, *options: str, six: bool = False, conf: str = "") -> tuple[str, str]:
         jobs = [self.agent(host, "3", *self.meet(), options=options, conf=conf)
                 for host in range(3)]
@@ -321,12 +324,33 @@ class Addresses(Hosts):
         self.go.touch()
         self.all_end(*jobs)
 
-    def test_a_file_and_etcd_name_the_address_of_the_network(self) -> None:
+    def test_a_file_does_not_know_the_network_but_each_host_its_address(self) -> None:
+        # There is no default route, and the bridge's address is of no use.
         self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
-        options = [f"--local-addr={lan.address(host)}" for host in range(3)]
-        jobs = [self.agent(host, "3", *self.meet(), options=(options[host],))
-                for host in range(3)]
+        jobs = [self.agent(host, "3", *self.meet()) for host in range(3)]
         self.assertIn(self.master(*jobs)[0], [lan.address(host) for host in range(3)])
+        self.go.touch()
+        self.all_end(*jobs)
+
+
+class TwoInterfaces(Meeting):
+    """Hosts with two networks and no default route, and a register that is no host."""
+
+    HOSTS = 2
+    TWO_INTERFACES = True
+
+    def test_the_user_is_asked_which(self) -> None:
+        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
+        lost = self.agent(0, "2", *self.meet())
+        self.all_end(lost, code=1)
+        self.assertIn(f"{lan.address(0)} (eth0)", lost.errors())
+        self.assertRegex(lost.errors(), rf"{lan.second_address(0)} \(ib0\).*give --local-addr")
+        # The first one has been told; the second one finds the way to it by itself.
+        own = (f"--local-addr={lan.address(0)}",)
+        jobs = [self.agent(0, "2", *self.meet(), options=own)]
+        wait_until(lambda: "coordinates the job" in jobs[0].errors(), "the first is elected")
+        jobs.append(self.agent(1, "2", *self.meet()))
+        self.assertIn(self.master(*jobs)[0], [lan.address(host) for host in range(2)])
         self.go.touch()
         self.all_end(*jobs)
 
