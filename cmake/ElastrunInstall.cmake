@@ -16,25 +16,28 @@ foreach(section 1 5 7)
   install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
 endforeach()
 
-# The program prints its own completions, from the table that its parser uses.
-if(TARGET elastrun)
-  set(completions ${CMAKE_BINARY_DIR}/completions)
-  foreach(pair bash=elastrun zsh=_elastrun fish=elastrun.fish)
+# Each program prints its own completions, from what its parser uses.
+set(completions ${CMAKE_BINARY_DIR}/completions)
+foreach(program elastrun elastrunctl)
+  if(NOT TARGET ${program})
+    continue()
+  endif()
+  foreach(pair bash=${program} zsh=_${program} fish=${program}.fish)
     string(REPLACE "=" ";" pair ${pair})
     list(GET pair 0 shell)
     list(GET pair 1 file)
     install(CODE "
       file(MAKE_DIRECTORY ${completions}/${shell})
-      execute_process(COMMAND $<TARGET_FILE:elastrun> --print-completion ${shell}
+      execute_process(COMMAND $<TARGET_FILE:${program}> --print-completion ${shell}
         OUTPUT_FILE ${completions}/${shell}/${file} COMMAND_ERROR_IS_FATAL ANY)")
   endforeach()
-  install(FILES ${completions}/bash/elastrun
+  install(FILES ${completions}/bash/${program}
           DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-  install(FILES ${completions}/zsh/_elastrun
+  install(FILES ${completions}/zsh/_${program}
           DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
-  install(FILES ${completions}/fish/elastrun.fish
+  install(FILES ${completions}/fish/${program}.fish
           DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
-endif()
+endforeach()
 
 # Workers: PYTHONPATH=PREFIX/share/elastrun/python, or one C++ header.
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/python/

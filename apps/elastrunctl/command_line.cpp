@@ -3,12 +3,14 @@
 #include "command_line.hpp"
 
 #include "command.hpp"
+#include "completion.hpp"
 #include "rendezvous/conf.hpp"
 #include "spec/rdzv_conf.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -70,6 +72,43 @@ CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
   return command;
 }
 
+std::vector<Choice> choices_of(const CLI::App& app) {
+  std::vector<Choice> choices;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional() && option->get_lnames().empty()) continue;
+    Choice choice;
+    for (const auto& name : option->get_snames()) choice.names.push_back("-" + name);
+    for (const auto& name : option->get_lnames()) choice.names.push_back("--" + name);
+    if (option->get_items_expected_max() > 0) choice.value = option->get_type_name();
+    choice.value.resize(std::min(choice.value.size(), choice.value.find(":FLOAT in")));
+    choice.help = option->get_description();
+    choices.push_back(std::move(choice));
+  }
+  return choices;
+}
+
+/// The options that the parser knows, so that nothing is said twice.
+Commands commands_of(const CLI::App& app) {
+  Commands commands{choices_of(app), {}};
+  for (const CLI::App* one : app.get_subcommands({})) {
+    commands.subcommands.push_back({one->get_name(), one->get_description(), choices_of(*one)});
+  }
+  return commands;
+}
+
+void add_print_completion(CLI::App& app) {
+  const auto print = [&app](const std::string& shell) {
+    auto script = completion_script(shell, commands_of(app));
+    if (script.empty()) throw CLI::ValidationError("--print-completion", "bash, zsh or fish");
+    script.pop_back();  // exit() adds a newline
+    throw CLI::CallForVersion(script, 0);
+  };
+  app.add_option_function<std::string>("--print-completion", print,
+                                       "Print what teaches this shell the options")
+      ->type_name("bash|zsh|fish")
+      ->trigger_on_parse();
+}
+
 /// Whether the text of --rdzv-conf is good; says so if not.
 bool read_conf(const std::string& text, JobChoice& job) {
   const auto conf = spec::parse_rdzv_conf(std::string_view(text));
@@ -99,6 +138,7 @@ int run_command(int argc, char** argv) try {
   CLI::App app(kAbout, "elastrunctl");
   app.set_version_flag("--version", std::string("elastrunctl ") + ELASTRUN_VERSION);
   app.require_subcommand(1);
+  add_print_completion(app);
   StatusOptions status;
   StoreOptions store;
   std::string conf;

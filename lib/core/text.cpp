@@ -92,6 +92,15 @@ std::string to_lower(std::string_view text) {
   return out;
 }
 
+std::string escaped(std::string_view text, std::string_view what) {
+  std::string out;
+  for (const char c : text) {
+    if (what.find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
 std::optional<std::int64_t> parse_int(std::string_view text) {
   const auto plain = without_underscores(trim(text));
   if (!plain || plain->empty()) return std::nullopt;

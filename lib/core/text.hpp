@@ -19,6 +19,8 @@ std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& pieces, std::string_view separator);
 bool starts_with_ignoring_case(std::string_view text, std::string_view prefix);
 std::string to_lower(std::string_view text);
+/// With a backslash before each character that is in `what`.
+std::string escaped(std::string_view text, std::string_view what);
 
 /// As Python's int(text): surrounding blanks, a sign and `_` between digits. Nothing if it is none.
 std::optional<std::int64_t> parse_int(std::string_view text);

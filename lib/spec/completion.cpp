@@ -42,15 +42,6 @@ std::string spellings(const OptionRow& option, std::string_view between) {
   return text;
 }
 
-std::string escaped(std::string_view text, std::string_view what) {
-  std::string out;
-  for (const char c : text) {
-    if (what.find(c) != std::string_view::npos) out += '\\';
-    out += c;
-  }
-  return out;
-}
-
 constexpr std::string_view kBashScript = R"(# bash completion for elastrun
 _elastrun() {{
   local cur prev i

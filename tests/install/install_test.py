@@ -23,6 +23,9 @@ share/man/man7/elastrun-protocol.7
 share/bash-completion/completions/elastrun
 share/zsh/site-functions/_elastrun
 share/fish/vendor_completions.d/elastrun.fish
+share/bash-completion/completions/elastrunctl
+share/zsh/site-functions/_elastrunctl
+share/fish/vendor_completions.d/elastrunctl.fish
 share/elastrun/python/elastrun/__init__.py
 share/elastrun/config/examples/ddp/train.py
 include/elastrun/worker/elastrun.hpp
@@ -67,9 +70,10 @@ class InstallTest(unittest.TestCase):
 
     def test_completions_offer_options(self) -> None:
         names = [name for name in EXPECTED if "completions" in name or "site-functions" in name]
-        self.assertEqual(len(names), 3)
+        self.assertEqual(len(names), 6)
         for name in names:
-            self.assertIn("nproc-per-node", (self.prefix / name).read_text(), name)
+            word = "coordinator-only" if "elastrunctl" in name else "nproc-per-node"
+            self.assertIn(word, (self.prefix / name).read_text(), name)
 
     def test_the_package_has_no_path_of_this_machine(self) -> None:
         for file in self.prefix.rglob("*.cmake"):

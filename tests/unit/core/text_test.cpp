@@ -7,6 +7,12 @@
 using namespace elastrun;
 using namespace std::chrono_literals;
 
+TEST_CASE("text: what would mean something to a reader is escaped") {
+  CHECK(escaped("it's a [b]\\", "'[]\\") == "it\\'s a \\[b\\]\\\\");
+  CHECK(escaped("", "x").empty());
+  CHECK(escaped("abc", "") == "abc");
+}
+
 TEST_CASE("text: integers are read as Python's int() reads them") {
   CHECK(parse_int(" +1_0 ") == 10);
   CHECK(parse_int("-1") == -1);

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "completion.hpp"
+
+#include "core/text.hpp"
+
+#include <fmt/format.h>
+
+namespace elastrun::ctl {
+namespace {
+
+bool takes_file(const Choice& option) {
+  return option.value == "FILE";
+}
+
+std::vector<std::string> words_of(const Choice& option) {
+  if (option.value.find('|') == std::string::npos) return {};
+  return split(option.value, '|');
+}
+
+/// Inside single quotes of bash and zsh.
+std::string single_quoted(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out;
+}
+
+constexpr std::string_view kBashScript = R"(# bash completion for elastrunctl
+_elastrunctl() {{
+  local cur prev command="" i
+  cur="${{COMP_WORDS[COMP_CWORD]}}"
+  prev="${{COMP_WORDS[COMP_CWORD-1]}}"
+  # "--option=value" arrives as three words.
+  if [[ $cur == "=" ]]; then
+    cur=""
+  elif [[ $prev == "=" ]]; then
+    prev="${{COMP_WORDS[COMP_CWORD-2]}}"
+  fi
+  for ((i = 1; i < COMP_CWORD; ++i)); do
+    case "${{COMP_WORDS[i]}}" in
+      {}) command="${{COMP_WORDS[i]}}"; break ;;
+    esac
+  done
+  case "$command $prev" in
+{}  esac
+  case "$command" in
+{}  esac
+}}
+complete -o filenames -F _elastrunctl elastrunctl
+)";
+
+/// What comes after each option that takes a value.
+std::string bash_values(const std::string& command, const std::vector<Choice>& options) {
+  std::string cases;
+  for (const auto& option : options) {
+    if (option.value.empty()) continue;
+    std::string patterns;
+    for (const auto& name : option.names) {
+      patterns += fmt::format("{}\"{} {}\"", patterns.empty() ? "" : "|", command, name);
+    }
+    const std::string action =
+        takes_file(option) ? "-f" : fmt::format("-W '{}'", join(words_of(option), " "));
+    cases += fmt::format(
+        "    {})\n      COMPREPLY=($(compgen {} -- \"$cur\"))\n      return\n      ;;\n", patterns,
+        action);
+  }
+  return cases;
+}
+
+std::string bash_words(const std::string& pattern, const std::string& first,
+                       const std::vector<Choice>& options) {
+  std::string words = first;
+  for (const auto& option : options) {
+    for (const auto& name : option.names) words += (words.empty() ? "" : " ") + name;
+  }
+  return fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")) ;;\n", pattern, words);
+}
+
+std::string bash_script(const Commands& commands) {
+  std::vector<std::string> names;
+  std::string values = bash_values("", commands.options), words;
+  for (const auto& command : commands.subcommands) {
+    names.push_back(command.name);
+    values += bash_values(command.name, command.options);
+    words += bash_words(command.name, "", command.options);
+  }
+  words += bash_words("*", join(names, " "), commands.options);
+  return fmt::format(kBashScript, join(names, "|"), values, words);
+}
+
+std::string zsh_line(const std::string& name, const Choice& option) {
+  std::string value;
+  if (takes_file(option)) {
+    value = fmt::format(":{}:_files", option.value);
+  } else if (!option.value.empty()) {
+    const auto words = words_of(option);
+    value = fmt::format(":{}:{}", escaped(to_lower(option.value), ":[]|"),
+                        words.empty() ? " " : "(" + join(words, " ") + ")");
+  }
+  return fmt::format("'{}{}[{}]{}'", name, value.empty() ? "" : "=",
+                     single_quoted(escaped(option.help, "[]:")), single_quoted(value));
+}
+
+std::string zsh_lines(const std::vector<Choice>& options, std::string_view indent) {
+  std::string lines;
+  for (const auto& option : options) {
+    for (const auto& name : option.names) {
+      lines += fmt::format(" \\\n{}{}", indent, zsh_line(name, option));
+    }
+  }
+  return lines;
+}
+
+std::string zsh_script(const Commands& commands) {
+  std::string names, cases;
+  for (const auto& command : commands.subcommands) {
+    names += fmt::format("{}{}\\:\"{}\"", names.empty() ? "" : " ", command.name,
+                         single_quoted(escaped(command.help, "\"\\")));
+    cases += fmt::format("    {}) _arguments -S{} ;;\n", command.name,
+                         zsh_lines(command.options, "      "));
+  }
+  return fmt::format(R"(#compdef elastrunctl
+_elastrunctl() {{
+  local curcontext="$curcontext" state line
+  _arguments -C -S{} \
+    '1:subcommand:(({}))' \
+    '*:: :->words'
+  [[ $state == words ]] || return
+  case $words[1] in
+{}  esac
+}}
+# Loaded from fpath this is the function itself; sourced, it has yet to be announced.
+if [[ $funcstack[1] == _elastrunctl ]]; then
+  _elastrunctl "$@"
+else
+  compdef _elastrunctl elastrunctl
+fi
+)",
+                     zsh_lines(commands.options, "    "), names, cases);
+}
+
+std::string fish_lines(const std::string& condition, const std::vector<Choice>& options) {
+  std::string out;
+  for (const auto& option : options) {
+    out += fmt::format("complete -c elastrunctl -n '{}'", condition);
+    for (const auto& name : option.names) {
+      const bool is_long = name.starts_with("--");
+      out += fmt::format(" {} {}", is_long ? "-l" : "-s", name.substr(is_long ? 2 : 1));
+    }
+    if (takes_file(option)) {
+      out += " -r -F";
+    } else if (!option.value.empty()) {
+      out += " -x";
+    }
+    if (const auto words = words_of(option); !words.empty()) {
+      out += fmt::format(" -a '{}'", join(words, " "));
+    }
+    out += fmt::format(" -d '{}'\n", escaped(option.help, "'\\"));
+  }
+  return out;
+}
+
+std::string fish_script(const Commands& commands) {
+  std::string out = "# fish completion for elastrunctl\ncomplete -c elastrunctl -f\n";
+  out += fish_lines("__fish_use_subcommand", commands.options);
+  for (const auto& command : commands.subcommands) {
+    out += fmt::format("complete -c elastrunctl -n __fish_use_subcommand -a {} -d '{}'\n",
+                       command.name, escaped(command.help, "'\\"));
+    out += fish_lines("__fish_seen_subcommand_from " + command.name, command.options);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string completion_script(std::string_view shell, const Commands& commands) {
+  if (shell == "bash") return bash_script(commands);
+  if (shell == "zsh") return zsh_script(commands);
+  if (shell == "fish") return fish_script(commands);
+  return {};
+}
+
+}  // namespace elastrun::ctl
