@@ -23,6 +23,12 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || net::parse_address(host).is_loopback();
 }
 
+/// Where nobody from elsewhere can come: the address of this machine by which it is announced.
+std::string loopback_of(const std::string& host) {
+  const auto address = net::parse_address(host);
+  return address.is_v6() && address.is_loopback() ? address.to_string() : "127.0.0.1";
+}
+
 /// What all back ends share, worked out once.
 struct Plan {
   boost::asio::io_context& loop;
@@ -81,7 +87,9 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   const bool alone = is_loopback(endpoint->host) &&
                      (plan.settings.local_addr.empty() || is_loopback(plan.settings.local_addr));
   StorePlan& store = plan.remote.store_plan;
-  store.bind_address = alone ? "127.0.0.1" : "";
+  const std::string& known_as =
+      plan.settings.local_addr.empty() ? endpoint->host : plan.settings.local_addr;
+  store.bind_address = alone ? loopback_of(known_as) : "";
   std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
   FixedLocatorSettings locator{*endpoint, plan.conf.flag("is_host"), plan.coordinator};
   if (fixed_ranks) {

@@ -166,8 +166,10 @@ class Meeting {
         values_.is_given(Opt::MasterAddr) || values_.is_given(Opt::MasterPort);
     if (job_.rdzv_endpoint.empty()) {
       const std::string port = text(Opt::MasterPort);
+      const bool bare_six = job_.master_addr.contains(':') && !job_.master_addr.starts_with('[');
       job_.rdzv_endpoint =
-          fmt::format("{}:{}", job_.master_addr, port.empty() ? kStaticPort : *parse_int(port));
+          fmt::format("{}:{}", bare_six ? "[" + job_.master_addr + "]" : job_.master_addr,
+                      port.empty() ? kStaticPort : *parse_int(port));
       values_.imply(Opt::RdzvEndpoint, job_.rdzv_endpoint,
                     "implied by --master-addr, --master-port");
     } else if (master_given) {

@@ -15,7 +15,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
-from harness import Job, main, stub, wait_until  # noqa: E402
+from harness import Job, lives, main, stub, wait_until  # noqa: E402
 
 REQUEUE = 75
 SAY = ["env=RANK", "env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
@@ -199,11 +199,14 @@ class Coordinators(Elastic):
     def test_a_job_with_a_file_outlives_each_of_its_coordinators(self) -> None:
         self.survive_the_first(self.by_file())
 
-    def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
-        conf = self.by_file()
-        first = self.agent("2:3", *SAY, f"wait={self.go}", conf=conf)
-        wait_until(lambda: list(self.folder.glob("elastrun-*.json")), "the first is elected")
-        others = [self.agent("2:3", *SAY, f"wait={self.go}", conf=conf) for _ in range(2)]
+    def outlive_a_pause(self, conf: str) -> None:
+        """The one that is paused while another is elected finds out, when it wakes, that it was
+        succeeded: it stops its old group, and becomes a member again."""
+        say = ["pid", *SAY, f"wait={self.go}"]
+        first = self.agent("2:3", *say, conf=conf, env={"LOGLEVEL": "INFO"})
+        wait_until(lambda: "coordinates the job" in first.errors() or
+                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+        others = [self.agent("2:3", *say, conf=conf) for _ in range(2)]
         self.world(first, *others, size=3)
         paused = first.agent()
         os.kill(paused, signal.SIGSTOP)
@@ -211,11 +214,19 @@ class Coordinators(Elastic):
             self.world(*others, size=2)
         finally:
             os.kill(paused, signal.SIGCONT)
-        # It finds out that it was succeeded, stops its old group, and becomes a member again.
         first.wait_for(r"^WORLD_SIZE=3", 2)
         self.world(*others, size=3)
+        for job in (first, *others):
+            *old, new = (int(pid) for pid in job.lines(r"^pid (\d+)"))
+            self.assertEqual([lives(pid) for pid in (*old, new)], [False] * len(old) + [True])
         self.go.touch()
         self.all_end(first, *others)
+        for job in (first, *others):
+            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+            self.assertLessEqual(set(job.lines(r"^WORLD_SIZE=(\d)")), {"2", "3"})
+
+    def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
+        self.outlive_a_pause(self.by_file())
 
 
 @unittest.skipUnless(shutil.which("etcd"), "no etcd in PATH (Debian: etcd-server)")
@@ -245,6 +256,10 @@ class Etcd(Elastic):
     def test_a_job_outlives_each_of_its_coordinators(self) -> None:
         conf = "last_call_timeout=1,lease_ttl=2"
         Coordinators.survive_the_first(self, conf)  # type: ignore[arg-type]
+
+    def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
+        conf = "last_call_timeout=1,lease_ttl=2"
+        Coordinators.outlive_a_pause(self, conf)  # type: ignore[arg-type]
 
     def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
         fail = self.folder / "fail"

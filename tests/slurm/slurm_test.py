@@ -6,10 +6,12 @@ Usage: slurm_test.py ELASTRUN. Ends with 77 and the reason where Slurm cannot be
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -74,11 +76,36 @@ class UnderSlurm(unittest.TestCase):
         script = '[ "$SLURM_NODEID" = 0 ] && kill -9 $PPID; sleep 600'
         # Into files: srun passes nothing on any more once a task has been killed.
         said = self.slurm.folder / "said"
-        run = f'exec "$0" "$@" 2> {said}.$SLURM_NODEID'
-        command = ("sh", "-c", run, ELASTRUN, "--no-python", "sh", "-c", script)
+        run = f'echo $SLURM_JOB_ID > {said}.job; exec "$0" "$@" 2> {said}.$SLURM_NODEID'
+        report = f"--report={said}.json.$SLURM_NODEID"
+        command = ("sh", "-c", f'exec sh -c \'{run}\' "$0" "{report}" "$@"', ELASTRUN,
+                   "--no-python", "sh", "-c", script)
         done = self.srun(*command, limit=90)
         self.assertIn("Exited with exit code 75", done.stderr)
-        self.assertIn("scontrol requeue", Path(f"{said}.1").read_text())
+        again = "scontrol requeue " + Path(f"{said}.job").read_text().strip()
+        self.assertIn(f"{again}\n", Path(f"{said}.1").read_text())
+        report = json.loads(Path(f"{said}.json.1").read_text())
+        self.assertEqual((report["exit_code"], report["requeue_command"]), (75, again))
+
+    def test_the_command_that_is_named_puts_the_job_back_into_the_queue(self) -> None:
+        """A batch job that loses its first node does what the launcher says."""
+        said = self.slurm.folder / "again"
+        worker = '[ "$SLURM_NODEID" = 0 ] && kill -9 $PPID; sleep 600'
+        (self.slurm.folder / "worker").write_text(worker)
+        (self.slurm.folder / "node").write_text(
+            f"exec {ELASTRUN} --no-python sh {self.slurm.folder}/worker 2> {said}.$SLURM_NODEID\n")
+        script = self.slurm.folder / "batch"
+        script.write_text(f"#!/bin/sh\nsrun -N2 -n2 sh {self.slurm.folder}/node\n"
+                          f"$(grep -o 'scontrol requeue [0-9]*' {said}.1)\nsleep 600\n")
+        batch = self.slurm.run("sbatch", "--parsable", "-N2", "--requeue", "-o", "/dev/null",
+                               str(script))
+        self.assertEqual(batch.returncode, 0, batch.stderr)
+        job, shown, end = batch.stdout.strip(), "", time.monotonic() + 90
+        while "Restarts=1" not in shown and time.monotonic() < end:
+            time.sleep(0.1)
+            shown = self.slurm.run("scontrol", "show", "job", job).stdout
+        self.slurm.run("scancel", job)
+        self.assertIn("Restarts=1", shown, self.slurm.logs())
 
 
 def main() -> int:

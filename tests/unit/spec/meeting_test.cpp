@@ -61,6 +61,11 @@ TEST_CASE("meeting: --standalone with more than one node needed is a contradicti
 TEST_CASE("meeting: static knows node 0 by address and port") {
   FakeMachine machine;
   const auto one = machine.job({"--master-addr=n0", "--master-port=1234", "train.py"}).spec;
+  for (const auto* own : {"fd00::1", "[fd00::1]"}) {
+    const auto six = machine.job({"--nnodes=2", "--master-addr", own, "train.py"}).spec;
+    CHECK(six.rdzv_endpoint == "[fd00::1]:29500");
+    CHECK(six.master_addr == "fd00::1");
+  }
   CHECK(!one.standalone);
   CHECK(one.rdzv_backend == "static");
   CHECK(one.rdzv_endpoint == "n0:1234");

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of several agents that know each other by IPv6 only: loopback6_test.py ELASTRUN STUB_WORKER
+"""
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sys
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+from jobs_test import Elastic  # noqa: E402
+from harness import Job, main  # noqa: E402
+
+MEET = HERE.parent / "netns" / "meet.py"
+TRAIN = """
+import os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+assert dist.get_world_size() == int(os.environ["WORLD_SIZE"])
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+names = [None] * dist.get_world_size()
+dist.all_gather_object(names, os.environ["MASTER_ADDR"])
+sys.stdout.write(f"MASTER_ADDR={names[0]}\\nsum {total.item():g} of {len(names)}\\n")
+dist.destroy_process_group()
+"""
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return int(probe.getsockname()[1])
+
+
+def has_six() -> bool:
+    try:
+        free_port()
+    except OSError:
+        return False
+    return True
+
+
+@unittest.skipUnless(has_six(), "this machine has no ::1")
+class Loopback6(Elastic):
+    def setUp(self) -> None:
+        super().setUp()
+        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=[::1]:{free_port()}"]
+
+    def start(self, count: int, *words: str | Path, nproc: int = 1) -> list[Job]:
+        options = [*self.where, "--local-addr=::1", f"--nnodes={count}", "--rdzv-id=job",
+                   f"--nproc-per-node={nproc}"]
+        return [self.stack.enter_context(Job(*options, *words, env={"GLOO_SOCKET_IFNAME": "lo"}))
+                for _ in range(count)]
+
+    def meet(self) -> None:
+        jobs = self.start(3, "--no-python", sys.executable, "-u", MEET)
+        self.all_end(*jobs)
+        for job in jobs:
+            self.assertEqual(job.lines(r"^MASTER_ADDR=(.*)"), ["::1"])
+            self.assertEqual(job.lines(r"^met 3$"), ["met 3"])
+
+    def test_agents_meet_at_an_endpoint(self) -> None:
+        self.meet()
+
+    def test_agents_meet_by_a_file(self) -> None:
+        self.by_file()
+        self.meet()
+
+    def test_static_ranks(self) -> None:
+        port = free_port()
+        jobs = []
+        for rank in range(2):
+            self.where = ["--master-addr=::1", f"--master-port={port}", f"--node-rank={rank}"]
+            options = [*self.where, "--nnodes=2", "--no-python", sys.executable, "-u", MEET]
+            jobs.append(self.stack.enter_context(Job(*options)))
+        self.all_end(*jobs)
+        for job in jobs:
+            self.assertEqual(job.lines(r"^MASTER_(?:ADDR|PORT)=(.*)"), ["::1", str(port)])
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch in this Python")
+    def test_torch_works_over_it(self) -> None:
+        script = self.folder / "train.py"
+        script.write_text(TRAIN)
+        jobs = self.start(2, script, nproc=2)
+        self.all_end(*jobs)
+        for job in jobs:
+            self.assertEqual(job.lines(r"^MASTER_ADDR=(.*)"), ["::1"] * 2)
+            self.assertEqual(job.lines(r"^sum (.*)"), ["10 of 4"] * 2)
+
+
+del Elastic  # a base: not to be run by itself
+
+if __name__ == "__main__":
+    main()
