@@ -305,13 +305,13 @@ void Agent::look_for_stuck() {
     } else if (!stuck_since_[i]) {
       stuck_since_[i] = now;
       log::warning(kArea,
-                   "[{}] Worker pid={} entered uninterruptible sleep (D-state); will mark "
-                   "UNHEALTHY if it remains for {:.1f}s.",
+                   "[{}] Worker pid={} is in uninterruptible sleep (D-state); the job ends if that "
+                   "lasts for {:.1f}s.",
                    settings_.self.role, worker.pid, to_seconds(settings_.stuck_after));
     } else if (now - *stuck_since_[i] >= settings_.stuck_after) {
       log::error(kArea,
-                 "[{}] Worker pid={} stuck in uninterruptible sleep (D-state) for {:.1f}s "
-                 "(>= {:.1f}s); marking worker group UNHEALTHY and disabling restarts.",
+                 "[{}] Worker pid={} stuck in uninterruptible sleep (D-state) for {:.1f}s, more "
+                 "than the {:.1f}s allowed: ending the job, without restarts.",
                  settings_.self.role, worker.pid, to_seconds(now - *stuck_since_[i]),
                  to_seconds(settings_.stuck_after));
       return post(WorkerStuck{worker.pid, worker.local_rank, now - *stuck_since_[i]});

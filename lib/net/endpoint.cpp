@@ -21,8 +21,8 @@ namespace {
 namespace ip = boost::asio::ip;
 
 Error bad_port(std::string_view endpoint) {
-  return {Code::Usage, fmt::format("The port number of the rendezvous endpoint '{}' must be an "
-                                   "integer between 0 and 65536.",
+  return {Code::Usage, fmt::format("'{}' has no valid port: a number up to 65535 is expected "
+                                   "after the colon",
                                    endpoint)};
 }
 
@@ -62,8 +62,8 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_por
   const bool v6 = host.find(':') != std::string_view::npos;
   if (!is_host(host) || (v6 && parse_address(host.substr(0, host.find('%'))).is_unspecified())) {
     return fail(Code::Usage,
-                fmt::format("The hostname of the rendezvous endpoint '{}' must be a dot-separated "
-                            "list of labels, an IPv4 address, or an IPv6 address.",
+                fmt::format("'{}' has no valid host: a host name, an IPv4 address, or an IPv6 "
+                            "address in brackets is expected before the port",
                             whole));
   }
   return Endpoint{std::string(host), has_port

@@ -28,8 +28,8 @@ Result<Handler> create(const RendezvousParameters& parameters) {
   if (is_built_in(parameters.backend)) return std::make_shared<BuiltInHandler>(parameters);
   const auto found = registry().find(parameters.backend);
   if (found == registry().end()) {
-    return fail(Code::Usage, fmt::format("The rendezvous backend '{}' is not registered. Did you "
-                                         "forget to call `register`?",
+    return fail(Code::Usage, fmt::format("The rendezvous backend '{}' is not registered, and it is "
+                                         "none of those that are built in.",
                                          parameters.backend));
   }
   return found->second(parameters);
@@ -39,17 +39,15 @@ Result<Handler> create(const RendezvousParameters& parameters) {
 
 Status RendezvousParameters::check() const {
   if (backend.empty()) {
-    return fail(Code::Usage, "The rendezvous backend name must be a non-empty string.");
+    return fail(Code::Usage, "A rendezvous backend needs a name, and this one is empty.");
   }
   if (min_nodes < 1) {
-    return fail(Code::Usage, fmt::format("The minimum number of rendezvous nodes ({}) must be "
-                                         "greater than zero.",
-                                         min_nodes));
+    return fail(Code::Usage,
+                fmt::format("The minimum number of nodes has to be 1 or more, not {}.", min_nodes));
   }
   if (max_nodes < min_nodes) {
     return fail(Code::Usage,
-                fmt::format("The maximum number of rendezvous nodes ({}) must be greater than or "
-                            "equal to the minimum number of rendezvous nodes ({}).",
+                fmt::format("The maximum number of nodes ({}) is below the minimum ({}).",
                             max_nodes, min_nodes));
   }
   return {};
@@ -86,7 +84,7 @@ Result<RendezvousInfo> BuiltInHandler::next_rendezvous() {
 
 Status register_rendezvous_handler(const std::string& backend, HandlerCreator creator) {
   if (backend.empty()) {
-    return fail(Code::Usage, "The rendezvous backend name must be a non-empty string.");
+    return fail(Code::Usage, "A rendezvous backend needs a name, and this one is empty.");
   }
   if (is_built_in(backend) || !registry().emplace(backend, std::move(creator)).second) {
     return fail(Code::Usage, fmt::format("The rendezvous backend '{}' cannot be registered as it "

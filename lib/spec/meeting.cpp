@@ -91,7 +91,7 @@ class Meeting {
   std::optional<Refusal> check_backend() {
     const auto& backend = job_.rdzv_backend;
     if (backend.empty()) {
-      return launcher_refusal("The rendezvous backend name must be a non-empty string.",
+      return launcher_refusal("A rendezvous backend needs a name, and this one is empty.",
                               "see --rdzv-backend");
     }
     if (contains(kBackends, backend) || contains(around_.rdzv_backends, backend))
@@ -99,12 +99,9 @@ class Meeting {
     std::vector<std::string> names = kBackends;
     names.insert(names.end(), around_.rdzv_backends.begin(), around_.rdzv_backends.end());
     const auto near = nearest(backend, names);
-    return launcher_refusal(
-        fmt::format("The rendezvous backend '{}' is not registered. Did you forget to call "
-                    "`register`?",
-                    backend),
-        near ? fmt::format("did you mean {}?", *near)
-             : fmt::format("the backends are {}", join(names, ", ")));
+    return launcher_refusal(fmt::format("The rendezvous backend '{}' is not registered.", backend),
+                            near ? fmt::format("did you mean {}?", *near)
+                                 : fmt::format("the backends are {}", join(names, ", ")));
   }
 
   std::optional<Refusal> read_conf() {
@@ -127,8 +124,8 @@ class Meeting {
     if (job_.rdzv_backend == "static") return decide_static();
     if (values_.is_given(Opt::MasterAddr) && text(Opt::RdzvEndpoint).empty()) {
       warnings_.push_back(
-          "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not "
-          "specified.");
+          "--master-addr has no effect: only the static backend reads it, when it is given no "
+          "--rdzv-endpoint.");
     }
     if (job_.rdzv_backend == "c10d") {
       const auto type = job_.rdzv_conf.find("store_type");
@@ -197,8 +194,7 @@ class Meeting {
     if (job_.rdzv_backend != "static") {
       if (rank != 0) {
         warnings_.push_back(
-            fmt::format("node_rank is only used for static rdzv_backend. It will be ignored for "
-                        "rdzv_backend={}.",
+            fmt::format("--node-rank has no effect with the backend {}: only static reads it.",
                         job_.rdzv_backend));
       }
       return std::nullopt;
@@ -220,7 +216,7 @@ class Meeting {
     job_.run_id = random_integer();
     values_.imply(Opt::RdzvId, job_.run_id, "random, because it was empty");
     warnings_.push_back(
-        fmt::format("config has no run_id, generated a random run_id: {}", job_.run_id));
+        fmt::format("--rdzv-id is empty: the job gets the random run id {}", job_.run_id));
   }
 
   // The integer of a UUID, as torchrun: 128 bits in decimal, worked out digit by digit.

@@ -71,8 +71,8 @@ Result<std::string> read_some(const std::string& path) {
 
 Status replace_file(const std::string& to, std::string_view text) {
   if (const auto old = read_some(to)) {
-    log::warning("error_file", "{} already exists and will be overwritten. Original contents: {}",
-                 to, std::string_view(*old).substr(0, kMaxRaw));
+    log::warning("error_file", "{} is there already and is replaced. It held: {}", to,
+                 std::string_view(*old).substr(0, kMaxRaw));
     ::unlink(to.c_str());
   }
   const UniqueFd fd(::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));

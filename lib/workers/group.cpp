@@ -161,9 +161,8 @@ void Group::abandon_rest() {
     if (worker.exit) continue;
     worker.abandoned = true;
     log::error("api",
-               "Process {} did not exit after SIGKILL within {}; abandoning and continuing "
-               "teardown. It is in the kernel, waiting for a disk, a network file system or a "
-               "driver",
+               "Process {} did not exit after SIGKILL within {} and is left behind. It is in the "
+               "kernel, waiting for a disk, a network file system or a driver",
                worker.pid, format_duration(limits_.kill_bound));
   }
   sweep();

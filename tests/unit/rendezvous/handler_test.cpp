@@ -52,19 +52,19 @@ TEST_CASE("handler registry: a taken name, an unknown one and a false one are re
   }
   CHECK_FALSE(register_rendezvous_handler("", making("")));
   CHECK(error_of({.backend = "nobody"}) ==
-        "The rendezvous backend 'nobody' is not registered. Did you forget to call `register`?");
+        "The rendezvous backend 'nobody' is not registered, and it is none of those that are built "
+        "in.");
   REQUIRE(register_rendezvous_handler("test-liar", making("somebody")));
   CHECK(error_of({.backend = "test-liar"}) ==
         "The rendezvous backend 'somebody' does not match the requested backend 'test-liar'.");
 }
 
-TEST_CASE("handler registry: parameters are checked in torchrun's words") {
-  CHECK(error_of({}) == "The rendezvous backend name must be a non-empty string.");
+TEST_CASE("handler registry: parameters are checked, as torchrun checks them") {
+  CHECK(error_of({}) == "A rendezvous backend needs a name, and this one is empty.");
   CHECK(error_of({.backend = "c10d", .min_nodes = 0}) ==
-        "The minimum number of rendezvous nodes (0) must be greater than zero.");
+        "The minimum number of nodes has to be 1 or more, not 0.");
   CHECK(error_of({.backend = "c10d", .min_nodes = 3, .max_nodes = 2}) ==
-        "The maximum number of rendezvous nodes (2) must be greater than or equal to the minimum "
-        "number of rendezvous nodes (3).");
+        "The maximum number of nodes (2) is below the minimum (3).");
 }
 
 TEST_CASE("handler parameters: configuration is read as text, truth and number") {
