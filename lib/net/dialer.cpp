@@ -4,6 +4,7 @@
 #include "core/text.hpp"
 
 #include <algorithm>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <utility>
 
@@ -45,6 +46,10 @@ void Dialer::try_next() {
   left_.erase(left_.begin());
   const unsigned mine = ++*attempt_;
   socket_ = std::make_unique<tcp::socket>(loop_);
+  boost::system::error_code unopened;  // async_connect says it again
+  socket_->open(address.is_v4() ? tcp::v4() : tcp::v6(), unopened);
+  // The end of this process is the end of the connection, whatever it has started.
+  if (!unopened) ::fcntl(socket_->native_handle(), F_SETFD, FD_CLOEXEC);
   const TimePoint patience =
       left_.empty() ? deadline_ : std::min(deadline_, clock_.now() + std::chrono::seconds(1));
   alarm_->arm(patience, [this, address] { ended(address, boost::asio::error::timed_out); });

@@ -81,7 +81,7 @@ void Link::read() {
   if (error == boost::asio::error::eof) {
     return end({Code::Closed, "the other side closed the connection"});
   }
-  if (error) return end({Code::Closed, error.message()});
+  if (error) return end({Code::Io, error.message()});
   heard_ = true;
   in_.append(buffer.data(), size);
   digest();
@@ -187,7 +187,7 @@ void Link::flush() {
     const auto sent = socket_.write_some(boost::asio::buffer(out_), error);
     if (error == boost::asio::error::would_block) {
       if (out_.size() > kMaxBacklog) {
-        return end({Code::Closed, "it does not read what it is sent"});
+        return end({Code::Io, "it does not read what it is sent"});
       }
       return wait_writable();
     }

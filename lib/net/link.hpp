@@ -19,8 +19,9 @@ class Link : public std::enable_shared_from_this<Link> {
  public:
   struct Handlers {
     std::function<void(std::string payload)> on_frame;
-    /// The connection is over: Closed (by the other side), Io, Protocol, or Rendezvous (it does not
-    /// know the secret, or refuses us; the text says why). Called once, never after close().
+    /// The connection is over: Closed (by the other side, in order), Io (broken), Protocol, or
+    /// Rendezvous (it does not know the secret, or refuses us; the text says why). Called once,
+    /// never after close().
     std::function<void(Error)> on_end;
   };
   enum class Side { Connector, Listener };

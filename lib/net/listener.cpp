@@ -8,6 +8,7 @@
 
 #include <array>
 #include <boost/asio/ip/v6_only.hpp>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <list>
 #include <sys/socket.h>
@@ -62,6 +63,8 @@ class PortListener final : public Listener {
     acceptor_.close(error);
     acceptor_.open(endpoint.protocol(), error);
     if (error) return error;
+    // A program that somebody else starts in this process must not keep the port.
+    ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
     // A job that starts again must not wait for the old connections in TIME_WAIT (tcp(7)).
     acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (endpoint.address().is_v6()) {

@@ -20,6 +20,7 @@ class Ballot {
   struct Holder {
     std::string value;
     std::int64_t epoch = 0;  // higher for each new holder, for ever
+    std::string note{};      // the latest one of any holder; only in answers to `claim`
   };
   virtual ~Ballot() = default;
 
@@ -30,8 +31,12 @@ class Ballot {
   virtual void claim(const std::string& value, std::function<void(Result<Holder>)> answer) = 0;
   /// Still ours? If so, for another term, counted from the time of this call.
   virtual void renew(std::function<void(Result<bool>)> answer) = 0;
-  /// Gives it back, if it is ours; `done` runs also if that failed (it lapses by itself then).
-  virtual void release(std::function<void()> done) = 0;
+  /// Keeps a note beside the entry, if that is still ours (the answer). Notes outlive their holder,
+  /// so that the next one finds them, but not for ever.
+  virtual void record(const std::string& note, std::function<void(Result<bool>)> answer) = 0;
+  /// Gives it back, if it is ours, and with `forget` the note too; `done` runs also if that failed
+  /// (it lapses by itself then).
+  virtual void release(bool forget, std::function<void()> done) = 0;
   /// Runs `changed` each time something may have changed, until `unwatch`.
   virtual void watch(std::function<void()> changed) = 0;
   virtual void unwatch() = 0;

@@ -5,8 +5,8 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/link.hpp"
+#include "rendezvous/job.hpp"
 #include "rendezvous/messages.hpp"
-#include "rendezvous/state.hpp"
 #include "rendezvous/status.hpp"
 
 #include <algorithm>
@@ -23,17 +23,10 @@ namespace {
 using boost::asio::ip::tcp;
 using net::Link;
 
-/// One job and the links of its agents.
-struct Job {
-  Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock)
-      : state(rules, std::move(run_id), settings.master_addr, settings.master_port),
-        alarm(clock.make_alarm()) {
-    state.set_epoch(settings.epoch);
-  }
-  State state;
-  std::unordered_map<Peer, std::shared_ptr<Link>> links;
-  std::unique_ptr<Alarm> alarm;
-  std::optional<TimePoint> armed;
+/// A world that may be at work, although nobody of it is here.
+struct Doubt {
+  Past past;
+  TimePoint until;
 };
 
 /// A connection, from its first byte on.
@@ -74,7 +67,27 @@ class LinkCoordinator final : public Coordinator {
     held_ = held;
     for (auto& [run_id, job] : jobs_) {
       job->state.hold(held, clock_.now());
-      deliver(*job);
+      job->deliver();
+    }
+  }
+
+  void suspend(const std::string& why) override {
+    for (auto& [run_id, job] : jobs_) {
+      job->state.suspend(why, clock_.now());
+      job->deliver();
+    }
+  }
+
+  void inherit(const Past& past, TimePoint until) override {
+    doubts_[settings_.run_id] = {past, until};
+    for (auto& [run_id, job] : jobs_) job->state.inherit(past, until);
+  }
+
+  void disinherit() override {
+    doubts_.clear();
+    for (auto& [run_id, job] : jobs_) {
+      job->state.disinherit(clock_.now());
+      job->deliver();
     }
   }
 
@@ -111,6 +124,11 @@ class LinkCoordinator final : public Coordinator {
   bool is_needed() const override {
     return std::ranges::any_of(
         jobs_, [](const auto& job) { return job.second->state.phase() == Phase::Gathering; });
+  }
+
+  bool is_at_work() const override {
+    return std::ranges::any_of(
+        jobs_, [](const auto& job) { return job.second->state.phase() == Phase::Running; });
   }
 
   std::string status() const override {
@@ -154,7 +172,7 @@ class LinkCoordinator final : public Coordinator {
     } else {
       report(peer, *guest.job, std::move(*message));
     }
-    if (guests_.contains(peer)) deliver(*guest.job);
+    if (guests_.contains(peer)) guest.job->deliver();
   }
 
   void welcome(Peer peer, Guest& guest, const Hello& hello) {
@@ -184,12 +202,7 @@ class LinkCoordinator final : public Coordinator {
     if (guest.job == nullptr) {
       const std::string& run_id = run_ids_[peer];
       auto& job = jobs_[run_id];
-      if (!job) {
-        const bool given = !settings_.stand_alone;
-        job =
-            std::make_unique<Job>(given ? settings_.rules : join.rules, settings_, run_id, clock_);
-        job->state.hold(held_, clock_.now());
-      }
+      if (!job) job = begin_job(run_id, settings_.stand_alone ? join.rules : settings_.rules);
       guest.job = job.get();
       job->links[peer] = guest.link;
       ++agents_;
@@ -200,6 +213,26 @@ class LinkCoordinator final : public Coordinator {
     note_reachable(*guest.job, *guest.link);
     guest.job->state.join(peer, std::move(join.node), join.past, clock_.now());
     return true;
+  }
+
+  std::unique_ptr<Job> begin_job(const std::string& run_id, const Rules& rules) {
+    auto job =
+        std::make_unique<Job>(rules, settings_, run_id, clock_, [this] { check_entitlement(); });
+    const auto doubt = doubts_.find(run_id);
+    if (doubt != doubts_.end()) job->state.inherit(doubt->second.past, doubt->second.until);
+    job->state.hold(held_, clock_.now());
+    return job;
+  }
+
+  // With its last agent the job is forgotten: the same run id may begin anew. But if its world was
+  // cut off whole, not before that is over.
+  void forget(const Job& job) {
+    std::erase_if(doubts_, [this](const auto& one) { return one.second.until <= clock_.now(); });
+    const State& state = job.state;
+    if (state.clearance().in_doubt(clock_.now())) {
+      doubts_[state.run_id()] = {{state.round_number(), 0, 0}, *state.clearance().limit()};
+    }
+    jobs_.erase(std::string(state.run_id()));
   }
 
   // Agents on this very machine come over loopback, an address that is of no use to the others: in
@@ -244,21 +277,27 @@ class LinkCoordinator final : public Coordinator {
                  text);
     // Wrapped like any message, so that the other side can tell it from a broken connection.
     found->second.link->send(encode(FromCoordinator(Refusal{text})));
-    remove(peer, text);
+    remove(peer, text, doubt());
   }
 
   void lose(Peer peer, const Error& error) {
     const auto found = guests_.find(peer);
     if (found == guests_.end()) return;
-    if (!found->second.greeted && error.code != Code::Closed) {
+    const bool broken = error.code == Code::Closed || error.code == Code::Io;
+    if (!found->second.greeted && !broken) {
       const std::string job =
           settings_.run_id.empty() ? "" : fmt::format(" to the job \"{}\"", settings_.run_id);
       log::warning("rendezvous", "refused a connection{}: {}", job, error.text);
     }
-    remove(peer, error.text);
+    // The kernel closes in order what a process leaves behind, and its workers die with it.
+    remove(peer, error.text, error.code == Code::Closed ? Duration::zero() : doubt());
   }
 
-  void remove(Peer peer, const std::string& why) {
+  // For how long the group of a member that was lost may go on (see Pulse), with a quarter for
+  // clocks that differ and machines that are busy.
+  Duration doubt() const { return settings_.beat + settings_.beat * settings_.beats_missed / 4; }
+
+  void remove(Peer peer, const std::string& why, Duration at_work) {
     const auto found = guests_.find(peer);
     found->second.link->close();
     Job* job = found->second.job;
@@ -269,53 +308,14 @@ class LinkCoordinator final : public Coordinator {
     check_entitlement();
     job->links.erase(peer);
     --agents_;
-    job->state.depart(peer, Cause::Kind::NodeLost, why, clock_.now());
-    deliver(*job);
-    // With its last agent the job is forgotten: the same run id may begin anew.
-    if (job->links.empty()) jobs_.erase(std::string(job->state.run_id()));
+    job->state.depart(peer, Cause::Kind::NodeLost, why, clock_.now(), at_work);
+    job->deliver();
+    if (job->links.empty()) forget(*job);
     if (agents_ == 0 && on_deserted_) {
       boost::asio::post(loop_, [this, alive = alive_] {
         if (*alive && agents_ == 0 && on_deserted_) on_deserted_();
       });
     }
-  }
-
-  void deliver(Job& job) {
-    std::shared_ptr<const World> world;
-    std::shared_ptr<const Push> shared;
-    std::string members, text;
-    for (const Delivery& delivery : job.state.take()) {
-      const auto link = job.links.find(delivery.to);
-      if (link == job.links.end()) continue;
-      if (const auto* seated = std::get_if<Seated>(&delivery.notice)) {
-        if (seated->world != world) {
-          world = seated->world;
-          members = encode_members(*world);
-        }
-        link->second->send(encode_seat(*world, seated->group_rank, members));
-        continue;
-      }
-      const auto& push = std::get<std::shared_ptr<const Push>>(delivery.notice);
-      if (push != shared) {
-        shared = push;
-        text = encode(FromCoordinator(*push));
-      }
-      link->second->send(text);
-    }
-    arm(job);
-  }
-
-  void arm(Job& job) {
-    const auto due = job.state.deadline();
-    if (due == job.armed) return;
-    job.armed = due;
-    if (!due) return job.alarm->disarm();
-    job.alarm->arm(*due, [this, &job] {
-      job.armed.reset();
-      check_entitlement();
-      job.state.tick(clock_.now());
-      deliver(job);
-    });
   }
 
   void watch_beats() {
@@ -330,7 +330,7 @@ class LinkCoordinator final : public Coordinator {
         }
       }
       for (const auto& [peer, why] : silent) {
-        if (guests_.contains(peer)) remove(peer, why);
+        if (guests_.contains(peer)) remove(peer, why, doubt());
       }
       if (!guests_.empty()) watch_beats();
     });
@@ -348,6 +348,7 @@ class LinkCoordinator final : public Coordinator {
   std::unordered_map<Peer, Guest> guests_;
   std::unordered_map<Peer, std::string> run_ids_;  // of those that have not joined yet
   std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::map<std::string, Doubt> doubts_;  // by run id
   std::size_t agents_ = 0;
   bool held_ = false, resigned_ = false;
   // Posted reactions outlive the coordinator; this tells them that it has gone.

@@ -3,7 +3,9 @@
 
 #include "core/clock.hpp"
 #include "net/seal.hpp"
+#include "rendezvous/clearance.hpp"
 #include "rendezvous/gathering.hpp"
+#include "rendezvous/past.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -35,6 +37,9 @@ class Coordinator {
     /// the messages of its agents before any timer has run, and must not act on them. Empty:
     /// always.
     std::function<bool()> entitled;
+    /// Notes a world where a successor finds it, before it is given out, and runs `noted` later.
+    /// Empty: there are no successors.
+    std::function<void(const WorldNote&, std::function<void()> noted)> note_world;
   };
 
   static std::unique_ptr<Coordinator> make(boost::asio::io_context& loop, Clock& clock,
@@ -47,6 +52,11 @@ class Coordinator {
 
   /// A coordinator that may have been succeeded forms no rounds until it knows better.
   virtual void hold(bool held) = 0;
+  /// Stops the running world: nobody can say any more that it is the only one.
+  virtual void suspend(const std::string& why) = 0;
+  /// An earlier coordinator's world may be at work until then; `disinherit`: it is no more.
+  virtual void inherit(const Past& past, TimePoint until) = 0;
+  virtual void disinherit() = 0;
   /// Elected again: agents hear the new epoch and go on.
   virtual void set_epoch(std::int64_t epoch) = 0;
   /// Runs `ask` (once per agent) when an agent says that it has seen a higher epoch than ours.
@@ -59,6 +69,8 @@ class Coordinator {
   virtual std::size_t agents() const = 0;
   /// Whether a job waits for something that only an entitled coordinator can decide.
   virtual bool is_needed() const = 0;
+  /// Whether a world is at work that its successor may find nobody of.
+  virtual bool is_at_work() const = 0;
   /// Runs on the loop each time the last agent has gone.
   virtual void on_deserted(std::function<void()> react) = 0;
   /// What `elastrunctl status` shows: all jobs, as JSON.

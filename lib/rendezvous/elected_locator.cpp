@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/elected_locator.hpp"
 
-#include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/outward.hpp"
+#include "rendezvous/election_entry.hpp"
 #include "rendezvous/host.hpp"
+#include "rendezvous/predecessor.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -19,21 +20,7 @@ namespace ip = boost::asio::ip;
 
 // How long a place that did not answer is not given again, unless something changes.
 constexpr auto kSecondLook = std::chrono::seconds(1);
-
-std::string encode_value(const std::string& address, std::uint16_t port, const std::string& nonce) {
-  return json::serialize(json::object{{"address", address}, {"port", port}, {"nonce", nonce}});
-}
-
-Result<net::Endpoint> decode_value(const std::string& value) {
-  const auto parsed = parse_json(value);
-  if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
-  const auto port = member_int_or(*parsed, "port", 0);
-  net::Endpoint endpoint{member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port)};
-  if (endpoint.host.empty() || port <= 0 || port > 65535) {
-    return fail(Code::Protocol, "the coordinator's entry names no address and port");
-  }
-  return endpoint;
-}
+constexpr auto kNoteAgain = std::chrono::milliseconds(200);
 
 class ElectedLocator final : public Locator {
  public:
@@ -47,7 +34,10 @@ class ElectedLocator final : public Locator {
         settings_(std::move(settings)),
         renewal_(clock.make_alarm()),
         doubt_(clock.make_alarm()),
-        second_look_(clock.make_alarm()) {}
+        second_look_(clock.make_alarm()),
+        isolation_(clock.make_alarm()),
+        noting_(clock.make_alarm()),
+        predecessor_(loop, clock) {}
   ~ElectedLocator() override { *alive_ = false; }
 
   bool elects() const override { return true; }
@@ -69,17 +59,17 @@ class ElectedLocator final : public Locator {
   void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
     retiring_ = true;
     cancel();
-    renewal_->disarm();
-    end_doubt();
+    disarm();
     if (!leads_) return boost::asio::post(loop_, std::move(retired));
     if (why.empty()) {
       // The last word first, then the entry: nobody needs to look for us before.
       return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
-        ballot_->release(std::move(retired));
+        ballot_->release(true, std::move(retired));
       });
     }
     // The others find the place free when they come.
-    ballot_->release([this, why, limit, retired = std::move(retired)]() mutable {
+    const bool forget = !host_->coordinator().is_at_work();
+    ballot_->release(forget, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
   }
@@ -118,7 +108,7 @@ class ElectedLocator final : public Locator {
 
   void answer_with(const Ballot::Holder& holder) {
     rest();
-    auto endpoint = decode_value(holder.value);
+    auto endpoint = decode_entry(holder.value);
     if (!endpoint) return give(std::unexpected(endpoint.error()));
     seen_ = net::parse_address(endpoint->host);
     give(Place{std::move(*endpoint), holder.epoch, false});
@@ -132,7 +122,7 @@ class ElectedLocator final : public Locator {
       standing_ = false;
       return give(std::unexpected(ready.error()));
     }
-    value_ = encode_value(own_text_, host_->port(), random_text(16));
+    value_ = encode_entry(own_text_, host_->port(), random_text(16));
     const TimePoint asked = clock_.now();
     ballot_->claim(value_, [this, asked](Result<Ballot::Holder> holder) {
       standing_ = false;
@@ -146,6 +136,7 @@ class ElectedLocator final : public Locator {
         return answer_with(*holder);
       }
       extend_tenure(asked);
+      inherit(holder->note);
       won(*holder);
     });
   }
@@ -153,6 +144,9 @@ class ElectedLocator final : public Locator {
   Status open_host() {
     Coordinator::Settings coordinator = settings_.coordinator;
     coordinator.entitled = [this] { return is_entitled(); };
+    coordinator.note_world = [this](const WorldNote& world, std::function<void()> noted) {
+      note_world(world, std::move(noted));
+    };
     Status failed;
     for (int port = settings_.first_port; port <= settings_.last_port; ++port) {
       net::Listener::Settings listener{.address = "::", .port = static_cast<std::uint16_t>(port)};
@@ -189,12 +183,52 @@ class ElectedLocator final : public Locator {
   // A twentieth less than the ballot gives, in case that its clock runs faster than ours.
   void extend_tenure(TimePoint asked) {
     tenure_ = std::max(tenure_, asked + ballot_->term() * 19 / 20);
+    isolation_->arm(isolated_at(), [this] { suspend(); });
+  }
+  // When the world must be told to stop, so that its members have stopped before a successor thinks
+  // so: also those that only notice our silence.
+  TimePoint isolated_at() const {
+    const Duration silence = settings_.coordinator.beat * (settings_.coordinator.beats_missed + 1);
+    return tenure_ + std::max<Duration>(isolation() * 19 / 20 - silence, Duration::zero());
+  }
+  Duration isolation() const {
+    const Duration silence = settings_.coordinator.beat * (settings_.coordinator.beats_missed + 1);
+    return std::max<Duration>(settings_.isolation, silence * 11 / 10);
   }
   // By the address that others use, so that this node presents itself under it.
   Place own_place() const {
     const auto address = net::parse_address(own_text_);
     const bool ours = !address.is_unspecified() && net::is_own_address(address);
     return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, epoch_, true};
+  }
+
+  // The world that the last coordinator has noted may be at work, out of our reach.
+  void inherit(const std::string& note) {
+    const auto noted = decode_note(note);
+    if (!noted) return;
+    host_->coordinator().inherit({noted->world.round, 0, noted->world.nodes},
+                                 clock_.now() + isolation());
+    predecessor_.investigate(*noted, [this] { host_->coordinator().disinherit(); });
+  }
+
+  void suspend() {
+    if (!leads_ || is_entitled()) return;
+    host_->coordinator().suspend(
+        fmt::format("the coordinator could not renew its election for {} (isolation_timeout)",
+                    format_duration(clock_.now() - tenure_)));
+  }
+
+  void note_world(const WorldNote& world, std::function<void()> noted) {
+    if (!leads_) return;
+    const std::string text = encode_note({world, own_nonce_, Predecessor::own_network()});
+    ballot_->record(text, [this, world, noted = std::move(noted)](Result<bool> recorded) mutable {
+      if (!leads_ || retiring_) return;
+      if (recorded && *recorded) return noted();
+      if (recorded) return renew_in({});  // lost; that will say to whom
+      log::debug("rendezvous", "cannot note the round: {}", recorded.error().text);
+      noting_->arm(clock_.now() + kNoteAgain,
+                   [this, world, noted = std::move(noted)] { note_world(world, noted); });
+    });
   }
 
   void won(const Ballot::Holder& holder) {
@@ -237,7 +271,7 @@ class ElectedLocator final : public Locator {
   // The entry lapsed. If nobody took it meanwhile, everything goes on under a new epoch.
   void stand_again() {
     // Under a new name: an entry of ours that is left over must not be taken for the new one.
-    value_ = encode_value(own_text_, host_->port(), random_text(16));
+    value_ = encode_entry(own_text_, host_->port(), random_text(16));
     const TimePoint asked = clock_.now();
     ballot_->claim(value_, [this, asked](Result<Ballot::Holder> holder) {
       if (retiring_ || !leads_) return;
@@ -245,13 +279,28 @@ class ElectedLocator final : public Locator {
         return renew_in(std::min<Duration>(ballot_->term() / 6, std::chrono::seconds(1)));
       if (holder->value != value_) return step_down("another coordinator was elected");
       extend_tenure(asked);
+      const auto noted = decode_note(holder->note);
+      if (noted && noted->by != own_nonce_) return give_up_again();
       won(*holder);
     });
+  }
+
+  // Somebody was elected meanwhile, has formed a world, and is gone again: we know too little.
+  void give_up_again() {
+    ballot_->release(false, [this] { step_down("another coordinator was elected meanwhile"); });
   }
 
   void trust_again() {
     end_doubt();
     host_->coordinator().hold(false);
+  }
+
+  void disarm() {
+    renewal_->disarm();
+    isolation_->disarm();
+    noting_->disarm();
+    predecessor_.stop();
+    end_doubt();
   }
 
   void end_doubt() {
@@ -282,8 +331,7 @@ class ElectedLocator final : public Locator {
   void step_down(const std::string& why) {
     log::warning("rendezvous", "this node coordinates the job no more: {}", why);
     leads_ = false;
-    renewal_->disarm();
-    end_doubt();
+    disarm();
     host_->coordinator().resign(why, true);
     boost::asio::post(loop_, [this, alive = alive_] {
       if (!*alive || retiring_ || leads_) return;
@@ -310,7 +358,8 @@ class ElectedLocator final : public Locator {
   const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<Ballot> ballot_;
   const ElectedLocatorSettings settings_;
-  const std::unique_ptr<Alarm> renewal_, doubt_, second_look_;
+  const std::unique_ptr<Alarm> renewal_, doubt_, second_look_, isolation_, noting_;
+  const std::string own_nonce_ = random_text(16);
   std::function<void()> moved_;
 
   // The question
@@ -319,6 +368,7 @@ class ElectedLocator final : public Locator {
   bool waiting_ = false, looking_ = false, look_again_ = false, standing_ = false;
 
   // The office
+  Predecessor predecessor_;
   std::unique_ptr<Host> host_;
   std::string own_text_;
   ip::address seen_;  // of the last coordinator that was not us

@@ -18,6 +18,10 @@ Result<Value> understand(const Result<std::string>& text, Result<Value> (*read)(
   return read(*text);
 }
 
+std::int64_t whole_seconds(Duration time) {
+  return static_cast<std::int64_t>(std::ceil(to_seconds(time)));
+}
+
 class EtcdBallot final : public Ballot {
  public:
   EtcdBallot(boost::asio::io_context& loop, Clock& clock, EtcdBallotSettings settings)
@@ -35,8 +39,7 @@ class EtcdBallot final : public Ballot {
   }
 
   void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
-    const auto seconds = static_cast<std::int64_t>(std::ceil(to_seconds(settings_.term)));
-    client_.ask("/v3/lease/grant", etcd::grant_request(seconds),
+    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.term)),
                 [this, value, answer = std::move(answer)](const Result<std::string>& text) {
                   const auto lease = understand(text, etcd::read_lease);
                   if (!lease) return answer(std::unexpected(lease.error()));
@@ -50,13 +53,31 @@ class EtcdBallot final : public Ballot {
                   const auto lease = understand(text, etcd::read_lease);
                   if (!lease) return answer(std::unexpected(lease.error()));
                   if (lease->ttl <= 0) return answer(false);
+                  renew_note();
                   confirm(answer);
                 });
   }
 
-  void release(std::function<void()> done) override {
+  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
+    if (note_lease_ != 0) return put(note, answer);
+    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.note_life)),
+                [this, note, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  note_lease_ = lease->id;
+                  put(note, answer);
+                });
+  }
+
+  void release(bool forget, std::function<void()> done) override {
     if (lease_ == 0) return boost::asio::post(loop_, std::move(done));
-    revoke(std::exchange(lease_, 0), std::move(done));
+    const auto give_back = [this, lease = std::exchange(lease_, 0), done = std::move(done)] {
+      revoke(lease, done);
+    };
+    if (!forget) return give_back();
+    // First the note: who finds the entry free must not find a world that is no more.
+    client_.ask("/v3/kv/deleterange", etcd::delete_request(settings_.note_key),
+                [give_back](const Result<std::string>&) { give_back(); });
   }
 
   void watch(std::function<void()> changed) override {
@@ -82,13 +103,42 @@ class EtcdBallot final : public Ballot {
     if (there && there->entry && there->entry->value == value) {
       lease_ = lease;
       epoch_ = there->entry->create_revision;
-      return answer(Holder{value, epoch_});
+      return read_note(value, answer);
     }
     // After an error nobody knows whether it was done; without its lease it is undone.
     revoke(lease, [] {});
     if (!there) return answer(std::unexpected(there.error()));
     if (!there->entry) return answer(fail(Code::Io, "etcd: the entry came and went"));
     answer(Holder{there->entry->value, there->entry->create_revision});
+  }
+
+  void read_note(const std::string& value, const std::function<void(Result<Holder>)>& answer) {
+    client_.ask("/v3/kv/range", etcd::range_request(settings_.note_key),
+                [this, value, answer](const Result<std::string>& text) {
+                  const auto range = understand(text, etcd::read_range);
+                  if (range)
+                    return answer(Holder{value, epoch_, range->entry ? range->entry->value : ""});
+                  revoke(std::exchange(lease_, 0), [] {});
+                  answer(std::unexpected(range.error()));
+                });
+  }
+
+  void put(const std::string& note, const std::function<void(Result<bool>)>& answer) {
+    client_.ask(
+        "/v3/kv/txn",
+        etcd::guarded_put_request(settings_.key, epoch_, settings_.note_key, note, note_lease_),
+        [this, answer](const Result<std::string>& text) {
+          const auto written = understand(text, etcd::read_guarded_put);
+          if (!written) note_lease_ = 0;  // perhaps it has lapsed
+          answer(written);
+        });
+  }
+
+  void renew_note() {
+    constexpr unsigned kEach = 8;  // it lives much longer than the entry
+    if (note_lease_ == 0 || ++renewals_ % kEach != 0) return;
+    client_.ask("/v3/lease/keepalive", etcd::lease_request(note_lease_),
+                [](const Result<std::string>&) {});
   }
 
   // The lease may live on although somebody has deleted the entry by hand.
@@ -107,7 +157,8 @@ class EtcdBallot final : public Ballot {
   boost::asio::io_context& loop_;
   const EtcdBallotSettings settings_;
   EtcdClient client_;
-  std::int64_t lease_ = 0, epoch_ = 0;
+  std::int64_t lease_ = 0, epoch_ = 0, note_lease_ = 0;
+  unsigned renewals_ = 0;
   std::int64_t seen_revision_ = 0;
 };
 

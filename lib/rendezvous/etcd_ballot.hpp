@@ -12,7 +12,9 @@ namespace elastrun::rendezvous {
 struct EtcdBallotSettings {
   EtcdAccess access;
   std::string key;
-  Duration term = std::chrono::seconds(10);  // TTL of the lease; whole seconds
+  std::string note_key;
+  Duration term = std::chrono::seconds(10);        // TTL of the lease; whole seconds
+  Duration note_life = std::chrono::seconds(250);  // of that of notes, renewed with the other one
 };
 
 /// An entry in etcd v3 under a lease. Its epoch is the key's create revision, which etcd itself

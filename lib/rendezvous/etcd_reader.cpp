@@ -42,6 +42,11 @@ Result<std::optional<Entry>> first_entry(const json::value& range) {
   return entry;
 }
 
+bool has_succeeded(const json::value& transaction) {
+  const json::value* succeeded = find_member(transaction, "succeeded");
+  return succeeded != nullptr && succeeded->is_bool() && succeeded->get_bool();
+}
+
 const json::value* first_response(const json::value& answer) {
   const json::value* responses = find_member(answer, "responses");
   if (responses == nullptr || !responses->is_array() || responses->get_array().empty()) {
@@ -80,6 +85,23 @@ std::string create_request(std::string_view key, std::string_view value, std::in
                                 {"failure", json::array{object{{"request_range", range}}}}});
 }
 
+std::string guarded_put_request(std::string_view guard, std::int64_t create_revision,
+                                std::string_view key, std::string_view value, std::int64_t lease) {
+  object same{{"key", net::encode_base64(guard)},
+              {"target", "CREATE"},
+              {"result", "EQUAL"},
+              {"create_revision", std::to_string(create_revision)}};
+  object put{{"key", net::encode_base64(key)},
+             {"value", net::encode_base64(value)},
+             {"lease", std::to_string(lease)}};
+  return json::serialize(object{{"compare", json::array{same}},
+                                {"success", json::array{object{{"request_put", put}}}}});
+}
+
+std::string delete_request(std::string_view key) {
+  return json::serialize(object{{"key", net::encode_base64(key)}});
+}
+
 std::string grant_request(std::int64_t ttl) {
   return json::serialize(object{{"TTL", std::to_string(ttl)}});
 }
@@ -110,8 +132,7 @@ Result<RangeAnswer> read_create(std::string_view text, std::string_view value) {
   const auto answer = unwrap(text);
   if (!answer) return std::unexpected(answer.error());
   const std::int64_t revision = revision_of(*answer);
-  const json::value* succeeded = find_member(*answer, "succeeded");
-  if (succeeded != nullptr && succeeded->is_bool() && succeeded->get_bool()) {
+  if (has_succeeded(*answer)) {
     if (revision <= 0) return not_understood("no revision");
     return RangeAnswer{revision, Entry{std::string(value), revision}};
   }
@@ -120,6 +141,12 @@ Result<RangeAnswer> read_create(std::string_view text, std::string_view value) {
   auto entry = first_entry(*range);
   if (!entry) return std::unexpected(entry.error());
   return RangeAnswer{revision, std::move(*entry)};
+}
+
+Result<bool> read_guarded_put(std::string_view text) {
+  const auto answer = unwrap(text);
+  if (!answer) return std::unexpected(answer.error());
+  return has_succeeded(*answer);
 }
 
 Result<LeaseAnswer> read_lease(std::string_view text) {

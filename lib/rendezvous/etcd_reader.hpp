@@ -38,6 +38,10 @@ struct WatchAnswer {
 std::string range_request(std::string_view key);
 /// Creates the key with value and lease if it does not exist, and tells what is there otherwise.
 std::string create_request(std::string_view key, std::string_view value, std::int64_t lease);
+/// Writes `key` if the key `guard` still has that create revision.
+std::string guarded_put_request(std::string_view guard, std::int64_t create_revision,
+                                std::string_view key, std::string_view value, std::int64_t lease);
+std::string delete_request(std::string_view key);
 std::string grant_request(std::int64_t ttl);
 std::string lease_request(std::int64_t id);  // keep alive, revoke
 std::string watch_request(std::string_view key, std::int64_t from_revision);
@@ -46,6 +50,8 @@ std::string login_request(std::string_view user, std::string_view password);
 Result<RangeAnswer> read_range(std::string_view text);
 /// Of create_request: the entry that is there now. Its create revision is the epoch.
 Result<RangeAnswer> read_create(std::string_view text, std::string_view value);
+/// Of guarded_put_request: whether it was written.
+Result<bool> read_guarded_put(std::string_view text);
 Result<LeaseAnswer> read_lease(std::string_view text);
 Result<WatchAnswer> read_watch(std::string_view line);
 Result<std::string> read_token(std::string_view text);

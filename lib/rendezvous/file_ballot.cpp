@@ -22,10 +22,12 @@ struct Record {
   std::int64_t epoch = 0;
   std::int64_t beat = 0;
   double renewed = 0;  // wall clock of the holder, only for telling leftovers of other days
+  std::string note{};
   bool operator==(const Record&) const = default;
 };
 
 constexpr std::size_t kMaxRecord = 64 << 10;
+constexpr int kManyTerms = 10;
 
 Result<Record> read_record(const std::string& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -51,7 +53,8 @@ Result<Record> read_record(const std::string& file) {
   }
   return Record{member_text_or(*parsed, "value", ""), member_int_or(*parsed, "epoch", 0),
                 member_int_or(*parsed, "beat", 0),
-                static_cast<double>(member_int_or(*parsed, "renewed", 0))};
+                static_cast<double>(member_int_or(*parsed, "renewed", 0)),
+                member_text_or(*parsed, "note", "")};
 }
 
 Status write_record(const std::string& file, const Record& record) {
@@ -59,7 +62,8 @@ Status write_record(const std::string& file, const Record& record) {
       json::serialize(json::object{{"value", record.value},
                                    {"epoch", record.epoch},
                                    {"beat", record.beat},
-                                   {"renewed", static_cast<std::int64_t>(record.renewed)}}) +
+                                   {"renewed", static_cast<std::int64_t>(record.renewed)},
+                                   {"note", record.note}}) +
       "\n";
   const std::string draft = fmt::format("{}.{}", file, random_text(8));
   const UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -87,11 +91,13 @@ Result<UniqueFd> lock(const std::string& file) {
 
 class FileBallot final : public Ballot {
  public:
-  FileBallot(boost::asio::io_context& loop, Clock& clock, std::string file, Duration term)
+  FileBallot(boost::asio::io_context& loop, Clock& clock, std::string file, Duration term,
+             Duration note_life)
       : loop_(loop),
         clock_(clock),
         file_(std::move(file)),
         term_(term),
+        note_life_(note_life),
         look_(clock.make_alarm()) {}
   ~FileBallot() override { *alive_ = false; }
 
@@ -104,16 +110,21 @@ class FileBallot final : public Ballot {
   }
 
   void renew(std::function<void(Result<bool>)> answer) override {
-    reply(std::move(answer), count_up());
+    reply(std::move(answer), rewrite([](Record& own) { ++own.beat; }));
   }
 
-  void release(std::function<void()> done) override {
+  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
+    reply(std::move(answer), rewrite([&note](Record& own) { own.note = note; }));
+  }
+
+  void release(bool forget, std::function<void()> done) override {
     if (mine_) {
       const auto held = lock(file_);
       const auto record = read_record(file_);
       // The epoch stays, so that no later holder is taken for an older one.
       if (held && record && *record == *mine_) {
-        (void)write_record(file_, {"", record->epoch, 0, record->renewed});
+        (void)write_record(file_,
+                           {"", record->epoch, 0, record->renewed, forget ? "" : record->note});
       }
       mine_.reset();
     }
@@ -148,9 +159,9 @@ class FileBallot final : public Ballot {
     }
     if (record.value.empty()) return false;
     // A leftover of long ago need not be watched for a term: no two clocks differ by ten of them.
-    const double age = to_seconds(clock_.wall()) - record.renewed;
-    return now < seen_since_ + term_ * 3 / 2 && age < to_seconds(term_) * 10;
+    return now < seen_since_ + term_ * 3 / 2 && age(record) < to_seconds(kManyTerms * term_);
   }
+  double age(const Record& record) const { return to_seconds(clock_.wall()) - record.renewed; }
 
   Result<std::optional<Holder>> holder_now() {
     const auto record = read_record(file_);
@@ -165,15 +176,19 @@ class FileBallot final : public Ballot {
     const auto record = read_record(file_);
     if (!record) return std::unexpected(record.error());
     if (is_live(*record)) return Holder{record->value, record->epoch};
-    const Record next{value, record->epoch + 1, 0, to_seconds(clock_.wall())};
+    Record next{value, record->epoch + 1, 0, to_seconds(clock_.wall()), record->note};
+    if (age(*record) > to_seconds(kManyTerms * term_ + note_life_)) next.note.clear();
     if (const auto written = write_record(file_, next); !written) {
       return std::unexpected(written.error());
     }
-    mine_ = {value, next.epoch, 0, static_cast<double>(static_cast<std::int64_t>(next.renewed))};
-    return Holder{value, next.epoch};
+    next.renewed = static_cast<double>(static_cast<std::int64_t>(next.renewed));
+    mine_ = next;
+    return Holder{value, next.epoch, next.note};
   }
 
-  Result<bool> count_up() {
+  // Changes what is ours, and says so: it counts as a renewal. False: it is ours no more.
+  template <class Change>
+  Result<bool> rewrite(Change change) {
     if (!mine_) return false;
     const auto held = lock(file_);
     if (!held) return std::unexpected(held.error());
@@ -183,7 +198,9 @@ class FileBallot final : public Ballot {
       mine_.reset();
       return false;
     }
-    Record next{record->value, record->epoch, record->beat + 1, to_seconds(clock_.wall())};
+    Record next = *record;
+    next.renewed = to_seconds(clock_.wall());
+    change(next);
     if (const auto written = write_record(file_, next); !written) {
       return std::unexpected(written.error());
     }
@@ -210,7 +227,7 @@ class FileBallot final : public Ballot {
   boost::asio::io_context& loop_;
   Clock& clock_;
   const std::string file_;
-  const Duration term_;
+  const Duration term_, note_life_;
   const std::unique_ptr<Alarm> look_;
   std::function<void()> changed_;
   Holder told_;
@@ -223,8 +240,8 @@ class FileBallot final : public Ballot {
 }  // namespace
 
 std::unique_ptr<Ballot> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
-                                         std::string file, Duration term) {
-  return std::make_unique<FileBallot>(loop, clock, std::move(file), term);
+                                         std::string file, Duration term, Duration note_life) {
+  return std::make_unique<FileBallot>(loop, clock, std::move(file), term, note_life);
 }
 
 std::string ballot_file(const std::string& path, std::string_view run_id) {

@@ -15,9 +15,11 @@ namespace elastrun::rendezvous {
 /// sees the number stand still for a term and a half, by its own clock, may take it. So clocks of
 /// machines are never compared. Changes are made under a lock on a second file (fcntl(2), which NFS
 /// passes on to its server) and by rename(2), so that readers see whole entries only.
-/// `file` is the entry; its directory must exist and be writable.
+/// `file` is the entry; its directory must exist and be writable. A note in an entry that is older
+/// than ten terms and `note_life`, by the wall clock, is forgotten.
 std::unique_ptr<Ballot> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
-                                         std::string file, Duration term);
+                                         std::string file, Duration term,
+                                         Duration note_life = std::chrono::seconds(250));
 
 /// Where the entry of a job is, if `path` is a directory; `path` itself otherwise.
 std::string ballot_file(const std::string& path, std::string_view run_id);

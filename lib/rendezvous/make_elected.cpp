@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::uint16_t kEtcdPort = 2379;
 constexpr Duration kTerm = std::chrono::seconds(10);
+constexpr Duration kIsolation = std::chrono::seconds(120);
 
 std::string first_of(const Conf& conf, std::string_view one, std::string_view other) {
   return conf.text(one, conf.text(other));
@@ -77,7 +78,16 @@ Duration read_term(const Conf& conf) {
   return conf.seconds("lease_ttl", kTerm);
 }
 
+// Twice as long as anybody waits because of one.
+Duration note_life(const Conf& conf) {
+  return 2 * read_isolation(conf) + read_term(conf);
+}
+
 }  // namespace
+
+Duration read_isolation(const Conf& conf) {
+  return conf.seconds("isolation_timeout", kIsolation);
+}
 
 Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
                                                  const std::string& endpoint,
@@ -93,7 +103,9 @@ Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, 
   std::string prefix = conf.text("etcd_prefix", "/elastrun");
   while (prefix.ends_with('/')) prefix.pop_back();
   settings.key = fmt::format("{}/{}/coordinator", prefix, run_id);
+  settings.note_key = fmt::format("{}/{}/world", prefix, run_id);
   settings.term = read_term(conf);
+  settings.note_life = note_life(conf);
   // One that does not answer must leave time for the others before the term is over.
   settings.access.limit = std::clamp<Duration>(settings.term / 4, std::chrono::milliseconds(500),
                                                std::chrono::seconds(5));
@@ -121,7 +133,7 @@ Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, 
                             "this node can see",
                             file, parent.string()));
   }
-  return make_file_ballot(loop, clock, file, read_term(conf));
+  return make_file_ballot(loop, clock, file, read_term(conf), note_life(conf));
 }
 
 }  // namespace elastrun::rendezvous

@@ -11,12 +11,15 @@
 
 namespace elastrun::rendezvous {
 
+/// How long a world goes on without an entitled coordinator (isolation_timeout).
+Duration read_isolation(const Conf& conf);
+
 /// The ballots of the back ends whose coordinator is elected, from what --rdzv-endpoint and
 /// --rdzv-conf say. Fail with Usage.
 
 /// `endpoint`: one or several "[http[s]://]host[:port]", separated by commas. Keys: protocol,
 /// ca_cert (cacert), ssl_cert (cert), ssl_cert_key (key), user (username), password or
-/// password_file, etcd_prefix, lease_ttl.
+/// password_file, etcd_prefix, lease_ttl, isolation_timeout.
 Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
                                                  const std::string& endpoint,
                                                  const std::string& run_id, const Conf& conf);

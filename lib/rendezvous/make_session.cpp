@@ -111,6 +111,7 @@ Result<std::unique_ptr<Session>> make_elected(Plan& plan, Result<std::unique_ptr
   locator.coordinator = plan.coordinator;
   locator.advertise = plan.conf.text("advertise", plan.settings.local_addr);
   std::tie(locator.first_port, locator.last_port) = plan.conf.ports("coordinator_port");
+  locator.isolation = read_isolation(plan.conf);
   return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*ballot),
                                            std::move(locator)));
 }

@@ -7,6 +7,7 @@
 #include "net/link.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/patience.hpp"
+#include "rendezvous/pulse.hpp"
 #include "store/port_owner.hpp"
 
 #include <boost/asio/post.hpp>
@@ -179,6 +180,7 @@ class RemoteSession final : public Session {
     handlers.on_frame = [this](const std::string& payload) { hear(payload); };
     handlers.on_end = [this](const Error& error) { ended(error); };
     link_->start(std::move(handlers));
+    greeted_at_ = clock_.now();
     link_->send(encode(FromAgent(Hello{settings_.run_id, false, epoch_})));
     beat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
       trouble_ = no_answer_text();
@@ -188,6 +190,8 @@ class RemoteSession final : public Session {
   }
 
   void hear(const std::string& payload) {
+    // After a pause of this process, words of long ago come before any alarm.
+    if (welcomed_ && pulse_.is_over(clock_.now())) return fall_silent();
     auto message = decode_from_coordinator(payload);
     if (!message) {
       hang_up();
@@ -197,6 +201,8 @@ class RemoteSession final : public Session {
     if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
     if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
       epoch_ = std::max(epoch_, epoch->epoch);
+    } else if (std::holds_alternative<Beat>(*message)) {
+      pulse_.answered();
     } else if (auto* told = std::get_if<Push>(&*message)) {
       obey(std::move(*told));
     }
@@ -214,9 +220,7 @@ class RemoteSession final : public Session {
     stand_alone_ = welcome.stand_alone;
     welcomed_ = connected_once_ = true;
     locator_->accept(place_);
-    missed_ = 0;
-    beats_missed_ = welcome.beats_missed;
-    beat_interval_ = welcome.beat;
+    pulse_.begin(greeted_at_, welcome.beat, welcome.beats_missed);
     watch_beats();
     if (mine_ == Mine::Wanted) send_join();
   }
@@ -318,16 +322,21 @@ class RemoteSession final : public Session {
   }
 
   void watch_beats() {
-    beat_->arm(clock_.now() + beat_interval_, [this] {
-      missed_ = link_->heard() ? 0 : missed_ + 1;
-      if (missed_ >= beats_missed_) {
+    beat_->arm(pulse_.next_beat(clock_.now()), [this] {
+      if (pulse_.is_over(clock_.now())) {
         hang_up();
-        return ended({Code::Timeout,
-                      fmt::format("silent for {}", format_duration(beat_interval_ * missed_))});
+        return ended(
+            {Code::Timeout, fmt::format("silent for {}", format_duration(pulse_.silence()))});
       }
       send(Beat{});
+      pulse_.sent(clock_.now());
       watch_beats();
     });
+  }
+
+  void fall_silent() {
+    hang_up();
+    ended({Code::Timeout, fmt::format("silent for {}", format_duration(pulse_.silence()))});
   }
 
   Duration silence() const {
@@ -360,8 +369,8 @@ class RemoteSession final : public Session {
   std::shared_ptr<Link> link_;
   bool welcomed_ = false, connected_once_ = false, stand_alone_ = false;
   std::int64_t epoch_ = 0;
-  int missed_ = 0, beats_missed_ = 3;
-  Duration beat_interval_ = std::chrono::seconds(5);
+  TimePoint greeted_at_;
+  Pulse pulse_;
   std::string trouble_;
   bool warned_ = false;  // that nobody is found
 

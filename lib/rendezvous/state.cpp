@@ -54,6 +54,7 @@ void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
   learn(past);
   std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
   const bool returning = phase_ == Phase::Gathering && past.round > 0 && past.round == number_;
+  if (returning) clearance_.broken();
   roster_.add(peer, std::move(node), returning, now);
   advance(now);
 }
@@ -94,6 +95,7 @@ void State::come_back(Attendee& attendee, Node node, TimePoint now) {
   if (attendee.seat != Seat::Stopping) return;
   // A fixed rank is a promise; a new one now would leave a hole or a rival.
   if (rules_.fixed_ranks) node.node_rank = attendee.node.node_rank;
+  clearance_.broken();
   roster_.describe(attendee, std::move(node));
   roster_.move(attendee, Seat::Waiting, now);
   if (phase_ != Phase::Gathering) roster_.forget_returning();  // too late for its seat
@@ -110,6 +112,7 @@ void State::started(Peer peer, std::int64_t round) {
 void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
   Attendee* attendee = roster_.find(peer);
   if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
+  clearance_.broken();
   if (phase_ == Phase::Verdict) {
     roster_.move(*attendee, Seat::Failed, now);
     return finish_if_all_done(now);
@@ -126,13 +129,15 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
 void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   Attendee* attendee = roster_.find(peer);
   if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
+  clearance_.broken();
   roster_.move(*attendee, Seat::Finished, now);
   ending_ = true;  // a job that is ending is not stopped for newcomers
   growth_at_.reset();
   finish_if_all_done(now);
 }
 
-void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now) {
+void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now,
+                   Duration at_work) {
   Attendee* attendee = roster_.find(peer);
   if (attendee == nullptr) return;
   const Seat seat = attendee->seat;
@@ -143,6 +148,7 @@ void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoin
   gone_.push_back({attendee->node, cause.text, now});
   roster_.remove(peer);
   if (phase_ == Phase::Ended) return;
+  if (seat != Seat::Waiting) clearance_.doubtful(now + at_work);
   if (phase_ == Phase::Running && seat == Seat::Running) return break_up(cause, false, now);
   // One that had finished has done its part, and was not the last: that one would have ended the
   // job.
@@ -155,6 +161,26 @@ void State::close(const std::string& why, TimePoint now) {
   Cause cause{.kind = Cause::Kind::Closed};
   cause.text = why;
   end({true, std::move(cause)}, now);
+}
+
+void State::suspend(const std::string& why, TimePoint now) {
+  if (phase_ != Phase::Running) return;
+  break_up({.kind = Cause::Kind::CoordinatorLost, .text = why}, false, now);
+}
+
+void State::inherit(const Past& past, TimePoint until) {
+  clearance_.inherited(until);
+  learn(past);
+}
+
+void State::disinherit(TimePoint now) {
+  clearance_.broken();
+  if (phase_ == Phase::Gathering) advance(now);
+}
+
+void State::license(const WorldNote& note, TimePoint now) {
+  clearance_.license(note);
+  if (phase_ == Phase::Gathering) advance(now);
 }
 
 void State::hold(bool held, TimePoint now) {
@@ -185,9 +211,11 @@ std::optional<TimePoint> State::deadline() const {
   if (phase_ == Phase::Verdict) return verdict_at_;
   if (phase_ == Phase::Running) return growth_at_;
   if (phase_ == Phase::Ended || roster_.empty()) return std::nullopt;
-  // While held, an overdue last call must not wake us again and again.
-  const TimePoint due =
-      held_ ? gathering_.since() + rules_.join_timeout : gathering_.deadline(rules_, turnout());
+  const TimePoint given_up = gathering_.since() + rules_.join_timeout;
+  // What is overdue must not wake us again and again while something else is waited for.
+  TimePoint due = gathering_.deadline(rules_, turnout());
+  if (const auto doubt = clearance_.limit()) due = std::min(*doubt, given_up);
+  if (held_ || unlicensed_) due = given_up;
   return std::min(due, progress_at_);
 }
 

@@ -3,39 +3,17 @@
 
 #include "core/clock.hpp"
 #include "rendezvous/budget.hpp"
+#include "rendezvous/clearance.hpp"
 #include "rendezvous/gathering.hpp"
-#include "rendezvous/roster.hpp"
-#include "rendezvous/round.hpp"
-#include "rendezvous/world.hpp"
+#include "rendezvous/notice.hpp"
+#include "rendezvous/past.hpp"
 
-#include <memory>
 #include <optional>
 #include <string>
-#include <variant>
+#include <utility>
 #include <vector>
 
 namespace elastrun::rendezvous {
-
-/// A member's place in a round. The world is shared, not copied, between thousands of members.
-struct Seated {
-  std::shared_ptr<const World> world;
-  int group_rank = 0;
-};
-/// What one agent has to be told: its seat, or something that is the same for all who hear it.
-using Notice = std::variant<Seated, std::shared_ptr<const Push>>;
-struct Delivery {
-  Peer to = 0;
-  Notice notice;
-};
-Push to_push(const Notice& notice);
-
-/// What an agent remembers of the job when it joins: nothing for a new node. Lets a newly elected
-/// coordinator go on where the last one stopped.
-struct Past {
-  std::int64_t round = 0;
-  int attempt = 0;
-  int nodes = 0;
-};
 
 enum class Phase {
   Gathering,  // a round is being formed
@@ -69,7 +47,9 @@ class State {
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
   /// It says goodbye (Kind::NodeLeft), or its connection is broken or silent (Kind::NodeLost).
-  void depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now);
+  /// `at_work`: for how long its group may go on, because it need not know that it was lost.
+  void depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now,
+              Duration at_work = {});
   /// Somebody closed the job for everybody.
   void close(const std::string& why, TimePoint now);
   /// Time has passed.
@@ -77,6 +57,19 @@ class State {
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+  /// Members are told to stop, and come back: nobody can say any more that theirs is the only
+  /// world.
+  void suspend(const std::string& why, TimePoint now);
+
+  // The world of a coordinator before this one, and licences for new worlds (see Clearance).
+  /// `past` may be at work until then, unless one of its members comes.
+  void inherit(const Past& past, TimePoint until);
+  /// It has been found out that the inherited world is no more.
+  void disinherit(TimePoint now);
+  void require_licences() { clearance_.require_licences(); }
+  /// The world that waits for its licence; the question is answered by `license`.
+  const std::optional<WorldNote>& unlicensed() const { return unlicensed_; }
+  void license(const WorldNote& note, TimePoint now);
   /// By which address other machines reach this one. Members that came over loopback get it in
   /// worlds that have members elsewhere.
   void set_reachable(std::string address) { reachable_ = std::move(address); }
@@ -94,6 +87,7 @@ class State {
   const std::string& run_id() const { return run_id_; }
   const Roster& roster() const { return roster_; }
   const Gathering& gathering() const { return gathering_; }
+  const Clearance& clearance() const { return clearance_; }
   Turnout turnout() const;
   const std::vector<Gone>& gone() const { return gone_; }
   /// The verdict, once Ended.
@@ -106,7 +100,8 @@ class State {
   void advance(TimePoint now);
   void advance_gathering(TimePoint now);
   void advance_running(TimePoint now);
-  void close_round(TimePoint now);
+  void try_to_close_round(TimePoint now);
+  void seat(const std::vector<Attendee*>& chosen, World world, TimePoint now);
   std::vector<Attendee*> choose_members();
   void dismiss_stuck();
   void tell_spares();
@@ -129,6 +124,8 @@ class State {
   Roster roster_;
   std::vector<Gone> gone_;
   Gathering gathering_;
+  Clearance clearance_;
+  std::optional<WorldNote> unlicensed_;
   Budget budget_;
   std::int64_t epoch_ = 1, number_ = 0;
   int previous_size_ = 0;

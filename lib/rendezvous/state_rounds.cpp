@@ -19,6 +19,7 @@ void State::advance(TimePoint now) {
 void State::begin_gathering(TimePoint now) {
   phase_ = Phase::Gathering;
   growth_at_.reset();
+  unlicensed_.reset();
   gathering_.begin(now);
   // The first word comes early: a person who waits wants to know at once for whom.
   progress_at_ = now + std::min<Duration>(rules_.progress_interval, std::chrono::seconds(1));
@@ -28,22 +29,25 @@ void State::advance_gathering(TimePoint now) {
   if (roster_.empty()) return;
   const Turnout there = turnout();
   gathering_.update(rules_, there, now);
-  if (!held_ && gathering_.may_close(rules_, there, now)) return close_round(now);
+  unlicensed_.reset();
+  clearance_.pass(now);
+  const bool cleared = !held_ && !clearance_.in_doubt(now);
+  if (cleared && gathering_.may_close(rules_, there, now)) return try_to_close_round(now);
   if (gathering_.timed_out(rules_, now)) return give_up_waiting(now);
   if (now >= progress_at_) push_progress(now);
 }
 
 void State::give_up_waiting(TimePoint now) {
   Cause cause{.kind = Cause::Kind::Timeout};
-  cause.text = join_timeout_text(rules_, turnout(), held_);
+  cause.text = join_timeout_text(rules_, turnout(), held_, clearance_.in_doubt(now));
   end({true, std::move(cause)}, now);
 }
 
 void State::push_progress(TimePoint now) {
   progress_at_ = now + rules_.progress_interval;
   const Turnout there = turnout();
-  Progress progress{progress_text(rules_, there, gathering_, now), there.returning + there.fresh,
-                    std::max(rules_.min_nodes, 1)};
+  Progress progress{progress_text(rules_, there, gathering_, clearance_, now),
+                    there.returning + there.fresh, std::max(rules_.min_nodes, 1)};
   tell_all(roster_.with(Seat::Waiting), std::move(progress));
 }
 
@@ -56,20 +60,31 @@ std::vector<Attendee*> State::choose_members() {
   return waiting;
 }
 
-void State::close_round(TimePoint now) {
+void State::try_to_close_round(TimePoint now) {
   const std::vector<Attendee*> chosen = choose_members();
   std::vector<Node> nodes;
   nodes.reserve(chosen.size());
-  for (Attendee* attendee : chosen) {
-    nodes.push_back(attendee->node);
-    roster_.move(*attendee, Seat::Running, now);
-    attendee->started = false;
-  }
+  for (const Attendee* attendee : chosen) nodes.push_back(attendee->node);
   replace_loopback(nodes, reachable_);
   World world = make_world(std::move(nodes), rules_.fixed_ranks, master_addr_, master_port_);
   world.epoch = epoch_;
-  world.number = ++number_;
+  world.number = number_ + 1;
   world.attempt = budget_.spent();
+  WorldNote note{world.number, static_cast<int>(chosen.size()), world.master_addr,
+                 world.master_port};
+  if (!clearance_.is_licensed(note)) {
+    unlicensed_ = std::move(note);
+    return;
+  }
+  seat(chosen, std::move(world), now);
+}
+
+void State::seat(const std::vector<Attendee*>& chosen, World world, TimePoint now) {
+  for (Attendee* attendee : chosen) {
+    roster_.move(*attendee, Seat::Running, now);
+    attendee->started = false;
+  }
+  number_ = world.number;
   const auto shared = std::make_shared<const World>(std::move(world));
   for (std::size_t i = 0; i < shared->members.size(); ++i) {
     const Attendee* member = roster_.find(shared->members[i]);
@@ -78,6 +93,8 @@ void State::close_round(TimePoint now) {
   previous_size_ = static_cast<int>(chosen.size());
   succession_ = ending_ = false;
   roster_.forget_returning();
+  unlicensed_.reset();
+  clearance_.formed();
   phase_ = Phase::Running;
   dismiss_stuck();
   advance_running(now);

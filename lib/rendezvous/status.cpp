@@ -107,7 +107,7 @@ json::object describe(const State& state, TimePoint now) {
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
   if (state.phase() == Phase::Gathering && here > 0) {
     job["seconds"] = to_seconds(now - state.gathering().since());
-    job["text"] = progress_text(rules, state.turnout(), state.gathering(), now);
+    job["text"] = progress_text(rules, state.turnout(), state.gathering(), state.clearance(), now);
   }
   if (state.phase() == Phase::Ended) {
     job["failed"] = state.verdict().failed;

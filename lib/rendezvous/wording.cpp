@@ -55,10 +55,14 @@ std::string stuck_text(const Rules& rules) {
       format_duration(rules.join_timeout));
 }
 
-std::string join_timeout_text(const Rules& rules, const Turnout& there, bool held) {
+std::string join_timeout_text(const Rules& rules, const Turnout& there, bool held, bool in_doubt) {
   if (held) {
     return fmt::format("the coordinator could not renew its election within {} (join_timeout)",
                        format_duration(rules.join_timeout));
+  }
+  if (in_doubt && there.returning + there.fresh >= rules.min_nodes) {
+    return fmt::format("none of the {} of the last round came within {} (join_timeout)",
+                       nodes_text(there.previous_size), format_duration(rules.join_timeout));
   }
   return fmt::format("{} of at least {} came within {} (join_timeout)",
                      nodes_text(there.returning + there.fresh), rules.min_nodes,
@@ -66,11 +70,18 @@ std::string join_timeout_text(const Rules& rules, const Turnout& there, bool hel
 }
 
 std::string progress_text(const Rules& rules, const Turnout& there, const Gathering& gathering,
-                          TimePoint now) {
+                          const Clearance& clearance, TimePoint now) {
   const int here = there.returning + there.fresh;
   if (there.stopping > 0) {
     return fmt::format("{} here; waiting for {} to stop their workers", nodes_text(here),
                        there.stopping);
+  }
+  if (here >= rules.min_nodes && clearance.in_doubt(now)) {
+    return fmt::format(
+        "{} here; nobody of the {} of the last round, which may still be at work out of reach: "
+        "waiting for one of them, at most {}",
+        nodes_text(here), nodes_text(there.previous_size),
+        format_duration(*clearance.limit() - now));
   }
   const auto last_call = gathering.last_call(rules);
   if (here >= rules.min_nodes && last_call) {

@@ -22,7 +22,7 @@ struct Key {
 constexpr std::string_view kDynamic = "c10d etcd etcd-v2 file";
 constexpr std::string_view kEtcd = "etcd etcd-v2";
 constexpr std::string_view kElected = "etcd etcd-v2 file";
-constexpr std::array<Key, 28> kKeys = {{
+constexpr std::array<Key, 29> kKeys = {{
     {"join_timeout", Check::PositiveSeconds, kDynamic},
     {"last_call_timeout", Check::PositiveSeconds, kDynamic},
     {"close_timeout", Check::PositiveSeconds, kDynamic},
@@ -49,6 +49,7 @@ constexpr std::array<Key, 28> kKeys = {{
     {"password", Check::Any, kEtcd},
     {"password_file", Check::Any, kEtcd},
     {"lease_ttl", Check::PositiveCount, kElected},
+    {"isolation_timeout", Check::PositiveSeconds, kElected},
     {"coordinator_port", Check::Ports, kElected},
     {"advertise", Check::Any, kElected},
 }};

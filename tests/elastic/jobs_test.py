@@ -261,6 +261,20 @@ class Etcd(Elastic):
         conf = "last_call_timeout=1,lease_ttl=2"
         Coordinators.outlive_a_pause(self, conf)  # type: ignore[arg-type]
 
+    def test_a_spare_takes_over_from_a_whole_world_whose_end_can_be_seen(self) -> None:
+        # The coordinator dies with its world, so nobody comes back who could say that it has ended;
+        # its port does. Without that the spare would wait for isolation_timeout, which is longer
+        # than this test may take.
+        conf = "last_call_timeout=1,lease_ttl=2,isolation_timeout=3600"
+        first = self.agent("1:1", *SAY, f"wait={self.go}", conf=conf)
+        self.world(first, size=1)
+        spare = self.agent("1:1", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+        wait_until(lambda: "is a spare" in spare.errors(), "it hears that it is a spare")
+        self.kill(first)
+        self.world(spare, size=1)
+        self.go.touch()
+        self.all_end(spare)
+
     def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
         fail = self.folder / "fail"
         failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]

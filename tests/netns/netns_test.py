@@ -194,15 +194,18 @@ class SilentElected(Hosts):
         self.stack.callback(etcd.wait)
         self.stack.callback(etcd.kill)
 
-    def agents(self, nodes: str, count: int) -> list[Job]:
-        """The first one coordinates."""
+    def agents(self, nodes: str, count: int, size: int = 0) -> list[Job]:
+        """The first one coordinates. Returns when the world of that size, or of all, works."""
         own = [(f"--local-addr={lan.address(host)}",) for host in range(count)]
         first = self.agent(0, nodes, conf=self.TERM, options=own[0])
         wait_until(lambda: "coordinates the job" in first.errors() or first.process.poll(),
                    f"the first is elected:\n{first.errors()}")
         jobs = [first] + [self.agent(host, nodes, conf=self.TERM, options=own[host])
                           for host in range(1, count)]
-        self.world(*jobs, size=count)
+        if not size:
+            self.world(*jobs, size=count)
+        wait_until(lambda: sum(bool(self.worlds(job)) for job in jobs) == (size or count),
+                   "a world works")
         return jobs
 
     def heal_and_end(self, jobs: list[Job]) -> None:
@@ -259,6 +262,38 @@ class SilentElected(Hosts):
         self.go.touch()
         self.all_end(*jobs)
         self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
+
+    def test_etcd_and_a_whole_world_cut_off_from_its_spares(self) -> None:
+        self.by_etcd()
+        self.conf += ",isolation_timeout=10"
+        jobs = self.agents("2:2", 4, size=2)
+        world = [job for job in jobs if self.worlds(job)]
+        spares = [job for job in jobs if job not in world]
+        # The first one coordinates; it is in the world, or is not.
+        self.silence(*(jobs.index(job) for job in world))
+        began = time.monotonic()
+        self.world(*spares, size=2)
+        for job in world:
+            self.assertTrue(self.has_stopped(job), job.errors())
+        if jobs[0] in world:
+            self.assertGreater(time.monotonic() - began, 10)
+        self.lan.heal()
+        for job in world:
+            wait_until(lambda j=job: "is a spare" in j.errors(), "it comes back as a spare")
+        self.go.touch()
+        self.all_end(*jobs)
+        self.assertEqual([len(self.worlds(job)) for job in world + spares], [1] * 4)
+
+    def test_an_etcd_out_of_reach_for_long_stops_the_world_until_it_is_back(self) -> None:
+        self.by_etcd()
+        self.conf += ",isolation_timeout=8"
+        jobs = self.agents("2:3", 3)
+        self.lan.cut(self.ETCD)
+        for job in jobs:
+            wait_until(lambda j=job: self.has_stopped(j), "workers stop")
+            self.assertIn("could not renew its election", job.errors())
+            self.assertIn("isolation_timeout", job.errors())
+        self.heal_and_end(jobs)
 
 
 class Meeting(Hosts):

@@ -54,9 +54,17 @@ struct Clerk {
       if (*answer) return **answer;
     }
   }
-  void release(Ballot& ballot) {
+  bool record(Ballot& ballot, const std::string& note) {
+    for (;;) {
+      std::optional<Result<bool>> answer;
+      ballot.record(note, [&](auto found) { answer = std::move(found); });
+      run_until(network.loop, [&] { return answer.has_value(); });
+      if (*answer) return **answer;
+    }
+  }
+  void release(Ballot& ballot, bool forget = false) {
     bool done = false;
-    ballot.release([&] { done = true; });
+    ballot.release(forget, [&] { done = true; });
     run_until(network.loop, [&] { return done; });
   }
   Network& network;
@@ -83,23 +91,35 @@ void check_contract(Network& network, const Maker& make) {
   CHECK(!clerk.read(*mine));
   const auto holder = clerk.claim(*mine, "me");
   CHECK(holder.value == "me");
+  CHECK(holder.note.empty());
   CHECK(clerk.claim(*theirs, "them").value == "me");
   CHECK(clerk.read(*theirs)->epoch == holder.epoch);
   CHECK(clerk.renew(*mine));
   CHECK(clerk.read(*theirs)->epoch == holder.epoch);
 
+  // Only the holder's notes are taken, and the next holder finds the last one.
+  CHECK(clerk.record(*mine, "one world"));
+  CHECK(clerk.record(*mine, "another world"));
+  CHECK(clerk.renew(*mine));
   clerk.release(*mine);
   wait_until_free(clerk, *theirs);
   CHECK(!clerk.renew(*mine));
   const auto next = clerk.claim(*theirs, "them");
   CHECK(next.value == "them");
+  CHECK(next.note == "another world");
+  CHECK(!clerk.record(*mine, "too late"));
   CHECK(next.epoch > holder.epoch);
 
   // Never renewed again: it lapses, and the watch says so.
   clerk.read(*mine);
   wait_until_free(clerk, *mine);
-  CHECK(clerk.claim(*mine, "me again").epoch > next.epoch);
+  const auto again = clerk.claim(*mine, "me again");
+  CHECK(again.epoch > next.epoch);
+  CHECK(again.note == "another world");
+  CHECK(!clerk.record(*theirs, "too late"));
   CHECK(!clerk.renew(*theirs));
+  clerk.release(*mine, true);
+  CHECK(clerk.claim(*theirs, "them again").note.empty());
 }
 
 struct Folder {
@@ -141,9 +161,11 @@ TEST_CASE("ballot: an entry left over from another day does not delay anybody") 
   Network network;
   Folder folder;
   const std::string file = folder.path + "/old";
-  std::ofstream(file) << R"({"value":"ghost","epoch":41,"beat":7,"renewed":1000000})";
+  std::ofstream(file) << R"({"value":"ghost","epoch":41,"beat":7,"renewed":1000000,"note":"x"})";
   const auto ballot = make_file_ballot(network.loop, *network.clock, file, 10s);
-  CHECK(Clerk(network).claim(*ballot, "me").epoch == 42);
+  const auto holder = Clerk(network).claim(*ballot, "me");
+  CHECK(holder.epoch == 42);
+  CHECK(holder.note.empty());
 }
 
 TEST_CASE("ballot: etcd keeps the contract") {

@@ -19,6 +19,7 @@ namespace {
 /// A register in memory, whose entry lapses, and whose line breaks, when the test says so.
 struct Register {
   Ballot::Holder holder;
+  std::string note;
   bool away = false;
   std::vector<std::function<void()>> watchers;
   void lapse() {
@@ -44,6 +45,7 @@ class MemoryBallot final : public Ballot {
       if (register_.away) return answer(fail(Code::Io, "away"));
       if (register_.holder.value.empty()) register_.holder = {value, register_.holder.epoch + 1};
       if (register_.holder.value == value) mine_ = register_.holder.epoch;
+      register_.holder.note = register_.note;
       answer(register_.holder);
     });
   }
@@ -53,8 +55,19 @@ class MemoryBallot final : public Ballot {
       answer(!register_.holder.value.empty() && register_.holder.epoch == mine_);
     });
   }
-  void release(std::function<void()> done) override {
-    if (register_.holder.epoch == mine_) register_.lapse();
+  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
+    boost::asio::post(loop_, [this, note, answer = std::move(answer)] {
+      if (register_.away) return answer(fail(Code::Io, "away"));
+      const bool mine = !register_.holder.value.empty() && register_.holder.epoch == mine_;
+      if (mine) register_.note = note;
+      answer(mine);
+    });
+  }
+  void release(bool forget, std::function<void()> done) override {
+    if (register_.holder.epoch == mine_) {
+      if (forget) register_.note.clear();
+      register_.lapse();
+    }
     boost::asio::post(loop_, std::move(done));
   }
   void watch(std::function<void()> changed) override {

@@ -20,17 +20,33 @@
 namespace elastrun::rendezvous::test {
 
 constexpr Duration kTerm = 10s;
-constexpr Duration kSilence = 6s;
+constexpr Duration kSilence = 6s, kBeat = 2s;
+constexpr Duration kIsolation = 25s;
+constexpr Duration kDoubt = kBeat + kSilence / 4;
 using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one world
 
 /// The coordinator in a process: the state, and until when it may decide.
 struct Office {
   Office(const Rules& rules, std::int64_t elected) : state(rules, "job"), epoch(elected) {
     state.set_epoch(elected);
+    state.require_licences();
   }
+  // When its world must be told to stop, although nobody says that there is another one.
+  TimePoint isolated() const { return tenure + kIsolation * 19 / 20 - kSilence - kBeat; }
   State state;
   std::int64_t epoch;
   TimePoint tenure;
+};
+
+/// The register that elects.
+struct Register {
+  int side = 0, holder = 0;
+  std::int64_t epoch = 0;
+  TimePoint until;
+  // The note of the last world that was given out, and by whom.
+  WorldNote world;
+  std::string by;
+  std::string group_rank_0;  // its process
 };
 
 /// A connection of an agent to an office. Words wait while the machines do not hear each other, as
@@ -39,12 +55,13 @@ struct Line {
   int agent = 0, host = 0;
   std::deque<std::function<void()>> down, up;
   bool agent_open = true, office_open = true, welcomed = false;
-  TimePoint agent_heard, office_heard;
+  TimePoint proof, office_heard;  // of the agent, see Pulse; of the office
 };
 
 struct Machine {
   int side = 0;         // of the cut: only machines of one side hear each other
-  bool paused = false;  // its process stands still
+  bool paused = false;  // all of it stands still
+  bool drowsy = false;  // it goes on, and has not looked at its clock yet
   std::string name;     // of its process
   std::shared_ptr<Office> office;
   // The agent
@@ -76,6 +93,7 @@ class History {
   void check(const std::vector<Machine>& machines) const {
     std::map<Key, std::size_t> working;
     for (const Machine& machine : machines) {
+      if (machine.paused || machine.drowsy) continue;
       if (machine.doing == Doing::Working && worlds_.at(machine.world).contains(machine.name)) {
         ++working[machine.world];
       }
@@ -86,16 +104,19 @@ class History {
     must(whole <= 1, "no two worlds at once");
   }
   /// Whether everybody who is still there works in one world.
-  bool is_settled(const std::vector<Machine>& machines) const {
+  /// Nor is there anybody who waits although there is a seat.
+  bool is_settled(const std::vector<Machine>& machines, const Rules& rules) const {
     std::set<Key> worlds;
-    std::size_t working = 0;
+    std::size_t working = 0, waiting = 0;
     for (const Machine& machine : machines) {
       if (machine.doing == Doing::Over) continue;
-      if (machine.doing != Doing::Working) return false;
-      worlds.insert(machine.world);
-      ++working;
+      if (machine.doing == Doing::Stopping) return false;
+      machine.doing == Doing::Working ? ++working : ++waiting;
+      if (machine.doing == Doing::Working) worlds.insert(machine.world);
     }
-    return worlds.empty() || (worlds.size() == 1 && worlds_.at(*worlds.begin()).size() == working);
+    if (working == 0 && waiting == 0) return true;
+    if (waiting > 0 && working < static_cast<std::size_t>(rules.max_nodes)) return false;
+    return worlds.size() == 1 && worlds_.at(*worlds.begin()).size() == working;
   }
 
  private:

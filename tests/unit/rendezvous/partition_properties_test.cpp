@@ -27,7 +27,8 @@ constexpr int kMachines = 5;
 class Country {
  public:
   explicit Country(unsigned seed) : draw(seed) {
-    rules_ = make_rules(kMachines / 2 + 1 + draw(2), kMachines, draw(4));
+    const int most = 1 + draw(kMachines);
+    rules_ = make_rules(1 + draw(most), most, draw(4));
     rules_.last_call_timeout = std::chrono::seconds(1 + draw(5));
     rules_.join_timeout = std::chrono::seconds(30 + draw(600));
     rules_.growth_delay = 1s;
@@ -41,7 +42,7 @@ class Country {
     }
     // All is whole again: everybody must come together, or be told that it is over.
     for (int i = 0; i < kMachines; ++i) {
-      at(i).side = register_side_;
+      at(i).side = register_.side;
       if (at(i).paused) resume(i);
     }
     int calm = 0;
@@ -49,7 +50,7 @@ class Country {
       pass(1s);
       for (int i = 0; i < kMachines; ++i) live(i);
       history_.check(machines_);
-      calm = history_.is_settled(machines_) ? calm + 1 : 0;
+      calm = history_.is_settled(machines_, rules_) ? calm + 1 : 0;
     }
     must(calm > 0, "somebody waits for ever");
   }
@@ -59,7 +60,7 @@ class Country {
   bool hears(int one, int other) {
     return at(one).side == at(other).side && !at(one).paused && !at(other).paused;
   }
-  bool reaches_register(int i) { return at(i).side == register_side_ && !at(i).paused; }
+  bool reaches_register(int i) { return at(i).side == register_.side && !at(i).paused; }
 
   void act() {
     const int who = draw(kMachines);
@@ -67,7 +68,7 @@ class Country {
     if (choice < 8) {
       at(who).side = draw(3);
     } else if (choice < 12) {
-      register_side_ = draw(3);
+      register_.side = draw(3);
     } else if (choice < 24) {
       at(who).paused ? resume(who) : pause(who);
     } else if (choice < 28) {
@@ -98,21 +99,44 @@ class Country {
   }
 
   void pause(int i) { at(i).paused = true; }
-  // A process counts the beats that it misses, not the time: it goes on where it stood.
+  // A coordinator counts the beats that it misses, not the time: it goes on where it stood.
   void resume(int i) {
     at(i).paused = false;
+    at(i).drowsy = true;
     for (auto& [peer, line] : lines_) {
-      if (line.agent == i) line.agent_heard = now_;
       if (line.host == i) line.office_heard = now_;
     }
   }
 
+  // Beats come and go each second while both hear each other. Alarms ring within a second: what
+  // bounds the life of a world is not put off as other things may be.
   void pass(Duration time) {
-    now_ += time;
-    for (auto& [peer, line] : lines_) {
-      if (hears(line.agent, line.host)) line.agent_heard = line.office_heard = now_;
+    for (const TimePoint end = now_ + time; now_ < end;) {
+      now_ = std::min<TimePoint>(end, now_ + 1s);
+      pass_beats();
+      for (int i = 0; i < kMachines; ++i) ring_alarms(i);
     }
   }
+
+  void ring_alarms(int i) {
+    if (at(i).paused) return;
+    if (at(i).line != 0 && is_silent(lines_.at(at(i).line))) part(i);
+    if (at(i).office && now_ >= at(i).office->isolated()) {
+      at(i).office->state.suspend("cut off", now_);
+      deliver(i);
+    }
+  }
+
+  void pass_beats() {
+    for (auto& [peer, line] : lines_) {
+      if (!line.agent_open || !line.office_open || !hears(line.agent, line.host)) continue;
+      line.office_heard = now_;
+      if (!is_silent(line)) line.proof = now_;
+    }
+  }
+
+  // An agent that finds its proof too old does not ask for another one.
+  bool is_silent(const Line& line) const { return now_ - line.proof > kSilence + kBeat; }
 
   // Timers and messages of a process that was paused come in any order.
   void live(int i) {
@@ -133,6 +157,7 @@ class Country {
           hear_office(i);
       }
     }
+    at(i).drowsy = false;
   }
 
   // The office
@@ -140,8 +165,12 @@ class Country {
   void keep_office(int i) {
     if (!at(i).office) return;
     renew(i);
+    ring_alarms(i);
+    if (at(i).office && draw(3) > 0) note_world(i);
     for (auto& [peer, line] : lines_) {
-      if (line.host == i && line.office_open && now_ - line.office_heard > kSilence) lose(i, peer);
+      if (line.host == i && line.office_open && now_ - line.office_heard > kSilence) {
+        lose(i, peer, kDoubt);
+      }
     }
     if (!at(i).office) return;
     const auto due = at(i).office->state.deadline();
@@ -160,10 +189,12 @@ class Country {
       office.state.hold(true, now_);
       const bool needed = office.state.phase() == Phase::Gathering;
       if (needed && now_ > office.tenure + kTerm) step_down(i);
-    } else if (office.epoch == register_epoch_ && now_ < register_until_) {
+    } else if (office.epoch == register_.epoch && now_ < register_.until) {
       take_office(i);
-    } else if (now_ >= register_until_) {
-      office.epoch = ++register_epoch_;  // nobody has taken it: elected again
+    } else if (now_ >= register_.until && register_.by != at(i).name && !register_.by.empty()) {
+      step_down(i);
+    } else if (now_ >= register_.until) {
+      office.epoch = ++register_.epoch;  // nobody has taken it: elected again
       office.state.set_epoch(office.epoch);
       take_office(i);
       for (auto& [peer, line] : lines_) {
@@ -180,15 +211,18 @@ class Country {
   }
 
   void take_office(int i) {
-    register_until_ = now_ + kTerm;
-    holder_ = i;
+    register_.until = now_ + kTerm;
+    register_.holder = i;
     at(i).office->tenure = now_ + kTerm * 19 / 20;
     at(i).office->state.hold(false, now_);
     deliver(i);
   }
 
   void retire(int i) {
-    if (reaches_register(i) && at(i).office->epoch == register_epoch_) register_until_ = now_;
+    if (reaches_register(i) && at(i).office->epoch == register_.epoch) {
+      register_.until = now_;
+      if (at(i).office->state.phase() != Phase::Running) register_.by.clear();
+    }
     at(i).office.reset();
   }
 
@@ -222,10 +256,10 @@ class Country {
     }
   }
 
-  void lose(int i, Peer peer) {
+  void lose(int i, Peer peer, Duration at_work) {
     close_office_end(peer);
     check_entitlement(i);
-    at(i).office->state.depart(peer, Cause::Kind::NodeLost, "silent", now_);
+    at(i).office->state.depart(peer, Cause::Kind::NodeLost, "silent", now_, at_work);
     deliver(i);
   }
 
@@ -247,9 +281,33 @@ class Country {
     }
   }
 
+  // The answer of the register comes at once or later, but it is one of now.
+  void note_world(int i) {
+    Office& office = *at(i).office;
+    const auto world = office.state.unlicensed();
+    if (!world || !reaches_register(i) || office.epoch != register_.epoch) return;
+    if (now_ >= register_.until) return;
+    register_.world = *world;
+    register_.by = at(i).name;
+    check_entitlement(i);
+    office.state.license(*world, now_);
+    deliver(i);
+  }
+
+  // A new coordinator learns what may be at work; sometimes it finds out that group rank 0 is gone.
+  void inherit(int i) {
+    if (register_.by.empty()) return;
+    Office& office = *at(i).office;
+    office.state.inherit({register_.world.round, 0, register_.world.nodes}, now_ + kIsolation);
+    const std::string& name = register_.world.address;
+    const bool alive = std::ranges::any_of(
+        machines_, [&name](const auto& machine) { return machine.name == name; });
+    if (!alive && draw(2) == 0) office.state.disinherit(now_);
+  }
+
   void note(const Office& office, const World& world) {
     must(world.epoch == office.epoch, "a round bears the epoch of its coordinator");
-    history_.closed(world, rules_, office.epoch == register_epoch_ && now_ < register_until_);
+    history_.closed(world, rules_, office.epoch == register_.epoch && now_ < register_.until);
   }
 
   // The agent
@@ -257,7 +315,7 @@ class Country {
   void keep_agent(int i) {
     Machine& machine = at(i);
     if (machine.doing == Doing::Over) return;
-    if (machine.line != 0 && now_ - lines_.at(machine.line).agent_heard > kSilence) part(i);
+    ring_alarms(i);
     if (machine.doing == Doing::Stopping && draw(2) == 0) {
       machine.doing = Doing::Waiting;
       if (machine.line != 0 && lines_.at(machine.line).welcomed) join(i);
@@ -268,15 +326,18 @@ class Country {
 
   void look(int i) {
     if (!reaches_register(i)) return;
-    if (now_ >= register_until_ && !at(i).office) {
-      at(i).office = std::make_shared<Office>(rules_, ++register_epoch_);
+    if (now_ >= register_.until && !at(i).office) {
+      at(i).office = std::make_shared<Office>(rules_, ++register_.epoch);
+      at(i).office->state.hold(true, now_);
+      inherit(i);
       take_office(i);
     }
-    if (now_ >= register_until_ || !at(holder_).office || !hears(i, holder_)) return;
-    if (at(holder_).office->epoch != register_epoch_) return;
+    if (now_ >= register_.until || !at(register_.holder).office || !hears(i, register_.holder))
+      return;
+    if (at(register_.holder).office->epoch != register_.epoch) return;
     const Peer peer = ++last_peer_;
     at(i).line = peer;
-    lines_[peer] = {i, holder_, {}, {}, true, true, false, now_, now_};
+    lines_[peer] = {i, register_.holder, {}, {}, true, true, false, now_, now_};
     lines_[peer].up.emplace_back([this, peer, seen = at(i).epoch] { greet(peer, seen); });
   }
 
@@ -319,6 +380,7 @@ class Country {
     while (at(i).line != 0 && at(i).doing != Doing::Over) {
       Line& line = lines_.at(at(i).line);
       if (!hears(i, line.host) || line.down.empty()) return;
+      if (is_silent(line)) return part(i);
       const auto word = std::move(line.down.front());
       line.down.pop_front();
       word();
@@ -357,7 +419,7 @@ class Country {
   void close_agent_end(Peer peer) {
     Line& line = lines_.at(peer);
     if (!std::exchange(line.agent_open, false)) return;
-    line.up.emplace_back([this, peer, host = line.host] { lose(host, peer); });
+    line.up.emplace_back([this, peer, host = line.host] { lose(host, peer, {}); });
   }
 
   void close_office_end(Peer peer) {
@@ -375,10 +437,7 @@ class Country {
   std::map<Peer, Line> lines_;
   Peer last_peer_ = 0;
   int processes_ = 0;
-  // The register
-  int register_side_ = 0, holder_ = 0;
-  std::int64_t register_epoch_ = 0;
-  TimePoint register_until_;
+  Register register_;
   History history_;
 };
 

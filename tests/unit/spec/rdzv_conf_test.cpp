@@ -89,6 +89,7 @@ TEST_CASE("rdzv conf: settings of an election are read by the back ends that ele
     CAPTURE(backend);
     CHECK(problem("lease_ttl=5,coordinator_port=29500-29600,advertise=10.0.0.1", backend) == "");
     CHECK(contains(problem("lease_ttl=0", backend), "'lease_ttl' must be positive, got 0"));
+    CHECK(problem("isolation_timeout=600", backend) == "");
   }
   CHECK(problem("store_type=file,lease_ttl=5") == "");
   CHECK(contains(problem("lease_ttl=5"), "the c10d backend does not read 'lease_ttl'"));

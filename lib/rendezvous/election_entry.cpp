@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/election_entry.hpp"
+
+#include "core/json.hpp"
+
+#include <algorithm>
+
+namespace elastrun::rendezvous {
+
+std::string encode_entry(const std::string& address, std::uint16_t port, const std::string& nonce) {
+  return json::serialize(json::object{{"address", address}, {"port", port}, {"nonce", nonce}});
+}
+
+Result<net::Endpoint> decode_entry(const std::string& text) {
+  const auto parsed = parse_json(text);
+  if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
+  const auto port = member_int_or(*parsed, "port", 0);
+  net::Endpoint endpoint{member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port)};
+  if (endpoint.host.empty() || port <= 0 || port > 65535) {
+    return fail(Code::Protocol, "the coordinator's entry names no address and port");
+  }
+  return endpoint;
+}
+
+std::string encode_note(const NotedWorld& noted) {
+  return json::serialize(json::object{{"round", noted.world.round},
+                                      {"nodes", noted.world.nodes},
+                                      {"address", noted.world.address},
+                                      {"port", noted.world.port},
+                                      {"by", noted.by},
+                                      {"network", noted.network}});
+}
+
+std::optional<NotedWorld> decode_note(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  NotedWorld noted;
+  const auto parsed = parse_json(text);
+  if (!parsed) return noted;
+  const auto whole = [&parsed](std::string_view name, std::int64_t most) {
+    return std::clamp<std::int64_t>(member_int_or(*parsed, name, 0), 0, most);
+  };
+  noted.world = {whole("round", std::int64_t{1} << 53), static_cast<int>(whole("nodes", 1 << 24)),
+                 member_text_or(*parsed, "address", ""),
+                 static_cast<std::uint16_t>(whole("port", 65535))};
+  noted.by = member_text_or(*parsed, "by", "");
+  noted.network = member_text_or(*parsed, "network", "");
+  return noted;
+}
+
+}  // namespace elastrun::rendezvous

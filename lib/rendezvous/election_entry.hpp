@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "net/endpoint.hpp"
+#include "rendezvous/clearance.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+/// What an elected coordinator writes into its register, as JSON (elastrun-protocol(7), Election).
+/// Pure.
+namespace elastrun::rendezvous {
+
+/// The coordinator's place. `nonce` makes it unlike all others.
+std::string encode_entry(const std::string& address, std::uint16_t port, const std::string& nonce);
+/// Fails with Protocol.
+Result<net::Endpoint> decode_entry(const std::string& text);
+
+/// A world that has been given out.
+struct NotedWorld {
+  WorldNote world;
+  std::string by;       // the coordinator's process
+  std::string network;  // where that process is: an address of loopback means nothing elsewhere
+};
+std::string encode_note(const NotedWorld& noted);
+/// None for an empty text. Of one that is not understood nothing is known but that there is one.
+std::optional<NotedWorld> decode_note(const std::string& text);
+
+}  // namespace elastrun::rendezvous

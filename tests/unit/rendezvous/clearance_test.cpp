@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// No second world while the first may be at work: what counts as its end, and how long to wait.
+#include "rendezvous/pulse.hpp"
+#include "rendezvous/state.hpp"
+#include "unit/rendezvous/script.hpp"
+
+#include <doctest/doctest.h>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+/// One seat, taken by a; b is a spare.
+Script one_seat() {
+  Script job(make_rules(1, 1));
+  job.join("a");
+  job.join("b");
+  CHECK(job.seat("a") == "0/1#1");
+  return job;
+}
+
+void fall_silent(Script& job, const std::string& name, Duration at_work) {
+  job.state.depart(job.peers[name], Cause::Kind::NodeLost, "silent", job.now, at_work);
+  job.peers.erase(name);
+  job.read();
+}
+
+}  // namespace
+
+TEST_CASE("clearance: a spare takes over at once from a member whose end is certain") {
+  SUBCASE("its connection was closed in order") {
+    Script job = one_seat();
+    job.lose("a");
+    CHECK(job.seat("b") == "0/1#2");
+  }
+  SUBCASE("it said goodbye") {
+    Script job = one_seat();
+    job.leave("a");
+    CHECK(job.seat("b") == "0/1#2");
+  }
+}
+
+TEST_CASE("clearance: of a world that is silent nobody knows that it has ended, until it must") {
+  Script job = one_seat();
+  fall_silent(job, "a", 5s);
+  CHECK(job.seat("b") == "");
+  job.pass(4900ms);
+  CHECK(job.seat("b") == "");
+  CHECK(*job.state.deadline() <= job.now + 100ms);
+  job.pass(100ms);
+  CHECK(job.seat("b") == "0/1#2");
+}
+
+TEST_CASE("clearance: one member's word is enough for all") {
+  Script job(make_rules(2, 2));
+  for (const char* name : {"a", "b", "c"}) job.join(name);
+  fall_silent(job, "a", 5s);
+  job.join("b");
+  CHECK(job.seat("b") == "0/2#2");
+  CHECK(job.seat("c") == "1/2#2");
+}
+
+TEST_CASE("clearance: an inherited world is waited for, but not for ever") {
+  Script job(make_rules(1, 2));
+  job.state.inherit({7, 0, 2}, job.now + 60s);
+  job.join("x");
+  job.join("y");
+  CHECK(job.seat("x") == "");
+  SUBCASE("a member comes back") {
+    job.join("m", {7, 0, 2});
+    CHECK(job.seat("m") == "0/2#8");
+    CHECK(job.seat("x") == "1/2#8");
+  }
+  SUBCASE("one of an older round says nothing about the last") {
+    job.join("m", {6, 0, 2});
+    CHECK(job.seat("m") == "");
+  }
+  SUBCASE("it is found to be gone") {
+    job.state.disinherit(job.now);
+    job.read();
+    CHECK(job.seat("x") == "0/2#8");
+  }
+  SUBCASE("nobody comes") {
+    job.pass(10s);
+    const auto* progress = job.last<Progress>("x");
+    REQUIRE(progress != nullptr);
+    CHECK(progress->text ==
+          "2 nodes here; nobody of the 2 nodes of the last round, which may still be at work out "
+          "of reach: waiting for one of them, at most 50.0 s");
+    job.pass(50s);
+    CHECK(job.seat("x") == "0/2#8");
+  }
+}
+
+TEST_CASE("clearance: join_timeout ends this wait too, and says for whom it was") {
+  Rules rules = make_rules(1, 2);
+  rules.join_timeout = 30s;
+  Script job(rules);
+  job.state.inherit({7, 0, 2}, job.now + 60s);
+  job.join("x");
+  job.pass(30s);
+  const auto* done = job.last<Done>("x");
+  REQUIRE(done != nullptr);
+  CHECK(done->cause.text ==
+        "none of the 2 nodes of the last round came within 30.0 s (join_timeout)");
+}
+
+TEST_CASE("clearance: a round is given out when the register has noted it, as it then is") {
+  Script job(make_rules(2, 2));
+  job.state.require_licences();
+  job.join("a");
+  CHECK(!job.state.unlicensed());
+  job.join("b");
+  CHECK(job.seat("a") == "");
+  REQUIRE(job.state.unlicensed());
+  const WorldNote first = *job.state.unlicensed();
+  CHECK(first == WorldNote{1, 2, "a", 29000});
+  CHECK(*job.state.deadline() > job.now);  // nothing to do until the answer comes
+
+  // Whoever the others would ask for is gone: that note is of no use.
+  job.lose("a");
+  CHECK(!job.state.unlicensed());
+  job.join("c");
+  CHECK(job.state.unlicensed()->address == "b");
+  job.state.license(first, job.now);
+  job.read();
+  CHECK(job.seat("b") == "");
+  job.state.license(*job.state.unlicensed(), job.now);
+  job.read();
+  CHECK(job.seat("b") == "0/2#1");
+  CHECK(!job.state.unlicensed());
+}
+
+TEST_CASE(
+    "clearance: a world that nobody can vouch for any more is stopped, and costs no restart") {
+  Script job(make_rules(1, 2));
+  job.join("a");
+  job.pass(30s);
+  CHECK(job.seat("a") == "0/1#1");
+  job.state.hold(true, job.now);
+  job.state.suspend("cut off", job.now);
+  job.read();
+  const auto* restart = job.last<Restart>("a");
+  REQUIRE(restart != nullptr);
+  CHECK(restart->cause.text == "cut off");
+  CHECK(!restart->attempt_spent);
+  job.join("a");
+  CHECK(job.last<Restart>("a") != nullptr);  // held: no new round
+  job.state.hold(false, job.now);
+  job.read();
+  CHECK(job.seat("a") == "0/1#2");
+}
+
+TEST_CASE("pulse: an answer proves no more than that the beat was sent") {
+  Pulse pulse;
+  const TimePoint start{1000s};
+  pulse.begin(start, 5s, 3);
+  CHECK(pulse.next_beat(start) == start + 5s);
+  pulse.sent(start + 5s);
+  pulse.sent(start + 10s);
+  CHECK(!pulse.is_over(start + 19s));
+  // The network has kept the answer for ten seconds.
+  pulse.answered();
+  CHECK(pulse.end() == start + 25s);
+  CHECK(pulse.next_beat(start + 22s) == start + 25s);
+  CHECK(pulse.is_over(start + 25s));
+  pulse.answered();
+  pulse.answered();  // one too many, from a confused coordinator
+  CHECK(pulse.end() == start + 30s);
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/election_entry.hpp"
+
+#include "rendezvous/predecessor.hpp"
+#include "unit/rendezvous/agents.hpp"
+
+#include <boost/asio/ip/tcp.hpp>
+#include <doctest/doctest.h>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+TEST_CASE("election entry: a place and a world come back as they were written") {
+  const auto place = decode_entry(encode_entry("10.0.0.1", 29500, "n"));
+  REQUIRE(place.has_value());
+  CHECK(place->host == "10.0.0.1");
+  CHECK(place->port == 29500);
+
+  const auto noted = decode_note(encode_note({{7, 4, "10.0.0.2", 41000}, "me", "here"}));
+  REQUIRE(noted.has_value());
+  CHECK(noted->world == WorldNote{7, 4, "10.0.0.2", 41000});
+  CHECK(noted->by == "me");
+  CHECK(noted->network == "here");
+}
+
+TEST_CASE("election entry: what somebody else has written is not believed") {
+  CHECK(!decode_entry("").has_value());
+  CHECK(!decode_entry(R"({"address":"a","port":70000})").has_value());
+  CHECK(!decode_entry(R"({"port":1})").has_value());
+  CHECK(!decode_note("").has_value());
+  // There is a note, so there may be a world.
+  for (const char* text : {"{", "7", R"({"round":-3,"nodes":-1,"port":99999,"address":5})"}) {
+    CAPTURE(text);
+    const auto noted = decode_note(text);
+    REQUIRE(noted.has_value());
+    CHECK(noted->world.round == 0);
+    CHECK(noted->world.nodes == 0);
+    CHECK(noted->world.address.empty());
+  }
+}
+
+TEST_CASE("predecessor: a port that nobody listens on any more is the end of a world") {
+  Network network;
+  boost::asio::ip::tcp::acceptor store(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
+  const NotedWorld noted{
+      {1, 1, "127.0.0.1", store.local_endpoint().port()}, "x", Predecessor::own_network()};
+  bool gone = false;
+  Predecessor predecessor(network.loop, *network.clock);
+  predecessor.investigate(noted, [&gone] { gone = true; });
+  network.loop.run_for(50ms);
+  network.loop.restart();
+  CHECK(!gone);
+  store.close();
+  run_until(network.loop, [&gone] { return gone; });
+}
+
+TEST_CASE("predecessor: loopback of another machine proves nothing") {
+  Network network;
+  const auto port = static_cast<std::uint16_t>(network.free_port());
+  bool gone = false;
+  Predecessor predecessor(network.loop, *network.clock);
+  predecessor.investigate({{1, 1, "127.0.0.1", port}, "x", "elsewhere"}, [&gone] { gone = true; });
+  network.loop.run_for(50ms);
+  CHECK(!gone);
+}
