@@ -7,17 +7,24 @@
 namespace elastrun::rendezvous {
 namespace {
 
-std::string agent_key(const Node& node) {
-  return node.id + '#' + node.instance;
-}
-
-template <class Map>
-void forget(Map& map, const typename Map::key_type& key, Peer peer) {
-  const auto found = map.find(key);
-  if (found != map.end() && found->second == peer) map.erase(found);
+bool is_same_agent(const Node& left, const Node& right) {
+  return left.id == right.id && left.instance == right.instance;
 }
 
 }  // namespace
+
+std::size_t Roster::HashOfAgent::operator()(const Node& node) const {
+  const std::hash<std::string_view> hash;
+  return hash(node.id) * 31 + hash(node.instance);
+}
+
+bool Roster::SameAgent::operator()(const Node& node, const Attendee* attendee) const {
+  return is_same_agent(node, attendee->node);
+}
+
+bool Roster::SameAgent::operator()(const Attendee* attendee, const Node& node) const {
+  return is_same_agent(node, attendee->node);
+}
 
 std::string_view seat_name(Seat seat) {
   switch (seat) {
@@ -43,7 +50,8 @@ void Roster::tally(const Attendee& attendee, int sign) {
 Attendee& Roster::add(Peer peer, Node node, bool returning, TimePoint now) {
   Attendee& attendee = attendees_[peer];
   attendee.peer = peer;
-  describe(attendee, std::move(node));
+  attendee.node = std::move(node);
+  index(attendee);
   attendee.returning = returning;
   attendee.arrival = ++arrivals_;
   attendee.since = now;
@@ -51,20 +59,34 @@ Attendee& Roster::add(Peer peer, Node node, bool returning, TimePoint now) {
   return attendee;
 }
 
-void Roster::describe(Attendee& attendee, Node node) {
-  forget(by_agent_, agent_key(attendee.node), attendee.peer);
-  forget(by_node_rank_, attendee.node.node_rank, attendee.peer);
-  attendee.node = std::move(node);
-  by_agent_[agent_key(attendee.node)] = attendee.peer;
+// The one that came last is found by its names, where two have the same.
+void Roster::index(Attendee& attendee) {
+  if (const auto twin = by_agent_.find(attendee.node); twin != by_agent_.end()) {
+    by_agent_.erase(twin);
+  }
+  by_agent_.insert(&attendee);
   if (attendee.node.node_rank >= 0) by_node_rank_[attendee.node.node_rank] = attendee.peer;
+}
+
+void Roster::forget(Attendee& attendee) {
+  by_agent_.erase(&attendee);
+  const auto rank = by_node_rank_.find(attendee.node.node_rank);
+  if (rank != by_node_rank_.end() && rank->second == attendee.peer) by_node_rank_.erase(rank);
+}
+
+void Roster::describe(Attendee& attendee, Node node) {
+  // As a rule it comes back as it was: nothing is to be found under another name.
+  const bool same = is_same_agent(attendee.node, node) && attendee.node.node_rank == node.node_rank;
+  if (!same) forget(attendee);
+  attendee.node = std::move(node);
+  if (!same) index(attendee);
 }
 
 void Roster::remove(Peer peer) {
   const auto found = attendees_.find(peer);
   if (found == attendees_.end()) return;
   tally(found->second, -1);
-  forget(by_agent_, agent_key(found->second.node), peer);
-  forget(by_node_rank_, found->second.node.node_rank, peer);
+  forget(found->second);
   attendees_.erase(found);
 }
 
@@ -89,8 +111,8 @@ Attendee* Roster::find(Peer peer) {
 }
 
 Attendee* Roster::find(const Node& node) {
-  const auto found = by_agent_.find(agent_key(node));
-  return found == by_agent_.end() ? nullptr : find(found->second);
+  const auto found = by_agent_.find(node);
+  return found == by_agent_.end() ? nullptr : *found;
 }
 
 Attendee* Roster::with_node_rank(int node_rank) {

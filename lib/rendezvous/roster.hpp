@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace elastrun::rendezvous {
@@ -42,6 +43,10 @@ struct Attendee {
 /// Who is there, with counts that cost nothing to ask. Holds no rules.
 class Roster {
  public:
+  Roster() = default;
+  Roster(const Roster&) = delete;  // the index points to the attendees
+  Roster& operator=(const Roster&) = delete;
+
   Attendee& add(Peer peer, Node node, bool returning, TimePoint now);
   void remove(Peer peer);
   void move(Attendee& attendee, Seat seat, TimePoint now);
@@ -66,10 +71,26 @@ class Roster {
   std::unordered_map<Peer, Attendee>& all() { return attendees_; }
 
  private:
+  // An agent is known by id and instance. The index holds no copy of these texts: thousands of
+  // agents come back at once, and each look at memory that is far away costs more than the rest.
+  struct HashOfAgent {
+    using is_transparent = void;
+    std::size_t operator()(const Node& node) const;
+    std::size_t operator()(const Attendee* attendee) const { return (*this)(attendee->node); }
+  };
+  struct SameAgent {
+    using is_transparent = void;
+    bool operator()(const Attendee* left, const Attendee* right) const { return left == right; }
+    bool operator()(const Node& node, const Attendee* attendee) const;
+    bool operator()(const Attendee* attendee, const Node& node) const;
+  };
+
+  void index(Attendee& attendee);
+  void forget(Attendee& attendee);
   void tally(const Attendee& attendee, int sign);
 
   std::unordered_map<Peer, Attendee> attendees_;
-  std::unordered_map<std::string, Peer> by_agent_;
+  std::unordered_set<Attendee*, HashOfAgent, SameAgent> by_agent_;
   std::unordered_map<int, Peer> by_node_rank_;
   std::array<int, kSeatKinds> counts_{};
   int returning_ = 0;
