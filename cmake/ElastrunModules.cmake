@@ -24,7 +24,8 @@ function(elastrun_module name)
   set_property(GLOBAL APPEND PROPERTY elastrun_modules ${name})
 endfunction()
 
-# elastrun_unit_tests(MODULE): tests/unit/MODULE/*_test.cpp -> program unit_MODULE, a CTest each.
+# elastrun_unit_tests(MODULE [KIND...]): tests/unit/MODULE/*_test.cpp -> program unit_MODULE, a CTest
+# each. Cases called "KIND: ..." get a CTest of their own, to run beside the others.
 function(elastrun_unit_tests module)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/${module}/*_test.cpp)
   if(NOT sources)
@@ -34,8 +35,20 @@ function(elastrun_unit_tests module)
   target_precompile_headers(unit_${module} REUSE_FROM elastrun_core)
   target_include_directories(unit_${module} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(unit_${module} PRIVATE elastrun_${module} elastrun_test_support)
-  add_test(NAME unit_${module} COMMAND unit_${module})
-  set_tests_properties(unit_${module} PROPERTIES TIMEOUT 300 LABELS unit)
+  set(tests unit_${module})
+  set(others "")
+  foreach(kind IN LISTS ARGN)
+    string(REPLACE " " "_" name "unit_${module}_${kind}")
+    add_test(NAME ${name} COMMAND unit_${module} "--test-case=${kind}: *")
+    list(APPEND tests ${name})
+    list(APPEND others "${kind}: *")
+  endforeach()
+  if(others)
+    string(JOIN "," others ${others})
+    set(others "--test-case-exclude=${others}")
+  endif()
+  add_test(NAME unit_${module} COMMAND unit_${module} ${others})
+  set_tests_properties(${tests} PROPERTIES TIMEOUT 300 LABELS unit)
 endfunction()
 
 # elastrun_program(NAME [USES module...]): apps/NAME/*.cpp -> the program NAME.

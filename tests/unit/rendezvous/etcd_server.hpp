@@ -77,6 +77,8 @@ class EtcdServer {
     const std::string log = folder_ + "/" + name + ".log";
     ::posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     ::posix_spawn_file_actions_adddup2(&files, 1, 2);
+    // It must not inherit sockets of ours: who listens there would never seem to go.
+    ::posix_spawn_file_actions_addclosefrom_np(&files, 3);
     REQUIRE(::posix_spawnp(&self.pid, "etcd", &files, nullptr, argv.data(), environ) == 0);
     ::posix_spawn_file_actions_destroy(&files);
   }
