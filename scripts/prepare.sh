@@ -46,6 +46,7 @@ as_root() {
   fi
 }
 
+lists_read=''
 is_installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 # need_packages NAME...: what of these Debian packages is missing is installed.
@@ -67,7 +68,8 @@ need_packages() {
     fi
   done
   say "  Packages missing: ${missing[*]}"
-  step "read the package lists" as_root apt-get update || exit 1
+  [ -n "$lists_read" ] || step "read the package lists" as_root apt-get update || exit 1
+  lists_read=yes
   step "install ${#missing[@]} packages" \
     as_root apt-get install -y --no-install-recommends "${missing[@]}" || exit 1
 }
