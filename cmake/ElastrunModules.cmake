@@ -24,8 +24,8 @@ function(elastrun_module name)
   set_property(GLOBAL APPEND PROPERTY elastrun_modules ${name})
 endfunction()
 
-# elastrun_unit_tests(MODULE [KIND...]): tests/unit/MODULE/*_test.cpp -> program unit_MODULE, a CTest
-# each. Cases called "KIND: ..." get a CTest of their own, to run beside the others.
+# elastrun_unit_tests(MODULE [KIND...]): tests/unit/MODULE/*_test.cpp -> program unit_MODULE, a
+# CTest each. Cases called "KIND: ..." get a CTest of their own, to run beside the others.
 function(elastrun_unit_tests module)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/${module}/*_test.cpp)
   if(NOT sources)
