@@ -88,7 +88,8 @@ std::string next_step(const workers::Failure& failure) {
     return "set PYTHONFAULTHANDLER=1 to see the Python stack of such a crash";
   }
   if (status.by_signal(SIGKILL)) {
-    return "mostly an OOM killer (`dmesg`, the pod's events), the scheduler or an admin sends SIGKILL";
+    return "mostly an OOM killer (`dmesg`, the pod's events), the scheduler or an admin sends "
+           "SIGKILL";
   }
   if (status.how == How::Exited && status.number == 127) {
     return "exit code 127 often means that a program was not found";

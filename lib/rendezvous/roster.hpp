@@ -44,8 +44,10 @@ struct Attendee {
 class Roster {
  public:
   Roster() = default;
-  Roster(const Roster&) = delete;  // the index points to the attendees
+  Roster(const Roster&) = delete;  // the index points to the attendees, which moving leaves alone
   Roster& operator=(const Roster&) = delete;
+  Roster(Roster&&) = default;
+  Roster& operator=(Roster&&) = default;
 
   Attendee& add(Peer peer, Node node, bool returning, TimePoint now);
   void remove(Peer peer);
