@@ -39,6 +39,19 @@ Placeholder placeholder_at(std::string_view text) {
   return name.empty() ? Placeholder{} : Placeholder{name, name.size() + 1};
 }
 
+// One check for room instead of three: it runs for each line that a worker prints.
+void append_line(std::string& out, std::string_view prefix, std::string_view line) {
+  const std::size_t before = out.size(), added = prefix.size() + line.size() + 1;
+  // resize_and_overwrite allocates what is asked for and no more.
+  if (out.capacity() < before + added) out.reserve(2 * (before + added));
+  out.resize_and_overwrite(before + added, [before, prefix, line](char* text, std::size_t size) {
+    char* end = std::copy(prefix.begin(), prefix.end(), text + before);
+    end = std::copy(line.begin(), line.end(), end);
+    *end = '\n';
+    return size;
+  });
+}
+
 }  // namespace
 
 bool LineFilter::matches(std::string_view line) const {
@@ -52,9 +65,9 @@ LineSplitter::LineSplitter(std::string prefix, std::size_t longest)
 
 void LineSplitter::add_line(std::string_view line, std::string& out, const LineFilter* filter,
                             std::string* matching) const {
-  out.append(prefix_).append(line).push_back('\n');
+  append_line(out, prefix_, line);
   if (filter != nullptr && filter->matches(line)) {
-    matching->append(prefix_).append(line).push_back('\n');
+    append_line(*matching, prefix_, line);
   }
 }
 

@@ -89,7 +89,7 @@ def launch_lines(rows: list[dict[str, Any]], table: list[Any]) -> list[str]:
 def tee_line(rows: list[dict[str, Any]]) -> list[str]:
     """200 MB by what tee costs above a plain run, as the target is worded."""
     cells, rates = [], {}
-    for name in ("elastrun", "torchrun"):
+    for name in ("elastrun", "torchrun", "floor"):
         tee, plain = values(rows, "tee", name, "s"), values(rows, "plain", name, "s")
         if not tee or not plain:
             return []
@@ -100,7 +100,7 @@ def tee_line(rows: list[dict[str, Any]]) -> list[str]:
     met = rates["elastrun"] >= 800 and torn == 0
     ratio = f"{number(rates['elastrun'] / rates['torchrun'])} x"
     return [f"| tee of 200 MB from 2 workers, above plain; {torn} lines torn "
-            f"| {' | '.join(cells)} | - | {ratio} | >= 800 MB/s: {verdict(met)} |"]
+            f"| {' | '.join(cells)} | {ratio} | >= 800 MB/s: {verdict(met)} |"]
 
 
 def store_lines(rows: list[dict[str, Any]]) -> list[str]:
