@@ -8,7 +8,7 @@ namespace elastrun::agent {
 StatusView::StatusView(logs::StatusLine& line, int workers, int max_restarts, bool several_nodes)
     : line_(line), several_nodes_(several_nodes) {
   status_.workers = workers;
-  if (max_restarts > 0) status_.restarts_left = max_restarts;
+  if (max_restarts > 0) status_.max_restarts = max_restarts;
 }
 
 void StatusView::phase(Phase phase, TimePoint) {
@@ -28,7 +28,7 @@ void StatusView::progress(const std::string& text) {
 
 void StatusView::round_ready(const rendezvous::Round& round, Duration) {
   status_.nodes = round.group_world_size();
-  status_.attempt = round.attempt;
+  status_.restarts = round.attempt;
   status_.detail.clear();
 }
 
@@ -44,7 +44,7 @@ void StatusView::failed(const workers::Judgement& judgement) {
 }
 
 void StatusView::restarting(const rendezvous::Restart& order) {
-  if (status_.restarts_left) status_.restarts_left = order.restarts_left;
+  if (status_.max_restarts) status_.restarts = *status_.max_restarts - order.restarts_left;
   status_.detail = order.cause.text;
 }
 

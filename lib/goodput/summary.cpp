@@ -12,10 +12,12 @@ namespace {
 
 constexpr std::size_t kBarWidth = 16;
 
-std::string_view meaning(Bucket bucket) {
+std::string_view meaning(Bucket bucket, const Ledger::Summary& summary) {
+  const bool steps_known = summary.of(Bucket::Productive) > Duration::zero();
+  if (bucket == Bucket::Running && steps_known) return "before their first step";
   constexpr std::string_view kMeanings[kBuckets] = {"until the workers first ran",
                                                     "waiting for other nodes",
-                                                    "workers ran",
+                                                    "the workers ran",
                                                     "training steps",
                                                     "done again after a failure",
                                                     "saving and loading",
@@ -75,7 +77,7 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
     const double share = seconds(time) / seconds(summary.elapsed);
     text +=
         fmt::format("  {:<10} {:>12} {:>7}  {} {}\n", bucket_name(bucket), format_duration(time),
-                    percent(share), bar(share, unicode), meaning(bucket));
+                    percent(share), bar(share, unicode), meaning(bucket, summary));
   }
   if (!summary.loss_known) {
     text += "  No worker reported a checkpoint, so what failures cost is not known.\n";

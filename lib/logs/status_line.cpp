@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kDetailPause = 100ms;  // nobody reads faster
+constexpr Duration kDetailPause = 250ms;  // nobody reads faster
 constexpr int kDetail = 3;                // its importance
 constexpr std::size_t kLeastDetail = 16;  // columns: less of it tells nothing
 
@@ -51,10 +51,8 @@ std::vector<Piece> pieces_of(const StatusFacts& status, Duration elapsed) {
     pieces.push_back({fmt::format("{}/{} workers", status.workers_up, status.workers), 7});
   }
   if (status.nodes > 1) pieces.push_back({fmt::format("{} nodes", status.nodes), 5});
-  if (status.restarts_left) {
-    pieces.push_back({fmt::format("attempt {}, {} restart{} left", status.attempt + 1,
-                                  *status.restarts_left, *status.restarts_left == 1 ? "" : "s"),
-                      4});
+  if (status.max_restarts) {
+    pieces.push_back({fmt::format("{}/{} restarts", status.restarts, *status.max_restarts), 4});
   }
   if (!status.detail.empty()) pieces.push_back({plain(status.detail), kDetail});
   pieces.push_back({clock_text(elapsed), 8});

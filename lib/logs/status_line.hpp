@@ -13,8 +13,8 @@ namespace elastrun::logs {
 /// What the line below the output tells.
 struct StatusFacts {    // not `Status`, which is core's
   std::string phase{};  // "starting", "running", "waiting for nodes", "stopping", ...
-  int attempt = 0;      // restarts spent
-  std::optional<int> restarts_left{};
+  int restarts = 0;     // spent
+  std::optional<int> max_restarts{};
   int workers_up = 0, workers = 0;  // of this node
   int nodes = 1;                    // shown when more than one
   std::string detail{};             // free text: the newest step, who is missing; may be empty
@@ -28,7 +28,7 @@ std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t
                         bool colour);
 
 /// Keeps the status line of the console up to date: drawn when the facts change and once a second
-/// while shown, because it tells the time. A detail alone is drawn ten times a second at most: a
+/// while shown, because it tells the time. A detail alone is drawn four times a second at most: a
 /// job may do thousands of steps in it. Hidden or disabled it costs nothing, not even a wake-up.
 class StatusLine {
  public:

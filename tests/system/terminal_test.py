@@ -58,9 +58,9 @@ class Terminal(Case):
     def test_the_line_tells_phase_workers_restarts_and_time(self) -> None:
         job = self.on_terminal("--nproc-per-node", "2", "--max-restarts", "2", self.script(TALKER))
         job.until_seen("talked 0", "talked 1")
-        job.until(r"\[running\] 2/2 workers \| attempt 1, 2 restarts left \| 0:\d\d$")
+        job.until(r"\[running\] 2/2 workers \| 0/2 restarts \| 0:\d\d$")
         self.go("go.0")
-        job.until(r"\[running\] 2/2 workers \| attempt 2, 1 restart left( \| [^\n]*)? \| 0:\d\d$")
+        job.until(r"\[running\] 2/2 workers \| 1/2 restarts( \| [^\n]*)? \| 0:\d\d$")
         self.go("go.1")
         self.assertEqual(job.finish(), 0)
         # Nothing is left of it, and all that the job said is there.
@@ -95,7 +95,7 @@ class Terminal(Case):
         job.until(r"\[running\] 2/2 workers \| 0:\d\d$")
         job.size(90)
         job.screen.columns = 90
-        job.until(r"\[running\] 2/2 workers \| attempt 1, 1 restart left \| 0:\d\d$")
+        job.until(r"\[running\] 2/2 workers \| 0/1 restarts \| 0:\d\d$")
         self.go("go.0")
         self.go("go.1")
         job.finish()

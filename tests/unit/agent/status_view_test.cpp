@@ -75,12 +75,12 @@ TEST_CASE("view: several nodes, who is missing, and what a restart leaves") {
   view.phase(Phase::Joining, {});
   view.progress("1 of 2 nodes is here");
   CHECK(screen.shown() ==
-        "[waiting for other nodes] 0/2 workers | attempt 1, 3 restarts left | "
+        "[waiting for other nodes] 0/2 workers | 0/3 restarts | "
         "1 of 2 nodes is here | 0:00");
   view.round_ready(round_of(2), 1s);
   view.started(round_of(2), group_of(2), 0s);
   view.phase(Phase::Running, {});
-  CHECK(screen.shown() == "[running] 2/2 workers | 2 nodes | attempt 1, 3 restarts left | 0:01");
+  CHECK(screen.shown() == "[running] 2/2 workers | 2 nodes | 0/3 restarts | 0:01");
   view.phase(Phase::Settling, {});
   view.failed(judgement_of(1));
   rendezvous::Restart order;
@@ -89,13 +89,12 @@ TEST_CASE("view: several nodes, who is missing, and what a restart leaves") {
   view.restarting(order);
   view.phase(Phase::Stopping, {});
   CHECK(screen.shown() ==
-        "[stopping workers] 1/2 workers | 2 nodes | attempt 1, 2 restarts left | rank 0 died | "
+        "[stopping workers] 1/2 workers | 2 nodes | 1/3 restarts | rank 0 died | "
         "0:01");
   view.phase(Phase::Joining, {});
   view.round_ready(round_of(2, 1), 0s);
   view.phase(Phase::Starting, {});
-  CHECK(screen.shown() ==
-        "[starting workers] 0/2 workers | 2 nodes | attempt 2, 2 restarts left | 0:02");
+  CHECK(screen.shown() == "[starting workers] 0/2 workers | 2 nodes | 1/3 restarts | 0:02");
 }
 
 TEST_CASE("view: the newest step is shown, and none any more when the job is over") {

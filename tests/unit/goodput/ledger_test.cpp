@@ -195,7 +195,7 @@ TEST_CASE("summary: people see each bucket that is not empty, largest first, in 
   CHECK(text ==
         "goodput 84.0 % of 2 min 05 s, 1 restart, last step 42, checkpoint 41\n"
         "  productive   1 min 34 s  75.2 %  ############     training steps\n"
-        "  running          11.0 s   8.8 %  #                workers ran\n"
+        "  running          11.0 s   8.8 %  #                before their first step\n"
         "  startup          10.0 s   8.0 %  #                until the workers first ran\n"
         "  lost             10.0 s   8.0 %  #                done again after a failure\n"
         "  restart          2.0 ms  <0.1 %  .                from failure to next start\n"
