@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from jobs_test import REQUEUE, SAY, Elastic, listens  # noqa: E402
 from harness import Job, lives, main, wait_until  # noqa: E402
 
+# Whoever is slow is not lost: a lost agent is known by its connection, which ends with it.
+PATIENT = "last_call_timeout=1,keep_alive_max_attempt=60"
 RAISES = """
 import os, sys, time
 sys.stdout.write("RANK=" + os.environ["RANK"] + "\\n")
@@ -57,7 +59,8 @@ class Verdicts(Elastic):
 
     def three(self, *workers: list[str], code: str = "torchrun") -> list[Job]:
         options = ("--max-restarts=1", "--report=report.json", f"--exit-code={code}")
-        return [self.agent("3", *SAY, *steps, options=options) for steps in workers]
+        return [self.agent("3", *SAY, *steps, options=options, conf=PATIENT)
+                for steps in workers]
 
     def spend(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -141,13 +144,14 @@ class Refusals(Elastic):
         wait_until(lambda: logged in host.errors(), f"{logged!r} is logged:\n{host.errors()}")
 
     def job_goes_on(self, host: Job, **more: object) -> None:
+        more = {"conf": PATIENT, **more}
         guest = self.agent("2", *SAY, f"wait={self.go}", **more)  # type: ignore[arg-type]
         self.world(host, guest, size=2)
         self.go.touch()
         self.all_end(host, guest)
 
     def test_another_run_id(self) -> None:
-        host = self.host("2", *SAY, f"wait={self.go}", run_id="mine")
+        host = self.host("2", *SAY, f"wait={self.go}", run_id="mine", conf=PATIENT)
         named = 'the job that meets here is "mine", not "theirs"'
         self.is_refused(host, self.agent("2", *SAY, run_id="theirs"), named,
                         f"refused 127.0.0.1: {named}")
@@ -176,7 +180,7 @@ class Refusals(Elastic):
             wait_until(lambda: list(self.folder.glob("elastrun-*.json")), "one is elected")
 
     def test_another_secret(self) -> None:
-        self.another_secret("last_call_timeout=1")
+        self.another_secret(PATIENT)
 
     def test_another_secret_where_a_file_tells_the_place(self) -> None:
         self.another_secret(self.by_file() + ",join_timeout=20")
@@ -185,8 +189,8 @@ class Refusals(Elastic):
         secret = self.folder / "secret"
         secret.write_text("mine\n")
         secret.chmod(0o600)
-        host = self.host("2", *SAY, f"wait={self.go}", env=self.mine)
-        self.job_goes_on(host, conf=f"last_call_timeout=1,secret_file={secret}")
+        host = self.host("2", *SAY, f"wait={self.go}", env=self.mine, conf=PATIENT)
+        self.job_goes_on(host, conf=f"{PATIENT},secret_file={secret}")
 
 
 class Barrier(Elastic):
@@ -209,18 +213,16 @@ class Barrier(Elastic):
 class Requeue(Elastic):
     """The hint for the scheduler, by the variables that Slurm sets in a real allocation."""
 
-    def test_is_named_when_a_node_is_lost(self) -> None:
+    def test_is_named_when_the_node_is_lost_that_coordinates(self) -> None:
         env = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "2"}
-        conf = "last_call_timeout=1,join_timeout=2"
         options = ("--report=report.json",)
-        jobs = [self.agent("2", *SAY, "stay", conf=conf, options=options, env=env)
-                for _ in range(2)]
-        self.world(*jobs, size=2)
-        # Whoever hosts, the other's end is the same: too few are left, or nobody coordinates.
-        self.kill(jobs[0])
-        self.all_end(jobs[1], code=REQUEUE)
-        self.assertIn("scontrol requeue 4711\n", jobs[1].errors())
-        report = json.loads((jobs[1].folder / "report.json").read_text())
+        host = self.host("2", *SAY, "stay", options=options, conf=PATIENT, env=env)
+        other = self.agent("2", *SAY, "stay", options=options, conf=PATIENT, env=env)
+        self.world(host, other, size=2)
+        self.kill(host)
+        self.all_end(other, code=REQUEUE)
+        self.assertIn("scontrol requeue 4711\n", other.errors())
+        report = json.loads((other.folder / "report.json").read_text())
         self.assertEqual((report["exit_code"], report["requeue"], report["requeue_command"]),
                          (REQUEUE, True, "scontrol requeue 4711"))
 

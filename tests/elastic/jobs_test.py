@@ -51,9 +51,10 @@ class Elastic(unittest.TestCase):
         return self.stack.enter_context(Job(*words, env=env))
 
     def host(self, nodes: str, *steps: str, options: tuple[str, ...] = (),
-             run_id: str = "job", env: dict[str, str] | None = None) -> Job:
+             conf: str = "last_call_timeout=1", run_id: str = "job",
+             env: dict[str, str] | None = None) -> Job:
         """The agent that hosts the rendezvous: nobody else is there yet."""
-        job = self.agent(nodes, *steps, options=options, run_id=run_id, env=env)
+        job = self.agent(nodes, *steps, options=options, conf=conf, run_id=run_id, env=env)
         port = int(self.where[1].rsplit(":", 1)[1])
         wait_until(lambda: listens(port), "the host listens")
         return job
