@@ -104,7 +104,7 @@ std::optional<Refusal> check_number(const Key& key, const std::string& value) {
         fmt::format("see {} in --rdzv-conf", key.name));
   }
   if (key.name == "read_timeout") {
-    return launcher_refusal("The read timeout must be a positive integer.");
+    return launcher_refusal("A read_timeout has to be a whole number above 0.");
   }
   return launcher_refusal(
       fmt::format("The rendezvous configuration option '{}' must be positive, got {}.", key.name,

@@ -47,7 +47,7 @@ TEST_CASE("rdzv conf: values are checked before anybody waits for them") {
   CHECK(problem("read_timeout=30,join_timeout=20,is_host=yes,store_type= TCP ") == "");
   CHECK(problem("store_type=cloud") ==
         "1: Invalid store type given. Currently only supports file and tcp.");
-  CHECK(problem("read_timeout=0") == "1: The read timeout must be a positive integer.");
+  CHECK(problem("read_timeout=0") == "1: A read_timeout has to be a whole number above 0.");
   CHECK(problem("join_timeout=0") == "1: The join timeout (0:00:00) must be positive.");
   CHECK(problem("last_call_timeout=-1") ==
         "1: The last_call timeout (-1 day, 23:59:59) must be positive.");
