@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Our TCPStore server beside torch's libuv server, repetition by repetition in turns, under the
-same load. One JSON line a measurement, for report.py.
+"""Our TCPStore server beside torch's libuv server and a floor that only receives and sends,
+repetition by repetition in turns, under the same load. One JSON line a measurement, for report.py.
 
     store_bench.py --bin BUILD/tests [--connections 1000] [--requests 100000] [--reps 3]
                    [--out FILE]
@@ -66,7 +66,8 @@ def main() -> int:
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    servers = {"elastrun": [str(options.bin / "vectors" / "store_host")]}
+    servers = {"elastrun": [str(options.bin / "vectors" / "store_host")],
+               "floor": [str(options.bin / "bench" / "bench_floor_store")]}
     if has_torch():
         servers["torch"] = [sys.executable, "-c", TORCH]
     else:
