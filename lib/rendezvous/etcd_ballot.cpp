@@ -5,7 +5,7 @@
 #include "rendezvous/etcd_reader.hpp"
 
 #include <boost/asio/post.hpp>
-#include <cmath>
+#include <chrono>
 #include <utility>
 
 namespace elastrun::rendezvous {
@@ -19,7 +19,7 @@ Result<Value> understand(const Result<std::string>& text, Result<Value> (*read)(
 }
 
 std::int64_t whole_seconds(Duration time) {
-  return static_cast<std::int64_t>(std::ceil(to_seconds(time)));
+  return std::chrono::ceil<std::chrono::seconds>(time).count();
 }
 
 class EtcdBallot final : public Ballot {
