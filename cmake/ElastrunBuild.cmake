@@ -56,16 +56,6 @@ if(ELASTRUN_SANITIZE)
 else()
   # One file that can be copied to every node: ldd shows libc alone.
   target_link_options(elastrun_flags INTERFACE -static-libstdc++ -static-libgcc)
-  # The compiler adds libm, which costs 300 kB in each of two processes. Of what it has, hwloc wants
-  # modff, which libc has too, if it comes first (a plain -lc would be moved to the end), and
-  # libstdc++ fegetround and fesetround, from a function that nobody calls.
-  find_library(ELASTRUN_LIBM_ARCHIVE libm.a)
-  if(ELASTRUN_LIBM_ARCHIVE)
-    target_link_options(elastrun_flags INTERFACE
-      $<$<CONFIG:Release>:-Wl,--as-needed,-u,fegetround,-u,fesetround>)
-    target_link_libraries(elastrun_flags INTERFACE
-      "$<BUILD_INTERFACE:$<$<CONFIG:Release>:-Wl,-lc;${ELASTRUN_LIBM_ARCHIVE}>>")
-  endif()
   # At a fixed address: the dynamic linker would otherwise write 25,000 addresses, mostly OpenSSL's,
   # into half a megabyte of pages at each start.
   target_link_options(elastrun_flags INTERFACE $<$<CONFIG:Release>:-no-pie>)

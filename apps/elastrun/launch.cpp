@@ -12,8 +12,11 @@
 namespace elastrun {
 
 int launch(int argc, char** argv) {
-  // First of all, while nothing is allocated: what is below runs in the agent only.
   auto guardian = guardian::split();
+  return launch(guardian, argc, argv);
+}
+
+int launch(guardian::Agent& guardian, int argc, char** argv) {
   const auto program = program_name(argc, argv);
   if (const auto refused = set_log_level()) return refuse(*refused, program);
   const auto line =

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "process/guardian.hpp"
+
 namespace elastrun {
 
 /// The program elastrun as a function, for a launcher that adds something to it. What main has
@@ -11,5 +13,7 @@ namespace elastrun {
 /// Divides the process at once (guardian::split) and goes on in the child: so let main do nothing
 /// but register before. The exit code.
 int launch(int argc, char** argv);
+/// The same in a process that has been divided already.
+int launch(guardian::Agent& guardian, int argc, char** argv);
 
 }  // namespace elastrun

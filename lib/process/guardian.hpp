@@ -47,10 +47,11 @@ class Agent {
 
 /// Divides this process in two. Returns in the agent only; the guardian exits in here.
 ///
-/// To be called first in main, while nothing is allocated and no thread exists. In the agent then:
-/// own process group, descriptors 0-2 open (on /dev/null where they were closed), SIGCHLD default,
-/// SIGPIPE and SIGTTOU ignored, no signal blocked, otherwise ignored signals still ignored (nohup).
-/// Children that the process had before (`sh -c 'thing & exec elastrun'`) are left alone.
+/// To be called first in main, or before it, while nothing is allocated and no thread exists. In
+/// the agent then: own process group, descriptors 0-2 open (on /dev/null where they were closed),
+/// SIGCHLD default, SIGPIPE and SIGTTOU ignored, no signal blocked, otherwise ignored signals still
+/// ignored (nohup). Children that the process had before (`sh -c 'thing & exec elastrun'`) are left
+/// alone.
 Agent split();
 
 }  // namespace elastrun::guardian
