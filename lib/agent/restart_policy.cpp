@@ -211,6 +211,7 @@ Ending RestartPolicy::ending_of(const rendezvous::Done& done) const {
     ending.requeue = ran_ && done.cause.kind == rendezvous::Cause::Kind::Timeout;
   } else if (!succeeded_) {
     ending.kind = Ending::Kind::NotNeeded;
+    if (ran_) ending.why = "the other nodes have finished the job without this one";
   }
   return ending;
 }

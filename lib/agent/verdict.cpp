@@ -221,7 +221,7 @@ std::string verdict_sentence(const JobResult& result) {
     case Kind::Succeeded:
       return ending.why.empty() ? "all workers succeeded" : "all workers succeeded; " + ending.why;
     case Kind::NotNeeded:
-      return "this node was a spare and was not needed";
+      return ending.why.empty() ? "this node was a spare and was not needed" : ending.why;
     case Kind::WorkersFailed:
       return failed_sentence(result);
     case Kind::JobFailed:

@@ -92,6 +92,11 @@ std::string to_lower(std::string_view text) {
   return out;
 }
 
+std::string printable(std::string text) {
+  std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
+  return text.substr(0, 500);
+}
+
 std::string escaped(std::string_view text, std::string_view what) {
   std::string out;
   for (const char c : text) {

@@ -21,6 +21,8 @@ bool starts_with_ignoring_case(std::string_view text, std::string_view prefix);
 std::string to_lower(std::string_view text);
 /// With a backslash before each character that is in `what`.
 std::string escaped(std::string_view text, std::string_view what);
+/// What a stranger has written, fit to be shown: at most 500 bytes, none that steers a terminal.
+std::string printable(std::string text);
 
 /// As Python's int(text): surrounding blanks, a sign and `_` between digits. Nothing if it is none.
 std::optional<std::int64_t> parse_int(std::string_view text);

@@ -2,6 +2,7 @@
 #include "net/link.hpp"
 
 #include "core/json.hpp"
+#include "core/text.hpp"
 #include "net/endpoint.hpp"
 
 #include <algorithm>
@@ -22,12 +23,6 @@ constexpr std::size_t kMaxBacklog = 16u << 20;
 
 std::string refusal_payload(std::string_view text) {
   return json::serialize(json::object{{"do", "refuse"}, {"text", text}});
-}
-
-// Written by anybody who answers on that port: shown, so only what can be shown.
-std::string printable(std::string text) {
-  std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
-  return text.substr(0, 500);
 }
 
 }  // namespace

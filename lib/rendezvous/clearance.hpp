@@ -25,8 +25,8 @@ struct WorldNote {
 /// enough. Without any such word the last world was cut off whole; then the time must have passed
 /// after which its members stop by themselves. Pure.
 ///
-/// An elected coordinator also needs a licence for each world: the register's word that it has
-/// noted it.
+/// An elected coordinator must also be able to prove that it still is, and needs a licence for each
+/// world: the register's word that it has noted it.
 class Clearance {
  public:
   /// A world has been formed.
@@ -52,6 +52,10 @@ class Clearance {
     return at_work_until_ == TimePoint::max() ? std::nullopt : at_work_until_;
   }
 
+  /// Whether it cannot prove that.
+  void hold(bool held) { held_ = held; }
+  bool held() const { return held_; }
+
   void require_licences() { licence_.emplace(); }
   void license(const WorldNote& note) {
     if (licence_) licence_ = note;
@@ -59,6 +63,7 @@ class Clearance {
   bool is_licensed(const WorldNote& note) const { return !licence_ || *licence_ == note; }
 
  private:
+  bool held_ = false;
   std::optional<TimePoint> at_work_until_;  // none: it is not; max: until its members say so
   std::optional<WorldNote> licence_;        // none: no licences needed
 };

@@ -91,6 +91,18 @@ class LinkCoordinator final : public Coordinator {
     }
   }
 
+  void conclude(std::int64_t rounds, const Done& verdict) override {
+    over_ = {rounds, verdict};
+    for (auto& [run_id, job] : jobs_) job->state.conclude(rounds, verdict);
+  }
+
+  std::optional<Done> verdict() const override {
+    for (const auto& [run_id, job] : jobs_) {
+      if (job->state.phase() == Phase::Ended) return job->state.verdict();
+    }
+    return ended_;
+  }
+
   void set_epoch(std::int64_t epoch) override {
     settings_.epoch = epoch;
     const std::string text = encode(FromCoordinator(NewEpoch{epoch}));
@@ -220,6 +232,7 @@ class LinkCoordinator final : public Coordinator {
         std::make_unique<Job>(rules, settings_, run_id, clock_, [this] { check_entitlement(); });
     const auto doubt = doubts_.find(run_id);
     if (doubt != doubts_.end()) job->state.inherit(doubt->second.past, doubt->second.until);
+    if (over_) job->state.conclude(over_->first, over_->second);
     job->state.hold(held_, clock_.now());
     return job;
   }
@@ -229,6 +242,7 @@ class LinkCoordinator final : public Coordinator {
   void forget(const Job& job) {
     std::erase_if(doubts_, [this](const auto& one) { return one.second.until <= clock_.now(); });
     const State& state = job.state;
+    if (state.phase() == Phase::Ended) ended_ = state.verdict();
     if (state.clearance().in_doubt(clock_.now())) {
       doubts_[state.run_id()] = {{state.round_number(), 0, 0}, *state.clearance().limit()};
     }
@@ -348,7 +362,9 @@ class LinkCoordinator final : public Coordinator {
   std::unordered_map<Peer, Guest> guests_;
   std::unordered_map<Peer, std::string> run_ids_;  // of those that have not joined yet
   std::map<std::string, std::unique_ptr<Job>> jobs_;
-  std::map<std::string, Doubt> doubts_;  // by run id
+  std::map<std::string, Doubt> doubts_;                // by run id
+  std::optional<std::pair<std::int64_t, Done>> over_;  // an earlier job of this run id
+  std::optional<Done> ended_;
   std::size_t agents_ = 0;
   bool held_ = false, resigned_ = false;
   // Posted reactions outlive the coordinator; this tells them that it has gone.

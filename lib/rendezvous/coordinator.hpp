@@ -6,12 +6,14 @@
 #include "rendezvous/clearance.hpp"
 #include "rendezvous/gathering.hpp"
 #include "rendezvous/past.hpp"
+#include "rendezvous/round.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace elastrun::rendezvous {
@@ -57,6 +59,8 @@ class Coordinator {
   /// An earlier coordinator's world may be at work until then; `disinherit`: it is no more.
   virtual void inherit(const Past& past, TimePoint until) = 0;
   virtual void disinherit() = 0;
+  /// The job that has had that many rounds is over: members of it that come late are told so.
+  virtual void conclude(std::int64_t rounds, const Done& verdict) = 0;
   /// Elected again: agents hear the new epoch and go on.
   virtual void set_epoch(std::int64_t epoch) = 0;
   /// Runs `ask` (once per agent) when an agent says that it has seen a higher epoch than ours.
@@ -71,6 +75,8 @@ class Coordinator {
   virtual bool is_needed() const = 0;
   /// Whether a world is at work that its successor may find nobody of.
   virtual bool is_at_work() const = 0;
+  /// How the job has ended, if it has.
+  virtual std::optional<Done> verdict() const = 0;
   /// Runs on the loop each time the last agent has gone.
   virtual void on_deserted(std::function<void()> react) = 0;
   /// What `elastrunctl status` shows: all jobs, as JSON.

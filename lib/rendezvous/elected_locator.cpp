@@ -6,7 +6,7 @@
 #include "net/outward.hpp"
 #include "rendezvous/election_entry.hpp"
 #include "rendezvous/host.hpp"
-#include "rendezvous/predecessor.hpp"
+#include "rendezvous/world_notes.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -20,7 +20,6 @@ namespace ip = boost::asio::ip;
 
 // How long a place that did not answer is not given again, unless something changes.
 constexpr auto kSecondLook = std::chrono::seconds(1);
-constexpr auto kNoteAgain = std::chrono::milliseconds(200);
 
 class ElectedLocator final : public Locator {
  public:
@@ -36,8 +35,7 @@ class ElectedLocator final : public Locator {
         doubt_(clock.make_alarm()),
         second_look_(clock.make_alarm()),
         isolation_(clock.make_alarm()),
-        noting_(clock.make_alarm()),
-        predecessor_(loop, clock) {}
+        notes_(loop, clock, *ballot_) {}
   ~ElectedLocator() override { *alive_ = false; }
 
   bool elects() const override { return true; }
@@ -64,11 +62,11 @@ class ElectedLocator final : public Locator {
     if (why.empty()) {
       // The last word first, then the entry: nobody needs to look for us before.
       return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
-        ballot_->release(true, std::move(retired));
+        end_job(std::move(retired));
       });
     }
     // The others find the place free when they come.
-    const bool forget = !host_->coordinator().is_at_work();
+    const bool forget = !host_->coordinator().is_at_work() && !notes_.tells_of_end();
     ballot_->release(forget, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
@@ -136,7 +134,7 @@ class ElectedLocator final : public Locator {
         return answer_with(*holder);
       }
       extend_tenure(asked);
-      inherit(holder->note);
+      notes_.inherit(holder->note, host_->coordinator(), clock_.now() + isolation());
       won(*holder);
     });
   }
@@ -145,7 +143,9 @@ class ElectedLocator final : public Locator {
     Coordinator::Settings coordinator = settings_.coordinator;
     coordinator.entitled = [this] { return is_entitled(); };
     coordinator.note_world = [this](const WorldNote& world, std::function<void()> noted) {
-      note_world(world, std::move(noted));
+      if (!leads_) return;
+      // If it is lost, the renewal will say to whom.
+      notes_.record(world, std::move(noted), [this] { renew_in({}); });
     };
     Status failed;
     for (int port = settings_.first_port; port <= settings_.last_port; ++port) {
@@ -202,15 +202,6 @@ class ElectedLocator final : public Locator {
     return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, epoch_, true};
   }
 
-  // The world that the last coordinator has noted may be at work, out of our reach.
-  void inherit(const std::string& note) {
-    const auto noted = decode_note(note);
-    if (!noted) return;
-    host_->coordinator().inherit({noted->world.round, 0, noted->world.nodes},
-                                 clock_.now() + isolation());
-    predecessor_.investigate(*noted, [this] { host_->coordinator().disinherit(); });
-  }
-
   void suspend() {
     if (!leads_ || is_entitled()) return;
     host_->coordinator().suspend(
@@ -218,16 +209,12 @@ class ElectedLocator final : public Locator {
                     format_duration(clock_.now() - tenure_)));
   }
 
-  void note_world(const WorldNote& world, std::function<void()> noted) {
-    if (!leads_) return;
-    const std::string text = encode_note({world, own_nonce_, Predecessor::own_network()});
-    ballot_->record(text, [this, world, noted = std::move(noted)](Result<bool> recorded) mutable {
-      if (!leads_ || retiring_) return;
-      if (recorded && *recorded) return noted();
-      if (recorded) return renew_in({});  // lost; that will say to whom
-      log::debug("rendezvous", "cannot note the round: {}", recorded.error().text);
-      noting_->arm(clock_.now() + kNoteAgain,
-                   [this, world, noted = std::move(noted)] { note_world(world, noted); });
+  // The last word has been said. It is left behind for those who were out of reach.
+  void end_job(std::function<void()> retired) {
+    const auto verdict = host_->coordinator().verdict();
+    if (!verdict) return ballot_->release(!notes_.tells_of_end(), std::move(retired));
+    notes_.conclude(*verdict, [this, retired = std::move(retired)]() mutable {
+      ballot_->release(false, std::move(retired));
     });
   }
 
@@ -279,8 +266,7 @@ class ElectedLocator final : public Locator {
         return renew_in(std::min<Duration>(ballot_->term() / 6, std::chrono::seconds(1)));
       if (holder->value != value_) return step_down("another coordinator was elected");
       extend_tenure(asked);
-      const auto noted = decode_note(holder->note);
-      if (noted && noted->by != own_nonce_) return give_up_again();
+      if (notes_.is_strange(holder->note)) return give_up_again();
       won(*holder);
     });
   }
@@ -298,8 +284,7 @@ class ElectedLocator final : public Locator {
   void disarm() {
     renewal_->disarm();
     isolation_->disarm();
-    noting_->disarm();
-    predecessor_.stop();
+    notes_.stop();
     end_doubt();
   }
 
@@ -358,8 +343,7 @@ class ElectedLocator final : public Locator {
   const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<Ballot> ballot_;
   const ElectedLocatorSettings settings_;
-  const std::unique_ptr<Alarm> renewal_, doubt_, second_look_, isolation_, noting_;
-  const std::string own_nonce_ = random_text(16);
+  const std::unique_ptr<Alarm> renewal_, doubt_, second_look_, isolation_;
   std::function<void()> moved_;
 
   // The question
@@ -368,7 +352,7 @@ class ElectedLocator final : public Locator {
   bool waiting_ = false, looking_ = false, look_again_ = false, standing_ = false;
 
   // The office
-  Predecessor predecessor_;
+  WorldNotes notes_;
   std::unique_ptr<Host> host_;
   std::string own_text_;
   ip::address seen_;  // of the last coordinator that was not us

@@ -2,6 +2,7 @@
 #include "rendezvous/election_entry.hpp"
 
 #include "core/json.hpp"
+#include "core/text.hpp"
 
 #include <algorithm>
 
@@ -23,12 +24,15 @@ Result<net::Endpoint> decode_entry(const std::string& text) {
 }
 
 std::string encode_note(const NotedWorld& noted) {
-  return json::serialize(json::object{{"round", noted.world.round},
-                                      {"nodes", noted.world.nodes},
-                                      {"address", noted.world.address},
-                                      {"port", noted.world.port},
-                                      {"by", noted.by},
-                                      {"network", noted.network}});
+  json::object note{{"round", noted.world.round},
+                    {"nodes", noted.world.nodes},
+                    {"address", noted.world.address},
+                    {"port", noted.world.port},
+                    {"by", noted.by},
+                    {"network", noted.network}};
+  if (noted.verdict) note["over"] = noted.verdict->failed ? "failed" : "succeeded";
+  if (noted.verdict && noted.verdict->failed) note["text"] = noted.verdict->cause.text;
+  return json::serialize(note);
 }
 
 std::optional<NotedWorld> decode_note(const std::string& text) {
@@ -44,6 +48,10 @@ std::optional<NotedWorld> decode_note(const std::string& text) {
                  static_cast<std::uint16_t>(whole("port", 65535))};
   noted.by = member_text_or(*parsed, "by", "");
   noted.network = member_text_or(*parsed, "network", "");
+  const std::string over = member_text_or(*parsed, "over", "");
+  if (over != "failed" && over != "succeeded") return noted;
+  noted.verdict = {over == "failed", {.kind = Cause::Kind::Closed}};
+  noted.verdict->cause.text = printable(member_text_or(*parsed, "text", ""));
   return noted;
 }
 

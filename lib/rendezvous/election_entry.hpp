@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/clearance.hpp"
+#include "rendezvous/round.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -18,11 +19,12 @@ std::string encode_entry(const std::string& address, std::uint16_t port, const s
 /// Fails with Protocol.
 Result<net::Endpoint> decode_entry(const std::string& text);
 
-/// A world that has been given out.
+/// A world that has been given out, or the last one of a job that is over.
 struct NotedWorld {
   WorldNote world;
   std::string by;       // the coordinator's process
   std::string network;  // where that process is: an address of loopback means nothing elsewhere
+  std::optional<Done> verdict{};  // of that job; none: it is at work
 };
 std::string encode_note(const NotedWorld& noted);
 /// None for an empty text. Of one that is not understood nothing is known but that there is one.

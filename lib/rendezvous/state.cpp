@@ -42,12 +42,7 @@ void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
     // An agent that is there twice is one whose old connection died without telling us.
     depart(old->peer, Cause::Kind::NodeLost, "came back over a new connection", now);
   }
-  if (phase_ == Phase::Ended) {
-    const bool clean = !verdict_.failed;
-    Cause cause = clean ? Cause{.kind = Cause::Kind::Closed} : verdict_.cause;
-    if (clean) cause.text = already_over_text(run_id_);
-    return tell(peer, Done{true, std::move(cause)});
-  }
+  if (is_too_late(peer, past)) return;
   if (Attendee* known = roster_.find(peer)) return come_back(*known, std::move(node), now);
   if (!admit(peer, node)) return;
   if (roster_.empty() && phase_ == Phase::Gathering) begin_gathering(now);
@@ -57,6 +52,22 @@ void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
   if (returning) clearance_.broken();
   roster_.add(peer, std::move(node), returning, now);
   advance(now);
+}
+
+// Whoever was a member hears how its job has ended; a new node, that it has come for nothing.
+bool State::is_too_late(Peer peer, const Past& past) {
+  if (past.round > 0 && past.round <= concluded_) {
+    tell(peer, conclusion_);
+    return true;
+  }
+  if (phase_ != Phase::Ended) return false;
+  Done done = verdict_;
+  if (!done.failed && past.round == 0) {
+    done = {true, {.kind = Cause::Kind::Closed}};
+    done.cause.text = already_over_text(run_id_);
+  }
+  tell(peer, std::move(done));
+  return true;
 }
 
 // Two nodes that claim one fixed rank are a mistake that waiting would not mend.
@@ -178,13 +189,18 @@ void State::disinherit(TimePoint now) {
   if (phase_ == Phase::Gathering) advance(now);
 }
 
+void State::conclude(std::int64_t rounds, Done verdict) {
+  concluded_ = number_ = rounds;
+  conclusion_ = std::move(verdict);
+}
+
 void State::license(const WorldNote& note, TimePoint now) {
   clearance_.license(note);
   if (phase_ == Phase::Gathering) advance(now);
 }
 
 void State::hold(bool held, TimePoint now) {
-  held_ = held;
+  clearance_.hold(held);
   if (!held && phase_ != Phase::Ended) advance(now);
 }
 
@@ -215,7 +231,7 @@ std::optional<TimePoint> State::deadline() const {
   // What is overdue must not wake us again and again while something else is waited for.
   TimePoint due = gathering_.deadline(rules_, turnout());
   if (const auto doubt = clearance_.limit()) due = std::min(*doubt, given_up);
-  if (held_ || unlicensed_) due = given_up;
+  if (clearance_.held() || unlicensed_) due = given_up;
   return std::min(due, progress_at_);
 }
 

@@ -66,6 +66,9 @@ class State {
   void inherit(const Past& past, TimePoint until);
   /// It has been found out that the inherited world is no more.
   void disinherit(TimePoint now);
+  /// The job of this run id has been over for good after that many rounds. Members of it that come
+  /// late are told so; others begin anew.
+  void conclude(std::int64_t rounds, Done verdict);
   void require_licences() { clearance_.require_licences(); }
   /// The world that waits for its licence; the question is answered by `license`.
   const std::optional<WorldNote>& unlicensed() const { return unlicensed_; }
@@ -94,6 +97,7 @@ class State {
   const Done& verdict() const { return verdict_; }
 
  private:
+  bool is_too_late(Peer peer, const Past& past);
   bool admit(Peer peer, const Node& node);
   void learn(const Past& past);
   void come_back(Attendee& attendee, Node node, TimePoint now);
@@ -124,12 +128,14 @@ class State {
   Roster roster_;
   std::vector<Gone> gone_;
   Gathering gathering_;
+  std::int64_t concluded_ = 0;  // rounds of an earlier job of this run id
+  Done conclusion_;
   Clearance clearance_;
   std::optional<WorldNote> unlicensed_;
   Budget budget_;
   std::int64_t epoch_ = 1, number_ = 0;
   int previous_size_ = 0;
-  bool succession_ = false, held_ = false;
+  bool succession_ = false;
   bool ending_ = false;  // a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_;
   TimePoint progress_at_;

@@ -31,7 +31,7 @@ void State::advance_gathering(TimePoint now) {
   gathering_.update(rules_, there, now);
   unlicensed_.reset();
   clearance_.pass(now);
-  const bool cleared = !held_ && !clearance_.in_doubt(now);
+  const bool cleared = !clearance_.held() && !clearance_.in_doubt(now);
   if (cleared && gathering_.may_close(rules_, there, now)) return try_to_close_round(now);
   if (gathering_.timed_out(rules_, now)) return give_up_waiting(now);
   if (now >= progress_at_) push_progress(now);
@@ -39,7 +39,7 @@ void State::advance_gathering(TimePoint now) {
 
 void State::give_up_waiting(TimePoint now) {
   Cause cause{.kind = Cause::Kind::Timeout};
-  cause.text = join_timeout_text(rules_, turnout(), held_, clearance_.in_doubt(now));
+  cause.text = join_timeout_text(rules_, turnout(), clearance_, now);
   end({true, std::move(cause)}, now);
 }
 
@@ -114,7 +114,8 @@ void State::advance_running(TimePoint now) {
   const int waiting = roster_.count(Seat::Waiting);
   if (waiting == 0) return growth_at_.reset();
   const int members = roster_.count(Seat::Running) + roster_.count(Seat::Finished);
-  const bool grows = members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !held_;
+  const bool grows =
+      members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !clearance_.held();
   if (!grows) {
     growth_at_.reset();
     return tell_spares();

@@ -55,12 +55,13 @@ std::string stuck_text(const Rules& rules) {
       format_duration(rules.join_timeout));
 }
 
-std::string join_timeout_text(const Rules& rules, const Turnout& there, bool held, bool in_doubt) {
-  if (held) {
+std::string join_timeout_text(const Rules& rules, const Turnout& there, const Clearance& clearance,
+                              TimePoint now) {
+  if (clearance.held()) {
     return fmt::format("the coordinator could not renew its election within {} (join_timeout)",
                        format_duration(rules.join_timeout));
   }
-  if (in_doubt && there.returning + there.fresh >= rules.min_nodes) {
+  if (clearance.in_doubt(now) && there.returning + there.fresh >= rules.min_nodes) {
     return fmt::format("none of the {} of the last round came within {} (join_timeout)",
                        nodes_text(there.previous_size), format_duration(rules.join_timeout));
   }
@@ -75,6 +76,10 @@ std::string progress_text(const Rules& rules, const Turnout& there, const Gather
   if (there.stopping > 0) {
     return fmt::format("{} here; waiting for {} to stop their workers", nodes_text(here),
                        there.stopping);
+  }
+  if (here >= rules.min_nodes && clearance.held()) {
+    return fmt::format("{} here, enough to start; the coordinator cannot renew its election",
+                       nodes_text(here));
   }
   if (here >= rules.min_nodes && clearance.in_doubt(now)) {
     return fmt::format(

@@ -17,7 +17,8 @@ std::string rejoined_text(const Node& node);
 std::string joined_text(const Node& first, int newcomers);
 std::string departed_text(const Attendee& attendee, Cause::Kind kind, const std::string& why);
 std::string stuck_text(const Rules& rules);
-std::string join_timeout_text(const Rules& rules, const Turnout& there, bool held, bool in_doubt);
+std::string join_timeout_text(const Rules& rules, const Turnout& there, const Clearance& clearance,
+                              TimePoint now);
 std::string progress_text(const Rules& rules, const Turnout& there, const Gathering& gathering,
                           const Clearance& clearance, TimePoint now);
 

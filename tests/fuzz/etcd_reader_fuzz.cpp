@@ -2,6 +2,7 @@
 // Answers of a hostile etcd: JSON around base64. The first byte says which answer it is taken for;
 // the reader must refuse or understand, and what it understands must be possible.
 #include "net/base64.hpp"
+#include "rendezvous/election_entry.hpp"
 #include "rendezvous/etcd_reader.hpp"
 
 #include <cstdint>
@@ -28,8 +29,18 @@ void read_base64(std::string_view text) {
   require(net::decode_base64(net::encode_base64(text)) == std::string(text));
 }
 
+// Whatever stands there, there is a note, and what it is understood to say can be said again.
+void read_note(std::string_view text) {
+  const auto noted = rendezvous::decode_note(std::string(text));
+  require(noted.has_value() != text.empty());
+  if (!noted) return;
+  const auto again = rendezvous::decode_note(rendezvous::encode_note(*noted));
+  require(again && again->world == noted->world);
+  require(again->verdict.has_value() == noted->verdict.has_value());
+}
+
 void read_answer(char kind, std::string_view text) {
-  switch (kind % 7) {
+  switch (kind % 9) {
     case 0:
       return check_entry(etcd::read_range(text));
     case 1:
@@ -46,6 +57,11 @@ void read_answer(char kind, std::string_view text) {
     case 5:
       require(!etcd::read_refusal(503, text).error.text.empty());
       return;
+    case 7:
+      static_cast<void>(etcd::read_guarded_put(text));
+      return;
+    case 8:
+      return read_note(text);
     default:
       read_base64(text);
   }

@@ -277,11 +277,13 @@ class SilentElected(Hosts):
             self.assertTrue(self.has_stopped(job), job.errors())
         if jobs[0] in world:
             self.assertGreater(time.monotonic() - began, 10)
-        self.lan.heal()
-        for job in world:
-            wait_until(lambda j=job: "is a spare" in j.errors(), "it comes back as a spare")
         self.go.touch()
-        self.all_end(*jobs)
+        self.all_end(*spares)
+        # Who comes back now hears that the job is over, and does not begin it anew.
+        self.lan.heal()
+        self.all_end(*world)
+        for job in world:
+            self.assertIn("the other nodes have finished the job without this one", job.errors())
         self.assertEqual([len(self.worlds(job)) for job in world + spares], [1] * 4)
 
     def test_an_etcd_out_of_reach_for_long_stops_the_world_until_it_is_back(self) -> None:

@@ -95,6 +95,25 @@ TEST_CASE("clearance: an inherited world is waited for, but not for ever") {
   }
 }
 
+TEST_CASE("clearance: whoever comes back to a job that is over hears how it ended") {
+  Script job(make_rules(1, 1));
+  job.state.conclude(7, {});
+  job.join("late", {7, 0, 2});
+  REQUIRE(job.last<Done>("late") != nullptr);
+  CHECK(!job.last<Done>("late")->failed);
+  // The next run under this name is another matter.
+  job.join("new");
+  CHECK(job.seat("new") == "0/1#8");
+  job.join("also late", {6, 1, 2});
+  CHECK(job.last<Done>("also late") != nullptr);
+  job.succeed("new");
+  job.join("new member", {8, 0, 1});
+  REQUIRE(job.last<Done>("new member") != nullptr);
+  CHECK(!job.last<Done>("new member")->failed);
+  job.join("much too late");
+  CHECK(job.last<Done>("much too late")->failed);
+}
+
 TEST_CASE("clearance: join_timeout ends this wait too, and says for whom it was") {
   Rules rules = make_rules(1, 2);
   rules.join_timeout = 30s;

@@ -23,6 +23,14 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(noted->world == WorldNote{7, 4, "10.0.0.2", 41000});
   CHECK(noted->by == "me");
   CHECK(noted->network == "here");
+  CHECK(!noted->verdict);
+
+  Done failed{true, {.kind = Cause::Kind::WorkerFailed, .text = "rank 3 failed"}};
+  const auto over = decode_note(encode_note({{7, 4, "10.0.0.2", 41000}, "me", "here", failed}));
+  REQUIRE(over->verdict.has_value());
+  CHECK(over->verdict->failed);
+  CHECK(over->verdict->cause.text == "rank 3 failed");
+  CHECK(!decode_note(encode_note({{}, "me", "here", Done{}}))->verdict->failed);
 }
 
 TEST_CASE("election entry: what somebody else has written is not believed") {
