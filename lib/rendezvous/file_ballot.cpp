@@ -186,7 +186,7 @@ class FileBallot final : public Ballot {
     return Holder{value, next.epoch, next.note};
   }
 
-  // Changes what is ours, and says so: it counts as a renewal. False: it is ours no more.
+  // Changes the entry, if it is still ours.
   template <class Change>
   Result<bool> rewrite(Change change) {
     if (!mine_) return false;

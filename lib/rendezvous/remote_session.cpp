@@ -323,11 +323,7 @@ class RemoteSession final : public Session {
 
   void watch_beats() {
     beat_->arm(pulse_.next_beat(clock_.now()), [this] {
-      if (pulse_.is_over(clock_.now())) {
-        hang_up();
-        return ended(
-            {Code::Timeout, fmt::format("silent for {}", format_duration(pulse_.silence()))});
-      }
+      if (pulse_.is_over(clock_.now())) return fall_silent();
       send(Beat{});
       pulse_.sent(clock_.now());
       watch_beats();
