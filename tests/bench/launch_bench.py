@@ -269,7 +269,7 @@ def main() -> int:
     parser.add_argument("--bin", type=Path, required=True, help="folder of bench_mark")
     parser.add_argument("--launcher", action="append", required=True, help="NAME=COMMAND")
     parser.add_argument("--tee-option", default="--tee 3 --log-dir {d}/logs")
-    parser.add_argument("--rows", default="two,many,fail,restart,term,memory,idle,plain,tee")
+    parser.add_argument("--rows", default="two,many,fail,restart,term,memory,idle,tee")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
