@@ -2,6 +2,7 @@
 #include "completion.hpp"
 
 #include "core/text.hpp"
+#include "spec/completion.hpp"
 
 #include <fmt/format.h>
 
@@ -17,25 +18,10 @@ std::vector<std::string> words_of(const Choice& option) {
   return split(option.value, '|');
 }
 
-/// Inside single quotes of bash and zsh.
-std::string single_quoted(std::string_view text) {
-  std::string out;
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out;
-}
-
 constexpr std::string_view kBashScript = R"(# bash completion for elastrunctl
 _elastrunctl() {{
   local cur prev command="" i
-  cur="${{COMP_WORDS[COMP_CWORD]}}"
-  prev="${{COMP_WORDS[COMP_CWORD-1]}}"
-  # "--option=value" arrives as three words.
-  if [[ $cur == "=" ]]; then
-    cur=""
-  elif [[ $prev == "=" ]]; then
-    prev="${{COMP_WORDS[COMP_CWORD-2]}}"
-  fi
-  for ((i = 1; i < COMP_CWORD; ++i)); do
+{}  for ((i = 1; i < COMP_CWORD; ++i)); do
     case "${{COMP_WORDS[i]}}" in
       {}) command="${{COMP_WORDS[i]}}"; break ;;
     esac
@@ -59,9 +45,7 @@ std::string bash_values(const std::string& command, const std::vector<Choice>& o
     }
     const std::string action =
         takes_file(option) ? "-f" : fmt::format("-W '{}'", join(words_of(option), " "));
-    cases += fmt::format(
-        "    {})\n      COMPREPLY=($(compgen {} -- \"$cur\"))\n      return\n      ;;\n", patterns,
-        action);
+    cases += spec::bash_case(patterns, action);
   }
   return cases;
 }
@@ -84,7 +68,7 @@ std::string bash_script(const Commands& commands) {
     words += bash_words(command.name, "", command.options);
   }
   words += bash_words("*", join(names, " "), commands.options);
-  return fmt::format(kBashScript, join(names, "|"), values, words);
+  return fmt::format(kBashScript, spec::bash_words(), join(names, "|"), values, words);
 }
 
 std::string zsh_line(const std::string& name, const Choice& option) {
@@ -97,7 +81,7 @@ std::string zsh_line(const std::string& name, const Choice& option) {
                         words.empty() ? " " : "(" + join(words, " ") + ")");
   }
   return fmt::format("'{}{}[{}]{}'", name, value.empty() ? "" : "=",
-                     single_quoted(escaped(option.help, "[]:")), single_quoted(value));
+                     spec::single_quoted(escaped(option.help, "[]:")), spec::single_quoted(value));
 }
 
 std::string zsh_lines(const std::vector<Choice>& options, std::string_view indent) {
@@ -114,7 +98,7 @@ std::string zsh_script(const Commands& commands) {
   std::string names, cases;
   for (const auto& command : commands.subcommands) {
     names += fmt::format("{}{}\\:\"{}\"", names.empty() ? "" : " ", command.name,
-                         single_quoted(escaped(command.help, "\"\\")));
+                         spec::single_quoted(escaped(command.help, "\"\\")));
     cases += fmt::format("    {}) _arguments -S{} ;;\n", command.name,
                          zsh_lines(command.options, "      "));
   }
@@ -128,14 +112,9 @@ _elastrunctl() {{
   case $words[1] in
 {}  esac
 }}
-# Loaded from fpath this is the function itself; sourced, it has yet to be announced.
-if [[ $funcstack[1] == _elastrunctl ]]; then
-  _elastrunctl "$@"
-else
-  compdef _elastrunctl elastrunctl
-fi
-)",
-                     zsh_lines(commands.options, "    "), names, cases);
+{})",
+                     zsh_lines(commands.options, "    "), names, cases,
+                     spec::zsh_announcement("elastrunctl"));
 }
 
 std::string fish_lines(const std::string& condition, const std::vector<Choice>& options) {

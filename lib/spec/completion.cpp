@@ -45,15 +45,7 @@ std::string spellings(const OptionRow& option, std::string_view between) {
 constexpr std::string_view kBashScript = R"(# bash completion for elastrun
 _elastrun() {{
   local cur prev i
-  cur="${{COMP_WORDS[COMP_CWORD]}}"
-  prev="${{COMP_WORDS[COMP_CWORD-1]}}"
-  # "--option=value" arrives as three words.
-  if [[ $cur == "=" ]]; then
-    cur=""
-  elif [[ $prev == "=" ]]; then
-    prev="${{COMP_WORDS[COMP_CWORD-2]}}"
-  fi
-  # After the script everything belongs to the script.
+{}  # After the script everything belongs to the script.
   for ((i = 1; i < COMP_CWORD; ++i)); do
     case "${{COMP_WORDS[i]}}" in
       {}|=) ;;
@@ -99,14 +91,12 @@ std::string bash_script() {
     if (option.kind == Kind::Flag) {
       flags += spellings(option, "|") + "|";
     } else {
-      cases += fmt::format(
-          "    {})\n      COMPREPLY=($(compgen {} -- \"$cur\"))\n      return\n      ;;\n",
-          spellings(option, "|"), bash_action(option));
+      cases += bash_case(spellings(option, "|"), bash_action(option));
     }
   }
   names.pop_back();
   flags.pop_back();
-  return fmt::format(kBashScript, flags, cases, names);
+  return fmt::format(kBashScript, bash_words(), flags, cases, names);
 }
 
 std::string zsh_values(const OptionRow& option) {
@@ -129,9 +119,7 @@ std::string zsh_values(const OptionRow& option) {
 std::string zsh_script() {
   std::string lines;
   for (const auto& option : options()) {
-    std::string help;
-    for (const char c : option.help) help += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    help = escaped(help, "[]:");
+    const std::string help = escaped(single_quoted(option.help), "[]:");
     const std::string value = zsh_values(option);
     const std::string_view attached = value.empty() ? "" : "=";
     if (option.letter != 0) {
@@ -146,14 +134,8 @@ _elastrun() {{
 {}    '1:script:_files' \
     '*::argument of the script:_files'
 }}
-# Loaded from fpath this is the function itself; sourced, it has yet to be announced.
-if [[ $funcstack[1] == _elastrun ]]; then
-  _elastrun "$@"
-else
-  compdef _elastrun elastrun
-fi
-)",
-                     lines);
+{})",
+                     lines, zsh_announcement("elastrun"));
 }
 
 std::string fish_script() {
@@ -181,6 +163,42 @@ std::string fish_script() {
 }
 
 }  // namespace
+
+std::string single_quoted(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out;
+}
+
+std::string bash_words() {
+  return R"(  cur="${COMP_WORDS[COMP_CWORD]}"
+  prev="${COMP_WORDS[COMP_CWORD-1]}"
+  # "--option=value" arrives as three words.
+  if [[ $cur == "=" ]]; then
+    cur=""
+  elif [[ $prev == "=" ]]; then
+    prev="${COMP_WORDS[COMP_CWORD-2]}"
+  fi
+)";
+}
+
+std::string bash_case(std::string_view patterns, std::string_view action) {
+  return fmt::format(
+      "    {})\n      COMPREPLY=($(compgen {} -- \"$cur\"))\n      return\n      ;;\n", patterns,
+      action);
+}
+
+std::string zsh_announcement(std::string_view program) {
+  return fmt::format(
+      R"(# Loaded from fpath this is the function itself; sourced, it has yet to be announced.
+if [[ $funcstack[1] == _{0} ]]; then
+  _{0} "$@"
+else
+  compdef _{0} {0}
+fi
+)",
+      program);
+}
 
 std::string completion_script(std::string_view shell) {
   if (shell == "bash") return bash_script();
