@@ -118,7 +118,6 @@ class LinkCoordinator final : public Coordinator {
   void on_deserted(std::function<void()> react) override { on_deserted_ = std::move(react); }
 
   void resign(const std::string& why, bool another_follows) override {
-    resigned_ = true;
     const std::string text = encode(FromCoordinator(Push(Lost{why, true})));
     for (auto& [peer, guest] : guests_) {
       const bool told = guest.job != nullptr && guest.job->state.phase() == Phase::Ended;
@@ -366,7 +365,7 @@ class LinkCoordinator final : public Coordinator {
   std::optional<std::pair<std::int64_t, Done>> over_;  // an earlier job of this run id
   std::optional<Done> ended_;
   std::size_t agents_ = 0;
-  bool held_ = false, resigned_ = false;
+  bool held_ = false;
   // Posted reactions outlive the coordinator; this tells them that it has gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

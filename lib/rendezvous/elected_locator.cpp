@@ -188,12 +188,14 @@ class ElectedLocator final : public Locator {
   // When the world must be told to stop, so that its members have stopped before a successor thinks
   // so: also those that only notice our silence.
   TimePoint isolated_at() const {
-    const Duration silence = settings_.coordinator.beat * (settings_.coordinator.beats_missed + 1);
-    return tenure_ + std::max<Duration>(isolation() * 19 / 20 - silence, Duration::zero());
+    return tenure_ + std::max<Duration>(isolation() * 19 / 20 - silence(), Duration::zero());
   }
   Duration isolation() const {
-    const Duration silence = settings_.coordinator.beat * (settings_.coordinator.beats_missed + 1);
-    return std::max<Duration>(settings_.isolation, silence * 11 / 10);
+    return std::max<Duration>(settings_.isolation, silence() * 11 / 10);
+  }
+  // After which a member that does not hear us has stopped its group (see Pulse).
+  Duration silence() const {
+    return settings_.coordinator.beat * (settings_.coordinator.beats_missed + 1);
   }
   // By the address that others use, so that this node presents itself under it.
   Place own_place() const {

@@ -178,11 +178,7 @@ class FileBallot final : public Ballot {
     if (is_live(*record)) return Holder{record->value, record->epoch};
     Record next{value, record->epoch + 1, 0, to_seconds(clock_.wall()), record->note};
     if (age(*record) > to_seconds(kManyTerms * term_ + note_life_)) next.note.clear();
-    if (const auto written = write_record(file_, next); !written) {
-      return std::unexpected(written.error());
-    }
-    next.renewed = static_cast<double>(static_cast<std::int64_t>(next.renewed));
-    mine_ = next;
+    if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
     return Holder{value, next.epoch, next.note};
   }
 
@@ -201,12 +197,16 @@ class FileBallot final : public Ballot {
     Record next = *record;
     next.renewed = to_seconds(clock_.wall());
     change(next);
-    if (const auto written = write_record(file_, next); !written) {
-      return std::unexpected(written.error());
-    }
-    next.renewed = static_cast<double>(static_cast<std::int64_t>(next.renewed));
-    mine_ = next;
+    if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
     return true;
+  }
+
+  // Writes what is ours, and remembers it as it will be read.
+  Status keep(Record next) {
+    if (auto written = write_record(file_, next); !written) return written;
+    next.renewed = static_cast<double>(static_cast<std::int64_t>(next.renewed));
+    mine_ = std::move(next);
+    return {};
   }
 
   // Shared file systems tell nobody of changes made elsewhere (inotify(7)), so this one is looked

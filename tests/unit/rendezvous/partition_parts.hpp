@@ -46,7 +46,6 @@ struct Register {
   // The note of the last world that was given out, and by whom.
   WorldNote world;
   std::string by;
-  std::string group_rank_0;  // its process
 };
 
 /// A connection of an agent to an office. Words wait while the machines do not hear each other, as
