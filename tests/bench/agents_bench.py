@@ -21,26 +21,16 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import socket
 import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "system")]
 from launch_bench import Row, Run, ends, milliseconds, shown  # noqa: E402
+from ports import free_port, listens  # noqa: E402
 
 WORKERS = 2  # of each agent
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Pair:

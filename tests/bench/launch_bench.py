@@ -259,7 +259,6 @@ def modes(bench: Bench) -> dict[str, tuple[Callable[[], Run], Callable[[Run], Ro
         "term": (lambda: bench.start(2, "sleep"), bench.term),
         "memory": (lambda: bench.start(8, "sleep"), bench.memory),
         "idle": (lambda: bench.start(2, "sleep"), bench.idle),
-        "plain": (lambda: bench.start(2, half), bench.tee_rate),
         "tee": (lambda: bench.start(2, half, tee=bench.tee), bench.tee_rate),
     }
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 PROGRAMS = {Path(word).name: Path(word).resolve() for word in sys.argv[1:3]}
@@ -56,6 +57,14 @@ class Case(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""), words)
         return done.stdout.split("\n")[:-1]
 
+    def check_words(self, offers: Callable[[list[str]], set[str]]) -> None:
+        for words, expected in OFFERS:
+            with self.subTest(words):
+                self.assertLessEqual(expected, offers(words))
+        for words, alien in ALIENS:
+            with self.subTest(words):
+                self.assertNotIn(alien, offers(words))
+
 
 class Bash(Case):
     shell = "bash"
@@ -70,12 +79,7 @@ class Bash(Case):
             [ ${{#COMPREPLY[@]}} = 0 ] || printf '%s\\n' "${{COMPREPLY[@]}}" """))
 
     def test_words_are_completed(self) -> None:
-        for words, expected in OFFERS:
-            with self.subTest(words):
-                self.assertLessEqual(expected, self.offers(words))
-        for words, alien in ALIENS:
-            with self.subTest(words):
-                self.assertNotIn(alien, self.offers(words))
+        self.check_words(self.offers)
 
     def test_a_value_after_an_equals_sign(self) -> None:
         self.assertIn("c10d", self.offers(["elastrun", "--rdzv-backend", "=", "c1"]))
@@ -92,12 +96,7 @@ class Fish(Case):
         return {line.split("\t")[0] for line in lines}
 
     def test_words_are_completed(self) -> None:
-        for words, expected in OFFERS:
-            with self.subTest(words):
-                self.assertLessEqual(expected, self.offers(words))
-        for words, alien in ALIENS:
-            with self.subTest(words):
-                self.assertNotIn(alien, self.offers(words))
+        self.check_words(self.offers)
 
 
 class Zsh(Case):

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import REQUEUE, SAY, Elastic, listens  # noqa: E402
+from jobs_test import REQUEUE, SAY, Elastic  # noqa: E402
 from harness import Job, lives, main, wait_until  # noqa: E402
+from ports import listens  # noqa: E402
 
 # Whoever is slow is not lost: a lost agent is known by its connection, which ends with it.
 PATIENT = "last_call_timeout=1,keep_alive_max_attempt=60"

@@ -15,8 +15,9 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import SAY, Elastic, free_port  # noqa: E402
+from jobs_test import SAY, Elastic  # noqa: E402
 from harness import Job, main, wait_until  # noqa: E402
+from ports import free_port  # noqa: E402
 
 CONF = "last_call_timeout=1,lease_ttl=4"
 

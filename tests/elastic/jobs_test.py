@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,20 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
 from harness import Job, lives, main, stub, wait_until  # noqa: E402
+from ports import free_port, listens  # noqa: E402
 
 REQUEUE = 75
 SAY = ["env=RANK", "env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Elastic(unittest.TestCase):

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import importlib.util
-import socket
 import sys
 import unittest
 from pathlib import Path
@@ -14,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from jobs_test import Elastic  # noqa: E402
 from harness import Job, main  # noqa: E402
+from ports import free_port  # noqa: E402
 
 MEET = HERE.parent / "netns" / "meet.py"
 TRAIN = """
@@ -30,15 +30,9 @@ dist.destroy_process_group()
 """
 
 
-def free_port() -> int:
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::1", 0))
-        return int(probe.getsockname()[1])
-
-
 def has_six() -> bool:
     try:
-        free_port()
+        free_port("::1")
     except OSError:
         return False
     return True
@@ -48,7 +42,7 @@ def has_six() -> bool:
 class Loopback6(Elastic):
     def setUp(self) -> None:
         super().setUp()
-        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=[::1]:{free_port()}"]
+        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=[::1]:{free_port('::1')}"]
 
     def start(self, count: int, *words: str | Path, nproc: int = 1) -> list[Job]:
         options = [*self.where, "--local-addr=::1", f"--nnodes={count}", "--rdzv-id=job",
@@ -71,7 +65,7 @@ class Loopback6(Elastic):
         self.meet()
 
     def test_static_ranks(self) -> None:
-        port = free_port()
+        port = free_port("::1")
         jobs = []
         for rank in range(2):
             self.where = ["--master-addr=::1", f"--master-port={port}", f"--node-rank={rank}"]

@@ -17,16 +17,13 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+from ports import free_port  # noqa: E402
+
 ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
 ENVIRONMENT = {k: v for k, v in os.environ.items()
                if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
 SECRET = {"ELASTRUN_SECRET": "between us"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Case(unittest.TestCase):

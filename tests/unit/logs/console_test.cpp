@@ -34,6 +34,21 @@ std::string many_lines(std::size_t bytes) {
   return text;
 }
 
+/// A status line on a terminal that knows no colours.
+struct Shown {
+  Shown() {
+    ::setenv("TERM", "xterm", 1);
+    ::setenv("NO_COLOR", "1", 1);
+    line.emplace(clock, console, true);
+  }
+  ~Shown() { ::unsetenv("NO_COLOR"); }
+  boost::asio::io_context loop;
+  ManualClock clock;
+  Terminal terminal;
+  Console console{loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release()};
+  std::optional<StatusLine> line;  // reads the environment
+};
+
 }  // namespace
 
 TEST_CASE("console: output goes to where it belongs, at once") {
@@ -205,18 +220,12 @@ TEST_CASE("status: output to another place than the terminal leaves it alone") {
   CHECK(take(terminal.screen.get()) == "S");
 }
 
-TEST_CASE("status: it is drawn on change and once a second, and costs nothing when hidden") {
-  ::setenv("TERM", "xterm", 1);
-  ::setenv("NO_COLOR", "1", 1);
-  boost::asio::io_context loop;
-  ManualClock clock;
-  Terminal terminal;
-  Console console(loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release());
-  StatusLine line(clock, console, true);
-  REQUIRE(line.is_enabled());
+TEST_CASE_FIXTURE(
+    Shown, "status: it is drawn on change and once a second, and costs nothing when hidden") {
+  REQUIRE(line->is_enabled());
   CHECK(clock.armed() == 0);
   StatusFacts status{.phase = "running", .workers_up = 2, .workers = 2};
-  line.show(status);
+  line->show(status);
   CHECK(take(terminal.screen.get()) == "[running] 2/2 workers | 0:00");
   clock.advance(999ms);
   CHECK(take(terminal.screen.get()).empty());
@@ -224,31 +233,23 @@ TEST_CASE("status: it is drawn on change and once a second, and costs nothing wh
   CHECK(take(terminal.screen.get()) == "\r\x1b[K[running] 2/2 workers | 0:01");
   clock.advance(2s);
   take(terminal.screen.get());
-  line.hide();
+  line->hide();
   CHECK(take(terminal.screen.get()) == "\r\x1b[K");
   CHECK(clock.armed() == 0);
   StatusLine off(clock, console, false);
   off.show(status);
   CHECK(take(terminal.screen.get()).empty());
   CHECK(clock.armed() == 0);
-  ::unsetenv("NO_COLOR");
 }
 
-TEST_CASE("status: thousands of steps a second are drawn four times a second") {
-  ::setenv("TERM", "xterm", 1);
-  ::setenv("NO_COLOR", "1", 1);
-  boost::asio::io_context loop;
-  ManualClock clock;
-  Terminal terminal;
-  Console console(loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release());
-  StatusLine line(clock, console, true);
+TEST_CASE_FIXTURE(Shown, "status: thousands of steps a second are drawn four times a second") {
   StatusFacts status{.phase = "running", .workers_up = 1, .workers = 1};
-  line.show(status);
+  line->show(status);
   take(terminal.screen.get());
   for (int step = 1; step <= 1000; ++step) {
     clock.advance(1ms);
     status.detail = "step " + std::to_string(step);
-    line.show(status);
+    line->show(status);
   }
   const std::string drawn = take(terminal.screen.get());
   CHECK(std::ranges::count(drawn, '[') >= 2 * 4);  // each with one more in the clearing before it
@@ -256,11 +257,10 @@ TEST_CASE("status: thousands of steps a second are drawn four times a second") {
   clock.advance(250ms);  // the last one is not forgotten
   CHECK(take(terminal.screen.get()) == "\r\x1b[K[running] 1/1 workers | step 1000 | 0:01");
   status.phase = "stopping";
-  line.show(status);
+  line->show(status);
   CHECK(take(terminal.screen.get()) == "\r\x1b[K[stopping] 1/1 workers | step 1000 | 0:01");
-  line.hide();
+  line->hide();
   CHECK(clock.armed() == 0);
-  ::unsetenv("NO_COLOR");
 }
 
 TEST_CASE("status: without a terminal, or on a dumb one, nothing is drawn") {
