@@ -13,8 +13,10 @@ function(elastrun_module name)
     add_library(elastrun_${name} STATIC ${sources})
     set(scope PUBLIC)
     if(name STREQUAL "core")
+      # By its name in the include path: with an absolute one, the header's bytes and so those of
+      # all that use it would differ from checkout to checkout, and ccache never find any of them.
       target_precompile_headers(elastrun_core PRIVATE
-        $<$<COMPILE_LANGUAGE:CXX>:${CMAKE_SOURCE_DIR}/lib/core/precompiled.hpp>)
+        "$<$<COMPILE_LANGUAGE:CXX>:\"core/precompiled.hpp\">")
     else()
       target_precompile_headers(elastrun_${name} REUSE_FROM elastrun_core)
     endif()
