@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """elastrun under a real Slurm: the same command without node counts finds its place.
 
-Usage: slurm_test.py ELASTRUN. Ends with 77 and the reason where Slurm cannot be started.
+Usage: slurm_test.py ELASTRUN ELASTRUNCTL. Ends with 77 and the reason where Slurm cannot be
+started.
 """
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,24 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cluster  # noqa: E402
 
-ELASTRUN = ""
+ELASTRUN, CTL = "", ""
 SHOW = 'echo "at $GROUP_RANK: rank $RANK of $WORLD_SIZE, run $TORCHELASTIC_RUN_ID"'
-CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
-
-
-def enter_names(folder: Path) -> None:
-    """From here on this process and its children know n1 and n2 by name, and nobody else does."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    hosts = folder / "hosts"
-    hosts.write_text(Path("/etc/hosts").read_text() + "\n127.0.0.1 n1\n127.0.0.2 n2\n")
-    steps = (
-        lambda: libc.unshare(CLONE_NEWNS),
-        lambda: libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None),
-        lambda: libc.mount(os.fsencode(hosts), b"/etc/hosts", None, MS_BIND, None),
-    )
-    for step in steps:
-        if step() != 0:
-            raise OSError(ctypes.get_errno(), "cannot make a private /etc/hosts")
 
 
 class UnderSlurm(unittest.TestCase):
@@ -108,19 +91,27 @@ class UnderSlurm(unittest.TestCase):
         self.assertIn("Restarts=1", shown, self.slurm.logs())
 
 
+def run_tests(folder: Path) -> int:
+    with cluster.Cluster(folder) as slurm:
+        UnderSlurm.slurm = slurm
+        load = unittest.defaultTestLoader
+        suite = (load.loadTestsFromNames(sys.argv[1:], UnderSlurm) if sys.argv[1:]
+                 else load.loadTestsFromTestCase(UnderSlurm))
+        return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
+
+
 def main() -> int:
-    global ELASTRUN
-    ELASTRUN = str(Path(sys.argv.pop(1)).resolve())
+    global ELASTRUN, CTL
+    ELASTRUN, CTL = (str(Path(sys.argv.pop(1)).resolve()) for _ in range(2))
     reason = cluster.obstacle()
-    if reason:
-        print(f"SKIP: {reason}")
+    try:
+        if reason:
+            raise cluster.Unavailable(reason)
+        with tempfile.TemporaryDirectory() as name:
+            return cluster.isolated(lambda: run_tests(Path(name)))
+    except cluster.Unavailable as why:
+        print(f"SKIP: {why}")
         return 77
-    with tempfile.TemporaryDirectory() as name:
-        enter_names(Path(name))
-        with cluster.Cluster(Path(name)) as slurm:
-            UnderSlurm.slurm = slurm
-            suite = unittest.defaultTestLoader.loadTestsFromTestCase(UnderSlurm)
-            return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
 
 
 if __name__ == "__main__":
