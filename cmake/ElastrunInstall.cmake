@@ -11,6 +11,9 @@ foreach(program elastrun elastrunctl)
   endif()
 endforeach()
 
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
 foreach(section 1 5 7)
   file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/man/*.${section})
   install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
@@ -50,7 +53,17 @@ target_include_directories(elastrun_worker INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:include/elastrun>)
 
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/ DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/config
-        USE_SOURCE_PERMISSIONS PATTERN "__pycache__" EXCLUDE)
+        USE_SOURCE_PERMISSIONS PATTERN "__pycache__" EXCLUDE PATTERN "*.service" EXCLUDE)
+
+# systemd looks below lib of /usr and /usr/local, whatever the libraries' folder is called there.
+# The unit starts the program that is installed with it.
+set(unit elastrun-store.service)
+install(CODE "
+  file(READ \"${CMAKE_SOURCE_DIR}/config/${unit}\" text)
+  string(REPLACE ExecStart=/usr/bin/
+    \"ExecStart=\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" text \"\${text}\")
+  file(WRITE \"${CMAKE_BINARY_DIR}/${unit}\" \"\${text}\")")
+install(FILES ${CMAKE_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
 
 get_property(modules GLOBAL PROPERTY elastrun_modules)
 set(targets elastrun_flags elastrun_worker elastrun_launcher)
@@ -58,6 +71,11 @@ set_target_properties(elastrun_launcher PROPERTIES EXPORT_NAME launcher)
 foreach(module IN LISTS modules)
   list(APPEND targets elastrun_${module})
   set_target_properties(elastrun_${module} PROPERTIES EXPORT_NAME ${module})
+endforeach()
+# What `cmake --install` needs built, without the tests: --target elastrun_installed.
+add_custom_target(elastrun_installed DEPENDS elastrun elastrunctl elastrun_launcher)
+foreach(module IN LISTS modules)
+  add_dependencies(elastrun_installed elastrun_${module})
 endforeach()
 install(TARGETS ${targets} EXPORT elastrun
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/elastrun)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""install_test.py BUILD CMAKE COMPILER: installs into a temporary folder and uses what is there."""
+"""install_test.py BUILD CMAKE COMPILER GENERATOR: installs into a temporary folder and uses what
+is there."""
 from __future__ import annotations
 
 import os
@@ -11,10 +12,13 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD, CMAKE, COMPILER = (sys.argv + ["", "", ""])[1:4]
+BUILD, CMAKE, COMPILER, GENERATOR = (sys.argv + ["", "", "", ""])[1:5]
 EXPECTED = """
 bin/elastrun
 bin/elastrunctl
+lib/systemd/system/elastrun-store.service
+share/doc/elastrun/LICENSE
+share/doc/elastrun/README.md
 share/man/man1/elastrun.1
 share/man/man1/elastrunctl.1
 share/man/man5/elastrun.toml.5
@@ -61,6 +65,20 @@ class InstallTest(unittest.TestCase):
         missing = [name for name in EXPECTED if not (self.prefix / name).exists()]
         self.assertEqual(missing, [])
 
+    def test_the_unit_starts_the_installed_program(self) -> None:
+        unit = (self.prefix / "lib/systemd/system/elastrun-store.service").read_text()
+        started = re.findall(r"^ExecStart=(\S+)", unit, re.M)
+        self.assertEqual(started, [str(self.prefix / "bin/elastrunctl")])
+
+    @unittest.skipUnless(GENERATOR == "Ninja", "only Ninja tells what a target is made of")
+    def test_one_target_builds_what_is_installed(self) -> None:
+        made = run("ninja", "-C", BUILD, "-t", "commands", "elastrun_installed").split()
+        for script in Path(BUILD).rglob("cmake_install.cmake"):
+            for name in re.findall(r'FILES "([^"]+)"', script.read_text()):
+                part = os.path.relpath(name, Path(BUILD).resolve())
+                if Path(name).suffix == ".a" or os.access(name, os.X_OK) and Path(name).is_file():
+                    self.assertIn(part, made)
+
     def test_the_program_needs_libc_alone(self) -> None:
         for program in (self.prefix / "bin").iterdir():
             libraries = re.findall(r"^\s*(\S+)", run("ldd", program), re.M)
@@ -99,7 +117,7 @@ class InstallTest(unittest.TestCase):
     def build_launchers(self) -> Path:
         build = self.folder / "launchers"
         if not build.exists():
-            run(CMAKE, "-S", ROOT / "config/examples/custom_launcher", "-B", build,
+            run(CMAKE, "-G", GENERATOR, "-S", ROOT / "config/examples/custom_launcher", "-B", build,
                 f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={COMPILER}",
                 "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
             run(CMAKE, "--build", build)

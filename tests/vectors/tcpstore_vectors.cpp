@@ -21,7 +21,7 @@ using namespace elastrun::vectors;
 
 Status replay(const Recording& recording) {
   if (const auto over = replay_over_sockets(recording); !over) return over;
-  for (const std::size_t piece : {1, 7}) {
+  for (const std::size_t piece : {1UZ, 7UZ}) {
     const auto whole = replay_in_pieces(recording, piece);
     if (whole) continue;
     return std::unexpected(whole.error().context(fmt::format("in pieces of {} bytes", piece)));

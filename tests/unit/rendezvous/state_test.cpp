@@ -287,7 +287,7 @@ TEST_CASE("rendezvous: the same agent over a new connection replaces the old one
 
 TEST_CASE("rendezvous: agents with the same id but another instance are two nodes") {
   Script job(make_rules(2, 2));
-  for (Peer peer : {1, 2}) {
+  for (const Peer peer : {Peer{1}, Peer{2}}) {
     Node node = make_node("localhost");
     node.instance = std::string(1, static_cast<char>('x' + peer));
     job.peers[node.instance] = peer;
