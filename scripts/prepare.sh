@@ -3,14 +3,28 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 export DEBIAN_FRONTEND=noninteractive
 log_folder=build/log
-mkdir -p "$log_folder"
 
 building=(g++ cmake ninja-build ccache pkg-config git libboost1.81-dev libcli11-dev
           libtomlplusplus-dev libfmt-dev libssl-dev libhwloc-dev)
 testing=(doctest-dev clang-format clang-19 libclang-rt-19-dev etcd-server prometheus mandoc man-db
          iproute2 openssl universal-ctags procps munge slurmctld slurmd slurm-client zsh fish)
 python=(python3 python3-venv)
+# What these packages bring that would listen from now on; the tests start servers of their own.
+services=(etcd prometheus munge slurmctld slurmd)
 torch_version=2.13.0
+
+# usage ARGUMENT EXPRESSION: for --help the comment at the top of the script is printed; what EXPRESSION
+# does not match is refused.
+usage() {
+  local script=scripts/$(basename "$0")
+  if [ "$1" = --help ] || [ "$1" = -h ]; then
+    sed -n '3,/^[^#]/s/^# \{0,1\}//p' "$script"
+    exit 0
+  elif ! [[ $1 =~ ^($2)$ ]]; then
+    say "$script: error: '$1' is not known; $script --help says what is" >&2
+    exit 2
+  fi
+}
 
 now() { date +%s%N; }
 seconds_since() { awk -v ns=$(($(now) - $1)) 'BEGIN { printf "%.1f s", ns / 1e9 }'; }
@@ -27,6 +41,7 @@ step() {
   local name=$1 log before
   log=$log_folder/$(tr -c 'a-zA-Z0-9\n' '-' <<<"$1").log before=$(now)
   shift
+  mkdir -p "$log_folder"
   printf '  %-44s' "$name"
   if "$@" >"$log" 2>&1 </dev/null; then
     printf '%s%8s%s\n' "$dim" "$(seconds_since "$before")" "$plain"
@@ -40,10 +55,26 @@ step() {
   fi
 }
 
-as_root() {
-  if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -E "$@"; else
-    stop "Need root or sudo for: $*"
+can_be_root() { [ "$(id -u)" = 0 ] || command -v sudo >/dev/null; }
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -E "$@"; fi; }
+
+# install_without_services NAME...: as root. Debian starts a server when it is installed and at each
+# boot; policy-rc.d forbids the first, and links that are new afterwards are taken back.
+install_without_services() {
+  local policy=/usr/sbin/policy-rc.d before code=0 name
+  boots() { find /etc/systemd/system /etc/rc[2-5].d -path '*.wants/*' -o -name 'S*' 2>/dev/null; }
+  before=$(boots)
+  if [ ! -e $policy ]; then
+    trap "rm -f $policy" EXIT
+    printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
   fi
+  apt-get install -y --no-install-recommends "$@" || code=$?
+  before=$(grep -vxF "$before" <<<"$(boots)")
+  for name in "${services[@]}"; do
+    grep -q "/S[0-9]*$name\$" <<<"$before" && update-rc.d "$name" disable
+    grep -q "/$name\.service\$" <<<"$before" && deb-systemd-helper disable "$name.service"
+  done
+  return $code
 }
 
 lists_read=''
@@ -68,10 +99,16 @@ need_packages() {
     fi
   done
   say "  Packages missing: ${missing[*]}"
+  can_be_root || stop "Installing them needs root or sudo, and here is neither. As root:" \
+    "apt-get install --no-install-recommends ${missing[*]}"
   [ -n "$lists_read" ] || step "read the package lists" as_root apt-get update || exit 1
   lists_read=yes
-  step "install ${#missing[@]} packages" \
-    as_root apt-get install -y --no-install-recommends "${missing[@]}" || exit 1
+  step "install ${#missing[@]} packages" as_root bash -c "$(declare -p services)
+    $(declare -f install_without_services); install_without_services \"\$@\"" _ "${missing[@]}" ||
+    exit 1
+  if [[ " ${missing[*]} " =~ " "(etcd-server|prometheus|slurmctld|slurmd)" " ]]; then
+    say "  Their servers (${services[*]}) start neither now nor at boot."
+  fi
 }
 
 has_torch() {
