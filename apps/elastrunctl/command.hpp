@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 
 #include <map>
+#include <optional>
 #include <string>
 
 namespace elastrun::ctl {
@@ -22,12 +23,21 @@ Result<std::string> secret_of(const JobChoice& job);
 
 /// `elastrunctl status`
 struct StatusOptions {
-  std::string endpoint;  // HOST[:PORT] as --rdzv-endpoint
+  std::string endpoint;  // HOST[:PORT] as --rdzv-endpoint; empty: the jobs of this machine
   JobChoice job;
   double timeout = 5;  // seconds
   bool json = false;
 };
 int run_status(const StatusOptions& options);
+
+/// `elastrunctl logs`
+struct LogsOptions {
+  std::string job;          // its run id or how it begins; empty: the only one
+  std::optional<int> rank;  // nothing: all of this machine
+  bool follow = true;
+  std::optional<int> lines;  // of the end of each file; nothing: all of the current attempt
+};
+int run_logs(const LogsOptions& options);
 
 /// `elastrunctl store`
 struct StoreOptions {

@@ -42,18 +42,37 @@ void add_job_options(CLI::App& command, JobChoice& job, std::string& conf) {
 }
 
 CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
-  auto* command = app.add_subcommand("status", "Who is in, who is missing, who waits for what");
+  auto* command = app.add_subcommand(
+      "status", "Who is in, who is missing, who waits for what; which jobs run on this machine");
   command
       ->add_option("endpoint", options.endpoint,
                    "Where the agents meet (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT of a static "
-                   "job); HOST[:PORT], localhost:29400 if left out")
+                   "job): HOST[:PORT]. If left out: the jobs of this user on this machine")
       ->envname("PET_RDZV_ENDPOINT");
-  command->add_flag("--json", options.json, "Print the coordinator's answer as one line of JSON");
+  command->add_flag("--json", options.json, "Print the answer as one line of JSON");
   command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
       ->check(CLI::Range(0.001, 86400.0))
       ->type_name("SECONDS")
       ->capture_default_str();
   add_job_options(*command, options.job, conf);
+  return command;
+}
+
+CLI::App* add_logs(CLI::App& app, LogsOptions& options) {
+  auto* command =
+      app.add_subcommand("logs", "Show and follow what the workers on this machine write");
+  command->add_option(
+      "job", options.job,
+      "Run id of a job of this user, or how it begins; not needed for the only one");
+  command->add_option("rank", options.rank, "Rank of the worker; all of this machine if left out")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("!--no-follow", options.follow, "Print what is there and end");
+  command
+      ->add_option("-n,--lines", options.lines,
+                   "Begin with so many lines of the end of each file; all of this attempt if left "
+                   "out")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("LINES");
   return command;
 }
 
@@ -80,7 +99,10 @@ std::vector<Choice> choices_of(const CLI::App& app) {
     for (const auto& name : option->get_snames()) choice.names.push_back("-" + name);
     for (const auto& name : option->get_lnames()) choice.names.push_back("--" + name);
     if (option->get_items_expected_max() > 0) choice.value = option->get_type_name();
-    choice.value.resize(std::min(choice.value.size(), choice.value.find(":FLOAT in")));
+    // Checks add their own words: "SECONDS:FLOAT in [0.001 - 86400]", "LINES:NONNEGATIVE".
+    for (const char* check : {":FLOAT in", ":NONNEGATIVE"}) {
+      choice.value.resize(std::min(choice.value.size(), choice.value.find(check)));
+    }
     choice.help = option->get_description();
     choices.push_back(std::move(choice));
   }
@@ -141,8 +163,10 @@ int run_command(int argc, char** argv) try {
   add_print_completion(app);
   StatusOptions status;
   StoreOptions store;
+  LogsOptions logs;
   std::string conf;
   const CLI::App* asks_status = add_status(app, status, conf);
+  const CLI::App* asks_logs = add_logs(app, logs);
   add_store(app, store, conf);
   try {
     app.parse(argc, argv);
@@ -151,6 +175,7 @@ int run_command(int argc, char** argv) try {
     return complain(fmt::format("{} (elastrunctl --help shows what there is)", error.what()),
                     kExitUsage);
   }
+  if (asks_logs->parsed()) return run_logs(logs);
   if (!read_conf(conf, asks_status->parsed() ? status.job : store.job)) return kExitUsage;
   return asks_status->parsed() ? run_status(status) : run_store(store);
 } catch (const std::exception& error) {

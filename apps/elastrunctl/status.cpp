@@ -3,6 +3,7 @@
 #include "core/clock.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "local_runs.hpp"
 #include "net/dialer.hpp"
 #include "net/endpoint.hpp"
 #include "net/link.hpp"
@@ -81,8 +82,8 @@ class Query {
   std::string nobody(const Error& error) const {
     return fmt::format(
         "nobody answers at {}: {}. Give the endpoint at which the agents of the job meet "
-        "(--rdzv-endpoint); jobs of one node without an endpoint meet nowhere, and a job that has "
-        "ended has no coordinator any more",
+        "(--rdzv-endpoint); jobs of one node have none (elastrunctl status shows those of this "
+        "machine), and a job that has ended has no coordinator any more",
         where(), error.text);
   }
   std::string stranger() const {
@@ -137,13 +138,29 @@ Result<json::value> only(json::value status, const std::string& run_id) {
   return status;
 }
 
+int run_local_status(const StatusOptions& options) {
+  auto listed = runs::list_runs(runs::registry_places());
+  if (!options.job.run_id.empty()) {
+    auto chosen = runs_of(std::move(listed), options.job.run_id);
+    if (!chosen) {
+      return complain(chosen.error().text + "; give the endpoint of a job to ask its coordinator",
+                      kExitFailed);
+    }
+    listed = std::move(*chosen);
+  }
+  const WallTime now = std::chrono::system_clock::now();
+  fmt::print("{}", options.json ? local_status_json(listed) : local_status_text(listed, now));
+  return kExitDone;
+}
+
 }  // namespace
 
 int run_status(const StatusOptions& options) {
-  const auto endpoint = net::parse_endpoint(options.endpoint, kPort);
-  if (!endpoint) return complain(endpoint.error().text, kExitUsage);
   const auto secret = secret_of(options.job);
   if (!secret) return complain(secret.error().text, kExitUsage);
+  if (options.endpoint.empty()) return run_local_status(options);
+  const auto endpoint = net::parse_endpoint(options.endpoint, kPort);
+  if (!endpoint) return complain(endpoint.error().text, kExitUsage);
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   Query query(loop, *clock, *endpoint, net::make_sealer(*secret), options.job.run_id);

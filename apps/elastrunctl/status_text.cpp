@@ -2,9 +2,9 @@
 #include "status_text.hpp"
 
 #include "core/text.hpp"
+#include "table.hpp"
 
 #include <algorithm>
-#include <array>
 #include <fmt/format.h>
 #include <vector>
 
@@ -12,9 +12,7 @@ namespace elastrun::ctl {
 namespace {
 
 std::string text_of(const json::value& value, std::string_view name) {
-  std::string text = member_text_or(value, name, "");
-  std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
-  return text;
+  return shown(member_text_or(value, name, ""));
 }
 
 std::string duration_of(const json::value& value) {
@@ -45,24 +43,9 @@ std::string headline(const json::value& job, const std::string& endpoint) {
                             elements(job, "nodes").size(), nodes_wanted(job));
 }
 
-using Row = std::array<std::string, 6>;
-
-std::string table(const std::vector<Row>& rows) {
-  std::array<std::size_t, 6> widths{};
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line = " ";
-    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format(" {:<{}} ", row[i], widths[i]);
-    text += line.erase(line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
 std::string nodes_table(const json::value& job) {
-  std::vector<Row> rows{{"NODE", "ADDRESS", "ROLE", "WORKERS", "DOING", "FOR"}};
+  std::vector<std::vector<std::string>> rows{
+      {"NODE", "ADDRESS", "ROLE", "WORKERS", "DOING", "FOR"}};
   for (const json::value& node : elements(job, "nodes")) {
     std::string name = text_of(node, "id");
     if (find_member(node, "node_rank") != nullptr) {

@@ -74,7 +74,9 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       goodput_(*clock_, started_, spec.max_nodes > 1),
       status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1),
       log_(spec),
-      binding_(spec) {
+      binding_(spec),
+      registration_(*clock_, guardian, spec, keeps_output(spec) && !layout_.is_null(),
+                    [this] { return layout_.run_directory(); }) {
   console_.take_log_lines();
   if (keeps_output(spec_)) return;
   layout_.announce_temporary_root([this, last = std::string()](const std::string& path) mutable {
@@ -116,12 +118,7 @@ Status JobRun::connect(OwnRendezvous own) {
     records_->print_metrics(
         [this](std::string_view line) { console_.write(logs::Console::Stream::Out, line); });
   }
-  observers_.add(&log_);
-  observers_.add(&goodput_);
-  observers_.add(&status_);
-  observers_.add(records_.get());
-  observers_.add(&job_records_);
-  observers_.add(&binding_);
+  add_observers();
   WorkerPlans::Parts plan_parts{
       .layout = layout_,
       .streams = streams_,
@@ -135,6 +132,16 @@ Status JobRun::connect(OwnRendezvous own) {
   plans_ = std::make_unique<WorkerPlans>(spec_, std::move(plan_parts));
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings());
   return open_journal();
+}
+
+void JobRun::add_observers() {
+  observers_.add(&log_);
+  observers_.add(&goodput_);
+  observers_.add(&status_);
+  observers_.add(records_.get());
+  observers_.add(&job_records_);
+  observers_.add(&binding_);
+  observers_.add(&registration_);
 }
 
 /// Only where somebody will find it: a temporary directory that will be removed costs time for
@@ -225,6 +232,7 @@ JobResult JobRun::run() {
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
+  registration_.end();
   result->run_dir = settle(result->succeeded());
   return std::move(*result);
 }

@@ -7,6 +7,7 @@
 #include "agent/goodput_account.hpp"
 #include "agent/job_records.hpp"
 #include "agent/meeting_place.hpp"
+#include "agent/run_registration.hpp"
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/worker_plans.hpp"
@@ -46,6 +47,7 @@ class JobRun {
  private:
   JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
   Status connect(OwnRendezvous own);
+  void add_observers();
   Status open_journal();
   void watch();
   std::string channel_path();
@@ -80,6 +82,7 @@ class JobRun {
   StatusView status_;
   TorchrunLog log_;
   Binding binding_;
+  RunRegistration registration_;
   std::unique_ptr<ElasticRecords> records_;
   Observers observers_;
   std::unique_ptr<WorkerPlans> plans_;

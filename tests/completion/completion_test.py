@@ -24,10 +24,11 @@ OFFERS = [
     (["elastrun", "--rdzv-backend", ""], {"static", "c10d", "etcd", "etcd-v2", "file"}),
     (["elastrun", "--numa-binding", "so"], {"socket"}),
     (["elastrun", "--standalone", "tr"], {"train.py"}),
-    (["elastrunctl", ""], {"status", "store"}),
+    (["elastrunctl", ""], {"status", "logs", "store"}),
     (["elastrunctl", "st"], {"status", "store"}),
     (["elastrunctl", "--print-completion", ""], {"bash", "zsh", "fish"}),
     (["elastrunctl", "status", "--js"], {"--json"}),
+    (["elastrunctl", "logs", "--no"], {"--no-follow"}),
     (["elastrunctl", "store", "--co"], {"--coordinator-only"}),
     (["elastrunctl", "store", "--secret-file", "tr"], {"train.py"}),
 ]

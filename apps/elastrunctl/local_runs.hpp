@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "runs/registry.hpp"
+
+#include <string>
+#include <vector>
+
+namespace elastrun::ctl {
+
+/// The runs of one job: those whose run id is `job`, else those of the only run id that begins with
+/// it; an empty `job` means the only one there is. Several runs of one job are several nodes on one
+/// machine. Fails with Rendezvous if there is none or more than one job, and names what there is.
+/// Pure.
+Result<std::vector<runs::ListedRun>> runs_of(std::vector<runs::ListedRun> all,
+                                             const std::string& job);
+
+/// For people: one job in full, several with a line each. Pure.
+std::string local_status_text(const std::vector<runs::ListedRun>& runs, WallTime now);
+
+/// As one line of JSON: {"runs":[...]}.
+std::string local_status_json(const std::vector<runs::ListedRun>& runs);
+
+}  // namespace elastrun::ctl

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/run_registration.hpp"
+
+#include "core/log.hpp"
+#include "workers/command.hpp"
+
+#include <filesystem>
+
+namespace elastrun::agent {
+namespace {
+
+// Long enough that the launch is over, short enough that nobody who types a command waits for it.
+constexpr auto kMoment = std::chrono::milliseconds(50);
+
+std::string directory_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, slash);
+}
+
+std::string absolute(const std::string& path) {
+  if (path.empty() || path.front() == '/') return path;
+  std::error_code error;
+  auto full = std::filesystem::absolute(path, error);
+  return error ? path : full.lexically_normal().string();
+}
+
+}  // namespace
+
+RunRegistration::RunRegistration(Clock& clock, guardian::Agent& guardian, const spec::JobSpec& spec,
+                                 bool keeps_output, std::function<std::string()> run_directory)
+    : clock_(clock),
+      guardian_(guardian),
+      run_directory_(std::move(run_directory)),
+      several_nodes_(spec.max_nodes > 1),
+      soon_(clock.make_alarm()),
+      registration_(runs::registry_places()) {
+  entry_.run_id = spec.run_id;
+  entry_.entry_point = workers::entry_name(spec);
+  entry_.started = entry_.phase_since = clock.wall();
+  entry_.min_nodes = spec.min_nodes;
+  entry_.max_nodes = spec.max_nodes;
+  entry_.rdzv_backend = spec.rdzv_backend;
+  const bool asked_at_endpoint = spec.rdzv_backend == "c10d" || spec.rdzv_backend == "static";
+  if (!spec.standalone && several_nodes_ && asked_at_endpoint) entry_.endpoint = spec.rdzv_endpoint;
+  entry_.max_restarts = spec.max_restarts;
+  entry_.keeps_output = keeps_output;
+}
+
+void RunRegistration::phase(Phase phase, TimePoint) {
+  entry_.phase = phase_text(phase);
+  if (phase == Phase::Joining && !several_nodes_) entry_.phase = "starting";
+  entry_.phase_since = clock_.wall();
+  changed();
+}
+
+void RunRegistration::round_ready(const rendezvous::Round& round, Duration) {
+  entry_.attempt = round.attempt;
+  changed();
+}
+
+void RunRegistration::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                              Duration) {
+  entry_.workers.clear();
+  for (const auto& worker : group) {
+    entry_.workers.push_back(
+        {worker.rank, worker.local_rank, worker.pid, absolute(directory_of(worker.error_file))});
+  }
+  entry_.group_started = clock_.wall();
+  changed();
+}
+
+void RunRegistration::stopped(const std::vector<workers::Worker>&, Duration) {
+  entry_.workers.clear();
+  changed();
+}
+
+void RunRegistration::changed() {
+  if (awaited_ || ended_) return;
+  awaited_ = true;
+  soon_->arm(clock_.now() + kMoment, [this] {
+    awaited_ = false;
+    write();
+  });
+}
+
+void RunRegistration::write() {
+  entry_.run_directory = absolute(run_directory_());
+  if (entry_.pid == 0) {
+    if (const auto identified = runs::identify(entry_); !identified) {
+      return log::debug("runs", "not registered: {}", identified.error().text);
+    }
+  }
+  const auto written = registration_.write(entry_);
+  if (!written) log::debug("runs", "not registered: {}", written.error().text);
+  if (registration_.path() == remembered_) return;
+  if (!remembered_.empty()) guardian_.forget(remembered_);
+  remembered_ = registration_.path();
+  if (!remembered_.empty()) guardian_.remember_directory(remembered_);
+}
+
+void RunRegistration::end() {
+  ended_ = true;
+  soon_->disarm();
+  registration_.remove();
+  if (!remembered_.empty()) guardian_.forget(remembered_);
+  remembered_.clear();
+}
+
+}  // namespace elastrun::agent

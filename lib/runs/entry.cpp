@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runs/entry.hpp"
+
+#include "core/json.hpp"
+#include "core/text.hpp"
+
+#include <limits>
+
+namespace elastrun::runs {
+namespace {
+
+constexpr std::int64_t kFormat = 1;
+
+WallTime wall_time(const json::value& value, std::string_view name) {
+  const json::value* found = find_member(value, name);
+  const double seconds = found != nullptr && found->is_number() ? found->to_number<double>() : 0.0;
+  // Not a number and what does not fit the clock count as the epoch.
+  return WallTime(seconds > 0 && seconds < 9e9 ? from_seconds(seconds) : Duration::zero());
+}
+
+int small_number(const json::value& value, std::string_view name, int otherwise) {
+  const auto number = member_int_or(value, name, otherwise);
+  return number >= 0 && number <= std::numeric_limits<int>::max() ? static_cast<int>(number)
+                                                                  : otherwise;
+}
+
+json::array write_workers(const std::vector<RunWorker>& workers) {
+  json::array list;
+  for (const RunWorker& worker : workers) {
+    list.emplace_back(json::object{{"rank", worker.rank},
+                                   {"local_rank", worker.local_rank},
+                                   {"pid", worker.pid},
+                                   {"directory", worker.directory}});
+  }
+  return list;
+}
+
+std::vector<RunWorker> read_workers(const json::value& value) {
+  std::vector<RunWorker> workers;
+  const json::value* list = find_member(value, "workers");
+  if (list == nullptr || !list->is_array()) return workers;
+  for (const json::value& one : list->get_array()) {
+    workers.push_back({small_number(one, "rank", 0), small_number(one, "local_rank", 0),
+                       small_number(one, "pid", 0), member_text_or(one, "directory", "")});
+  }
+  return workers;
+}
+
+}  // namespace
+
+std::string encode(const RunEntry& entry) {
+  return json::serialize(json::object{{"format", kFormat},
+                                      {"run_id", entry.run_id},
+                                      {"pid", entry.pid},
+                                      {"start_time", entry.start_time},
+                                      {"pid_namespace", entry.pid_namespace},
+                                      {"entry_point", entry.entry_point},
+                                      {"phase", entry.phase},
+                                      {"started", to_seconds(entry.started)},
+                                      {"phase_since", to_seconds(entry.phase_since)},
+                                      {"min_nodes", entry.min_nodes},
+                                      {"max_nodes", entry.max_nodes},
+                                      {"rdzv_backend", entry.rdzv_backend},
+                                      {"endpoint", entry.endpoint},
+                                      {"attempt", entry.attempt},
+                                      {"max_restarts", entry.max_restarts},
+                                      {"run_directory", entry.run_directory},
+                                      {"keeps_output", entry.keeps_output},
+                                      {"group_started", to_seconds(entry.group_started)},
+                                      {"workers", write_workers(entry.workers)}}) +
+         "\n";
+}
+
+Result<RunEntry> decode(std::string_view text) {
+  const auto value = parse_json(text);
+  if (!value) return std::unexpected(value.error());
+  RunEntry entry;
+  entry.run_id = member_text_or(*value, "run_id", "");
+  entry.pid = small_number(*value, "pid", 0);
+  entry.start_time = static_cast<std::uint64_t>(member_int_or(*value, "start_time", 0));
+  if (entry.run_id.empty() || entry.pid <= 0 || entry.start_time == 0) {
+    return fail(Code::Protocol, "not the entry of a run: run_id, pid or start_time is missing");
+  }
+  entry.pid_namespace = static_cast<std::uint64_t>(member_int_or(*value, "pid_namespace", 0));
+  entry.entry_point = member_text_or(*value, "entry_point", "");
+  entry.phase = member_text_or(*value, "phase", "");
+  entry.started = wall_time(*value, "started");
+  entry.phase_since = wall_time(*value, "phase_since");
+  entry.min_nodes = small_number(*value, "min_nodes", 1);
+  entry.max_nodes = small_number(*value, "max_nodes", 1);
+  entry.rdzv_backend = member_text_or(*value, "rdzv_backend", "");
+  entry.endpoint = member_text_or(*value, "endpoint", "");
+  entry.attempt = small_number(*value, "attempt", 0);
+  entry.max_restarts = small_number(*value, "max_restarts", 0);
+  entry.run_directory = member_text_or(*value, "run_directory", "");
+  const json::value* keeps = find_member(*value, "keeps_output");
+  entry.keeps_output = keeps != nullptr && keeps->is_bool() && keeps->get_bool();
+  entry.group_started = wall_time(*value, "group_started");
+  entry.workers = read_workers(*value);
+  return entry;
+}
+
+}  // namespace elastrun::runs

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+#include <vector>
+
+namespace elastrun::runs {
+
+/// A worker that its agent has started.
+struct RunWorker {
+  int rank = 0, local_rank = 0;
+  pid_t pid = 0;
+  std::string directory;  // its files: stdout.log, stderr.log, error.json; empty: none
+  bool operator==(const RunWorker&) const = default;
+};
+
+/// What an agent tells of its run to other programs of the same user on the same machine
+/// (elastrun-protocol(7), RUN REGISTRY).
+struct RunEntry {
+  std::string run_id;
+  pid_t pid = 0;                    // of the agent
+  std::uint64_t start_time = 0;     // of that process: process::ProcessEntry
+  std::uint64_t pid_namespace = 0;  // inode of /proc/self/ns/pid: where those numbers hold
+  std::string entry_point;          // script or module as typed
+  std::string phase;                // "running", ...
+  WallTime started{}, phase_since{};
+  int min_nodes = 1, max_nodes = 1;
+  std::string rdzv_backend;
+  std::string endpoint;  // where the coordinator can be asked; empty: there is none
+  int attempt = 0, max_restarts = 0;
+  std::string run_directory;       // empty: none
+  bool keeps_output = false;       // --redirects or --tee: there are log files
+  WallTime group_started{};        // of the workers below
+  std::vector<RunWorker> workers;  // by local rank; empty: none runs
+  bool operator==(const RunEntry&) const = default;
+};
+
+/// One line of JSON. Pure.
+std::string encode(const RunEntry& entry);
+/// Fails with Protocol for what is no entry. Members that are missing have their defaults, but for
+/// run_id, pid and start_time. Pure.
+Result<RunEntry> decode(std::string_view text);
+
+}  // namespace elastrun::runs

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runs/registry.hpp"
+
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+#include "process/process_table.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <memory>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace elastrun::runs {
+namespace {
+
+constexpr std::size_t kLongest = 1 << 20;  // of a file: 64 workers take 10 KiB
+
+std::uint64_t own_pid_namespace() {
+  struct stat info {};
+  return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+/// A directory of this user, which others can neither enter nor have put there: /tmp is
+/// everybody's.
+Result<UniqueFd> open_private(const std::string& place) {
+  UniqueFd directory(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory) return std::unexpected(errno_error(Code::Io, place, errno));
+  struct stat info {};
+  if (::fstat(directory.get(), &info) != 0) {
+    return std::unexpected(errno_error(Code::Io, place, errno));
+  }
+  if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) {
+    return fail(Code::Io, fmt::format("{} is not this user's alone (mode 0700)", place));
+  }
+  return directory;
+}
+
+Result<UniqueFd> make_private(const std::string& place) {
+  if (::mkdir(place.c_str(), 0700) != 0 && errno != EEXIST) {
+    return std::unexpected(errno_error(Code::Io, place, errno));
+  }
+  return open_private(place);
+}
+
+Status write_at(int directory, const std::string& name, std::string_view text) {
+  const std::string draft = "." + name;
+  ::unlinkat(directory, draft.c_str(), 0);
+  const UniqueFd file(
+      ::openat(directory, draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return std::unexpected(errno_error(Code::Io, draft, errno));
+  const auto put = ::write(file.get(), text.data(), text.size());
+  if (put == static_cast<ssize_t>(text.size()) &&
+      ::renameat(directory, draft.c_str(), directory, name.c_str()) == 0) {
+    return {};
+  }
+  const int number = put >= 0 && put < static_cast<ssize_t>(text.size()) ? ENOSPC : errno;
+  ::unlinkat(directory, draft.c_str(), 0);
+  return std::unexpected(errno_error(Code::Io, name, number));
+}
+
+Result<std::string> read_at(int directory, const std::string& name) {
+  const UniqueFd file(
+      ::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file) {
+    return std::unexpected(errno_error(errno == ENOENT ? Code::Closed : Code::Io, name, errno));
+  }
+  std::string text;
+  std::array<char, 16384> piece{};
+  while (text.size() <= kLongest) {
+    const auto got = ::read(file.get(), piece.data(), piece.size());
+    if (got < 0) return std::unexpected(errno_error(Code::Io, name, errno));
+    if (got == 0) return text;
+    text.append(piece.data(), static_cast<std::size_t>(got));
+  }
+  return fail(Code::Protocol, fmt::format("{} is larger than 1 MiB", name));
+}
+
+std::string file_name(const RunEntry& entry) {
+  return fmt::format("{}-{}.json", entry.pid, entry.start_time);
+}
+
+void list_place(const std::string& place, std::vector<ListedRun>& found) {
+  auto directory = open_private(place);
+  if (!directory) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(place.c_str()), ::closedir);
+  const auto here = own_pid_namespace();
+  while (listing) {
+    const dirent* const item = ::readdir(listing.get());
+    if (item == nullptr) break;
+    const std::string name = item->d_name;
+    if (name.starts_with('.') || !name.ends_with(".json")) continue;
+    const auto text = read_at(directory->get(), name);
+    auto entry = text ? decode(*text) : Result<RunEntry>(std::unexpected(text.error()));
+    if (!entry || entry->pid_namespace != here) continue;
+    if (!is_alive(*entry)) {
+      ::unlinkat(directory->get(), name.c_str(), 0);
+      continue;
+    }
+    const std::string path = place + "/" + name;
+    found.push_back({std::move(*entry), path});
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> registry_places() {
+  const char* chosen = std::getenv("ELASTRUN_RUNTIME_DIR");
+  if (chosen != nullptr && *chosen == '/') return {chosen};
+  std::vector<std::string> places;
+  const auto add = [&places](std::string place) {
+    if (std::ranges::find(places, place) == places.end()) places.push_back(std::move(place));
+  };
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && *runtime == '/') add(std::string(runtime) + "/elastrun");
+  add(fmt::format("/run/user/{}/elastrun", ::geteuid()));
+  add(fmt::format("/tmp/elastrun-{}", ::geteuid()));
+  return places;
+}
+
+Status identify(RunEntry& entry) {
+  const auto self = process::read_process(::getpid());
+  entry.pid_namespace = own_pid_namespace();
+  if (!self || entry.pid_namespace == 0) return fail(Code::Io, "/proc tells nothing of us");
+  entry.pid = self->pid;
+  entry.start_time = self->start_time;
+  return {};
+}
+
+Status Registration::write(const RunEntry& entry) {
+  const std::string name = file_name(entry), text = encode(entry);
+  std::string reasons;
+  for (const std::string& place : places_) {
+    const auto directory = make_private(place);
+    const Status written = directory ? write_at(directory->get(), name, text)
+                                     : Status(std::unexpected(directory.error()));
+    if (written) {
+      std::string path = place + "/" + name;
+      if (path != path_) remove();
+      path_ = std::move(path);
+      return {};
+    }
+    reasons += (reasons.empty() ? "" : "; ") + written.error().text;
+  }
+  return fail(Code::Io, reasons);
+}
+
+void Registration::remove() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+  path_.clear();
+}
+
+bool is_alive(const RunEntry& entry) {
+  const auto process = process::read_process(entry.pid);
+  return process && process->start_time == entry.start_time && !process->zombie();
+}
+
+std::vector<ListedRun> list_runs(const std::vector<std::string>& places) {
+  std::vector<ListedRun> found;
+  for (const std::string& place : places) list_place(place, found);
+  std::ranges::sort(
+      found, {}, [](const ListedRun& run) { return std::pair(run.entry.started, run.entry.pid); });
+  return found;
+}
+
+Result<RunEntry> read_run(const std::string& path) {
+  const auto text = read_at(AT_FDCWD, path);
+  if (!text) return std::unexpected(text.error());
+  return decode(*text);
+}
+
+}  // namespace elastrun::runs

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "runs/entry.hpp"
+
+#include <string>
+#include <vector>
+
+/// The runs of this user on this machine: a directory with a file for each agent
+/// (elastrun-protocol(7), RUN REGISTRY).
+namespace elastrun::runs {
+
+/// Where runs register, the preferred place first: ELASTRUN_RUNTIME_DIR alone if that is set; else
+/// `elastrun` below XDG_RUNTIME_DIR and below /run/user/UID, then /tmp/elastrun-UID. A reader looks
+/// in all of them: a job of cron has no XDG_RUNTIME_DIR, and /run/user/UID goes when its user logs
+/// out.
+std::vector<std::string> registry_places();
+
+/// The numbers by which others tell this process from a later one with the same pid. Fails with Io
+/// where /proc cannot be read.
+Status identify(RunEntry& entry);
+
+/// This process's own entry. Destroying it removes the file.
+class Registration {
+ public:
+  explicit Registration(std::vector<std::string> places) : places_(std::move(places)) {}
+  ~Registration() { remove(); }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+  /// Replaces the file at once, so that nobody reads half of it. Uses the first place that can be
+  /// written and is this user's alone. Fails with Io, and says why for each place.
+  Status write(const RunEntry& entry);
+  void remove();
+  /// Empty while there is none.
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::vector<std::string> places_;
+  std::string path_;
+};
+
+struct ListedRun {
+  RunEntry entry;
+  std::string path;  // of its file
+};
+/// Whether that process still is the one that wrote the entry.
+bool is_alive(const RunEntry& entry);
+/// The runs that are alive, the oldest first. Removes the files of those that are not. Entries of
+/// another pid namespace (a container that shares the directory) cannot be judged from here and are
+/// neither listed nor removed.
+std::vector<ListedRun> list_runs(const std::vector<std::string>& places);
+/// One file again; fails with Closed if the run has gone, with Protocol or Io if it is unreadable.
+Result<RunEntry> read_run(const std::string& path);
+
+}  // namespace elastrun::runs

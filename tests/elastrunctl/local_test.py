@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""local_test.py ELASTRUN ELASTRUNCTL: the jobs of this machine, found without an endpoint.
+
+Every wait is for an answer, a line or an end, never for time.
+"""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+
+ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
+ENVIRONMENT = {k: v for k, v in os.environ.items()
+               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
+# Attempt 0 ends once the test says so; the next one stays until it is told to go.
+WORKER = """
+echo "attempt $TORCHELASTIC_RESTART_COUNT rank $RANK begins"
+echo "rank $RANK complains" >&2
+if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then
+  until [ -e {folder}/fail ]; do sleep 0.02; done
+  [ $RANK = 1 ] && exit 7
+fi
+until [ -e {folder}/go ]; do sleep 0.02; done
+printf "rank $RANK without an end"
+"""
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "tmp").mkdir()
+        self.registry = self.folder / "registry"
+        self.environment = ENVIRONMENT | {"ELASTRUN_RUNTIME_DIR": str(self.registry),
+                                          "TMPDIR": str(self.folder / "tmp")}
+        (self.folder / "worker").write_text(WORKER.format(folder=self.folder))
+
+    def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 env=self.environment, cwd=self.folder, **more)
+        self.addCleanup(self.end, child)
+        return child
+
+    def end(self, child: subprocess.Popen[str]) -> None:
+        if child.poll() is None:
+            child.terminate()
+        child.wait(60)
+        for stream in (child.stdout, child.stderr):
+            stream.close()
+
+    def job(self, *options: str) -> subprocess.Popen[str]:
+        return self.start(ELASTRUN, "--nproc-per-node", "2", *options, "--no-python", "sh",
+                          "worker")
+
+    def named(self, name: str, *options: str) -> subprocess.Popen[str]:
+        return self.job("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id",
+                        name, *options)
+
+    def ctl(self, *words: str) -> tuple[int, str, str]:
+        done = subprocess.run([CTL, *words], capture_output=True, text=True, timeout=60,
+                              env=self.environment, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def runs(self, until: Callable[[list[dict]], bool]) -> list[dict]:
+        """Asks until the answer is as wanted. CTest's limit ends a wait in vain."""
+        while True:
+            code, out, err = self.ctl("status", "--json")
+            self.assertEqual((code, err), (0, ""))
+            runs = json.loads(out)["runs"]
+            if until(runs):
+                return runs
+
+    def running(self, count: int = 1) -> list[dict]:
+        return self.runs(lambda runs: [r["phase"] for r in runs] == ["running"] * count)
+
+
+class Status(Case):
+    def test_a_job_of_one_node_is_shown_with_its_workers(self) -> None:
+        job = self.job("--tee", "3", "--log-dir", "logs", "--max-restarts", "3")
+        (run,) = self.running()
+        self.assertEqual((run["attempt"], run["max_restarts"], run["entry_point"]), (0, 3, "sh"))
+        self.assertEqual([w["rank"] for w in run["workers"]], [0, 1])
+        for worker in run["workers"]:
+            stat = Path(f"/proc/{worker['pid']}/stat").read_text()
+            self.assertEqual(int(stat.rsplit(")", 1)[1].split()[1]), run["pid"])
+            self.assertTrue((Path(worker["directory"]) / "stdout.log").exists())
+        code, text, _ = self.ctl("status")
+        self.assertEqual(code, 0)
+        self.assertRegex(text, rf'job "{run["run_id"]}": running for .*, 0 of 3 restarts spent, up')
+        self.assertIn(f"log folder: {self.folder}/logs/{run['run_id']}_", text)
+        self.assertRegex(text, rf"1 +1 +{run['workers'][1]['pid']} ")
+        (self.folder / "fail").touch()
+        (again,) = self.runs(lambda runs: runs[0]["attempt"] == 1 and runs[0]["phase"] == "running")
+        self.assertNotEqual(again["workers"][0]["pid"], run["workers"][0]["pid"])
+        (self.folder / "go").touch()
+        self.assertEqual(job.wait(60), 0)
+        self.assertEqual(list(self.registry.iterdir()), [])
+        self.assertEqual(self.ctl("status")[:2],
+                         (0, "no job of this user runs on this machine\n"))
+
+    def test_several_jobs_have_a_line_each_and_are_told_apart_by_prefix(self) -> None:
+        self.named("night-a")
+        self.named("night-b")
+        self.named("day")
+        self.running(3)
+        code, text, _ = self.ctl("status")
+        self.assertEqual((code, len(text.splitlines())), (0, 4))
+        self.assertRegex(text.splitlines()[0], "JOB +PHASE +RESTARTS +NODES +WORKERS +UP +AGENT")
+        code, text, _ = self.ctl("status", "--rdzv-id", "da")
+        self.assertEqual(code, 0)
+        self.assertIn('job "day": running', text)
+        self.assertIn("not to log files", text)
+        for command in (("status", "--rdzv-id", "night"), ("logs", "night")):
+            code, out, text = self.ctl(*command)
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn('"night" begins the names of several jobs: "night-a", "night-b"', text)
+        code, _, text = self.ctl("status", "--rdzv-id", "week")
+        self.assertEqual(code, 1)
+        self.assertIn('no job "week" of this user runs on this machine', text)
+
+    def test_the_guardian_removes_the_entry_of_a_killed_agent(self) -> None:
+        job = self.job()
+        (run,) = self.running()
+        os.kill(run["pid"], signal.SIGKILL)
+        job.wait(60)
+        self.assertEqual(list(self.registry.iterdir()), [])
+
+    def test_an_entry_that_both_have_left_behind_is_recognised_and_removed(self) -> None:
+        job = self.job()
+        (run,) = self.running()
+        os.kill(job.pid, signal.SIGSTOP)
+        os.kill(run["pid"], signal.SIGKILL)
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait(60)
+        self.runs(lambda runs: not runs)
+        self.assertEqual(list(self.registry.iterdir()), [])
+
+    def test_a_registry_that_cannot_be_written_costs_the_job_nothing(self) -> None:
+        self.registry.write_text("in the way")
+        job = self.start(ELASTRUN, "--no-python", "sh", "-c", "sleep 0.2; echo done")
+        out, err = job.communicate(timeout=60)
+        self.assertEqual((job.returncode, out, err), (0, "done\n", ""))
+
+    def test_a_login_session_s_directory_is_used(self) -> None:
+        del self.environment["ELASTRUN_RUNTIME_DIR"]
+        (self.folder / "session").mkdir(mode=0o700)
+        self.environment["XDG_RUNTIME_DIR"] = str(self.folder / "session")
+        self.named("in-session")
+        self.runs(lambda runs: "in-session" in [run["run_id"] for run in runs])
+        self.assertEqual(len(list((self.folder / "session" / "elastrun").iterdir())), 1)
+
+
+class Logs(Case):
+    def test_it_follows_over_a_restart_to_the_end(self) -> None:
+        job = self.named("night", "-t", "3", "--max-restarts", "1")
+        self.running()
+        logs = self.start(CTL, "logs", "ni")
+        lines = {logs.stdout.readline() for _ in range(4)}
+        self.assertEqual(lines, {f"[{r}] attempt 0 rank {r} begins\n" for r in (0, 1)}
+                         | {f"[{r}] rank {r} complains\n" for r in (0, 1)})
+        (self.folder / "fail").touch()
+        lines = {logs.stdout.readline() for _ in range(4)}
+        self.assertIn("[1] attempt 1 rank 1 begins\n", lines)
+        (self.folder / "go").touch()
+        out, err = logs.communicate(timeout=60)
+        self.assertEqual(sorted(out.splitlines()),
+                         [f"[{r}] rank {r} without an end" for r in (0, 1)])
+        self.assertEqual((logs.returncode, err), (0, "==> attempt_1 <==\n"))
+        self.assertEqual(job.wait(60), 0)
+
+    def test_one_rank_is_shown_as_it_is(self) -> None:
+        self.named("night", "-r", "3")
+        self.running()
+        out = ""
+        while "complains" not in out or "begins" not in out:
+            code, out, err = self.ctl("logs", "--no-follow", "night", "1")
+            self.assertEqual((code, err), (0, ""))
+        self.assertEqual(sorted(out.splitlines()), ["attempt 0 rank 1 begins", "rank 1 complains"])
+
+    def test_the_last_lines_only(self) -> None:
+        self.start(ELASTRUN, "-r", "1", "--no-python", "sh", "-c",
+                   f"seq 100000; echo end; until [ -e {self.folder}/go ]; do sleep 0.02; done")
+        out = ""
+        while not out.endswith("end\n"):
+            out = self.ctl("logs", "--no-follow")[1]
+        self.assertEqual(len(out.splitlines()), 100001)
+        self.assertEqual(self.ctl("logs", "--no-follow", "-n", "2"), (0, "100000\nend\n", ""))
+        self.assertEqual(self.ctl("logs", "--no-follow", "-n", "0"), (0, "", ""))
+        self.assertEqual(len(self.ctl("logs", "--no-follow", "-n", "50000")[1].splitlines()), 50000)
+
+    def test_what_is_wrong_is_said(self) -> None:
+        code, out, text = self.ctl("logs")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("no job of this user runs", text)
+        self.named("night")
+        self.running()
+        code, out, text = self.ctl("logs")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("keeps no log files", text)
+        self.assertIn("--tee 3", text)
+        self.named("day", "-r", "3")
+        self.running(2)
+        code, out, text = self.ctl("logs")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn('several jobs run here, name one: "day", "night"', text)
+        code, out, text = self.ctl("logs", "day", "2")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("no rank 2 on this machine; ranks here: 0, 1", text)
+        for words in (("day", "x"), ("day", "-1"), ("-n", "x")):
+            self.assertEqual(self.ctl("logs", *words)[0], 2, words)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
