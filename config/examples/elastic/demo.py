@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -67,6 +67,7 @@ class Job:
         self.folder = folder / run_id
         self.folder.mkdir()
         self.agents: list[subprocess.Popen[bytes]] = []
+        self._started = 0
         self._command = [
             elastrun, "--nnodes", "2:4", "--rdzv-backend", "etcd", "--rdzv-endpoint", endpoint,
             "--rdzv-id", run_id, "--rdzv-conf", "last_call_timeout=2", "--max-restarts", "3",
@@ -75,8 +76,12 @@ class Job:
         ]
 
     def start_agent(self) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"agent{len(self.agents)}.log").open("wb")
-        agent = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        # Workers get the Python that runs this, not the first one in PATH, which may have no torch.
+        env = dict(os.environ, PYTHON_EXEC=sys.executable)
+        with (self.folder / f"agent{self._started}.log").open("wb") as log:
+            agent = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log,
+                                     stderr=log, env=env)
+        self._started += 1
         self.agents.append(agent)
         return agent
 
@@ -91,6 +96,19 @@ class Job:
     def world(self) -> int:
         starts = self.history("start")
         return int(starts[-1]["world"]) if starts else 0
+
+    def kill_agent(self) -> None:
+        victim = self.agents.pop()
+        victim.kill()
+        victim.wait()
+
+    def why_over(self) -> str:
+        """Why nothing more can be expected; empty as long as agents work and none has failed."""
+        codes = [agent.poll() for agent in self.agents]
+        for code in codes:
+            if code not in (None, 0):
+                return f"an agent ended with exit code {code}"
+        return "" if None in codes else "all agents have ended"
 
     def end(self) -> None:
         """Ends whatever agents are left, when the demonstration could not be finished."""
@@ -107,17 +125,23 @@ def say(text: str) -> None:
 def await_(what: str, reached: Callable[[], bool], job: Job) -> None:
     end = time.monotonic() + LIMIT
     while not reached():
-        if time.monotonic() > end:
+        why = job.why_over()
+        if why and not reached() or time.monotonic() > end:
             for log in sorted(job.folder.glob("agent*.log")):
                 print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
-            raise SystemExit(f"demo: waited in vain until {what}")
+            why = why or f"{LIMIT:.0f} s are over"
+            raise SystemExit(f"demo: {why}, while it waited until {what}; its output is above")
         time.sleep(0.05)
+
+
+def ended(job: Job) -> None:
+    await_("all agents ended", lambda: all(a.poll() == 0 for a in job.agents), job)
 
 
 def undisturbed(job: Job) -> None:
     for _ in range(3):
         job.start_agent()
-    await_("the undisturbed job ended", lambda: all(a.poll() is not None for a in job.agents), job)
+    ended(job)
 
 
 def disturbed(job: Job, etcd: Etcd) -> None:
@@ -125,9 +149,7 @@ def disturbed(job: Job, etcd: Etcd) -> None:
         job.start_agent()
     await_("three nodes trained", lambda: job.world() == 3 and job.step() >= 50, job)
     say(f"step {job.step()}, 3 nodes: SIGKILL to one agent")
-    victim = job.agents[-1]
-    os.kill(victim.pid, signal.SIGKILL)
-    victim.wait()
+    job.kill_agent()
     await_("two nodes went on", lambda: job.world() == 2 and job.step() >= 120, job)
     say(f"step {job.step()}, 2 nodes: another agent joins")
     job.start_agent()
@@ -138,8 +160,7 @@ def disturbed(job: Job, etcd: Etcd) -> None:
     await_("training went on without etcd", lambda: job.step() > before, job)
     say(f"step {job.step()}: training goes on without etcd, which is started again")
     etcd.start()
-    await_("all agents ended", lambda: all(a.poll() is not None for a in job.agents), job)
-    job.agents.remove(victim)
+    ended(job)
 
 
 def verdict(name: str, job: Job) -> tuple[bool, int]:
@@ -151,11 +172,28 @@ def verdict(name: str, job: Job) -> tuple[bool, int]:
     return falling and codes == [0] * len(codes), job.step()
 
 
+def obstacle(elastrun: str) -> str:
+    """What is missing here, and how to get it; empty if nothing is."""
+    if not os.access(elastrun, os.X_OK):
+        return f"{elastrun} cannot be run; scripts/quickstart builds build/release/apps/elastrun"
+    if not find_spec("torch"):
+        return (f"{sys.executable} has no torch; run this by a Python that has it, such as the "
+                ".venv/bin/python3 of scripts/quickstart")
+    if not shutil.which("etcd"):
+        return "there is no etcd in PATH (Debian: apt-get install etcd-server)"
+    return ""
+
+
 def main() -> int:
-    if len(sys.argv) != 2 or not shutil.which("etcd"):
-        print(__doc__, file=sys.stderr)
-        return 2
+    if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
+        wrong = len(sys.argv) != 2
+        print(__doc__, file=sys.stderr if wrong else sys.stdout)
+        return 2 if wrong else 0
     elastrun = str(Path(sys.argv[1]).resolve())
+    missing = obstacle(elastrun)
+    if missing:
+        print(f"demo: error: {missing}", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="elastic-demo-") as name:
         folder = Path(name)
         etcd = Etcd(folder)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts_test.py: the scripts of a newcomer's first hour, with apt, CMake and CTest played."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = "awk basename bash cat chmod cut date dirname find grep head mkdir rm sed tail tr".split()
+INSTALLED = 'printf installed'
+CTEST = """
+results=build/release/Testing/Temporary
+case "$*" in
+*'-R ^sound$'*) exit 0 ;;
+*'-R ^bro\\.ken$'*) exit 8 ;;
+*) mkdir -p $results; printf '1:sound\\n2:bro.ken\\n' >$results/LastTestsFailed.log; exit 8 ;;
+esac
+"""
+APT = """
+sh /usr/sbin/policy-rc.d; echo "policy $?" >>"$MARK"
+cd /etc/systemd/system/multi-user.target.wants && touch etcd.service cron.service
+"""
+# The folders that packages change, replaced for this process and its children alone.
+PLACES = """
+mount --bind "$FOLDER/units" /etc/systemd/system && mount --bind "$FOLDER/sbin" /usr/sbin &&
+. scripts/prepare.sh && need_packages etcd-server && ls /usr/sbin
+"""
+
+
+class Scripts(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        shutil.copytree(ROOT / "scripts", self.folder / "scripts")
+        (self.folder / "bin").mkdir()
+        for tool in TOOLS:
+            (self.folder / "bin" / tool).symlink_to(shutil.which(tool) or f"/no/{tool}")
+        self.play("nproc", "echo 2")
+        self.play("cmake", "exit 0")
+        self.play("python3", "echo 2.13.0")
+        self.play("apt-get", 'echo "apt-get $*" >>"$MARK"')
+        self.play("dpkg-query", INSTALLED)
+
+    def play(self, name: str, text: str) -> None:
+        path = self.folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def run_in_folder(self, *words: str, more: str = "") -> subprocess.CompletedProcess[str]:
+        env = {"PATH": f"{self.folder}/bin{more}", "MARK": f"{self.folder}/mark",
+               "FOLDER": str(self.folder)}
+        return subprocess.run(words, cwd=self.folder, env=env, capture_output=True, text=True)
+
+    def marks(self) -> str:
+        path = self.folder / "mark"
+        return path.read_text() if path.exists() else ""
+
+    def test_help_runs_nothing(self) -> None:
+        self.play("dpkg-query", "exit 1")
+        for name in ("quickstart", "test", "bench"):
+            done = self.run_in_folder("bash", f"scripts/{name}", "--help")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+            self.assertIn(f"scripts/{name}", done.stdout)
+        self.assertEqual(self.marks(), "")
+
+    def test_an_unknown_word_is_refused(self) -> None:
+        for name in ("quickstart", "test", "bench"):
+            done = self.run_in_folder("bash", f"scripts/{name}", "relaese")
+            self.assertEqual((done.returncode, done.stdout), (2, ""), name)
+            self.assertIn("'relaese' is not known", done.stderr)
+
+    def test_without_root_and_sudo_it_says_what_is_missing(self) -> None:
+        self.play("dpkg-query", "exit 1")
+        self.play("id", "echo 1000")
+        done = self.run_in_folder("bash", "scripts/quickstart")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("needs root or sudo", done.stderr)
+        self.assertIn("apt-get install --no-install-recommends g++ cmake", done.stderr)
+        self.assertEqual(self.marks(), "")
+
+    def test_each_failed_test_is_told(self) -> None:
+        self.play("ctest", CTEST)
+        done = self.run_in_folder("bash", "scripts/test", "release", more=":/usr/bin:/bin")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("AGAIN   release, sound only when tried alone: sound\n", done.stdout)
+        self.assertIn("TWICE   release, failed alone, too: bro.ken\n", done.stdout)
+        self.assertIn("Failed: release tests", done.stderr)
+
+    def test_installed_servers_start_neither_now_nor_at_boot(self) -> None:
+        if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0 or \
+                not Path("/etc/systemd/system").is_dir():
+            self.skipTest("mounts of its own need root, and /etc/systemd/system must be there")
+        links = self.folder / "units" / "multi-user.target.wants"
+        links.mkdir(parents=True)
+        (links / "munge.service").touch()
+        (self.folder / "sbin").mkdir()
+        self.play("dpkg-query", "exit 1")
+        self.play("apt-get", f'case $1 in install) {APT};; esac')
+        self.play("deb-systemd-helper", "rm /etc/systemd/system/multi-user.target.wants/$2")
+        done = self.run_in_folder("unshare", "-m", "bash", "-c", PLACES, more=":/usr/bin:/bin")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(self.marks(), "policy 101\n")
+        self.assertIn("start neither now nor at boot", done.stdout)
+        # What was there before, and what is no server of the tests, stays.
+        self.assertEqual(sorted(os.listdir(links)), ["cron.service", "munge.service"])
+        self.assertEqual(os.listdir(self.folder / "sbin"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
