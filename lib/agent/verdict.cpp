@@ -2,6 +2,7 @@
 #include "agent/verdict.hpp"
 
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "goodput/summary.hpp"
 
 #include <algorithm>
@@ -54,7 +55,7 @@ std::string quoted_lines(const workers::Failure& failure, int local_world_size) 
   std::string text = "  its last lines on stderr:\n";
   const std::size_t first = lines.size() > kShownLines ? lines.size() - kShownLines : 0;
   for (std::size_t i = first; i < lines.size(); ++i) {
-    text += fmt::format("    | {}\n", std::string_view(lines[i]).substr(0, kShownWidth));
+    text += fmt::format("    | {}\n", cut(lines[i], kShownWidth));
   }
   return text;
 }

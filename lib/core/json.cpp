@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/json.hpp"
 
+#include "core/utf8.hpp"
+
 #include <boost/json/parse.hpp>
 #include <fmt/format.h>
 // Boost.JSON's own sources, compiled once for the whole program: Debian ships it only shared.
@@ -11,29 +13,6 @@ namespace elastrun {
 namespace {
 
 constexpr std::size_t kDeepest = 64;
-
-/// One code point from the front of `text`, which is not empty; U+FFFD and one byte for bad UTF-8.
-char32_t take_code_point(std::string_view& text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  const std::size_t size = first < 0x80   ? 1
-                           : first < 0xC2 ? 0
-                           : first < 0xE0 ? 2
-                           : first < 0xF0 ? 3
-                           : first < 0xF5 ? 4
-                                          : 0;
-  bool good = size != 0 && text.size() >= size;
-  char32_t point = size == 1 ? first : first & (0x7Fu >> size);
-  for (std::size_t i = 1; good && i < size; ++i) {
-    good = (byte(i) & 0xC0) == 0x80;
-    point = (point << 6) | (byte(i) & 0x3Fu);
-  }
-  constexpr char32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  good =
-      good && point >= kSmallest[size] && point <= 0x10FFFF && (point < 0xD800 || point > 0xDFFF);
-  text.remove_prefix(good ? size : 1);
-  return good ? point : 0xFFFD;
-}
 
 void append_escaped(std::string& out, char32_t point) {
   switch (point) {

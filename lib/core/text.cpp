@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
 
+#include "core/utf8.hpp"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -94,7 +96,7 @@ std::string to_lower(std::string_view text) {
 
 std::string printable(std::string text) {
   std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
-  return text.substr(0, 500);
+  return std::string(cut(valid_utf8(text), 500));
 }
 
 std::string escaped(std::string_view text, std::string_view what) {

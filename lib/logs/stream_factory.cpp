@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/stream_factory.hpp"
 
+#include "core/utf8.hpp"
+
 #include <cerrno>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -48,7 +50,7 @@ std::vector<std::string> split_tail(std::string_view tail, std::size_t count) {
     std::string_view line = tail.substr(begin);
     while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     line = line.substr(line.rfind('\r') + 1);  // the last state of a progress bar
-    lines.emplace_back(line.substr(0, kLongestLine));
+    lines.emplace_back(cut(line, kLongestLine));
     tail = tail.substr(0, begin == 0 ? 0 : begin - 1);
   }
   std::reverse(lines.begin(), lines.end());

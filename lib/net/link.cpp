@@ -3,6 +3,7 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "net/endpoint.hpp"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ using boost::system::error_code;
 constexpr std::size_t kMaxBacklog = 16u << 20;
 
 std::string refusal_payload(std::string_view text) {
-  return json::serialize(json::object{{"do", "refuse"}, {"text", text}});
+  return json::serialize(json::object{{"do", "refuse"}, {"text", valid_utf8(text)}});
 }
 
 }  // namespace

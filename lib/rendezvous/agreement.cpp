@@ -44,7 +44,7 @@ std::string to_text(const Contribution& own) {
   auto node = write_node(own.self);
   node["round"] = own.round;
   node["attempt"] = own.attempt;
-  return json::serialize(node);
+  return to_wire(node);
 }
 
 Result<Contribution> from_text(const json::value& value) {

@@ -6,6 +6,7 @@
 #include "core/text.hpp"
 #include "net/link.hpp"
 #include "rendezvous/job.hpp"
+#include "rendezvous/message_parts.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/status.hpp"
 
@@ -45,7 +46,9 @@ class LinkCoordinator final : public Coordinator {
         clock_(clock),
         sealer_(std::move(sealer)),
         settings_(std::move(settings)),
-        beat_(clock.make_alarm()) {}
+        beat_(clock.make_alarm()) {
+    settings_.run_id = fit_text(settings_.run_id);  // as agents will say it
+  }
 
   ~LinkCoordinator() override {
     *alive_ = false;

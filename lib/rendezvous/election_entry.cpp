@@ -3,6 +3,7 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "rendezvous/message_parts.hpp"
 
 #include <algorithm>
 
@@ -31,8 +32,8 @@ std::string encode_note(const NotedWorld& noted) {
                     {"by", noted.by},
                     {"network", noted.network}};
   if (noted.verdict) note["over"] = noted.verdict->failed ? "failed" : "succeeded";
-  if (noted.verdict && noted.verdict->failed) note["text"] = noted.verdict->cause.text;
-  return json::serialize(note);
+  if (noted.verdict && noted.verdict->failed) note["text"] = printable(noted.verdict->cause.text);
+  return to_wire(note);
 }
 
 std::optional<NotedWorld> decode_note(const std::string& text) {

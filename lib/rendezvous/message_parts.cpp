@@ -2,6 +2,7 @@
 #include "rendezvous/message_parts.hpp"
 
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "rendezvous/messages.hpp"
 
 #include <algorithm>
@@ -12,9 +13,6 @@
 namespace elastrun::rendezvous {
 namespace {
 
-// Texts of people's errors and names. A traceback does not travel with the verdict.
-constexpr std::size_t kMaxText = 64 << 10;
-
 constexpr std::array<std::pair<Cause::Kind, std::string_view>, 7> kCauseNames = {{
     {Cause::Kind::WorkerFailed, "worker_failed"},
     {Cause::Kind::NodeLost, "node_lost"},
@@ -24,6 +22,16 @@ constexpr std::array<std::pair<Cause::Kind, std::string_view>, 7> kCauseNames = 
     {Cause::Kind::CoordinatorLost, "coordinator_lost"},
     {Cause::Kind::Timeout, "timeout"},
 }};
+
+void fit(json::value& value, std::size_t longest) {
+  if (json::string* text = value.if_string()) {
+    *text = fit_text(*text, longest);
+  } else if (json::array* elements = value.if_array()) {
+    for (json::value& element : *elements) fit(element, longest);
+  } else if (json::object* members = value.if_object()) {
+    for (auto& member : *members) fit(member.value(), longest);
+  }
+}
 
 json::array write_members(const std::vector<Node>& members) {
   json::array list;
@@ -50,10 +58,22 @@ json::object write_place(const World& world, int group_rank) {
 
 }  // namespace
 
-std::string Reader::text(std::string_view name) const {
+std::string fit_text(std::string_view text, std::size_t longest) {
+  // What becomes longer by its replacements ends beyond the cut.
+  constexpr std::size_t kLongestCharacter = 4;
+  const auto beginning = text.substr(0, longest + kLongestCharacter);
+  return std::string(cut(valid_utf8(beginning), longest));
+}
+
+std::string to_wire(json::value message, std::size_t longest) {
+  fit(message, longest);
+  return json::serialize(message);
+}
+
+std::string Reader::text(std::string_view name, std::size_t longest) const {
   const json::value* found = find_member(*value_, name);
   if (found == nullptr) return {};
-  if (!found->is_string() || found->get_string().size() > kMaxText) {
+  if (!found->is_string() || found->get_string().size() > longest) {
     *sound_ = false;
     return {};
   }
@@ -228,11 +248,11 @@ Round read_round(const Reader& reader) {
 }
 
 std::string encode_members(const World& world) {
-  return json::serialize(write_members(world.members));
+  return to_wire(write_members(world.members));
 }
 
 std::string encode_seat(const World& world, int group_rank, const std::string& members) {
-  std::string text = json::serialize(write_place(world, group_rank));
+  std::string text = to_wire(write_place(world, group_rank));
   if (group_rank != 0 && world.members.size() > kFullWorld) return text;
   // The list is the largest part and the same for all: serialised once, put in as text.
   text.pop_back();

@@ -11,11 +11,25 @@
 #include <string>
 #include <string_view>
 
-/// Nodes, causes, rules and rounds as JSON. Only for messages.cpp and agreement.cpp.
+/// Nodes, causes, rules and rounds as JSON, and what all JSON of the rendezvous goes through. Only
+/// for those who write or read it.
 namespace elastrun::rendezvous {
 
 constexpr std::int64_t kMaxCount = 100'000'000;
 constexpr std::size_t kMaxOtherAddresses = 8;
+
+/// Texts are people's names and sentences; a traceback does not travel with the verdict. As sent:
+/// a message with all of them, escaped, is within the frame that a coordinator takes (64 KiB).
+constexpr std::size_t kLongestSent = 2 << 10;
+/// As received.
+constexpr std::size_t kLongestText = 64 << 10;
+constexpr std::size_t kLongestStatus = 256 << 20;  // of tens of thousands of nodes
+
+/// The text as it travels: valid UTF-8 of at most `longest` bytes, cut between characters.
+std::string fit_text(std::string_view text, std::size_t longest = kLongestSent);
+/// The only way from a message to its bytes: every text in it is made fit. One that is not would be
+/// refused by the other side, and its sender with it, each time that it tries again.
+std::string to_wire(json::value message, std::size_t longest = kLongestSent);
 
 /// Reads members of an object that came from outside. A missing member has its default; one of the
 /// wrong kind, or a number out of range, clears `sound`, which all readers of one message share.
@@ -24,7 +38,7 @@ class Reader {
   Reader(const json::value& value, bool& sound) : value_(&value), sound_(&sound) {
     sound = sound && value.is_object();
   }
-  std::string text(std::string_view name) const;
+  std::string text(std::string_view name, std::size_t longest = kLongestText) const;
   bool flag(std::string_view name) const;
   std::int64_t integer(std::string_view name, std::int64_t low = 0,
                        std::int64_t high = std::numeric_limits<std::int64_t>::max(),

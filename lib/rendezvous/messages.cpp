@@ -106,11 +106,13 @@ Welcome read_welcome(const Reader& reader) {
 }  // namespace
 
 std::string encode(const FromAgent& message) {
-  return json::serialize(std::visit([](const auto& each) { return write(each); }, message));
+  return to_wire(std::visit([](const auto& each) { return write(each); }, message));
 }
 
 std::string encode(const FromCoordinator& message) {
-  return json::serialize(std::visit([](const auto& each) { return write(each); }, message));
+  const bool is_status = std::holds_alternative<StatusText>(message);
+  return to_wire(std::visit([](const auto& each) { return write(each); }, message),
+                 is_status ? kLongestStatus : kLongestSent);
 }
 
 Result<FromAgent> decode_from_agent(std::string_view text) {
@@ -168,7 +170,7 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
   } else if (kind == "epoch") {
     message = NewEpoch{reader.integer("epoch")};
   } else if (kind == "status") {
-    message = StatusText{reader.text("status")};
+    message = StatusText{reader.text("status", kLongestStatus)};
   } else if (kind != "beat") {
     return unknown_message(kind);
   }

@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "core/utf8.hpp"
 
 #include <boost/json.hpp>
 #include <cerrno>
@@ -72,7 +73,7 @@ Result<std::string> read_some(const std::string& path) {
 Status replace_file(const std::string& to, std::string_view text) {
   if (const auto old = read_some(to)) {
     log::warning("error_file", "{} is there already and is replaced. It held: {}", to,
-                 std::string_view(*old).substr(0, kMaxRaw));
+                 cut(*old, kMaxRaw));
     ::unlink(to.c_str());
   }
   const UniqueFd fd(::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -93,7 +94,7 @@ Status replace_file(const std::string& to, std::string_view text) {
 
 ErrorFile parse_error_file(std::string_view text) {
   ErrorFile out;
-  out.raw = std::string(text.substr(0, kMaxRaw));
+  out.raw = std::string(cut(text, kMaxRaw));
   if (text.size() > kMaxFile) return out;
   const auto value = parse(text);
   if (!value || !value->is_object()) return out;

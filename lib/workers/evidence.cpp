@@ -2,6 +2,7 @@
 #include "workers/evidence.hpp"
 
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 
 #include <algorithm>
 #include <array>
@@ -44,7 +45,7 @@ std::optional<PythonException> exception_line(std::string_view line) {
   if (!is_dotted_name(type) || (type.front() >= '0' && type.front() <= '9')) return std::nullopt;
   PythonException found{std::string(type), {}};
   if (colon != std::string_view::npos) {
-    found.message = std::string(trim(line.substr(colon + 1)).substr(0, kMaxMessage));
+    found.message = std::string(cut(trim(line.substr(colon + 1)), kMaxMessage));
   }
   return found;
 }

@@ -170,6 +170,32 @@ class Coordinators(Elastic):
         host = self.host("2", *SAY, "stay")
         other = self.agent("2", *SAY, "stay")
         self.world(host, other, size=2)
+# 3 bytes a letter: no limit in bytes ends between two of them by chance.
+LAMENT = """import pathlib, sys, time
+while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)
+raise ValueError('\u20ac' * 3000)
+"""
+
+
+class Words(Elastic):
+    def check_a_long_foreign_error(self, conf: str) -> None:
+        """It reaches every node, costs its restart and is the verdict."""
+        script = self.folder / "lament.py"
+        script.write_text(LAMENT)
+        words = ["--nnodes=2", "--rdzv-id=job", "--nproc-per-node=1", "--max-restarts=1",
+                 f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf}"]
+        victim = self.stack.enter_context(Job(*self.where, *words, str(script), str(self.go)))
+        other = self.agent("2", *SAY, "stay", options=("--max-restarts=1",), conf=conf)
+        self.world(other, size=2)
+        self.go.touch()
+        self.all_end(victim, other, code=1)
+        self.assertEqual(other.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
+        self.assertIn("\u20ac" * 100, other.errors())
+
+    def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
+        self.check_a_long_foreign_error("last_call_timeout=1")
+
+
         self.kill(host)
         self.all_end(other, code=REQUEUE)
 

@@ -77,6 +77,30 @@ void read_message(std::string_view text) {
   }
 }
 
+// Texts come from programs and may be anything: the other side takes them nevertheless.
+void say(std::string_view bytes) {
+  using namespace rendezvous;
+  const std::string said(bytes);
+  Cause cause;
+  cause.node = cause.text = said;
+  Node node;
+  node.id = node.role = node.address = said;
+  node.also = {said};
+  for (const FromAgent& message :
+       {FromAgent(Failed{1, cause}), FromAgent(Leaving{said}), FromAgent(Hello{said, false, 1}),
+        FromAgent(Join{node, {}, {}})}) {
+    const std::string text = encode(message);
+    require(text.size() <= (64 << 10));
+    const auto taken = decode_from_agent(text);
+    require(taken.has_value() && encode(*taken) == text);
+  }
+  for (const FromCoordinator& message :
+       {FromCoordinator(Push(Done{true, cause})), FromCoordinator(Push(Lost{said, true})),
+        FromCoordinator(Refusal{said}), FromCoordinator(StatusText{said})}) {
+    require(decode_from_coordinator(encode(message)).has_value());
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -85,6 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     read_message(bytes);
     return 0;
   }
+  say(bytes);
   const std::string greeting = net::encode_greeting({.nonce = std::string(net::kNonceBytes, 'n')});
   const bool greeted = bytes.empty() || bytes.front() >= 0;
   const std::string input = (greeted ? greeting : "") + std::string(bytes);

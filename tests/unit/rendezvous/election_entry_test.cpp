@@ -12,6 +12,17 @@ using namespace elastrun;
 using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
+TEST_CASE("election entry: a note of a job that failed with any words is understood") {
+  NotedWorld noted{{3, 2, "10.0.0.1", 29500}, "me", "here", Done{true, {}}};
+  for (int i = 0; i < 400; ++i) noted.verdict->cause.text += "\xE2\x82\xAC";
+  noted.verdict->cause.text += "\xFF";
+  const auto read = decode_note(encode_note(noted));
+  REQUIRE(read.has_value());
+  CHECK(read->world == noted.world);
+  REQUIRE(read->verdict.has_value());
+  CHECK(noted.verdict->cause.text.starts_with(read->verdict->cause.text));
+}
+
 TEST_CASE("election entry: a place and a world come back as they were written") {
   const auto place = decode_entry(encode_entry("10.0.0.1", 29500, "n"));
   REQUIRE(place.has_value());

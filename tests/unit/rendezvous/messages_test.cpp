@@ -114,6 +114,45 @@ TEST_CASE("messages: members of the wrong kind and numbers out of range are refu
   }
 }
 
+TEST_CASE("messages: whatever bytes a program has said, the other side takes the message") {
+  const std::string euro = "\xE2\x82\xAC";
+  std::string lengthy;
+  for (int i = 0; i < 40'000; ++i) lengthy += euro;
+  for (const std::string& said :
+       {lengthy.substr(0, 500), lengthy.substr(0, 2048), lengthy, std::string("\xFF\0\x80\"", 4)}) {
+    Cause cause = a_cause();
+    cause.text = cause.node = said;
+    Node node = make_node("a");
+    node.role = said;
+    node.also = {said};
+    for (const FromAgent& message :
+         {FromAgent(Failed{1, cause}), FromAgent(Leaving{said}), FromAgent(Hello{said, false, 1}),
+          FromAgent(Join{node, {}, make_rules(1, 2)})}) {
+      const std::string text = encode(message);
+      CHECK(text.size() < (64 << 10));
+      const auto taken = decode_from_agent(text);
+      REQUIRE(taken.has_value());
+      CHECK(encode(*taken) == text);
+    }
+    for (const FromCoordinator& message :
+         {FromCoordinator(Push(Done{true, cause})), FromCoordinator(Push(Restart{cause, true, 1})),
+          FromCoordinator(Push(Lost{said, true})), FromCoordinator(Push(Progress{said, 1, 2})),
+          FromCoordinator(Refusal{said}), FromCoordinator(StatusText{said})}) {
+      CHECK(decode_from_coordinator(encode(message)).has_value());
+    }
+    World world = a_world(2);
+    world.members[0].role = said;
+    CHECK(decode_from_coordinator(encode_seat(world, 0, encode_members(world))).has_value());
+  }
+}
+
+TEST_CASE("messages: a status of thousands of nodes is taken whole") {
+  const std::string status(1 << 20, 'x');
+  const auto taken = decode_from_coordinator(encode(FromCoordinator(StatusText{status})));
+  REQUIRE(taken.has_value());
+  CHECK(std::get<StatusText>(*taken).json == status);
+}
+
 TEST_CASE("messages: unknown members are passed over") {
   CHECK(decode_from_agent(R"({"do":"started","round":1,"new":{"x":[1]}})").has_value());
 }

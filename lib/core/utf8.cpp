@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/utf8.hpp"
+
+namespace elastrun {
+
+char32_t take_code_point(std::string_view& text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  const std::size_t size = first < 0x80   ? 1
+                           : first < 0xC2 ? 0
+                           : first < 0xE0 ? 2
+                           : first < 0xF0 ? 3
+                           : first < 0xF5 ? 4
+                                          : 0;
+  bool good = size != 0 && text.size() >= size;
+  char32_t point = size == 1 ? first : first & (0x7Fu >> size);
+  for (std::size_t i = 1; good && i < size; ++i) {
+    good = (byte(i) & 0xC0) == 0x80;
+    point = (point << 6) | (byte(i) & 0x3Fu);
+  }
+  constexpr char32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  good =
+      good && point >= kSmallest[size] && point <= 0x10FFFF && (point < 0xD800 || point > 0xDFFF);
+  text.remove_prefix(good ? size : 1);
+  return good ? point : 0xFFFD;
+}
+
+std::string valid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::string_view before = text;
+    const bool replaced = take_code_point(text) == 0xFFFD;
+    out += replaced ? "\xEF\xBF\xBD" : before.substr(0, before.size() - text.size());
+  }
+  return out;
+}
+
+std::string_view cut(std::string_view text, std::size_t size) {
+  if (text.size() <= size) return text;
+  constexpr std::size_t kLongestRest = 3;  // a character has at most three bytes behind its first
+  std::size_t end = size;
+  const auto is_rest = [&](std::size_t i) {
+    return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
+  };
+  while (end > 0 && size - end < kLongestRest && is_rest(end)) --end;
+  return text.substr(0, is_rest(end) ? size : end);
+}
+
+}  // namespace elastrun

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+/// Texts whose bytes come from programs, which may say anything. JSON and people take UTF-8 only.
+namespace elastrun {
+
+/// One code point from the front of `text`, which is not empty; U+FFFD and one byte if it is not
+/// valid UTF-8.
+char32_t take_code_point(std::string_view& text);
+/// The text with U+FFFD in place of each byte that is not valid UTF-8.
+std::string valid_utf8(std::string_view text);
+/// Its beginning, of at most `size` bytes, that does not end inside a character.
+std::string_view cut(std::string_view text, std::size_t size);
+
+}  // namespace elastrun
