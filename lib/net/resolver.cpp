@@ -2,6 +2,7 @@
 #include "net/resolver.hpp"
 
 #include "core/text.hpp"
+#include "core/thread.hpp"
 #include "net/endpoint.hpp"
 
 #include <algorithm>
@@ -12,7 +13,6 @@
 #include <fmt/format.h>
 #include <mutex>
 #include <netdb.h>
-#include <thread>
 
 namespace elastrun::net {
 namespace {
@@ -103,7 +103,13 @@ void Resolver::resolve(const std::string& host, Duration limit, Answer answer) {
                    fail(Code::Timeout, fmt::format("no name server answered for \"{}\" within {}",
                                                    host, format_duration(limit))));
   });
-  std::thread([question = question_, host] { Question::give(question, look_up(host)); }).detach();
+  const auto made =
+      detach_thread([question = question_, host] { Question::give(question, look_up(host)); });
+  if (!made) {
+    Question::give(
+        question_,
+        std::unexpected(made.error().context(fmt::format("cannot look up \"{}\"", host))));
+  }
 }
 
 }  // namespace elastrun::net

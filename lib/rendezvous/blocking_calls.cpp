@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/blocking_calls.hpp"
 
+#include "core/thread.hpp"
+
 #include <boost/asio/post.hpp>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <signal.h>
-#include <thread>
 
 namespace elastrun::rendezvous {
 
@@ -18,6 +18,7 @@ struct BlockingCalls::Shared {
 };
 
 BlockingCalls::~BlockingCalls() {
+  *alive_ = false;
   if (!shared_) return;
   std::deque<Job> forgotten;
   {
@@ -28,17 +29,22 @@ BlockingCalls::~BlockingCalls() {
   shared_->changed.notify_one();
 }
 
-void BlockingCalls::enqueue(Job job) {
+Status BlockingCalls::start() {
+  auto shared = std::make_shared<Shared>();
+  shared->loop = &loop_;
+  if (auto made = detach_thread([shared] { work(shared); }); !made) return made;
+  shared_ = std::move(shared);
+  return {};
+}
+
+void BlockingCalls::enqueue(Job job, std::function<void(const Error&)> refuse) {
   if (!shared_) {
-    shared_ = std::make_shared<Shared>();
-    shared_->loop = &loop_;
-    // Signals are for the thread of the loop: it waits for them, or for the user's, who handles
-    // them.
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([shared = shared_] { work(shared); }).detach();
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (const auto started = start(); !started) {
+      return boost::asio::post(
+          loop_, [alive = alive_, refuse = std::move(refuse), error = started.error()] {
+            if (*alive) refuse(error);
+          });
+    }
   }
   {
     const std::lock_guard lock(shared_->mutex);

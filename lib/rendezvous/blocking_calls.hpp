@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/error.hpp"
+
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
@@ -21,24 +23,31 @@ class BlockingCalls {
   BlockingCalls(const BlockingCalls&) = delete;
   BlockingCalls& operator=(const BlockingCalls&) = delete;
 
-  /// `then` gets what `call` has returned, on the loop, never inside this function.
+  /// `then` gets what `call` has returned, a Result, on the loop, never inside this function; or
+  /// the error Io, if no thread can be made (pids.max).
   template <class Call, class Then>
   void make(Call call, Then then) {
-    enqueue([call = std::move(call), then = std::move(then)]() mutable -> std::function<void()> {
-      auto answer = std::make_shared<decltype(call())>(call());
-      return [then = std::move(then), answer]() mutable { then(std::move(*answer)); };
-    });
+    using Returned = decltype(call());
+    auto told = std::make_shared<Then>(std::move(then));
+    enqueue(
+        [call = std::move(call), told]() mutable -> std::function<void()> {
+          auto answer = std::make_shared<Returned>(call());
+          return [told, answer]() mutable { (*told)(std::move(*answer)); };
+        },
+        [told](const Error& error) { (*told)(Returned(std::unexpected(error))); });
   }
 
  private:
   /// Runs on the thread; what it returns, on the loop.
   using Job = std::function<std::function<void()>()>;
   struct Shared;
-  void enqueue(Job job);
+  void enqueue(Job job, std::function<void(const Error&)> refuse);
+  Status start();
   static void work(const std::shared_ptr<Shared>& shared);
 
   boost::asio::io_context& loop_;
   std::shared_ptr<Shared> shared_;  // with the thread, which may outlive us and the loop
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace elastrun::rendezvous
