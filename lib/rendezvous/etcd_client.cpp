@@ -80,6 +80,7 @@ void EtcdClient::answered(Place question, Result<net::HttpResponse> response) {
   finish(question, std::unexpected(std::move(refused.error)));
 }
 
+  if (refused.bad_token && access_.user.empty()) refused.error.code = Code::Usage;
 void EtcdClient::next_endpoint(Place question, Error error) {
   question->troubles.push_back(error.text);
   if (++question->tried >= access_.endpoints.size()) {

@@ -188,9 +188,16 @@ Refused read_refusal(int status, std::string_view text) {
   // Codes of gRPC: 14 unavailable (no leader, stopping), 16 unauthenticated, 7 permission denied,
   // 3 invalid argument, which is also what a wrong password and a token of before a restart give.
   Refused refused{{Code::Io, fmt::format("etcd: {}", said)}};
-  refused.bad_token = code == 16 || said.find("invalid auth token") != std::string::npos;
+  // 5 not found: a lease that has lapsed; a server without this gateway has no code for its 404.
+  const auto says = [&said](std::string_view words) {
+    return said.find(words) != std::string::npos;
+  };
+  // Users or roles were changed since the login, or a member that was elected or restarted does not
+  // know the token: members keep those to themselves.
+  refused.bad_token = code == 16 || says("invalid auth token") ||
+                      says("revision of auth store is old") || says("user name is empty");
   refused.unavailable = code == 14 || status == 503 || status == 502;
-  if (code == 7 || code == 3 || status == 404) refused.error.code = Code::Usage;
+  if (code == 7 || code == 3 || (status == 404 && code != 5)) refused.error.code = Code::Usage;
   if (refused.bad_token) refused.error.code = Code::Io;
   return refused;
 }

@@ -102,7 +102,9 @@ class RemoteSession final : public Session {
         return dial();
       }
       const Code code = place.error().code;
-      if (code == Code::Usage || code == Code::Rendezvous) return lose(place.error().text, false);
+      // What has worked before is no mistake of the user's: the register will have it again.
+      const bool mistake = code == Code::Usage && !connected_once_;
+      if (mistake || code == Code::Rendezvous) return lose(place.error().text, false);
       try_again(place.error());
     });
   }

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import unittest
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -116,10 +117,11 @@ class Places(Etcd):
         self.all_end(*jobs)
 
 
-class Logins(Etcd):
-    def setUp(self) -> None:
-        super().setUp()
-        self.url = self.start()
+class Guarded(Etcd):
+    """An etcd that wants a login."""
+
+    def guard(self, *options: str) -> None:
+        self.url = self.start(*options)
         self.meet_at(self.url)
         wait_until(lambda: answers(self.url), "etcd answers")
         ask(self.url, "/v3/auth/user/add", name="root", password="of the root")
@@ -133,6 +135,36 @@ class Logins(Etcd):
             perm={"permType": "READWRITE", "key": key, "range_end": after})
         ask(self.url, "/v3/auth/user/grant", user="job", role="jobs")
         ask(self.url, "/v3/auth/enable")
+
+    def restart_after(self, harm: Callable[[], None]) -> None:
+        """Harm is done while a job is at work, which then needs etcd for its next round."""
+        fail = self.folder / "fail"
+        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
+        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
+                           conf=CONF + ",user=job,password=sesame") for steps in ([], failing)]
+        self.world(*jobs, size=2)
+        harm()
+        fail.touch()
+        for job in jobs:
+            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
+        self.go.touch()
+        self.all_end(*jobs)
+
+
+class Logins(Guarded):
+    def setUp(self) -> None:
+        super().setUp()
+        self.guard()
+
+    def test_a_token_that_a_restart_has_lost(self) -> None:
+        def restart() -> None:
+            server = self.servers.pop()
+            server.kill()
+            server.wait()
+            self.servers.append(subprocess.Popen(server.args, stdout=subprocess.DEVNULL,
+                                                 stderr=subprocess.DEVNULL))
+
+        self.restart_after(restart)
 
     def test_with_the_password(self) -> None:
         self.two_meet(",user=job,password=sesame")
@@ -152,6 +184,31 @@ class Logins(Etcd):
 
     def test_a_place_that_is_not_allowed_is_named(self) -> None:
         self.is_refused("(?i)permission denied", ",user=job,password=sesame,etcd_prefix=/other")
+
+
+@unittest.skipUnless(shutil.which("openssl"), "no openssl in PATH to make keys with")
+class SignedTokens(Guarded):
+    """Tokens that say of which revision of the users they are (JWT)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        private, public = self.folder / "key.pem", self.folder / "public.pem"
+        for words in (["genrsa", "-out", private, "2048"],
+                      ["rsa", "-in", private, "-pubout", "-out", public]):
+            subprocess.run(["openssl", *words], check=True, capture_output=True)
+        self.guard("--auth-token",
+                   f"jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m")
+
+    def test_users_that_change_end_no_job(self) -> None:
+        def change() -> None:
+            """Tokens of before are refused: the revision of the auth store is old."""
+            root = ask(self.url, "/v3/auth/authenticate", name="root", password="of the root")
+            body = json.dumps({"name": "another", "password": "x"}).encode()
+            request = urllib.request.Request(self.url + "/v3/auth/user/add", body,
+                                             {"Authorization": str(root["token"])})
+            urllib.request.urlopen(request, timeout=5).close()
+
+        self.restart_after(change)
 
 
 @unittest.skipUnless(shutil.which("openssl"), "no openssl in PATH to make certificates with")
@@ -211,7 +268,7 @@ class Certificates(Etcd):
                         self.conf(cacert="ca.pem", ssl_cert="server.pem"))
 
 
-del Elastic, Etcd  # bases: not to be run by themselves
+del Elastic, Etcd, Guarded  # bases: not to be run by themselves
 
 if __name__ == "__main__":
     main()

@@ -77,6 +77,25 @@ TEST_CASE("etcd reader: refusals say what to do about them") {
         "etcd: no leader");
 }
 
+TEST_CASE("etcd reader: what a login or a new lease mends is no usage error") {
+  for (const char* text : {R"({"error":"etcdserver: revision of auth store is old","code":3})",
+                           R"({"error":"etcdserver: user name is empty","code":3})",
+                           R"({"error":"etcdserver: invalid auth token","code":16})"}) {
+    CAPTURE(text);
+    const auto refused = etcd::read_refusal(400, text);
+    CHECK(refused.bad_token);
+    CHECK(refused.error.code == Code::Io);
+  }
+  const auto lapsed =
+      etcd::read_refusal(404, R"({"error":"etcdserver: requested lease not found","code":5})");
+  CHECK(!lapsed.bad_token);
+  CHECK(lapsed.error.code == Code::Io);
+  CHECK(etcd::read_refusal(404, "404 page not found").error.code == Code::Usage);
+  CHECK(
+      etcd::read_refusal(403, R"({"error":"etcdserver: permission denied","code":7})").error.code ==
+      Code::Usage);
+}
+
 TEST_CASE("etcd reader: cut, odd and hostile answers are refused without harm") {
   const std::string good =
       R"({"header":{"revision":"9"},"kvs":[{"key":"aw==","create_revision":"8","value":"bWU="}]})";
