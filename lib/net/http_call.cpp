@@ -14,9 +14,12 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/version.hpp>
+#include <cerrno>
 #include <fmt/format.h>
 #include <optional>
+#include <sys/socket.h>
 #include <utility>
+#include <variant>
 
 namespace elastrun::net {
 namespace {
@@ -64,14 +67,57 @@ Code code_of(const error_code& error) {
   return error.category() == boost::system::system_category() ? Code::Io : Code::Protocol;
 }
 
+using TlsStream = ssl::stream<tcp::socket>;
+
+}  // namespace
+
+struct KeptConnection::Stream {
+  std::variant<tcp::socket, TlsStream> of;
+  tcp::socket& socket() {
+    auto* tls = std::get_if<TlsStream>(&of);
+    return tls != nullptr ? tls->next_layer() : std::get<tcp::socket>(of);
+  }
+};
+
+KeptConnection::KeptConnection(Clock& clock) : clock_(clock), alarm_(clock.make_alarm()) {}
+KeptConnection::~KeptConnection() = default;
+
+void KeptConnection::keep(const Endpoint& endpoint, std::unique_ptr<Stream> stream) {
+  // Longer than the pause between two renewals of a lease. An agent that only follows has no use
+  // for it, and a server none for thousands of them.
+  constexpr auto kIdle = std::chrono::seconds(10);
+  endpoint_ = endpoint;
+  stream_ = std::move(stream);
+  alarm_->arm(clock_.now() + kIdle, [this] { stream_.reset(); });
+}
+
+std::unique_ptr<KeptConnection::Stream> KeptConnection::take(const Endpoint& endpoint) {
+  if (!stream_ || endpoint_.host != endpoint.host || endpoint_.port != endpoint.port) {
+    return nullptr;
+  }
+  alarm_->disarm();
+  // Nothing is to come: it is the end, or a server that we do not understand.
+  char byte = 0;
+  const auto got = ::recv(stream_->socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  const bool quiet = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  auto stream = std::exchange(stream_, nullptr);
+  return quiet ? std::move(stream) : nullptr;
+}
+
+namespace {
+
 /// What both kinds of stream share. Kept alive by the operations in progress; `alive` is false once
 /// the owner of the call has let go.
 template <class Stream>
 class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
  public:
-  Exchange(Stream stream, Clock& clock, HttpCall::Settings settings, HttpRequest request,
-           HttpCall::Handlers handlers)
-      : stream_(std::move(stream)),
+  /// Runs with its handlers if a kept connection turned out to be closed before anything came.
+  using Again = std::function<void(HttpCall::Handlers)>;
+
+  Exchange(Stream stream, Clock& clock, HttpCall::Settings settings, const HttpRequest& request,
+           HttpCall::Handlers handlers, Again again)
+      : again_(std::move(again)),
+        stream_(std::move(stream)),
         alarm_(clock.make_alarm()),
         clock_(clock),
         settings_(std::move(settings)),
@@ -82,9 +128,9 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
                  format_endpoint(settings_.endpoint.host, settings_.endpoint.port));
     request_.set(http::field::user_agent, "elastrun");
     request_.set(http::field::content_type, "application/json");
-    request_.set(http::field::connection, "close");
+    if (settings_.kept == nullptr) request_.set(http::field::connection, "close");
     for (const auto& [name, value] : request.headers) request_.set(name, value);
-    request_.body() = std::move(request.body);
+    request_.body() = request.body;
     request_.prepare_payload();
     parser_.body_limit(boost::none);
   }
@@ -95,6 +141,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
       self->end(fail(Code::Timeout, fmt::format("{} did not answer within {}", self->where(),
                                                 format_duration(self->settings_.limit))));
     });
+    if (again_) return write();  // has shaken hands for an earlier call
     if constexpr (requires { stream_.next_layer(); }) {
       stream_.async_handshake(ssl::stream_base::client, [self](error_code error) {
         error ? self->broken(error) : self->write();
@@ -107,6 +154,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   void drop() {
     alarm_->disarm();
     handlers_ = {};
+    again_ = {};
     close();
   }
 
@@ -129,6 +177,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   }
 
   void got_head() {
+    again_ = {};
     if (settings_.endless) alarm_->disarm();
     if (handlers_.on_head) handlers_.on_head(static_cast<int>(parser_.get().result_int()));
     read_body();
@@ -155,12 +204,23 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   }
 
   void broken(const error_code& error) {
+    if (const auto again = std::exchange(again_, {}); again && buffer_.size() == 0) {
+      alarm_->disarm();
+      close();
+      return again(std::exchange(handlers_, {}));
+    }
     end(fail(code_of(error), fmt::format("{}: {}", where(), error.message())));
   }
 
   void end(Status status) {
     alarm_->disarm();
-    close();
+    const bool whole = status && handlers_.on_end && parser_.is_done();
+    if (whole && settings_.kept != nullptr && parser_.keep_alive() && buffer_.size() == 0) {
+      settings_.kept->keep(settings_.endpoint, std::make_unique<KeptConnection::Stream>(
+                                                   KeptConnection::Stream{std::move(stream_)}));
+    } else {
+      close();
+    }
     const auto handlers = std::exchange(handlers_, {});
     if (handlers.on_end) handlers.on_end(std::move(status));
   }
@@ -175,6 +235,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
     }
   }
 
+  Again again_;
   Stream stream_;
   std::unique_ptr<Alarm> alarm_;
   Clock& clock_;
@@ -193,56 +254,61 @@ class DialledCall final : public HttpCall {
     if (drop_) drop_();
   }
 
-  void dial(Settings settings, HttpRequest request, Handlers handlers) {
-    const TimePoint deadline = clock_.now() + settings.limit;
-    const Endpoint endpoint = settings.endpoint;
-    const Duration limit = settings.limit;
-    dialer_.dial(endpoint, limit,
-                 [this, deadline, settings = std::move(settings), request = std::move(request),
-                  handlers = std::move(handlers)](Result<tcp::socket> socket) mutable {
-                   if (!socket) return handlers.on_end(std::unexpected(socket.error()));
-                   connected(std::move(*socket), deadline, std::move(settings), std::move(request),
-                             std::move(handlers));
-                 });
+  void start(Settings settings, HttpRequest request, Handlers handlers) {
+    settings_ = std::move(settings);
+    request_ = std::move(request);
+    auto stream = settings_.kept != nullptr ? settings_.kept->take(settings_.endpoint) : nullptr;
+    if (!stream) return dial(std::move(handlers));
+    std::visit(
+        [&](auto& kept) {
+          exchange(std::move(kept), clock_.now() + settings_.limit, std::move(handlers),
+                   [this](Handlers theirs) { dial(std::move(theirs)); });
+        },
+        stream->of);
   }
 
  private:
-  void connected(tcp::socket socket, TimePoint deadline, Settings settings, HttpRequest request,
-                 Handlers handlers) {
+  void dial(Handlers handlers) {
+    const TimePoint deadline = clock_.now() + settings_.limit;
+    dialer_.dial(settings_.endpoint, settings_.limit,
+                 [this, deadline, handlers = std::move(handlers)](Result<tcp::socket> socket) {
+                   if (!socket) return handlers.on_end(std::unexpected(socket.error()));
+                   connected(std::move(*socket), deadline, handlers);
+                 });
+  }
+
+  void connected(tcp::socket socket, TimePoint deadline, Handlers handlers) {
     error_code ignored;
     if (handlers.on_connect) handlers.on_connect(plain(socket.local_endpoint(ignored).address()));
     // An endless answer has no limit, so only the kernel can find out that nobody is there any
     // more.
     socket.set_option(boost::asio::socket_base::keep_alive(true), ignored);
-    if (!settings.tls) {
-      return run(
-          std::make_shared<Exchange<tcp::socket>>(std::move(socket), clock_, std::move(settings),
-                                                  std::move(request), std::move(handlers)),
-          deadline);
-    }
-    auto& context = static_cast<OpenSslClient&>(*settings.tls).context();
-    ssl::stream<tcp::socket> stream(std::move(socket), context);
-    const std::string host = settings.endpoint.host;
+    if (!settings_.tls) return exchange(std::move(socket), deadline, std::move(handlers), {});
+    auto& context = static_cast<OpenSslClient&>(*settings_.tls).context();
+    TlsStream stream(std::move(socket), context);
+    const std::string& host = settings_.endpoint.host;
     stream.set_verify_callback(ssl::host_name_verification(host), ignored);
     // Servers with several certificates choose by this name; numbers are not allowed in it (RFC
     // 6066).
     if (parse_address(host).is_unspecified()) {
       SSL_set_tlsext_host_name(stream.native_handle(), host.c_str());
     }
-    run(std::make_shared<Exchange<ssl::stream<tcp::socket>>>(
-            std::move(stream), clock_, std::move(settings), std::move(request),
-            std::move(handlers)),
-        deadline);
+    exchange(std::move(stream), deadline, std::move(handlers), {});
   }
 
-  template <class Made>
-  void run(const std::shared_ptr<Made>& exchange, TimePoint deadline) {
-    drop_ = [exchange] { exchange->drop(); };
-    exchange->start(deadline);
+  template <class Stream>
+  void exchange(Stream stream, TimePoint deadline, Handlers handlers,
+                typename Exchange<Stream>::Again again) {
+    const auto made = std::make_shared<Exchange<Stream>>(
+        std::move(stream), clock_, settings_, request_, std::move(handlers), std::move(again));
+    drop_ = [made] { made->drop(); };
+    made->start(deadline);
   }
 
   Clock& clock_;
   Dialer dialer_;
+  Settings settings_;
+  HttpRequest request_;
   std::function<void()> drop_;
 };
 
@@ -258,7 +324,7 @@ std::unique_ptr<HttpCall> HttpCall::start(boost::asio::io_context& loop, Clock& 
                                           Settings settings, HttpRequest request,
                                           Handlers handlers) {
   auto call = std::make_unique<DialledCall>(loop, clock);
-  call->dial(std::move(settings), std::move(request), std::move(handlers));
+  call->start(std::move(settings), std::move(request), std::move(handlers));
   return call;
 }
 

@@ -34,9 +34,32 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> headers{};
 };
 
-/// One HTTP/1.1 request on a connection of its own, and its answer as it comes. Destroying it ends
-/// it without a word. Answers may be streams without end (etcd's watch): pieces are handed on as
-/// they arrive, however they were cut.
+/// The connection of a call that has been answered, for the next one to the same endpoint. When
+/// thousands of agents make a few calls each at the same moment, a server that has to set up a
+/// connection for every call has no time for anything else. Nobody keeps one for long.
+class KeptConnection {
+ public:
+  explicit KeptConnection(Clock& clock);
+  ~KeptConnection();
+  KeptConnection(const KeptConnection&) = delete;
+  KeptConnection& operator=(const KeptConnection&) = delete;
+
+  // For calls.
+  struct Stream;
+  void keep(const Endpoint& endpoint, std::unique_ptr<Stream> stream);
+  /// Null: none to that endpoint, or the other side has closed it.
+  std::unique_ptr<Stream> take(const Endpoint& endpoint);
+
+ private:
+  Clock& clock_;
+  const std::unique_ptr<Alarm> alarm_;
+  Endpoint endpoint_;
+  std::unique_ptr<Stream> stream_;
+};
+
+/// One HTTP/1.1 request, and its answer as it comes. Destroying it ends it without a word. Answers
+/// may be streams without end (etcd's watch): pieces are handed on as they arrive, however they
+/// were cut.
 class HttpCall {
  public:
   struct Handlers {
@@ -53,6 +76,7 @@ class HttpCall {
     std::shared_ptr<TlsClient> tls;            // null: plain HTTP
     Duration limit = std::chrono::seconds(5);  // until the head of the answer, or all of it
     bool endless = false;                      // the limit is for the head only
+    KeptConnection* kept = nullptr;  // must outlive the call; null: a connection of its own
   };
   /// Handlers are called on the loop, never inside this call.
   static std::unique_ptr<HttpCall> start(boost::asio::io_context& loop, Clock& clock,

@@ -30,11 +30,15 @@ struct EtcdClient::Question {
 };
 
 EtcdClient::EtcdClient(boost::asio::io_context& loop, Clock& clock, EtcdAccess access)
-    : loop_(loop), clock_(clock), access_(std::move(access)), reopening_(clock.make_alarm()) {}
+    : loop_(loop),
+      clock_(clock),
+      access_(std::move(access)),
+      kept_(std::make_unique<net::KeptConnection>(clock)),
+      reopening_(clock.make_alarm()) {}
 EtcdClient::~EtcdClient() = default;
 
 net::HttpCall::Settings EtcdClient::settings(std::size_t endpoint) const {
-  return {access_.endpoints.at(endpoint), access_.tls, access_.limit};
+  return {access_.endpoints.at(endpoint), access_.tls, access_.limit, false, kept_.get()};
 }
 
 void EtcdClient::ask(std::string target, std::string body, Answer answer) {
@@ -76,11 +80,11 @@ void EtcdClient::answered(Place question, Result<net::HttpResponse> response) {
   }
   auto refused = etcd::read_refusal(response->status, response->body);
   if (refused.unavailable) return next_endpoint(question, std::move(refused.error));
+  if (refused.bad_token && access_.user.empty()) refused.error.code = Code::Usage;
   if (refused.bad_token && !access_.user.empty() && !question->logged_in) return log_in(question);
   finish(question, std::unexpected(std::move(refused.error)));
 }
 
-  if (refused.bad_token && access_.user.empty()) refused.error.code = Code::Usage;
 void EtcdClient::next_endpoint(Place question, Error error) {
   question->troubles.push_back(error.text);
   if (++question->tried >= access_.endpoints.size()) {
@@ -145,6 +149,7 @@ void EtcdClient::open_watch() {
   request.headers.emplace_back("Grpc-Metadata-hasleader", "true");
   net::HttpCall::Settings where = settings(good_);
   where.endless = true;
+  where.kept = nullptr;
   net::HttpCall::Handlers handlers;
   handlers.on_piece = [this](std::string_view piece) { read_stream(piece); };
   handlers.on_end = [this](const Status& status) {

@@ -68,6 +68,7 @@ class EtcdClient {
   std::size_t good_ = 0;  // endpoint that answered last
   std::string token_;
   boost::asio::ip::address own_;
+  const std::unique_ptr<net::KeptConnection> kept_;
   std::list<Question> questions_;
 
   // The watch
