@@ -21,7 +21,7 @@ struct Record {
   std::string value;
   std::int64_t epoch = 0;
   std::int64_t beat = 0;
-  double renewed = 0;  // wall clock of the holder, only for telling leftovers of other days
+  double renewed = 0;  // wall clock of the holder, for people
   std::string note{};
   bool operator==(const Record&) const = default;
 };
@@ -157,11 +157,17 @@ class FileBallot final : public Ballot {
       seen_ = record;
       seen_since_ = now;
     }
-    if (record.value.empty()) return false;
-    // A leftover of long ago need not be watched for a term: no two clocks differ by ten of them.
-    return now < seen_since_ + term_ * 3 / 2 && age(record) < to_seconds(kManyTerms * term_);
+    return !record.value.empty() && now < seen_since_ + term_ * 3 / 2;
   }
-  double age(const Record& record) const { return to_seconds(clock_.wall()) - record.renewed; }
+
+  // How long ago the entry was written, by the one clock of its file system.
+  Duration age(const UniqueFd& held) const {
+    struct stat now {
+    }, entry{};
+    const bool known = ::futimens(held.get(), nullptr) == 0 && ::fstat(held.get(), &now) == 0 &&
+                       ::stat(file_.c_str(), &entry) == 0;
+    return std::chrono::seconds(known ? now.st_mtim.tv_sec - entry.st_mtim.tv_sec : 0);
+  }
 
   Result<std::optional<Holder>> holder_now() {
     const auto record = read_record(file_);
@@ -177,7 +183,7 @@ class FileBallot final : public Ballot {
     if (!record) return std::unexpected(record.error());
     if (is_live(*record)) return Holder{record->value, record->epoch};
     Record next{value, record->epoch + 1, 0, to_seconds(clock_.wall()), record->note};
-    if (age(*record) > to_seconds(kManyTerms * term_ + note_life_)) next.note.clear();
+    if (age(*held) > kManyTerms * term_ + note_life_) next.note.clear();
     if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
     return Holder{value, next.epoch, next.note};
   }

@@ -16,7 +16,7 @@ namespace elastrun::rendezvous {
 /// machines are never compared. Changes are made under a lock on a second file (fcntl(2), which NFS
 /// passes on to its server) and by rename(2), so that readers see whole entries only.
 /// `file` is the entry; its directory must exist and be writable. A note in an entry that is older
-/// than ten terms and `note_life`, by the wall clock, is forgotten.
+/// than ten terms and `note_life`, by the clock of the file system, is forgotten.
 std::unique_ptr<Ballot> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
                                          std::string file, Duration term,
                                          Duration note_life = std::chrono::seconds(250));

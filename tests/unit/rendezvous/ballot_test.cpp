@@ -157,15 +157,36 @@ TEST_CASE("ballot: a file of something else is refused, not overwritten") {
   CHECK(error->text.find("is no entry of a rendezvous") != std::string::npos);
 }
 
-TEST_CASE("ballot: an entry left over from another day does not delay anybody") {
+TEST_CASE("ballot: an entry left over from another day is taken after a term and a half") {
   Network network;
   Folder folder;
   const std::string file = folder.path + "/old";
   std::ofstream(file) << R"({"value":"ghost","epoch":41,"beat":7,"renewed":1000000,"note":"x"})";
-  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 10s);
-  const auto holder = Clerk(network).claim(*ballot, "me");
+  std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() - 24h);
+  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 20ms);
+  Clerk clerk(network);
+  auto holder = clerk.claim(*ballot, "me");
+  CHECK(holder.value == "ghost");
+  while (holder.value == "ghost") holder = clerk.claim(*ballot, "me");
   CHECK(holder.epoch == 42);
   CHECK(holder.note.empty());
+}
+
+TEST_CASE("ballot: a newcomer whose clock is years ahead leaves an entry that moves alone") {
+  Network network;
+  Folder folder;
+  const std::string file = folder.path + "/entry";
+  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 10s);
+  Clerk clerk(network);
+  for (int beat = 0; beat < 5; ++beat) {
+    // By this clock it was renewed in 1970.
+    std::ofstream(file) << R"({"value":"them","epoch":41,"renewed":1000000,"note":"x","beat":)"
+                        << beat << "}";
+    CHECK(clerk.read(*ballot)->value == "them");
+    const auto holder = clerk.claim(*ballot, "me");
+    CHECK(holder.value == "them");
+    CHECK(holder.epoch == 41);
+  }
 }
 
 TEST_CASE("ballot: etcd keeps the contract") {
