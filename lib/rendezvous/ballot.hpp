@@ -12,6 +12,9 @@
 
 namespace elastrun::rendezvous {
 
+/// Beyond it nobody counts honestly, and there must be room for higher ones.
+constexpr std::int64_t kHighestEpoch = std::int64_t{1} << 60;
+
 /// One entry in a register that all agents of a job can read, and that at most one of them holds at
 /// a time, for as long as it renews it. Answers come on the loop, never inside a call; each
 /// operation is asked for once at a time. Errors are transient unless their code is Usage.
@@ -19,7 +22,7 @@ class Ballot {
  public:
   struct Holder {
     std::string value;
-    std::int64_t epoch = 0;  // higher for each new holder, for ever
+    std::int64_t epoch = 0;  // higher for each new holder, as long as the register forgets nothing
     std::string note{};      // the latest one of any holder; only in answers to `claim`
   };
   virtual ~Ballot() = default;

@@ -199,7 +199,8 @@ class LinkCoordinator final : public Coordinator {
     if (hello.epoch > settings_.epoch) {
       // It has seen our successor. Whoever elects us must find out, before we do anything more.
       if (on_newer_) on_newer_(hello.epoch);
-      return dismiss(peer, "this coordinator has been succeeded by another one");
+      return dismiss(peer, fmt::format("this coordinator is of epoch {}, but epoch {} exists",
+                                       settings_.epoch, hello.epoch));
     }
     guest.greeted = true;
     run_ids_[peer] = hello.run_id;

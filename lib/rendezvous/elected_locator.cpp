@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/outward.hpp"
+#include "rendezvous/election.hpp"
 #include "rendezvous/election_entry.hpp"
 #include "rendezvous/host.hpp"
 #include "rendezvous/world_notes.hpp"
@@ -11,7 +12,9 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
+#include <random>
 #include <utility>
+#include <variant>
 
 namespace elastrun::rendezvous {
 namespace {
@@ -20,6 +23,11 @@ namespace ip = boost::asio::ip;
 
 // How long a place that did not answer is not given again, unless something changes.
 constexpr auto kSecondLook = std::chrono::seconds(1);
+// That of the agents of a large job, which all wait for the same end.
+constexpr auto kLongestLook = std::chrono::seconds(5);
+// How the agents that see the same leader go come one after the other: so much for each of them.
+constexpr auto kStagger = std::chrono::microseconds(250);
+constexpr auto kLongestStagger = std::chrono::seconds(1);
 
 class ElectedLocator final : public Locator {
  public:
@@ -31,11 +39,12 @@ class ElectedLocator final : public Locator {
         sealer_(std::move(sealer)),
         ballot_(std::move(ballot)),
         settings_(std::move(settings)),
-        renewal_(clock.make_alarm()),
+        due_(clock.make_alarm()),
         doubt_(clock.make_alarm()),
         second_look_(clock.make_alarm()),
         isolation_(clock.make_alarm()),
-        notes_(loop, clock, *ballot_) {}
+        election_(ballot_->term()),
+        notes_(loop, clock) {}
   ~ElectedLocator() override { *alive_ = false; }
 
   bool elects() const override { return true; }
@@ -43,14 +52,21 @@ class ElectedLocator final : public Locator {
 
   void locate(Answer answer) override {
     answer_ = std::move(answer);
-    if (leads_ && is_entitled()) return give(own_place());
-    look();
+    if (election_.is_entitled(clock_.now())) return give(own_place());
+    election_.look(clock_.now());
+    step();
   }
 
-  void reject(const Place& place) override { rejected_ = place.epoch; }
+  void reject(const Place& place) override { election_.reject(place.epoch); }
+
+  void heed(std::int64_t epoch, int nodes) override {
+    nodes_ = nodes;
+    election_.hear_of(epoch);
+  }
 
   void cancel() override {
     answer_ = nullptr;
+    election_.cancel();
     rest();
   }
 
@@ -58,7 +74,8 @@ class ElectedLocator final : public Locator {
     retiring_ = true;
     cancel();
     disarm();
-    if (!leads_) return boost::asio::post(loop_, std::move(retired));
+    election_.retire();
+    if (!leads()) return boost::asio::post(loop_, std::move(retired));
     if (why.empty()) {
       // The last word first, then the entry: nobody needs to look for us before.
       return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
@@ -66,86 +83,179 @@ class ElectedLocator final : public Locator {
       });
     }
     // The others find the place free when they come.
-    const bool forget = !host_->coordinator().is_at_work() && !notes_.tells_of_end();
-    ballot_->release(forget, [this, why, limit, retired = std::move(retired)]() mutable {
+    forget_ = !host_->coordinator().is_at_work() && !notes_.tells_of_end();
+    resign(false, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
   }
 
  private:
-  // Looking for somebody, or standing for election
+  // What the election asks for, and what it orders
 
-  void look() {
-    look_again_ = looking_;
-    if (std::exchange(looking_, true)) return;
-    ballot_->read([this](Result<std::optional<Ballot::Holder>> found) {
-      looking_ = false;
-      if (std::exchange(look_again_, false)) return look();
-      if (!answer_ || retiring_) return;
-      if (!found) return give(std::unexpected(found.error()));
-      if (*found) return consider(**found);
-      rest();
-      stand();
-    });
+  bool leads() const { return election_.role() == Election::Role::Leader; }
+
+  void step() {
+    for (auto orders = election_.take(); !orders.empty(); orders = election_.take()) {
+      for (const Election::Order& order : orders) {
+        std::visit([this](const auto& each) { obey(each); }, order);
+      }
+    }
+    if (const auto request = election_.next(clock_.now())) send(*request);
+    const auto due = election_.due();
+    if (!due) return due_->disarm();
+    due_->arm(*due, [this] { step(); });
   }
 
-  void consider(const Ballot::Holder& holder) {
-    if (leads_ && holder.value == value_) return won(holder);
-    if (holder.epoch != rejected_) return answer_with(holder);
-    // The one that does not answer still holds it. Wait for its end, with a second look now and
-    // then.
+  // Each answer is told to the election, which then says how to go on.
+  template <class Told>
+  auto then(Told told) {
+    return [this, alive = alive_, told = std::move(told)](auto&&... answer) {
+      if (!*alive) return;
+      told(std::forward<decltype(answer)>(answer)...);
+      step();
+    };
+  }
+
+  void send(Election::Request request) {
+    switch (request) {
+      case Election::Request::Read:
+        return ballot_->read(then([this](Result<std::optional<Ballot::Holder>> found) {
+          if (found && *found) raise(**found);
+          election_.read(std::move(found), clock_.now());
+        }));
+      case Election::Request::Campaign:
+        return campaign();
+      case Election::Request::Renew:
+        return ballot_->renew(
+            then([this](const Result<bool>& still) { election_.renewed(still, clock_.now()); }));
+      case Election::Request::Record:
+        return ballot_->record(notes_.text(), then([this](const Result<bool>& still) {
+                                 election_.recorded(still, clock_.now());
+                               }));
+      case Election::Request::Resign:
+        return ballot_->release(std::exchange(forget_, false),
+                                then([this] { election_.resigned(clock_.now()); }));
+    }
+  }
+
+  void campaign() {
+    // Under a new name each time: an entry of ours that is left over must not be taken for it.
+    value_ = encode_entry({own_text_, host_->port(), election_.highest_known()}, random_text(16));
+    ballot_->claim(value_, then([this](Result<Ballot::Holder> entry) {
+                     if (entry) raise(*entry);
+                     const bool ours = entry && entry->value == value_;
+                     const bool strange = ours && notes_.is_strange(entry->note);
+                     election_.campaigned(std::move(entry), ours, strange, clock_.now());
+                   }));
+  }
+
+  // The register's own count, or above what the entry's writer knew: a register may forget.
+  static void raise(Ballot::Holder& entry) {
+    if (const auto place = decode_entry(entry.value)) {
+      entry.epoch = std::max(entry.epoch, place->above + 1);
+    }
+  }
+
+  void obey(const Election::Follow& follow) {
+    rest();
+    auto place = decode_entry(follow.leader.value);
+    if (!place) return give(std::unexpected(place.error()));
+    seen_ = net::parse_address(place->address);
+    give(Place{{place->address, place->port}, follow.leader.epoch, false});
+  }
+
+  // Wait for its end, with a second look now and then, in case that it answers after all.
+  void obey(const Election::Await&) {
     if (!waiting_) {
       waiting_ = true;
-      ballot_->watch([this] { look(); });
+      ballot_->watch([this] {
+        election_.look(clock_.now() + stagger());
+        step();
+      });
     }
-    second_look_->arm(clock_.now() + kSecondLook, [this] {
-      rejected_ = 0;
-      look();
+    second_look_->arm(clock_.now() + look_pause_, [this] {
+      election_.reject(0);
+      election_.look(clock_.now());
+      step();
     });
+    look_pause_ = std::min<Duration>(look_pause_ * 2, kLongestLook);
   }
 
-  void answer_with(const Ballot::Holder& holder) {
+  Duration stagger() {
+    const auto most = std::min<Duration>(kStagger * nodes_, kLongestStagger);
+    return most * std::uniform_int_distribution<int>(0, 1000)(random_) / 1000;
+  }
+
+  void obey(const Election::OpenOffice&) {
     rest();
-    auto endpoint = decode_entry(holder.value);
-    if (!endpoint) return give(std::unexpected(endpoint.error()));
-    seen_ = net::parse_address(endpoint->host);
-    give(Place{std::move(*endpoint), holder.epoch, false});
-  }
-
-  void stand() {
-    if (std::exchange(standing_, true)) return;
     auto ready = settle_own_text();
     if (ready) ready = open_host();
-    if (!ready) {
-      standing_ = false;
-      return give(std::unexpected(ready.error()));
+    if (!ready) election_.cannot_campaign(ready.error());
+  }
+  void obey(const Election::CloseOffice&) { host_.reset(); }
+
+  void obey(const Election::Lead& lead) {
+    if (!lead.again) {
+      notes_.inherit(lead.entry.note, host_->coordinator(), clock_.now() + isolation());
     }
-    value_ = encode_entry(own_text_, host_->port(), random_text(16));
-    const TimePoint asked = clock_.now();
-    ballot_->claim(value_, [this, asked](Result<Ballot::Holder> holder) {
-      standing_ = false;
-      if (retiring_) return;
-      if (!holder) {
-        host_.reset();
-        return give(std::unexpected(holder.error()));
-      }
-      if (holder->value != value_) {
-        host_.reset();
-        return answer_with(*holder);
-      }
-      extend_tenure(asked);
-      notes_.inherit(holder->note, host_->coordinator(), clock_.now() + isolation());
-      won(*holder);
+    host_->coordinator().set_epoch(election_.epoch());
+    log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
+              host_->port());
+    obey(Election::Trust{});
+  }
+
+  void obey(const Election::Trust&) {
+    isolation_->arm(isolated_at(), [this] { suspend(); });
+    end_doubt();
+    host_->coordinator().hold(!election_.is_entitled(clock_.now()));
+    if (answer_) give(own_place());
+  }
+
+  // Nobody may have been elected in our place, so agents are kept; but a job that needs a decision
+  // now is better off looking for somebody who may decide.
+  void obey(const Election::Doubt&) {
+    host_->coordinator().hold(true);
+    if (std::exchange(doubting_, true)) return;  // each failed renewal comes here
+    doubt_->arm(clock_.now() + ballot_->term(), [this] {
+      doubting_ = false;
+      if (!host_->coordinator().is_needed()) return obey(Election::Doubt{});
+      election_.step_down("it could not renew its election");
+      step();
     });
+  }
+
+  void obey(const Election::StepDown& down) {
+    log::warning("rendezvous", "this node coordinates the job no more: {}", down.why);
+    disarm();
+    host_->coordinator().resign(down.why, true);
+    // Not inside a call of the coordinator's.
+    boost::asio::post(loop_, [alive = alive_, old = std::shared_ptr<Host>(std::move(host_))] {});
+    boost::asio::post(loop_, [this, alive = alive_] {
+      if (*alive && !retiring_ && moved_) moved_();
+    });
+  }
+
+  void obey(const Election::Noted&) { notes_.recorded(); }
+
+  void obey(const Election::Resigned&) {
+    if (const auto resigned = std::exchange(resigned_, {})) resigned();
+  }
+
+  void obey(const Election::Fail& failed) { give(std::unexpected(failed.error)); }
+
+  void resign(bool with_note, std::function<void()> resigned) {
+    resigned_ = std::move(resigned);
+    election_.resign(with_note);
+    step();
   }
 
   Status open_host() {
     Coordinator::Settings coordinator = settings_.coordinator;
-    coordinator.entitled = [this] { return is_entitled(); };
+    coordinator.entitled = [this] { return election_.is_entitled(clock_.now()); };
     coordinator.note_world = [this](const WorldNote& world, std::function<void()> noted) {
-      if (!leads_) return;
-      // If it is lost, the renewal will say to whom.
-      notes_.record(world, std::move(noted), [this] { renew_in({}); });
+      notes_.record(world, std::move(noted));
+      election_.note();
+      due_->arm(clock_.now(), [this] { step(); });
     };
     Status failed;
     for (int port = settings_.first_port; port <= settings_.last_port; ++port) {
@@ -153,7 +263,10 @@ class ElectedLocator final : public Locator {
       auto opened = Host::open(loop_, clock_, sealer_, listener, coordinator);
       if (opened) {
         host_ = std::move(*opened);
-        host_->coordinator().on_newer_epoch([this](std::int64_t) { check_holder(); });
+        host_->coordinator().on_newer_epoch([this](std::int64_t epoch) {
+          election_.hear_of(epoch);
+          due_->arm(clock_.now(), [this] { step(); });
+        });
         return {};
       }
       failed = std::unexpected(opened.error());
@@ -179,16 +292,11 @@ class ElectedLocator final : public Locator {
 
   // Being the coordinator
 
-  bool is_entitled() const { return clock_.now() < tenure_; }
-  // A twentieth less than the ballot gives, in case that its clock runs faster than ours.
-  void extend_tenure(TimePoint asked) {
-    tenure_ = std::max(tenure_, asked + ballot_->term() * 19 / 20);
-    isolation_->arm(isolated_at(), [this] { suspend(); });
-  }
   // When the world must be told to stop, so that its members have stopped before a successor thinks
   // so: also those that only notice our silence.
   TimePoint isolated_at() const {
-    return tenure_ + std::max<Duration>(isolation() * 19 / 20 - silence(), Duration::zero());
+    return election_.lease_end() +
+           std::max<Duration>(isolation() * 19 / 20 - silence(), Duration::zero());
   }
   Duration isolation() const {
     return std::max<Duration>(settings_.isolation, silence() * 11 / 10);
@@ -201,90 +309,26 @@ class ElectedLocator final : public Locator {
   Place own_place() const {
     const auto address = net::parse_address(own_text_);
     const bool ours = !address.is_unspecified() && net::is_own_address(address);
-    return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, epoch_, true};
+    return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, election_.epoch(), true};
   }
 
   void suspend() {
-    if (!leads_ || is_entitled()) return;
+    if (!leads() || election_.is_entitled(clock_.now())) return;
     host_->coordinator().suspend(
         fmt::format("the coordinator could not renew its election for {} (isolation_timeout)",
-                    format_duration(clock_.now() - tenure_)));
+                    format_duration(clock_.now() - election_.lease_end())));
   }
 
   // The last word has been said. It is left behind for those who were out of reach.
   void end_job(std::function<void()> retired) {
     const auto verdict = host_->coordinator().verdict();
-    if (!verdict) return ballot_->release(!notes_.tells_of_end(), std::move(retired));
-    notes_.conclude(*verdict, [this, retired = std::move(retired)]() mutable {
-      ballot_->release(false, std::move(retired));
-    });
-  }
-
-  void won(const Ballot::Holder& holder) {
-    leads_ = true;
-    epoch_ = holder.epoch;
-    rest();
-    end_doubt();
-    host_->coordinator().set_epoch(epoch_);
-    host_->coordinator().hold(false);
-    log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", epoch_,
-              host_->port());
-    renew_in(ballot_->term() / 3);
-    if (answer_) give(own_place());
-  }
-
-  void renew_in(Duration time) {
-    renewal_->arm(clock_.now() + time, [this] { renew(); });
-  }
-
-  void renew() {
-    const TimePoint asked = clock_.now();
-    ballot_->renew([this, asked](Result<bool> still) {
-      if (retiring_ || !leads_) return;
-      if (still && *still) {
-        extend_tenure(asked);
-        if (is_entitled()) trust_again();
-        return renew_in(ballot_->term() / 3);
-      }
-      if (!still) {
-        log::debug("rendezvous", "cannot renew the election: {}", still.error().text);
-        if (!is_entitled()) doubt();
-        return renew_in(std::min<Duration>(ballot_->term() / 6, std::chrono::seconds(1)));
-      }
-      tenure_ = asked;
-      doubt();
-      stand_again();
-    });
-  }
-
-  // The entry lapsed. If nobody took it meanwhile, everything goes on under a new epoch.
-  void stand_again() {
-    // Under a new name: an entry of ours that is left over must not be taken for the new one.
-    value_ = encode_entry(own_text_, host_->port(), random_text(16));
-    const TimePoint asked = clock_.now();
-    ballot_->claim(value_, [this, asked](Result<Ballot::Holder> holder) {
-      if (retiring_ || !leads_) return;
-      if (!holder)
-        return renew_in(std::min<Duration>(ballot_->term() / 6, std::chrono::seconds(1)));
-      if (holder->value != value_) return step_down("another coordinator was elected");
-      extend_tenure(asked);
-      if (notes_.is_strange(holder->note)) return give_up_again();
-      won(*holder);
-    });
-  }
-
-  // Somebody was elected meanwhile, has formed a world, and is gone again: we know too little.
-  void give_up_again() {
-    ballot_->release(false, [this] { step_down("another coordinator was elected meanwhile"); });
-  }
-
-  void trust_again() {
-    end_doubt();
-    host_->coordinator().hold(false);
+    forget_ = !verdict && !notes_.tells_of_end();
+    if (verdict) notes_.conclude(*verdict);
+    resign(verdict.has_value(), std::move(retired));
   }
 
   void disarm() {
-    renewal_->disarm();
+    due_->disarm();
     isolation_->disarm();
     notes_.stop();
     end_doubt();
@@ -295,40 +339,9 @@ class ElectedLocator final : public Locator {
     doubt_->disarm();
   }
 
-  // Nobody may have been elected in our place, so agents are kept; but a job that needs a decision
-  // now is better off looking for somebody who may decide.
-  void doubt() {
-    host_->coordinator().hold(true);
-    if (std::exchange(doubting_, true)) return;  // each failed renewal comes here
-    doubt_->arm(clock_.now() + ballot_->term(), [this] {
-      doubting_ = false;
-      if (host_->coordinator().is_needed()) return step_down("it could not renew its election");
-      doubt();
-    });
-  }
-
-  // An agent has seen a newer coordinator than us.
-  void check_holder() {
-    ballot_->read([this](const Result<std::optional<Ballot::Holder>>& found) {
-      if (retiring_ || !leads_ || !found) return;
-      if (*found && (*found)->value != value_) step_down("another coordinator was elected");
-    });
-  }
-
-  void step_down(const std::string& why) {
-    log::warning("rendezvous", "this node coordinates the job no more: {}", why);
-    leads_ = false;
-    disarm();
-    host_->coordinator().resign(why, true);
-    boost::asio::post(loop_, [this, alive = alive_] {
-      if (!*alive || retiring_ || leads_) return;
-      host_.reset();
-      if (moved_) moved_();
-    });
-  }
-
   void rest() {
     second_look_->disarm();
+    look_pause_ = kSecondLook;
     if (std::exchange(waiting_, false)) ballot_->unwatch();
   }
 
@@ -345,23 +358,25 @@ class ElectedLocator final : public Locator {
   const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<Ballot> ballot_;
   const ElectedLocatorSettings settings_;
-  const std::unique_ptr<Alarm> renewal_, doubt_, second_look_, isolation_;
+  const std::unique_ptr<Alarm> due_, doubt_, second_look_, isolation_;
   std::function<void()> moved_;
+  std::minstd_rand random_{std::random_device{}()};
 
   // The question
   Answer answer_;
-  std::int64_t rejected_ = 0;
-  bool waiting_ = false, looking_ = false, look_again_ = false, standing_ = false;
+  bool waiting_ = false;
+  Duration look_pause_ = kSecondLook;
+  int nodes_ = 1;  // of the last world
 
   // The office
+  Election election_;
   WorldNotes notes_;
   std::unique_ptr<Host> host_;
   std::string own_text_;
   ip::address seen_;  // of the last coordinator that was not us
   std::string value_;
-  std::int64_t epoch_ = 0;
-  TimePoint tenure_;
-  bool leads_ = false, doubting_ = false, retiring_ = false;
+  bool doubting_ = false, retiring_ = false, forget_ = false;
+  std::function<void()> resigned_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

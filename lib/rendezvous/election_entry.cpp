@@ -9,19 +9,21 @@
 
 namespace elastrun::rendezvous {
 
-std::string encode_entry(const std::string& address, std::uint16_t port, const std::string& nonce) {
-  return json::serialize(json::object{{"address", address}, {"port", port}, {"nonce", nonce}});
+std::string encode_entry(const EntryPlace& place, const std::string& nonce) {
+  return to_wire(json::object{
+      {"address", place.address}, {"port", place.port}, {"nonce", nonce}, {"above", place.above}});
 }
 
-Result<net::Endpoint> decode_entry(const std::string& text) {
+Result<EntryPlace> decode_entry(const std::string& text) {
   const auto parsed = parse_json(text);
   if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
   const auto port = member_int_or(*parsed, "port", 0);
-  net::Endpoint endpoint{member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port)};
-  if (endpoint.host.empty() || port <= 0 || port > 65535) {
+  EntryPlace place{member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port),
+                   std::clamp<std::int64_t>(member_int_or(*parsed, "above", 0), 0, kHighestEpoch)};
+  if (place.address.empty() || port <= 0 || port > 65535) {
     return fail(Code::Protocol, "the coordinator's entry names no address and port");
   }
-  return endpoint;
+  return place;
 }
 
 std::string encode_note(const NotedWorld& noted) {

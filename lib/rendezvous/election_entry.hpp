@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "net/endpoint.hpp"
+#include "rendezvous/ballot.hpp"
 #include "rendezvous/clearance.hpp"
 #include "rendezvous/round.hpp"
 
@@ -14,10 +14,18 @@
 /// Pure.
 namespace elastrun::rendezvous {
 
-/// The coordinator's place. `nonce` makes it unlike all others.
-std::string encode_entry(const std::string& address, std::uint16_t port, const std::string& nonce);
+/// The coordinator's place.
+struct EntryPlace {
+  std::string address;
+  std::uint16_t port = 0;
+  /// The highest epoch that its writer knew. Its own is above that, even if the register has been
+  /// restored from nothing and counts from 1 again.
+  std::int64_t above = 0;
+};
+/// `nonce` makes it unlike all others.
+std::string encode_entry(const EntryPlace& place, const std::string& nonce);
 /// Fails with Protocol.
-Result<net::Endpoint> decode_entry(const std::string& text);
+Result<EntryPlace> decode_entry(const std::string& text);
 
 /// A world that has been given out, or the last one of a job that is over.
 struct NotedWorld {

@@ -32,7 +32,7 @@ class EtcdBallot final : public Ballot {
                 [this, answer = std::move(answer)](const Result<std::string>& text) {
                   const auto range = understand(text, etcd::read_range);
                   if (!range) return answer(std::unexpected(range.error()));
-                  seen_revision_ = std::max(seen_revision_, range->revision);
+                  seen_revision_ = range->revision;  // lower than before if all was lost
                   if (!range->entry) return answer(std::nullopt);
                   answer(Holder{range->entry->value, range->entry->create_revision});
                 });

@@ -37,6 +37,9 @@ class Locator {
   /// Nobody answers at that place: give another one as soon as there is one; the same one only now
   /// and then, in case it comes back.
   virtual void reject(const Place&) {}
+  /// What this node knows of its job: the highest epoch, which any later coordinator's must exceed,
+  /// and the size of the last world, for as many agents look for that one at the same time.
+  virtual void heed(std::int64_t /*epoch*/, int /*nodes*/) {}
   /// Takes the answer away.
   virtual void cancel() = 0;
   /// Whether another coordinator takes the place of one that was lost.

@@ -96,13 +96,14 @@ class RemoteSession final : public Session {
   // Finding the coordinator
 
   void locate() {
+    locator_->heed(epoch_, std::max(past_.nodes, 1));
     locator_->locate([this](Result<Place> place) {
       if (place) {
         place_ = std::move(*place);
         return dial();
       }
-      const Code code = place.error().code;
       // What has worked before is no mistake of the user's: the register will have it again.
+      const Code code = place.error().code;
       const bool mistake = code == Code::Usage && !connected_once_;
       if (mistake || code == Code::Rendezvous) return lose(place.error().text, false);
       try_again(place.error());
@@ -195,10 +196,7 @@ class RemoteSession final : public Session {
     // After a pause of this process, words of long ago come before any alarm.
     if (welcomed_ && pulse_.is_over(clock_.now())) return fall_silent();
     auto message = decode_from_coordinator(payload);
-    if (!message) {
-      hang_up();
-      return ended(message.error());
-    }
+    if (!message) return drop(message.error());
     if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
     if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
     if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
@@ -256,10 +254,15 @@ class RemoteSession final : public Session {
 
   void obey(Push told) {
     if (auto* ready = std::get_if<RoundReady>(&told)) {
-      // Fences late words of a coordinator that was succeeded, or rounds of another life of it.
-      if (ready->round.epoch < epoch_ || ready->round.number <= past_.round) return;
-      epoch_ = ready->round.epoch;
-      past_ = {ready->round.number, ready->round.attempt, ready->round.group_world_size()};
+      // Fences late words of a coordinator that was succeeded, or rounds of another life of it. It
+      // must hear that, or it takes us for a member at work: our next hello and join say why.
+      const auto epoch = ready->round.epoch, number = ready->round.number;
+      if (epoch < epoch_ || number <= past_.round) {
+        return drop({Code::Closed, fmt::format("it gave out round {} of epoch {} after {} of {}",
+                                               number, epoch, past_.round, epoch_)});
+      }
+      epoch_ = epoch;
+      past_ = {number, ready->round.attempt, ready->round.group_world_size()};
       mine_ = Mine::Held;
     } else if (const auto* restart = std::get_if<Restart>(&told)) {
       if (mine_ != Mine::Held) return;
@@ -273,6 +276,11 @@ class RemoteSession final : public Session {
   }
 
   // Losing it
+
+  void drop(const Error& error) {
+    hang_up();
+    ended(error);
+  }
 
   void ended(const Error& error) {
     link_.reset();
@@ -311,10 +319,7 @@ class RemoteSession final : public Session {
     if (over_ || closed_ || left_) return;
     dialer_.cancel();
     retry_->disarm();
-    if (link_) {
-      hang_up();
-      return ended({Code::Closed, "another coordinator was elected"});
-    }
+    if (link_) return drop({Code::Closed, "another coordinator was elected"});
     locate();
   }
 
@@ -333,8 +338,7 @@ class RemoteSession final : public Session {
   }
 
   void fall_silent() {
-    hang_up();
-    ended({Code::Timeout, fmt::format("silent for {}", format_duration(pulse_.silence()))});
+    drop({Code::Timeout, fmt::format("silent for {}", format_duration(pulse_.silence()))});
   }
 
   Duration silence() const {

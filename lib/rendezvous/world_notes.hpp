@@ -2,29 +2,30 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/ballot.hpp"
 #include "rendezvous/coordinator.hpp"
 #include "rendezvous/election_entry.hpp"
 #include "rendezvous/predecessor.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <functional>
-#include <memory>
 #include <string>
 
 namespace elastrun::rendezvous {
 
 /// What an elected coordinator writes into the ballot about its worlds, and makes of what an
-/// earlier one has written. The ballot must outlive it.
+/// earlier one has written.
 class WorldNotes {
  public:
-  WorldNotes(boost::asio::io_context& loop, Clock& clock, Ballot& ballot);
+  WorldNotes(boost::asio::io_context& loop, Clock& clock);
 
-  /// Notes a world; goes on trying while the ballot is out of reach. Then `noted` runs, or `lost`,
-  /// if the entry is not ours any more. One at a time.
-  void record(const WorldNote& world, std::function<void()> noted, std::function<void()> lost);
-  /// The job is over: whoever comes back late shall know. Then `done` runs, whatever came of it.
-  void conclude(const Done& verdict, std::function<void()> done);
+  /// A world is to be noted; `noted` runs once that has been `recorded`. One at a time: a later one
+  /// takes the place of one that is still to be recorded.
+  void record(const WorldNote& world, std::function<void()> noted);
+  void recorded();
+  /// The job is over: whoever comes back late shall know.
+  void conclude(const Done& verdict);
+  /// The note that belongs into the ballot.
+  const std::string& text() const { return text_; }
   /// Tells the coordinator what may be at work until then, or is over, and finds out what is gone.
   void inherit(const std::string& note, Coordinator& coordinator, TimePoint until);
   /// Whether the note that was found, and that nothing has replaced, tells of a job that is over.
@@ -34,12 +35,11 @@ class WorldNotes {
   void stop();
 
  private:
-  Clock& clock_;
-  Ballot& ballot_;
   const std::string nonce_;
-  const std::unique_ptr<Alarm> again_;
   Predecessor predecessor_;
   WorldNote latest_;
+  std::string text_;
+  std::function<void()> noted_;
   bool tells_of_end_ = false;
 };
 

@@ -3,14 +3,19 @@
 """Jobs of several agents, as their users meet them: jobs_test.py ELASTRUN STUB_WORKER."""
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
@@ -165,11 +170,6 @@ class Failures(Elastic):
         working.end()
 
 
-class Coordinators(Elastic):
-    def test_without_an_election_the_job_goes_back_to_the_scheduler(self) -> None:
-        host = self.host("2", *SAY, "stay")
-        other = self.agent("2", *SAY, "stay")
-        self.world(host, other, size=2)
 # 3 bytes a letter: no limit in bytes ends between two of them by chance.
 LAMENT = """import pathlib, sys, time
 while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)
@@ -196,6 +196,11 @@ class Words(Elastic):
         self.check_a_long_foreign_error("last_call_timeout=1")
 
 
+class Coordinators(Elastic):
+    def test_without_an_election_the_job_goes_back_to_the_scheduler(self) -> None:
+        host = self.host("2", *SAY, "stay")
+        other = self.agent("2", *SAY, "stay")
+        self.world(host, other, size=2)
         self.kill(host)
         self.all_end(other, code=REQUEUE)
 
@@ -244,6 +249,45 @@ class Words(Elastic):
     def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
         self.outlive_a_pause(self.by_file())
 
+    def outlive_a_freeze(self, conf: str) -> None:
+        """The whole job is frozen for longer than a lease (a suspended machine): when it wakes,
+        renewal, look and campaign of the coordinator are due in the same moment."""
+        jobs = [self.agent("2", *SAY, f"wait={self.go}", conf=conf) for _ in range(2)]
+        self.world(*jobs, size=2)
+        agents = [job.agent() for job in jobs]
+        for pid in agents:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(5)  # a lease and more; nothing but time can end one
+        for pid in agents:
+            os.kill(pid, signal.SIGCONT)
+        for job in jobs:
+            job.wait_for(r"^WORLD_SIZE=2", 2)
+        self.go.touch()
+        self.all_end(*jobs)
+        for job in jobs:
+            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+
+    def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
+        self.outlive_a_freeze(self.by_file())
+
+    def restart_after(self, harm: Callable[[], None], conf: str) -> None:
+        """Harm is done to the register, and at once a round is to be formed."""
+        fail = self.folder / "fail"
+        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
+        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
+                           conf=conf) for steps in ([], failing)]
+        self.world(*jobs, size=2)
+        harm()
+        fail.touch()
+        for job in jobs:
+            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
+        self.go.touch()
+        self.all_end(*jobs)
+
+    def test_a_deleted_entry_delays_a_round_and_no_more(self) -> None:
+        conf = self.by_file()
+        self.restart_after((self.folder / "elastrun-job.json").unlink, conf)
+
 
 @unittest.skipUnless(shutil.which("etcd"), "no etcd in PATH (Debian: etcd-server)")
 class Etcd(Elastic):
@@ -290,6 +334,33 @@ class Etcd(Elastic):
         self.world(spare, size=1)
         self.go.touch()
         self.all_end(spare)
+
+    def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
+        Words.check_a_long_foreign_error(self, "last_call_timeout=1,lease_ttl=2")  # type: ignore
+
+    def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
+        Coordinators.outlive_a_freeze(self, "last_call_timeout=1,lease_ttl=2")  # type: ignore
+
+    def put(self, key: str, path: str = "put", **more: str) -> None:
+        body = {"key": base64.b64encode(key.encode()).decode(), **more}
+        request = urllib.request.Request(f"{self.url}/v3/kv/{path}", json.dumps(body).encode())
+        urllib.request.urlopen(request, timeout=5).close()
+
+    def test_a_deleted_key_delays_a_round_and_no_more(self) -> None:
+        Coordinators.restart_after(  # type: ignore
+            self, lambda: self.put("/elastrun/job/coordinator", "deleterange"),
+            "last_call_timeout=1,lease_ttl=2")
+
+    def test_an_etcd_that_has_forgotten_everything_elects_above_what_members_know(self) -> None:
+        def forget() -> None:
+            self.stop_etcd()
+            shutil.rmtree(self.folder / "etcd")
+            self.start_etcd()
+
+        wait_until(lambda: listens(int(self.url.rsplit(":", 1)[1])), "etcd listens")
+        for _ in range(50):  # revisions, which are the epochs
+            self.put("something")
+        Coordinators.restart_after(self, forget, "last_call_timeout=1,lease_ttl=2")  # type: ignore
 
     def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
         fail = self.folder / "fail"

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 
 using namespace elastrun;
 using namespace elastrun::rendezvous;
@@ -21,6 +22,7 @@ struct Register {
   Ballot::Holder holder;
   std::string note;
   bool away = false;
+  bool lapses_at_note = false;
   std::vector<std::function<void()>> watchers;
   void lapse() {
     holder.value.clear();
@@ -58,6 +60,7 @@ class MemoryBallot final : public Ballot {
   void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
     boost::asio::post(loop_, [this, note, answer = std::move(answer)] {
       if (register_.away) return answer(fail(Code::Io, "away"));
+      if (std::exchange(register_.lapses_at_note, false)) register_.lapse();
       const bool mine = !register_.holder.value.empty() && register_.holder.epoch == mine_;
       if (mine) register_.note = note;
       answer(mine);
@@ -168,6 +171,40 @@ TEST_CASE(
   a->succeed(), b->succeed();
   CHECK(!a->hear<Done>().failed);
   CHECK(!b->hear<Done>().failed);
+}
+
+TEST_CASE("elected session: a round whose note found the entry lost is given out all the same") {
+  Parish parish;
+  parish.shared.lapses_at_note = true;
+  auto a = parish.agent(rules_for(2, 2), 30ms);
+  auto b = parish.agent(rules_for(2, 2), 30ms);
+  a->join(1, "a");
+  b->join(1, "b");
+  settle_into({a.get(), b.get()}, 2);
+  CHECK(!parish.shared.lapses_at_note);
+  CHECK(!parish.shared.note.empty());
+}
+
+TEST_CASE("elected session: members follow the leader that a register elects which forgot all") {
+  Parish parish;
+  parish.shared.holder.epoch = 500;
+  auto a = parish.agent(rules_for(2, 2, 3), 30ms);
+  auto b = parish.agent(rules_for(2, 2, 3), 30ms);
+  a->join(1, "a");
+  b->join(1, "b");
+  settle_into({a.get(), b.get()}, 2);
+  for (int life = 1; life <= 2; ++life) {
+    parish.shared.note.clear();
+    parish.shared.holder = {};
+    a->fail(1);
+    for (auto* agent : {a.get(), b.get()}) {
+      CHECK(agent->hear<Restart>().attempt_spent);
+      agent->join();
+    }
+    const Round round = a->round();
+    CHECK(round.epoch > 500);
+    CHECK(b->round().epoch == round.epoch);
+  }
 }
 
 TEST_CASE("elected session: a file elects, and elects again") {

@@ -24,9 +24,13 @@ TEST_CASE("election entry: a note of a job that failed with any words is underst
 }
 
 TEST_CASE("election entry: a place and a world come back as they were written") {
-  const auto place = decode_entry(encode_entry("10.0.0.1", 29500, "n"));
+  const auto place = decode_entry(encode_entry({"10.0.0.1", 29500, 41}, "n"));
   REQUIRE(place.has_value());
-  CHECK(place->host == "10.0.0.1");
+  CHECK(place->address == "10.0.0.1");
+  CHECK(place->above == 41);
+  CHECK(decode_entry(R"({"address":"a","port":1,"above":-3})")->above == 0);
+  CHECK(decode_entry(R"({"address":"a","port":1,"above":9223372036854775807})")->above ==
+        kHighestEpoch);
   CHECK(place->port == 29500);
 
   const auto noted = decode_note(encode_note({{7, 4, "10.0.0.2", 41000}, "me", "here"}));

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+// The election against a model of a register: all orders in which requests are carried out, answers
+// come, are lost or come late, leases lapse, others lead, and this process is frozen.
+#include "rendezvous/election.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace std::chrono_literals;
+using Request = Election::Request;
+using Role = Election::Role;
+
+namespace {
+
+constexpr Duration kLease = 12s;
+
+// Millions of these hold: doctest's own checks take longer than what they check.
+void must(bool holds, const char* what) {
+  if (!holds) FAIL_CHECK(what);
+}
+
+/// One entry. What was written is never answered before it was written.
+struct Register {
+  std::string value;
+  std::int64_t epoch = 0, count = 0;
+  TimePoint until;
+  bool is_held(TimePoint now) const { return !value.empty() && now < until; }
+  void take(const std::string& by, std::int64_t above, TimePoint now) {
+    value = by;
+    epoch = count = std::max(count, above) + 1;
+    until = now + kLease;
+  }
+};
+
+/// Obeys an election as the locator does, and checks whatever must hold at any time.
+class Agent {
+ public:
+  void look() {
+    if (election.is_entitled(now)) return;
+    election.look(now);
+    asks = true;
+    step();
+  }
+  void want_note() {
+    if (!office || election.role() != Role::Leader || noting) return;
+    noting = true;
+    election.note();
+    step();
+  }
+  void hear_of(std::int64_t epoch) {
+    election.hear_of(epoch);
+    step();
+  }
+  void step_down() {
+    if (election.role() != Role::Leader) return;
+    election.step_down("doubt");
+    step();
+  }
+  void pass(Duration time) {
+    now += time;
+    const auto due = election.due();
+    if (due && *due <= now) step();
+  }
+
+  // The register carries out what is under way; the answer is another matter.
+  void carry_out() {
+    if (!under_way || carried_out) return;
+    carried_out = true;
+    const bool ours = reg.is_held(now) && reg.value == value && !value.empty();
+    done = ours;
+    switch (*under_way) {
+      case Request::Read:
+        found.reset();
+        if (reg.is_held(now)) found = Ballot::Holder{reg.value, reg.epoch};
+        break;
+      case Request::Campaign:
+        if (!reg.is_held(now)) reg.take(value, election.highest_known(), now);
+        found = Ballot::Holder{reg.value, reg.epoch};
+        break;
+      case Request::Renew:
+        if (ours) reg.until = now + kLease;
+        break;
+      case Request::Record:
+        if (ours) note_written = true;
+        break;
+      case Request::Resign:
+        if (ours) reg.value.clear();
+        break;
+    }
+  }
+
+  void answer(bool well) {
+    if (!under_way) return;
+    const Request request = *under_way;
+    well = well && carried_out;
+    const Error lost{Code::Io, "no answer"};
+    under_way.reset();
+    if (request == Request::Read) {
+      election.read(well ? Result<std::optional<Ballot::Holder>>(found) : std::unexpected(lost),
+                    now);
+    } else if (request == Request::Campaign) {
+      const bool ours = well && found->value == value;
+      election.campaigned(well ? Result<Ballot::Holder>(*found) : std::unexpected(lost), ours,
+                          false, now);
+    } else if (request == Request::Resign) {
+      election.resigned(now);
+    } else {
+      const auto still = well ? Result<bool>(done) : std::unexpected(lost);
+      request == Request::Renew ? election.renewed(still, now) : election.recorded(still, now);
+    }
+    step();
+  }
+
+  void step() {
+    for (auto orders = election.take(); !orders.empty(); orders = election.take()) {
+      for (const auto& order : orders) std::visit([this](const auto& each) { obey(each); }, order);
+    }
+    if (const auto request = election.next(now)) send(*request);
+    must(!election.next(now), "!election.next(now)");
+  }
+
+  Register reg;
+  TimePoint now{1000s};
+  Election election{kLease};
+  std::optional<Request> under_way;
+  bool asks = false, awaits = false, office = false, noting = false, note_written = false,
+       doubts = false;
+  std::int64_t followed = 0, led = 0;
+
+ private:
+  void send(Request request) {
+    must(!under_way, "!under_way");
+    under_way = request;
+    carried_out = false;
+    if (request != Request::Campaign) return;
+    must(office, "office");
+    value = "us" + std::to_string(++campaigns);
+  }
+
+  void obey(const Election::Follow& follow) {
+    must(!office, "!office");
+    followed = follow.leader.epoch;
+    asks = false;
+  }
+  void obey(const Election::Await&) { awaits = true; }
+  void obey(const Election::OpenOffice&) {
+    must(!office, "!office");
+    office = true;
+  }
+  void obey(const Election::CloseOffice&) {
+    must(office, "office");
+    must(election.role() == Role::Follower, "election.role() == Role::Follower");
+    office = false;
+  }
+  void obey(const Election::Lead& lead) {
+    must(office, "office");
+    must(lead.again == leads, "lead.again == leads");
+    must(lead.entry.epoch > led, "lead.entry.epoch > led");
+    leads = true;
+    led = lead.entry.epoch;
+    asks = doubts = false;
+  }
+  void obey(const Election::Trust&) {
+    must(office, "office");
+    asks = doubts = false;
+  }
+  void obey(const Election::Doubt&) {
+    must(office, "office");
+    doubts = true;
+  }
+  void obey(const Election::StepDown&) {
+    must(office, "office");
+    must(leads, "leads");
+    office = leads = noting = doubts = false;
+  }
+  void obey(const Election::Noted&) {
+    must(office, "office");
+    must(note_written, "note_written");
+    noting = note_written = false;
+  }
+  void obey(const Election::Resigned&) {}
+  void obey(const Election::Fail&) { asks = false; }
+
+  std::string value;
+  int campaigns = 0;
+  bool carried_out = false, done = false, leads = false;
+  std::optional<Ballot::Holder> found;
+};
+
+/// Of `most` possibilities the next one.
+using Choice = std::function<int(int most)>;
+
+constexpr int kEvents = 15;
+
+void happen(Agent& agent, int event, bool& tampered) {
+  switch (event) {
+    case 0:
+      return agent.look();
+    case 1:
+      return agent.carry_out();
+    case 2:
+      return agent.answer(true);
+    case 3:
+      return agent.answer(false);
+    case 4:
+      return agent.pass(kLease / 7);
+    case 5:
+      return agent.pass(kLease / 2);
+    case 6:
+      return agent.pass(kLease * 5 / 2);  // frozen, or suspended
+    case 7:
+      return agent.want_note();
+    case 8:
+      return agent.step_down();
+    case 9:  // somebody else leads, as soon as that is possible
+      if (!agent.reg.is_held(agent.now)) agent.reg.take("them", 0, agent.now);
+      return;
+    case 10:  // and says goodbye
+      if (agent.reg.value == "them") agent.reg.value.clear();
+      return;
+    case 11:
+      return agent.hear_of(agent.reg.epoch + 3);
+    case 12:
+      return agent.election.reject(agent.followed);
+    case 13:  // somebody has deleted the entry
+      tampered = true;
+      agent.reg.value.clear();
+      return;
+    default:  // the register has been restored from nothing
+      tampered = true;
+      agent.reg = {};
+      return;
+  }
+}
+
+void check_safety(const Agent& agent, bool tampered) {
+  if (tampered || !agent.election.is_entitled(agent.now)) return;
+  must(agent.reg.is_held(agent.now), "agent.reg.is_held(agent.now)");
+  must(agent.reg.value.starts_with("us"), "agent.reg.value.starts_with(\"us\")");
+}
+
+// From now on everything works, and nobody else is there.
+void check_recovery(Agent& agent) {
+  agent.election.reject(0);
+  const auto work = [&agent] {
+    for (int i = 0; i < 20 && agent.under_way; ++i) {
+      agent.carry_out();
+      agent.answer(true);
+    }
+    must(!agent.under_way, "!agent.under_way");
+  };
+  for (int i = 0; i < 60; ++i) {
+    if ((!agent.asks || std::exchange(agent.awaits, false)) && !agent.office) agent.look();
+    work();
+    agent.pass(kLease / 10);
+  }
+  work();
+  must(agent.election.role() == Role::Leader, "agent.election.role() == Role::Leader");
+  must(agent.election.is_entitled(agent.now), "agent.election.is_entitled(agent.now)");
+  must(!agent.noting, "!agent.noting");
+  must(!agent.asks, "!agent.asks");
+  must(!agent.doubts, "!agent.doubts");
+  must(agent.election.epoch() >= agent.election.highest_known(),
+       "agent.election.epoch() >= agent.election.highest_known()");
+}
+
+void run(const Choice& choice, int events) {
+  Agent agent;
+  bool tampered = false;
+  for (int i = 0; i < events; ++i) {
+    happen(agent, choice(kEvents), tampered);
+    check_safety(agent, tampered);
+  }
+  check_recovery(agent);
+}
+
+/// A leader with its lease, and nothing under way.
+void lead(Agent& agent) {
+  agent.look();
+  for (int i = 0; i < 2; ++i) {
+    agent.carry_out();
+    agent.answer(true);
+  }
+  REQUIRE(agent.election.is_entitled(agent.now));
+}
+
+}  // namespace
+
+TEST_CASE("election: whatever happens in whatever order, it ends with a leader and its notes") {
+  for (unsigned seed = 0; seed < 3000; ++seed) {
+    CAPTURE(seed);
+    std::minstd_rand random(seed + 1);
+    run([&random](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); },
+        5 + static_cast<int>(seed % 90));
+  }
+}
+
+TEST_CASE("election: every order of four events, from a leader with a lease") {
+  for (int order = 0; order < kEvents * kEvents * kEvents * kEvents; ++order) {
+    Agent agent;
+    bool tampered = false;
+    lead(agent);
+    for (int rest = order, i = 0; i < 4; ++i, rest /= kEvents) {
+      happen(agent, rest % kEvents, tampered);
+      check_safety(agent, tampered);
+    }
+    CAPTURE(order);
+    check_recovery(agent);
+  }
+}
+
+TEST_CASE("election: after a freeze the renewal, a look and a campaign do not overlap") {
+  Agent agent;
+  lead(agent);
+  agent.pass(kLease * 2);
+  agent.look();
+  CHECK(agent.under_way == Request::Renew);
+  agent.look();
+  agent.carry_out();
+  agent.answer(true);  // it has lapsed
+  CHECK(agent.doubts);
+  CHECK(agent.under_way == Request::Campaign);
+  agent.look();
+  agent.carry_out();
+  agent.answer(true);
+  CHECK(agent.election.is_entitled(agent.now));
+  CHECK(!agent.asks);
+}
+
+TEST_CASE("election: a note that an entry was lost under is recorded under the next one") {
+  Agent agent;
+  lead(agent);
+  agent.want_note();
+  CHECK(agent.under_way == Request::Record);
+  agent.reg.value.clear();  // somebody has deleted the key
+  check_recovery(agent);
+}
+
+TEST_CASE("election: an answer that is older than the lease proves nothing") {
+  Agent agent;
+  lead(agent);
+  agent.pass(kLease / 3);
+  REQUIRE(agent.under_way == Request::Renew);
+  agent.carry_out();
+  agent.pass(kLease * 2);
+  agent.answer(true);
+  CHECK(!agent.election.is_entitled(agent.now));
+  CHECK(agent.under_way == Request::Renew);
+}
+
+TEST_CASE("election: a leader of a register that forgot is elected above what members know") {
+  Agent agent;
+  lead(agent);
+  agent.hear_of(500);
+  CHECK(agent.under_way == Request::Read);
+  check_recovery(agent);
+  CHECK(agent.election.epoch() > 500);
+}
+
+TEST_CASE("election: an epoch beyond all counting is not believed") {
+  Agent agent;
+  lead(agent);
+  agent.hear_of(std::int64_t{1} << 62);
+  CHECK(!agent.under_way);
+  check_recovery(agent);
+}
+
+TEST_CASE("election: one that retires sends the last word and gives the lease back, nothing else") {
+  Agent agent;
+  lead(agent);
+  agent.want_note();
+  agent.election.retire();
+  agent.election.resign(true);
+  agent.step();
+  agent.carry_out();
+  agent.answer(false);
+  CHECK(agent.under_way == Request::Record);
+  agent.answer(false);
+  CHECK(agent.under_way == Request::Resign);
+  agent.carry_out();
+  agent.answer(true);
+  CHECK(!agent.reg.is_held(agent.now));
+  agent.look();
+  agent.pass(kLease * 3);
+  CHECK(!agent.under_way);
+}
