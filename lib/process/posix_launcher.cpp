@@ -57,7 +57,7 @@ ExitStatus status_of(const siginfo_t& info) {
 
 class PosixChild final : public Child {
  public:
-  PosixChild(boost::asio::io_context& io, const Clock& clock, Spawned spawned,
+  PosixChild(boost::asio::io_context& io, Clock& clock, Spawned spawned,
              std::shared_ptr<Family> family)
       : clock_(clock),
         pid_(spawned.pid),
@@ -125,6 +125,8 @@ class PosixChild final : public Child {
       log::error("process", "cannot ask how process {} ended; taking it for killed", pid_);
       info.si_code = CLD_KILLED;
       info.si_status = SIGKILL;
+    } else if (info.si_pid == 0) {
+      return wait_for_tracer();
     }
     ended_ = true;
     family_->ended.at(pid_) = true;
@@ -132,6 +134,18 @@ class PosixChild final : public Child {
     const Exit exit{status_of(info), clock_.now(), clock_.wall(), usage.ru_maxrss * 1024};
     const auto on_exit = std::move(on_exit_);
     on_exit(exit);  // may destroy this object
+  }
+
+  /// A dead process that strace(1) or a debugger holds is theirs before it is ours: its pidfd says
+  /// that it has ended, but how, we are told only when they let go of it. Nothing tells us that.
+  void wait_for_tracer() {
+    constexpr Duration kFirst = std::chrono::milliseconds(1), kLongest = std::chrono::seconds(1);
+    if (!tracer_alarm_) {
+      tracer_alarm_ = clock_.make_alarm();
+      tracer_pause_ = kFirst;
+    }
+    tracer_alarm_->arm(clock_.now() + tracer_pause_, [this] { see_exit(); });
+    tracer_pause_ = std::min(tracer_pause_ * 2, kLongest);
   }
 
   void stop_watching() {
@@ -155,11 +169,12 @@ class PosixChild final : public Child {
       return;
     }
     siginfo_t info{};
-    wait_for(pidfd_.get(), WEXITED, info, nullptr);
+    // Not waiting: a tracer may hold it for as long as it likes.
+    wait_for(pidfd_.get(), WEXITED | WNOHANG, info, nullptr);
   }
 
   // Set at construction.
-  const Clock& clock_;
+  Clock& clock_;
   const pid_t pid_;
   UniqueFd pidfd_;
   std::shared_ptr<Family> family_;
@@ -168,12 +183,14 @@ class PosixChild final : public Child {
   std::function<void(const Exit&)> on_exit_;
   bool ended_ = false;
   TimePoint killed_at_{};
+  std::unique_ptr<Alarm> tracer_alarm_;
+  Duration tracer_pause_{};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 class RealLauncher final : public PosixLauncher {
  public:
-  RealLauncher(boost::asio::io_context& io, const Clock& clock) : io_(io), clock_(clock) {
+  RealLauncher(boost::asio::io_context& io, Clock& clock) : io_(io), clock_(clock) {
     ::signal(SIGCHLD, SIG_DFL);
   }
 
@@ -201,15 +218,14 @@ class RealLauncher final : public PosixLauncher {
 
  private:
   boost::asio::io_context& io_;
-  const Clock& clock_;
+  Clock& clock_;
   Spawner spawner_;
   std::shared_ptr<Family> family_ = std::make_shared<Family>();
 };
 
 }  // namespace
 
-std::unique_ptr<PosixLauncher> make_posix_launcher(boost::asio::io_context& io,
-                                                   const Clock& clock) {
+std::unique_ptr<PosixLauncher> make_posix_launcher(boost::asio::io_context& io, Clock& clock) {
   return std::make_unique<RealLauncher>(io, clock);
 }
 

@@ -22,6 +22,6 @@ class PosixLauncher : public Launcher {
 };
 
 /// `io` and `clock` must outlive the launcher and its children; the children may outlive it.
-std::unique_ptr<PosixLauncher> make_posix_launcher(boost::asio::io_context& io, const Clock& clock);
+std::unique_ptr<PosixLauncher> make_posix_launcher(boost::asio::io_context& io, Clock& clock);
 
 }  // namespace elastrun::process

@@ -4,13 +4,17 @@
 #include "process/process_table.hpp"
 #include "support/children.hpp"
 
+#include <array>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 using namespace elastrun;
@@ -46,7 +50,46 @@ struct Folder {
   }
 };
 
+/// Another process that traces `pid` as strace(1) does, until something can be read from `let_go`.
+pid_t start_tracer(pid_t traced, Ear& ready, int let_go) {
+  const pid_t tracer = ::fork();
+  if (tracer != 0) return tracer;
+  const bool holds = ::ptrace(PTRACE_SEIZE, traced, nullptr, nullptr) == 0;
+  char byte = holds ? 'y' : 'n';
+  const std::array<char, 2> line{byte, '\n'};
+  if (::write(ready.mouth(), line.data(), line.size()) < 0) ::_exit(1);
+  if (::read(let_go, &byte, 1) < 0) ::_exit(1);
+  ::_exit(0);  // the end of a tracer lets go of all
+}
+
 }  // namespace
+
+TEST_CASE("launcher: how a traced child ended is known when its tracer lets go") {
+  Nursery nursery;
+  Ear ear;
+  Folder folder;
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe(pipe.data()) == 0);
+  const auto worker =
+      nursery.start(nursery.stub({"wait=" + (folder.path / "go").string(), "exit=3"}));
+  REQUIRE(worker);
+  const pid_t tracer = start_tracer((*worker)->child->pid(), ear, pipe[0]);
+  const bool traced = ear.line() == "y";
+  if (!traced) MESSAGE("not tested: this system lets nobody trace");
+  folder.file("go", "", 0600);
+  if (traced) {
+    pollfd ended{static_cast<int>(::syscall(SYS_pidfd_open, (*worker)->child->pid(), 0)), POLLIN,
+                 0};
+    CHECK(::poll(&ended, 1, 60'000) == 1);
+    ::close(ended.fd);
+    nursery.io.run_one();  // it looks, and sees a dead child without an exit status
+    CHECK_FALSE((*worker)->exit.has_value());
+  }
+  CHECK(::write(pipe[1], "x", 1) == 1);
+  CHECK(nursery.wait(**worker).status == ExitStatus::exited(3));
+  ::waitpid(tracer, nullptr, 0);
+  for (const int fd : pipe) ::close(fd);
+}
 
 TEST_CASE("launcher: a child's exit code and signal arrive on the loop") {
   Nursery nursery;
