@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <csignal>
 #include <sys/types.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::agent {
 namespace {
@@ -41,7 +43,8 @@ Agent::Agent(Parts parts, Settings settings)
     : parts_(std::move(parts)),
       settings_(std::move(settings)),
       settle_(parts_.clock.make_alarm()),
-      barrier_(parts_.clock.make_alarm()) {}
+      barrier_(parts_.clock.make_alarm()),
+      signal_wait_(parts_.clock.make_alarm()) {}
 
 Agent::~Agent() = default;
 
@@ -84,11 +87,22 @@ void Agent::tell_phase() {
   parts_.observer.phase(told_phase_, parts_.clock.now());
 }
 
+void Agent::tell_signal(const SignalCame& fact) const {
+  if (policy_.phase() == Phase::Ended) {
+    log::warning(kArea, "{}: the job has ended here; {}", process::signal_name(fact.signal),
+                 fact.insisted ? "waiting for the other nodes no longer"
+                               : "this node waits until the others know");
+  } else if (fact.insisted) {
+    log::warning(kArea, "{} again: killing the workers", process::signal_name(fact.signal));
+  } else {
+    log::warning(kArea, "Received {} death signal, shutting down workers", fact.signal);
+  }
+}
+
 /// What is of interest to observers and log, whatever the policy makes of it.
 void Agent::observe(const Fact& fact) {
   if (const auto* signal = std::get_if<SignalCame>(&fact)) {
-    log::warning(kArea, "Received {} death signal, shutting down workers", signal->signal);
-    return;
+    return tell_signal(*signal);
   }
   const auto* pushed = std::get_if<Pushed>(&fact);
   if (pushed == nullptr) return;
@@ -145,9 +159,12 @@ Status Agent::start_group() {
   auto plans = parts_.plan(*round_);
   if (!plans) return std::unexpected(plans.error());
   workers::Group::Parts parts{
-      parts_.launcher, parts_.clock,
+      parts_.launcher,
+      parts_.clock,
       [this](std::function<void()> call) { boost::asio::post(parts_.loop, std::move(call)); },
-      parts_.sweep};
+      parts_.sweep,
+      parts_.leftovers,
+      parts_.signal_each};
   group_ =
       std::make_unique<workers::Group>(std::move(parts), settings_.limits,
                                        [this](workers::Group::Event event) { group_event(event); });
@@ -157,13 +174,10 @@ Status Agent::start_group() {
 void Agent::group_event(workers::Group::Event event) {
   using Event = workers::Group::Event;
   switch (event) {
-    case Event::WorkerFailed: {
-      const auto failures = group_->failures();
-      const bool left = std::ranges::any_of(
-          failures, [](const workers::Failure& f) { return f.error_file.has_value(); });
-      return post(
-          WorkerFailed{left || !settings_.settle_for_error_files_only, group_->any_running()});
-    }
+    case Event::WorkerFailed:
+      if (!may_be_signalled()) return post_failure();
+      return signal_wait_->arm(parts_.clock.now() + settings_.signal_wait,
+                               [this] { post_failure(); });
     case Event::AllSucceeded:
       return post(AllSucceeded{});
     case Event::AllEnded:
@@ -174,6 +188,25 @@ void Agent::group_event(workers::Group::Event event) {
       if (stuck_) stuck_->disarm();
       return post(GroupGone{});
   }
+}
+
+/// Whether all that failed so far may have died of an end that is meant for the whole job.
+bool Agent::may_be_signalled() const {
+  if (policy_.phase() != Phase::Running) return false;
+  return std::ranges::all_of(group_->workers(), [this](const workers::Worker& worker) {
+    return !worker.failed() || std::ranges::any_of(settings_.job_signals, [&](int signal) {
+      return worker.exit->status.by_signal(signal);
+    });
+  });
+}
+
+void Agent::post_failure() {
+  signal_wait_->disarm();
+  if (!group_) return;
+  const auto failures = group_->failures();
+  const bool left = std::ranges::any_of(
+      failures, [](const workers::Failure& f) { return f.error_file.has_value(); });
+  post(WorkerFailed{left || !settings_.settle_for_error_files_only, group_->any_running()});
 }
 
 void Agent::perform(const ArmSettle&) {
@@ -189,12 +222,27 @@ void Agent::begin_stop() {
 
 void Agent::perform(const StopGroup& action) {
   begin_stop();
+  signal_wait_->disarm();
   group_->stop(action.signal, settings_.shutdown_timeout);
+  if (action.by_signal) tell_grace(action.signal);
+}
+
+/// Whoever asked for the end should know why it takes time, and how to have it sooner.
+void Agent::tell_grace(int signal) const {
+  const auto how = signal == SIGINT
+                       ? "press Ctrl+C again to kill them now"
+                       : fmt::format("{} once more kills them now", process::signal_name(signal));
+  log::warning(kArea, "The workers have up to {} to end; {}",
+               format_duration(settings_.shutdown_timeout), how);
+}
+
+void Agent::child_ended() {
+  if (group_) group_->look_again();
 }
 
 void Agent::perform(const FinishGroup&) {
   begin_stop();
-  group_->finish();
+  group_->finish(settings_.shutdown_timeout);
 }
 
 void Agent::perform(const KillGroup&) {
@@ -249,15 +297,19 @@ void Agent::perform(const End& action) {
   settle_->disarm();
   const std::weak_ptr<int> alive = alive_;
   parts_.session.close([this, alive] {
-    if (!alive.expired()) finish(std::move(result_));
+    if (!alive.expired() && on_end_) finish(std::move(result_));
   });
+}
+
+void Agent::perform(const CutEnd&) {
+  if (on_end_) finish(std::move(result_));
 }
 
 void Agent::finish(JobResult result) {
   result.finished = parts_.clock.wall();
   parts_.observer.ended(result, group_ ? &group_->workers() : nullptr);
   group_.reset();
-  const auto on_end = std::move(on_end_);
+  const auto on_end = std::exchange(on_end_, {});
   on_end(std::move(result));
 }
 

@@ -32,7 +32,10 @@ class Agent {
     Observer& observer;
     /// Everything to start the workers of a round with, in the order of local ranks.
     std::function<Result<std::vector<workers::WorkerPlan>>(const rendezvous::Round&)> plan;
-    std::function<process::Extinction(Duration)> sweep;  // as that of workers::Group
+    // As those of workers::Group.
+    std::function<process::Extinction(Duration)> sweep;
+    std::function<process::ProcessTable()> leftovers;
+    std::function<void(const process::ProcessTable&, int)> signal_each;
     /// Evidence that a failure was for want of memory, as a sentence; may be empty.
     std::function<std::string(const workers::Failure&)> out_of_memory;
   };
@@ -47,7 +50,11 @@ class Agent {
     Duration settle = std::chrono::milliseconds(50);
     /// Only after failures with an error file: these workers know how to leave one.
     bool settle_for_error_files_only = false;
-    Duration stuck_after{};  // of uninterruptible sleep; 0: nobody looks
+    /// How long a worker that died by a signal which ends jobs may wait for its verdict: when a
+    /// batch system signals every process of a step, ours is on its way.
+    Duration signal_wait = std::chrono::milliseconds(250);
+    std::vector<int> job_signals;  // those
+    Duration stuck_after{};        // of uninterruptible sleep; 0: nobody looks
     workers::Group::Limits limits{};
   };
 
@@ -59,7 +66,10 @@ class Agent {
   /// Begins. `on_end` runs once on the loop when nothing of the job runs on this node any more.
   void run(std::function<void(JobResult)> on_end);
 
-  void signal(int number) { post(SignalCame{number}); }
+  /// `insisted`: the one who asked for the end before does not want to wait for it.
+  void signal(int number, bool insisted) { post(SignalCame{number, insisted}); }
+  /// A child of this process has ended.
+  void child_ended();
   void guardian_gone() { post(GuardianGone{}); }
   Phase phase() const { return policy_.phase(); }
   /// The worker to whose session a process belongs, if it is one of the group's; else null.
@@ -69,6 +79,7 @@ class Agent {
   void post(Fact fact);
   void work_off();
   void tell_phase();
+  void tell_signal(const SignalCame& fact) const;
   void observe(const Fact& fact);
   void perform(std::vector<Action> actions);
   void perform(const Join&);
@@ -83,8 +94,12 @@ class Agent {
   void perform(const TellLeaving& action);
   void perform(const ArmBarrier&);
   void perform(const End& action);
+  void perform(const CutEnd&);
+  void tell_grace(int signal) const;
   Status start_group();
   void group_event(workers::Group::Event event);
+  bool may_be_signalled() const;
+  void post_failure();
   const std::string& own_node() const;
   void begin_stop();
   void note_cause(const rendezvous::Cause& cause);
@@ -104,7 +119,7 @@ class Agent {
   std::unique_ptr<workers::Group> group_;
   JobResult result_;
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
-  std::unique_ptr<Alarm> settle_, barrier_, stuck_;
+  std::unique_ptr<Alarm> settle_, barrier_, stuck_, signal_wait_;
   std::vector<std::optional<TimePoint>> stuck_since_;
   std::function<void(JobResult)> on_end_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);

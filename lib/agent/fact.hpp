@@ -32,8 +32,10 @@ struct AllEnded {};   // not all of them well
 struct GroupGone {};  // nothing of the group runs any more, all output is read
 struct SettleOver {};
 struct BarrierOver {};
+/// Somebody wants the end of the job, or (`insisted`) has said so already and will not wait.
 struct SignalCame {
   int signal = 0;
+  bool insisted = false;
 };
 struct GuardianGone {};
 /// The kernel has not let a worker's main thread go for this long.

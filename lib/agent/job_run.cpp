@@ -173,6 +173,8 @@ Agent::Parts JobRun::agent_parts() {
             return plans_->make(round);
           },
       .sweep = [this](Duration limit) { return sweep(limit); },
+      .leftovers = [this] { return containment_.leftovers(); },
+      .signal_each = process::signal_each,
       .out_of_memory =
           [this](const workers::Failure& failure) {
             const auto said = failure.exception ? failure.exception->text() : std::string();
@@ -193,6 +195,7 @@ Agent::Settings JobRun::agent_settings() const {
   settings.settle =
       std::min<Duration>(from_seconds(spec_.monitor_interval / 2), std::chrono::seconds(1));
   settings.settle_for_error_files_only = spec_.mode == spec::Mode::Program;
+  settings.job_signals = process::parse_signals(spec_.signals_to_handle).numbers;
   settings.stuck_after = stuck_limit();
   return settings;
 }
@@ -201,10 +204,8 @@ void JobRun::watch() {
   const auto list = process::parse_signals(spec_.signals_to_handle);
   for (const auto& warning : list.warnings) log::warning("signals", "{}", warning);
   signals_ = std::make_unique<process::SignalSource>(
-      loop_, list.numbers, [this](const process::SignalEvent& event) {
-        log::info("signals", "{}", process::describe(event));
-        agent_->signal(event.number);
-      });
+      loop_, list.numbers, [this](const process::SignalEvent& event) { signalled(event); });
+  containment_.on_child_end([this] { agent_->child_ended(); });
   using Stream = logs::Console::Stream;
   if (console_.is_terminal(Stream::Out) || console_.is_terminal(Stream::Err)) {
     resizes_ = std::make_unique<process::SignalSource>(loop_, std::vector<int>{SIGWINCH},
@@ -215,6 +216,21 @@ void JobRun::watch() {
   }
   guardian_watch_ = std::make_unique<process::DeathWatch>(loop_, guardian_.guardian_fd(),
                                                           [this] { agent_->guardian_gone(); });
+}
+
+void JobRun::signalled(const process::SignalEvent& event) {
+  using process::Demand;
+  log::info("signals", "{}", process::describe(event));
+  const auto demand = insistence_.heard(event, clock_->now());
+  if (demand != Demand::Nothing) {
+    agent_->signal(event.number, demand == Demand::KillNow);
+  } else if (event.route == process::Route::Kernel && event.number == SIGINT) {
+    log::warning("signals", "The job is ending already; press Ctrl+C again to kill it now");
+  }
+}
+
+void JobRun::ignore_signals() {
+  if (signals_) signals_->ignore_rest();
 }
 
 JobResult JobRun::run() {

@@ -38,6 +38,9 @@ class JobRun {
 
   /// Runs the job to its end, and removes what was only temporary.
   JobResult run();
+  /// Signals that come from now on change nothing any more: for a program that only has to say how
+  /// the job ended, and with which exit code.
+  void ignore_signals();
   logs::Console& console() { return console_; }
   /// Where the run's records come from: for sinks of the caller's own, before run().
   telemetry::Pipeline& pipeline() { return pipeline_; }
@@ -50,6 +53,7 @@ class JobRun {
   void add_observers();
   Status open_journal();
   void watch();
+  void signalled(const process::SignalEvent& event);
   std::string channel_path();
   void heard(pid_t sender, workers::Message message);
   process::Extinction sweep(Duration limit);
@@ -88,6 +92,7 @@ class JobRun {
   std::unique_ptr<WorkerPlans> plans_;
   std::unique_ptr<Agent> agent_;
   std::unique_ptr<process::SignalSource> signals_, resizes_;
+  process::Insistence insistence_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <fmt/format.h>
+#include <utility>
 
 namespace elastrun::agent {
 
@@ -36,7 +37,10 @@ std::vector<Action> RestartPolicy::begin() {
 }
 
 std::vector<Action> RestartPolicy::step(const Fact& fact) {
-  if (phase_ == Phase::Ended) return {};
+  if (phase_ == Phase::Ended) {
+    const auto* signal = std::get_if<SignalCame>(&fact);
+    return signal != nullptr && signal->insisted ? Actions{CutEnd{}} : Actions{};
+  }
   return std::visit([this](const auto& one) { return on(one); }, fact);
 }
 
@@ -137,8 +141,12 @@ RestartPolicy::Actions RestartPolicy::on(const BarrierOver&) {
 }
 
 RestartPolicy::Actions RestartPolicy::on(const SignalCame& fact) {
-  ++signals_;
-  if (signals_ > 1) return gone_ ? Actions{} : Actions{KillGroup{}};
+  const bool insisted = signalled_ && fact.insisted;
+  if (std::exchange(signalled_, true)) return insisted && !gone_ ? Actions{KillGroup{}} : Actions{};
+  // A verdict stands: what comes later can only end sooner what is still going on.
+  if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) {
+    return gone_ ? Actions{} : Actions{StopGroup{fact.signal, true}};
+  }
   Ending ending;
   ending.kind = Ending::Kind::Signalled;
   ending.signal = fact.signal;
@@ -146,7 +154,7 @@ RestartPolicy::Actions RestartPolicy::on(const SignalCame& fact) {
   Actions actions{TellLeaving{"it received " + process::signal_name(fact.signal)}};
   if (!gone_) {
     phase_ = Phase::Stopping;
-    actions.push_back(StopGroup{fact.signal});
+    actions.push_back(StopGroup{fact.signal, true});
   }
   for (auto& action : resolve()) actions.push_back(std::move(action));
   return actions;

@@ -32,6 +32,7 @@ struct StartGroup {
 struct ArmSettle {};
 struct StopGroup {
   int signal = 0;
+  bool by_signal = false;  // somebody sent it to us, and may insist
 };
 struct FinishGroup {};  // all ended: clear up what they left
 struct KillGroup {};
@@ -45,8 +46,10 @@ struct ArmBarrier {};
 struct End {
   Ending ending;
 };
-using Action = std::variant<Join, StartGroup, ArmSettle, StopGroup, FinishGroup, KillGroup,
-                            TellStarted, TellFailed, TellSucceeded, TellLeaving, ArmBarrier, End>;
+struct CutEnd {};  // after End: wait for the goodbyes to other nodes no longer
+using Action =
+    std::variant<Join, StartGroup, ArmSettle, StopGroup, FinishGroup, KillGroup, TellStarted,
+                 TellFailed, TellSucceeded, TellLeaving, ArmBarrier, End, CutEnd>;
 
 /// What one node does about each fact. Whether the job restarts is decided by the rendezvous, once
 /// for all nodes; this policy says what follows from that here, and never joins a new round or ends
@@ -95,7 +98,7 @@ class RestartPolicy {
   bool succeeded_ = false;  // all of them succeeded in this round
   bool spare_ = false;
   bool ran_ = false;  // at least one round was begun
-  int signals_ = 0;
+  bool signalled_ = false;
   std::optional<Order> order_;    // told to us, to be obeyed once the group is gone
   std::optional<Ending> ending_;  // decided here, for then too; wins over orders
 };

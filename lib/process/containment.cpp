@@ -76,6 +76,14 @@ std::vector<pid_t> Containment::not_to_touch() const {
   return pids;
 }
 
+ProcessTable Containment::leftovers() const {
+  if (!any_live_child()) return {};
+  const pid_t self = ::getpid();
+  ProcessTable found = descendants(read_descendants(self), self, not_to_touch());
+  std::erase_if(found, [](const ProcessEntry& entry) { return entry.zombie(); });
+  return found;
+}
+
 Extinction Containment::sweep(Duration limit) {
   if (!any_live_child()) {
     reap_adopted(not_to_touch());
@@ -91,7 +99,7 @@ void Containment::kill_all() {
   if (cgroup_) kill_cgroup(cgroup_->path());
   if (!any_live_child()) return;
   const pid_t self = ::getpid();
-  kill_each(descendants(read_descendants(self), self, strangers_));
+  signal_each(descendants(read_descendants(self), self, strangers_), SIGKILL);
 }
 
 Extinction Containment::end_attempt(Duration limit) {
@@ -121,6 +129,7 @@ void Containment::see_child_signal() {
     hidden_orphans_ = 0;
     reap_adopted_by_table(not_to_touch());
   }
+  if (on_child_end_) on_child_end_();
 }
 
 }  // namespace elastrun::process

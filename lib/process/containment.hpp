@@ -9,6 +9,7 @@
 #include "process/signals.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -41,6 +42,13 @@ class Containment {
   /// The directory of the attempt's cgroup, or "".
   std::string cgroup_path() const;
 
+  /// Live descendants that the sweep would kill: nothing is done to them. One system call when none
+  /// is there.
+  ProcessTable leftovers() const;
+  /// `call` runs on the loop when a child of this process has ended, a worker or an orphan of one:
+  /// time to look again at what is left.
+  void on_child_end(std::function<void()> call) { on_child_end_ = std::move(call); }
+
   /// Kills every descendant but the launcher's children that still run and what is below those.
   /// An orphan of a running child cannot be told from one of an ended child and is killed as well:
   /// so call it when the workers are not to live on. Microseconds if nothing is left.
@@ -66,6 +74,7 @@ class Containment {
   int made_ = 0;
   bool survivors_ = false;  // of the end of the last attempt
   int hidden_orphans_ = 0;  // child signals since the process table was last read for zombies
+  std::function<void()> on_child_end_;
   SignalSource child_signals_;
 };
 

@@ -30,15 +30,15 @@ void reap(pid_t pid) {
   ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | __WALL);
 }
 
-// Kills the process that `seen` describes, if it still is that one. Holds it by the result.
-UniqueFd kill_one(const ProcessEntry& seen) {
+// Signals the process that `seen` describes, if it still is that one. Holds it by the result.
+UniqueFd signal_one(const ProcessEntry& seen, int signal) {
   UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, seen.pid, 0)));
   const auto now = read_process(seen.pid);
   if (!now || now->start_time != seen.start_time) return UniqueFd();
   if (held) {
-    ::syscall(SYS_pidfd_send_signal, held.get(), SIGKILL, nullptr, 0);
+    ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0);
   } else {
-    ::kill(seen.pid, SIGKILL);  // no descriptor left: still better than not at all
+    ::kill(seen.pid, signal);  // no descriptor left: still better than not at all
   }
   return held;
 }
@@ -93,7 +93,7 @@ void bury(ProcessTable& victims) {
 std::vector<UniqueFd> kill_and_hold(const ProcessTable& victims) {
   std::vector<UniqueFd> held;
   for (const ProcessEntry& victim : victims) {
-    if (UniqueFd one = kill_one(victim)) held.push_back(std::move(one));
+    if (UniqueFd one = signal_one(victim, SIGKILL)) held.push_back(std::move(one));
   }
   return held;
 }
@@ -146,8 +146,11 @@ Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
   }
 }
 
-void kill_each(const ProcessTable& table) {
-  for (const ProcessEntry& entry : table) kill_one(entry);
+void signal_each(const ProcessTable& table, int signal) {
+  for (const ProcessEntry& entry : table) {
+    signal_one(entry, signal);
+    if (signal != SIGKILL) signal_one(entry, SIGCONT);
+  }
 }
 
 bool reap_adopted(const std::vector<pid_t>& known) {

@@ -34,8 +34,9 @@ struct Extinction {
 /// whose parents have ended are not found.
 Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit);
 
-/// SIGKILL for each process of a table that still is the one in the table; not waiting.
-void kill_each(const ProcessTable& table);
+/// A signal for each process of a table that still is the one in the table; not waiting. SIGCONT
+/// follows, without which a stopped process would notice no other than SIGKILL.
+void signal_each(const ProcessTable& table, int signal);
 
 /// Reaps children that have ended and are not in `known`: orphans that were adopted. Cheap; but the
 /// kernel shows only the first that has ended, so it gives up, with false, when that one is in

@@ -5,6 +5,7 @@
 #include "process/exit_status.hpp"
 #include "process/extinction.hpp"
 #include "process/process_table.hpp"
+#include "process/signals.hpp"
 
 #include <array>
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
+#include <optional>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -20,6 +22,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::guardian {
 
@@ -56,40 +59,63 @@ class Relayed {
       const bool stops = signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
       struct sigaction action {};
       const bool known = ::sigaction(signal, nullptr, &action) == 0;
-      const bool ignored = known && action.sa_handler == SIG_IGN && signal != SIGCHLD;
+      const bool ignored = known && action.sa_handler == SIG_IGN && signal != SIGCHLD &&
+                           process::stays_ignored(signal);
       if (stops || ignored) ::sigdelset(&blocked, signal);
       if (known && !stops && !ignored) ::sigaddset(&waited_, signal);
     }
     ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   }
   /// Waits for one; its number.
-  int wait(siginfo_t& info) const {
+  int wait(siginfo_t& info) {
+    if (held_) {
+      info = *std::exchange(held_, std::nullopt);
+      return info.si_signo;
+    }
     int signal = 0;
     do {
       signal = ::sigwaitinfo(&waited_, &info);
     } while (signal < 0);
-    return signal;
+    return prefer_sigterm(info);
   }
 
  private:
+  /// Of several that are pending the kernel gives the lowest number: of systemd's SIGTERM and
+  /// SIGHUP the second, by which a trainer ends that saves its checkpoint at SIGTERM.
+  int prefer_sigterm(siginfo_t& info) {
+    sigset_t only_term;
+    ::sigemptyset(&only_term);
+    ::sigaddset(&only_term, SIGTERM);
+    const timespec at_once{};
+    siginfo_t term{};
+    if (info.si_signo == SIGCHLD || ::sigtimedwait(&only_term, &term, &at_once) != SIGTERM) {
+      return info.si_signo;
+    }
+    held_ = std::exchange(info, term);
+    return SIGTERM;
+  }
+
   sigset_t waited_{};
+  std::optional<siginfo_t> held_;
 };
 
 void pass_on(const siginfo_t& info, pid_t agent) {
   siginfo_t copy = info;
-  if (info.si_code > 0) {  // from the kernel: a terminal, a timer
+  const bool from_kernel = info.si_code > 0;  // a terminal, a timer
+  if (from_kernel) {
     copy = {};
     copy.si_signo = info.si_signo;
   }
   // Only codes below 0 may be given by another process than the kernel; with them, its sender may.
-  copy.si_code = SI_QUEUE;
+  // A sender of pid 0 is not the kernel, but a process outside of this pid namespace.
+  copy.si_code = from_kernel ? kFromKernel : SI_QUEUE;
   if (::syscall(SYS_rt_sigqueueinfo, agent, info.si_signo, &copy) != 0) {
     ::kill(agent, info.si_signo);
   }
 }
 
 /// Relays until `child` has ended, and reaps it.
-ExitStatus relay(pid_t child, const Relayed& signals) {
+ExitStatus relay(pid_t child, Relayed& signals) {
   while (true) {
     siginfo_t info{};
     if (signals.wait(info) != SIGCHLD) {
@@ -157,7 +183,7 @@ bool has_children() {
 
 // Children from before our time could not be told from the job's orphans. So the guardian proper
 // becomes a child of this process, which has then nothing to do but to relay.
-void leave_old_children_behind(const Relayed& signals) {
+void leave_old_children_behind(Relayed& signals) {
   const pid_t outer = ::getpid();
   const pid_t inner = ::fork();
   if (inner > 0) end_as(relay(inner, signals));
@@ -220,7 +246,7 @@ void Agent::forget(std::string_view path) {
 Agent split() {
   open_standard_streams();
   ::signal(SIGCHLD, SIG_DFL);
-  const Relayed signals;
+  Relayed signals;
   if (has_children()) leave_old_children_behind(signals);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   Agent agent;

@@ -3,6 +3,7 @@
 
 #include "core/unique_fd.hpp"
 
+#include <signal.h>
 #include <string_view>
 #include <sys/types.h>
 
@@ -16,6 +17,10 @@
 /// Only when both are killed by SIGKILL at the same moment can something survive that has left its
 /// session; the workers themselves die with the agent by PR_SET_PDEATHSIG.
 namespace elastrun::guardian {
+
+/// si_code of what the kernel sent (a terminal, mostly), passed on. Only codes below 0 may be given
+/// by a process; of what processes sent it is SI_QUEUE.
+constexpr int kFromKernel = SI_ASYNCIO;
 
 struct Board;  // the little shared memory through which the agent speaks to the guardian
 
@@ -50,8 +55,8 @@ class Agent {
 /// To be called first in main, or before it, while nothing is allocated and no thread exists. In
 /// the agent then: own process group, descriptors 0-2 open (on /dev/null where they were closed),
 /// SIGCHLD default, SIGPIPE and SIGTTOU ignored, no signal blocked, otherwise ignored signals still
-/// ignored (nohup). Children that the process had before (`sh -c 'thing & exec elastrun'`) are left
-/// alone.
+/// ignored (nohup); of these, those that process::stays_ignored() denies are passed on. Children
+/// that the process had before (`sh -c 'thing & exec elastrun'`) are left alone.
 Agent split();
 
 }  // namespace elastrun::guardian

@@ -91,6 +91,16 @@ std::optional<ProcessEntry> parse_process(std::string_view stat) {
   return entry;
 }
 
+std::string command_of(const ProcessEntry& process, const std::string& proc) {
+  constexpr std::size_t kLongest = 80;
+  std::string line = read_kernel_file(proc + "/" + std::to_string(process.pid) + "/cmdline");
+  while (!line.empty() && line.back() == '\0') line.pop_back();
+  if (line.empty()) return process.name;
+  std::replace(line.begin(), line.end(), '\0', ' ');
+  if (line.size() > kLongest) line = line.substr(0, kLongest - 3) + "...";
+  return printable(std::move(line));
+}
+
 std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc) {
   return parse_process(read_kernel_file(proc + "/" + std::to_string(pid) + "/stat"));
 }

@@ -27,6 +27,10 @@ struct ProcessEntry {
 /// What to read and whom to spare when looking for descendants. Pure: no process is touched.
 using ProcessTable = std::vector<ProcessEntry>;
 
+/// The command line of a process in one line, as far as it is short and fit to be shown; its name
+/// if it has none, or is gone.
+std::string command_of(const ProcessEntry& process, const std::string& proc = "/proc");
+
 /// From the text of a stat file. A name may hold blanks and parentheses.
 std::optional<ProcessEntry> parse_process(std::string_view stat);
 std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc = "/proc");

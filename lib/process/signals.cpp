@@ -3,6 +3,7 @@
 
 #include "core/log.hpp"
 #include "process/exit_status.hpp"
+#include "process/guardian.hpp"
 #include "process/process_table.hpp"
 
 #include <algorithm>
@@ -18,13 +19,21 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Between the two copies lie a few wake-ups; between two orders of one script at least its
-// sleep(1).
-constexpr auto kEchoTime = milliseconds(100);
+// Nobody presses twice in so short a time, but a worn key does.
+constexpr auto kBounce = milliseconds(100);
+// Between two orders of one script lies at least its sleep(1).
+constexpr auto kInsisting = std::chrono::seconds(1);
 
 bool is_ignored(int number) {
   struct sigaction action {};
   return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+Route route_of(const signalfd_siginfo& info) {
+  const int code = info.ssi_code;
+  // Codes above 0 are the kernel's own.
+  if (code > 0 || code == guardian::kFromKernel) return Route::Kernel;
+  return code == SI_QUEUE ? Route::ThroughGuardian : Route::Process;
 }
 
 sigset_t set_of(const std::vector<int>& signals) {
@@ -38,7 +47,8 @@ sigset_t set_of(const std::vector<int>& signals) {
 
 std::string describe(const SignalEvent& event) {
   const std::string name = signal_name(event.number);
-  if (event.sender_pid == 0) return name + " from the terminal or the kernel";
+  if (event.route == Route::Kernel) return name + " from the terminal or the kernel";
+  if (event.sender_pid == 0) return name + " from a process outside of this container";
   const auto sender = read_process(event.sender_pid);
   if (!sender) return fmt::format("{} from process {}", name, event.sender_pid);
   return fmt::format("{} from process {} ({})", name, event.sender_pid, sender->name);
@@ -65,20 +75,29 @@ SignalList parse_signals(const std::vector<std::string>& names) {
   return list;
 }
 
-bool EchoFilter::is_echo(const SignalEvent& event, TimePoint now) {
-  std::erase_if(recent_, [now](const auto& entry) { return now - entry.second > kEchoTime; });
-  if (event.sender_pid == 0) return false;
-  const bool repeated = std::any_of(recent_.begin(), recent_.end(),
-                                    [&](const auto& entry) { return entry.first == event; });
-  if (!repeated) recent_.emplace_back(event, now);
-  return repeated;
+Demand Insistence::heard(const SignalEvent& event, TimePoint now) {
+  const auto same = std::find_if(heard_.begin(), heard_.end(), [&](const Heard& one) {
+    return one.number == event.number && one.route == event.route;
+  });
+  if (same == heard_.end()) {
+    heard_.push_back({event.number, event.route, now});
+    return heard_.size() == 1 ? Demand::Stop : Demand::Nothing;
+  }
+  const bool typed = event.number == SIGINT && event.route == Route::Kernel;
+  const Duration least = typed ? Duration(kBounce) : Duration(kInsisting);
+  return now - same->first >= least ? Demand::KillNow : Demand::Nothing;
+}
+
+bool stays_ignored(int number) {
+  return number != SIGINT && number != SIGQUIT;
 }
 
 SignalSource::SignalSource(boost::asio::io_context& io, const std::vector<int>& signals,
-                           OnSignal on_signal, const Clock* clock)
-    : on_signal_(std::move(on_signal)), clock_(clock), descriptor_(io) {
+                           OnSignal on_signal)
+    : on_signal_(std::move(on_signal)), descriptor_(io) {
+  // One that is ignored is queued all the same while it is blocked.
   std::copy_if(signals.begin(), signals.end(), std::back_inserter(signals_),
-               [](int number) { return !is_ignored(number); });
+               [](int number) { return !is_ignored(number) || !stays_ignored(number); });
   const sigset_t set = set_of(signals_);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   const int fd = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -102,6 +121,10 @@ SignalSource::~SignalSource() {
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
 }
 
+void SignalSource::ignore_rest() {
+  for (const int number : signals_) ::signal(number, SIG_IGN);  // also drops what is pending
+}
+
 void SignalSource::listen() {
   descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                          [this, alive = alive_](boost::system::error_code error) {
@@ -110,17 +133,25 @@ void SignalSource::listen() {
 }
 
 void SignalSource::read_all() {
-  const auto alive = alive_;  // the callback may destroy this object
+  std::vector<SignalEvent> events;
   signalfd_siginfo info{};
-  while (*alive && ::read(descriptor_.native_handle(), &info, sizeof info) == sizeof info) {
+  while (::read(descriptor_.native_handle(), &info, sizeof info) == sizeof info) {
     SignalEvent event;
     event.number = static_cast<int>(info.ssi_signo);
-    if (info.ssi_code <= 0) {  // sent by a process; codes above 0 are the kernel's
+    event.route = route_of(info);
+    if (event.route != Route::Kernel) {
       event.sender_pid = static_cast<pid_t>(info.ssi_pid);
       event.sender_uid = info.ssi_uid;
     }
-    const TimePoint now = clock_ == nullptr ? std::chrono::steady_clock::now() : clock_->now();
-    if (!echoes_.is_echo(event, now)) on_signal_(event);
+    events.push_back(event);
+  }
+  // They come in the order of their numbers, but of SIGTERM and SIGHUP at once the workers should
+  // get SIGTERM, at which trainers save their checkpoints.
+  std::stable_partition(events.begin(), events.end(),
+                        [](const SignalEvent& event) { return event.number == SIGTERM; });
+  const auto alive = alive_;  // the callback may destroy this object
+  for (const SignalEvent& event : events) {
+    if (*alive) on_signal_(event);
   }
   if (*alive) listen();
 }

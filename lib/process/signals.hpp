@@ -7,23 +7,31 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <sys/types.h>
 #include <vector>
 
 namespace elastrun::process {
 
+/// The way by which a signal came. One end of a job often takes two of them at once: a batch system
+/// signals every process of a step, a shell its jobs and then the kernel those of the terminal.
+enum class Route {
+  Process,          // some process signalled us
+  ThroughGuardian,  // some process signalled the guardian, which passed it on
+  Kernel,           // Ctrl+C, or a terminal that has gone
+};
+
 /// A signal that somebody sent to the job.
 struct SignalEvent {
   int number = 0;
-  pid_t sender_pid = 0;  // 0: no process, but the kernel: Ctrl+C, a terminal that has gone
+  pid_t sender_pid = 0;  // 0: the kernel, or a process outside of this pid namespace
   uid_t sender_uid = 0;  // of the sender, if there is one
+  Route route = Route::Process;
   bool operator==(const SignalEvent&) const = default;
 };
 
-/// "SIGTERM from process 4711 (slurmstepd)", "SIGINT from the terminal". Looks the name up while
-/// the sender still exists.
+/// "SIGTERM from process 4711 (slurmstepd)", "SIGINT from the terminal or the kernel". Looks the
+/// name up while the sender still exists.
 std::string describe(const SignalEvent& event);
 
 /// What a list of names such as `--signals-to-handle` comes to.
@@ -35,32 +43,53 @@ struct SignalList {
 /// by which the system tells of ended children.
 SignalList parse_signals(const std::vector<std::string>& names);
 
-/// Tells an order that arrives twice from two orders. Batch systems signal every process of a job,
-/// and timeout(1) first a process and then its group, so that the guardian's copy and our own come
-/// from the same sender at the same moment. What a person types twice comes from the terminal.
-class EchoFilter {
+/// What a signal asks of a job, given those before it.
+enum class Demand {
+  Stop,     // the first one: the workers get it, and their time to end
+  Nothing,  // the same end again, by another signal or on another way
+  KillNow,  // somebody insists
+};
+
+/// Tells one end that arrives by several signals from somebody who insists. Only a repetition on
+/// the same route insists: Ctrl+C typed again, or the same signal from processes at least a second
+/// after the first. So SIGHUP by a shell and then by the kernel, SIGTERM and SIGHUP by systemd, and
+/// a step of which every process is signalled each are one end, however slow the machine is. A key
+/// that bounces is no second press.
+class Insistence {
  public:
-  /// Whether `event` is a repetition, within 100 ms, of one from the same sending process.
-  bool is_echo(const SignalEvent& event, TimePoint now);
+  Demand heard(const SignalEvent& event, TimePoint now);
 
  private:
-  std::vector<std::pair<SignalEvent, TimePoint>> recent_;
+  struct Heard {
+    int number;
+    Route route;
+    TimePoint first;
+  };
+  std::vector<Heard> heard_;
 };
+
+/// Whether a signal whose action is SIG_IGN is to stay ignored. nohup(1) means it; a shell without
+/// job control, which ignores SIGINT and SIGQUIT in all that it starts with `&`, does not: who
+/// sends those to a launcher wants its end, and with torchrun gets it.
+bool stays_ignored(int number);
 
 /// Receives signals on the loop instead of in a handler. While it exists they are blocked in this
 /// process (children get them unblocked by the launcher); those that were ignored before, as with
-/// nohup(1), stay ignored and never arrive.
+/// nohup(1), stay ignored and never arrive, unless stays_ignored() says otherwise.
 class SignalSource {
  public:
   using OnSignal = std::function<void(const SignalEvent&)>;
-  /// `on_signal` runs on the loop, once for each signal but echoes. Signals of which several came
-  /// before the loop looked are one, as everywhere in Unix. Without a clock the kernel's is used.
-  SignalSource(boost::asio::io_context& io, const std::vector<int>& signals, OnSignal on_signal,
-               const Clock* clock = nullptr);
+  /// `on_signal` runs on the loop, once for each signal. Signals of which several came before the
+  /// loop looked are one, as everywhere in Unix.
+  SignalSource(boost::asio::io_context& io, const std::vector<int>& signals, OnSignal on_signal);
   SignalSource(const SignalSource&) = delete;
   SignalSource& operator=(const SignalSource&) = delete;
   /// Takes the block away again; what is pending then has its default effect.
   ~SignalSource();
+
+  /// Ignores its signals from now on, to the end of this process and in spite of the destructor:
+  /// for a program whose exit code is decided.
+  void ignore_rest();
 
   /// Those that it listens to: without the ignored ones.
   const std::vector<int>& signals() const { return signals_; }
@@ -72,10 +101,8 @@ class SignalSource {
   // Set at construction.
   std::vector<int> signals_;
   OnSignal on_signal_;
-  const Clock* clock_;
   // Changes while running. The flag is shared with a completion that may already be queued.
   boost::asio::posix::stream_descriptor descriptor_;
-  EchoFilter echoes_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

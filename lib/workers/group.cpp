@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 namespace elastrun::workers {
 namespace {
 
-constexpr Duration kFirstLook = std::chrono::microseconds(500);
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
 constexpr std::string_view kArea = "workers";
@@ -87,24 +87,31 @@ void Group::emit(Event event) {
 }
 
 void Group::stop(int signal, Duration grace) {
-  if (stage_ == Stage::Gone || stage_ == Stage::Draining) return;
   const auto until = parts_.clock.now() + grace;
   if (stage_ == Stage::Running || stage_ == Stage::Asking) {
     const bool sooner = stage_ == Stage::Running || until < deadline_;
     stage_ = Stage::Asking;
-    if (signal != 0) signal_all(signal);
+    ask_all(signal);
     if (sooner) {
       deadline_ = until;
       alarm_->arm(deadline_, [this] { deadline_passed(); });
     }
+    advance();
+  } else if (stage_ == Stage::Waiting && !killed_) {
+    ask_all(signal);
+    leftovers_->asked(until);
+    look_at_leftovers();
   }
-  advance();
+}
+
+void Group::finish(Duration patience) {
+  if (stage_ == Stage::Running) wait_for_leftovers(parts_.clock.now() + patience);
 }
 
 void Group::kill() {
   if (stage_ == Stage::Gone || stage_ == Stage::Draining) return;
   stage_ = Stage::Killing;
-  leftovers_asked_ = leftovers_killed_ = true;
+  asked_ = killed_ = true;
   begin_killing();
   for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
   if (parts_.sweep) swept_ += parts_.sweep(Duration::zero()).killed;
@@ -117,7 +124,8 @@ void Group::begin_killing() {
   if (!given_up_at_) given_up_at_ = parts_.clock.now() + limits_.kill_bound;
 }
 
-void Group::signal_all(int signal) {
+void Group::ask_all(int signal) {
+  if (std::exchange(asked_, true)) return;
   for (const auto& worker : workers_) {
     if (!worker.exit) {
       log::warning("api", "Sending process {} closing signal {}", worker.pid,
@@ -127,7 +135,6 @@ void Group::signal_all(int signal) {
     // A worker that was stopped (SIGSTOP, Ctrl+Z) would notice only when continued.
     worker.child->signal_group(SIGCONT);
   }
-  leftovers_asked_ = true;
 }
 
 void Group::arm(Duration bound) {
@@ -169,37 +176,65 @@ void Group::abandon_rest() {
 }
 
 void Group::advance() {
-  const bool asked = stage_ == Stage::Asking || stage_ == Stage::Killing;
-  if (asked && !any_running()) end_leftovers();
+  const bool stopping = stage_ == Stage::Asking || stage_ == Stage::Killing;
+  if (stopping && !any_running()) wait_for_leftovers(deadline_);
 }
 
-void Group::end_leftovers() {
-  stage_ = Stage::Leftovers;
+void Group::wait_for_leftovers(TimePoint until) {
+  stage_ = Stage::Waiting;
   alarm_->disarm();
-  if (!groups_alive()) return sweep();
-  if (!leftovers_asked_) {
-    for (const auto& worker : workers_) worker.child->signal_group(SIGTERM);
-    leftovers_asked_ = true;
-  }
-  deadline_ = leftovers_killed_ ? *given_up_at_ : parts_.clock.now() + limits_.leftover_grace;
-  look_again_ = kFirstLook;
-  alarm_->arm(parts_.clock.now() + look_again_, [this] { look_at_leftovers(); });
+  leftovers_.emplace(parts_.clock.now(), until, asked_, limits_.last_grace);
+  look_at_leftovers();
+}
+
+void Group::look_again() {
+  if (stage_ == Stage::Waiting) look_at_leftovers();
 }
 
 void Group::look_at_leftovers() {
   const auto now = parts_.clock.now();
-  if (groups_alive() && now >= deadline_ && !leftovers_killed_) {
-    for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
-    leftovers_killed_ = true;
-    begin_killing();
-    deadline_ = *given_up_at_;
+  const auto left = this->left();
+  if (!killed_) return obey(leftovers_->look(now, left), left);
+  if (!left.groups_alive || now >= *given_up_at_) return sweep();
+  alarm_->arm(std::min(now + kLongestLook, *given_up_at_), [this] { look_at_leftovers(); });
+}
+
+void Group::obey(const Leftovers::Orders& orders, const Leftovers::Left& left) {
+  if (orders.kill) return kill_leftovers(left);
+  if (orders.over) return sweep();
+  if (orders.ask_groups) {
+    log::warning(kArea,
+                 "Ending what the workers have left, after the time of --shutdown-timeout: {}",
+                 names_of(left));
+    ask_all(SIGTERM);
   }
-  if (groups_alive() && now < deadline_) {
-    look_again_ = std::min(look_again_ * 2, kLongestLook);
-    alarm_->arm(now + look_again_, [this] { look_at_leftovers(); });
-    return;
+  if (!orders.ask.empty()) parts_.signal_each(orders.ask, SIGTERM);
+  if (orders.name) {
+    const auto patience = format_duration(leftovers_->time_left(parts_.clock.now()));
+    log::warning(kArea, "The workers have ended; waiting up to {} for what they have left: {}",
+                 patience, names_of(left));
   }
-  sweep();
+  alarm_->arm(orders.look_again, [this] { look_at_leftovers(); });
+}
+
+void Group::kill_leftovers(const Leftovers::Left& left) {
+  log::warning(kArea, "Killing what the workers have left: {}", names_of(left));
+  killed_ = true;
+  begin_killing();
+  for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
+  look_at_leftovers();
+}
+
+Leftovers::Left Group::left() const {
+  Leftovers::Left left;
+  left.groups_alive = groups_alive();
+  if (!parts_.leftovers) return left;
+  for (auto& one : parts_.leftovers()) {
+    const bool in_group =
+        std::ranges::any_of(workers_, [&](const Worker& w) { return w.pid == one.group; });
+    (in_group ? left.in_groups : left.escaped).push_back(std::move(one));
+  }
+  return left;
 }
 
 /// Ends what left the groups. The loop is held for a moment only: there may be other nodes to talk

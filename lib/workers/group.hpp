@@ -7,6 +7,7 @@
 #include "process/extinction.hpp"
 #include "process/launcher.hpp"
 #include "workers/failure.hpp"
+#include "workers/leftovers.hpp"
 
 #include <functional>
 #include <memory>
@@ -51,7 +52,7 @@ class Group {
  public:
   enum class Event { WorkerFailed, AllSucceeded, AllEnded, Gone };
   struct Limits {
-    Duration leftover_grace = std::chrono::milliseconds(500);  // of children left by ended workers
+    Duration last_grace = std::chrono::milliseconds(500);  // of what a success left for too long
     Duration kill_bound = process::kKillBound;       // from the first SIGKILL on, for all together
     Duration drain_bound = std::chrono::seconds(5);  // for a console that takes nothing
   };
@@ -61,6 +62,10 @@ class Group {
     std::function<void(std::function<void()>)> post;  // runs something later on the loop
     /// Kills what left the groups, and waits so long at most; may be empty.
     std::function<process::Extinction(Duration)> sweep;
+    /// What ended workers have left alive, in their groups or not; may be empty.
+    std::function<process::ProcessTable()> leftovers;
+    /// A signal for each of these; there if `leftovers` is.
+    std::function<void(const process::ProcessTable&, int)> signal_each;
   };
 
   Group(Parts parts, Limits limits, std::function<void(Event)> on_event);
@@ -71,11 +76,15 @@ class Group {
   /// Starts all, in order. When one cannot be started, those before it are killed again, nothing is
   /// left and no event comes.
   Status start(std::vector<WorkerPlan> plans);
-  /// Asks every group with `signal`; whoever is left after `grace` is killed. Called again, the
-  /// new signal is sent too and the earlier of both ends of grace counts.
+  /// Asks every group with `signal`; whoever is left after `grace` is killed, and until then the
+  /// children of workers that have obeyed go on as well. Called again, the earlier of both ends of
+  /// grace counts, but nobody is asked again: a second signal might end what the first has begun.
   void stop(int signal, Duration grace);
-  /// After all have ended by themselves: ends what they left behind.
-  void finish() { stop(0, Duration::zero()); }
+  /// After all have ended by themselves: what they left behind may go on for so long, then it is
+  /// asked by SIGTERM, and killed.
+  void finish(Duration patience);
+  /// A child of this process has ended: nothing may be left to wait for.
+  void look_again();
   /// SIGKILL at once.
   void kill();
 
@@ -86,16 +95,19 @@ class Group {
   std::vector<Failure> failures() const;
 
  private:
-  enum class Stage { Running, Asking, Killing, Leftovers, Sweeping, Draining, Gone };
+  enum class Stage { Running, Asking, Killing, Waiting, Sweeping, Draining, Gone };
 
   void started(WorkerPlan& plan, std::unique_ptr<process::Child> child);
   void ended(std::size_t index, const process::Exit& exit);
   void emit(Event event);
-  void signal_all(int signal);
+  void ask_all(int signal);
   void advance();
   void begin_killing();
-  void end_leftovers();
+  void wait_for_leftovers(TimePoint until);
   void look_at_leftovers();
+  void obey(const Leftovers::Orders& orders, const Leftovers::Left& left);
+  void kill_leftovers(const Leftovers::Left& left);
+  Leftovers::Left left() const;
   bool groups_alive() const;
   void sweep();
   void arm(Duration bound);
@@ -113,11 +125,11 @@ class Group {
   std::vector<Worker> workers_;
   Stage stage_ = Stage::Running;
   std::unique_ptr<Alarm> alarm_;
-  TimePoint deadline_{};                  // of the grace, then of the kill, then of the leftovers
+  TimePoint deadline_{};                  // of the grace, then of the kill
   std::optional<TimePoint> given_up_at_;  // when SIGKILL has had its time; set by the first one
-  Duration look_again_{};                 // until the next look at leftovers
+  std::optional<Leftovers> leftovers_;    // once all workers have ended
   int swept_ = 0;                         // processes that had left the groups
-  bool leftovers_asked_ = false, leftovers_killed_ = false;
+  bool asked_ = false, killed_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // posted calls look whether we exist
 };
 

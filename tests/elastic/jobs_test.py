@@ -161,8 +161,11 @@ class Failures(Elastic):
             self.assertRegex(job.errors(), rf"rank\W+{rank}\b")
 
     def test_a_signal_ends_the_wait_for_others(self) -> None:
-        waiting, working = (self.agent("2", *SAY, *steps) for steps in ([], [f"wait={self.go}"]))
+        waiting, working = (self.agent("2", *SAY, *steps, env={"LOGLEVEL": "INFO"})
+                            for steps in ([], [f"wait={self.go}"]))
         self.world(waiting, working, size=2)
+        # Before that, it would be a node that leaves: the other one waits for another in its place.
+        waiting.wait_for("Waiting .* for other agents", 1, waiting.err)
         waiting.process.send_signal(signal.SIGTERM)
         self.assertIsNotNone(waiting.end())
         waiting.nothing_left()

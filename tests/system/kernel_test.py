@@ -123,7 +123,7 @@ class Frozen(unittest.TestCase):
             job.nothing_left()
 
     def test_so_is_one_that_has_left_its_group(self) -> None:
-        with Job(*stub("child=setsid", "stay")) as job:
+        with Job("--shutdown-timeout=1", *stub("child=setsid", "stay")) as job:
             child = int(job.wait_for(r"^child (\d+)")[0])
             (self.cgroup / "cgroup.procs").write_text(str(child))
             self.freeze("FROZEN")

@@ -37,6 +37,19 @@ struct Recorder final : Observer {
   std::vector<int> failures;
 };
 
+/// One that hosts the rendezvous, and waits for nodes that do not hang up.
+struct WaitingSession final : rendezvous::Session {
+  explicit WaitingSession(std::unique_ptr<rendezvous::Session> other) : inner(std::move(other)) {}
+  void open(OnPush on_push) override { inner->open(std::move(on_push)); }
+  void join(rendezvous::Node self) override { inner->join(std::move(self)); }
+  void report(rendezvous::Report report) override { inner->report(std::move(report)); }
+  void close(std::function<void()> on_closed) override { closed = std::move(on_closed); }
+  std::string backend() const override { return inner->backend(); }
+  std::string run_id() const override { return inner->run_id(); }
+  std::unique_ptr<rendezvous::Session> inner;
+  std::function<void()> closed;
+};
+
 /// One node, its workers played by the test.
 struct Node {
   boost::asio::io_context loop;
@@ -49,17 +62,19 @@ struct Node {
   std::optional<JobResult> result;
   int workers;
 
-  explicit Node(int workers_wanted, int max_restarts = 0, Duration settle = 0ms)
+  explicit Node(int workers_wanted, int max_restarts = 0, Duration settle = 0ms, bool host = false)
       : workers(workers_wanted) {
     rendezvous::LocalSettings local;
     local.max_restarts = max_restarts;
     session = rendezvous::make_local_session(loop, clock, local);
+    if (host) session = std::make_unique<WaitingSession>(std::move(session));
     Agent::Settings settings;
     settings.self.id = "node";
     settings.self.address = "127.0.0.1";
     settings.self.local_world_size = workers;
     settings.max_restarts = max_restarts;
     settings.settle = settle;
+    settings.job_signals = {SIGTERM};
     agent = std::make_unique<Agent>(
         Agent::Parts{loop,
                      clock,
@@ -68,6 +83,8 @@ struct Node {
                      store,
                      recorder,
                      [this](const rendezvous::Round& round) { return plans(round); },
+                     {},
+                     {},
                      {},
                      {}},
         settings);
@@ -179,7 +196,7 @@ TEST_CASE("agent: twenty restarts in a row leave nothing behind") {
 
 TEST_CASE("agent: a signal goes to the workers, and their codes do not matter") {
   Node node(2, 3);
-  node.agent->signal(SIGINT);
+  node.agent->signal(SIGINT, false);
   node.settle_down();
   CHECK(node.launcher[0].signals == std::vector{SIGINT});
   node.end(0, ExitStatus::exited(0));
@@ -188,16 +205,62 @@ TEST_CASE("agent: a signal goes to the workers, and their codes do not matter") 
   CHECK(node.launcher.size() == 2);
 }
 
-TEST_CASE("agent: a second signal does not wait for the deaf") {
+TEST_CASE("agent: a second signal does not wait for the deaf, if its sender insists") {
   Node node(1);
   node.launcher[0].deaf = true;
-  node.agent->signal(SIGTERM);
+  node.agent->signal(SIGTERM, false);
   node.settle_down();
-  node.agent->signal(SIGTERM);
+  node.agent->signal(SIGHUP, false);
+  node.settle_down();
+  CHECK(node.launcher[0].signals == std::vector{SIGTERM});
+  node.agent->signal(SIGTERM, true);
   node.settle_down();
   CHECK(node.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
   node.obey();
   CHECK(node.ended() == Kind::Signalled);
+}
+
+TEST_CASE("agent: a host that waits for other nodes ends when somebody insists") {
+  Node node(1, 0, 0ms, true);
+  node.agent->signal(SIGINT, false);
+  node.settle_down();
+  node.obey();
+  CHECK(node.agent->phase() == Phase::Ended);
+  CHECK_FALSE(node.result.has_value());
+  node.agent->signal(SIGINT, true);
+  node.settle_down();
+  CHECK(node.ended() == Kind::Signalled);
+  static_cast<WaitingSession&>(*node.session).closed();  // too late to matter
+  node.settle_down();
+}
+
+TEST_CASE("agent: a worker that dies of the signal which is on its way to us is no failure") {
+  Node node(2, 3);
+  node.end(0, ExitStatus::signaled(SIGTERM));
+  SUBCASE("it comes") {
+    node.end(1, ExitStatus::signaled(SIGTERM));
+    node.advance(249ms);
+    node.agent->signal(SIGTERM, false);
+    node.settle_down();
+    CHECK(node.ended() == Kind::Signalled);
+    CHECK(node.recorder.failures.empty());
+    CHECK(node.launcher.size() == 2);
+  }
+  SUBCASE("it does not come") {
+    node.advance(249ms);
+    CHECK(node.recorder.failures.empty());
+    node.advance(1ms);
+    CHECK(node.recorder.failures == std::vector{0});
+    node.obey();
+    CHECK(node.launcher.size() == 4);
+  }
+  SUBCASE("another one fails in a way of its own") {
+    node.end(1, ExitStatus::exited(3));
+    CHECK(node.recorder.failures.size() == 1);
+    node.advance(1s);
+    CHECK(node.launcher.size() == 4);
+    CHECK(node.recorder.failures.size() == 1);
+  }
 }
 
 TEST_CASE("agent: the dead guardian's job is killed") {

@@ -27,6 +27,7 @@ struct Wording {
   std::string operator()(const TellLeaving&) const { return "leaving!"; }
   std::string operator()(const ArmBarrier&) const { return "barrier"; }
   std::string operator()(const End&) const { return "end"; }
+  std::string operator()(const CutEnd&) const { return "cut"; }
 };
 
 /// A policy and the ending it came to.
@@ -188,12 +189,39 @@ TEST_CASE("policy: a signal is passed on, and the job ends by it") {
   CHECK(node.ending->signal == SIGINT);
 }
 
-TEST_CASE("policy: a second signal kills at once") {
+TEST_CASE("policy: only who insists kills the workers") {
   Node node;
   node.run();
   node.on(SignalCame{SIGTERM});
-  CHECK(node.on(SignalCame{SIGTERM}) == Words{"kill"});
+  CHECK_MESSAGE(node.on(SignalCame{SIGHUP}).empty(), "one end may arrive by two signals");
+  CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"kill"});
   CHECK(node.on(GroupGone{}) == Words{"end"});
+}
+
+TEST_CASE("policy: nobody insists on what nobody has asked for") {
+  Node node;
+  node.run();
+  CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"leaving!", "stop"});
+}
+
+TEST_CASE("policy: a signal after the verdict changes nothing but the time") {
+  Node node;
+  node.run();
+  node.on(AllSucceeded{});
+  node.push(rendezvous::Done{});
+  CHECK(node.on(SignalCame{SIGTERM}) == Words{"stop"});
+  CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"kill"});
+  CHECK(node.on(GroupGone{}) == Words{"end"});
+  CHECK(node.ended() == Kind::Succeeded);
+}
+
+TEST_CASE("policy: after the end, who insists does not wait for the goodbyes to other nodes") {
+  Node node;
+  node.run();
+  node.on(SignalCame{SIGINT});
+  node.on(GroupGone{});
+  CHECK(node.on(SignalCame{SIGTERM}).empty());
+  CHECK(node.on(SignalCame{SIGINT, true}) == Words{"cut"});
 }
 
 TEST_CASE("policy: a signal during a wait ends that wait") {
@@ -340,7 +368,8 @@ class RandomWorld {
       case 6:
         return group_ ? Fact(AllSucceeded{}) : Fact(BarrierOver{});
       case 7:
-        return random_() % 8 == 0 ? Fact(SignalCame{SIGTERM}) : Fact(SettleOver{});
+        return random_() % 8 == 0 ? Fact(SignalCame{SIGTERM, random_() % 2 == 0})
+                                  : Fact(SettleOver{});
       case 8:
         return random_() % 16 == 0 ? Fact(GuardianGone{}) : Fact(SettleOver{});
       case 9:

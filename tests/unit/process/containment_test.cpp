@@ -66,6 +66,23 @@ TEST_CASE("containment: what workers left behind ends, wherever it hides") {
   }
 }
 
+TEST_CASE("containment: what ended workers have left is found, told and left alone") {
+  Contained here;
+  Ear ear;
+  const auto worker = here.worker({"child=setsid", "child=", "exit=0"}, ear);
+  CHECK(here.containment.leftovers().empty());  // a running worker, and what is below it
+  here.wait(*worker);
+  int ends = 0;
+  here.containment.on_child_end([&] { ++ends; });
+  const auto left = here.containment.leftovers();
+  REQUIRE(left.size() == 2);
+  CHECK(command_of(left[0]).contains("stub_worker child=setsid"));
+  CHECK(here.containment.leftovers().size() == 2);
+  ends = 0;
+  signal_each(left, SIGTERM);
+  while (!here.containment.leftovers().empty() || ends == 0) here.io.run_one();
+}
+
 TEST_CASE("containment: the sweep kills without a cgroup what it kills with one") {
   Contained here;  // no attempt begun, so no cgroup
   Ear ear;

@@ -16,12 +16,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct StandingClock final : Clock {
-  TimePoint now() const override { return {}; }
-  WallTime wall() const override { return {}; }
-  std::unique_ptr<Alarm> make_alarm() override { return nullptr; }
-};
-
 bool blocked(int number) {
   sigset_t mask;
   ::sigprocmask(SIG_SETMASK, nullptr, &mask);
@@ -46,23 +40,85 @@ TEST_CASE("signals: what cannot be handled is passed over with a sentence") {
         "there is no signal \"TERM\" (expected names such as SIGTERM or SIGUSR1); passed over");
 }
 
-TEST_CASE("signals: the same order from the same process at the same moment is an echo") {
-  EchoFilter filter;
-  const TimePoint start{};
-  const SignalEvent order{SIGTERM, 42, 0};
-  CHECK_FALSE(filter.is_echo(order, start));
-  CHECK(filter.is_echo(order, start + 1ms));
-  CHECK(filter.is_echo(order, start + 100ms));
-  CHECK_FALSE(filter.is_echo({SIGTERM, 43, 0}, start + 100ms));
-  CHECK_FALSE(filter.is_echo({SIGINT, 42, 0}, start + 100ms));
-  CHECK_FALSE(filter.is_echo(order, start + 101ms));
+/// What each of a series of signals asks for: S to stop, K to kill, - for nothing more.
+class Series {
+ public:
+  Series& signal(int number, Route route, Duration later = {}) {
+    now_ += later;
+    switch (insistence_.heard({number, route == Route::Kernel ? 0 : 42, 0, route}, now_)) {
+      case Demand::Stop:
+        asked_ += 'S';
+        break;
+      case Demand::Nothing:
+        asked_ += '-';
+        break;
+      case Demand::KillNow:
+        asked_ += 'K';
+        break;
+    }
+    return *this;
+  }
+  const std::string& asked() const { return asked_; }
+
+ private:
+  Insistence insistence_;
+  TimePoint now_{};
+  std::string asked_;
+};
+
+TEST_CASE("signals: one end of a job that arrives by two routes is one end") {
+  SUBCASE("a closed terminal: SIGHUP by the shell, then by the kernel, however late") {
+    Series series;
+    series.signal(SIGHUP, Route::ThroughGuardian).signal(SIGHUP, Route::Kernel, 5s);
+    CHECK(series.asked() == "S-");
+  }
+  SUBCASE("systemd: SIGTERM, then SIGHUP") {
+    Series series;
+    series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGHUP, Route::ThroughGuardian, 1ms);
+    series.signal(SIGCONT, Route::ThroughGuardian, 3s);
+    CHECK(series.asked() == "S--");
+  }
+  SUBCASE("a scheduler that signals guardian and agent, and a guardian that is slow") {
+    Series series;
+    series.signal(SIGTERM, Route::Process).signal(SIGTERM, Route::ThroughGuardian, 30s);
+    CHECK(series.asked() == "S-");
+  }
+  SUBCASE("timeout(1) signals its child, then its group") {
+    Series series;
+    series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGTERM, Route::ThroughGuardian, 1ms);
+    series.signal(SIGTERM, Route::ThroughGuardian, 998ms);
+    CHECK(series.asked() == "S--");
+  }
+  SUBCASE("a wrapper passes on the Ctrl+C that came to both") {
+    Series series;
+    series.signal(SIGINT, Route::Kernel).signal(SIGINT, Route::ThroughGuardian, 2s);
+    CHECK(series.asked() == "S-");
+  }
 }
 
-TEST_CASE("signals: two presses of Ctrl+C are never one") {
-  EchoFilter filter;
-  const TimePoint start{};
-  CHECK_FALSE(filter.is_echo({SIGINT, 0, 0}, start));
-  CHECK_FALSE(filter.is_echo({SIGINT, 0, 0}, start + 1ms));
+TEST_CASE("signals: who repeats a signal insists") {
+  SUBCASE("a second after the first") {
+    Series series;
+    series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGTERM, Route::ThroughGuardian, 1s);
+    CHECK(series.asked() == "SK");
+  }
+  SUBCASE("Ctrl+C typed twice, in whatever haste") {
+    Series series;
+    series.signal(SIGINT, Route::Kernel).signal(SIGINT, Route::Kernel, 150ms);
+    CHECK(series.asked() == "SK");
+  }
+  SUBCASE("but a key that bounces does not") {
+    Series series;
+    series.signal(SIGINT, Route::Kernel).signal(SIGINT, Route::Kernel, 20ms);
+    series.signal(SIGINT, Route::Kernel, 500ms);
+    CHECK(series.asked() == "S-K");
+  }
+  SUBCASE("Ctrl+C after another signal has to be typed twice as well") {
+    Series series;
+    series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGINT, Route::Kernel, 9s);
+    series.signal(SIGINT, Route::Kernel, 9s);
+    CHECK(series.asked() == "S-K");
+  }
 }
 
 TEST_CASE("signals: they arrive on the loop with number and sender") {
@@ -99,6 +155,16 @@ TEST_CASE("signals: one that was ignored before stays ignored") {
   ::signal(SIGUSR1, SIG_DFL);
 }
 
+TEST_CASE("signals: of several at once SIGTERM is told first") {
+  boost::asio::io_context io;
+  std::vector<int> seen;
+  SignalSource source(io, {SIGHUP, SIGINT, SIGTERM},
+                      [&](const SignalEvent& event) { seen.push_back(event.number); });
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::kill(::getpid(), number);
+  while (seen.size() < 3) io.run_one();
+  CHECK(seen == std::vector<int>{SIGTERM, SIGHUP, SIGINT});
+}
+
 TEST_CASE("signals: a source may be destroyed by what it reports") {
   boost::asio::io_context io;
   std::unique_ptr<SignalSource> source;
@@ -112,36 +178,76 @@ TEST_CASE("signals: a source may be destroyed by what it reports") {
   CHECK(io.poll() == 0);
 }
 
-TEST_CASE("signals: through the guardian and directly at once, an order counts once") {
+TEST_CASE("signals: an ignored SIGINT, as a shell leaves it behind `&`, is listened to") {
+  ::signal(SIGINT, SIG_IGN);
+  boost::asio::io_context io;
+  int count = 0;
+  {
+    SignalSource source(io, {SIGINT}, [&](const SignalEvent&) { ++count; });
+    ::kill(::getpid(), SIGINT);
+    io.run_one();
+  }
+  ::signal(SIGINT, SIG_DFL);
+  CHECK(count == 1);
+}
+
+TEST_CASE("signals: what comes when the rest is ignored has no effect, also without the source") {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    boost::asio::io_context io;
+    {
+      SignalSource source(io, {SIGTERM}, [](const SignalEvent&) {});
+      ::kill(::getpid(), SIGTERM);
+      source.ignore_rest();
+      ::kill(::getpid(), SIGTERM);
+    }
+    ::kill(::getpid(), SIGTERM);
+    ::_exit(7);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  CHECK(ExitStatus::from_wait(status) == ExitStatus::exited(7));
+}
+
+TEST_CASE("signals: the route is known, directly and through the guardian") {
   Ear ear;
   const pid_t pid = ::fork();
   if (pid == 0) {
+    ::setpgid(0, 0);
+    ::signal(SIGQUIT, SIG_IGN);
     auto agent = guardian::split();
     boost::asio::io_context io;
-    const StandingClock clock;  // so that a slow machine makes no two orders of one
     const auto tell = [&](const SignalEvent& event) {
-      const auto text = std::to_string(event.number) + "\n";
+      const auto text =
+          std::to_string(event.number) + " " + std::to_string(static_cast<int>(event.route)) + "\n";
       if (::write(ear.mouth(), text.data(), text.size()) < 0) ::_exit(1);
       if (event.number == SIGTERM) ::_exit(0);
     };
-    SignalSource source(io, {SIGHUP, SIGTERM}, tell, &clock);
+    SignalSource source(io, {SIGHUP, SIGQUIT, SIGTERM}, tell);
     const std::string ready = std::to_string(::getpid()) + "\n";
     if (::write(ear.mouth(), ready.data(), ready.size()) < 0) ::_exit(1);
     io.run();
   }
   const auto agent = static_cast<pid_t>(std::stol(ear.line()));
+  const auto said = [](int number, Route route) {
+    return std::to_string(number) + " " + std::to_string(static_cast<int>(route));
+  };
   ::kill(agent, SIGHUP);
-  CHECK(ear.line() == "1");
+  CHECK(ear.line() == said(SIGHUP, Route::Process));
   ::kill(pid, SIGHUP);
+  CHECK(ear.line() == said(SIGHUP, Route::ThroughGuardian));
+  ::kill(pid, SIGQUIT);  // ignored, but passed on
+  CHECK(ear.line() == said(SIGQUIT, Route::ThroughGuardian));
   ::kill(pid, SIGTERM);
-  CHECK(ear.rest() == "15\n");
+  CHECK(ear.rest() == said(SIGTERM, Route::ThroughGuardian) + "\n");
   ::waitpid(pid, nullptr, 0);
 }
 
 TEST_CASE("signals: the sender is described by name while it exists") {
   const auto self = describe({SIGTERM, ::getpid(), 0});
   CHECK(self == "SIGTERM from process " + std::to_string(::getpid()) + " (unit_process)");
-  CHECK(describe({SIGINT, 0, 0}) == "SIGINT from the terminal or the kernel");
+  CHECK(describe({SIGINT, 0, 0, Route::Kernel}) == "SIGINT from the terminal or the kernel");
+  CHECK(describe({SIGTERM, 0, 0}) == "SIGTERM from a process outside of this container");
   CHECK(describe({SIGHUP, 0x3fffffff, 0}) == "SIGHUP from process 1073741823");
 }
 

@@ -42,7 +42,9 @@ struct Stage {
   std::deque<std::function<void()>> posted;
   std::vector<Event> events;
   int sweeps = 0;
-  process::Extinction escaped;  // what a sweep finds
+  process::Extinction escaped;      // what a sweep finds
+  process::ProcessTable leftovers;  // what ended workers have left
+  std::vector<std::pair<pid_t, int>> told;
   std::vector<std::shared_ptr<FakeStreams::State>> streams;
   Group group;
 
@@ -51,8 +53,20 @@ struct Stage {
                [this](Duration) {
                  ++sweeps;
                  return escaped;
+               },
+               [this] { return leftovers; },
+               [this](const process::ProcessTable& table, int signal) {
+                 for (const auto& one : table) told.emplace_back(one.pid, signal);
                }},
               Group::Limits{}, [this](Event event) { events.push_back(event); }) {}
+
+  static process::ProcessEntry process_of(pid_t pid, pid_t group) {
+    process::ProcessEntry entry;
+    entry.pid = pid;
+    entry.parent = 1;
+    entry.group = group;
+    return entry;
+  }
 
   std::vector<WorkerPlan> plans(int count, bool with_streams = false) {
     std::vector<WorkerPlan> all;
@@ -92,7 +106,7 @@ TEST_CASE("group: all that end with 0 are a success, told once") {
   CHECK(stage.happened().empty());
   stage.launcher.end(1, ExitStatus::exited(0));
   CHECK(stage.happened() == Events{Event::AllSucceeded});
-  stage.group.finish();
+  stage.group.finish(0s);
   CHECK(stage.happened() == Events{Event::Gone});
   CHECK(stage.group.failures().empty());
 }
@@ -138,16 +152,72 @@ TEST_CASE("group: who is deaf to the signal is killed when the grace is over") {
   CHECK(stage.group.workers()[1].exit->status == ExitStatus::signaled(SIGKILL));
 }
 
-TEST_CASE("group: a second stop may shorten the grace, never lengthen it") {
+TEST_CASE("group: a second stop may shorten the grace, never lengthen it, and asks nobody again") {
   Stage stage;
   stage.start(1);
   stage.launcher[0].deaf = true;
   stage.group.stop(SIGTERM, 30s);
   stage.group.stop(SIGINT, 1s);
   stage.group.stop(SIGTERM, 60s);
-  CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGINT, SIGTERM});
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
   stage.clock.advance(1s);
-  CHECK(stage.launcher[0].signals.back() == SIGKILL);
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
+}
+
+TEST_CASE("group: a trainer below a script that obeys has the whole grace") {
+  Stage stage;
+  stage.start(2);
+  stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
+  stage.group.stop(SIGTERM, 30s);
+  stage.launcher.obey();
+  stage.clock.advance(29'999ms);
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
+  CHECK(stage.happened().empty());
+  SUBCASE("which it uses") {
+    stage.launcher[0].leaves_child = false;
+    stage.group.look_again();
+    CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
+  }
+  SUBCASE("and no more") {
+    stage.clock.advance(1ms);
+    CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
+    stage.clock.advance(20ms);
+  }
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
+TEST_CASE("group: what has left the groups is asked too, and has the rest of the grace") {
+  Stage stage;
+  stage.start(1);
+  stage.group.stop(SIGTERM, 30s);
+  stage.clock.advance(10s);
+  stage.leftovers = {Stage::process_of(77, 77)};
+  stage.launcher.obey();
+  CHECK(stage.told == std::vector{std::pair{77, SIGTERM}});
+  stage.clock.advance(19s);
+  CHECK(stage.sweeps == 0);
+  CHECK(stage.told.size() == 1);
+  SUBCASE("which it uses") {
+    stage.leftovers.clear();
+    stage.group.look_again();
+  }
+  SUBCASE("and no more") {
+    stage.clock.advance(1s);
+  }
+  CHECK(stage.sweeps == 1);
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
+TEST_CASE("group: whoever insists is not kept waiting by what workers have left") {
+  Stage stage;
+  stage.start(1);
+  stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
+  stage.group.stop(SIGINT, 30s);
+  stage.launcher.obey();
+  stage.clock.advance(1s);
+  stage.group.kill();
+  CHECK(stage.launcher[0].signals == std::vector{SIGINT, SIGKILL});
+  CHECK(stage.happened() == Events{Event::Gone});
 }
 
 TEST_CASE("group: no grace at all kills at once") {
@@ -181,7 +251,7 @@ TEST_CASE(
   stage.escaped.alive.resize(1);
   stage.launcher.end(0, ExitStatus::exited(0));
   CHECK(stage.happened() == Events{Event::AllSucceeded});
-  stage.group.finish();
+  stage.group.finish(0s);
   stage.clock.advance(9s);
   CHECK(stage.happened().empty());
   CHECK(stage.sweeps > 10);  // the loop was not held all the time
@@ -225,22 +295,41 @@ TEST_CASE("group: what ended workers left in their groups goes at the end of the
   stage.launcher.end(0, ExitStatus::exited(0));
   CHECK(stage.happened() == Events{Event::AllSucceeded});
   CHECK(stage.launcher[0].signals.empty());
-  stage.group.finish();
+  stage.group.finish(0s);
   CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
   stage.clock.advance(1ms);
   CHECK(stage.happened() == Events{Event::Gone});
 }
 
-TEST_CASE("group: leftovers deaf to SIGTERM are killed after their own, shorter grace") {
+TEST_CASE("group: what a successful worker left may go on, then is asked, then killed") {
   Stage stage;
   stage.start(1);
   stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
   stage.launcher.end(0, ExitStatus::exited(0));
-  stage.group.finish();
-  stage.clock.advance(499ms);
   CHECK(stage.happened() == Events{Event::AllSucceeded});
-  stage.clock.advance(30ms);
-  CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
+  stage.group.finish(30s);
+  stage.clock.advance(29'999ms);
+  CHECK(stage.launcher[0].signals.empty());
+  SUBCASE("it ends by itself") {
+    stage.launcher[0].leaves_child = false;
+    stage.group.look_again();
+    CHECK(stage.launcher[0].signals.empty());
+  }
+  SUBCASE("it never ends") {
+    stage.clock.advance(1ms);
+    CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
+    stage.clock.advance(499ms);
+    CHECK(stage.happened().empty());
+    stage.clock.advance(30ms);
+    CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
+  }
+  SUBCASE("a signal comes meanwhile") {
+    stage.group.stop(SIGINT, 5s);
+    CHECK(stage.launcher[0].signals == std::vector{SIGINT});
+    stage.clock.advance(1ms);
+    CHECK(stage.launcher[0].signals == std::vector{SIGINT, SIGKILL});
+    stage.clock.advance(20ms);
+  }
   CHECK(stage.happened() == Events{Event::Gone});
 }
 
@@ -300,8 +389,9 @@ TEST_CASE("group: nothing is told after it has gone from memory") {
   std::deque<std::function<void()>> posted;
   int told = 0;
   {
-    Group group({launcher, clock, [&](std::function<void()> call) { posted.push_back(call); }, {}},
-                Group::Limits{}, [&](Event) { ++told; });
+    Group group(
+        {launcher, clock, [&](std::function<void()> call) { posted.push_back(call); }, {}, {}, {}},
+        Group::Limits{}, [&](Event) { ++told; });
     std::vector<WorkerPlan> plans(1);
     REQUIRE(group.start(std::move(plans)).has_value());
     launcher.end(0, ExitStatus::exited(0));

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""stop_test.py ELASTRUN STUB_WORKER: who may save what before a job ends, and who cuts it short."""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+from launched import ELASTRUN, LIMIT, STUB, Case, main, state_of
+from screen import OnTerminal
+
+LONG = "1000"  # seconds; more than LIMIT, so that only the wanted end is in time
+SAVING = 2.0   # longer than any grace but that of --shutdown-timeout
+# Saves for a while when it is asked to end, and says so in a file, which no signal cuts.
+TRAINER = f"""
+import os, signal, sys, time
+def save(number, frame):
+    try: print("saving", number, flush=True)
+    except OSError: pass  # a terminal that is gone
+    time.sleep({SAVING})
+    with open("checkpoint", "w") as file: file.write("whole")
+    os._exit(0)
+for name in sys.argv[1:]: signal.signal(getattr(signal, name), save)
+print("trainer", os.getpid(), flush=True)
+while True: signal.pause()
+"""
+# What a successful worker leaves behind: "upload SECONDS".
+UPLOAD = """
+import sys, time
+time.sleep(float(sys.argv[1]))
+with open("uploaded", "w") as file: file.write("whole")
+"""
+LEAVER = """
+import subprocess, sys
+print("child", subprocess.Popen([sys.executable, "upload.py", *sys.argv[1:2]],
+                                start_new_session="away" in sys.argv).pid, flush=True)
+"""
+
+
+class Files(Case):
+    def setUp(self) -> None:
+        super().setUp()
+        for name, text in (("trainer.py", TRAINER), ("upload.py", UPLOAD), ("leaver.py", LEAVER)):
+            (self.folder / name).write_text(text)
+
+
+class Stop(Files):
+    def wrapper(self, line: str) -> str:
+        """A script that starts the trainer and stays: a shell ends by the first signal."""
+        path = self.folder / "wrapper.sh"
+        path.write_text(f"#!/bin/sh\n{line}\necho never\n")
+        path.chmod(0o755)
+        return str(path)
+
+    def train(self, *words: str) -> subprocess.Popen:
+        child = self.start_elastrun("--shutdown-timeout", LONG, *words)
+        self.trainer = int(self.line_with(child.stdout, "trainer").split()[-1])
+        return child
+
+    def saved(self, child: subprocess.Popen) -> str:
+        said = child.communicate(timeout=LIMIT)[1]
+        self.assertEqual(child.returncode, 1, said)
+        self.assertEqual(self.alive(), [])
+        self.assertEqual((self.folder / "checkpoint").read_text(), "whole", said)
+        return said
+
+    def cut(self, child: subprocess.Popen) -> str:
+        said = child.communicate(timeout=LIMIT)[1]
+        self.assertEqual(child.returncode, 1, said)
+        self.assertEqual(self.alive(), [])
+        self.assertFalse((self.folder / "checkpoint").exists(), said)
+        return said
+
+    def test_a_trainer_below_a_script_saves_its_checkpoint(self) -> None:
+        child = self.train("--no-python", self.wrapper("python3 trainer.py SIGTERM"))
+        child.terminate()
+        self.line_with(child.stdout, "saving 15")
+        said = self.saved(child)
+        self.assertIn("The workers have up to 16 min 40 s to end; SIGTERM once more kills", said)
+        self.assertRegex(said, r"waiting up to 16 min .* s for what they have left: "
+                               rf"{self.trainer} \(python3 trainer.py SIGTERM\)")
+
+    def test_so_does_one_in_a_group_of_its_own(self) -> None:
+        child = self.train("--no-python", self.wrapper("timeout 1000 python3 trainer.py SIGTERM"))
+        child.terminate()
+        self.saved(child)
+
+    def test_one_that_never_ends_is_killed_and_named(self) -> None:
+        child = self.start_elastrun("--shutdown-timeout", "1", "--no-python",
+                                    self.wrapper(f"{STUB} ignore=TERM pid stay"))
+        pid = self.line_with(child.stdout, "pid").split()[-1]
+        child.terminate()
+        said = child.communicate(timeout=LIMIT)[1]
+        self.assertEqual((child.returncode, self.alive()), (1, []))
+        self.assertRegex(said, rf"Killing what the workers have left: {pid} \({STUB} ignore=TERM")
+
+    def test_one_end_by_two_signals_does_not_cut_it(self) -> None:
+        child = self.train("trainer.py", "SIGTERM")
+        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGHUP)  # as systemd with SendSIGHUP=
+        self.saved(child)
+
+    def test_a_terminal_that_closes_does_not_cut_it(self) -> None:
+        with open(self.folder / "errors", "w", encoding="ascii") as errors:
+            shell = OnTerminal(["/bin/bash", "--norc", "-i"], self.environment, str(self.folder),
+                               LIMIT)
+            self.addCleanup(shell.close)
+            line = f"{ELASTRUN} --shutdown-timeout {LONG} trainer.py SIGHUP 2>{errors.name}\n"
+            os.write(shell.ours, line.encode())
+            shell.until(r"trainer \d+")
+            # The shell hears SIGHUP, passes it on to its jobs and ends, whereupon the kernel tells
+            # the foreground of the terminal.
+            os.kill(shell.pid, signal.SIGHUP)
+            limit = time.monotonic() + LIMIT
+            while self.alive():
+                self.assertLess(time.monotonic(), limit, "the job does not end")
+                time.sleep(0.02)
+        self.assertEqual((self.folder / "checkpoint").read_text(), "whole")
+
+    def test_every_process_of_a_step_signalled_is_one_end(self) -> None:
+        child = self.train("trainer.py", "SIGTERM")
+        for pid in self.alive():
+            os.kill(pid, signal.SIGTERM)
+        self.saved(child)
+
+    def test_the_same_signal_after_a_second_cuts_it(self) -> None:
+        child = self.train("trainer.py", "SIGINT")
+        child.send_signal(signal.SIGINT)
+        self.line_with(child.stdout, "saving 2")
+        self.line_with(child.stderr, "to end; press Ctrl+C again to kill them now")
+        os.kill(self.trainer, signal.SIGSTOP)  # so that it saves for longer than this test lasts
+        time.sleep(1.1)
+        child.send_signal(signal.SIGINT)
+        self.assertIn("SIGINT again: killing the workers", self.cut(child))
+
+    def test_a_second_ctrl_c_cuts_it(self) -> None:
+        job = OnTerminal([ELASTRUN, "--shutdown-timeout", LONG, "trainer.py", "SIGINT"],
+                         self.environment | {"TERM": "dumb"}, str(self.folder), LIMIT, columns=200)
+        self.addCleanup(job.close)
+        trainer = int(job.until(r"trainer (\d+)")[1])
+        os.write(job.ours, b"\x03")
+        job.until("saving 2")
+        os.kill(trainer, signal.SIGSTOP)
+        job.until(r"press Ctrl\+C again to kill them now")
+        time.sleep(0.2)  # faster is a key that bounces
+        os.write(job.ours, b"\x03")
+        self.assertEqual(job.finish(), 1)
+        self.assertEqual(self.alive(), [])
+        self.assertFalse((self.folder / "checkpoint").exists())
+
+    def test_an_interrupt_ends_what_a_script_started_in_the_background(self) -> None:
+        line = f"{ELASTRUN} --no-python {STUB} pid stay & echo launcher $!; wait $!; echo code $?"
+        shell = subprocess.Popen(["/bin/sh", "-c", line], stdout=subprocess.PIPE, text=True,
+                                 env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL)
+        self.addCleanup(self.close_streams, shell)
+        launcher = int(self.line_with(shell.stdout, "launcher").split()[-1])
+        self.line_with(shell.stdout, "pid")
+        os.kill(launcher, signal.SIGINT)
+        self.assertEqual(self.line_with(shell.stdout, "code"), "code 1")
+        shell.wait(LIMIT)
+        self.assertEqual(self.alive(), [])
+
+
+class Leavings(Files):
+    """Children of workers that have succeeded."""
+
+    def test_an_upload_of_a_successful_worker_finishes(self) -> None:
+        for where in ("here", "away"):
+            with self.subTest(where):
+                done = self.run_elastrun("--shutdown-timeout", LONG, "leaver.py", str(SAVING),
+                                         where)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual((self.folder / "uploaded").read_text(), "whole")
+                pid = done.stdout.split()[-1]
+                self.assertRegex(done.stderr, r"waiting up to 16 min .* s for what they have left: "
+                                              rf"{pid} \(\S*python\S* upload.py {SAVING}\)")
+                (self.folder / "uploaded").unlink()
+
+    def test_one_that_never_ends_is_ended_and_named(self) -> None:
+        done = self.run_elastrun("--shutdown-timeout", "1", "leaver.py", LONG)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        pid = done.stdout.split()[-1]
+        self.assertEqual(state_of(int(pid)), "X")
+        self.assertFalse((self.folder / "uploaded").exists())
+        self.assertRegex(done.stderr, rf"Ending what the workers have left.*: {pid} \(\S*python\S* "
+                                      rf"upload.py {LONG}\)")
+
+    def test_a_signal_ends_the_wait_but_does_not_change_the_success(self) -> None:
+        child = self.start_elastrun("--shutdown-timeout", LONG, "leaver.py", LONG)
+        self.line_with(child.stderr, "for what they have left")
+        child.terminate()
+        said = child.communicate(timeout=LIMIT)[1]
+        self.assertEqual(child.returncode, 0, said)
+        self.assertEqual(self.alive(), [])
+
+
+if __name__ == "__main__":
+    main()
