@@ -198,6 +198,21 @@ class Words(Elastic):
     def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
         self.check_a_long_foreign_error("last_call_timeout=1")
 
+    def test_a_host_that_waits_for_others_after_the_end_goes_when_told_twice(self) -> None:
+        host = self.host("2", *SAY, f"wait={self.go}", "exit=3", env={"LOGLEVEL": "INFO"})
+        deaf = self.agent("2", "ignore=TERM", *SAY, "stay", options=("--shutdown-timeout=1000",))
+        self.world(host, deaf, size=2)
+        self.go.touch()
+        deaf.wait_for("closing signal SIGTERM", 1, deaf.err)  # it has heard the verdict
+        wait_until(lambda: len(host.alive()) == 2, "the host has no workers any more")
+        time.sleep(0.5)
+        host.process.send_signal(signal.SIGTERM)
+        host.wait_for("this node waits until the others know", 1, host.err)
+        time.sleep(1.1)  # sooner, it could be the same end by another way
+        host.process.send_signal(signal.SIGTERM)
+        self.all_end(host, code=1)
+        self.assertIn("waiting for the other nodes no longer", host.errors())
+
 
 class Coordinators(Elastic):
     def test_without_an_election_the_job_goes_back_to_the_scheduler(self) -> None:

@@ -103,20 +103,18 @@ class Stop(Files):
         self.saved(child)
 
     def test_a_terminal_that_closes_does_not_cut_it(self) -> None:
-        with open(self.folder / "errors", "w", encoding="ascii") as errors:
-            shell = OnTerminal(["/bin/bash", "--norc", "-i"], self.environment, str(self.folder),
-                               LIMIT)
-            self.addCleanup(shell.close)
-            line = f"{ELASTRUN} --shutdown-timeout {LONG} trainer.py SIGHUP 2>{errors.name}\n"
-            os.write(shell.ours, line.encode())
-            shell.until(r"trainer \d+")
-            # The shell hears SIGHUP, passes it on to its jobs and ends, whereupon the kernel tells
-            # the foreground of the terminal.
-            os.kill(shell.pid, signal.SIGHUP)
-            limit = time.monotonic() + LIMIT
-            while self.alive():
-                self.assertLess(time.monotonic(), limit, "the job does not end")
-                time.sleep(0.02)
+        job = OnTerminal([ELASTRUN, "--shutdown-timeout", LONG, "trainer.py", "SIGHUP"],
+                         self.environment | {"TERM": "dumb"}, str(self.folder), LIMIT)
+        self.addCleanup(job.close)
+        job.until(r"trainer \d+")
+        os.kill(job.pid, signal.SIGHUP)  # as the shell does when it hears of the end
+        job.until("saving 1")
+        os.close(job.ours)  # and now the kernel
+        job.ours = os.open(os.devnull, os.O_RDONLY)
+        limit = time.monotonic() + LIMIT
+        while self.alive():
+            self.assertLess(time.monotonic(), limit, "the job does not end")
+            time.sleep(0.02)
         self.assertEqual((self.folder / "checkpoint").read_text(), "whole")
 
     def test_every_process_of_a_step_signalled_is_one_end(self) -> None:
