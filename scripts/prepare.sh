@@ -72,7 +72,9 @@ install_without_services() {
   before=$(grep -vxF "$before" <<<"$(boots)")
   for name in "${services[@]}"; do
     grep -q "/S[0-9]*$name\$" <<<"$before" && update-rc.d "$name" disable
-    grep -q "/$name\.service\$" <<<"$before" && deb-systemd-helper disable "$name.service"
+    # It works for installation scripts only, which it knows by this variable.
+    grep -q "/$name\.service\$" <<<"$before" &&
+      DPKG_MAINTSCRIPT_PACKAGE=$name deb-systemd-helper disable "$name.service"
   done
   return $code
 }
