@@ -25,7 +25,8 @@ namespace ip = boost::asio::ip;
 constexpr auto kSecondLook = std::chrono::seconds(1);
 // That of the agents of a large job, which all wait for the same end.
 constexpr auto kLongestLook = std::chrono::seconds(5);
-// How the agents that see the same leader go come one after the other: so much for each of them.
+// How the agents that start, or see the same leader go, come one after the other: so much for each
+// other one. Most of them then find somebody elected.
 constexpr auto kStagger = std::chrono::microseconds(250);
 constexpr auto kLongestStagger = std::chrono::seconds(1);
 
@@ -53,7 +54,7 @@ class ElectedLocator final : public Locator {
   void locate(Answer answer) override {
     answer_ = std::move(answer);
     if (election_.is_entitled(clock_.now())) return give(own_place());
-    election_.look(clock_.now());
+    election_.look(clock_.now() + stagger());
     step();
   }
 
@@ -182,7 +183,7 @@ class ElectedLocator final : public Locator {
   }
 
   Duration stagger() {
-    const auto most = std::min<Duration>(kStagger * nodes_, kLongestStagger);
+    const auto most = std::min<Duration>(kStagger * (nodes_ - 1), kLongestStagger);
     return most * std::uniform_int_distribution<int>(0, 1000)(random_) / 1000;
   }
 
@@ -366,7 +367,7 @@ class ElectedLocator final : public Locator {
   Answer answer_;
   bool waiting_ = false;
   Duration look_pause_ = kSecondLook;
-  int nodes_ = 1;  // of the last world
+  int nodes_ = 1;  // of the last world, or of the first one
 
   // The office
   Election election_;

@@ -96,7 +96,7 @@ class RemoteSession final : public Session {
   // Finding the coordinator
 
   void locate() {
-    locator_->heed(epoch_, std::max(past_.nodes, 1));
+    locator_->heed(epoch_, std::max(past_.nodes, settings_.rules.min_nodes));
     locator_->locate([this](Result<Place> place) {
       if (place) {
         place_ = std::move(*place);
