@@ -214,6 +214,31 @@ class Words(Elastic):
         self.assertIn("waiting for the other nodes no longer", host.errors())
 
 
+class Limits(Elastic):
+    def group_of(self, processes: int) -> Path:
+        """A control group that may have so many."""
+        places = [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")]
+        for place in places:
+            group = place / f"elastrun.{os.getpid()}"
+            try:
+                group.mkdir()
+                self.addCleanup(group.rmdir)
+                (group / "pids.max").write_text(str(processes))
+            except OSError:
+                continue
+            return group
+        self.skipTest("no control group with pids.max can be made here (needs root)")
+
+    def test_no_more_threads_is_an_error_that_is_told(self) -> None:
+        members = self.group_of(2) / "cgroup.procs"  # the agent and its guardian
+        job = self.stack.enter_context(Job(
+            "--rdzv-backend=c10d", "--rdzv-endpoint=some.host.invalid:29400", "--nnodes=2",
+            "--rdzv-id=job", "--rdzv-conf=join_timeout=1", *stub(*SAY),
+            before=lambda: members.write_text(str(os.getpid())) and None))
+        self.all_end(job, code=1)
+        self.assertRegex(job.errors(), "cannot look up .*cannot make a thread")
+
+
 class Coordinators(Elastic):
     def test_without_an_election_the_job_goes_back_to_the_scheduler(self) -> None:
         host = self.host("2", *SAY, "stay")

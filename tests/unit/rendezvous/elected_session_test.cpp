@@ -34,16 +34,17 @@ class MemoryBallot final : public Ballot {
  public:
   MemoryBallot(boost::asio::io_context& loop, Register& shared, Duration term)
       : loop_(loop), register_(shared), term_(term) {}
+  ~MemoryBallot() override { *alive_ = false; }
 
   void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
-    boost::asio::post(loop_, [this, answer = std::move(answer)] {
+    later([this, answer = std::move(answer)] {
       if (register_.away) return answer(fail(Code::Io, "away"));
       if (register_.holder.value.empty()) return answer(std::nullopt);
       answer(register_.holder);
     });
   }
   void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
-    boost::asio::post(loop_, [this, value, answer = std::move(answer)] {
+    later([this, value, answer = std::move(answer)] {
       if (register_.away) return answer(fail(Code::Io, "away"));
       if (register_.holder.value.empty()) register_.holder = {value, register_.holder.epoch + 1};
       if (register_.holder.value == value) mine_ = register_.holder.epoch;
@@ -52,13 +53,13 @@ class MemoryBallot final : public Ballot {
     });
   }
   void renew(std::function<void(Result<bool>)> answer) override {
-    boost::asio::post(loop_, [this, answer = std::move(answer)] {
+    later([this, answer = std::move(answer)] {
       if (register_.away) return answer(fail(Code::Io, "away"));
       answer(!register_.holder.value.empty() && register_.holder.epoch == mine_);
     });
   }
   void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
-    boost::asio::post(loop_, [this, note, answer = std::move(answer)] {
+    later([this, note, answer = std::move(answer)] {
       if (register_.away) return answer(fail(Code::Io, "away"));
       if (std::exchange(register_.lapses_at_note, false)) register_.lapse();
       const bool mine = !register_.holder.value.empty() && register_.holder.epoch == mine_;
@@ -71,7 +72,7 @@ class MemoryBallot final : public Ballot {
       if (forget) register_.note.clear();
       register_.lapse();
     }
-    boost::asio::post(loop_, std::move(done));
+    later(std::move(done));
   }
   void watch(std::function<void()> changed) override {
     register_.watchers.push_back(std::move(changed));
@@ -80,10 +81,18 @@ class MemoryBallot final : public Ballot {
   Duration term() const override { return term_; }
 
  private:
+  template <class Reply>
+  void later(Reply reply) {
+    boost::asio::post(loop_, [alive = alive_, reply = std::move(reply)] {
+      if (*alive) reply();
+    });
+  }
+
   boost::asio::io_context& loop_;
   Register& register_;
   const Duration term_;
   std::int64_t mine_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 struct Parish {
@@ -205,6 +214,30 @@ TEST_CASE("elected session: members follow the leader that a register elects whi
     CHECK(round.epoch > 500);
     CHECK(b->round().epoch == round.epoch);
   }
+}
+
+TEST_CASE(
+    "elected session: a newcomer whom a register elects that forgot all learns from members") {
+  Parish parish;
+  parish.shared.holder.epoch = 500;
+  auto a = parish.agent(rules_for(2, 2), 30ms);
+  a->join(1, "a");
+  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+  auto b = parish.agent(rules_for(2, 2), 30ms);
+  b->join(1, "b");
+  settle_into({a.get(), b.get()}, 2);
+  a.reset();
+  CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
+  // What is lost is the register, and the first who comes is one who knows of no earlier epoch.
+  parish.shared.note.clear();
+  parish.shared.holder = {};
+  auto c = parish.agent(rules_for(2, 2), 30ms);
+  c->join(1, "c");
+  run_until(parish.network.loop, [&] { return parish.shared.holder.epoch > 0; });
+  b->join();
+  const Round round = b->round();
+  CHECK(round.epoch > 501);
+  CHECK(c->round().epoch == round.epoch);
 }
 
 TEST_CASE("elected session: a file elects, and elects again") {
