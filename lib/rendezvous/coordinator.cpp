@@ -5,6 +5,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/link.hpp"
+#include "rendezvous/admission.hpp"
 #include "rendezvous/job.hpp"
 #include "rendezvous/message_parts.hpp"
 #include "rendezvous/messages.hpp"
@@ -191,11 +192,8 @@ class LinkCoordinator final : public Coordinator {
 
   void welcome(Peer peer, Guest& guest, const Hello& hello) {
     if (guest.greeted) return dismiss(peer, "a second \"hello\"");
-    if (!settings_.run_id.empty() && !hello.run_id.empty() && hello.run_id != settings_.run_id) {
-      return dismiss(peer, fmt::format("the job that meets here is \"{}\", not \"{}\" (--rdzv-id); "
-                                       "give each job a port of its own",
-                                       settings_.run_id, hello.run_id));
-    }
+    const auto refusal = refusal_of(hello, settings_.run_id, settings_.start);
+    if (!refusal.empty()) return dismiss(peer, refusal);
     if (hello.epoch > settings_.epoch) {
       // It has seen our successor. Whoever elects us must find out, before we do anything more.
       if (on_newer_) on_newer_(hello.epoch);
@@ -203,7 +201,7 @@ class LinkCoordinator final : public Coordinator {
                                        settings_.epoch, hello.epoch));
     }
     guest.greeted = true;
-    run_ids_[peer] = hello.run_id;
+    hellos_[peer] = hello;
     if (hello.wants_status) {
       guest.link->send(encode(FromCoordinator(StatusText{status()})));
       return;
@@ -214,17 +212,28 @@ class LinkCoordinator final : public Coordinator {
   }
 
   bool admit(Peer peer, Guest& guest, Join& join) {
+    if (join.node.address.empty()) join.node.address = guest.link->remote_address().to_string();
     if (guest.job == nullptr) {
-      const std::string& run_id = run_ids_[peer];
-      auto& job = jobs_[run_id];
-      if (!job) job = begin_job(run_id, settings_.stand_alone ? join.rules : settings_.rules);
+      const Hello& hello = hellos_[peer];
+      const auto known = jobs_.find(hello.run_id);
+      if (const auto* rules = known != jobs_.end()    ? &known->second->state.rules()
+                              : settings_.stand_alone ? nullptr
+                                                      : &settings_.rules) {
+        if (const auto refusal = refusal_of(join.rules, *rules); !refusal.empty()) {
+          dismiss(peer, refusal, true);
+          return false;
+        }
+      }
+      log::info("rendezvous", "{}",
+                arrival_text(hello, join.node, guest.link->remote_address().to_string()));
+      auto& job = jobs_[hello.run_id];
+      if (!job) job = begin_job(hello.run_id, settings_.stand_alone ? join.rules : settings_.rules);
       guest.job = job.get();
       job->links[peer] = guest.link;
       ++agents_;
       check_rules(join, job->state.rules());
     }
-    run_ids_.erase(peer);
-    if (join.node.address.empty()) join.node.address = guest.link->remote_address().to_string();
+    hellos_.erase(peer);
     note_reachable(*guest.job, *guest.link);
     guest.job->state.join(peer, std::move(join.node), join.past, clock_.now());
     return true;
@@ -263,16 +272,9 @@ class LinkCoordinator final : public Coordinator {
   }
 
   void check_rules(const Join& join, const Rules& rules) {
-    if (join.rules.min_nodes == rules.min_nodes && join.rules.max_nodes == rules.max_nodes &&
-        join.rules.max_restarts == rules.max_restarts) {
-      return;
-    }
-    log::warning(
-        "rendezvous",
-        "{} was started with --nnodes {}:{} --max-restarts {}, the coordinator's {}:{} and "
-        "{} count",
-        join.node.id, join.rules.min_nodes, join.rules.max_nodes, join.rules.max_restarts,
-        rules.min_nodes, rules.max_nodes, rules.max_restarts);
+    if (join.rules.max_restarts == rules.max_restarts) return;
+    log::warning("rendezvous", "{} was started with --max-restarts {}, the coordinator's {} counts",
+                 join.node.id, join.rules.max_restarts, rules.max_restarts);
   }
 
   void report(Peer peer, Job& job, FromAgent message) {
@@ -288,12 +290,12 @@ class LinkCoordinator final : public Coordinator {
     }
   }
 
-  void dismiss(Peer peer, const std::string& text) {
+  void dismiss(Peer peer, const std::string& text, bool final = false) {
     const auto found = guests_.find(peer);
     log::warning("rendezvous", "refused {}: {}", found->second.link->remote_address().to_string(),
                  text);
     // Wrapped like any message, so that the other side can tell it from a broken connection.
-    found->second.link->send(encode(FromCoordinator(Refusal{text})));
+    found->second.link->send(encode(FromCoordinator(Refusal{text, final})));
     remove(peer, text, doubt());
   }
 
@@ -319,7 +321,7 @@ class LinkCoordinator final : public Coordinator {
     found->second.link->close();
     Job* job = found->second.job;
     guests_.erase(found);
-    run_ids_.erase(peer);
+    hellos_.erase(peer);
     if (guests_.empty()) beat_->disarm();
     if (job == nullptr) return;
     check_entitlement();
@@ -363,7 +365,7 @@ class LinkCoordinator final : public Coordinator {
 
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Guest> guests_;
-  std::unordered_map<Peer, std::string> run_ids_;  // of those that have not joined yet
+  std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<std::string, Doubt> doubts_;                // by run id
   std::optional<std::pair<std::int64_t, Done>> over_;  // an earlier job of this run id

@@ -26,6 +26,9 @@ class Coordinator {
   struct Settings {
     /// The job it serves. Empty: any number of jobs, each forgotten when its last agent has gone.
     std::string run_id;
+    /// Which start of it, as the scheduler tells; agents of another one are refused. Empty:
+    /// unknown.
+    std::string start;
     /// Not hosted by an agent (`elastrunctl store`): each job goes by the rules of the agent that
     /// comes first, and agents that lose this coordinator wait for it to come back.
     bool stand_alone = false;

@@ -125,6 +125,7 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   if (!secret) return std::unexpected(secret.error());
   Plan plan{loop, clock, settings, std::move(conf), net::make_sealer(*secret), {}, {}};
   plan.remote.run_id = plan.coordinator.run_id = settings.run_id;
+  plan.remote.start = plan.coordinator.start = plan.conf.text("job_start");
   plan.remote.backend = settings.backend;
   plan.remote.rules = plan.coordinator.rules = read_rules(settings, plan.conf);
   plan.remote.local_addr = settings.local_addr;

@@ -16,7 +16,10 @@ json::object write(const Hello& hello) {
   return {{"do", "hello"},
           {"run", hello.run_id},
           {"who", hello.wants_status ? "status" : "agent"},
-          {"epoch", hello.epoch}};
+          {"epoch", hello.epoch},
+          {"start", hello.start},
+          {"host", hello.host},
+          {"user", hello.user}};
 }
 json::object write(const Join& join) {
   return {{"do", "join"},
@@ -51,7 +54,7 @@ json::object write(const Welcome& welcome) {
           {"beats_missed", welcome.beats_missed}};
 }
 json::object write(const Refusal& refusal) {
-  return {{"do", "refuse"}, {"text", refusal.text}};
+  return {{"do", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
 }
 json::object write(const NewEpoch& epoch) {
   return {{"do", "epoch"}, {"epoch", epoch.epoch}};
@@ -123,7 +126,9 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   const std::string kind = reader.text("do");
   FromAgent message = Beat{};
   if (kind == "hello") {
-    message = Hello{reader.text("run"), reader.text("who") == "status", reader.integer("epoch")};
+    message = Hello{reader.text("run"),      reader.text("who") == "status",
+                    reader.integer("epoch"), reader.text("start"),
+                    reader.text("host"),     reader.text("user")};
   } else if (kind == "join") {
     message = read_join(reader);
   } else if (kind == "started") {
@@ -166,7 +171,7 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
         Progress{reader.text("text"), static_cast<int>(reader.integer("present", 0, kMaxCount)),
                  static_cast<int>(reader.integer("wanted", 0, kMaxCount))};
   } else if (kind == "refuse") {
-    message = Refusal{reader.text("text")};
+    message = Refusal{reader.text("text"), reader.flag("final")};
   } else if (kind == "epoch") {
     message = NewEpoch{reader.integer("epoch")};
   } else if (kind == "status") {

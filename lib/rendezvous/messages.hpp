@@ -18,9 +18,11 @@ namespace elastrun::rendezvous {
 
 /// The first message of whoever connects.
 struct Hello {
-  std::string run_id;         // empty: any, only for status queries
-  bool wants_status = false;  // only asks, is no agent
-  std::int64_t epoch = 0;     // the highest that this agent has seen
+  std::string run_id;          // empty: any, only for status queries
+  bool wants_status = false;   // only asks, is no agent
+  std::int64_t epoch = 0;      // the highest that this agent has seen
+  std::string start{};         // which start of the job, as its scheduler tells; empty: not known
+  std::string host{}, user{};  // of the process
 };
 struct Join {
   Node node;
@@ -40,6 +42,7 @@ struct Welcome {
 };
 struct Refusal {
   std::string text;
+  bool final = false;  // another coordinator of this job would say the same
 };
 /// The coordinator was elected anew and stays the same.
 struct NewEpoch {

@@ -5,6 +5,7 @@
 #include "core/text.hpp"
 #include "net/dialer.hpp"
 #include "net/link.hpp"
+#include "rendezvous/admission.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/patience.hpp"
 #include "rendezvous/pulse.hpp"
@@ -12,7 +13,6 @@
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
-#include <optional>
 #include <random>
 #include <unistd.h>
 #include <utility>
@@ -184,7 +184,7 @@ class RemoteSession final : public Session {
     handlers.on_end = [this](const Error& error) { ended(error); };
     link_->start(std::move(handlers));
     greeted_at_ = clock_.now();
-    link_->send(encode(FromAgent(Hello{settings_.run_id, false, epoch_})));
+    link_->send(encode(FromAgent(own_hello(settings_.run_id, settings_.start, epoch_))));
     beat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
       trouble_ = no_answer_text();
       hang_up();
@@ -232,7 +232,7 @@ class RemoteSession final : public Session {
 
   void refused(const Refusal& refusal) {
     hang_up();
-    if (locator_->elects()) return ended({Code::Closed, refusal.text});
+    if (locator_->elects() && !refusal.final) return ended({Code::Closed, refusal.text});
     lose(fmt::format("{} refuses this node: {}", where(), refusal.text), false);
   }
 

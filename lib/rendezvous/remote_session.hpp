@@ -15,6 +15,7 @@ namespace elastrun::rendezvous {
 
 struct RemoteSettings {
   std::string run_id = "none";
+  std::string start;  // which start of the job, as the scheduler tells
   std::string backend = "c10d";
   Rules rules;
   int node_rank = 0;  // only where ranks are fixed

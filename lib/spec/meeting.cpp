@@ -20,9 +20,9 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 
 class Meeting {
  public:
-  Meeting(JobSpec& job, Values& values, const Surroundings& around, std::optional<bool> is_host,
-          std::vector<std::string>& warnings)
-      : job_(job), values_(values), around_(around), is_host_(is_host), warnings_(warnings) {}
+  Meeting(JobSpec& job, Values& values, const Surroundings& around,
+          const std::optional<Placement>& place, std::vector<std::string>& warnings)
+      : job_(job), values_(values), around_(around), place_(place), warnings_(warnings) {}
 
   std::optional<Refusal> decide() {
     if (auto refusal = apply_single_node_rules()) return refusal;
@@ -112,9 +112,10 @@ class Meeting {
     if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, warnings_)) {
       return refusal;
     }
-    if (is_host_ && job_.rdzv_backend == "c10d") {
-      job_.rdzv_conf.emplace("is_host", *is_host_ ? "1" : "0");
+    if (place_ && place_->is_host && job_.rdzv_backend == "c10d") {
+      job_.rdzv_conf.emplace("is_host", *place_->is_host ? "1" : "0");
     }
+    if (place_ && !place_->start.empty()) job_.rdzv_conf.emplace("job_start", place_->start);
     // As torchrun hands it to every backend; the static one reads it.
     job_.rdzv_conf.emplace("timeout", "900");
     return std::nullopt;
@@ -238,16 +239,16 @@ class Meeting {
   JobSpec& job_;
   Values& values_;
   const Surroundings& around_;
-  std::optional<bool> is_host_;
+  const std::optional<Placement>& place_;
   std::vector<std::string>& warnings_;
 };
 
 }  // namespace
 
 std::optional<Refusal> decide_meeting(JobSpec& job, Values& values, const Surroundings& around,
-                                      std::optional<bool> is_host,
+                                      const std::optional<Placement>& place,
                                       std::vector<std::string>& warnings) {
-  return Meeting(job, values, around, is_host, warnings).decide();
+  return Meeting(job, values, around, place, warnings).decide();
 }
 
 }  // namespace elastrun::spec

@@ -3,6 +3,7 @@
 
 #include "spec/job_spec.hpp"
 #include "spec/merge.hpp"
+#include "spec/schedulers.hpp"
 #include "spec/surroundings.hpp"
 
 #include <optional>
@@ -15,10 +16,10 @@ namespace elastrun::spec {
 /// configuration. `job.min_nodes` and `job.max_nodes` are set already. Applies torchrun's rules:
 /// --standalone, or one node with nothing said about rendezvous, is c10d on localhost:0 with a
 /// random run id. What these rules drop although it was given is named in `warnings`; what they
-/// decide is written into `values` as implied. `is_host` is what the scheduler knows about who
-/// hosts the rendezvous; the user's own is_host in --rdzv-conf wins.
+/// decide is written into `values` as implied. `place` is what the scheduler knows: who hosts the
+/// rendezvous (the user's own is_host in --rdzv-conf wins), and which start of the job this is.
 std::optional<Refusal> decide_meeting(JobSpec& job, Values& values, const Surroundings& around,
-                                      std::optional<bool> is_host,
+                                      const std::optional<Placement>& place,
                                       std::vector<std::string>& warnings);
 
 }  // namespace elastrun::spec

@@ -94,10 +94,9 @@ class Resolver {
     const bool has_count = values().is_given(Opt::Nnodes);
     const auto range = parse_nnodes(text(Opt::Nnodes));
     if (!range || (has_count && range->max == 1)) return std::nullopt;
-    auto place = find_placement(around_, has_count ? range->max : 0, out_.warnings);
-    if (!place) return std::nullopt;
-    for (auto& given : place->given) values().offer(std::move(given));
-    is_host_ = place->is_host;
+    place_ = find_placement(around_, has_count ? range->max : 0, out_.warnings);
+    if (!place_) return std::nullopt;
+    for (auto& given : place_->given) values().offer(std::move(given));
     return std::nullopt;
   }
 
@@ -226,7 +225,7 @@ class Resolver {
                                         name));
   }
 
-  Refused meet() { return decide_meeting(job_, values(), around_, is_host_, out_.warnings); }
+  Refused meet() { return decide_meeting(job_, values(), around_, place_, out_.warnings); }
 
   Refused take_logs() {
     job_.log_dir = text(Opt::LogDir);
@@ -306,7 +305,7 @@ class Resolver {
   const CommandLine& line_;
   const Surroundings& around_;
   TomlJob file_;
-  std::optional<bool> is_host_;  // as the scheduler knows
+  std::optional<Placement> place_;  // as the scheduler knows
   Resolved out_;
   JobSpec& job_ = out_.spec;
 };

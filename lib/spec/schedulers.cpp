@@ -67,10 +67,11 @@ class Finder {
     std::string endpoint, endpoint_from;
     std::string id, id_from;
     std::optional<bool> is_host;
+    std::string start{};
   };
 
   static Placement placement(const Facts& facts) {
-    Placement place{facts.scheduler, {}, facts.is_host};
+    Placement place{facts.scheduler, {}, facts.is_host, facts.start};
     const auto give = [&](Opt id, std::string text, std::string_view from) {
       place.given.push_back({id,
                              std::move(text),
@@ -124,12 +125,26 @@ class Finder {
                 "SLURM_NODEID",
                 {},
                 "SLURM_STEP_NODELIST",
-                fmt::format("slurm-{}.{}", *job, *step),
-                "SLURM_JOB_ID, SLURM_STEP_ID",
-                {}};
+                slurm_id(*job, *step),
+                "SLURM_CLUSTER_NAME, SLURM_JOB_USER, SLURM_JOB_ID, SLURM_STEP_ID",
+                {},
+                slurm_start()};
     facts.endpoint = endpoint(hosts->front(), port_of(facts.id));
     if (facts.rank) facts.is_host = *facts.rank == 0;
     return placement(facts);
+  }
+
+  std::string slurm_id(const std::string& job, const std::string& step) const {
+    std::string id = "slurm-";
+    if (const auto cluster = variable("SLURM_CLUSTER_NAME")) id += plain(*cluster) + "-";
+    const auto user = variable("SLURM_JOB_USER"), uid = variable("SLURM_JOB_UID");
+    if (user || uid) id += plain(user.value_or(uid.value_or(""))) + "-";
+    return id + job + "." + step;
+  }
+
+  std::string slurm_start() const {
+    const auto time = variable("SLURM_JOB_START_TIME"), count = variable("SLURM_RESTART_COUNT");
+    return fmt::format("{}/{}", time.value_or(""), count.value_or("0"));
   }
 
   std::optional<Placement> open_mpi() {
@@ -230,11 +245,19 @@ class Finder {
           "one launcher per node, for example with pbsdsh -u or mpirun --map-by ppr:1:node",
           hosts.size()));
     }
-    Facts facts{"PBS",          static_cast<int>(hosts.size()),
-                "PBS_NODEFILE", number("PBS_NODENUM"),
-                "PBS_NODENUM",  {},
-                "PBS_NODEFILE", "pbs-" + plain(*job),
-                "PBS_JOBID",    {}};
+    // The id has the server's name in it.
+    const auto user = variable("PBS_O_LOGNAME");
+    const std::string id = "pbs-" + (user ? plain(*user) + "-" : "") + plain(*job);
+    Facts facts{"PBS",
+                static_cast<int>(hosts.size()),
+                "PBS_NODEFILE",
+                number("PBS_NODENUM"),
+                "PBS_NODENUM",
+                {},
+                "PBS_NODEFILE",
+                id,
+                "PBS_O_LOGNAME, PBS_JOBID",
+                {}};
     facts.endpoint = endpoint(hosts.front(), port_of(facts.id));
     facts.is_host = *facts.rank == 0;
     return placement(facts);

@@ -17,8 +17,15 @@ struct Placement {
   std::vector<Override> given;  // nnodes, rdzv-backend, rdzv-endpoint, rdzv-id, node-rank
   /// Whether this node hosts the rendezvous; nothing where the variables do not tell.
   std::optional<bool> is_host;
+  /// Which start of the job this is: "1700000000/1", its time and how often it was requeued, as far
+  /// as that is told. The run id stays the same over requeues, so that what counts over them
+  /// belongs together; an agent that an earlier start has left behind must not join all the same.
+  std::string start;
 };
 
+/// The run id is the same on all nodes and over requeues, and names cluster and user where these
+/// are told: job ids begin with 1 on each cluster.
+///
 /// Slurm, Open MPI, PBS, a Kubernetes Indexed Job or JobSet, or a PyTorchJob: found by documented
 /// variables, in this order of trust: Open MPI (it may itself run under Slurm), Slurm, PBS,
 /// PyTorchJob, Kubernetes. Nothing if there is one node only, if this is the worker of another

@@ -27,7 +27,7 @@ Cause a_cause() {
 
 std::vector<std::string> from_agents() {
   Join join{make_node("a", 8), {4, 2, 7}, make_rules(2, 5, 3)};
-  return {encode(FromAgent(Hello{"job", true, 9})),
+  return {encode(FromAgent(Hello{"job", true, 9, "17/1", "n7", "ada"})),
           encode(FromAgent(join)),
           encode(FromAgent(Started{3})),
           encode(FromAgent(Failed{3, a_cause()})),
@@ -48,7 +48,7 @@ World a_world(int nodes) {
 
 std::vector<std::string> from_coordinators() {
   return {encode(FromCoordinator(Welcome{"job", 4, true, 2s, 5})),
-          encode(FromCoordinator(Refusal{"no"})),
+          encode(FromCoordinator(Refusal{"no", true})),
           encode(FromCoordinator(NewEpoch{8})),
           encode(FromCoordinator(Push(RoundReady{round_of(a_world(3), 1)}))),
           encode(FromCoordinator(Push(Restart{a_cause(), true, 2}))),

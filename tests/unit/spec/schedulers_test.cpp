@@ -46,6 +46,34 @@ TEST_CASE("schedulers: Slurm gives nodes, rank, endpoint and run id of the step"
   CHECK(first.spec.rdzv_endpoint == job.spec.rdzv_endpoint);
 }
 
+TEST_CASE("schedulers: equal job ids of two clusters, or two users, are two jobs") {
+  auto machine = in_slurm_step();
+  machine.variables["SLURM_CLUSTER_NAME"] = "north";
+  machine.variables["SLURM_JOB_USER"] = "ada";
+  const auto north = machine.job({"train.py"}).spec;
+  CHECK(north.run_id == "slurm-north-ada-31.0");
+  machine.variables["SLURM_CLUSTER_NAME"] = "so/uth";
+  const auto south = machine.job({"train.py"}).spec;
+  CHECK(south.run_id == "slurm-so-uth-ada-31.0");
+  CHECK(south.rdzv_endpoint != north.rdzv_endpoint);
+  machine.variables.erase("SLURM_JOB_USER");
+  machine.variables["SLURM_JOB_UID"] = "1007";
+  CHECK(machine.job({"train.py"}).spec.run_id == "slurm-so-uth-1007-31.0");
+}
+
+TEST_CASE("schedulers: a requeued job of Slurm keeps its run id and is another start of it") {
+  auto machine = in_slurm_step();
+  const auto first = machine.job({"train.py"}).spec;
+  CHECK(first.rdzv_conf.at("job_start") == "/0");
+  machine.variables["SLURM_RESTART_COUNT"] = "1";
+  machine.variables["SLURM_JOB_START_TIME"] = "1700000000";
+  const auto second = machine.job({"train.py"}).spec;
+  CHECK(second.run_id == first.run_id);
+  CHECK(second.rdzv_endpoint == first.rdzv_endpoint);
+  CHECK(second.rdzv_conf.at("job_start") == "1700000000/1");
+  CHECK(!machine.job({"--standalone", "train.py"}).spec.rdzv_conf.contains("job_start"));
+}
+
 TEST_CASE("schedulers: the command that starts a job of Slurm again is known") {
   auto machine = in_slurm_step();
   CHECK(machine.job({"train.py"}).spec.requeue_command == "scontrol requeue 31");
@@ -138,6 +166,8 @@ TEST_CASE("schedulers: PBS by its node file, for processes of pbsdsh") {
   CHECK(job.spec.node_rank == 1);
   CHECK(job.spec.rdzv_endpoint.starts_with("c1:"));
   CHECK(job.spec.run_id == "pbs-12.head");
+  machine.variables["PBS_O_LOGNAME"] = "ada";
+  CHECK(machine.job({"train.py"}).spec.run_id == "pbs-ada-12.head");
   machine.variables["PBS_TASKNUM"] = "1";
   CHECK(machine.job({"train.py"}).spec.standalone);
   CHECK(contains(machine.job({"train.py"}).warnings.at(0), "pbsdsh"));

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/messages.hpp"
+
+#include <string>
+
+/// Whom a coordinator takes in, and what its log says of them.
+namespace elastrun::rendezvous {
+
+/// The first word of an agent in this process. It claims host and user for people who read the log:
+/// gethostname(2), and USER, LOGNAME or the number of the user. Asks no name service, which may be
+/// far away.
+Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch);
+
+/// Why the coordinator of the job `run_id` (empty: of any), in its start `start`, does not talk to
+/// whoever says this; empty if it does. A side that does not know its start is not refused for it.
+std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start);
+/// Why an agent with these rules cannot be of the job with those; empty if it can.
+std::string refusal_of(const Rules& its, const Rules& rules);
+
+/// Who joins from where: "node 10.0.0.7_311_0 of the job "night" joins from 10.0.0.7 (host n7, user
+/// ada)".
+std::string arrival_text(const Hello& hello, const Node& node, const std::string& address);
+
+}  // namespace elastrun::rendezvous
