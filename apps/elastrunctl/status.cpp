@@ -8,6 +8,7 @@
 #include "net/endpoint.hpp"
 #include "net/link.hpp"
 #include "rendezvous/messages.hpp"
+#include "rendezvous/munge.hpp"
 #include "status_text.hpp"
 
 #include <cstdio>
@@ -138,6 +139,15 @@ Result<json::value> only(json::value status, const std::string& run_id) {
   return status;
 }
 
+/// By the secret, else as the coordinator asks for it: the login node of a cluster has MUNGE, too.
+std::shared_ptr<const net::Sealer> sealer_for(boost::asio::io_context& loop,
+                                              const std::string& secret) {
+  Result<std::shared_ptr<const rendezvous::Munge>> munge = fail(Code::Usage, "a secret is given");
+  if (secret.empty()) munge = rendezvous::load_munge();
+  if (!munge) return net::make_sealer(secret);
+  return net::make_exchanging_sealer(rendezvous::make_munge_exchange(loop, *munge, false));
+}
+
 int run_local_status(const StatusOptions& options) {
   auto listed = runs::list_runs(runs::registry_places());
   if (!options.job.run_id.empty()) {
@@ -163,7 +173,7 @@ int run_status(const StatusOptions& options) {
   if (!endpoint) return complain(endpoint.error().text, kExitUsage);
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
-  Query query(loop, *clock, *endpoint, net::make_sealer(*secret), options.job.run_id);
+  Query query(loop, *clock, *endpoint, sealer_for(loop, *secret), options.job.run_id);
   auto answer = query.ask(from_seconds(options.timeout));
   if (answer) answer = only(std::move(*answer), options.job.run_id);
   if (!answer) return complain(answer.error().text, kExitFailed);

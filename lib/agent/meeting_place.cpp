@@ -152,7 +152,8 @@ Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& cl
                                            .node_rank = spec.node_rank,
                                            .local_addr = spec.local_addr,
                                            .conf = spec.rdzv_conf,
-                                           .secret = secret == nullptr ? "" : secret});
+                                           .secret = secret == nullptr ? "" : secret,
+                                           .try_munge = std::getenv("SLURM_JOB_ID") != nullptr});
   if (!session) return std::unexpected(session.error());
   MeetingPlace place;
   place.session = std::move(*session);

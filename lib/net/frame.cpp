@@ -19,7 +19,8 @@ Greeting make_greeting() {
 
 std::string encode_greeting(const Greeting& greeting) {
   std::string bytes(kMagic);
-  bytes.push_back(static_cast<char>(greeting.version));
+  bytes.push_back(
+      static_cast<char>(greeting.version | (greeting.exchanges_keys ? kExchangesKeys : 0)));
   return bytes + greeting.nonce;
 }
 
@@ -31,8 +32,9 @@ Result<std::optional<Greeting>> take_greeting(std::string& bytes) {
                                             format_hex(bytes, 8)));
   }
   if (bytes.size() < kGreetingBytes) return std::nullopt;
-  Greeting greeting{static_cast<std::uint8_t>(bytes[kMagic.size()]),
-                    bytes.substr(kMagic.size() + 1, kNonceBytes)};
+  const auto version = static_cast<std::uint8_t>(bytes[kMagic.size()]);
+  Greeting greeting{static_cast<std::uint8_t>(version & ~kExchangesKeys),
+                    bytes.substr(kMagic.size() + 1, kNonceBytes), (version & kExchangesKeys) != 0};
   bytes.erase(0, kGreetingBytes);
   return greeting;
 }
@@ -48,6 +50,22 @@ void write_unsealed(std::string& out, std::string_view payload) {
   append<std::uint32_t>(out, static_cast<std::uint32_t>(payload.size()));
   out.append(kSealBytes, '\0');
   out.append(payload);
+}
+
+Result<std::optional<std::string>> take_unsealed(std::string& bytes) {
+  constexpr std::size_t kLongest = 16 << 10;
+  if (bytes.size() < 4) return std::nullopt;
+  const auto size = load<std::uint32_t>(bytes.data());
+  if (size > kLongest) {
+    return fail(Code::Protocol, fmt::format("a credential of {} bytes is over the limit", size));
+  }
+  if (bytes.size() < kFrameHeader + size) return std::nullopt;
+  if (bytes.find_first_not_of('\0', 4) < kFrameHeader) {
+    return fail(Code::Protocol, "the first frame has a seal where a credential was expected");
+  }
+  std::string payload = bytes.substr(kFrameHeader, size);
+  bytes.erase(0, kFrameHeader + size);
+  return payload;
 }
 
 Result<std::optional<Frame>> FrameReader::take(std::string& bytes) {

@@ -14,15 +14,20 @@
 /// Each side first sends a greeting: 8 magic bytes, one version byte, 16 random bytes. Frames
 /// follow:
 ///   u32 little endian length of the payload | 32 bytes seal | payload (JSON)
+/// If both greetings say so (kExchangesKeys in the version byte), the side that has connected sends
+/// one frame with a seal of zeros first: a credential with the key for all others of this
+/// connection.
+///
 /// The seal is HMAC-SHA256 under the job's secret over direction, both greetings' random bytes, the
 /// number of the frame in its direction, and the payload. So a frame that was recorded, repeated,
-/// left out, reflected or changed is refused. A seal of zeros marks the one frame that a side may
-/// send without knowing the secret: why it refuses the other one.
+/// left out, reflected or changed is refused. A seal of zeros also marks the one frame that a side
+/// may send without knowing the secret: why it refuses the other one.
 namespace elastrun::net {
 
 /// Begins with a byte that no TCPStore query (0-18) and no HTTP request (ASCII) begins with.
 constexpr std::string_view kMagic = "\xE5lastrun";
 constexpr std::uint8_t kProtocolVersion = 1;
+constexpr std::uint8_t kExchangesKeys = 0x80;
 constexpr std::size_t kNonceBytes = 16;
 constexpr std::size_t kGreetingBytes = 8 + 1 + kNonceBytes;
 constexpr std::size_t kFrameHeader = 4 + kSealBytes;
@@ -30,6 +35,7 @@ constexpr std::size_t kFrameHeader = 4 + kSealBytes;
 struct Greeting {
   std::uint8_t version = kProtocolVersion;
   std::string nonce;  // kNonceBytes random bytes
+  bool exchanges_keys = false;
 };
 /// A greeting with fresh random bytes (getrandom(2)).
 Greeting make_greeting();
@@ -55,6 +61,10 @@ class FrameWriter {
 };
 /// A frame sealed by nobody: only for saying why the other side is refused.
 void write_unsealed(std::string& out, std::string_view payload);
+
+/// Takes one frame that nobody has sealed; nothing if it is not whole yet. Fails with Protocol for
+/// one over 16 KiB, or with a seal.
+Result<std::optional<std::string>> take_unsealed(std::string& bytes);
 
 struct Frame {
   std::string payload;

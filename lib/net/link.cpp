@@ -5,6 +5,7 @@
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "net/endpoint.hpp"
+#include "net/key_exchange.hpp"
 
 #include <algorithm>
 #include <array>
@@ -39,7 +40,9 @@ Link::Link(tcp::socket socket, std::shared_ptr<const Sealer> sealer, Side side, 
       sealer_(std::move(sealer)),
       side_(side),
       refusal_(std::move(refusal)),
-      own_(make_greeting()) {}
+      own_(make_greeting()) {
+  own_.exchanges_keys = sealer_->key_exchange() != nullptr;
+}
 
 Link::~Link() = default;
 
@@ -80,12 +83,17 @@ void Link::read() {
   if (error) return end({Code::Io, error.message()});
   heard_ = true;
   in_.append(buffer.data(), size);
+  if (exchange_ == Exchange::Running && in_.size() > 2 * frame_limit_) {
+    return end({Code::Protocol, "it sends more than it may before it is known"});
+  }
   digest();
   if (!ended_ && !closing_) wait_readable();
 }
 
 void Link::digest() {
-  if (!reader_ && !digest_greeting()) return;
+  if (session_.empty() && !digest_greeting()) return;
+  if (exchange_ == Exchange::Wanted && !digest_credential()) return;
+  if (exchange_ == Exchange::Running) return;
   while (!ended_ && !closing_ && digest_frame()) {
   }
   if (in_.empty() && in_.capacity() > 4096) in_.shrink_to_fit();
@@ -107,16 +115,91 @@ bool Link::digest_greeting() {
     return false;
   }
   const bool connector = side_ == Side::Connector;
-  const std::string session =
-      connector ? own_.nonce + (*greeting)->nonce : (*greeting)->nonce + own_.nonce;
+  session_ = connector ? own_.nonce + (*greeting)->nonce : (*greeting)->nonce + own_.nonce;
+  if (!has_compatible_exchange(**greeting)) return false;
+  if (!own_.exchanges_keys || !(*greeting)->exchanges_keys) {
+    begin_frames(sealer_);
+  } else if (connector) {
+    offer_key();
+  } else {
+    exchange_ = Exchange::Wanted;
+  }
+  return true;
+}
+
+/// Both do, or both do not, or the side that connects can as well do without.
+bool Link::has_compatible_exchange(const Greeting& theirs) {
+  if (own_.exchanges_keys == theirs.exchanges_keys) return true;
+  const KeyExchange* ours = sealer_->key_exchange();
+  if (side_ == Side::Connector) {
+    if (ours != nullptr && !ours->is_required()) return true;
+    end({Code::Rendezvous,
+         ours != nullptr
+             ? fmt::format("it does not authenticate by {}, as this node does: is its service "
+                           "running there, and does this node need a secret (ELASTRUN_SECRET)?",
+                           ours->name())
+             : std::string("it authenticates without a secret, by the cluster's MUNGE, which this "
+                           "process does not use: is munged running here, or has this node a "
+                           "secret (ELASTRUN_SECRET) that the other one has not?")});
+    return false;
+  }
+  if (ours == nullptr) return true;  // the side that has connected decides
+  const auto text = fmt::format(
+      "agents of this job authenticate by {}, and you sent no credential: is its service running "
+      "on your node, or have you a secret (ELASTRUN_SECRET) that this node has not?",
+      ours->name());
+  write_unsealed(out_, refusal_payload(text));
+  flush();
+  end({Code::Rendezvous,
+       fmt::format("{} sent no credential of {}", remote_address().to_string(), ours->name())});
+  return false;
+}
+
+void Link::offer_key() {
+  exchange_ = Exchange::Running;
+  const auto then = [self = shared_from_this()](Result<KeyExchange::Offer> offer) {
+    if (self->ended_ || self->closing_) return;
+    self->exchange_ = Exchange::None;
+    if (!offer) return self->end(offer.error());
+    write_unsealed(self->out_, offer->credential);
+    self->begin_frames(make_sealer(offer->key));
+    self->digest();
+  };
+  sealer_->key_exchange()->offer(session_, then);
+}
+
+bool Link::digest_credential() {
+  auto credential = take_unsealed(in_);
+  if (!credential) {
+    end(credential.error());
+    return false;
+  }
+  if (!*credential) return false;
+  exchange_ = Exchange::Running;
+  const auto then = [self = shared_from_this()](Result<std::string> key) {
+    if (self->ended_ || self->closing_) return;
+    self->exchange_ = Exchange::None;
+    if (!key) {
+      write_unsealed(self->out_, refusal_payload(key.error().text));
+      self->flush();
+      return self->end(key.error());
+    }
+    self->begin_frames(make_sealer(*key));
+    self->digest();
+  };
+  sealer_->key_exchange()->accept(session_, std::move(**credential), then);
+  return true;
+}
+
+void Link::begin_frames(const std::shared_ptr<const Sealer>& sealer) {
+  const bool connector = side_ == Side::Connector;
   const auto ours = connector ? Direction::FromConnector : Direction::FromListener;
   const auto theirs = connector ? Direction::FromListener : Direction::FromConnector;
-  writer_ = std::make_unique<FrameWriter>(sealer_, ours, session);
-  reader_ = std::make_unique<FrameReader>(sealer_, theirs, session);
+  writer_ = std::make_unique<FrameWriter>(sealer, ours, session_);
+  reader_ = std::make_unique<FrameReader>(sealer, theirs, session_);
   reader_->limit(frame_limit_);
   for (const std::string& payload : std::exchange(early_, {})) writer_->write(out_, payload);
   flush();
-  return true;
 }
 
 bool Link::digest_frame() {

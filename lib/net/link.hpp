@@ -58,6 +58,10 @@ class Link : public std::enable_shared_from_this<Link> {
   void digest();
   bool digest_greeting();
   bool digest_frame();
+  bool has_compatible_exchange(const Greeting& theirs);
+  void offer_key();
+  bool digest_credential();
+  void begin_frames(const std::shared_ptr<const Sealer>& sealer);
   void wrong_secret(const Error& error);
   void flush();
   void wait_writable();
@@ -67,9 +71,11 @@ class Link : public std::enable_shared_from_this<Link> {
   const std::shared_ptr<const Sealer> sealer_;
   const Side side_;
   const std::string refusal_;
-  const Greeting own_;
+  Greeting own_;
   Handlers handlers_;
-  std::unique_ptr<FrameWriter> writer_;  // both once the other side has greeted
+  std::string session_;  // once the other side has greeted
+  enum class Exchange { None, Wanted, Running } exchange_ = Exchange::None;
+  std::unique_ptr<FrameWriter> writer_;  // both then, or after the exchange of a key
   std::unique_ptr<FrameReader> reader_;
   std::vector<std::string> early_;  // to be sent then
   std::string in_, out_;

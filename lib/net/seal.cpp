@@ -2,6 +2,7 @@
 #include "net/seal.hpp"
 
 #include "net/bytes.hpp"
+#include "net/key_exchange.hpp"
 
 #include <cassert>
 #include <openssl/core_names.h>
@@ -23,7 +24,8 @@ const unsigned char* as_bytes(const char* text) {
 
 class HmacSealer final : public Sealer {
  public:
-  explicit HmacSealer(std::string_view secret) {
+  explicit HmacSealer(std::string_view secret, std::shared_ptr<KeyExchange> exchange = {})
+      : exchange_(std::move(exchange)) {
     EVP_MAC* mac = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
     assert(mac != nullptr && "OpenSSL without HMAC");
     keyed_.reset(EVP_MAC_CTX_new(mac));
@@ -59,14 +61,21 @@ class HmacSealer final : public Sealer {
     return seal;
   }
 
+  KeyExchange* key_exchange() const override { return exchange_.get(); }
+
  private:
   Context keyed_;
+  const std::shared_ptr<KeyExchange> exchange_;
 };
 
 }  // namespace
 
 std::shared_ptr<const Sealer> make_sealer(std::string_view secret) {
   return std::make_shared<HmacSealer>(secret);
+}
+
+std::shared_ptr<const Sealer> make_exchanging_sealer(std::shared_ptr<KeyExchange> exchange) {
+  return std::make_shared<HmacSealer>("", std::move(exchange));
 }
 
 bool same_seal(const Seal& left, std::string_view right) {

@@ -8,6 +8,7 @@
 #include "rendezvous/elected_locator.hpp"
 #include "rendezvous/fixed_locator.hpp"
 #include "rendezvous/make_elected.hpp"
+#include "rendezvous/munge.hpp"
 #include "rendezvous/remote_session.hpp"
 
 #include <fmt/format.h>
@@ -71,9 +72,23 @@ void read_timing(Plan& plan) {
   plan.coordinator.beats_missed = remote.keep_alive_max_attempt;
 }
 
-void warn_of_openness(const SessionSettings& settings, const std::string& secret,
-                      const std::string& host) {
-  if (!secret.empty() || is_loopback(host)) return;
+/// Null where MUNGE is not to be had: then the job is as open as anywhere else.
+std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
+                                                const SessionSettings& settings, const Conf& conf) {
+  auto munge = load_munge();
+  if (!munge) {
+    log::debug("rendezvous", "agents are not authenticated by MUNGE: {}", munge.error().text);
+    return nullptr;
+  }
+  log::debug("rendezvous", "agents of the job \"{}\" are authenticated by MUNGE", settings.run_id);
+  // Where the scheduler has said who hosts, that is a node like this one. An endpoint that a user
+  // has given may be a coordinator outside the cluster.
+  return net::make_exchanging_sealer(
+      make_munge_exchange(loop, std::move(*munge), !conf.text("job_start").empty()));
+}
+
+void warn_of_openness(const SessionSettings& settings, const std::string& host) {
+  if (is_loopback(host)) return;
   log::warning("rendezvous",
                "the job \"{}\" has no secret: whoever reaches {} can join or stop it. Set "
                "ELASTRUN_SECRET, or secret_file in --rdzv-conf, to the same text on all nodes",
@@ -123,7 +138,11 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   Conf conf(settings.conf);
   const auto secret = read_secret(conf.text("secret_file"), settings.secret);
   if (!secret) return std::unexpected(secret.error());
-  Plan plan{loop, clock, settings, std::move(conf), net::make_sealer(*secret), {}, {}};
+  auto sealer =
+      secret->empty() && settings.try_munge ? munge_sealer(loop, settings, conf) : nullptr;
+  const bool open = secret->empty() && !sealer;
+  if (!sealer) sealer = net::make_sealer(*secret);
+  Plan plan{loop, clock, settings, std::move(conf), std::move(sealer), {}, {}};
   plan.remote.run_id = plan.coordinator.run_id = settings.run_id;
   plan.remote.start = plan.coordinator.start = plan.conf.text("job_start");
   plan.remote.backend = settings.backend;
@@ -135,15 +154,15 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   const bool by_file =
       settings.backend == "file" || to_lower(plan.conf.text("store_type")) == "file";
   if (settings.backend == "etcd" || settings.backend == "etcd-v2") {
-    warn_of_openness(settings, *secret, "the coordinator");
+    if (open) warn_of_openness(settings, "the coordinator");
     return make_elected(plan, make_etcd_ballot(loop, clock, where, settings.run_id, plan.conf));
   }
   if (by_file) {
-    warn_of_openness(settings, *secret, "the coordinator");
+    if (open) warn_of_openness(settings, "the coordinator");
     return make_elected(plan, make_file_ballot(loop, clock, where, settings.run_id, plan.conf));
   }
   const auto endpoint = net::parse_endpoint(where, kC10dPort);
-  warn_of_openness(settings, *secret, endpoint ? endpoint->host : where);
+  if (open) warn_of_openness(settings, endpoint ? endpoint->host : where);
   if (settings.backend == "static") return make_fixed(plan, kStaticPort);
   if (settings.backend == "c10d") return make_fixed(plan, kC10dPort);
   return fail(Code::Usage,

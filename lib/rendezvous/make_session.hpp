@@ -25,6 +25,8 @@ struct SessionSettings {
   std::string local_addr;                   // --local-addr
   std::map<std::string, std::string> conf;  // --rdzv-conf
   std::string secret;                       // ELASTRUN_SECRET; secret_file of conf wins
+  /// Where there is no secret: by MUNGE, if it is there. Under Slurm its nodes have it.
+  bool try_munge = false;
 };
 
 /// A session for jobs of several nodes (and for single nodes that are to meet others at an

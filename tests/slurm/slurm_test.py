@@ -7,6 +7,7 @@ started.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,53 @@ class UnderSlurm(unittest.TestCase):
         lines = sorted(done.stdout.splitlines())
         places = [line.split(", run")[0] for line in lines]
         self.assertEqual(places, [f"at {r // 2}: rank {r} of 4" for r in range(4)], done.stderr)
-        self.assertEqual(len({line.split(", run ")[1] for line in lines}), 1, "one run id for all")
+        (run_id,) = {line.split(", run ")[1] for line in lines}
+        self.assertRegex(run_id, r"^slurm-elastrun-root-\d+\.0$")
+        self.assertNotIn("has no secret", done.stderr)  # MUNGE takes its place
+
+    def waiting_job(self, registry: Path, go: Path) -> tuple[subprocess.Popen, dict]:
+        """A running job of both nodes and what its host has registered."""
+        script = f"until [ -e {go} ]; do sleep 0.05; done"
+        env = self.slurm.env | {"ELASTRUN_RUNTIME_DIR": str(registry), "LOGLEVEL": "INFO"}
+        job = subprocess.Popen(["srun", "-N2", "-n2", ELASTRUN, "--no-python", "sh", "-c", script],
+                               env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(job.communicate)
+        self.addCleanup(go.touch)
+        while True:
+            self.assertIsNone(job.poll())
+            for path in registry.glob("*.json"):
+                entry = json.loads(path.read_text())
+                if entry["phase"] == "running":
+                    return job, entry
+            time.sleep(0.05)
+
+    def test_agents_know_each_other_by_munge_and_no_stranger(self) -> None:
+        go = self.slurm.folder / "go"
+        job, entry = self.waiting_job(self.slurm.folder / "registry", go)
+        where, run_id = entry["endpoint"], entry["run_id"]
+        stranger = self.slurm.run(ELASTRUN, "--nnodes", "2", "--rdzv-backend", "c10d",
+                                  "--rdzv-endpoint", where, "--rdzv-id", run_id, "--rdzv-conf",
+                                  "is_host=0", "--no-python", "true")
+        self.assertEqual(stranger.returncode, 1)
+        self.assertIn("MUNGE", stranger.stderr)
+        asked = self.slurm.run(CTL, "status", where)
+        self.assertEqual(asked.returncode, 0, asked.stderr)
+        self.assertIn(f'job "{run_id}" at {where}: running', asked.stdout)
+        go.touch()
+        _, said = job.communicate(timeout=90)
+        self.assertEqual(job.returncode, 0, said)
+        host = self.slurm.run("hostname").stdout.strip()
+        self.assertEqual(len(re.findall(
+            rf'node \S+ of the job "{run_id}" joins from \S+ \(host {host}, user \S+\)', said)),
+            2, said)
+
+    def test_without_munged_the_nodes_meet_as_elsewhere(self) -> None:
+        hide = 'mount -t tmpfs none /run/munge && exec "$0" "$@"'
+        done = self.srun("unshare", "-m", "sh", "-c", hide, ELASTRUN, "--no-python", "true",
+                         env={"LOGLEVEL": "DEBUG"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("agents are not authenticated by MUNGE", done.stderr)
+        self.assertIn("has no secret", done.stderr)
 
     def test_an_explicit_option_wins(self) -> None:
         done = self.srun(ELASTRUN, "--standalone", "--no-python", "sh", "-c", SHOW)
