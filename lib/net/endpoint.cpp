@@ -39,6 +39,13 @@ bool is_host(std::string_view text) {
   });
 }
 
+/// Any of them: "::" is an address, too, the one to listen at.
+bool is_ipv6(std::string_view text) {
+  boost::system::error_code error;
+  ip::make_address_v6(std::string(text), error);
+  return !error;
+}
+
 }  // namespace
 
 Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_port) {
@@ -60,7 +67,7 @@ Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_por
   if (has_port && !is_port(port)) return std::unexpected(bad_port(whole));
   // More than one colon makes sense only in an IPv6 address.
   const bool v6 = host.find(':') != std::string_view::npos;
-  if (!is_host(host) || (v6 && parse_address(host.substr(0, host.find('%'))).is_unspecified())) {
+  if (!is_host(host) || (v6 && !is_ipv6(host.substr(0, host.find('%'))))) {
     return fail(Code::Usage,
                 fmt::format("'{}' has no valid host: a host name, an IPv4 address, or an IPv6 "
                             "address in brackets is expected before the port",

@@ -17,7 +17,8 @@ TEST_CASE("endpoint: host, port and brackets are read as torchrun reads them") {
        {Row{"", {"localhost", 29400}}, Row{" node7 ", {"node7", 29400}},
         Row{"node7.cluster:1", {"node7.cluster", 1}}, Row{"10.0.0.1:65535", {"10.0.0.1", 65535}},
         Row{"[::1]", {"::1", 29400}}, Row{"[fe80::1%eth0]:29500", {"fe80::1%eth0", 29500}},
-        Row{"fe80::12", {"fe80::12", 29400}}, Row{"localhost:0", {"localhost", 0}}}) {
+        Row{"fe80::12", {"fe80::12", 29400}}, Row{"localhost:0", {"localhost", 0}},
+        Row{"[::]:29500", {"::", 29500}}, Row{"[::]", {"::", 29400}}, Row{"::", {"::", 29400}}}) {
     CAPTURE(row.text);
     const auto endpoint = parse_endpoint(row.text, 29400);
     REQUIRE(endpoint.has_value());
@@ -32,7 +33,8 @@ TEST_CASE("endpoint: bad ports and hosts are refused, each with a sentence") {
     REQUIRE(!endpoint.has_value());
     CHECK(endpoint.error().text.contains("' has no valid port: "));
   }
-  for (const char* text : {":29500", "a b", "a/b:1", "[]:1", "a:b:29500", "1:2:3"}) {
+  for (const char* text :
+       {":29500", "a b", "a/b:1", "[]:1", "a:b:29500", "1:2:3", "[:]:1", "[:::]:1"}) {
     CAPTURE(text);
     const auto endpoint = parse_endpoint(text, 1);
     REQUIRE(!endpoint.has_value());

@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""documented_commands_test.py ELASTRUN ELASTRUNCTL: what the documents tell people to type works.
+
+Each command is found by documented.py and run as it stands there, but for the substitutions of
+`here()`: hosts and ports become ones of this machine, a service is ended once it listens, and what
+would wait for more nodes is typed as often as nodes are needed. A command that nobody has decided
+how to run fails the test: add it to HOW, or give the reason why another test runs it to ELSEWHERE.
+"""
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(SOURCE / "tests" / "system"), str(SOURCE / "tests" / "commands")]
+from documented import all_commands  # noqa: E402
+from ports import free_port  # noqa: E402
+
+ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
+LIMIT = 120.0
+SCRIPT = "import os\nprint('rank', os.environ['RANK'], flush=True)\n"
+
+
+class Shell:
+    """A folder with the reader's files, programs in PATH, and this machine for all others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        (folder / "bin").mkdir()
+        for program in (ELASTRUN, CTL):
+            (folder / "bin" / Path(program).name).symlink_to(program)
+        (folder / "train.py").write_text(SCRIPT)
+        (folder / "job.toml").write_text('[job]\nscript = "train.py"\nnproc_per_node = 2\n')
+        (folder / "secret").write_text("between us\n")
+        (folder / "secret").chmod(0o600)
+        (folder / ".local/share/bash-completion/completions").mkdir(parents=True)
+        self.env = {k: v for k, v in os.environ.items()
+                    if not k.startswith(("PET_", "SLURM_", "OMPI_", "PBS_", "ELASTRUN_"))}
+        self.env |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder),
+                     "CREDENTIALS_DIRECTORY": str(folder),
+                     # 30 s for nodes that might still come are long for a test.
+                     "PET_RDZV_CONF": "last_call_timeout=1"}
+
+    def here(self, command: str) -> str:
+        """The command with the substitutions that make it one for this machine alone."""
+        for pattern, instead in (
+                (r"\b(node\d|n\d|service|HOST):29400\b", f"127.0.0.1:{self.port}"),
+                (r"(?<![\w'])\*:29400\b", f"*:{self.port}"), (r"'\*:29400'", f"'*:{self.port}'"),
+                (r"(secret_file=)[\w/.]+", rf"\1{self.folder}/secret,last_call_timeout=1"),
+                (r"(--secret-file )/\S+", rf"\1{self.folder}/secret"),
+                (r"\$\{CREDENTIALS_DIRECTORY\}", str(self.folder)),
+                (r"/usr/bin/(?=elastrun)|build/release/apps/(?=elastrun)", ""),
+                (r"--nproc-per-node gpu", "--nproc-per-node 1"),  # there may be none
+                (r"^(srun|mpirun|pbsdsh)\b.*? (?=elastrun )", ""),  # tests/slurm has the real one
+                (r"(?<=\s)\.\.\.(?=\s|$)", "train.py")):
+            command = re.sub(pattern, instead, command)
+        return command
+
+    def start(self, command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(["/bin/sh", "-c", "exec " + command], env=self.env, text=True,
+                                cwd=self.folder, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def service(self, command: str) -> subprocess.Popen[str]:
+        """Started, and at the point where it says that it listens."""
+        child = self.start(command)
+        line = child.stdout.readline()
+        if "listening at" not in line:
+            raise AssertionError(f"{command}: {line}{child.communicate(timeout=LIMIT)[0]}")
+        return child
+
+
+def ends(*children: subprocess.Popen[str]) -> None:
+    for child in children:
+        text = child.communicate(timeout=LIMIT)[0]
+        assert child.returncode == 0, f"exit code {child.returncode}: {text}"
+
+
+def once(shell: Shell, command: str) -> None:
+    ends(shell.start(shell.here(command)))
+
+
+def on_two_nodes(shell: Shell, command: str) -> None:
+    ends(*[shell.start(shell.here(command)) for _ in range(2)])
+
+
+def on_two_nodes_and_a_service(shell: Shell, command: str) -> None:
+    """The first of the two lines of a service's example is run for the second as well."""
+    host = shell.service(f"elastrunctl store --listen 127.0.0.1:{shell.port} "
+                         f"--secret-file {shell.folder}/secret")
+    try:
+        on_two_nodes(shell, command)
+    finally:
+        host.send_signal(signal.SIGTERM)
+        ends(host)
+
+
+def as_a_service(shell: Shell, command: str) -> None:
+    child = shell.service(shell.here(command))
+    child.send_signal(signal.SIGTERM)
+    ends(child)
+
+
+def beside_a_service(shell: Shell, command: str) -> None:
+    host = shell.service(f"elastrunctl store --listen 127.0.0.1:{shell.port}")
+    try:
+        once(shell, command)
+    finally:
+        host.send_signal(signal.SIGTERM)
+        ends(host)
+
+
+def with_etcd(shell: Shell, command: str) -> None:
+    program, port, peers = shutil.which("etcd"), free_port(), free_port()
+    if program is None:
+        print(f"\n  only as --dry-run, there is no etcd here: {command}", file=sys.stderr)
+        return once(shell, command.replace("elastrun ", "elastrun --dry-run ", 1))
+    here = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(
+        [program, "--data-dir", shell.folder / "etcd", "--listen-client-urls", here,
+         "--advertise-client-urls", here, "--listen-peer-urls", f"http://127.0.0.1:{peers}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        on_two_nodes(shell, command.replace("etcd1:2379,etcd2:2379", f"127.0.0.1:{port}"))
+    finally:
+        server.terminate()
+        server.wait(LIMIT)
+
+
+# What a command matches first says how it is run.
+HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
+    (r"(/usr/bin/)?elastrunctl store ", as_a_service),
+    (r"elastrunctl status node\d:29400$", beside_a_service),
+    (r"elastrun .*--rdzv-backend etcd ", with_etcd),
+    (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
+    (r"elastrun --nnodes 2:4 ", on_two_nodes),
+    (r"(srun|mpirun|pbsdsh) [^|;&]*\belastrun ", once),
+    (r"(build/release/apps/)?elastrun (--nproc-per-node|--config|--dry-run|--print-)", once),
+]
+# Commands that install or build: what runs them instead.
+ELSEWHERE = {
+    "scripts/quickstart": "the build, which installs and trains with it",
+    "scripts/test": "this test is a part of it",
+    "cmake --install build/release --prefix ~/.local": "tests/install",
+    "python3 config/examples/elastic/demo.py build/release/apps/elastrun": "the test elastic_demo",
+}
+
+
+class Documented(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="documented.")))
+
+    def test_each_command_works_as_it_stands(self) -> None:
+        helps = {}
+        for words in ([ELASTRUN], [CTL], [CTL, "status"], [CTL, "store"]):
+            helps[" ".join(words) + " --help"] = subprocess.run(
+                [*words, "--help"], capture_output=True, text=True, check=True).stdout
+        found = list(all_commands(SOURCE, helps))
+        self.assertGreater(len(found), 15, "the documents are not read any more")
+        for number, (where, command) in enumerate(found):
+            with self.subTest(where=where, command=command):
+                if command in ELSEWHERE:
+                    program = next(word for word in command.split() if word != "python3")
+                    self.assertTrue((SOURCE / program).exists() or shutil.which(program))
+                    print(f"\n  run by {ELSEWHERE[command]}: {command}", file=sys.stderr)
+                    continue
+                how = next((run for pattern, run in HOW if re.match(pattern, command)), None)
+                self.assertIsNotNone(how, "nobody has said how this command is run in a test")
+                folder = self.folder / str(number)
+                folder.mkdir()
+                how(Shell(folder), command)
+
+    def test_a_new_command_is_noticed(self) -> None:
+        """The reading itself: of each kind of document one command that is there, by its place."""
+        found = {(where, command.split()[0]) for where, command in all_commands(SOURCE, {
+            "help": "usage: elastrun [OPTION]...\n  elastrun --version\n"})}
+        for wanted in (("man/elastrunctl.1", "elastrunctl"), ("man/elastrun.1", "srun"),
+                       ("README.md", "elastrun"), ("help", "elastrun"),
+                       ("config/elastrun-store.service", "/usr/bin/elastrunctl"),
+                       ("config/elastrun-store.service", "elastrun")):
+            self.assertIn(wanted, found)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
