@@ -19,7 +19,6 @@ class ServedStore final : public RoundStore {
     // A fixed port is kept, so that nobody else takes it between two rounds.
     if (server_ && plan.first_port != 0 && plan.first_port == plan.last_port) {
       server_->start_afresh();
-      server_->allow_peers({});
       return server_->port();
     }
     close();
@@ -32,13 +31,16 @@ class ServedStore final : public RoundStore {
 
   void begin(const rendezvous::Round& round) override {
     if (round.group_rank != 0) return close();
-    if (server_ && round.members.size() > 1) server_->allow_peers(addresses_of(round));
+    // Only now is it known whose workers may come: until here nobody was heard.
+    const bool alone = round.members.size() == 1;
+    if (server_) server_->allow_peers(alone ? Addresses() : addresses_of(round));
   }
 
   bool serves_workers() const override { return true; }
 
  private:
   using Server = std::unique_ptr<store::Server>;
+  using Addresses = std::vector<boost::asio::ip::address>;
 
   /// On the first port of the range that is free.
   Result<Server> listen(const rendezvous::StorePlan& plan) {
@@ -49,7 +51,9 @@ class ServedStore final : public RoundStore {
     return try_port(plan.bind_address, plan.last_port);
   }
   Result<Server> try_port(const std::string& address, int port) {
-    return store::Server::listen(loop_, address, static_cast<std::uint16_t>(port), {});
+    store::Server::Settings settings;
+    settings.awaits_peers = true;
+    return store::Server::listen(loop_, address, static_cast<std::uint16_t>(port), settings);
   }
 
   void close() {

@@ -135,11 +135,7 @@ void Conversation::execute_list(const Request& request) {
       if (table.wait(peer_, request.texts)) output_.put(kReady);
       return;
     case Query::MultiGet:
-      for (const auto key : request.texts) {
-        const Value* value = table.get(key);
-        value != nullptr ? output_.put_value(*value) : output_.put_text({});
-      }
-      return;
+      return answer(true, request.texts);
     case Query::MultiSet:
       for (std::size_t i = 0; i + 1 < request.texts.size(); i += 2) {
         table.set(request.texts[i], request.texts[i + 1]);
@@ -147,19 +143,43 @@ void Conversation::execute_list(const Request& request) {
       return exchange_->deliver();
     case Query::ListKeys:
       output_.put_number(static_cast<std::int64_t>(table.size()));
-      for (const auto key : table.keys()) output_.put_text(key);
-      return;
+      return answer(false, table.keys());
     default:
       return;  // VALIDATE was eaten when the conversation opened
   }
 }
 
+/// These keys, or their values. What would be too much at once is kept for go_on().
+void Conversation::answer(bool values, std::span<const std::string_view> keys) {
+  std::size_t done = 0;
+  for (; done < keys.size() && !stalled(); ++done) put_item(values, keys[done]);
+  if (done == keys.size()) return;
+  rest_ = std::make_unique<Rest>();
+  rest_->values = values;
+  rest_->keys.assign(keys.begin() + static_cast<std::ptrdiff_t>(done), keys.end());
+}
+
+void Conversation::go_on() {
+  Rest& rest = *rest_;
+  while (rest.next < rest.keys.size() && !stalled()) put_item(rest.values, rest.keys[rest.next++]);
+  if (rest.next < rest.keys.size()) return;
+  output_.put(rest.after.take());
+  rest_.reset();
+}
+
+void Conversation::put_item(bool values, std::string_view key) {
+  if (!values) return output_.put_text(key);
+  const Value* value = exchange_->table_.get(key);
+  value != nullptr ? output_.put_value(*value) : output_.put_text({});
+}
+
 void Conversation::tell(const Notice& notice) {
-  if (!notice.change) return output_.put(kReady);
-  output_.put(static_cast<char>(notice.change->kind));
-  output_.put_text(notice.change->key);
-  output_.put_text(notice.change->before);
-  output_.put_text(notice.change->after);
+  Output& output = rest_ ? rest_->after : output_;
+  if (!notice.change) return output.put(kReady);
+  output.put(static_cast<char>(notice.change->kind));
+  output.put_text(notice.change->key);
+  output.put_text(notice.change->before);
+  output.put_text(notice.change->after);
 }
 
 }  // namespace elastrun::store

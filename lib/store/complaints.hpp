@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/log.hpp"
+#include "net/endpoint.hpp"
 
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
@@ -12,16 +13,8 @@
 
 namespace elastrun::store {
 
-/// A v4-mapped address as the IPv4 address that it is.
-inline boost::asio::ip::address plain(const boost::asio::ip::address& address) {
-  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
-  return boost::asio::ip::make_address_v4(boost::asio::ip::v4_mapped, address.to_v6());
-}
-
 inline std::string show(const boost::asio::ip::tcp::endpoint& endpoint) {
-  const auto address = plain(endpoint.address());
-  const std::string text = address.to_string();
-  return fmt::format("{}:{}", address.is_v6() ? "[" + text + "]" : text, endpoint.port());
+  return net::format_endpoint(net::plain(endpoint.address()).to_string(), endpoint.port());
 }
 
 inline std::string show_peer(int fd) {

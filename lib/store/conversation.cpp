@@ -58,6 +58,10 @@ std::size_t Conversation::run(std::string_view bytes) {
     if (stage_ == Stage::Current) used = kOpening;
   }
   while (!ended() && !stalled()) {
+    if (rest_) {
+      go_on();
+      continue;
+    }
     const auto progress = scanner_.scan(bytes.substr(used));
     if (progress == Scanner::Progress::More) break;
     if (progress != Scanner::Progress::Complete) {

@@ -6,6 +6,7 @@
 #include "store/tcp_protocol.hpp"
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,14 +24,15 @@ class Exchange;
 class Conversation {
  public:
   /// While more than this is unread, requests are not run; their bytes wait. So a peer that never
-  /// reads costs this much and one answer.
+  /// reads costs this much and one value.
   static constexpr std::size_t kStallAt = 1u << 20;
 
   Conversation(Exchange& exchange, Peer peer) : exchange_(&exchange), peer_(peer) {}
 
   bool stalled() const { return output_.size() > kStallAt; }
-  /// Bytes that were not run: half a message, or whole ones while stalled.
-  std::size_t pending() const { return pending_.size(); }
+  /// Whether there is something that did not run: half a message, whole ones while stalled, or the
+  /// rest of a long answer.
+  bool pending() const { return !pending_.empty() || rest_; }
 
   Output& output() { return output_; }
   const Output& output() const { return output_; }
@@ -40,12 +42,23 @@ class Conversation {
 
  private:
   enum class Stage : std::uint8_t { Undecided, Current, Old, Ended };
+  /// What a list has still to be answered. An answer may be larger than a peer may let pile up, so
+  /// it is made as fast as it is read, and of what the store holds by then.
+  struct Rest {
+    bool values = false;  // of these keys; otherwise the keys themselves
+    std::vector<std::string> keys;
+    std::size_t next = 0;
+    Output after;  // what others cause meanwhile
+  };
   friend class Exchange;
 
   void receive(std::string_view bytes);
   std::size_t run(std::string_view bytes);
   bool open(std::string_view bytes);
   void tell(const Notice& notice);
+  void answer(bool values, std::span<const std::string_view> keys);
+  void go_on();
+  void put_item(bool values, std::string_view key);
   void execute(const Request& request);
   void execute_value(const Request& request);
   void execute_number(const Request& request);
@@ -56,6 +69,7 @@ class Conversation {
 
   Exchange* exchange_;
   std::unique_ptr<std::string> complaint_;  // rare, so not a string in each of 10,000 connections
+  std::unique_ptr<Rest> rest_;
   std::string pending_;
   Output output_;
   Scanner scanner_;

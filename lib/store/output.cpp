@@ -9,6 +9,8 @@ namespace {
 
 // Capacity that an idle connection may keep: some answers to small GETs.
 constexpr std::size_t kKeep = 256;
+// From this much sent on, memory is given back while the rest still waits.
+constexpr std::size_t kTrimFrom = 64u << 10;
 
 iovec part(std::string_view bytes) {
   return {const_cast<char*>(bytes.data()), bytes.size()};  // iovec(3type) serves readv(2) as well
@@ -63,7 +65,20 @@ void Output::sent(std::size_t count) {
       piece_sent_ = 0;
     }
   }
-  if (first_piece_ == pieces_.size() && own_sent_ == own_.size()) emptied();
+  if (first_piece_ == pieces_.size() && own_sent_ == own_.size()) return emptied();
+  trim();
+}
+
+/// Gives back what was sent, once that is more than what is left: a peer that always has something
+/// to read would otherwise never let it go. Each byte is moved once on average.
+void Output::trim() {
+  const bool much = own_sent_ >= kTrimFrom || first_piece_ * sizeof(Piece) >= kTrimFrom;
+  if (!much || own_sent_ < own_size() || first_piece_ < pieces_.size() - first_piece_) return;
+  own_ = own_.substr(own_sent_);
+  pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<std::ptrdiff_t>(first_piece_));
+  for (Piece& piece : pieces_) piece.after -= own_sent_;
+  own_sent_ = 0;
+  first_piece_ = 0;
 }
 
 void Output::emptied() {

@@ -16,7 +16,7 @@ namespace elastrun::store {
 
 /// Bytes on their way to one peer: its own small ones, and large values shared with the store and
 /// with other peers. Keeps a little memory when empty, so that a busy connection does not allocate
-/// at every answer.
+/// at every answer; otherwise at most about twice what is left to send.
 class Output {
  public:
   void put(std::string_view bytes) { own_.append(bytes); }
@@ -36,6 +36,8 @@ class Output {
   /// Bytes not sent yet, and those of them that are kept for this peer alone.
   std::size_t size() const { return own_size() + shared_; }
   std::size_t own_size() const { return own_.size() - own_sent_; }
+  /// Bytes of memory that it holds itself, sent or not: for tests.
+  std::size_t held() const { return own_.capacity() + pieces_.capacity() * sizeof(Piece); }
 
   /// Fills `parts` with what comes next; returns how many are used.
   std::size_t gather(std::span<iovec> parts) const;
@@ -50,6 +52,7 @@ class Output {
     std::shared_ptr<const std::string> bytes;
   };
   void emptied();
+  void trim();
 
   std::string own_;
   std::size_t own_sent_ = 0;

@@ -5,6 +5,7 @@
 #include "core/unique_fd.hpp"
 #include "store/complaints.hpp"
 #include "store/conversation.hpp"
+#include "store/gate.hpp"
 #include "store/listening.hpp"
 #include "store/poller.hpp"
 
@@ -12,10 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstring>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <new>
-#include <set>
 #include <sys/socket.h>
 
 namespace elastrun::store {
@@ -27,9 +25,8 @@ using Endpoint = asio::ip::tcp::endpoint;
 constexpr std::uint64_t kListenerTag = ~std::uint64_t{0};
 constexpr std::size_t kReadSize = 256u << 10;
 constexpr int kAcceptsPerTurn = 256;
-// What one peer may send, and be sent, before the others have their turn.
+// What one peer may send before the others have their turn.
 constexpr std::size_t kReadPerTurn = 4u << 20;
-constexpr std::size_t kSendPerTurn = 8u << 20;
 // Each change is told once: what is told again and again until it is read costs the kernel a look
 // at the socket each time. So everything is read that is there, or the poller asked once more.
 constexpr std::uint32_t kEdge = EPOLLET | EPOLLRDHUP;
@@ -42,10 +39,9 @@ class TcpServer final : public Server {
   TcpServer(asio::io_context& loop, Listening listening, Settings settings)
       : listener_(std::move(listening.socket)),
         port_(listening.port),
-        settings_(std::move(settings)),
-        pause_(loop) {
-    allow_peers(settings_.allowed_peers);
-  }
+        settings_(settings),
+        gate_(settings.awaits_peers),
+        pause_(loop) {}
   ~TcpServer() override { close_all(); }
 
   Status start(asio::io_context& loop);
@@ -62,6 +58,7 @@ class TcpServer final : public Server {
     std::uint32_t events = 0;  // that the poller watches for now
     bool finished = false;     // the peer sends no more
     bool unread = false;       // more is there, which the poller has told already
+    bool unsent = false;       // the socket may have room, which the poller has told already
     bool warned = false;       // of a peer that does not read
   };
 
@@ -74,6 +71,7 @@ class TcpServer final : public Server {
   void ready(Peer peer, std::uint32_t events);
   void accept_some();
   void accept_later(int error);
+  void listen(bool now);
   bool welcome(const Endpoint& endpoint);
   Peer add(UniqueFd fd);
   void read(Peer peer, bool to_the_end);
@@ -90,7 +88,7 @@ class TcpServer final : public Server {
   UniqueFd listener_;
   std::uint16_t port_;
   Settings settings_;
-  std::set<asio::ip::address> allowed_;
+  Gate gate_;
   asio::steady_timer pause_;
   std::shared_ptr<char> alive_ = std::make_shared<char>();
   std::unique_ptr<Poller> poller_;
@@ -107,14 +105,14 @@ Status TcpServer::start(asio::io_context& loop) {
   auto poller = Poller::make(loop, [this](auto events) { ready(events); });
   if (!poller) return std::unexpected(poller.error());
   poller_ = std::move(*poller);
-  return poller_->add(listener_.get(), EPOLLIN, kListenerTag);
+  return poller_->add(listener_.get(), gate_.is_shut() ? 0u : EPOLLIN, kListenerTag);
 }
 
 void TcpServer::ready(std::span<const epoll_event> events) {
   for (const auto& event : events) {
     const auto peer = static_cast<Peer>(event.data.u64);
     if (event.data.u64 == kListenerTag) {
-      accept_some();
+      if (!gate_.is_shut()) accept_some();
       continue;
     }
     if (!exchange_->is_open(peer) || event.data.u64 != tag(peer)) continue;
@@ -166,17 +164,22 @@ void TcpServer::accept_some() {
 void TcpServer::accept_later(int error) {
   complaints_.add("cannot accept a connection at port {}: {}; {} are open, new ones wait", port_,
                   std::strerror(error), statistics_.connections);
-  poller_->modify(listener_.get(), 0, kListenerTag);
+  listen(false);
   pause_.expires_after(kAcceptPause);
   // A completion may already be queued when the server goes.
   pause_.async_wait(
       [this, alive = std::weak_ptr(alive_)](const boost::system::error_code& stopped) {
-        if (!stopped && !alive.expired()) poller_->modify(listener_.get(), EPOLLIN, kListenerTag);
+        if (!stopped && !alive.expired()) listen(!gate_.is_shut());
       });
 }
 
+/// Whether new connections are taken now, or wait in the kernel's queue.
+void TcpServer::listen(bool now) {
+  poller_->modify(listener_.get(), now ? EPOLLIN : 0u, kListenerTag);
+}
+
 bool TcpServer::welcome(const Endpoint& endpoint) {
-  if (!allowed_.empty() && !allowed_.contains(plain(endpoint.address()))) {
+  if (!gate_.admits(endpoint.address())) {
     complaints_.add("refused {}: no node of this job has that address", show(endpoint));
   } else if (statistics_.connections >= settings_.max_connections) {
     complaints_.add("refused {}: {} connections are open, the limit", show(endpoint),
@@ -193,7 +196,7 @@ Peer TcpServer::add(UniqueFd fd) {
   const Peer peer = exchange_->open();
   if (peer >= connections_.size()) connections_.resize(peer + 1);
   Connection& connection = connections_[peer];
-  connection = {std::move(fd), connection.serial + 1, EPOLLIN, false, false, false};
+  connection = {.fd = std::move(fd), .serial = connection.serial + 1, .events = EPOLLIN};
   ++statistics_.accepted;
   ++statistics_.connections;
   if (const auto added = poller_->add(connection.fd.get(), EPOLLIN | kEdge, tag(peer)); !added) {
@@ -204,9 +207,12 @@ Peer TcpServer::add(UniqueFd fd) {
 }
 
 void TcpServer::adopt(asio::ip::tcp::socket socket, std::string first_bytes) {
+  if (gate_.is_shut() && gate_.kept() < settings_.max_connections) {
+    return gate_.keep(std::move(socket), std::move(first_bytes));
+  }
   boost::system::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
-  if (error || !welcome(endpoint)) return;
+  if (error || gate_.is_shut() || !welcome(endpoint)) return;
   socket.non_blocking(true, error);
   socket.set_option(asio::ip::tcp::no_delay(true), error);
   UniqueFd fd(socket.release(error));
@@ -265,14 +271,15 @@ void TcpServer::flush_touched() {
 void TcpServer::flush(Peer peer) {
   Conversation& conversation = exchange_->at(peer);
   std::size_t sent = 0;
-  while (!conversation.output().empty() && sent < kSendPerTurn) {
+  while (!conversation.output().empty() && sent < settings_.send_per_turn) {
     const auto before = conversation.output().size();
     if (!send_some(peer)) return;
     sent += before - conversation.output().size();
-    if (conversation.output().size() == before) break;  // the socket is full
-    if (conversation.pending() > 0 && !conversation.stalled()) exchange_->receive(peer, {});
+    if (conversation.output().size() == before) break;  // the socket is full: an edge will come
+    if (conversation.pending() && !conversation.stalled()) exchange_->receive(peer, {});
   }
   if (conversation.output().empty()) return drained(peer);
+  connections_[peer].unsent = sent >= settings_.send_per_turn;
   if (conversation.output().own_size() > settings_.max_backlog) return cut_off(peer);
   if (conversation.stalled() && !std::exchange(connections_[peer].warned, true)) {
     complaints_.add("{} does not read its answers: {} bytes wait, its requests wait until it does",
@@ -322,9 +329,10 @@ void TcpServer::watch(Peer peer) {
   const bool reads = !connection.finished && !conversation.ended() && !conversation.stalled();
   const std::uint32_t wanted =
       (reads ? EPOLLIN : 0u) | (conversation.output().empty() ? 0u : EPOLLOUT);
-  const bool asks_again = reads && connection.unread;
+  const bool asks_again = (reads && connection.unread) || connection.unsent;
   if (wanted == connection.events && !asks_again) return;
-  if (asks_again) connection.unread = false;
+  if (reads) connection.unread = false;
+  connection.unsent = false;
   connection.events = wanted;
   poller_->modify(connection.fd.get(), wanted | kEdge, tag(peer));
 }
@@ -356,11 +364,19 @@ void TcpServer::start_afresh() {
   close_all();
   earlier_requests_ += exchange_->requests();
   exchange_ = std::make_unique<Exchange>();
+  if (!settings_.awaits_peers) return;
+  gate_.shut();
+  listen(false);
 }
 
 void TcpServer::allow_peers(std::vector<asio::ip::address> addresses) {
-  allowed_.clear();
-  for (const auto& address : addresses) allowed_.insert(plain(address));
+  const bool was_shut = gate_.is_shut();
+  gate_.open(addresses);
+  if (!was_shut) return;
+  listen(true);
+  for (auto& [socket, first_bytes] : gate_.take_early()) {
+    adopt(std::move(socket), std::move(first_bytes));
+  }
 }
 
 Server::Statistics TcpServer::statistics() const {

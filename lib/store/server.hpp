@@ -24,8 +24,10 @@ class Server {
     std::size_t max_connections = 65536;
     /// Bytes of unread answers a peer may let pile up before it is cut off.
     std::size_t max_backlog = 64u << 20;
-    /// If not empty, only peers with these addresses are served; others are closed and logged.
-    std::vector<boost::asio::ip::address> allowed_peers;
+    /// Bytes that one peer is sent before the others have their turn.
+    std::size_t send_per_turn = 8u << 20;
+    /// Nobody is heard before allow_peers() says who may: connections wait until then.
+    bool awaits_peers = false;
   };
   struct Statistics {
     std::uint64_t accepted = 0, refused = 0, requests = 0, cut_off = 0;
@@ -41,7 +43,10 @@ class Server {
 
   virtual std::uint16_t port() const = 0;
   /// A new key space for a new round on the same port: all connections are closed, all keys gone.
+  /// Until allow_peers() nobody is heard, if the settings say so.
   virtual void start_afresh() = 0;
+  /// Only peers with these addresses are served from now on, all if there are none; others are
+  /// closed and logged.
   virtual void allow_peers(std::vector<boost::asio::ip::address> addresses) = 0;
   virtual Statistics statistics() const = 0;
   /// Takes over a connection somebody else accepted, with the bytes already read from it (a

@@ -56,8 +56,9 @@ struct Notice {
 /// told something is found in notices() after the call. Semantics: torchrun-parity 7.1, except
 ///   * a COMPARE_SET that stores nothing wakes nobody;
 ///   * each wait of a peer ends for itself, however many it has;
-///   * a barrier is complete when as many peers as it wants have arrived since it was last
-///     complete; who cancels or leaves has not arrived; it can be used again.
+///   * a barrier is complete, for all who wait at it, when as many peers as one of them wants have
+///     arrived since it was last complete; who cancels or leaves has not arrived; it can be used
+///     again.
 class Table {
  public:
   Table();

@@ -2,6 +2,8 @@
 // The half of Table that is about peers: waits, barriers, watches and their end.
 #include "store/table_parts.hpp"
 
+#include <limits>
+
 namespace elastrun::store {
 
 /// The key of this link has come. Ends its wait when that was the last; the link is gone then.
@@ -61,23 +63,24 @@ bool Table::wait(Peer peer, std::span<const std::string_view> keys) {
   return false;
 }
 
-/// Lets those go whose number has been reached, whoever raised it.
+/// Lets all go once the number of one of them has been reached, whoever raised it: a barrier that
+/// is complete is complete for everybody, whatever size each named, as with torch.
 void Table::release(Entry& entry) {
   Extra& extra = *entry.second.extra;
   if (extra.arrivals.empty()) return;
   const auto number = parse_counter(entry.second.value.view());
   if (!number) return;
   const auto arrived = wrapping_subtract(*number, extra.base);
-  std::erase_if(extra.arrivals, [&](const Extra::Arrived& one) {
-    if (one.wanted > arrived) return false;
+  const auto reached = [arrived](const auto& one) { return one.wanted <= arrived; };
+  if (std::none_of(extra.arrivals.begin(), extra.arrivals.end(), reached)) return;
+  for (const auto& one : std::exchange(extra.arrivals, {})) {
     notices_.push_back({one.peer, nullptr});
     const auto found = interests_.find(one.peer);
     auto& mine = found->second->arrivals;
     mine.erase(std::find(mine.begin(), mine.end(), &entry));
     if (found->second->empty()) interests_.erase(found);
-    return true;
-  });
-  if (extra.arrivals.empty()) extra.base = *number;
+  }
+  extra.base = *number;
 }
 
 Table::Arrival Table::arrive(Peer peer, std::string_view key, std::int64_t wanted) {
@@ -104,6 +107,7 @@ Table::Arrival Table::arrive(Peer peer, std::string_view key, std::int64_t wante
     return Arrival::Waiting;
   }
   if (barrier.arrivals.empty()) barrier.base = number;
+  for (auto& one : barrier.arrivals) one.wanted = std::numeric_limits<std::int64_t>::min();
   stored(entry, created, std::move(old_text));
   return Arrival::Complete;
 }

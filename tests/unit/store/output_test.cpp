@@ -63,3 +63,20 @@ TEST_CASE("output: a large value counts, but not as memory of this peer") {
   output.take();
   CHECK(value.shared().use_count() == 2);
 }
+
+TEST_CASE("output: what was sent is given back, though there is always something left to send") {
+  Output output;
+  const std::string large(kShareFrom, 'L');
+  std::string expected, taken;
+  for (int i = 0; i < 20'000; ++i) {
+    output.put_text(std::string(400, static_cast<char>('a' + i % 26)));
+    output.put_value(Value(large));
+    if (i < 10) continue;
+    CHECK(output.size() >= 10 * 400);
+    std::vector<iovec> parts(4);
+    taken = gathered(output, parts);
+    output.sent(std::min<std::size_t>(taken.size(), 400 + 8 + 8 + kShareFrom));
+    REQUIRE(!output.empty());
+    REQUIRE(output.held() < 600'000);
+  }
+}

@@ -172,16 +172,14 @@ TEST_CASE("server: a peer for which too much piles up is cut off") {
   Server::Settings settings;
   settings.max_backlog = 100'000;
   Fixture at(settings);
-  auto reader = at.guest();
-  for (int i = 0; i < 1000; ++i)
-    reader.send(ask(Query::Set, fmt::format("/{}", i), std::string(4000, 'x')));
-  reader.send(kPing);
-  CHECK(reader.receive(4) == "abcd");
   RawClient lazy(at.loop, at.server->port(), 4096);
-  std::string all = "\x0A"s + std::string("\xE8\3\0\0\0\0\0\0", 8);
-  for (int i = 0; i < 1000; ++i) all += text(fmt::format("/{}", i));
-  lazy.send(kOpen + all + all);
-  while (at.server->statistics().cut_off == 0) at.loop.run_one();
+  lazy.send("\x07"s + text("/watched"));  // WATCH_KEY of torch 1.13
+  CHECK(lazy.receive(1) == "\3");
+  auto reader = at.guest();
+  while (at.server->statistics().cut_off == 0) {
+    reader.send(ask(Query::Set, "/watched", std::string(4000, 'x')) + kPing);
+    CHECK(reader.receive(4) == "abcd");
+  }
   CHECK(at.log.has("bytes have piled up; the limit is 100000"));
   reader.send(kPing);
   CHECK(reader.receive(4) == "abcd");
@@ -202,10 +200,79 @@ TEST_CASE("server: start_afresh closes all connections and forgets all keys, on 
   CHECK(at.server->statistics().connections == 1);
 }
 
-TEST_CASE("server: only allowed peers are served, when there is a list") {
+/// A store with 1000 values of 4000 bytes, and the request for all of them.
+static std::string fill(RawClient& writer) {
+  std::string request = "\x0A"s + std::string("\xE8\3\0\0\0\0\0\0", 8);
+  for (int i = 0; i < 1000; ++i) {
+    writer.send(ask(Query::Set, fmt::format("/{}", i), std::string(4000, 'x')));
+    request += text(fmt::format("/{}", i));
+  }
+  writer.send(kPing);
+  CHECK(writer.receive(4) == "abcd");
+  return request;
+}
+
+TEST_CASE("server: an answer larger than what may pile up comes whole to whom reads it late") {
   Server::Settings settings;
-  settings.allowed_peers = {asio::ip::make_address("192.0.2.1")};
+  settings.max_backlog = 2'000'000;
   Fixture at(settings);
+  auto writer = at.guest();
+  const auto request = fill(writer);
+  RawClient slow(at.loop, at.server->port(), 4096);
+  slow.send(kOpen + request + request + kPing);
+  while (!at.log.has("does not read its answers")) at.loop.run_one();
+  constexpr std::size_t kAll = 2 * 1000 * 4008;
+  CHECK(slow.receive(kAll).size() == kAll);
+  CHECK(slow.receive(4) == "abcd");
+  CHECK(at.server->statistics().cut_off == 0);
+}
+
+TEST_CASE("server: who was sent enough for a turn gets the rest, though its socket never fills") {
+  Server::Settings settings;
+  settings.send_per_turn = 10'000;
+  Fixture at(settings);
+  auto client = at.guest();
+  // Each value is a part of its own, so one sendmsg(2) does not take all.
+  const std::string value(5000, 'v');
+  client.send(ask(Query::Set, "/v", value) + kPing);
+  CHECK(client.receive(4) == "abcd");
+  std::string request = "\x0A"s + std::string("\xC8\0\0\0\0\0\0\0", 8);
+  for (int i = 0; i < 200; ++i) request += text("/v");
+  client.send(request);
+  constexpr std::size_t kAll = 200 * 5008;
+  CHECK(client.receive(kAll).size() == kAll);  // hangs if no turn follows
+}
+
+TEST_CASE("server: before the round nobody is heard, then those who came early are, or refused") {
+  Server::Settings settings;
+  settings.awaits_peers = true;
+  Fixture at(settings);
+  asio::ip::tcp::acceptor acceptor(at.loop, {asio::ip::address_v4::loopback(), 0});
+  const auto both = [&](const auto& allowed, bool served) {
+    auto early = at.client();
+    RawClient handed_over(at.loop, acceptor.local_endpoint().port());
+    at.server->adopt(acceptor.accept(), kOpen + ask(Query::Set, "/k", "v") + kPing);
+    early.send(kOpen + ask(Query::Set, "/l", "v") + kPing);
+    at.loop.restart();
+    at.loop.run_for(std::chrono::milliseconds(20));  // too short hides a fault, no more
+    CHECK(at.server->statistics().keys == 0);
+    CHECK(at.server->statistics().connections == 0);
+    at.server->allow_peers(allowed);
+    CHECK(early.receive(4) == (served ? "abcd" : ""));
+    CHECK(handed_over.receive(4) == (served ? "abcd" : ""));
+    CHECK(at.server->statistics().keys == (served ? 2 : 0));
+    at.server->start_afresh();
+    CHECK(at.server->statistics().connections == 0);
+  };
+  using Addresses = std::vector<asio::ip::address>;
+  both(Addresses{asio::ip::make_address("192.0.2.1")}, false);
+  both(Addresses{}, true);
+  both(Addresses{asio::ip::make_address("127.0.0.1")}, true);
+}
+
+TEST_CASE("server: only allowed peers are served, when there is a list") {
+  Fixture at;
+  at.server->allow_peers({asio::ip::make_address("192.0.2.1")});
   auto stranger = at.client();
   CHECK(stranger.closed());
   CHECK(at.log.has("no node of this job has that address"));

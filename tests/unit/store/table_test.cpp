@@ -226,13 +226,19 @@ TEST_CASE("barrier: its number is an ordinary key, and reaching it releases, who
   CHECK(table.arrive(1, "b", -1) == Table::Arrival::Complete);
 }
 
-TEST_CASE("barrier: an arrival that wants fewer does not release one that wants more") {
+TEST_CASE("barrier: complete for one it is complete for all, whatever size each named") {
   Table table;
   table.arrive(1, "b", 3);
   CHECK(table.arrive(2, "b", 2) == Table::Arrival::Complete);
-  CHECK(woken(table).empty());
-  CHECK(table.arrive(3, "b", 3) == Table::Arrival::Complete);
   CHECK(woken(table) == Peers{1});
+  CHECK(table.arrive(3, "b", 2) == Table::Arrival::Waiting);  // it starts anew
+  table.arrive(4, "b", 9);
+  CHECK(woken(table).empty());
+  CHECK(table.arrive(5, "b", 3) == Table::Arrival::Complete);
+  CHECK(woken(table) == Peers{3, 4});
+  table.arrive(6, "b", 9);
+  CHECK(table.arrive(7, "b", 0) == Table::Arrival::Complete);
+  CHECK(woken(table) == Peers{6});
 }
 
 TEST_CASE("barrier: a cancelled arrival takes nothing from a number that was set meanwhile") {
