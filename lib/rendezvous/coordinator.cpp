@@ -234,6 +234,7 @@ class LinkCoordinator final : public Coordinator {
       check_rules(join, job->state.rules());
     }
     hellos_.erase(peer);
+    note_source(join.node, guest.link->remote_address());
     note_reachable(*guest.job, *guest.link);
     guest.job->state.join(peer, std::move(join.node), join.past, clock_.now());
     return true;

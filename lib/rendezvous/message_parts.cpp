@@ -131,6 +131,14 @@ std::unexpected<Error> unsound_message(std::string_view kind) {
   return fail(Code::Protocol, fmt::format("a message \"{}\" has members of the wrong kind", kind));
 }
 
+void note_source(Node& node, const boost::asio::ip::address& seen) {
+  if (seen.is_loopback() || seen.is_unspecified()) return;  // says nothing to other machines
+  const std::string text = seen.to_string();
+  if (node.address == text || std::ranges::find(node.also, text) != node.also.end()) return;
+  if (node.also.size() >= kMaxOtherAddresses) node.also.pop_back();
+  node.also.push_back(text);
+}
+
 json::object write_node(const Node& node) {
   json::object object{{"id", node.id},
                       {"instance", node.instance},

@@ -6,6 +6,7 @@
 #include "rendezvous/gathering.hpp"
 #include "rendezvous/round.hpp"
 
+#include <boost/asio/ip/address.hpp>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -58,6 +59,10 @@ class Reader {
 
 std::unexpected<Error> unknown_message(std::string_view kind);
 std::unexpected<Error> unsound_message(std::string_view kind);
+
+/// Adds the address from which this node was seen to come, if it did not name it itself. Behind
+/// address translation no node knows its own, and its workers come to the store from there.
+void note_source(Node& node, const boost::asio::ip::address& seen);
 
 json::object write_node(const Node& node);
 Node read_node(const Reader& reader);

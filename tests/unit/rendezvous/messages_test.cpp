@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/messages.hpp"
 
+#include "rendezvous/message_parts.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>
@@ -174,4 +175,24 @@ TEST_CASE("messages: in a large world only group rank 0 gets the list") {
   const Round round = std::get<RoundReady>(std::get<Push>(*message)).round;
   CHECK(round.group_world_size() == 100);
   CHECK(round.rank_base == 84);
+}
+
+TEST_CASE("messages: the address that a node is seen to come from is one of its own, once") {
+  const auto seen = boost::asio::ip::make_address("203.0.113.7");
+  Node node;
+  node.address = "10.0.0.7";
+  note_source(node, seen);
+  note_source(node, seen);
+  note_source(node, boost::asio::ip::make_address("10.0.0.7"));
+  note_source(node, boost::asio::ip::make_address("127.0.0.1"));
+  note_source(node, {});
+  CHECK(node.also == std::vector<std::string>{"203.0.113.7"});
+  // One that names as many as it may is still one that others can read.
+  node.also.assign(kMaxOtherAddresses, "10.1.1.1");
+  note_source(node, seen);
+  CHECK(node.also.size() == kMaxOtherAddresses);
+  CHECK(node.also.back() == "203.0.113.7");
+  bool sound = true;
+  CHECK(read_node(Reader(json::value(write_node(node)), sound)).also == node.also);
+  CHECK(sound);
 }
