@@ -109,6 +109,11 @@ class Meeting {
     auto conf = given.listed ? parse_rdzv_conf(given.items) : parse_rdzv_conf(given.text);
     if (!conf) return conf.error();
     job_.rdzv_conf = std::move(*conf);
+    if (given.source.ends_with(" on the command line") && job_.rdzv_conf.contains("password")) {
+      warnings_.push_back(
+          "--rdzv-conf: everybody on this machine can read password= on a command line (ps); put "
+          "it into a file that only you can read, and give password_file=PATH instead");
+    }
     if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, warnings_)) {
       return refusal;
     }

@@ -84,6 +84,13 @@ void add_own(Entries& out, const JobFacts& job, const WorkerFiles& files) {
   if (!files.channel.empty()) out.add("ELASTRUN_CHANNEL", files.channel);
 }
 
+/// What proves who belongs to the job, or opens the door to its etcd: for agents alone. Workers run
+/// code of others, write their environment into logs and crash reports, and need none of it.
+bool is_secret(std::string_view name, std::string_view value) {
+  if (name == "ELASTRUN_SECRET") return true;
+  return name == "PET_RDZV_CONF" && value.find("password") != std::string_view::npos;
+}
+
 /// Never inherited, whether or not this worker gets one of its own: an agent may be a worker of
 /// another elastrun.
 bool is_ours(std::string_view name) {
@@ -143,10 +150,11 @@ Result<std::vector<std::string>> worker_environment(std::span<const std::string>
   for (const auto& entry : agent) {
     const auto name = name_of(entry);
     if (in_contract(name) || is_ours(name) || job.extra.contains(std::string(name))) continue;
+    if (is_secret(name, std::string_view(entry).substr(name.size()))) continue;
     out.list.push_back(entry);
   }
   for (const auto& [name, value] : job.extra) {
-    if (!in_contract(name) && !is_ours(name)) out.add(name, value);
+    if (!in_contract(name) && !is_ours(name) && !is_secret(name, value)) out.add(name, value);
   }
   for (auto& entry : *contract) out.list.push_back(std::move(entry));
   return std::move(out.list);

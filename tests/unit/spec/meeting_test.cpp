@@ -127,3 +127,18 @@ TEST_CASE("meeting: an empty run id becomes a random integer, with a warning") {
 }
 
 }  // namespace elastrun::spec
+
+TEST_CASE("meeting: a password on the command line is warned of, elsewhere it is not") {
+  FakeMachine machine;
+  const Words etcd{"--rdzv-backend=etcd", "--rdzv-endpoint=e:2379", "--nnodes=2"};
+  const auto with = [&](const std::string& conf) {
+    auto words = etcd;
+    if (!conf.empty()) words.push_back("--rdzv-conf=" + conf);
+    words.push_back("train.py");
+    return machine.job(words);
+  };
+  CHECK(has_warning(with("user=u,password=p"), "password_file=PATH"));
+  CHECK_FALSE(has_warning(with("user=u,password_file=/secret"), "password_file=PATH"));
+  machine.variables["PET_RDZV_CONF"] = "user=u,password=p";
+  CHECK_FALSE(has_warning(with(""), "password_file=PATH"));
+}

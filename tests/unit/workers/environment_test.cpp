@@ -90,6 +90,20 @@ TEST_CASE("environment: stale values of the agent are replaced, others stay unto
   CHECK_MESSAGE(!have.contains("ELASTRUN_CHANNEL"), "the outer agent's channel is not ours");
 }
 
+TEST_CASE("environment: what opens the rendezvous is not handed to workers") {
+  const Entries agent{"ELASTRUN_SECRET=s", "PET_RDZV_CONF=user=u,password=p", "PET_RDZV_ID=7",
+                      "ELASTRUN_SECRET_SANTA=1"};
+  JobFacts job;
+  job.extra = {{"ELASTRUN_SECRET", "t"}};
+  const auto have = as_map(worker_environment(agent, job, Placement{}, 0, {}));
+  CHECK_FALSE(have.contains("ELASTRUN_SECRET"));
+  CHECK_FALSE(have.contains("PET_RDZV_CONF"));
+  CHECK(have.at("PET_RDZV_ID") == "7");
+  CHECK(have.at("ELASTRUN_SECRET_SANTA") == "1");
+  const Entries harmless{"PET_RDZV_CONF=join_timeout=9"};
+  CHECK(as_map(worker_environment(harmless, {}, Placement{}, 0, {})).contains("PET_RDZV_CONF"));
+}
+
 TEST_CASE("environment: variables of the job lie over the agent's and under the contract") {
   JobFacts job;
   job.extra = {{"HOME", "/job"}, {"RANK", "99"}, {"NEW", "1"}};
