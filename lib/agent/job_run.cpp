@@ -119,17 +119,7 @@ Status JobRun::connect(OwnRendezvous own) {
         [this](std::string_view line) { console_.write(logs::Console::Stream::Out, line); });
   }
   add_observers();
-  WorkerPlans::Parts plan_parts{
-      .layout = layout_,
-      .streams = streams_,
-      .environment = workers::own_environment(),
-      .facts = job_facts(spec_, mark_of_this_agent()),
-      .use_agent_store = [this] { return store_->serves_workers(); },
-      .channel = [this] { return channel_path(); },
-      .cpus = [this](int local_rank) { return binding_.cpus(local_rank); },
-      .cgroup_fd = [this] { return containment_.cgroup_fd(); },
-  };
-  plans_ = std::make_unique<WorkerPlans>(spec_, std::move(plan_parts));
+  plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings());
   return open_journal();
 }
@@ -156,6 +146,20 @@ Status JobRun::open_journal() {
     log::warning("journal", "{}; the job goes on without", journal.error().text);
   }
   return {};
+}
+
+WorkerPlans::Parts JobRun::plan_parts() {
+  return {
+      .layout = layout_,
+      .streams = streams_,
+      .environment = workers::own_environment(),
+      .facts = job_facts(spec_, mark_of_this_agent()),
+      .use_agent_store = [this] { return store_->serves_workers(); },
+      .channel = [this] { return channel_path(); },
+      .cpus = [this](int local_rank) { return binding_.cpus(local_rank); },
+      .open_files = descriptors_.given(),
+      .cgroup_fd = [this] { return containment_.cgroup_fd(); },
+  };
 }
 
 Agent::Parts JobRun::agent_parts() {

@@ -14,6 +14,7 @@
 #include "core/error.hpp"
 #include "logs/console.hpp"
 #include "process/containment.hpp"
+#include "process/descriptor_limit.hpp"
 #include "process/guardian.hpp"
 #include "process/posix_launcher.hpp"
 #include "process/signals.hpp"
@@ -60,12 +61,14 @@ class JobRun {
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);
   Agent::Parts agent_parts();
+  WorkerPlans::Parts plan_parts();
   Agent::Settings agent_settings() const;
 
   const spec::JobSpec& spec_;
   guardian::Agent& guardian_;
   boost::asio::io_context loop_{1};
   std::unique_ptr<Clock> clock_;
+  process::DescriptorLimit descriptors_;
   TimePoint started_;
   logs::Console console_;
   logs::Layout layout_;

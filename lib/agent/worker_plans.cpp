@@ -88,6 +88,7 @@ Result<workers::WorkerPlan> WorkerPlans::make_one(const workers::Placement& plac
   if (!environment) return std::unexpected(environment.error());
   plan.request.environment = std::move(*environment);
   plan.request.argv = workers::worker_command(spec_, local_rank);
+  plan.request.open_files = parts_.open_files;
   if (parts_.cgroup_fd) plan.request.cgroup_fd = parts_.cgroup_fd();
   if (parts_.cpus) {
     auto cpus = parts_.cpus(local_rank);

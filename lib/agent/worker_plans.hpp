@@ -35,6 +35,8 @@ class WorkerPlans {
     std::function<std::string()> channel;
     /// CPUs of the worker with that local rank; empty function or result: not bound.
     std::function<Result<std::vector<int>>(int local_rank)> cpus;
+    /// The soft limit of descriptors that the user gave, if the agent has raised its own.
+    std::optional<std::uint64_t> open_files;
     /// The cgroup to be born in; empty function or -1: ours.
     std::function<int()> cgroup_fd;
   };

@@ -5,8 +5,10 @@
 #include "core/error.hpp"
 #include "process/exit_status.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -22,7 +24,9 @@ struct LaunchRequest {
   int stdout_fd = -1;
   int stderr_fd = -1;
   std::vector<int> cpus;  // sched_setaffinity(2) before exec; empty: untouched
-  int cgroup_fd = -1;     // directory of a cgroup v2 to be born in (CLONE_INTO_CGROUP); -1: ours
+  /// The soft RLIMIT_NOFILE, where ours is not the one that the user gave.
+  std::optional<std::uint64_t> open_files;
+  int cgroup_fd = -1;  // directory of a cgroup v2 to be born in (CLONE_INTO_CGROUP); -1: ours
 };
 
 /// The end of a child, seen by pidfd as it happens.

@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <type_traits>
@@ -40,6 +41,7 @@ struct Plan {
   std::array<int, 3> streams{-1, -1, -1};
   const unsigned long* cpus = nullptr;
   std::size_t cpus_size = 0;
+  std::array<std::uint64_t, 2> open_files{};  // struct rlimit64: soft, hard; 0, 0: untouched
   int cgroup_fd = -1;  // only where the kernel could not put the child there itself
   pid_t parent = 0;
   Step failed = Step::Nothing;
@@ -124,6 +126,10 @@ ELASTRUN_CHILD int run_child(void* argument) {
   }
   place_streams(plan);
   close_the_rest();
+  // Now that no descriptor is beyond it. Lowering a soft limit needs no privilege.
+  if (plan->open_files[1] > 0) {
+    raw(SYS_prlimit64, 0, RLIMIT_NOFILE, plan->open_files.data(), 0);
+  }
   reset_signals();
   raw(SYS_execve, plan->path, plan->argv, plan->environment);
   give_up(plan, Step::Exec);
@@ -145,6 +151,13 @@ std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus) {
   std::vector<unsigned long> mask(static_cast<std::size_t>(highest / kBits + 1));
   for (const int cpu : cpus) mask[static_cast<std::size_t>(cpu / kBits)] |= 1UL << (cpu % kBits);
   return mask;
+}
+
+/// The limits of a child: the soft one as asked for, the hard one as ours.
+std::array<std::uint64_t, 2> descriptor_limits(std::optional<std::uint64_t> soft) {
+  rlimit own{};
+  if (!soft || ::getrlimit(RLIMIT_NOFILE, &own) != 0) return {};
+  return {std::min<std::uint64_t>(*soft, own.rlim_max), own.rlim_max};
 }
 
 std::string explain_clone_failure(int number) {
@@ -239,6 +252,7 @@ Result<Spawned> Spawner::spawn(const LaunchRequest& request) {
             .streams = {request.stdin_fd, request.stdout_fd, request.stderr_fd},
             .cpus = cpus.data(),
             .cpus_size = cpus.size() * sizeof(unsigned long),
+            .open_files = descriptor_limits(request.open_files),
             .parent = ::getpid()};
   int raw_pidfd = -1;
   const long pid = clone_child(plan, request.cgroup_fd, stack_, raw_pidfd);

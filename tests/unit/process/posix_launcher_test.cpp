@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/posix_launcher.hpp"
 
+#include "process/descriptor_limit.hpp"
 #include "process/process_table.hpp"
 #include "support/children.hpp"
 
@@ -257,6 +258,39 @@ TEST_CASE("launcher: a start without free descriptors fails and leaves nothing")
   CHECK(started.error().text.find("Too many open files (raise the limit: ulimit -n)") !=
         std::string::npos);
   CHECK(no_child_at_all());
+}
+
+TEST_CASE("launcher: a child has the soft limit of descriptors that the user gave") {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit low = before;
+  low.rlim_cur = 300;
+  REQUIRE(before.rlim_max > 300);
+  ::setrlimit(RLIMIT_NOFILE, &low);
+  {
+    const DescriptorLimit raised;
+    rlimit now{};
+    ::getrlimit(RLIMIT_NOFILE, &now);
+    CHECK(now.rlim_cur == before.rlim_max);
+    CHECK(raised.given() == 300);
+    Nursery nursery;
+    for (const bool restored : {true, false}) {
+      Ear ear;
+      process::LaunchRequest request;
+      request.argv = {"/bin/sh", "-c", "ulimit -Sn; ulimit -Hn"};
+      request.stdout_fd = ear.mouth();
+      if (restored) request.open_files = raised.given();
+      const auto child = nursery.start(request);
+      REQUIRE(child);
+      const auto hard =
+          before.rlim_max == RLIM_INFINITY ? "unlimited" : std::to_string(before.rlim_max);
+      CHECK(ear.line() == (restored ? "300" : hard));
+      CHECK(ear.line() == hard);
+    }
+  }
+  ::getrlimit(RLIMIT_NOFILE, &low);
+  CHECK(low.rlim_cur == 300);
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_CASE("launcher: two hundred children leak neither descriptor nor zombie") {
