@@ -155,6 +155,26 @@ class RecordTest(unittest.TestCase):
         self.assertTrue(said["extraInfo"]["py_callstack"].startswith("Traceback"))
         self.assertEqual([p.name for p in self.file.parent.iterdir()], ["error.json"])
 
+    def test_python_39_writes_it_too(self) -> None:
+        """Before 3.10 traceback.format_exception takes three arguments."""
+        done = self.run_main("import traceback as t; new = t.format_exception; "
+                             "t.format_exception = lambda kind, error, trace, limit=None, "
+                             "chain=True: new(kind, error, trace, limit, chain); "
+                             "raise ValueError('boom')")
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(done.stderr.endswith("ValueError: boom\n"), done.stderr)
+        self.assertNotIn("TypeError", done.stderr)
+        said = json.loads(self.file.read_text())["message"]
+        self.assertEqual(said["message"], "ValueError: boom")
+        self.assertTrue(said["extraInfo"]["py_callstack"].endswith("ValueError: boom\n"))
+
+    def test_an_exception_that_cannot_be_shown_is_not_replaced(self) -> None:
+        done = self.run_main("exec('class Odd(Exception):\\n  def __str__(self): return 1/0'); "
+                             "raise locals()['Odd']()")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("Odd", done.stderr.splitlines()[-1])
+        self.assertNotIn("During handling", done.stderr)
+
     def test_a_return_value_passes(self) -> None:
         self.assertEqual(self.run_main("return 42").stdout, "42\n")
         self.assertFalse(self.file.exists())

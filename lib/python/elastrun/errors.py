@@ -14,25 +14,21 @@ from typing import Any, TypeVar
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _write(error: BaseException) -> None:
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
-    if not path:
-        return
+def _write(error: BaseException, path: str) -> None:
     said = {"message": {
         "message": f"{type(error).__name__}: {error}",
         "extraInfo": {
-            "py_callstack": "".join(traceback.format_exception(error)),
+            # With three arguments: before Python 3.10 there is no other form.
+            "py_callstack": "".join(
+                traceback.format_exception(type(error), error, error.__traceback__)),
             "timestamp": str(int(time.time())),
         },
     }}
     # Whole or not at all: a worker that is killed while it writes must not leave half a file.
     unfinished = f"{path}.{os.getpid()}"
-    try:
-        with open(unfinished, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(said, file)
-        os.replace(unfinished, path)
-    except OSError:
-        pass  # the exception itself matters more than its file
+    with open(unfinished, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(said, file)
+    os.replace(unfinished, path)
 
 
 def record(function: _Function) -> _Function:
@@ -55,7 +51,12 @@ def record(function: _Function) -> _Function:
                 return None
             raise
         except Exception as error:
-            _write(error)
+            path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+            try:
+                if path:
+                    _write(error, path)
+            except Exception:
+                pass  # the exception itself matters more than its file, whatever its str() does
             raise
 
     return recorded  # type: ignore[return-value]
