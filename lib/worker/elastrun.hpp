@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
-#include <mutex>
+#include <sched.h>
 #include <string>
 #include <string_view>
 #include <sys/socket.h>
@@ -27,52 +27,96 @@ namespace elastrun::worker {
 /// after fork(2): the child connects anew, because the agent knows senders by their credentials.
 class Channel {
  public:
-  static Channel& instance() {
-    static Channel channel;
-    return channel;
-  }
+  // A constant from the start: what is made at the first call can be half made in a forked child.
+  constexpr Channel() = default;
+  static Channel& instance();
 
-  bool configured() const { return !path_.empty(); }
+  /// Whether there may be an agent. The variable is looked at once in the life of the process.
+  bool configured() {
+    const Agent agent = agent_.load(std::memory_order_acquire);
+    return agent == Agent::Unknown ? look() : agent == Agent::Named;
+  }
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
   void send(std::string_view packet) {
-    const int fd = descriptor();
-    const auto sent =
-        fd < 0 ? -1 : ::send(fd, packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent >= 0) return;
-    dropped_.fetch_add(1, std::memory_order_relaxed);
-    // A full queue, or a packet too large, costs this packet; anything else means the agent is
-    // gone.
-    const bool alive = errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == EMSGSIZE;
-    if (fd >= 0 && !alive) disconnect(fd);
+    const Turn turn(*this);
+    if (!turn || !deliver(packet)) dropped_.fetch_add(1, std::memory_order_relaxed);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  Channel() {
-    if (const char* path = std::getenv("ELASTRUN_CHANNEL")) path_ = path;
+  /// The right to use the descriptor, for one thread at a time: another one could close it in the
+  /// middle of a send, and the packet would go into whatever file gets its number next.
+  /// Not a mutex: the child of a fork(2) that happens while another thread holds one could never
+  /// take it. This one names the process that holds it, so the child sees that it is nobody's.
+  class Turn {
+   public:
+    explicit Turn(Channel& channel) : holder_(channel.holder_) {
+      const pid_t self = ::getpid();
+      // What is done in a turn never waits, so a turn is short, unless its thread is not running.
+      for (int i = 0; i < 1000 && !taken_; ++i) {
+        pid_t found = holder_.load(std::memory_order_relaxed);
+        taken_ = found != self &&
+                 holder_.compare_exchange_strong(found, self, std::memory_order_acquire);
+        if (!taken_) ::sched_yield();
+      }
+    }
+    ~Turn() {
+      if (taken_) holder_.store(0, std::memory_order_release);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    explicit operator bool() const { return taken_; }
+
+   private:
+    std::atomic<pid_t>& holder_;
+    bool taken_ = false;
+  };
+
+  enum class Agent { Unknown, None, Named };
+  using Path = decltype(sockaddr_un::sun_path);
+
+  bool look() {
+    const Turn turn(*this);
+    if (!turn) return true;  // who has the turn is looking
+    const char* path = std::getenv("ELASTRUN_CHANNEL");
+    const std::size_t size = path == nullptr ? 0 : std::strlen(path);
+    if (size < sizeof path_) std::memcpy(path_, path == nullptr ? "" : path, size + 1);
+    const bool named = size > 0;
+    agent_.store(named ? Agent::Named : Agent::None, std::memory_order_release);
+    return named;
   }
 
-  int descriptor() {
-    if (path_.empty()) return -1;
-    const std::lock_guard guard(mutex_);
+  bool deliver(std::string_view packet) {
+    if (!connected()) return false;
+    if (::send(fd_, packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
+    // A full queue, or a packet too large, costs this packet; anything else means the agent is
+    // gone.
+    const bool alive = errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == EMSGSIZE;
+    if (!alive) {
+      ::close(std::exchange(fd_, -1));
+      next_try_ = Clock::now() + std::chrono::seconds(1);
+    }
+    return false;
+  }
+
+  bool connected() {
     if (owner_ != ::getpid()) {  // the descriptor is the parent's
-      if (fd_ >= 0) ::close(fd_);
-      fd_ = -1;
+      if (fd_ >= 0) ::close(std::exchange(fd_, -1));
       owner_ = ::getpid();
       next_try_ = {};
     }
     if (fd_ < 0 && Clock::now() >= next_try_) connect();
-    return fd_;
+    return fd_ >= 0;
   }
 
   void connect() {
     next_try_ = Clock::now() + std::chrono::seconds(1);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    if (path_.size() >= sizeof address.sun_path) return;
-    std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
+    if (path_[0] == '\0') return;  // that would be a socket without a file
+    std::memcpy(address.sun_path, path_, sizeof path_);
     const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return;
     if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
@@ -82,20 +126,22 @@ class Channel {
     fd_ = fd;
   }
 
-  void disconnect(int fd) {
-    const std::lock_guard guard(mutex_);
-    if (fd_ != fd) return;  // another thread has done it
-    ::close(std::exchange(fd_, -1));
-    next_try_ = Clock::now() + std::chrono::seconds(1);
-  }
-
-  std::string path_;
-  std::mutex mutex_;
-  int fd_ = -1;
-  pid_t owner_ = ::getpid();
+  std::atomic<Agent> agent_{Agent::Unknown};
+  std::atomic<pid_t> holder_{0};  // the process whose thread has its turn
+  Path path_{};                   // empty, if it is too long for a socket
+  int fd_ = -1;                   // this and what follows: of whoever has its turn
+  pid_t owner_ = 0;
   Clock::time_point next_try_{};
   std::atomic<std::uint64_t> dropped_{0};
 };
+
+namespace detail {
+inline Channel channel;
+}
+
+inline Channel& Channel::instance() {
+  return detail::channel;
+}
 
 /// Text as a JSON string, quotes included. Bytes above 0x7f pass as they are.
 inline std::string quoted(std::string_view text) {

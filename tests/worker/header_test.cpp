@@ -2,10 +2,12 @@
 // The header for C++ workers against a socket that the test listens on.
 #include "worker/elastrun.hpp"
 
+#include <algorithm>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <limits>
 #include <sys/wait.h>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -102,6 +104,54 @@ TEST_CASE("worker header: an agent that does not read is not waited for") {
   });
   CHECK(some_dropped == 1);
   CHECK(listener.packets().front() == R"({"kind":"step","step":0})");
+}
+
+TEST_CASE("worker header: a child forked while another thread reports can report, too") {
+  const int failed = in_worker("/nonexistent/channel", [] {
+    std::atomic<bool> go_on{true};
+    std::thread other([&go_on] {
+      while (go_on) worker::step(1);
+    });
+    int stuck = 0;
+    for (int i = 0; i < 300 && stuck == 0; ++i) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(30);  // what cannot go on ends by it
+        worker::step(2);
+        ::_exit(0);
+      }
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      stuck += status != 0;
+    }
+    go_on = false;
+    other.join();
+    return stuck;
+  });
+  CHECK(failed == 0);
+}
+
+TEST_CASE("worker header: packets of several threads all arrive, each whole") {
+  const Listener listener;
+  const int dropped = in_worker(listener.path, [] {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([i] {
+        for (int j = 0; j < 2; ++j) worker::step(i * 10 + j);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return static_cast<int>(worker::dropped());
+  });
+  CHECK(dropped == 0);
+  auto packets = listener.packets();
+  std::sort(packets.begin(), packets.end());
+  std::vector<std::string> wanted;
+  for (const char* number : {"0", "1", "10", "11", "20", "21", "30", "31"}) {
+    wanted.push_back(R"({"kind":"step","step":)" + std::string(number) + "}");
+  }
+  std::sort(wanted.begin(), wanted.end());
+  CHECK(packets == wanted);
 }
 
 TEST_CASE("worker header: a forked child gets a connection of its own") {
