@@ -164,7 +164,8 @@ Status Agent::start_group() {
       [this](std::function<void()> call) { boost::asio::post(parts_.loop, std::move(call)); },
       parts_.sweep,
       parts_.leftovers,
-      parts_.signal_each};
+      parts_.signal_each,
+      parts_.release};
   group_ =
       std::make_unique<workers::Group>(std::move(parts), settings_.limits,
                                        [this](workers::Group::Event event) { group_event(event); });

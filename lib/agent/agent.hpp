@@ -36,6 +36,7 @@ class Agent {
     std::function<process::Extinction(Duration)> sweep;
     std::function<process::ProcessTable()> leftovers;
     std::function<void(const process::ProcessTable&, int)> signal_each;
+    std::function<void()> release{};
     /// Evidence that a failure was for want of memory, as a sentence; may be empty.
     std::function<std::string(const workers::Failure&)> out_of_memory;
   };
@@ -74,6 +75,10 @@ class Agent {
   Phase phase() const { return policy_.phase(); }
   /// The worker to whose session a process belongs, if it is one of the group's; else null.
   const workers::Worker* worker_of(pid_t process) const;
+  /// A worker says that its script has returned (--run-path).
+  void returned(pid_t process) {
+    if (group_) group_->returned(process);
+  }
 
  private:
   void post(Fact fact);

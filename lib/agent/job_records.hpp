@@ -45,6 +45,7 @@ class JobRecords final : public Observer {
   void heard(int rank, const workers::CheckpointDone& checkpoint);
   void heard(int rank, const workers::MetricSample& metric);
   void heard(int rank, const workers::WorkerEvent& event);
+  void heard(int /*rank*/, const workers::Returned& /*returned*/) {}
 
   telemetry::Pipeline& pipeline_;
 };

@@ -179,6 +179,10 @@ Agent::Parts JobRun::agent_parts() {
       .sweep = [this](Duration limit) { return sweep(limit); },
       .leftovers = [this] { return containment_.leftovers(); },
       .signal_each = process::signal_each,
+      .release =
+          [this] {
+            if (channel_) channel_->release();
+          },
       .out_of_memory =
           [this](const workers::Failure& failure) {
             const auto said = failure.exception ? failure.exception->text() : std::string();
@@ -248,7 +252,7 @@ JobResult JobRun::run() {
   loop_.run();
   result->goodput = goodput_.summary();
   job_records_.summary(result->goodput);
-  channel_.reset();
+  end_channel();
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
@@ -278,6 +282,7 @@ std::string JobRun::channel_path() {
         [this](pid_t sender, workers::Message message) { heard(sender, std::move(message)); });
     if (channel) {
       channel_ = std::move(*channel);
+      if (const auto& own = channel_->own_folder(); !own.empty()) guardian_.remember_directory(own);
     } else {
       log::warning("channel", "Workers cannot report: {}", channel.error().text);
     }
@@ -285,9 +290,16 @@ std::string JobRun::channel_path() {
   return channel_ ? channel_->path() : std::string();
 }
 
+void JobRun::end_channel() {
+  const std::string own_folder = channel_ ? channel_->own_folder() : std::string();
+  channel_.reset();
+  if (!own_folder.empty()) guardian_.forget(own_folder);
+}
+
 void JobRun::heard(pid_t sender, workers::Message message) {
   const auto* worker = agent_->worker_of(sender);
   if (worker == nullptr) return;
+  if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(sender);
   job_records_.heard(worker->rank, message);
   if (const auto* step = std::get_if<workers::StepDone>(&message)) {
     if (worker->rank != 0) return;

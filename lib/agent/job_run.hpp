@@ -56,19 +56,20 @@ class JobRun {
   void watch();
   void signalled(const process::SignalEvent& event);
   std::string channel_path();
+  void end_channel();
   void heard(pid_t sender, workers::Message message);
   process::Extinction sweep(Duration limit);
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);
-  Agent::Parts agent_parts();
   WorkerPlans::Parts plan_parts();
+  Agent::Parts agent_parts();
   Agent::Settings agent_settings() const;
 
   const spec::JobSpec& spec_;
   guardian::Agent& guardian_;
+  process::DescriptorLimit descriptors_;
   boost::asio::io_context loop_{1};
   std::unique_ptr<Clock> clock_;
-  process::DescriptorLimit descriptors_;
   TimePoint started_;
   logs::Console console_;
   logs::Layout layout_;

@@ -30,27 +30,46 @@ struct Sender {
   asio::posix::stream_descriptor socket;
   pid_t pid;
   int refused = 0;
+  bool waits = false;  // it has returned, and wants to hear that all have
+};
+
+/// A listening socket with its name in the file system, and the folder that was made for it, if
+/// any. Removes both.
+struct Place {
+  std::string path, own_folder;
+  UniqueFd socket;
+  bool bound = false;
+
+  Place() = default;
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  ~Place() {
+    if (bound) ::unlink(path.c_str());
+    if (!own_folder.empty()) ::rmdir(own_folder.c_str());
+  }
+  Status listen();
 };
 
 class UnixChannel final : public Channel {
  public:
-  UnixChannel(asio::io_context& loop, UniqueFd listener, std::string path, std::string folder,
-              OnMessage on_message)
+  UnixChannel(asio::io_context& loop, std::unique_ptr<Place> place, OnMessage on_message)
       : loop_(loop),
-        listener_(loop, listener.release()),
-        path_(std::move(path)),
-        own_folder_(std::move(folder)),
+        place_(std::move(place)),
+        listener_(loop, place_->socket.release()),
         on_message_(std::move(on_message)) {
     await_connection();
-  }
-  ~UnixChannel() override {
-    ::unlink(path_.c_str());
-    if (!own_folder_.empty()) ::rmdir(own_folder_.c_str());
   }
   UnixChannel(const UnixChannel&) = delete;
   UnixChannel& operator=(const UnixChannel&) = delete;
 
-  const std::string& path() const override { return path_; }
+  const std::string& path() const override { return place_->path; }
+  const std::string& own_folder() const override { return place_->own_folder; }
+  void release() override {
+    // The other end reads the end of the connection and goes; only then its sender is forgotten.
+    for (Sender& sender : senders_) {
+      if (sender.waits) ::shutdown(sender.socket.native_handle(), SHUT_WR);
+    }
+  }
   Statistics statistics() const override { return statistics_; }
 
  private:
@@ -116,6 +135,7 @@ class UnixChannel final : public Channel {
   bool take(Sender& sender, Result<Message> message) {
     if (message) {
       ++statistics_.messages;
+      sender.waits = sender.waits || std::holds_alternative<Returned>(*message);
       on_message_(sender.pid, std::move(*message));
       return true;
     }
@@ -127,55 +147,71 @@ class UnixChannel final : public Channel {
   }
 
   asio::io_context& loop_;
+  const std::unique_ptr<Place> place_;
   asio::posix::stream_descriptor listener_;
-  const std::string path_, own_folder_;
   const OnMessage on_message_;
   Senders senders_;
   Statistics statistics_;
 };
 
-/// A folder below TMPDIR that makes for a short path.
-Result<std::string> short_folder() {
-  const char* base = std::getenv("TMPDIR");
-  std::string pattern =
-      std::string(base != nullptr && std::strlen(base) < 60 ? base : "/tmp") + "/elastrun_XXXXXX";
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    return std::unexpected(errno_error(Code::Io, "cannot make the folder " + pattern, errno));
-  }
-  return pattern;
-}
-
-Status bind_at(int fd, const std::string& path) {
+Status Place::listen() {
+  socket.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) return std::unexpected(errno_error(Code::Io, "cannot make a socket", errno));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const bool bound = ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  if (!bound || ::listen(fd, kBacklog) != 0) {
-    return std::unexpected(errno_error(Code::Io, "cannot listen at " + path, errno));
+  if (path.size() >= sizeof address.sun_path) {
+    return fail(Code::Io, fmt::format("{} is too long for a socket", path));
   }
-  return {};
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
+  bound = ::bind(socket.get(), raw, sizeof address) == 0;
+  if (bound && ::listen(socket.get(), kBacklog) == 0) return {};
+  return std::unexpected(errno_error(Code::Io, "cannot listen at " + path, errno));
+}
+
+using MaybePlace = Result<std::unique_ptr<Place>>;
+
+/// In a folder that is there.
+MaybePlace listen_in(const std::string& folder) {
+  auto place = std::make_unique<Place>();
+  place->path = folder + "/channel";
+  if (const auto listens = place->listen(); !listens) return std::unexpected(listens.error());
+  return place;
+}
+
+/// In a folder of its own with a short path.
+MaybePlace listen_below(const std::string& base) {
+  auto place = std::make_unique<Place>();
+  std::string folder = base + "/elastrun_XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) {
+    return std::unexpected(errno_error(Code::Io, "cannot make the folder " + folder, errno));
+  }
+  place->own_folder = folder;
+  place->path = folder + "/channel";
+  if (const auto listens = place->listen(); !listens) return std::unexpected(listens.error());
+  return place;
+}
+
+/// Not every file system can hold a socket, and not every path is short enough for one.
+MaybePlace find_place(const std::string& folder) {
+  auto place = folder.empty() ? MaybePlace(fail(Code::Io, "there is no folder for a socket"))
+                              : listen_in(folder);
+  const char* given = std::getenv("TMPDIR");
+  for (const char* base : {given, "/tmp", "/dev/shm"}) {
+    if (place) break;
+    if (base == nullptr || *base == '\0') continue;
+    if (auto other = listen_below(base)) place = std::move(other);
+  }
+  return place;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Channel>> Channel::listen(asio::io_context& loop, const std::string& folder,
                                                  OnMessage on_message) {
-  std::string own_folder;
-  std::string path = folder + "/channel";
-  if (folder.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) {
-    auto made = short_folder();
-    if (!made) return std::unexpected(made.error());
-    own_folder = std::move(*made);
-    path = own_folder + "/channel";
-  }
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return std::unexpected(errno_error(Code::Io, "cannot make the worker channel", errno));
-  if (const auto bound = bind_at(fd.get(), path); !bound) {
-    if (!own_folder.empty()) ::rmdir(own_folder.c_str());
-    return std::unexpected(bound.error());
-  }
-  return std::make_unique<UnixChannel>(loop, std::move(fd), std::move(path), std::move(own_folder),
-                                       std::move(on_message));
+  auto place = find_place(folder);
+  if (!place) return std::unexpected(place.error());
+  return std::make_unique<UnixChannel>(loop, std::move(*place), std::move(on_message));
 }
 
 }  // namespace elastrun::workers

@@ -15,7 +15,7 @@ namespace elastrun::workers {
 
 /// The agent's end of ELASTRUN_CHANNEL: a SOCK_SEQPACKET unix socket to which any process of any
 /// worker may connect and say something (elastrun-protocol(7)). It only listens: a worker can
-/// neither block it nor be blocked by it.
+/// neither block it nor be blocked by it, but may wait for the end of the connection.
 ///
 /// Only processes of our own user (SO_PEERCRED) are heard; packets that mean nothing are counted
 /// and the sender is cut off after a few.
@@ -27,12 +27,17 @@ class Channel {
   /// `sender` is the process that connected, by its credentials.
   using OnMessage = std::function<void(pid_t sender, Message message)>;
 
-  /// Listens at FOLDER/channel, or, when that is too long for a socket's name (108 bytes), in a new
-  /// folder below the temporary one. Fails with Io.
+  /// Listens at FOLDER/channel; where that is too long for a socket's name (108 bytes), or a file
+  /// system without sockets (gcsfuse, SMB, 9p), in a new folder below a temporary one. Fails with
+  /// Io.
   static Result<std::unique_ptr<Channel>> listen(boost::asio::io_context& loop,
                                                  const std::string& folder, OnMessage on_message);
   virtual ~Channel() = default;
   virtual const std::string& path() const = 0;
+  /// The folder that was made for it alone and goes with it; empty: none.
+  virtual const std::string& own_folder() const = 0;
+  /// Ends the connections of all who said that they have returned: what they wait for.
+  virtual void release() = 0;
   virtual Statistics statistics() const = 0;
 };
 

@@ -76,7 +76,19 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
     if (all_succeeded()) emit(Event::AllSucceeded);
     if (!any_running() && !all_succeeded()) emit(Event::AllEnded);
   }
+  release_returned();
   advance();
+}
+
+void Group::returned(pid_t process) {
+  for (auto& worker : workers_) worker.returned = worker.returned || worker.pid == process;
+  release_returned();
+}
+
+void Group::release_returned() {
+  const bool all =
+      std::ranges::all_of(workers_, [](const Worker& w) { return w.returned || w.exit; });
+  if (all && parts_.release) parts_.release();
 }
 
 void Group::emit(Event event) {

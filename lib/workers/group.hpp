@@ -37,6 +37,7 @@ struct Worker {
   bool stderr_shown = false;
   bool stopped_by_us = false;  // ended after we had asked it to
   bool abandoned = false;      // did not even end by SIGKILL within the bound
+  bool returned = false;       // its script has; it waits for those of the others
   enum class Output { Flowing, Draining, Drained } output = Output::Drained;
   bool succeeded() const { return exit && exit->status.success(); }
   bool failed() const { return exit && !exit->status.success(); }
@@ -66,6 +67,8 @@ class Group {
     std::function<process::ProcessTable()> leftovers;
     /// A signal for each of these; there if `leftovers` is.
     std::function<void(const process::ProcessTable&, int)> signal_each;
+    /// Lets those end who wait until all have returned (--run-path); may be empty.
+    std::function<void()> release{};
   };
 
   Group(Parts parts, Limits limits, std::function<void(Event)> on_event);
@@ -85,6 +88,8 @@ class Group {
   void finish(Duration patience);
   /// A child of this process has ended: nothing may be left to wait for.
   void look_again();
+  /// This process says that its script has returned.
+  void returned(pid_t process);
   /// SIGKILL at once.
   void kill();
 
@@ -102,6 +107,7 @@ class Group {
   void emit(Event event);
   void ask_all(int signal);
   void advance();
+  void release_returned();
   void begin_killing();
   void wait_for_leftovers(TimePoint until);
   void look_at_leftovers();

@@ -96,6 +96,7 @@ Result<Message> parse_message(std::string_view packet) {
   if (*kind == "checkpoint") return checkpoint_from(object);
   if (*kind == "metric") return metric_from(object);
   if (*kind == "event") return event_from(object);
+  if (*kind == "returned") return Returned{};
   return refuse(fmt::format("has the unknown kind '{}'", *kind));
 }
 

@@ -34,9 +34,12 @@ struct WorkerEvent {
   std::string name;
   std::vector<std::pair<std::string, AttributeValue>> attributes;
 };
-using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent>;
+/// The script of --run-path has returned; its process waits for the others before it ends.
+struct Returned {};
+using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned>;
 
-/// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric or event.
+/// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric, event or
+/// returned.
 /// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Message> parse_message(std::string_view packet);
 

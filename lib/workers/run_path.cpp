@@ -6,9 +6,22 @@ namespace elastrun::workers {
 const std::string_view kRunPathProgram = R"PY(
 import sys
 
+def elastrun_wait_for_the_others(channel):
+    # As torch's: whoever ends early takes down what others still use (a store, shared memory).
+    import socket
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+            agent.connect(channel)
+            agent.send(b'{"kind":"returned"}')
+            agent.recv(1)  # the agent ends the connection when all have returned
+    except OSError:
+        pass
+
 def elastrun_run_path():
     import faulthandler, os, runpy
     del sys.argv[0]
+    channel = os.path.abspath(os.environ.get("ELASTRUN_CHANNEL") or os.devnull)
+    worker = os.getpid()
     try:
         faulthandler.enable(all_threads=True)
     except Exception:
@@ -24,6 +37,8 @@ def elastrun_run_path():
             with open(path, "w") as out:
                 json.dump({"message": {"message": text, "extraInfo": info}}, out)
         raise
+    if os.getpid() == worker:  # and not a child that it forked
+        elastrun_wait_for_the_others(channel)
 
 elastrun_run_path()
 )PY";

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What workers have of their agent, and what not: limits, secrets, a channel, and each other."""
+import os
+import resource
+import signal
+import sys
+import unittest
+from pathlib import Path
+
+from harness import Job, main, wait_until
+
+# Worker 0 returns at once. Worker 1 looks whether it has really ended, for longer than an
+# interpreter takes to end, and says so.
+TOGETHER = """
+import os, pathlib, select, sys
+rank, file = os.environ["RANK"], pathlib.Path("pid")
+if rank == "0":
+    file.with_suffix(".new").write_text(str(os.getpid()))
+    file.with_suffix(".new").rename(file)
+else:
+    while not file.exists():
+        select.select([], [], [], 0.01)
+    fd = os.pidfd_open(int(file.read_text()))
+    print("gone" if select.select([fd], [], [], 2)[0] else "there", flush=True)
+    {end}
+"""
+PYTHON = {"PYTHON_EXEC": sys.executable}
+
+
+class RunPath(unittest.TestCase):
+    def test_who_has_returned_waits_for_the_others(self) -> None:
+        with Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
+                 files={"train.py": TOGETHER.format(end="")}) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertEqual(job.output(), "there\n")
+
+    def test_whoever_ends_without_returning_is_not_waited_for(self) -> None:
+        for end in ("sys.exit(0)", "os._exit(0)"):
+            with self.subTest(end), Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
+                                        files={"train.py": TOGETHER.format(end=end)}) as job:
+                self.assertEqual(job.end(), 0, job.errors())
+
+    def test_a_failure_ends_those_who_wait(self) -> None:
+        with Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
+                 files={"train.py": TOGETHER.format(end="raise ValueError('boom')")}) as job:
+            self.assertEqual(job.end(), 1, job.errors())
+            self.assertIn("boom", job.errors())
+            job.nothing_left()
+
+
+class Limits(unittest.TestCase):
+    def test_the_agent_may_open_more_and_workers_what_the_user_gave(self) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+        def low() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+
+        script = "echo soft $(ulimit -Sn) hard $(ulimit -Hn); read line"
+        read, write = os.pipe()
+        with Job("--no-python", "sh", "-c", script, before=low, stdin=read) as job:
+            shown = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+            self.assertEqual(job.wait_for("^soft .*"), [f"soft 300 hard {shown}"])
+            self.assertEqual(resource.prlimit(job.agent(), resource.RLIMIT_NOFILE), (hard, hard))
+            os.close(write)
+            job.end()
+        os.close(read)
+
+
+class Secrets(unittest.TestCase):
+    def test_workers_do_not_get_what_opens_the_rendezvous(self) -> None:
+        env = {"ELASTRUN_SECRET": "between us", "PET_RDZV_CONF": "user=u,password=hidden"}
+        with Job("--no-python", "env", env=env) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertIn("TORCHELASTIC_RUN_ID", job.output())
+            for text in ("between us", "hidden"):
+                self.assertNotIn(text, job.output())
+
+
+class Channel(unittest.TestCase):
+    """Where the path of the run is too long for a socket, it lies in a folder of its own."""
+
+    def start(self, *words: str) -> Job:
+        job = Job("--log-dir=" + "x" * 100, "--no-python", "sh", "-c",
+                  "echo at $ELASTRUN_CHANNEL; " + " ".join(words))
+        self.addCleanup(job.__exit__)
+        return job
+
+    def folder_of(self, job: Job) -> Path:
+        path = Path(job.wait_for("^at (.*)")[0])
+        self.assertEqual(path.parent.parent, job.temporary)
+        return path.parent
+
+    def test_its_folder_goes_with_the_job(self) -> None:
+        job = self.start("true")
+        folder = self.folder_of(job)
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertFalse(folder.exists())
+
+    def test_its_folder_goes_with_an_agent_that_is_killed(self) -> None:
+        job = self.start("sleep 600")
+        folder = self.folder_of(job)
+        self.assertTrue(folder.exists())
+        os.kill(job.agent(), signal.SIGKILL)
+        job.end()
+        wait_until(lambda: not folder.exists(), "the folder is gone")
+
+
+if __name__ == "__main__":
+    main()
