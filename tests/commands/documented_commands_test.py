@@ -47,6 +47,7 @@ class Shell:
                     if not k.startswith(("PET_", "SLURM_", "OMPI_", "PBS_", "ELASTRUN_"))}
         self.env |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder),
                      "CREDENTIALS_DIRECTORY": str(folder),
+                     "ELASTRUN_RUNTIME_DIR": str(folder / "run"),
                      # 30 s for nodes that might still come are long for a test.
                      "PET_RDZV_CONF": "last_call_timeout=1"}
 
@@ -119,6 +120,20 @@ def beside_a_service(shell: Shell, command: str) -> None:
         ends(host)
 
 
+def beside_a_job(shell: Shell, command: str) -> None:
+    """What it says to the end of a job of that name with two workers whose output is in files."""
+    job = shell.start("elastrun --nproc-per-node 2 --redirects 3 --log-dir logs --rdzv-backend "
+                      "c10d --rdzv-endpoint localhost:0 --rdzv-id night --no-python sh -c "
+                      "'echo started; until [ -e go ]; do sleep 0.02; done'")
+    while subprocess.run(["elastrunctl", "logs", "--no-follow", "night", "1"], env=shell.env,
+                         capture_output=True, text=True).stdout != "started\n":
+        assert job.poll() is None, job.communicate()[0]
+    reader = shell.start(shell.here(command))
+    assert reader.stdout.readline() == "started\n"
+    (shell.folder / "go").touch()
+    ends(reader, job)
+
+
 def with_etcd(shell: Shell, command: str) -> None:
     program, port, peers = shutil.which("etcd"), free_port(), free_port()
     if program is None:
@@ -140,6 +155,8 @@ def with_etcd(shell: Shell, command: str) -> None:
 HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"(/usr/bin/)?elastrunctl store ", as_a_service),
     (r"elastrunctl status node\d:29400$", beside_a_service),
+    (r"elastrunctl status$", once),
+    (r"elastrunctl logs .*\bnight\b", beside_a_job),
     (r"elastrun .*--rdzv-backend etcd ", with_etcd),
     (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
     (r"elastrun --nnodes 2:4 ", on_two_nodes),
