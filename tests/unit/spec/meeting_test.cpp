@@ -126,8 +126,6 @@ TEST_CASE("meeting: an empty run id becomes a random integer, with a warning") {
   CHECK(has_warning(job, "the job gets the random run id"));
 }
 
-}  // namespace elastrun::spec
-
 TEST_CASE("meeting: a password on the command line is warned of, elsewhere it is not") {
   FakeMachine machine;
   const Words etcd{"--rdzv-backend=etcd", "--rdzv-endpoint=e:2379", "--nnodes=2"};
@@ -142,3 +140,5 @@ TEST_CASE("meeting: a password on the command line is warned of, elsewhere it is
   machine.variables["PET_RDZV_CONF"] = "user=u,password=p";
   CHECK_FALSE(has_warning(with(""), "password_file=PATH"));
 }
+
+}  // namespace elastrun::spec
