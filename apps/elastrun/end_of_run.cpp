@@ -27,7 +27,7 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
     if (!written) log::warning("report", "{}", written.error().text);
     if (run.is_temporary()) {
       const auto line =
-          fmt::format("elastrun: files of this run are in {}\n", agent::short_path(result.run_dir));
+          fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
       run.console().write(Stream::Err, line);
     }
   }

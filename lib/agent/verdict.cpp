@@ -63,10 +63,10 @@ std::string quoted_lines(const workers::Failure& failure, int local_world_size) 
 std::string files_text(const workers::Failure& failure) {
   std::string text;
   if (!failure.stderr_path.empty()) {
-    text += fmt::format("  stderr    {}\n", short_path(failure.stderr_path));
+    text += fmt::format("  stderr    {}\n", failure.stderr_path);
   }
   if (!failure.stdout_path.empty()) {
-    text += fmt::format("  stdout    {}\n", short_path(failure.stdout_path));
+    text += fmt::format("  stdout    {}\n", failure.stdout_path);
   }
   if (failure.error_file && !failure.error_file->understood) {
     text += fmt::format(
@@ -181,14 +181,6 @@ std::string failed_sentence(const JobResult& result) {
 }
 
 }  // namespace
-
-std::string short_path(const std::string& path) {
-  const char* folder = std::getenv("TMPDIR");
-  if (folder == nullptr || *folder == '\0' || !path.starts_with(std::string(folder) + "/")) {
-    return path;
-  }
-  return "$TMPDIR" + path.substr(std::string_view(folder).size());
-}
 
 std::string_view ending_name(Ending::Kind kind) {
   using Kind = Ending::Kind;

@@ -20,9 +20,6 @@ std::string verdict_sentence(const JobResult& result);
 /// Name of the ending for machines: "succeeded", "workers_failed", ...
 std::string_view ending_name(Ending::Kind kind);
 
-/// "$TMPDIR/..." for a path in the temporary folder: short, and good for a shell.
-std::string short_path(const std::string& path);
-
 /// The result in one line and, if workers ever ran, where the time of the job went. Each line
 /// ended. `unicode`: whether who reads it can show block characters.
 std::string summary_text(const JobResult& result, bool unicode);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/layout.hpp"
 
+#include "core/log.hpp"
+#include "core/temporary_places.hpp"
 #include "core/text.hpp"
 
 #include <array>
@@ -58,18 +60,11 @@ Result<std::string> make_private(const std::string& prefix,
 }
 
 constexpr const char* kMemory = "/dev/shm";
-constexpr const char* kDisk = "/tmp";
 
 bool is_in_memory(const char* path) {
   struct statfs info {};
   return ::statfs(path, &info) == 0 && info.f_type == TMPFS_MAGIC && info.f_bavail > 0 &&
          ::access(path, W_OK | X_OK) == 0;
-}
-
-std::string temporary_place(Layout::Expected expected) {
-  const char* given = std::getenv("TMPDIR");
-  if (given != nullptr && *given != '\0') return given;
-  return expected == Layout::Expected::ErrorFiles && is_in_memory(kMemory) ? kMemory : kDisk;
 }
 
 std::string absolute(const std::string& path) {
@@ -94,7 +89,11 @@ Layout::Layout(Kind kind, std::string base, std::string run_id)
 
 Result<Layout> Layout::plan(std::string log_dir, std::string run_id, Expected expected) {
   std::string name = file_name_of(run_id);
-  if (log_dir.empty()) return Layout(Kind::Temporary, temporary_place(expected), std::move(name));
+  if (log_dir.empty()) {
+    Layout layout(Kind::Temporary, {}, std::move(name));
+    layout.expected_ = expected;
+    return layout;
+  }
   std::string base = absolute(log_dir);
   if (base == "/dev/null") return Layout(Kind::Null, {}, std::move(name));
   struct stat info {};
@@ -118,8 +117,7 @@ Status Layout::make_run() {
   if (kind_ == Kind::Null || !run_.empty()) return {};
   std::string parent = base_;
   if (kind_ == Kind::Temporary) {
-    auto root = make_private(base_ + "/elastrun_", announce_);
-    if (!root && base_ == kMemory) root = make_private((base_ = kDisk) + "/elastrun_", announce_);
+    auto root = make_temporary_root();
     if (!root) return std::unexpected(root.error());
     parent = temporary_root_ = *root;
   } else if (const int number = make_directories(base_); number != 0) {
@@ -129,6 +127,22 @@ Status Layout::make_run() {
   if (!run) return std::unexpected(run.error());
   run_ = *run;
   return {};
+}
+
+/// In the first place that can be used. One that the user has named and that cannot be is told.
+Result<std::string> Layout::make_temporary_root() const {
+  const bool in_memory = expected_ == Expected::ErrorFiles && is_in_memory(kMemory);
+  const auto places = temporary_places(in_memory ? kMemory : "");
+  std::optional<Error> first;
+  for (const auto& place : places) {
+    auto root = make_private((place == "/" ? "" : place) + "/elastrun_", announce_);
+    if (root) {
+      if (first) log::warning("logs", "{}; files are in {}", first->text, *root);
+      return root;
+    }
+    if (!first) first = root.error();
+  }
+  return std::unexpected(*first);
 }
 
 Result<std::string> Layout::make_attempt(int restart_count) {

@@ -16,10 +16,11 @@ namespace elastrun::logs {
 ///     BASE/RUNID_xxxxxxxx/{journal.jsonl,report.json}
 ///
 /// BASE is --log-dir. Without one it is a directory of its own, elastrun_xxxxxxxx, which goes at
-/// the end unless it holds something of use: in TMPDIR where that is set, else in /tmp, or, if
-/// nothing but small error files is expected, in the memory file system /dev/shm: making and
-/// removing a few directories on a disk takes as long as all else that a launch does. With
-/// `/dev/null` there is nothing at all: all paths are empty, and all operations succeed.
+/// the end unless it holds something of use: in the first of temporary_places() that can be used;
+/// if nothing but small error files is expected and the user has named no place, in the memory file
+/// system /dev/shm: making and removing a few directories on a disk takes as long as all else that
+/// a launch does. With `/dev/null` there is nothing at all: all paths are empty, and all operations
+/// succeed.
 ///
 /// An attempt that starts again under the same number (the membership changed) becomes
 /// `attempt_N.1`, `attempt_N.2`, ...: the logs of the earlier start stay.
@@ -58,10 +59,12 @@ class Layout {
  private:
   enum class Kind { Given, Temporary, Null };
   Layout(Kind kind, std::string base, std::string run_id);
+  Result<std::string> make_temporary_root() const;
 
   // Set at construction
   Kind kind_;
-  std::string base_;
+  Expected expected_ = Expected::Logs;
+  std::string base_;  // empty if temporary
   std::string run_id_;  // as a file name
   std::function<void(const std::string&)> announce_;
   // Change while running

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/make_elected.hpp"
 
+#include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "rendezvous/etcd_ballot.hpp"
@@ -118,9 +119,11 @@ Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, 
   std::string path(trim(endpoint));
   if (path.empty()) {
     // As torchrun: a file that nobody else knows. Only one node can meet there.
-    std::error_code ignored;
-    path = (std::filesystem::temp_directory_path(ignored) / "elastrun.XXXXXX").string();
-    const UniqueFd created(::mkstemp(path.data()));
+    UniqueFd created;
+    for (const auto& place : temporary_places()) {
+      path = place + "/elastrun.XXXXXX";
+      if (created.reset(::mkstemp(path.data())); created) break;
+    }
     if (!created)
       return std::unexpected(errno_error(Code::Usage, fmt::format("cannot make {}", path), errno));
   }

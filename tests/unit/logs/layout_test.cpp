@@ -130,6 +130,28 @@ TEST_CASE("layout: a temporary run goes at the end unless it holds something of 
   CHECK(entries(scratch.path) == 0);
 }
 
+TEST_CASE("layout: a place that cannot be used is passed over, as Python's tempfile does") {
+  const Scratch scratch;
+  write(scratch.path / "file", "");
+  const auto good = scratch.path / "good";
+  fs::create_directory(good);
+  for (const char* bad : {"/nowhere/at/all", "file", "/proc"}) {
+    CAPTURE(bad);
+    const auto place = *bad == '/' ? fs::path(bad) : scratch.path / bad;
+    ::setenv("TMPDIR", place.c_str(), 1);
+    ::setenv("TMP", good.c_str(), 1);
+    auto layout = Layout::plan("", "x").value();
+    CHECK(layout.make_run());
+    CHECK(fs::path(layout.temporary_root()).parent_path() == good);
+    ::setenv("TMP", place.c_str(), 1);
+    auto on_disk = Layout::plan("", "x").value();
+    CHECK(on_disk.make_run());
+    CHECK(on_disk.temporary_root().starts_with("/tmp/elastrun_"));
+    settle(on_disk.temporary_root(), false);
+  }
+  ::unsetenv("TMP");
+}
+
 TEST_CASE("layout: without TMPDIR a run of error files alone is made in memory") {
   const Scratch scratch;
   ::unsetenv("TMPDIR");
