@@ -138,13 +138,13 @@ void Agent::perform(const Join&) {
 
 void Agent::perform(const StartGroup& action) {
   const auto now = parts_.clock.now();
+  const auto wall = parts_.clock.wall();
   round_ = action.round;
   result_.restarts = round_->attempt;
   parts_.store.begin(*round_);
   parts_.observer.round_ready(*round_, now - joined_at_);
   started_at_ = now;
-  result_.attempts.push_back(
-      {round_->number, round_->attempt, parts_.clock.wall(), now - joined_at_, {}, {}, {}});
+  result_.attempts.push_back({round_->number, round_->attempt, wall, now - joined_at_, {}, {}, {}});
   const auto started = start_group();
   if (!started) {
     group_.reset();
@@ -204,10 +204,8 @@ bool Agent::may_be_signalled() const {
 void Agent::post_failure() {
   signal_wait_->disarm();
   if (!group_) return;
-  const auto failures = group_->failures();
-  const bool left = std::ranges::any_of(
-      failures, [](const workers::Failure& f) { return f.error_file.has_value(); });
-  post(WorkerFailed{left || !settings_.settle_for_error_files_only, group_->any_running()});
+  const bool known = workers::is_first_known(group_->failures(), group_->as_if_ended_now());
+  post(WorkerFailed{known, group_->any_running()});
 }
 
 void Agent::perform(const ArmSettle&) {

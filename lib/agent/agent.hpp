@@ -45,12 +45,9 @@ class Agent {
     int max_restarts = 0;
     Duration shutdown_timeout = std::chrono::seconds(30);
     Duration exit_barrier = std::chrono::seconds(300);
-    /// How long after a failure the others may still fail by themselves before they are stopped:
-    /// ranks of one program mostly raise within milliseconds of each other, and who was first, and
-    /// why, is known only if they may say it. Not waited when no worker is left.
+    /// How long a group may go on whose first failure does not tell who was first
+    /// (workers::is_first_known), so that the others who are about to end can.
     Duration settle = std::chrono::milliseconds(50);
-    /// Only after failures with an error file: these workers know how to leave one.
-    bool settle_for_error_files_only = false;
     /// How long a worker that died by a signal which ends jobs may wait for its verdict: when a
     /// batch system signals every process of a step, ours is on its way.
     Duration signal_wait = std::chrono::milliseconds(250);

@@ -21,10 +21,10 @@ struct GroupStarted {};
 struct StartFailed {
   Error error;
 };
-/// A worker ended badly, by itself. `others_may_tell`: those that fail at this moment too may be
-/// about to say why.
+/// A worker ended badly, by itself. `first_is_known`: the one with whom it all began is among those
+/// that have ended.
 struct WorkerFailed {
-  bool others_may_tell = false;
+  bool first_is_known = true;
   bool others_run = true;
 };
 struct AllSucceeded {};

@@ -198,11 +198,9 @@ Agent::Settings JobRun::agent_settings() const {
   settings.shutdown_timeout = spec_.shutdown_timeout;
   settings.exit_barrier = spec_.exit_barrier_timeout;
   // About what torchrun's next look at its workers would still have seen; more than a second is too
-  // long for a person to wait, however seldom they want torchrun to look. Programs that are not
-  // Python start in milliseconds and seldom say why they end: no wait for them.
+  // long for a person to wait, however seldom they want torchrun to look.
   settings.settle =
       std::min<Duration>(from_seconds(spec_.monitor_interval / 2), std::chrono::seconds(1));
-  settings.settle_for_error_files_only = spec_.mode == spec::Mode::Program;
   settings.job_signals = process::parse_signals(spec_.signals_to_handle).numbers;
   settings.stuck_after = stuck_limit();
   return settings;

@@ -19,7 +19,7 @@ std::string_view phase_text(Phase phase) {
     case Phase::Running:
       return "running";
     case Phase::Settling:
-      return "a worker failed, collecting evidence";
+      return "a worker failed, waiting for the culprit";
     case Phase::Stopping:
       return "stopping workers";
     case Phase::Waiting:
@@ -101,10 +101,11 @@ RestartPolicy::Actions RestartPolicy::on(const StartFailed& fact) {
 }
 
 RestartPolicy::Actions RestartPolicy::on(const WorkerFailed& fact) {
-  if (phase_ != Phase::Running) return {};
+  if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
   failed_ = true;
+  if (fact.first_is_known || !fact.others_run) return fail_now();
+  if (phase_ == Phase::Settling) return {};
   phase_ = Phase::Settling;
-  if (!fact.others_may_tell || !fact.others_run) return fail_now();
   return {ArmSettle{}};
 }
 

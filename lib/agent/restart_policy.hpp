@@ -15,7 +15,7 @@ enum class Phase {
   Joining,   // waits for the other nodes
   Starting,  // starts the workers
   Running,
-  Settling,  // a worker failed; collects for a moment what the others have to say
+  Settling,  // a worker failed because of another one, which is about to end
   Stopping,  // ends the group
   Waiting,   // the group is gone; waits to be told whether to restart
   Barrier,   // all workers of this node have succeeded; waits for the other nodes

@@ -102,7 +102,7 @@ bool Pump::read_once() {
 }
 
 void Pump::pass_on(std::string_view bytes) {
-  if (route_.keep_tail) keep_tail(bytes);
+  if (route_.keep_tail) tail_.add(bytes, clock_.now());
   if (route_.file) route_.file->write(bytes);
   switch (route_.show) {
     case PumpRoute::Show::Nothing:
@@ -176,13 +176,6 @@ void Pump::show_unfinished() {
     write_lines();
   }
   if (!unfinished_.empty()) watch_unfinished();  // a younger one than the alarm was set for
-}
-
-void Pump::keep_tail(std::string_view bytes) {
-  if (bytes.size() > kTail) bytes.remove_prefix(bytes.size() - kTail);
-  // Cut only when twice as long: each byte is then moved once on average.
-  if (tail_.size() + bytes.size() > 2 * kTail) tail_.erase(0, tail_.size() + bytes.size() - kTail);
-  tail_.append(bytes);
 }
 
 void Pump::pause() {

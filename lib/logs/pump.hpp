@@ -5,6 +5,7 @@
 #include "core/unique_fd.hpp"
 #include "logs/console.hpp"
 #include "logs/line_splitter.hpp"
+#include "logs/tail.hpp"
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
@@ -64,7 +65,7 @@ class Pump : public std::enable_shared_from_this<Pump> {
   void stop();
   /// A pseudo-terminal gets the size of the terminal that `fd` is; a pipe stays as it is.
   void take_size_of(int fd);
-  std::string_view tail() const { return tail_; }
+  const Tail& tail() const { return tail_; }
   const PumpRoute& route() const { return route_; }
 
  private:
@@ -79,7 +80,6 @@ class Pump : public std::enable_shared_from_this<Pump> {
   std::optional<TimePoint> unfinished_until() const;
   void watch_unfinished();
   void show_unfinished();
-  void keep_tail(std::string_view bytes);
   void pause();
   void end();
 
@@ -94,7 +94,7 @@ class Pump : public std::enable_shared_from_this<Pump> {
   LineSplitter splitter_;
   std::string unfinished_;  // with Raw: the start of a line, whose end will follow at once
   TimePoint unfinished_since_{};
-  std::string tail_;
+  Tail tail_{kTail};
   std::unique_ptr<Alarm> alarm_;
   bool alarm_armed_ = false;
   bool awaiting_ = false, paused_ = false, giving_up_ = false, ended_ = false;

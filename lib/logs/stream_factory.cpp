@@ -91,13 +91,18 @@ class PumpedStreams final : public WorkerStreams {
   }
 
   std::vector<std::string> last_lines(std::size_t count) const override {
-    const auto& pump = err_.pump ? err_.pump : out_.pump;
-    return pump ? split_tail(pump->tail(), count) : std::vector<std::string>{};
+    const auto* pump = stderr_pump();
+    return pump ? split_tail(pump->tail().text(), count) : std::vector<std::string>{};
+  }
+  std::optional<TimePoint> seen_at(std::string_view text) const override {
+    const auto* pump = stderr_pump();
+    return pump ? pump->tail().seen_at(text) : std::nullopt;
   }
   std::string stdout_path() const override { return out_.path; }
   std::string stderr_path() const override { return err_.path; }
 
  private:
+  const Pump* stderr_pump() const { return err_.pump ? err_.pump.get() : out_.pump.get(); }
   std::vector<std::shared_ptr<Pump>> pumps() const {
     std::vector<std::shared_ptr<Pump>> all;
     if (out_.pump) all.push_back(out_.pump);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace elastrun::logs {
@@ -33,6 +36,8 @@ class WorkerStreams {
   /// The last lines seen on stderr, oldest first, at most `count`, each cut at 2,000 bytes. Where
   /// stdout and stderr go to one place untouched, what stdout wrote in between is among them.
   virtual std::vector<std::string> last_lines(std::size_t count) const = 0;
+  /// When the last occurrence of `text` on stderr came in. Nothing if it did not, or long ago.
+  virtual std::optional<TimePoint> seen_at(std::string_view text) const = 0;
   /// Path of the file a stream is written to; empty if none.
   virtual std::string stdout_path() const = 0;
   virtual std::string stderr_path() const = 0;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace elastrun::workers {
@@ -54,11 +55,16 @@ std::optional<json::value> parse(std::string_view text) {
   return value;
 }
 
-/// Up to kMaxFile + 1 bytes of a file.
-Result<std::string> read_some(const std::string& path) {
+/// Up to kMaxFile + 1 bytes of a file, and when it was written.
+Result<std::string> read_some(const std::string& path, WallTime* written = nullptr) {
   // O_NONBLOCK: somebody may have put a FIFO there.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return std::unexpected(errno_error(Code::Io, "cannot read " + path, errno));
+  struct stat info {};
+  if (written != nullptr && ::fstat(fd.get(), &info) == 0) {
+    *written = WallTime(std::chrono::seconds(info.st_mtim.tv_sec) +
+                        std::chrono::nanoseconds(info.st_mtim.tv_nsec));
+  }
   std::string text(kMaxFile + 1, '\0');
   std::size_t have = 0;
   while (have < text.size()) {
@@ -112,9 +118,12 @@ ErrorFile parse_error_file(std::string_view text) {
 
 std::optional<ErrorFile> read_error_file(const std::string& path) {
   if (path.empty()) return std::nullopt;
-  const auto text = read_some(path);
+  WallTime written{};
+  const auto text = read_some(path, &written);
   if (!text) return std::nullopt;
-  return parse_error_file(*text);
+  auto file = parse_error_file(*text);
+  if (written != WallTime{}) file.written = written;
+  return file;
 }
 
 Status copy_error_file(const std::string& from, const std::string& to, int exit_code) {

@@ -21,6 +21,7 @@ struct ErrorFile {
   std::string message;      // "ValueError: boom", one or more lines; may be empty
   std::string callstack;    // Python's traceback; may be empty
   std::optional<std::int64_t> timestamp;  // whole seconds since the epoch, by the worker's clock
+  std::optional<WallTime> written;        // when the file was, by the file system's clock
 
   /// What the failure report shows after `traceback :`. Empty if there is nothing to show.
   const std::string& report_text() const { return callstack.empty() ? message : callstack; }

@@ -14,6 +14,9 @@ namespace elastrun::workers {
 namespace {
 
 constexpr std::size_t kMaxMessage = 500;  // of an exception's first line, for a sentence
+// From the traceback to the exit: an interpreter that releases devices and joins threads. What was
+// printed longer ago belongs to an error that the program had got over.
+constexpr Duration kLongestEnd = std::chrono::seconds(10);
 
 /// The line without "[rank3]: ", which torch puts before each line of a worker's last traceback.
 std::string_view without_rank(std::string_view line) {
@@ -81,15 +84,30 @@ bool died_by_itself(const Failure& failure) {
   return failure.status.how == process::ExitStatus::How::Signaled || !blames_a_peer(said(failure));
 }
 
-std::size_t choose_culprit(const Judgement& judgement) {
+/// The same by what says when it began, rather than when it was over.
+std::int64_t evident_second(const Failure& failure, const Failure& first) {
+  if (failure.error_file && failure.error_file->timestamp) return *failure.error_file->timestamp;
+  const auto wall = first.wall + (evident_at(failure) - first.at);
+  return std::chrono::floor<std::chrono::seconds>(wall).time_since_epoch().count();
+}
+
+/// Who began before whom; `first`: the one that ended first.
+bool began_before(const Failure& one, const Failure& other, const Failure& first) {
+  const auto order = [&](const Failure& failure) {
+    return std::tuple(evident_second(failure, first), failure.stopped_by_us, evident_at(failure));
+  };
+  return order(one) < order(other);
+}
+
+std::size_t choose_culprit(const Judgement& judgement, const Failure& first) {
   const auto& failures = judgement.failures;
-  if (!blames_others(failures[judgement.root])) return judgement.root;
-  std::size_t best = judgement.root;
+  std::optional<std::size_t> best;
+  if (!blames_others(failures[judgement.root])) best = judgement.root;
   for (std::size_t i = 0; i < failures.size(); ++i) {
-    if (i == judgement.root || !died_by_itself(failures[i])) continue;
-    if (best == judgement.root || failures[i].at < failures[best].at) best = i;
+    if (!died_by_itself(failures[i])) continue;
+    if (!best || began_before(failures[i], failures[*best], first)) best = i;
   }
-  return best;
+  return best.value_or(judgement.root);
 }
 
 }  // namespace
@@ -144,6 +162,33 @@ bool blames_a_peer(std::string_view text) {
   return std::ranges::any_of(kSigns, [&](std::string_view sign) { return lower.contains(sign); });
 }
 
+TimePoint evident_at(const Failure& failure) {
+  auto earliest = failure.at;
+  const auto consider = [&](TimePoint when) {
+    if (failure.at - when <= kLongestEnd) earliest = std::min(earliest, when);
+  };
+  // A signal's death has nothing to do with what the program printed.
+  const bool exited = failure.status.how == process::ExitStatus::How::Exited;
+  if (exited && failure.traceback_at) consider(*failure.traceback_at);
+  if (failure.error_file && failure.error_file->written) {
+    consider(failure.at - (failure.wall - *failure.error_file->written));
+  }
+  return earliest;
+}
+
+bool is_first_known(const std::vector<Failure>& failures, const std::vector<Failure>& running) {
+  const auto& ended_first = *std::ranges::min_element(failures, {}, &Failure::at);
+  const auto began_first =
+      std::ranges::min_element(failures, [&](const Failure& one, const Failure& other) {
+        return began_before(one, other, ended_first);
+      });
+  const bool somebody_else = std::ranges::any_of(running, [&](const Failure& suspect) {
+    if (suspect.error_file) return true;
+    return evident_at(suspect) < suspect.at && began_before(suspect, *began_first, ended_first);
+  });
+  return !somebody_else && !std::ranges::all_of(failures, blames_others);
+}
+
 Judgement judge(std::vector<Failure> failures) {
   std::ranges::stable_sort(failures, {}, [](const Failure& failure) {
     return std::tuple(failure.stopped_by_us, failure.local_rank);
@@ -152,16 +197,25 @@ Judgement judge(std::vector<Failure> failures) {
   out.failures = std::move(failures);
   const Failure earliest = *std::ranges::min_element(out.failures, {}, &Failure::at);
   const auto root = std::ranges::min_element(out.failures, {}, [&](const Failure& failure) {
-    return std::tuple(second_of(failure, earliest), failure.stopped_by_us, failure.at);
+    return std::tuple(second_of(failure, earliest), failure.stopped_by_us, evident_at(failure));
   });
   out.root = static_cast<std::size_t>(root - out.failures.begin());
-  out.culprit = choose_culprit(out);
+  out.culprit = choose_culprit(out, earliest);
   for (std::size_t i = 0; i < out.failures.size(); ++i) {
     const auto& failure = out.failures[i];
     const bool of_others = failure.stopped_by_us || blames_others(failure);
     out.consequence.push_back(i != out.culprit && of_others && !is_crash(failure));
   }
   return out;
+}
+
+std::string_view last_words(const Failure& failure) {
+  if (failure.exception || failure.status.how != process::ExitStatus::How::Exited) return {};
+  for (auto line = failure.last_lines.rbegin(); line != failure.last_lines.rend(); ++line) {
+    const auto words = trim(std::string_view(*line));
+    if (!words.empty()) return words;
+  }
+  return {};
 }
 
 std::string what_happened(const Failure& failure) {

@@ -25,19 +25,35 @@ bool blames_a_peer(std::string_view text);
 /// SIGABRT, like a crash, but the reason lies with a rank that did not take part.
 bool ended_by_watchdog(const Failure& failure);
 
+/// When a worker began to fail: the earliest of its exit, its error file and, if it exited, its
+/// last traceback. A Python program needs a while from its exception to its exit, so that exits
+/// alone may name the wrong one.
+TimePoint evident_at(const Failure& failure);
+
+/// Whether the one who failed first is among `failures` (not empty), so that nobody needs to wait
+/// for others to say more. Not if all of them blame a peer, if the traceback of a worker that still
+/// runs is older, or if such a worker has left its error file, and so is ending too. `running` are
+/// those, as if they had ended just now with an exit code. Pure.
+bool is_first_known(const std::vector<Failure>& failures, const std::vector<Failure>& running);
+
 /// Who failed first, and who only because of that.
 struct Judgement {
   /// In torchrun's order: those that ended by themselves by local rank, then those we stopped.
   std::vector<Failure> failures;
   std::size_t root = 0;  // torchrun's rule: the oldest time in whole seconds, then as it was seen
-  std::size_t culprit =
-      0;  // ours: the root, unless it blames a peer and another one died by itself
+  /// Ours: of those that died of something of their own, the one whose evidence is the oldest;
+  /// the root if all of them blame a peer.
+  std::size_t culprit = 0;
   std::vector<bool> consequence;  // of each failure: it would not have happened without the culprit
   const Failure& first() const { return failures[culprit]; }
 };
 
 /// `failures` must not be empty. Pure.
 Judgement judge(std::vector<Failure> failures);
+
+/// The last line of stderr of a worker that exited without a traceback, as `sys.exit("no data")`
+/// does; else empty. Refers to the failure.
+std::string_view last_words(const Failure& failure);
 
 /// What befell a worker, without its name: "ended with exit code 3 (ValueError: boom)", "was killed
 /// by SIGKILL: the kernel ran out of memory".

@@ -27,9 +27,10 @@ struct Failure {
   int rank = 0, local_rank = 0;
   pid_t pid = 0;
   process::ExitStatus status;
-  TimePoint at;                // when its end was seen
-  WallTime wall;               // the same moment, by the wall clock
-  bool stopped_by_us = false;  // it ended after our signal to stop
+  TimePoint at;                           // when its end was seen
+  WallTime wall;                          // the same moment, by the wall clock
+  std::optional<TimePoint> traceback_at;  // when its last traceback began on stderr
+  bool stopped_by_us = false;             // it ended after our signal to stop
   std::string error_file_path;
   std::optional<ErrorFile> error_file;  // none if the worker left none
   std::optional<PythonException> exception;

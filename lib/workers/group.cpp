@@ -14,6 +14,7 @@ namespace {
 
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
+constexpr std::string_view kTraceback = "Traceback (most recent call last):";
 constexpr std::string_view kArea = "workers";
 
 }  // namespace
@@ -321,26 +322,36 @@ bool Group::all_succeeded() const {
 std::vector<Failure> Group::failures() const {
   std::vector<Failure> found;
   for (const auto& worker : workers_) {
-    if (worker.failed()) found.push_back(failure_of(worker));
+    if (worker.failed()) found.push_back(failure_of(worker, *worker.exit));
   }
   return found;
 }
 
-Failure Group::failure_of(const Worker& worker) const {
+std::vector<Failure> Group::as_if_ended_now() const {
+  const process::Exit now{process::ExitStatus::exited(1), parts_.clock.now(), parts_.clock.wall()};
+  std::vector<Failure> running;
+  for (const auto& worker : workers_) {
+    if (!worker.exit) running.push_back(failure_of(worker, now));
+  }
+  return running;
+}
+
+Failure Group::failure_of(const Worker& worker, const process::Exit& exit) const {
   Failure failure;
   failure.rank = worker.rank;
   failure.local_rank = worker.local_rank;
   failure.pid = worker.pid;
-  failure.status = worker.exit->status;
-  failure.at = worker.exit->at;
-  failure.wall = worker.exit->wall;
-  failure.peak_rss_bytes = worker.exit->peak_rss_bytes;
+  failure.status = exit.status;
+  failure.at = exit.at;
+  failure.wall = exit.wall;
+  failure.peak_rss_bytes = exit.peak_rss_bytes;
   failure.stopped_by_us = worker.stopped_by_us;
   failure.stderr_shown = worker.stderr_shown;
   failure.error_file_path = worker.error_file;
   failure.error_file = read_error_file(worker.error_file);
   if (worker.streams) {
     failure.last_lines = worker.streams->last_lines(kLastLines);
+    failure.traceback_at = worker.streams->seen_at(kTraceback);
     failure.stdout_path = worker.streams->stdout_path();
     failure.stderr_path = worker.streams->stderr_path();
   }

@@ -98,6 +98,9 @@ class Group {
   bool all_succeeded() const;
   /// Each worker that failed so far, with the evidence that it left.
   std::vector<Failure> failures() const;
+  /// Each worker that runs, as if it had ended now with an exit code: those that are about to end
+  /// have left evidence already.
+  std::vector<Failure> as_if_ended_now() const;
 
  private:
   enum class Stage { Running, Asking, Killing, Waiting, Sweeping, Draining, Gone };
@@ -123,7 +126,7 @@ class Group {
   void drained(std::size_t index);
   void drain_all();
   void end_if_drained();
-  Failure failure_of(const Worker& worker) const;
+  Failure failure_of(const Worker& worker, const process::Exit& exit) const;
 
   const Parts parts_;
   const Limits limits_;

@@ -42,7 +42,7 @@ class Pair:
         self.runs = [self.agent()]
 
     def agent(self, file: Path | None = None) -> Run:
-        return Run(self.words, self.mark, WORKERS, self.mode, restarts=3, life=self.life,
+        return Run(self.words, [str(self.mark)], WORKERS, self.mode, restarts=3, life=self.life,
                    port=self.port, file=file)
 
     def __enter__(self) -> Pair:

@@ -82,12 +82,12 @@ def ends(pids: list[int], limit: float) -> dict[int, int]:
 class Run:
     """One start of one launcher in a fresh folder; whatever is left of it is ended by pid."""
 
-    def __init__(self, words: list[str], mark: Path, workers: int, mode: str, restarts: int = 0,
-                 life: int = 500, output: str = "log", tee: str = "", port: int = 0,
-                 file: Path | None = None) -> None:
+    def __init__(self, words: list[str], mark: list[str], workers: int, mode: str,
+                 restarts: int = 0, life: int = 500, output: str = "log", tee: str = "",
+                 port: int = 0, file: Path | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench."))
         self.file = file or self.folder / "events"
-        command = [str(mark), str(self.file), *mode.split()]
+        command = [*mark, str(self.file), *mode.split()]
         argv = []
         for word in words:
             if word in ("{cmd}", "{tee}"):
@@ -141,8 +141,8 @@ class Run:
             except ProcessLookupError:
                 pass
         for _, pid, _ in self.events():
-            try:  # only what still runs our own program
-                if os.readlink(f"/proc/{pid}/exe").endswith("mark"):
+            try:  # only what is still our own worker
+                if str(self.file).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
             except OSError:
                 pass
@@ -158,7 +158,15 @@ class Bench:
         self.mark, self.words, self.tee = mark, words, tee
 
     def start(self, workers: int, mode: str, **more: Any) -> Run:
-        return Run(self.words, self.mark, workers, mode, **more)
+        return Run(self.words, [str(self.mark)], workers, mode, **more)
+
+    def start_python(self, workers: int, mode: str, **more: Any) -> Run:
+        """As a script, because launchers may treat Python workers in a way of their own."""
+        script = str(Path(__file__).with_name("mark.py"))
+        if "--no-python" in self.words:
+            words = [word for word in self.words if word != "--no-python"]
+            return Run(words, [script], workers, mode, **more)
+        return Run(self.words, ["python3", script], workers, mode, **more)
 
     def launch(self, run: Run) -> Row:
         if not run.wait(60) or run.code != 0:
@@ -185,6 +193,15 @@ class Bench:
         died = run.events("die")[0][2]
         run.wait(20)
         return {"ms": milliseconds(max(e[2] for e in run.events("again")) - died)}
+
+    def python(self, run: Run) -> Row:
+        """From the line that raises to the first line of the same rank's next life."""
+        if not run.until("die", 1) or not run.until("again", 2, 20):
+            return run.trouble()
+        ranks, died = run.ranks("again"), run.events("die")[0][2]
+        run.wait(20)
+        first = next(at for _, pid, at in run.events("again") if ranks[pid] == 0)
+        return {"ms": milliseconds(first - died)}
 
     def term(self, run: Run) -> Row:
         if not run.until("start", 2):
@@ -256,6 +273,8 @@ def modes(bench: Bench) -> dict[str, tuple[Callable[[], Run], Callable[[Run], Ro
         "many": (lambda: bench.start(64, "exit"), bench.many),
         "fail": (lambda: bench.start(2, "fail", life=life), bench.fail),
         "restart": (lambda: bench.start(2, "once", restarts=3, life=life + 700), bench.restart),
+        "python": (lambda: bench.start_python(2, "once", restarts=3, life=life + 700),
+                   bench.python),
         "term": (lambda: bench.start(2, "sleep"), bench.term),
         "memory": (lambda: bench.start(8, "sleep"), bench.memory),
         "idle": (lambda: bench.start(2, "sleep"), bench.idle),
@@ -268,7 +287,7 @@ def main() -> int:
     parser.add_argument("--bin", type=Path, required=True, help="folder of bench_mark")
     parser.add_argument("--launcher", action="append", required=True, help="NAME=COMMAND")
     parser.add_argument("--tee-option", default="--tee 3 --log-dir {d}/logs")
-    parser.add_argument("--rows", default="two,many,fail,restart,term,memory,idle,tee")
+    parser.add_argument("--rows", default="two,many,fail,restart,python,term,memory,idle,tee")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

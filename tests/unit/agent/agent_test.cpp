@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <doctest/doctest.h>
+#include <filesystem>
 #include <unistd.h>
 
 namespace elastrun::agent {
@@ -50,8 +51,15 @@ struct WaitingSession final : rendezvous::Session {
   std::function<void()> closed;
 };
 
+struct Folder {
+  Folder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path = "/tmp/elastrun_agent_test.XXXXXX";
+};
+
 /// One node, its workers played by the test.
 struct Node {
+  Folder folder;
   boost::asio::io_context loop;
   test::FakeClock clock;
   test::FakeLauncher launcher{clock};
@@ -97,9 +105,15 @@ struct Node {
       workers::WorkerPlan plan;
       plan.rank = plan.local_rank = i;
       plan.request.argv = {"attempt " + std::to_string(round.attempt)};
+      plan.error_file = error_file(i);
       all.push_back(std::move(plan));
     }
     return all;
+  }
+  std::string error_file(int rank) const { return folder.path + "/" + std::to_string(rank); }
+  void blames_a_peer(int rank) const {
+    REQUIRE(workers::write_error_file(error_file(rank), "RuntimeError: Connection closed by peer",
+                                      clock.wall()));
   }
   void settle_down() {
     do {
@@ -165,18 +179,40 @@ TEST_CASE("agent: when no restart is left the first failure is the verdict") {
   CHECK(node.recorder.failures == std::vector{1});
 }
 
-TEST_CASE("agent: who fails while the others are given a moment is a failure of its own") {
+TEST_CASE("agent: a failure that explains itself stops the others at that moment") {
   Node node(3, 0, 50ms);
-  node.end(1, ExitStatus::exited(3));
-  CHECK(node.launcher[0].signals.empty());
-  node.advance(20ms);
-  node.end(2, ExitStatus::exited(4));
-  node.advance(30ms);
+  node.end(1, ExitStatus::exited(1));
   CHECK(node.launcher[0].signals == std::vector{SIGTERM});
   node.obey();
   CHECK(node.ended() == Kind::WorkersFailed);
-  CHECK(std::ranges::count_if(node.result->judgement->failures, &workers::Failure::stopped_by_us) ==
-        1);
+}
+
+TEST_CASE("agent: after a victim the culprit has a moment to end by itself") {
+  Node node(3, 0, 50ms);
+  node.blames_a_peer(0);
+  node.end(0, ExitStatus::exited(1));
+  CHECK(node.launcher[2].signals.empty());
+  node.advance(20ms);
+  CHECK(node.launcher[2].signals.empty());
+  node.end(1, ExitStatus::exited(4));
+  CHECK_MESSAGE(node.launcher[2].signals == std::vector{SIGTERM}, "at once, not after 30 ms more");
+  node.obey();
+  CHECK(node.ended() == Kind::WorkersFailed);
+  CHECK(node.result->judgement->first().rank == 1);
+  CHECK(node.recorder.failures == std::vector{1});
+}
+
+TEST_CASE("agent: a victim whose culprit is elsewhere is waited with for a moment only") {
+  Node node(2, 0, 50ms);
+  node.blames_a_peer(0);
+  node.end(0, ExitStatus::exited(1));
+  node.advance(49ms);
+  CHECK(node.launcher[1].signals.empty());
+  node.advance(1ms);
+  CHECK(node.launcher[1].signals == std::vector{SIGTERM});
+  node.obey();
+  CHECK(node.ended() == Kind::WorkersFailed);
+  CHECK(node.result->judgement->first().rank == 0);
 }
 
 TEST_CASE("agent: twenty restarts in a row leave nothing behind") {

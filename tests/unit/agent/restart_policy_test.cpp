@@ -109,28 +109,32 @@ TEST_CASE(
 TEST_CASE("policy: a failure is told and the group stopped at the same moment") {
   Node node;
   node.run();
-  CHECK(node.on(WorkerFailed{false, true}) == Words{"failed!", "stop"});
+  CHECK(node.on(WorkerFailed{true, true}) == Words{"failed!", "stop"});
   CHECK(node.push(rendezvous::Restart{}).empty());
   CHECK_MESSAGE(node.on(GroupGone{}) == Words{"join"}, "no new round while old workers run");
   node.again();
 }
 
-TEST_CASE("policy: whoever may still tell why is given a moment") {
+TEST_CASE("policy: after a victim the culprit is given a moment to end") {
   Node node;
   node.run();
-  CHECK(node.on(WorkerFailed{true, true}) == Words{"settle"});
-  CHECK(node.on(WorkerFailed{true, true}).empty());
+  CHECK(node.on(WorkerFailed{false, true}) == Words{"settle"});
+  CHECK(node.on(WorkerFailed{false, true}).empty());
   CHECK(node.on(SettleOver{}) == Words{"failed!", "stop"});
 }
 
-TEST_CASE("policy: the moment is over when nobody is left to tell") {
-  Node first, second;
-  first.run();
-  CHECK(first.on(WorkerFailed{true, false}) == Words{"failed!", "stop"});
-  second.run();
-  second.on(WorkerFailed{true, true});
-  CHECK(second.on(AllEnded{}) == Words{"failed!", "stop"});
-  CHECK(second.on(SettleOver{}).empty());
+TEST_CASE("policy: the moment is over when the culprit has ended, or nobody is left") {
+  Node known, alone, last;
+  known.run();
+  CHECK(known.on(WorkerFailed{false, true}) == Words{"settle"});
+  CHECK(known.on(WorkerFailed{true, true}) == Words{"failed!", "stop"});
+  CHECK(known.on(SettleOver{}).empty());
+  alone.run();
+  CHECK(alone.on(WorkerFailed{false, false}) == Words{"failed!", "stop"});
+  last.run();
+  last.on(WorkerFailed{false, true});
+  CHECK(last.on(AllEnded{}) == Words{"failed!", "stop"});
+  CHECK(last.on(SettleOver{}).empty());
 }
 
 TEST_CASE("policy: a failure with no restart left ends the job as failed here") {

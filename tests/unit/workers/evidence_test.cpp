@@ -7,6 +7,7 @@
 namespace elastrun::workers {
 namespace {
 
+using namespace std::chrono_literals;
 using process::ExitStatus;
 
 /// A failure of a rank, some milliseconds after the start of the second that starts at 100 s.
@@ -113,6 +114,63 @@ TEST_CASE("evidence: who ended without a word is to blame rather than who lost a
       {raised(failed(0, ExitStatus::exited(1), 1), "RuntimeError", "Connection closed by peer"),
        failed(1, ExitStatus::exited(3), 30)});
   CHECK(judgement.first().rank == 1);
+}
+
+/// The traceback began so long before the end of the worker was seen.
+Failure after(Failure failure, std::chrono::milliseconds since_traceback) {
+  failure.traceback_at = failure.at - since_traceback;
+  return failure;
+}
+
+TEST_CASE("evidence: the older traceback makes the culprit, whoever's interpreter ended first") {
+  const auto slow = after(raised(failed(0, ExitStatus::exited(1), 400), "ValueError", "x"), 390ms);
+  const auto quick = after(raised(failed(1, ExitStatus::exited(1), 30), "KeyError", "y"), 10ms);
+  CHECK(evident_at(slow) < evident_at(quick));
+  CHECK(judge({quick, slow}).first().rank == 0);
+  // Also where the end came in the next second, by which torchrun chooses its root.
+  auto slower = slow;
+  slower.at += 1s;
+  slower.wall += 1s;
+  slower.traceback_at = slow.traceback_at;
+  const auto judgement = judge({quick, slower});
+  CHECK(judgement.failures[judgement.root].rank == 1);
+  CHECK(judgement.first().rank == 0);
+}
+
+TEST_CASE("evidence: a traceback of long ago, or before a signal, is no evidence of this end") {
+  const auto survived = after(failed(0, ExitStatus::exited(1), 40), 11s);
+  CHECK(evident_at(survived) == survived.at);
+  const auto killed = after(failed(0, ExitStatus::signaled(SIGKILL), 40), 20ms);
+  CHECK(evident_at(killed) == killed.at);
+  CHECK(judge({failed(1, ExitStatus::exited(3), 30), killed}).first().rank == 1);
+}
+
+TEST_CASE("evidence: an error file says by its own time when the failure was") {
+  auto recorded = failed(0, ExitStatus::exited(1), 80);
+  recorded.error_file.emplace();
+  recorded.error_file->written = recorded.wall - 70ms;
+  CHECK(evident_at(recorded) == recorded.at - 70ms);
+  CHECK(judge({failed(1, ExitStatus::exited(3), 30), recorded}).first().rank == 0);
+  recorded.error_file->written = recorded.wall + 1h;  // a file server with another clock
+  CHECK(evident_at(recorded) == recorded.at);
+}
+
+TEST_CASE("evidence: nobody needs to be waited for when the first one is known") {
+  const auto own = after(raised(failed(0, ExitStatus::exited(1), 30), "ValueError", "x"), 10ms);
+  const auto victim =
+      after(raised(failed(1, ExitStatus::exited(1), 30), "RuntimeError", "Broken pipe"), 10ms);
+  const auto running = [](std::chrono::milliseconds since_traceback) {
+    return after(failed(2, ExitStatus::exited(1), 40), since_traceback);
+  };
+  const auto silent = failed(3, ExitStatus::exited(1), 40);
+  CHECK(is_first_known({own}, {}));
+  CHECK(is_first_known({failed(0, ExitStatus::exited(3), 5)}, {silent}));
+  CHECK(is_first_known({own}, {silent, running(19ms)}));
+  CHECK_MESSAGE(is_first_known({own}, {running(11s)}), "got over it");
+  CHECK_FALSE(is_first_known({own}, {silent, running(19ms), running(21ms)}));
+  CHECK_FALSE_MESSAGE(is_first_known({own}, {dated(silent, 100)}), "it is ending, too");
+  CHECK_FALSE(is_first_known({victim}, {}));
+  CHECK(is_first_known({victim, own}, {}));
 }
 
 TEST_CASE("evidence: a clock that was set back does not make the last one the first") {

@@ -23,6 +23,7 @@ struct FakeStreams final : logs::WorkerStreams {
     bool started = false;
     std::function<void()> on_drained;
     std::vector<std::string> lines;
+    std::optional<TimePoint> traceback_at;
   };
   explicit FakeStreams(std::shared_ptr<State> shared) : state(std::move(shared)) {}
   int stdout_fd() const override { return 41; }
@@ -30,6 +31,9 @@ struct FakeStreams final : logs::WorkerStreams {
   void started() override { state->started = true; }
   void drain(bool, std::function<void()> done) override { state->on_drained = std::move(done); }
   std::vector<std::string> last_lines(std::size_t) const override { return state->lines; }
+  std::optional<TimePoint> seen_at(std::string_view text) const override {
+    return text.starts_with("Traceback") ? state->traceback_at : std::nullopt;
+  }
   std::string stdout_path() const override { return "/log/stdout.log"; }
   std::string stderr_path() const override { return "/log/stderr.log"; }
   std::shared_ptr<State> state;
