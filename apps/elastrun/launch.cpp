@@ -23,13 +23,13 @@ int launch(guardian::Agent& guardian, int argc, char** argv) {
       parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
   if (line->wish != spec::Wish::Run) return answer(*line, program);
-  const auto job = spec::resolve(*line, real_surroundings());
+  const auto job = spec::resolve(*line, real_surroundings(argc > 0 ? argv[0] : ""));
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain) print(spec::explain_text(*job));
-  if (job->spec.dry_run) return print_plan(job->spec);
+  if (job->spec.dry_run) return print_plan(job->spec, program);
   say_warnings(*job);
   auto run = agent::JobRun::make(job->spec, guardian);
-  if (!run) return give_up(run.error());
+  if (!run) return give_up(run.error(), program);
   const auto result = (*run)->run();
   (*run)->ignore_signals();
   return end_of_run(result, job->spec, **run);

@@ -6,13 +6,15 @@
 #include "telemetry/events.hpp"
 
 #include <cstdlib>
+#include <utility>
 
 namespace elastrun {
 
-spec::Surroundings real_surroundings() {
+spec::Surroundings real_surroundings(std::string called_as) {
   const process::ReadVariable variable = [](const char* name) { return std::getenv(name); };
   auto around = spec::system_surroundings([variable] { return process::count_gpus(variable); },
                                           [] { return process::count_xpus(); });
+  around.called_as = std::move(called_as);
   around.rdzv_backends = rendezvous::registered_backends();
   around.event_handlers = telemetry::events::handler_names();
   // resolve knows these two by itself.

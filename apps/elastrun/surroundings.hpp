@@ -5,7 +5,7 @@
 
 namespace elastrun {
 
-/// This machine, for `spec::resolve`.
-spec::Surroundings real_surroundings();
+/// This machine, for `spec::resolve`. `called_as`: argv[0].
+spec::Surroundings real_surroundings(std::string called_as);
 
 }  // namespace elastrun

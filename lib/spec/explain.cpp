@@ -39,7 +39,8 @@ std::string explain_text(const Resolved& job) {
   append(out, {"script", job.spec.script, job.script_source});
   if (job.spec.mode != Mode::Program) {
     append(out, {"interpreter", job.spec.interpreter,
-                 job.spec.interpreter_given ? "PYTHON_EXEC" : "found in VIRTUAL_ENV or PATH"});
+                 job.spec.interpreter_given ? "PYTHON_EXEC"
+                                            : "found beside elastrun, in PATH or VIRTUAL_ENV"});
   }
   std::optional<Group> current;
   for (const auto& option : options()) {

@@ -39,6 +39,31 @@ Refusal cannot_run(std::string_view what, const std::string& name, const Surroun
       std::move(hint));
 }
 
+/// The interpreter of the folder that this program was called in: torchrun, installed in a virtual
+/// environment and called by its path (cron, systemd), runs that one's Python. A folder of PATH
+/// counts only if it is an environment's: /usr/bin/elastrun serves whatever environment is active.
+std::optional<std::string> beside_us(const Surroundings& around) {
+  const bool by_path = has_slash(around.called_as);
+  const auto program = by_path || around.called_as.empty() ? std::optional(around.called_as)
+                                                           : find_program(around.called_as, around);
+  if (!program || !has_slash(*program)) return std::nullopt;
+  const auto folder = program->substr(0, program->rfind('/'));
+  const bool is_environment =
+      around.exists(folder + "/../pyvenv.cfg") || around.exists(folder + "/../conda-meta");
+  if (!by_path && !is_environment) return std::nullopt;
+  for (const char* name : {"/python3", "/python"}) {
+    if (around.is_executable(folder + name)) return folder + name;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> of_active_environment(const Surroundings& around) {
+  const auto environment = around.variable("VIRTUAL_ENV").value_or("");
+  if (environment.empty()) return std::nullopt;
+  const auto path = environment + "/bin/python3";
+  return around.is_executable(path) ? std::optional(path) : std::nullopt;
+}
+
 std::optional<Refusal> find_interpreter(JobSpec& job, const Surroundings& around) {
   if (const auto given = around.variable("PYTHON_EXEC")) {
     job.interpreter_given = true;
@@ -50,19 +75,30 @@ std::optional<Refusal> find_interpreter(JobSpec& job, const Surroundings& around
     return cannot_run("interpreter", *given, around,
                       "it is named by PYTHON_EXEC; correct or unset the variable");
   }
-  if (const auto environment = around.variable("VIRTUAL_ENV");
-      environment && !environment->empty()) {
-    job.interpreter = *environment + "/bin/python3";
-    if (around.is_executable(job.interpreter)) return std::nullopt;
-  }
-  for (const char* name : {"python3", "python"}) {
-    const auto path = find_program(name, around);
-    if (!path) continue;
+  if (auto path = beside_us(around)) {
     job.interpreter = *path;
-    return std::nullopt;
+  } else if (auto first = find_program("python3", around)) {
+    job.interpreter = *first;
+  } else if (auto active = of_active_environment(around)) {
+    job.interpreter = *active;
+  } else if (auto last = find_program("python", around)) {
+    job.interpreter = *last;
+  } else {
+    return launcher_refusal("there is no python3 and no python in PATH: No such file or directory",
+                            "activate a virtual environment, set PYTHON_EXEC, or use --no-python");
   }
-  return launcher_refusal("there is no python3 and no python in PATH: No such file or directory",
-                          "activate a virtual environment, set PYTHON_EXEC, or use --no-python");
+  return std::nullopt;
+}
+
+/// The kernel takes the CR for a part of the interpreter's name or of its argument.
+void check_first_line(const std::string& path, const Surroundings& around,
+                      std::vector<std::string>& warnings) {
+  const auto line = around.first_line(path);
+  if (!line.starts_with("#!") || !line.ends_with("\r\n")) return;
+  warnings.push_back(
+      fmt::format("the first line of {}, {}, ends in CR LF, as Windows writes it, and the kernel "
+                  "takes the CR for a part of it; convert the file: sed -i 's/\\r$//' {}",
+                  in_quotes(path), in_quotes(line.substr(0, line.size() - 2)), path));
 }
 
 void check_script(const JobSpec& job, const Surroundings& around,
@@ -90,7 +126,10 @@ std::optional<std::string> find_program(const std::string& name, const Surroundi
 std::optional<Refusal> find_programs(JobSpec& job, const Surroundings& around,
                                      std::vector<std::string>& warnings) {
   if (job.mode == Mode::Program) {
-    if (find_program(job.script, around)) return std::nullopt;
+    if (const auto path = find_program(job.script, around)) {
+      check_first_line(*path, around, warnings);
+      return std::nullopt;
+    }
     return cannot_run("program", job.script, around,
                       has_slash(job.script)
                           ? "the path is relative to the current directory"

@@ -46,6 +46,15 @@ bool path_is_executable(const std::string& path) {
          ::access(path.c_str(), X_OK) == 0;
 }
 
+std::string read_first_line(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::array<char, 256> start{};
+  const auto size = file ? ::read(file.get(), start.data(), start.size()) : 0;
+  std::string line(start.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  const auto end = line.find('\n');
+  return end == std::string::npos ? line : line.substr(0, end + 1);
+}
+
 int count_cpus() {
   // sched_getaffinity(2) fails with EINVAL if the mask is smaller than the kernel's.
   for (int bits = 1024; bits <= (1 << 20); bits *= 4) {
@@ -62,17 +71,17 @@ int count_cpus() {
 }  // namespace
 
 Surroundings system_surroundings(std::function<int()> count_gpus, std::function<int()> count_xpus) {
-  return {read_variable,
-          read_whole_file,
-          path_exists,
-          path_is_executable,
-          count_cpus,
-          std::move(count_gpus),
-          std::move(count_xpus),
-          random_uuid,
-          {},
-          {},
-          {}};
+  Surroundings around;
+  around.variable = read_variable;
+  around.read_file = read_whole_file;
+  around.exists = path_exists;
+  around.is_executable = path_is_executable;
+  around.first_line = read_first_line;
+  around.count_cpus = count_cpus;
+  around.count_gpus = std::move(count_gpus);
+  around.count_xpus = std::move(count_xpus);
+  around.make_uuid = random_uuid;
+  return around;
 }
 
 }  // namespace elastrun::spec

@@ -19,6 +19,9 @@ struct Surroundings {
   /// Whether the path names a file at all, and one that may be executed.
   std::function<bool(const std::string& path)> exists;
   std::function<bool(const std::string& path)> is_executable;
+  /// The start of a file up to its first line end, which is included; 256 bytes at most, as the
+  /// kernel reads of a script. Empty if there is no such file.
+  std::function<std::string(const std::string& path)> first_line;
   /// CPUs that this process may run on.
   std::function<int()> count_cpus;
   /// Devices that a worker would see; 0 where there are none.
@@ -26,6 +29,8 @@ struct Surroundings {
   std::function<int()> count_xpus;
   std::function<std::string()> make_uuid;
 
+  /// How this program was called, argv[0]: links are not resolved. Empty if that is not known.
+  std::string called_as;
   /// Names that a custom launcher has registered, beside the built-in ones.
   std::vector<std::string> rdzv_backends, event_handlers, logs_specs;
 };

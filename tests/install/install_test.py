@@ -31,6 +31,7 @@ share/bash-completion/completions/elastrunctl
 share/zsh/site-functions/_elastrunctl
 share/fish/vendor_completions.d/elastrunctl.fish
 share/elastrun/python/elastrun/__init__.py
+share/elastrun/python/elastrun/launcher.py
 share/elastrun/config/examples/ddp/train.py
 include/elastrun/worker/elastrun.hpp
 include/elastrun/agent/
@@ -105,6 +106,11 @@ class InstallTest(unittest.TestCase):
                    PYTHONDONTWRITEBYTECODE="1")
         said = run("python3", "-c", "import elastrun; print(elastrun.__file__)", env=env)
         self.assertTrue(said.startswith(str(self.prefix)), said)
+
+    def test_the_python_entry_finds_the_program_of_its_prefix(self) -> None:
+        entry = self.prefix / "share/elastrun/python/elastrun/launcher.py"
+        env = dict(os.environ, PATH="/usr/bin:/bin")
+        self.assertTrue(run(sys.executable, entry, "--version", env=env).startswith("elastrun "))
 
     def test_a_worker_in_cpp_needs_one_header(self) -> None:
         source = self.folder / "worker.cpp"

@@ -24,6 +24,7 @@ struct FakeMachine {
   std::set<std::string> programs = {"/usr/bin/python3"};
   int cpus = 6, gpus = 0, xpus = 0;
   std::vector<std::string> backends, event_handlers, logs_specs;
+  std::string called_as = "elastrun";
 
   Surroundings surroundings() const {
     Surroundings around;
@@ -40,6 +41,12 @@ struct FakeMachine {
       return existing.contains(path) || programs.contains(path);
     };
     around.is_executable = [this](const std::string& path) { return programs.contains(path); };
+    around.first_line = [this](const std::string& path) {
+      const auto found = files.find(path);
+      return found == files.end() ? std::string()
+                                  : found->second.substr(0, found->second.find('\n') + 1);
+    };
+    around.called_as = called_as;
     around.count_cpus = [this] { return cpus; };
     around.count_gpus = [this] { return gpus; };
     around.count_xpus = [this] { return xpus; };

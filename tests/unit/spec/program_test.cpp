@@ -7,21 +7,62 @@
 
 namespace elastrun::spec {
 
-TEST_CASE("program: the interpreter is PYTHON_EXEC, the environment's, or that of PATH") {
+TEST_CASE("program: the interpreter is PYTHON_EXEC, that of PATH, or the active environment's") {
   FakeMachine machine;
   machine.variables["PATH"] = "/a::/b";
   machine.programs = {"/b/python3", "/a/python", "./tool"};
   const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
   CHECK(interpreter() == "/b/python3");
-  machine.programs.erase("/b/python3");
-  CHECK(interpreter() == "/a/python");
   machine.variables["VIRTUAL_ENV"] = "/v";
-  CHECK(interpreter() == "/a/python");
   machine.programs.insert("/v/bin/python3");
+  CHECK(interpreter() == "/b/python3");
+  machine.programs.erase("/b/python3");
   CHECK(interpreter() == "/v/bin/python3");
+  machine.programs.erase("/v/bin/python3");
+  CHECK(interpreter() == "/a/python");
   machine.variables["PYTHON_EXEC"] = "tool";
   CHECK(interpreter() == "tool");
   CHECK(machine.job({"train.py"}).spec.interpreter_given);
+}
+
+TEST_CASE("program: called by its path, it takes the interpreter beside it") {
+  FakeMachine machine;
+  machine.called_as = "/v/bin/torchrun";
+  machine.programs = {"/usr/bin/python3", "/v/bin/python3", "/v/bin/torchrun"};
+  machine.variables["VIRTUAL_ENV"] = "/other";
+  const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
+  CHECK(interpreter() == "/v/bin/python3");
+  machine.programs = {"/usr/bin/python3", "/v/bin/python"};
+  CHECK(interpreter() == "/v/bin/python");
+  machine.programs = {"/usr/bin/python3"};
+  CHECK(interpreter() == "/usr/bin/python3");
+}
+
+TEST_CASE("program: found in PATH, it takes the interpreter of its environment only") {
+  FakeMachine machine;
+  machine.programs = {"/v/bin/python3", "/usr/bin/python3", "/usr/bin/elastrun"};
+  machine.variables["PATH"] = "/v/bin:/usr/bin";
+  const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
+  CHECK_MESSAGE(interpreter() == "/v/bin/python3", "of the active environment");
+  machine.variables["PATH"] = "/usr/bin:/v/bin";
+  machine.programs = {"/usr/bin/python3", "/v/bin/python3", "/v/bin/elastrun"};
+  CHECK(interpreter() == "/usr/bin/python3");
+  for (const char* mark : {"/v/bin/../pyvenv.cfg", "/v/bin/../conda-meta"}) {
+    machine.existing = {"train.py", mark};
+    CHECK_MESSAGE(interpreter() == "/v/bin/python3", "as torchrun's first line says");
+  }
+}
+
+TEST_CASE("program: Windows' line end after the interpreter of a script is named") {
+  FakeMachine machine;
+  machine.programs = {"./x.sh"};
+  machine.files["./x.sh"] = "#!/usr/bin/env bash\r\necho\r\n";
+  const auto warnings = machine.job({"--no-python", "./x.sh"}).warnings;
+  REQUIRE(warnings.size() == 1);
+  CHECK(
+      warnings[0].starts_with("the first line of './x.sh', '#!/usr/bin/env bash', ends in CR LF"));
+  machine.files["./x.sh"] = "#!/usr/bin/env bash\necho\r\n";
+  CHECK(machine.job({"--no-python", "./x.sh"}).warnings.empty());
 }
 
 TEST_CASE("program: a missing interpreter is said before anything starts") {

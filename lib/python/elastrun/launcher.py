@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher for those who call it by Python: `python -m elastrun`, `python $(which torchrun)`,
+debuggers and wrappers that want a Python file. Becomes the program elastrun at once, whose workers
+then get this interpreter. Standard library only; may be linked as VENV/bin/torchrun.
+"""
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+_HERE = os.path.dirname(os.path.realpath(__file__))
+
+
+def _candidates() -> Iterator[str]:
+    yield os.path.join(_HERE, "bin", "elastrun")  # of a wheel
+    # PREFIX/share/elastrun/python/elastrun/launcher.py beside PREFIX/bin
+    yield os.path.normpath(os.path.join(_HERE, *[".."] * 4, "bin", "elastrun"))
+    for folder in os.get_exec_path():
+        yield os.path.join(folder, "elastrun")
+
+
+def _is_program(path: str) -> bool:
+    """Whether it is the program itself, not a Python file of the same name (like this one)."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF" and os.access(path, os.X_OK)
+    except OSError:
+        return False
+
+
+def main() -> None:
+    """Does not return."""
+    name = os.path.basename(sys.argv[0])
+    if name in ("__main__.py", "launcher.py", "-c", ""):
+        name = "elastrun"
+    program = next(filter(_is_program, _candidates()), None)
+    if program is None:
+        sys.exit(f"{name}: error: the program elastrun is neither in this package nor in PATH")
+    # It looks for an interpreter beside the program that was called, so it was called beside ours.
+    folder = os.path.dirname(sys.executable)
+    if not os.access(os.path.join(folder, "python3"), os.X_OK):
+        os.environ.setdefault("PYTHON_EXEC", sys.executable)
+    os.execv(program, [os.path.join(folder, name), *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
