@@ -26,8 +26,7 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
         write_report(result.run_dir + "/report.json", report_json(result, spec, code));
     if (!written) log::warning("report", "{}", written.error().text);
     if (run.is_temporary()) {
-      const auto line =
-          fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
+      const auto line = fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
       run.console().write(Stream::Err, line);
     }
   }

@@ -94,15 +94,15 @@ int answer(const spec::CommandLine& line, const std::string& program) {
   return 0;
 }
 
-int print_plan(const spec::JobSpec& spec) {
+int print_plan(const spec::JobSpec& spec, const std::string& program) {
   const auto text = dry_run_text(spec);
-  if (!text) return give_up(text.error());
+  if (!text) return give_up(text.error(), program);
   print(*text);
   return 0;
 }
 
-int give_up(const Error& error) {
-  write_all(STDERR_FILENO, "elastrun: " + error.text + "\n");
+int give_up(const Error& error, const std::string& program) {
+  write_all(STDERR_FILENO, fmt::format("{}: error: {}\n", program, error.text));
   hand_error_on(error.text);
   return kExitFailed;
 }
@@ -116,9 +116,9 @@ void say_warnings(const spec::Resolved& job) {
   }
   if (job.spec.limit_omp_threads) {
     log::warning("run",
-                 "\n{}\nEach worker gets OMP_NUM_THREADS=1: {} of them share this machine, and by "
-                 "default each would start a thread for every core. Set the variable yourself if "
-                 "your job is faster with more.\n{}",
+                 "\n{}\nSetting OMP_NUM_THREADS environment variable for each process to be 1: {} "
+                 "of them share this machine, and by default each would start a thread for every "
+                 "core. Set the variable yourself if your job is faster with more.\n{}",
                  kStars, job.spec.nproc_per_node, kStars);
   }
   if (log::is_on(log::Level::Info)) log::info("api", "{}", launch_block(job.spec));

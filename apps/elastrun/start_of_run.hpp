@@ -23,9 +23,9 @@ void print(std::string_view text);
 int refuse(const spec::Refusal& refusal, const std::string& program);
 /// Help, version, completion script or default file.
 int answer(const spec::CommandLine& line, const std::string& program);
-int print_plan(const spec::JobSpec& spec);
+int print_plan(const spec::JobSpec& spec, const std::string& program);
 /// For a job that could not begin.
-int give_up(const Error& error);
+int give_up(const Error& error, const std::string& program);
 
 /// Warnings about the job before it starts, and at info level what it is.
 void say_warnings(const spec::Resolved& job);

@@ -15,6 +15,7 @@ namespace {
 
 constexpr Duration kWorthAnAccount = std::chrono::seconds(1);  // of where the time went
 constexpr std::size_t kShownLines = 12;
+constexpr std::size_t kShownAgain = 3;    // of those that the console has already
 constexpr std::size_t kShownWidth = 300;  // of one quoted line
 
 std::string rank_list(const std::vector<int>& ranks) {
@@ -48,12 +49,15 @@ std::string others_text(const workers::Judgement& judgement) {
   return text;
 }
 
-/// Empty if they are to be seen anyway: on the console, with hardly anything below them.
+/// Empty if they are to be seen anyway: on the console, with hardly anything below them. Without an
+/// exception to name, some of them are all that says why: these always stand here.
 std::string quoted_lines(const workers::Failure& failure, int local_world_size) {
   const auto& lines = failure.last_lines;
-  if (lines.empty() || (failure.stderr_shown && local_world_size <= 2)) return {};
+  const bool seen = failure.stderr_shown && local_world_size <= 2;
+  if (lines.empty() || (seen && workers::last_words(failure).empty())) return {};
   std::string text = "  its last lines on stderr:\n";
-  const std::size_t first = lines.size() > kShownLines ? lines.size() - kShownLines : 0;
+  const std::size_t most = seen ? kShownAgain : kShownLines;
+  const std::size_t first = lines.size() > most ? lines.size() - most : 0;
   for (std::size_t i = first; i < lines.size(); ++i) {
     text += fmt::format("    | {}\n", cut(lines[i], kShownWidth));
   }
@@ -111,8 +115,9 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
     text += fmt::format("  raised    {}\n", first.exception->text());
   }
   if (judgement.culprit != judgement.root) {
-    text += fmt::format("  note      rank {} was seen first, but only lost its peer\n",
-                        judgement.failures[judgement.root].rank);
+    text += fmt::format(
+        "  note      rank {} was seen first, but {}\n", judgement.failures[judgement.root].rank,
+        judgement.consequence[judgement.root] ? "only lost its peer" : "began to fail later");
   }
   text += others_text(judgement) + quoted_lines(first, local_world_size) + files_text(first);
   if (const auto next = next_step(first); !next.empty()) text += "  next      " + next + "\n";
@@ -252,12 +257,15 @@ std::string verdict_text(const JobResult& result, const std::string& host,
   return text;
 }
 
+std::string outcome_text(const JobResult& result) {
+  return fmt::format("elastrun: {} after {}{}\n", result.succeeded() ? "succeeded" : "FAILED",
+                     format_duration(result.goodput.elapsed), restarts_text(result));
+}
+
 std::string summary_text(const JobResult& result, bool unicode) {
   using goodput::Bucket;
   const auto& goodput = result.goodput;
-  std::string text =
-      fmt::format("elastrun: {} after {}{}\n", result.succeeded() ? "succeeded" : "FAILED",
-                  format_duration(goodput.elapsed), restarts_text(result));
+  std::string text = outcome_text(result);
   const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
                    goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
   if (ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {

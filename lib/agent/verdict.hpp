@@ -20,7 +20,9 @@ std::string verdict_sentence(const JobResult& result);
 /// Name of the ending for machines: "succeeded", "workers_failed", ...
 std::string_view ending_name(Ending::Kind kind);
 
-/// The result in one line and, if workers ever ran, where the time of the job went. Each line
+/// The result in one line, ended.
+std::string outcome_text(const JobResult& result);
+/// That line and, if workers ever ran, where the time of the job went. Each line
 /// ended. `unicode`: whether who reads it can show block characters.
 std::string summary_text(const JobResult& result, bool unicode);
 

@@ -64,7 +64,7 @@ class Layout {
   // Set at construction
   Kind kind_;
   Expected expected_ = Expected::Logs;
-  std::string base_;  // empty if temporary
+  std::string base_;    // empty if temporary
   std::string run_id_;  // as a file name
   std::function<void(const std::string&)> announce_;
   // Change while running

@@ -44,7 +44,8 @@ std::string interpreter_of(const std::string& path) {
   const auto size = file ? ::read(file.get(), start.data(), start.size()) : 0;
   std::string_view line(start.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
   if (!line.starts_with("#!")) return {};
-  line = trim(line.substr(2, line.find('\n') - 2));
+  line = line.substr(2, line.find('\n') - 2);
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
   return std::string(line.substr(0, line.find_first_of(" \t")));
 }
 
@@ -102,6 +103,12 @@ std::string explain_exec_failure(int number, const std::string& path,
   if (number == E2BIG) return explain_size(argv, environment);
   if (number == ENOENT && refusal(file) == 0) {
     const std::string interpreter = interpreter_of(file);
+    if (interpreter.ends_with('\r')) {
+      return fmt::format(
+          "No such file or directory (its first line ends in CR LF, as Windows writes it, so the "
+          "kernel looks for '{}\\r'; convert the file: sed -i 's/\\r$//' {})",
+          interpreter.substr(0, interpreter.size() - 1), file);
+    }
     if (!interpreter.empty()) {
       return fmt::format("No such file or directory (its first line asks for {}, which is missing)",
                          interpreter);

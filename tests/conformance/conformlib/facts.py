@@ -147,11 +147,12 @@ def stdout(case: Case, seen: Observed, detail: str) -> Any:
 
 
 def stderr(case: Case, seen: Observed, detail: str) -> Any:
-    """Sorted lines of stderr that contain the given text."""
-    return _per_agent(
-        seen,
-        lambda agent: sorted(seen.normaliser.text(line) for line in agent.stderr if detail in line),
-    )
+    """Sorted lines of stderr that contain the given text, but for names of our own folders."""
+
+    def of(agent: Agent) -> list[str]:
+        return sorted(line for line in map(seen.normaliser.text, agent.stderr) if detail in line)
+
+    return _per_agent(seen, of)
 
 
 def usage_error(case: Case, seen: Observed, detail: str) -> Any:

@@ -70,6 +70,19 @@ TEST_CASE("verdict: alone, the first failure is named as before") {
   CHECK(verdict_sentence(result) == "rank 1 failed first: it ended with exit code 3");
 }
 
+TEST_CASE("verdict: without a traceback the last words on stderr are quoted, wherever they stand") {
+  auto one = failure(1, ExitStatus::exited(1));
+  one.stderr_shown = true;
+  one.last_lines = {"loading", "data set not found", ""};
+  CHECK(workers::last_words(one) == "data set not found");
+  auto result = result_with({one});
+  result.round->members.resize(1);
+  CHECK(verdict_text(result, "here")
+            .contains("  its last lines on stderr:\n    | loading\n    | data set not found\n"));
+  result.judgement->failures[0].exception = workers::PythonException{"ValueError", "boom"};
+  CHECK_FALSE(verdict_text(result, "here").contains("its last lines"));
+}
+
 TEST_CASE("verdict: who mostly sends SIGKILL is told where nobody knows who did") {
   auto result = result_with({failure(1, ExitStatus::signaled(SIGKILL))});
   result.round->members.resize(1);
