@@ -42,16 +42,25 @@ std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& s
          "\n";
 }
 
+/// One node of a round: each has much the same account of the time.
+bool speaks_for_the_job(const agent::JobResult& result) {
+  return result.round && result.round->group_rank == 0;
+}
+
 }  // namespace
 
 std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
                         bool person_looks_on) {
   std::string text = torchrun_part(result, spec);
   text += agent::verdict_text(result, agent::host_name(), spec.requeue_command);
+  using spec::Summary;
+  if (spec.summary == Summary::Off) return text;
   const bool worth_it = !result.succeeded() || result.restarts > 0 || person_looks_on ||
                         result.goodput.elapsed >= kLongRun;
-  if (worth_it) text += agent::summary_text(result, person_looks_on && shows_unicode());
-  return text;
+  if (!worth_it) return text;
+  const bool whole = spec.summary == Summary::Full && speaks_for_the_job(result);
+  return text + (whole ? agent::summary_text(result, person_looks_on && shows_unicode())
+                       : agent::outcome_text(result));
 }
 
 void hand_error_on(const agent::JobResult& result) {

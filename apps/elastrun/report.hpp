@@ -10,7 +10,7 @@ namespace elastrun {
 
 /// What stderr gets when the job is over. After a failure: torchrun's block, our verdict, the
 /// summary. After a success nothing, unless the job was restarted, was long, or a person looks on:
-/// then the summary.
+/// then the summary, as --summary wants it: the whole of it on the node with group rank 0 only.
 std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
                         bool person_looks_on);
 

@@ -114,7 +114,8 @@ void Agent::observe(const Fact& fact) {
     parts_.observer.progress("spare node, takes over when another one goes");
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
     if (round_ && restart->attempt_spent) result_.restarts = round_->attempt + 1;
-    log::warning(kArea, "Restarting the workers{}: {}", cost_text(*restart), restart->cause.text);
+    // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
+    log::warning(kArea, "Stopping the workers{}: {}", cost_text(*restart), restart->cause.text);
     note_cause(restart->cause);
     parts_.observer.restarting(*restart);
   }
@@ -141,6 +142,7 @@ void Agent::perform(const StartGroup& action) {
   const auto wall = parts_.clock.wall();
   round_ = action.round;
   result_.restarts = round_->attempt;
+  if (!result_.attempts.empty()) log::warning(kArea, "Restarting the workers");
   parts_.store.begin(*round_);
   parts_.observer.round_ready(*round_, now - joined_at_);
   started_at_ = now;

@@ -139,10 +139,11 @@ void JobRecords::ended(const JobResult& result, const std::vector<workers::Worke
 
 void JobRecords::summary(const goodput::Ledger::Summary& summary) {
   if (!pipeline_.wants(kScope)) return;
-  Attributes attributes{{"goodput", summary.goodput()},
+  Attributes attributes{{"goodput_at_most", summary.goodput_at_most()},
                         {"elapsed_s", to_seconds(summary.elapsed)},
                         {"restarts", whole(summary.restarts)},
                         {"loss_known", summary.loss_known}};
+  if (const auto known = summary.goodput()) attributes.emplace_back("goodput", *known);
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
     const auto bucket = static_cast<goodput::Bucket>(i);
     attributes.emplace_back(fmt::format("{}_s", goodput::bucket_name(bucket)),

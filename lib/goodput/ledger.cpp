@@ -123,9 +123,13 @@ void Ledger::rebook(Bucket from, Bucket to, Duration time, TimePoint now) {
   of(to) += moved;
 }
 
-double Ledger::Summary::goodput() const {
+std::optional<double> Ledger::Summary::goodput() const {
+  return steps_known() && loss_known ? std::optional(goodput_at_most()) : std::nullopt;
+}
+
+double Ledger::Summary::goodput_at_most() const {
   if (elapsed <= Duration::zero()) return 0;
-  const auto good = of(Bucket::Running) + of(Bucket::Productive);
+  const auto good = of(steps_known() ? Bucket::Productive : Bucket::Running);
   return static_cast<double>(good.count()) / static_cast<double>(elapsed.count());
 }
 

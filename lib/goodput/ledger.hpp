@@ -15,7 +15,7 @@ namespace elastrun::goodput {
 enum class Bucket {
   Startup,     // agent start, first rendezvous, first start of workers
   Rendezvous,  // waiting for other nodes
-  Running,     // workers run; nothing is known of steps: counts as productive
+  Running,     // workers run, and no step of this start of them is known: imports, or training
   Productive,  // steps that a checkpoint covers, or may still be covered
   Lost,        // run, but behind the checkpoint from which the job resumed
   Checkpoint,  // workers said that they save or load
@@ -53,11 +53,15 @@ class Ledger {
     int restarts = 0;
     std::optional<std::int64_t> last_step, last_checkpoint;
     /// Whether every failure came after a checkpoint was reported. Otherwise more may be lost than
-    /// is known, and goodput() is the most that it can have been.
+    /// is known.
     bool loss_known = true;
     Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
-    /// (Running + Productive) / elapsed; 0 when nothing has elapsed.
-    double goodput() const;
+    bool steps_known() const { return last_step.has_value(); }
+    /// Productive / elapsed, if that is known: steps were reported, and so was what failures cost.
+    std::optional<double> goodput() const;
+    /// The most that it can have been. Where steps are reported, what lies before the first one is
+    /// no training; where none are, all the time in which workers ran may have been.
+    double goodput_at_most() const;
   };
   Summary summary(TimePoint now) const;
 

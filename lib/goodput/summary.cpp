@@ -13,8 +13,7 @@ namespace {
 constexpr std::size_t kBarWidth = 16;
 
 std::string_view meaning(Bucket bucket, const Ledger::Summary& summary) {
-  const bool steps_known = summary.of(Bucket::Productive) > Duration::zero();
-  if (bucket == Bucket::Running && steps_known) return "before their first step";
+  if (bucket == Bucket::Running && summary.steps_known()) return "before their first step";
   constexpr std::string_view kMeanings[kBuckets] = {"until the workers first ran",
                                                     "waiting for other nodes",
                                                     "the workers ran",
@@ -58,14 +57,20 @@ double seconds(Duration duration) {
 }  // namespace
 
 std::string summary_text(const Ledger::Summary& summary, bool unicode) {
-  std::string text = fmt::format("goodput {}{} of {}", summary.loss_known ? "" : "at most ",
-                                 percent(summary.goodput()), format_duration(summary.elapsed));
+  const auto bounds = !summary.steps_known() ? "between 0 and "
+                      : summary.loss_known   ? ""
+                                             : "at most ";
+  std::string text = fmt::format("goodput {}{} of {}", bounds, percent(summary.goodput_at_most()),
+                                 format_duration(summary.elapsed));
   if (summary.restarts > 0) {
     text += fmt::format(", {} restart{}", summary.restarts, summary.restarts == 1 ? "" : "s");
   }
   if (summary.last_step) text += fmt::format(", last step {}", *summary.last_step);
   if (summary.last_checkpoint) text += fmt::format(", checkpoint {}", *summary.last_checkpoint);
   text += '\n';
+  if (!summary.steps_known()) {
+    text += "  No worker reported steps, so how much of their time was training is not known.\n";
+  }
   std::vector<Bucket> buckets;
   for (std::size_t i = 0; i < kBuckets; ++i) {
     if (summary.buckets[i] > Duration::zero()) buckets.push_back(static_cast<Bucket>(i));
@@ -91,7 +96,9 @@ json::object summary_json(const Ledger::Summary& summary) {
     buckets[bucket_name(static_cast<Bucket>(i))] = seconds(summary.buckets[i]);
   }
   json::object object;
-  object["goodput"] = summary.goodput();
+  object["goodput"] = nullptr;
+  if (const auto known = summary.goodput()) object["goodput"] = *known;
+  object["goodput_at_most"] = summary.goodput_at_most();
   object["elapsed_s"] = seconds(summary.elapsed);
   object["buckets_s"] = std::move(buckets);
   object["restarts"] = summary.restarts;

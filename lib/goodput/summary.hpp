@@ -9,9 +9,9 @@
 namespace elastrun::goodput {
 
 /// Where the time of the job went, for people: a headline, then one line with a bar for each bucket
-/// that is not empty, in the order of the time they took, and a remark where losses are not known.
-/// At most 80 columns, ends with a newline.
-/// `unicode`: bars of block characters, else of `#`.
+/// that is not empty, in the order of the time they took, and remarks where steps or losses are not
+/// known. At most 80 columns, ends with a newline. `unicode`: bars of block characters, else of
+/// `#`.
 std::string summary_text(const Ledger::Summary& summary, bool unicode = true);
 
 /// The same for machines: seconds by bucket, which add up to "elapsed_s", and the share.

@@ -28,6 +28,7 @@ struct StdMap {
 enum class Mode { Script, Module, Program, RunPath };
 enum class NumaBinding { None, Node, Socket, Exclusive, CoreComplex };
 enum class Switch { Auto, On, Off };
+enum class Summary { Full, Short, Off };
 
 /// The whole job as plain data: what command line, PET_*, TOML and scheduler said, merged, checked
 /// and converted. Made once by `resolve`, then only read.
@@ -77,6 +78,7 @@ struct JobSpec {
   std::string prefix_template;   // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: [ROLELOCAL_RANK]:
   std::string report_file;       // --report
   Switch status = Switch::Auto;  // --status: the live line on a terminal
+  Summary summary = Summary::Full;
   std::string metrics = "none";  // --metrics: none, console
   std::string event_log_handler = "null";
 

@@ -123,6 +123,9 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
 
     {Opt::Status, "status", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.status", "auto",
      "auto,on,off", "WHEN", "Show a live status line; auto shows it on a terminal", kNone},
+    {Opt::Summary, "summary", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.summary",
+     "full", "full,short,off", "FORM", "How much to say at the end about where the time went",
+     "full: an account on the node with group rank 0, a line on the others; short: a line."},
     {Opt::Report, "report", 0, Kind::Text, Group::Reports, kOurs, kPet, "reports.file", kNone,
      kNone, "FILE", "Write the result of the job to FILE as JSON", kNone},
     {Opt::Metrics, "metrics", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.metrics",

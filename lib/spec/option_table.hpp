@@ -50,6 +50,7 @@ enum class Opt {
   LogsSpecs,
   // Reports
   Status,
+  Summary,
   Report,
   Metrics,
   EventLogHandler,

@@ -267,6 +267,10 @@ class Resolver {
   Refused take_reports() {
     const std::string& status = text(Opt::Status);
     job_.status = status == "on" ? Switch::On : status == "off" ? Switch::Off : Switch::Auto;
+    const std::string& summary = text(Opt::Summary);
+    job_.summary = summary == "off"     ? Summary::Off
+                   : summary == "short" ? Summary::Short
+                                        : Summary::Full;
     job_.report_file = text(Opt::Report);
     job_.metrics = text(Opt::Metrics);
     job_.event_log_handler = text(Opt::EventLogHandler);

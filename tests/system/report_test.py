@@ -4,10 +4,43 @@
 import json
 import unittest
 
-from harness import Job, main, stub
+from harness import Job, main, stub, wait_until
+from ports import free_port, listens
+
+
+# Rank 1 raises first, but its interpreter ends only after rank 0, which failed because of that.
+SLOW_END = """
+import atexit, os, time
+rank, printed = os.environ["RANK"], "printed"
+
+if rank == "0":
+    with open("pid.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename("pid.new", "pid")
+    while not os.path.exists(printed):
+        time.sleep(0.001)
+    raise KeyError("what rank 1 should have sent")
+while not os.path.exists("pid"):
+    time.sleep(0.001)
+other = open("pid").read()
+
+def end_last():
+    open(printed, "w").close()
+    while open(f"/proc/{other}/stat").read().rsplit(")", 1)[1].split()[0] not in "ZX":
+        time.sleep(0.001)
+
+atexit.register(end_last)
+raise ValueError("the first")
+"""
 
 
 class Reports(unittest.TestCase):
+    def test_the_culprit_is_who_raised_first_not_whose_interpreter_ended_first(self) -> None:
+        with Job("--nproc-per-node=2", "--monitor-interval=2", "train.py",
+                 files={"train.py": SLOW_END}) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertRegex(job.errors(), r"rank 1 failed first: it .*\(ValueError: the first\)")
+
     def test_the_verdict_names_who_was_first_and_why(self) -> None:
         steps = ("only=2", "complain=Traceback (most recent call last):",
                  "complain=ValueError: boom", "exit=7", "all", "stay")
@@ -49,6 +82,47 @@ class Reports(unittest.TestCase):
         for steps, code in (("exit=7", 7), ("die=KILL", 137), ("exit=0", 0)):
             with self.subTest(steps), Job("--exit-code=worker", *stub(steps)) as job:
                 self.assertEqual(job.end(), code)
+
+    def test_last_words_without_a_traceback_are_quoted(self) -> None:
+        script = "import sys; sys.exit('data set not found')"
+        with Job("train.py", files={"train.py": script}) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertIn("  its last lines on stderr:\n    | data set not found\n", job.errors())
+
+    def test_the_summary_is_as_long_as_asked_for(self) -> None:
+        for form, outcome, account in (("full", True, True), ("short", True, False),
+                                       ("off", False, False)):
+            with self.subTest(form), Job(f"--summary={form}", "--no-python", "sh", "-c",
+                                         "sleep 1.1; exit 3") as job:
+                self.assertEqual(job.end(), 1)
+                self.assertEqual("elastrun: FAILED after" in job.errors(), outcome)
+                self.assertEqual("goodput between 0 and " in job.errors(), account)
+                self.assertIn("elastrun: rank 0 failed first", job.errors())
+
+    def test_of_two_nodes_one_gives_the_account(self) -> None:
+        words = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
+                 "--no-python", "sh", "-c", "sleep 1.1; exit $$GROUP_RANK")
+        with Job(*words) as one, Job(*words) as other:
+            self.assertEqual((one.end(), other.end()), (1, 1))
+            said = [job.errors() for job in (one, other)]
+            self.assertEqual([s.count("elastrun: FAILED after") for s in said], [1, 1])
+            self.assertEqual(sum("goodput between 0 and" in s for s in said), 1)
+
+    def test_a_signal_to_one_node_after_the_other_reads_as_the_end_of_the_job(self) -> None:
+        port = free_port()
+        words = ("--nnodes=2", "--max-restarts=3", "--rdzv-backend=c10d",
+                 f"--rdzv-endpoint=127.0.0.1:{port}", *stub("say=up", "stay"))
+        with Job(*words) as host:
+            wait_until(lambda: listens(port), "the host listens")
+            with Job(*words) as other:
+                host.wait_for("^up")
+                other.wait_for("^up")
+                other.process.terminate()
+                host.wait_for("Stopping the workers", path=host.err)
+                host.process.terminate()
+                self.assertEqual((other.end(), host.end()), (1, 1))
+                self.assertNotIn("Restarting the workers", host.errors())
+                self.assertIn("elastrun: ended by SIGTERM", host.errors())
 
     def test_a_report_that_cannot_be_written_does_not_change_the_end(self) -> None:
         with Job("--report=/nowhere/report.json", *stub("exit=0")) as job:

@@ -194,7 +194,7 @@ TEST_CASE("account: a job without workers, and a clock that is set back") {
   Job spare(true);
   spare.in(Phase::Joining, 9s).ended(Ending::Kind::NotNeeded);
   CHECK(spare.of(Bucket::Rendezvous) == 9s);
-  CHECK(spare.account.summary().goodput() == 0);
+  CHECK(spare.account.summary().goodput_at_most() == 0);
 
   Job job;
   job.started().in(Phase::Running, 10s);

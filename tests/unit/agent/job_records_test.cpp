@@ -138,7 +138,7 @@ TEST_CASE("job records: the goodput adds up, by the names of the buckets") {
   }
   CHECK(sum == 4);
   CHECK(attribute<double>(job.last(), "elapsed_s") == 4);
-  CHECK(attribute<double>(job.last(), "goodput") == 0.75);
+  CHECK(attribute<double>(job.last(), "goodput_at_most") == 0.75);
 }
 
 TEST_CASE("job records: what workers say keeps its group and gets its rank") {

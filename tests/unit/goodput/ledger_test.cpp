@@ -40,12 +40,13 @@ TEST_CASE("ledger: a plain job is start-up, running and stopping") {
   CHECK(summary.of(Bucket::Startup) == 10s);
   CHECK(summary.of(Bucket::Running) == 80s);
   CHECK(summary.of(Bucket::Stopping) == 10s);
-  CHECK(summary.goodput() == doctest::Approx(0.8));
+  CHECK_FALSE_MESSAGE(summary.goodput().has_value(), "it may have been imports alone");
+  CHECK(summary.goodput_at_most() == doctest::Approx(0.8));
   CHECK(summary.restarts == 0);
 }
 
 TEST_CASE("ledger: nothing elapsed is no division by zero") {
-  CHECK(Ledger(kStart).summary(kStart).goodput() == 0);
+  CHECK(Ledger(kStart).summary(kStart).goodput_at_most() == 0);
 }
 
 TEST_CASE("ledger: without any checkpoint a failure loses nothing that is known") {
@@ -165,8 +166,8 @@ TEST_CASE("ledger: whatever happens, the buckets add up and none is negative") {
       REQUIRE(sum(summary) == summary.elapsed);
       REQUIRE(*std::min_element(summary.buckets.begin(), summary.buckets.end()) >=
               Duration::zero());
-      REQUIRE(summary.goodput() >= 0);
-      REQUIRE(summary.goodput() <= 1);
+      REQUIRE(summary.goodput_at_most() >= 0);
+      REQUIRE(summary.goodput_at_most() <= 1);
     }
   }
 }
@@ -193,7 +194,7 @@ TEST_CASE("summary: people see each bucket that is not empty, largest first, in 
   ledger.enter(Bucket::Stopping, at(125s));
   const std::string text = summary_text(ledger.summary(at(125s + 10us)), false);
   CHECK(text ==
-        "goodput 84.0 % of 2 min 05 s, 1 restart, last step 42, checkpoint 41\n"
+        "goodput 75.2 % of 2 min 05 s, 1 restart, last step 42, checkpoint 41\n"
         "  productive   1 min 34 s  75.2 %  ############     training steps\n"
         "  running          11.0 s   8.8 %  #                before their first step\n"
         "  startup          10.0 s   8.0 %  #                until the workers first ran\n"
@@ -212,9 +213,15 @@ TEST_CASE("summary: without a checkpoint the share is only the most that it can 
   ledger.failed(at(20s));
   CHECK_FALSE(ledger.summary(at(20s)).loss_known);
   const auto text = summary_text(ledger.summary(at(20s)), false);
-  CHECK(text.starts_with("goodput at most 50.0 % of 20.0 s\n"));
+  CHECK(text.starts_with("goodput between 0 and 50.0 % of 20.0 s\n  No worker reported steps"));
   CHECK(text.ends_with("  No worker reported a checkpoint, so what failures cost is not known.\n"));
   CHECK(summary_json(ledger.summary(at(20s))).at("loss_known") == false);
+  Ledger stepped = running();
+  stepped.step(1, at(14s));
+  stepped.failed(at(20s));
+  CHECK_FALSE(stepped.summary(at(20s)).goodput().has_value());
+  CHECK(
+      summary_text(stepped.summary(at(20s)), false).starts_with("goodput at most 30.0 % of 20.0"));
   Ledger saved = running();
   saved.checkpoint(-1, at(15s));
   saved.failed(at(20s));
@@ -229,7 +236,9 @@ TEST_CASE("summary: machines get seconds that add up") {
   for (const auto& [name, value] : object.at("buckets_s").as_object()) total += value.as_double();
   CHECK(total == doctest::Approx(40));
   CHECK(object.at("elapsed_s").as_double() == doctest::Approx(40));
-  CHECK(object.at("goodput").as_double() == doctest::Approx(0.75));
+  CHECK_MESSAGE(object.at("goodput").as_double() == doctest::Approx(0.5), "from the first step on");
+  CHECK(object.at("goodput_at_most").as_double() == doctest::Approx(0.5));
+  CHECK(summary_json(running().summary(at(40s))).at("goodput").is_null());
   CHECK(object.at("last_step").as_int64() == 7);
   CHECK(object.at("last_checkpoint").is_null());
 }
