@@ -285,7 +285,16 @@ void Agent::perform(const TellLeaving& action) {
 }
 
 void Agent::perform(const ArmBarrier&) {
-  barrier_->arm(parts_.clock.now() + settings_.exit_barrier, [this] { post(BarrierOver{}); });
+  barrier_->arm(parts_.clock.now() + settings_.exit_barrier, [this, round = round_->number] {
+    post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
+  });
+}
+
+void Agent::perform(const StayForOthers&) {
+  log::warning(kArea,
+               "The time of the exit barrier ({}) is over, but other nodes still work with the "
+               "rendezvous or the store that this node serves: it ends with the last of them",
+               format_duration(settings_.exit_barrier));
 }
 
 void Agent::perform(const End& action) {

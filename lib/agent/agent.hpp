@@ -95,6 +95,7 @@ class Agent {
   void perform(const TellSucceeded&);
   void perform(const TellLeaving& action);
   void perform(const ArmBarrier&);
+  void perform(const StayForOthers&);
   void perform(const End& action);
   void perform(const CutEnd&);
   void tell_grace(int signal) const;

@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "rendezvous/round.hpp"
 
+#include <cstdint>
 #include <string>
 #include <sys/types.h>
 #include <variant>
@@ -31,7 +32,12 @@ struct AllSucceeded {};
 struct AllEnded {};   // not all of them well
 struct GroupGone {};  // nothing of the group runs any more, all output is read
 struct SettleOver {};
-struct BarrierOver {};
+/// The time of the exit barrier has passed that was armed in that round. `needed`: other nodes work
+/// with what this process serves (coordinator, workers' store).
+struct BarrierOver {
+  std::int64_t round = 0;
+  bool needed = false;
+};
 /// Somebody wants the end of the job, or (`insisted`) has said so already and will not wait.
 struct SignalCame {
   int signal = 0;

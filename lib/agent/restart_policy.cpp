@@ -51,7 +51,8 @@ RestartPolicy::Actions RestartPolicy::on(const Pushed& fact) {
 RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::RoundReady& push) {
   if (phase_ != Phase::Joining) return {};
   phase_ = Phase::Starting;
-  spare_ = failed_ = succeeded_ = false;
+  round_ = push.round.number;
+  gone_ = failed_ = succeeded_ = past_barrier_ = false;
   ran_ = true;
   order_.reset();
   return {StartGroup{push.round}};
@@ -61,6 +62,9 @@ RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Restart& push) {
   // Who waits for a round will get the next one anyway.
   if (phase_ == Phase::Joining || order_) return {};
   order_ = push;
+  // What was done is to be done again: from here on, neither the barrier nor a lost coordinator may
+  // make a success of it.
+  succeeded_ = past_barrier_ = false;
   return obey();
 }
 
@@ -76,7 +80,6 @@ RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Lost& push) {
 }
 
 RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Spare&) {
-  spare_ = true;
   return {};
 }
 
@@ -85,13 +88,22 @@ RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Progress&) {
 }
 
 RestartPolicy::Actions RestartPolicy::on(const GroupStarted&) {
+  if (hurried_ || ending_ || order_) return stop_new_group();
   phase_ = Phase::Running;
-  gone_ = false;
   return {TellStarted{}};
+}
+
+// While it was being started, an order or the end of the job came.
+RestartPolicy::Actions RestartPolicy::stop_new_group() {
+  phase_ = Phase::Stopping;
+  if (hurried_) return {KillGroup{}};
+  if (ending_ && ending_->signal != 0) return {StopGroup{ending_->signal, true}};
+  return {StopGroup{SIGTERM}};
 }
 
 RestartPolicy::Actions RestartPolicy::on(const StartFailed& fact) {
   gone_ = true;
+  if (ending_) return resolve();  // told already that it leaves
   Ending ending;
   ending.kind = Ending::Kind::NoStart;
   ending.why = fact.error.text;
@@ -134,26 +146,27 @@ RestartPolicy::Actions RestartPolicy::on(const GroupGone&) {
   return resolve();
 }
 
-RestartPolicy::Actions RestartPolicy::on(const BarrierOver&) {
-  if (!succeeded_ || ending_) return {};
-  ending_ = Ending{};
-  ending_->why = "the other nodes did not finish within the time of the exit barrier";
+RestartPolicy::Actions RestartPolicy::on(const BarrierOver& fact) {
+  if (!succeeded_ || ending_ || fact.round != round_) return {};
+  if (fact.needed) return {StayForOthers{}};
+  past_barrier_ = true;
   return resolve();
 }
 
 RestartPolicy::Actions RestartPolicy::on(const SignalCame& fact) {
   const bool insisted = signalled_ && fact.insisted;
-  if (std::exchange(signalled_, true)) return insisted && !gone_ ? Actions{KillGroup{}} : Actions{};
+  if (std::exchange(signalled_, true)) return insisted ? kill() : Actions{};
   // A verdict stands: what comes later can only end sooner what is still going on.
   if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) {
-    return gone_ ? Actions{} : Actions{StopGroup{fact.signal, true}};
+    if (gone_ || phase_ == Phase::Starting) return {};
+    return {StopGroup{fact.signal, true}};
   }
   Ending ending;
   ending.kind = Ending::Kind::Signalled;
   ending.signal = fact.signal;
   ending_ = ending;
   Actions actions{TellLeaving{"it received " + process::signal_name(fact.signal)}};
-  if (!gone_) {
+  if (!gone_ && phase_ != Phase::Starting) {
     phase_ = Phase::Stopping;
     actions.push_back(StopGroup{fact.signal, true});
   }
@@ -165,7 +178,15 @@ RestartPolicy::Actions RestartPolicy::on(const GuardianGone&) {
   Ending ending;
   ending.kind = Ending::Kind::GuardianLost;
   ending_ = ending;
-  if (gone_) return resolve();
+  return gone_ ? resolve() : kill();
+}
+
+RestartPolicy::Actions RestartPolicy::kill() {
+  if (gone_) return {};
+  if (phase_ == Phase::Starting) {
+    hurried_ = true;
+    return {};
+  }
   phase_ = Phase::Stopping;
   return {KillGroup{}};
 }
@@ -194,6 +215,11 @@ RestartPolicy::Actions RestartPolicy::obey() {
 RestartPolicy::Actions RestartPolicy::resolve() {
   if (!gone_) return {};
   if (ending_) return end(*ending_);
+  if (!order_ && past_barrier_) {
+    Ending ending;
+    ending.why = "the other nodes did not finish within the time of the exit barrier";
+    return end(std::move(ending));
+  }
   if (!order_) {
     if (phase_ == Phase::Stopping) phase_ = succeeded_ ? Phase::Barrier : Phase::Waiting;
     return {};
@@ -201,6 +227,7 @@ RestartPolicy::Actions RestartPolicy::resolve() {
   if (const auto* done = std::get_if<rendezvous::Done>(&*order_)) return end(ending_of(*done));
   if (const auto* lost = std::get_if<rendezvous::Lost>(&*order_)) return end(ending_of(*lost));
   order_.reset();
+  failed_ = false;
   phase_ = Phase::Joining;
   return {Join{}};
 }

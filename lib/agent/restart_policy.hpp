@@ -43,17 +43,22 @@ struct TellLeaving {
   std::string why;
 };
 struct ArmBarrier {};
+struct StayForOthers {};  // past the exit barrier's time: they would lose what this node serves
 struct End {
   Ending ending;
 };
 struct CutEnd {};  // after End: wait for the goodbyes to other nodes no longer
 using Action =
     std::variant<Join, StartGroup, ArmSettle, StopGroup, FinishGroup, KillGroup, TellStarted,
-                 TellFailed, TellSucceeded, TellLeaving, ArmBarrier, End, CutEnd>;
+                 TellFailed, TellSucceeded, TellLeaving, ArmBarrier, StayForOthers, End, CutEnd>;
 
 /// What one node does about each fact. Whether the job restarts is decided by the rendezvous, once
 /// for all nodes; this policy says what follows from that here, and never joins a new round or ends
 /// before the old group is gone. Pure: stepped with facts, gives actions in order.
+///
+/// Facts come in batches: whatever is told between StartGroup and its answer (GroupStarted or
+/// StartFailed) is kept until that answer, because nobody can say before whether there is a group
+/// to be stopped.
 class RestartPolicy {
  public:
   /// The first actions of all.
@@ -83,7 +88,9 @@ class RestartPolicy {
   Actions ordered(const rendezvous::Spare& push);
   Actions ordered(const rendezvous::Progress& push);
 
+  Actions stop_new_group();
   Actions fail_now();
+  Actions kill();
   Actions obey();
   Actions resolve();
   Actions end(Ending ending);
@@ -93,11 +100,13 @@ class RestartPolicy {
   using Order = std::variant<rendezvous::Restart, rendezvous::Done, rendezvous::Lost>;
 
   Phase phase_ = Phase::Joining;
-  bool gone_ = true;        // no group exists
+  std::int64_t round_ = 0;  // of the last group
+  bool gone_ = true;        // no group exists, or is being started
   bool failed_ = false;     // workers of this node failed in this round
-  bool succeeded_ = false;  // all of them succeeded in this round
-  bool spare_ = false;
-  bool ran_ = false;  // at least one round was begun
+  bool succeeded_ = false;  // all of them succeeded in this round, and nobody wants another one
+  bool past_barrier_ = false;
+  bool hurried_ = false;  // to be killed as soon as it has started
+  bool ran_ = false;      // at least one round was begun
   bool signalled_ = false;
   std::optional<Order> order_;    // told to us, to be obeyed once the group is gone
   std::optional<Ending> ending_;  // decided here, for then too; wins over orders

@@ -30,11 +30,13 @@ class ServedStore final : public RoundStore {
   }
 
   void begin(const rendezvous::Round& round) override {
+    shared_ = round.group_rank == 0 && round.members.size() > 1;
     if (round.group_rank != 0) return close();
     // Only now is it known whose workers may come: until here nobody was heard.
-    const bool alone = round.members.size() == 1;
-    if (server_) server_->allow_peers(alone ? Addresses() : addresses_of(round));
+    if (server_) server_->allow_peers(shared_ ? addresses_of(round) : Addresses());
   }
+
+  bool serves_others() const override { return shared_; }
 
   bool serves_workers() const override { return true; }
 
@@ -65,6 +67,7 @@ class ServedStore final : public RoundStore {
   rendezvous::Session& session_;
   const std::optional<rendezvous::StorePlan> plan_;
   Server server_;
+  bool shared_ = false;
 };
 
 class WorkersStore final : public RoundStore {

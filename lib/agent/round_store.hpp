@@ -25,6 +25,8 @@ class RoundStore {
   virtual void begin(const rendezvous::Round& round) = 0;
   /// False when workers are to host the store themselves (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
   virtual bool serves_workers() const = 0;
+  /// Whether workers of other nodes work with it, and their agents say when they have ended.
+  virtual bool serves_others() const { return false; }
 };
 
 /// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says.

@@ -49,6 +49,7 @@ class ElectedLocator final : public Locator {
   ~ElectedLocator() override { *alive_ = false; }
 
   bool elects() const override { return true; }
+  bool serves_others() const override { return leads() && host_->serves_others(); }
   void on_moved(std::function<void()> moved) override { moved_ = std::move(moved); }
 
   void locate(Answer answer) override {

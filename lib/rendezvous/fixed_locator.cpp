@@ -51,6 +51,7 @@ class FixedLocator final : public Locator {
   }
 
   bool elects() const override { return false; }
+  bool serves_others() const override { return host_ && host_->serves_others(); }
   void share_store(store::Server* server) override {
     store_ = server;
     if (host_) host_->share_store(server);

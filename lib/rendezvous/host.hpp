@@ -29,6 +29,8 @@ class Host {
 
   std::uint16_t port() const { return listener_->port(); }
   Coordinator& coordinator() { return *coordinator_; }
+  /// Whether other agents than that of this process are connected.
+  bool serves_others() const { return coordinator_->agents() > 1; }
   /// Connections of workers go to `server` from now on; null: they are closed, as before.
   void share_store(store::Server* server);
 

@@ -48,6 +48,8 @@ class Locator {
   virtual void on_moved(std::function<void()>) {}
   /// Workers of this node's store may come through the host's port.
   virtual void share_store(store::Server*) {}
+  /// Whether this process is the host, and agents of other nodes are connected to it.
+  virtual bool serves_others() const { return false; }
   /// Stops being the host, if it is one (Host::retire); `retired` runs on the loop.
   virtual void retire(const std::string& why, Duration limit, std::function<void()> retired) = 0;
 };

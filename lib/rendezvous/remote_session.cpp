@@ -81,6 +81,7 @@ class RemoteSession final : public Session {
     dialer_.cancel();
     locator_->cancel();
     for (Alarm* alarm : {retry_.get(), beat_.get(), progress_.get()}) alarm->disarm();
+  bool serves_others() const override { return !over_ && locator_->serves_others(); }
     if (link_) hang_up();
     // The others have been told what we were told, if that was the verdict on the job.
     locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",

@@ -53,6 +53,10 @@ class Session {
   /// told: say null before it is destroyed.
   virtual void share_store(store::Server*) {}
 
+  /// Whether agents of other nodes depend on this process: were it closed now, their groups would
+  /// be stopped.
+  virtual bool serves_others() const { return false; }
+
   /// "static", "c10d", ...: as RendezvousHandler.get_backend.
   virtual std::string backend() const = 0;
   virtual std::string run_id() const = 0;

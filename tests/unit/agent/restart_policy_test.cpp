@@ -3,7 +3,6 @@
 
 #include <csignal>
 #include <doctest/doctest.h>
-#include <random>
 
 namespace elastrun::agent {
 namespace {
@@ -26,6 +25,7 @@ struct Wording {
   std::string operator()(const TellSucceeded&) const { return "succeeded!"; }
   std::string operator()(const TellLeaving&) const { return "leaving!"; }
   std::string operator()(const ArmBarrier&) const { return "barrier"; }
+  std::string operator()(const StayForOthers&) const { return "stay"; }
   std::string operator()(const End&) const { return "end"; }
   std::string operator()(const CutEnd&) const { return "cut"; }
 };
@@ -295,6 +295,75 @@ TEST_CASE("policy: a barrier of an earlier round rings in vain") {
   CHECK(node.policy.phase() == Phase::Running);
 }
 
+TEST_CASE("policy: whoever serves the others stays until the last of them has ended") {
+  Node node;
+  node.run();
+  node.on(AllSucceeded{});
+  CHECK(node.on(BarrierOver{0, true}) == Words{"stay"});
+  CHECK(node.on(GroupGone{}).empty());
+  CHECK(node.policy.phase() == Phase::Barrier);
+  SUBCASE("which is told by the verdict") {
+    CHECK(node.push(rendezvous::Done{}) == Words{"end"});
+    CHECK(node.ended() == Kind::Succeeded);
+    CHECK(node.ending->why.empty());
+  }
+  SUBCASE("or by a signal to itself") {
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leaving!", "end"});
+    CHECK(node.ended() == Kind::Signalled);
+  }
+  SUBCASE("and is at work again if one of them fails") {
+    CHECK(node.push(rendezvous::Restart{}) == Words{"join"});
+    node.again();
+  }
+}
+
+TEST_CASE("policy: a barrier that ends before the group is gone does not outdo a restart") {
+  Node node;
+  node.run();
+  node.on(AllSucceeded{});
+  CHECK(node.on(BarrierOver{}).empty());
+  node.push(rendezvous::Restart{});
+  CHECK(node.on(GroupGone{}) == Words{"join"});
+}
+
+TEST_CASE("policy: whatever comes while a group is being started is done once it has") {
+  Node node;
+  node.words(node.policy.begin());
+  node.push(rendezvous::RoundReady{});
+  SUBCASE("a restart") {
+    CHECK(node.push(rendezvous::Restart{}).empty());
+    CHECK(node.on(GroupStarted{}) == Words{"stop"});
+    CHECK(node.on(GroupGone{}) == Words{"join"});
+    node.again();
+  }
+  SUBCASE("a signal") {
+    CHECK(node.on(SignalCame{SIGINT}) == Words{"leaving!"});
+    CHECK(node.on(GroupStarted{}) == Words{"stop by " + std::to_string(SIGINT)});
+    CHECK(node.on(GroupGone{}) == Words{"end"});
+    CHECK(node.ended() == Kind::Signalled);
+  }
+  SUBCASE("a signal, and then it could not be started") {
+    node.on(SignalCame{SIGINT});
+    CHECK(node.on(StartFailed{{Code::Spawn, "no such file"}}) == Words{"end"});
+    CHECK(node.ended() == Kind::Signalled);
+  }
+  SUBCASE("the end of the guardian") {
+    CHECK(node.on(GuardianGone{}).empty());
+    CHECK(node.on(GroupStarted{}) == Words{"kill"});
+    CHECK(node.on(GroupGone{}) == Words{"end"});
+  }
+}
+
+TEST_CASE("policy: a success that is to be done again is none, whoever is lost then") {
+  Node node;
+  node.run();
+  node.on(AllSucceeded{});
+  node.on(GroupGone{});
+  node.push(rendezvous::Restart{});
+  CHECK(node.push(rendezvous::Lost{"connection refused", true}) == Words{"end"});
+  CHECK(node.ended() == Kind::RendezvousLost);
+}
+
 TEST_CASE("policy: a lost coordinator stops the group, but spares who has finished") {
   Node running, finished;
   rendezvous::Lost lost{"connection refused", true};
@@ -333,91 +402,6 @@ TEST_CASE("policy: after the end nothing moves any more") {
   CHECK(node.push(rendezvous::RoundReady{}).empty());
   CHECK(node.on(SignalCame{SIGTERM}).empty());
   CHECK(node.on(GroupGone{}).empty());
-}
-
-/// The world around a policy, as far as it must be obeyed: facts that can happen, at random.
-class RandomWorld {
- public:
-  explicit RandomWorld(unsigned seed) : random_(seed) {}
-
-  void live() {
-    obey(policy_.begin());
-    for (int i = 0; i < 200 && !ended_; ++i) obey(policy_.step(next()));
-    // Whatever was going on, a verdict, the end of the group and time end it.
-    if (!ended_) obey(policy_.step(Pushed{rendezvous::Done{true, {}}}));
-    if (!ended_ && group_) obey(policy_.step(gone()));
-    CHECK(ended_);
-    CHECK_FALSE(group_);
-  }
-
- private:
-  Fact gone() {
-    group_ = false;
-    return GroupGone{};
-  }
-  Fact next() {
-    switch (random_() % 14) {
-      case 0:
-        return joined_ ? Fact(Pushed{rendezvous::RoundReady{}}) : Fact(SettleOver{});
-      case 1:
-        return Pushed{rendezvous::Restart{}};
-      case 2:
-        return random_() % 8 == 0 ? Fact(Pushed{rendezvous::Done{random_() % 2 == 0, {}}})
-                                  : Fact(SettleOver{});
-      case 3:
-        return random_() % 8 == 0 ? Fact(Pushed{rendezvous::Lost{"x", false}}) : Fact(AllEnded{});
-      case 4:
-      case 5:
-        return group_ ? Fact(WorkerFailed{random_() % 2 == 0, true}) : Fact(SettleOver{});
-      case 6:
-        return group_ ? Fact(AllSucceeded{}) : Fact(BarrierOver{});
-      case 7:
-        return random_() % 8 == 0 ? Fact(SignalCame{SIGTERM, random_() % 2 == 0})
-                                  : Fact(SettleOver{});
-      case 8:
-        return random_() % 16 == 0 ? Fact(GuardianGone{}) : Fact(SettleOver{});
-      case 9:
-        return Pushed{rendezvous::Progress{}};
-      case 10:
-        return BarrierOver{};
-      default:
-        return group_ && asked_ ? gone() : Fact(SettleOver{});
-    }
-  }
-  void obey(const std::vector<Action>& actions) {
-    for (const auto& action : actions) {
-      CHECK_FALSE(ended_);
-      if (std::holds_alternative<Join>(action)) {
-        CHECK_FALSE(group_);
-        joined_ = true;
-      } else if (std::holds_alternative<StartGroup>(action)) {
-        CHECK_FALSE(group_);
-        group_ = true;
-        joined_ = asked_ = false;
-        obey(policy_.step(GroupStarted{}));
-      } else if (std::holds_alternative<StopGroup>(action) ||
-                 std::holds_alternative<FinishGroup>(action) ||
-                 std::holds_alternative<KillGroup>(action)) {
-        CHECK(group_);
-        asked_ = true;
-      } else if (std::holds_alternative<End>(action)) {
-        CHECK_FALSE(group_);
-        ended_ = true;
-      }
-    }
-  }
-
-  std::minstd_rand random_;
-  RestartPolicy policy_;
-  bool group_ = false, asked_ = false, joined_ = false, ended_ = false;
-};
-
-TEST_CASE(
-    "policy: whatever happens in whatever order, no group is left, doubled or stopped twice") {
-  for (unsigned seed = 1; seed <= 20'000; ++seed) {
-    INFO("seed ", seed);
-    RandomWorld(seed).live();
-  }
 }
 
 }  // namespace

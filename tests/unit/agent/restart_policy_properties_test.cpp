@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// A policy in a random world: facts that can happen, in batches, as they wait in the agent's queue
+// while another one is acted upon. What an action leads to comes after all that waits already.
+#include "agent/restart_policy.hpp"
+
+#include <deque>
+#include <doctest/doctest.h>
+#include <random>
+#include <string>
+
+namespace elastrun::agent {
+namespace {
+
+void must(bool holds, const char* text) {
+  if (!holds) FAIL(std::string(text));
+}
+
+/// What stands around a policy: the session, which gives a seat to whoever asked for one and tells
+/// to stop whoever has one; the group of workers; alarms; people who send signals.
+class RandomWorld {
+ public:
+  explicit RandomWorld(unsigned seed) : random_(seed) {}
+
+  void live() {
+    obey(policy_.begin());
+    for (int i = 0; i < 100 && !ended_; ++i) {
+      for (int facts = 1 + draw(4); facts > 0; --facts) happen();
+      work_off();
+    }
+    // Whatever was going on, a verdict and the end of the group end it.
+    push(rendezvous::Done{true, {}});
+    work_off();
+    if (group_ == Group::Asked) end_group();
+    work_off();
+    must(ended_, "a verdict and the end of the group end the job");
+  }
+
+ private:
+  enum class Seat { None, Wanted, Held };
+  enum class Group { None, Alive, Asked, Gone };  // Gone: its object is there until the next join
+
+  int draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
+  bool rarely() { return draw(24) == 0; }
+  void push(rendezvous::Push word) { facts_.push_back(Pushed{std::move(word)}); }
+
+  void happen() {
+    switch (draw(10)) {
+      case 0:
+      case 1:
+      case 2:
+        return draw(2) == 0 ? give_seat() : take_seat();
+      case 3:
+        if (rarely()) say_last(rendezvous::Done{draw(2) == 0, {}});
+        return;
+      case 4:
+        if (rarely()) say_last(rendezvous::Lost{"x", false});
+        return;
+      case 5:
+        if (rarely()) facts_.push_back(SignalCame{draw(2) == 0 ? 2 : 15, draw(2) == 0});
+        if (rarely() && draw(4) == 0) facts_.push_back(GuardianGone{});
+        return;
+      case 6:
+        facts_.push_back(draw(2) == 0 ? Fact(SettleOver{}) : Pushed{rendezvous::Progress{}});
+        return;
+      case 7:
+        if (armed_ != 0) facts_.push_back(BarrierOver{std::exchange(armed_, 0), draw(2) == 0});
+        return;
+      default:
+        return live_group();
+    }
+  }
+
+  // A session that has said how it ends gives no rounds any more, nor takes them.
+  void say_last(rendezvous::Push word) {
+    over_ = true;
+    push(std::move(word));
+  }
+  void give_seat() {
+    if (seat_ != Seat::Wanted || over_) return;
+    seat_ = Seat::Held;
+    rendezvous::RoundReady ready;
+    ready.round.number = ++round_;
+    push(ready);
+  }
+  void take_seat() {
+    if (seat_ != Seat::Held || over_) return;
+    seat_ = Seat::None;
+    push(rendezvous::Restart{{}, draw(2) == 0, 1});
+  }
+
+  void live_group() {
+    if (group_ == Group::Asked) {
+      if (draw(2) == 0) end_group();
+    } else if (group_ == Group::Alive && !all_ended_) {
+      const int how = draw(3);
+      if (how == 0) facts_.push_back(AllSucceeded{});
+      if (how == 1) facts_.push_back(WorkerFailed{draw(2) == 0, draw(2) == 0});
+      if (how == 2 && failed_) facts_.push_back(AllEnded{});
+      failed_ = failed_ || how == 1;
+      all_ended_ = how == 0 || (how == 2 && failed_);
+    }
+  }
+  void end_group() {
+    group_ = Group::Gone;
+    facts_.push_back(GroupGone{});
+  }
+
+  void work_off() {
+    while (!facts_.empty() && !ended_) {
+      const Fact fact = std::move(facts_.front());
+      facts_.pop_front();
+      note(fact);
+      obey(policy_.step(fact));
+    }
+    if (ended_) return;
+    const Phase phase = policy_.phase();
+    must(phase != Phase::Starting, "the answer to a start has come");
+    must((phase == Phase::Running || phase == Phase::Settling) == (group_ == Group::Alive),
+         "it believes that its workers run if they do");
+    must(phase != Phase::Stopping || group_ == Group::Asked, "what it waits for was asked for");
+    must(phase != Phase::Joining || seat_ != Seat::None, "who waits for a seat has asked for one");
+  }
+
+  // Whether it would be true to say that the last work of this node has succeeded.
+  void note(const Fact& fact) {
+    if (std::holds_alternative<AllSucceeded>(fact) && policy_.phase() == Phase::Running) {
+      success_ = true;
+    }
+    const auto* pushed = std::get_if<Pushed>(&fact);
+    if (pushed == nullptr) return;
+    if (std::holds_alternative<rendezvous::Restart>(pushed->push)) success_ = false;
+  }
+
+  void obey(const std::vector<Action>& actions) {
+    for (const auto& action : actions) {
+      must(!ended_ || std::holds_alternative<CutEnd>(action), "nothing is done after the end");
+      std::visit([this](const auto& one) { perform(one); }, action);
+    }
+  }
+
+  void perform(const Join&) {
+    must(!runs(), "no new round while old workers run");
+    group_ = Group::None;
+    seat_ = Seat::Wanted;
+  }
+  void perform(const StartGroup&) {
+    must(group_ == Group::None, "one group at a time");
+    failed_ = all_ended_ = false;
+    if (draw(40) == 0) return facts_.push_back(StartFailed{{Code::Spawn, "no such file"}});
+    group_ = Group::Alive;
+    facts_.push_back(GroupStarted{});
+  }
+  void perform(const StopGroup&) { ask(); }
+  void perform(const FinishGroup&) { ask(); }
+  void perform(const KillGroup&) { ask(); }
+  void perform(const TellFailed&) { must(failed_, "a failure that is told has happened"); }
+  void perform(const TellStarted&) { must(group_ == Group::Alive, "what has started runs"); }
+  void perform(const TellSucceeded&) { must(success_, "a success that is told has happened"); }
+  void perform(const ArmBarrier&) { armed_ = round_; }
+  void perform(const StayForOthers&) { must(success_, "who stays has done its part"); }
+  void perform(const ArmSettle&) {}
+  void perform(const TellLeaving&) {}
+  void perform(const CutEnd&) {}
+  void perform(const End& action) {
+    must(!runs(), "no end while workers run");
+    const bool succeeded = action.ending.kind == Ending::Kind::Succeeded;
+    must(!succeeded || success_, "no success that was to be done again");
+    ended_ = true;
+  }
+
+  bool runs() const { return group_ == Group::Alive || group_ == Group::Asked; }
+  void ask() {
+    must(group_ != Group::None, "only a group that exists is stopped");
+    if (group_ == Group::Alive) group_ = Group::Asked;
+  }
+
+  std::minstd_rand random_;
+  RestartPolicy policy_;
+  std::deque<Fact> facts_;
+  Seat seat_ = Seat::None;
+  Group group_ = Group::None;
+  std::int64_t round_ = 0, armed_ = 0;
+  bool failed_ = false, all_ended_ = false, success_ = false, over_ = false, ended_ = false;
+};
+
+TEST_CASE("policy: batches of facts leave no group behind, doubled or stopped twice, and no lie") {
+  for (unsigned seed = 1; seed <= 20'000; ++seed) {
+    INFO("seed ", seed);
+    RandomWorld(seed).live();
+  }
+}
+
+}  // namespace
+}  // namespace elastrun::agent
