@@ -45,7 +45,7 @@ class ElectedLocator final : public Locator {
         second_look_(clock.make_alarm()),
         isolation_(clock.make_alarm()),
         election_(ballot_->term()),
-        notes_(loop, clock) {}
+        notes_(clock) {}
   ~ElectedLocator() override { *alive_ = false; }
 
   bool elects() const override { return true; }

@@ -6,8 +6,7 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
-WorldNotes::WorldNotes(boost::asio::io_context& loop, Clock& clock)
-    : nonce_(random_text(16)), predecessor_(loop, clock) {}
+WorldNotes::WorldNotes(Clock& clock) : nonce_(random_text(16)), predecessor_(clock) {}
 
 void WorldNotes::record(const WorldNote& world, std::function<void()> noted) {
   latest_ = world;

@@ -6,7 +6,6 @@
 #include "rendezvous/election_entry.hpp"
 #include "rendezvous/predecessor.hpp"
 
-#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <string>
 
@@ -16,7 +15,7 @@ namespace elastrun::rendezvous {
 /// earlier one has written.
 class WorldNotes {
  public:
-  WorldNotes(boost::asio::io_context& loop, Clock& clock);
+  explicit WorldNotes(Clock& clock);
 
   /// A world is to be noted; `noted` runs once that has been `recorded`. One at a time: a later one
   /// takes the place of one that is still to be recorded.

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/election_entry.hpp"
 
-#include "rendezvous/predecessor.hpp"
-#include "unit/rendezvous/agents.hpp"
-
-#include <boost/asio/ip/tcp.hpp>
 #include <doctest/doctest.h>
 #include <string>
 
 using namespace elastrun;
 using namespace elastrun::rendezvous;
-using namespace elastrun::rendezvous::test;
 
 TEST_CASE("election entry: a note of a job that failed with any words is understood") {
   NotedWorld noted{{3, 2, "10.0.0.1", 29500}, "me", "here", Done{true, {}}};
@@ -62,29 +57,4 @@ TEST_CASE("election entry: what somebody else has written is not believed") {
     CHECK(noted->world.nodes == 0);
     CHECK(noted->world.address.empty());
   }
-}
-
-TEST_CASE("predecessor: a port that nobody listens on any more is the end of a world") {
-  Network network;
-  boost::asio::ip::tcp::acceptor store(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
-  const NotedWorld noted{
-      {1, 1, "127.0.0.1", store.local_endpoint().port()}, "x", Predecessor::own_network()};
-  bool gone = false;
-  Predecessor predecessor(network.loop, *network.clock);
-  predecessor.investigate(noted, [&gone] { gone = true; });
-  network.loop.run_for(50ms);
-  network.loop.restart();
-  CHECK(!gone);
-  store.close();
-  run_until(network.loop, [&gone] { return gone; });
-}
-
-TEST_CASE("predecessor: loopback of another machine proves nothing") {
-  Network network;
-  const auto port = static_cast<std::uint16_t>(network.free_port());
-  bool gone = false;
-  Predecessor predecessor(network.loop, *network.clock);
-  predecessor.investigate({{1, 1, "127.0.0.1", port}, "x", "elsewhere"}, [&gone] { gone = true; });
-  network.loop.run_for(50ms);
-  CHECK(!gone);
 }
