@@ -133,6 +133,7 @@ void Agent::perform(const Join&) {
   if (!port) return post(StartFailed{port.error()});
   auto self = settings_.self;
   self.store_port = *port;
+  self.grace = settings_.shutdown_timeout + settings_.limits.kill_bound;
   joined_at_ = parts_.clock.now();
   parts_.session.join(std::move(self));
 }

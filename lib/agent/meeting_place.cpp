@@ -4,6 +4,7 @@
 #include "agent/failure_report.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
+#include "process/extinction.hpp"
 #include "rendezvous/handler_session.hpp"
 #include "rendezvous/local_session.hpp"
 #include "rendezvous/make_session.hpp"
@@ -150,6 +151,7 @@ Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& cl
                                            .max_nodes = spec.max_nodes,
                                            .max_restarts = spec.max_restarts,
                                            .node_rank = spec.node_rank,
+                                           .grace = spec.shutdown_timeout + process::kKillBound,
                                            .local_addr = spec.local_addr,
                                            .conf = spec.rdzv_conf,
                                            .secret = secret == nullptr ? "" : secret,

@@ -305,6 +305,11 @@ void Link::end(Error error) {
   });
 }
 
+void Link::hold() {
+  // Handlers may hold the owner that is letting go of us right now.
+  boost::asio::post(socket_.get_executor(), [handlers = std::exchange(handlers_, {})] {});
+}
+
 void Link::close() {
   if (std::exchange(closing_, true)) return;
   // Handlers may hold the owner that is letting go of us right now.

@@ -39,6 +39,9 @@ class Link : public std::enable_shared_from_this<Link> {
   void send(std::string_view payload);
   /// Sends why the other side is not wanted, and closes. on_end is not called.
   void refuse(std::string_view text);
+  /// Says and hears nothing more, but leaves the connection open until close() or the other side's
+  /// end. on_end is not called.
+  void hold();
   /// Closes once everything is out; a peer that does not take it has 30 s. on_end is not called.
   void close();
   void frame_limit(std::size_t bytes);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -23,33 +24,54 @@ struct WorldNote {
 /// Whether a new world may be formed, as far as the last one is concerned: no two may be at work at
 /// once. A world is at work while all of its members are, so a single one whose group has ended is
 /// enough. Without any such word the last world was cut off whole; then the time must have passed
-/// after which its members stop by themselves. Pure.
+/// after which its members stop by themselves. A member that has said goodbye is waited for in any
+/// case: it may be saving its last checkpoint. Pure.
 ///
 /// An elected coordinator must also be able to prove that it still is, and needs a licence for each
 /// world: the register's word that it has noted it.
 class Clearance {
  public:
   /// A world has been formed.
-  void formed() { at_work_until_ = TimePoint::max(); }
+  void formed() {
+    at_work_until_ = TimePoint::max();
+    leavers_.clear();
+  }
   /// A member's group has ended.
   void broken() { at_work_until_.reset(); }
   /// A member was lost, whose group has ended by then.
   void doubtful(TimePoint until) {
     if (at_work_until_) at_work_until_ = std::min(*at_work_until_, until);
   }
+  /// That member has said goodbye; its group ends by then, if `left` is not told before.
+  void leaving(std::uint64_t member, TimePoint until) {
+    leavers_[member] = until;
+    doubtful(until);
+  }
+  /// The group of a member has ended; whether that one had said goodbye.
+  bool left(std::uint64_t member) {
+    if (leavers_.erase(member) == 0) return false;
+    broken();
+    return true;
+  }
+  /// How many of those there are.
+  int leavers() const { return static_cast<int>(leavers_.size()); }
   /// Another coordinator's world may be at work until then.
   void inherited(TimePoint until) { at_work_until_ = until; }
 
   /// A doubt that is over by now is forgotten.
   void pass(TimePoint now) {
-    if (limit() && now >= *limit()) at_work_until_.reset();
+    if (world_limit() && now >= *world_limit()) at_work_until_.reset();
+    std::erase_if(leavers_, [now](const auto& leaver) { return now >= leaver.second; });
   }
 
-  /// Whether the last world may still be at work, although nobody of it is there who could say so.
+  /// Whether the last world may still be at work, although nobody of it is there who could say so,
+  /// or somebody who leaves may.
   bool in_doubt(TimePoint now) const { return limit() && now < *limit(); }
   /// The end of that doubt; none while members are there.
   std::optional<TimePoint> limit() const {
-    return at_work_until_ == TimePoint::max() ? std::nullopt : at_work_until_;
+    auto end = world_limit();
+    for (const auto& [member, until] : leavers_) end = std::max(end.value_or(until), until);
+    return end;
   }
 
   /// Whether it cannot prove that.
@@ -63,9 +85,14 @@ class Clearance {
   bool is_licensed(const WorldNote& note) const { return !licence_ || *licence_ == note; }
 
  private:
+  std::optional<TimePoint> world_limit() const {
+    return at_work_until_ == TimePoint::max() ? std::nullopt : at_work_until_;
+  }
+
   bool held_ = false;
   std::optional<TimePoint> at_work_until_;  // none: it is not; max: until its members say so
-  std::optional<WorldNote> licence_;        // none: no licences needed
+  std::map<std::uint64_t, TimePoint> leavers_;
+  std::optional<WorldNote> licence_;  // none: no licences needed
 };
 
 }  // namespace elastrun::rendezvous

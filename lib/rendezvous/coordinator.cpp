@@ -241,8 +241,10 @@ class LinkCoordinator final : public Coordinator {
   }
 
   std::unique_ptr<Job> begin_job(const std::string& run_id, const Rules& rules) {
+    Rules own = rules;
+    own.reaction = doubt();
     auto job =
-        std::make_unique<Job>(rules, settings_, run_id, clock_, [this] { check_entitlement(); });
+        std::make_unique<Job>(own, settings_, run_id, clock_, [this] { check_entitlement(); });
     const auto doubt = doubts_.find(run_id);
     if (doubt != doubts_.end()) job->state.inherit(doubt->second.past, doubt->second.until);
     if (over_) job->state.conclude(over_->first, over_->second);
@@ -309,12 +311,13 @@ class LinkCoordinator final : public Coordinator {
           settings_.run_id.empty() ? "" : fmt::format(" to the job \"{}\"", settings_.run_id);
       log::warning("rendezvous", "refused a connection{}: {}", job, error.text);
     }
-    // The kernel closes in order what a process leaves behind, and its workers die with it.
+    // The kernel closes in order what a process leaves behind, and its workers die with it. An
+    // agent that lives closes only when its group has ended.
     remove(peer, error.text, error.code == Code::Closed ? Duration::zero() : doubt());
   }
 
-  // For how long the group of a member that was lost may go on (see Pulse), with a quarter for
-  // clocks that differ and machines that are busy.
+  // For how long a member that was lost may go on until it stops its group (see Pulse), with a
+  // quarter for clocks that differ and machines that are busy.
   Duration doubt() const { return settings_.beat + settings_.beat * settings_.beats_missed / 4; }
 
   void remove(Peer peer, const std::string& why, Duration at_work) {

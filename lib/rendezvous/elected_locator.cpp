@@ -30,6 +30,11 @@ constexpr auto kLongestLook = std::chrono::seconds(5);
 constexpr auto kStagger = std::chrono::microseconds(250);
 constexpr auto kLongestStagger = std::chrono::seconds(1);
 
+// After which the group of a member that does not hear us has ended (see Pulse).
+Duration time_to_stop(const ElectedLocatorSettings& settings) {
+  return settings.coordinator.beat * (settings.coordinator.beats_missed + 1) + settings.grace;
+}
+
 class ElectedLocator final : public Locator {
  public:
   ElectedLocator(boost::asio::io_context& loop, Clock& clock,
@@ -298,15 +303,9 @@ class ElectedLocator final : public Locator {
   // so: also those that only notice our silence.
   TimePoint isolated_at() const {
     return election_.lease_end() +
-           std::max<Duration>(isolation() * 19 / 20 - silence(), Duration::zero());
+           std::max<Duration>(isolation() * 19 / 20 - time_to_stop(settings_), Duration::zero());
   }
-  Duration isolation() const {
-    return std::max<Duration>(settings_.isolation, silence() * 11 / 10);
-  }
-  // After which a member that does not hear us has stopped its group (see Pulse).
-  Duration silence() const {
-    return settings_.coordinator.beat * (settings_.coordinator.beats_missed + 1);
-  }
+  Duration isolation() const { return effective_isolation(settings_); }
   // By the address that others use, so that this node presents itself under it.
   Place own_place() const {
     const auto address = net::parse_address(own_text_);
@@ -383,6 +382,10 @@ class ElectedLocator final : public Locator {
 };
 
 }  // namespace
+
+Duration effective_isolation(const ElectedLocatorSettings& settings) {
+  return std::max<Duration>(settings.isolation, time_to_stop(settings) * 11 / 10);
+}
 
 std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
                                               std::shared_ptr<const net::Sealer> sealer,

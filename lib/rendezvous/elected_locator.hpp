@@ -20,7 +20,13 @@ struct ElectedLocatorSettings {
   /// How long a running world goes on when the term of its coordinator has ended and the ballot is
   /// out of reach; and for how long a new coordinator waits for a member of the last world.
   Duration isolation = std::chrono::seconds(120);
+  /// How long the group of a member may take to end once it is to stop (Node::grace), on any node.
+  Duration grace{};
 };
+
+/// How long a world may be at work without an entitled coordinator: `isolation`, or as long as its
+/// members need at least to notice that, and to stop.
+Duration effective_isolation(const ElectedLocatorSettings& settings);
 
 /// Finds the coordinator in a ballot, or becomes it when nobody is (`etcd`, `file`).
 ///

@@ -34,8 +34,9 @@ int candidates(const Rules& rules, const Turnout& turnout) {
   return turnout.returning + std::clamp(turnout.fresh, 0, std::max(free_seats, 0));
 }
 
-void Gathering::begin(TimePoint now) {
+void Gathering::begin(TimePoint now, TimePoint stopped_by) {
   since_ = now;
+  stopped_by_ = stopped_by;
   enough_since_.reset();
 }
 
@@ -51,7 +52,7 @@ bool Gathering::may_close(const Rules& rules, const Turnout& turnout, TimePoint 
   const int there = candidates(rules, turnout);
   if (there >= rules.max_nodes) return true;
   if (rules.fixed_ranks) return false;
-  if (timed_out(rules, now)) return enough_without_stopping(rules, turnout);
+  if (timed_out(rules, turnout, now)) return enough_without_stopping(rules, turnout);
   if (there < rules.min_nodes) return false;
   if (all_back(rules, turnout)) return true;
   if (turnout.succession && turnout.returning >= turnout.previous_size) return true;
@@ -62,8 +63,9 @@ bool Gathering::may_close(const Rules& rules, const Turnout& turnout, TimePoint 
                                       : rules.last_call_timeout);
 }
 
-bool Gathering::timed_out(const Rules& rules, TimePoint now) const {
-  return now >= since_ + rules.join_timeout;
+TimePoint Gathering::given_up(const Rules& rules, const Turnout& turnout) const {
+  const TimePoint end = since_ + rules.join_timeout;
+  return turnout.stopping > 0 ? std::max(end, stopped_by_) : end;
 }
 
 std::optional<TimePoint> Gathering::last_call(const Rules& rules) const {
@@ -72,13 +74,13 @@ std::optional<TimePoint> Gathering::last_call(const Rules& rules) const {
 }
 
 TimePoint Gathering::deadline(const Rules& rules, const Turnout& turnout) const {
-  const TimePoint given_up = since_ + rules.join_timeout;
-  if (!enough_since_ || turnout.stopping > 0 || rules.fixed_ranks) return given_up;
+  const TimePoint end = given_up(rules, turnout);
+  if (!enough_since_ || turnout.stopping > 0 || rules.fixed_ranks) return end;
   const Duration wait = nearly_all_back(rules, turnout)
                             ? std::min(rules.growth_delay, rules.last_call_timeout)
                             : rules.last_call_timeout;
   // A wait that had begun long ago is over now, not in the past for ever: the caller asks again.
-  return std::min(given_up, *enough_since_ + wait);
+  return std::min(end, *enough_since_ + wait);
 }
 
 }  // namespace elastrun::rendezvous

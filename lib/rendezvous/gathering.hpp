@@ -21,6 +21,9 @@ struct Rules {
   /// How long the last failure waits for what other nodes saw at the same moment, so that each
   /// reports its own workers. Well below the 100 ms in which all groups must be told to stop.
   Duration verdict_window = std::chrono::milliseconds(50);
+  /// How long it takes a member at most to notice that it was lost, or is to stop. Given by the
+  /// coordinator, which knows how often it hears from its members.
+  Duration reaction{};
   /// How often those who wait hear who is missing.
   Duration progress_interval = std::chrono::seconds(5);
 };
@@ -38,11 +41,18 @@ struct Turnout {
 class Gathering {
  public:
   /// A new round is being formed from now on; the wait for its minimum ends at now + join_timeout.
-  void begin(TimePoint now);
+  /// Members of the round before that are still to come back have stopped their groups by
+  /// `stopped_by`.
+  void begin(TimePoint now, TimePoint stopped_by);
   /// Takes note of who is there; starts or forgets the last call.
   void update(const Rules& rules, const Turnout& turnout, TimePoint now);
   bool may_close(const Rules& rules, const Turnout& turnout, TimePoint now) const;
-  bool timed_out(const Rules& rules, TimePoint now) const;
+  /// The end of the wait. While somebody's group is being stopped, not before its grace is over:
+  /// what it saves must not be read or written by another world.
+  TimePoint given_up(const Rules& rules, const Turnout& turnout) const;
+  bool timed_out(const Rules& rules, const Turnout& turnout, TimePoint now) const {
+    return now >= given_up(rules, turnout);
+  }
   /// When asking again is worthwhile although nothing happened.
   TimePoint deadline(const Rules& rules, const Turnout& turnout) const;
   TimePoint since() const { return since_; }
@@ -50,7 +60,7 @@ class Gathering {
   std::optional<TimePoint> last_call(const Rules& rules) const;
 
  private:
-  TimePoint since_;
+  TimePoint since_, stopped_by_;
   std::optional<TimePoint> enough_since_;
 };
 

@@ -80,8 +80,8 @@ Duration read_term(const Conf& conf) {
 }
 
 // Twice as long as anybody waits because of one.
-Duration note_life(const Conf& conf) {
-  return 2 * read_isolation(conf) + read_term(conf);
+Duration note_life(const Conf& conf, Duration isolation) {
+  return 2 * std::max(read_isolation(conf), isolation) + read_term(conf);
 }
 
 }  // namespace
@@ -92,7 +92,8 @@ Duration read_isolation(const Conf& conf) {
 
 Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
                                                  const std::string& endpoint,
-                                                 const std::string& run_id, const Conf& conf) {
+                                                 const std::string& run_id, const Conf& conf,
+                                                 Duration isolation) {
   auto servers = read_servers(endpoint, to_lower(conf.text("protocol")) == "https");
   if (!servers) return std::unexpected(servers.error());
   EtcdBallotSettings settings;
@@ -106,7 +107,7 @@ Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, 
   settings.key = fmt::format("{}/{}/coordinator", prefix, run_id);
   settings.note_key = fmt::format("{}/{}/world", prefix, run_id);
   settings.term = read_term(conf);
-  settings.note_life = note_life(conf);
+  settings.note_life = note_life(conf, isolation);
   // One that does not answer must leave time for the others before the term is over.
   settings.access.limit = std::clamp<Duration>(settings.term / 4, std::chrono::milliseconds(500),
                                                std::chrono::seconds(5));
@@ -115,7 +116,8 @@ Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, 
 
 Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
                                                  const std::string& endpoint,
-                                                 const std::string& run_id, const Conf& conf) {
+                                                 const std::string& run_id, const Conf& conf,
+                                                 Duration isolation) {
   std::string path(trim(endpoint));
   if (path.empty()) {
     // As torchrun: a file that nobody else knows. Only one node can meet there.
@@ -136,7 +138,7 @@ Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, 
                             "this node can see",
                             file, parent.string()));
   }
-  return make_file_ballot(loop, clock, file, read_term(conf), note_life(conf));
+  return make_file_ballot(loop, clock, file, read_term(conf), note_life(conf, isolation));
 }
 
 }  // namespace elastrun::rendezvous

@@ -117,18 +117,23 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   return plan.session(make_fixed_locator(plan.loop, plan.clock, plan.sealer, std::move(locator)));
 }
 
-Result<std::unique_ptr<Session>> make_elected(Plan& plan, Result<std::unique_ptr<Ballot>> ballot) {
-  if (!ballot) return std::unexpected(ballot.error());
-  StorePlan& store = plan.remote.store_plan;
-  store.bind_address = "";
-  std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
+ElectedLocatorSettings elected_settings(const Plan& plan) {
   ElectedLocatorSettings locator;
   locator.coordinator = plan.coordinator;
   locator.advertise = plan.conf.text("advertise", plan.settings.local_addr);
   std::tie(locator.first_port, locator.last_port) = plan.conf.ports("coordinator_port");
   locator.isolation = read_isolation(plan.conf);
+  locator.grace = plan.settings.grace;
+  return locator;
+}
+
+Result<std::unique_ptr<Session>> make_elected(Plan& plan, Result<std::unique_ptr<Ballot>> ballot) {
+  if (!ballot) return std::unexpected(ballot.error());
+  StorePlan& store = plan.remote.store_plan;
+  store.bind_address = "";
+  std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
   return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*ballot),
-                                           std::move(locator)));
+                                           elected_settings(plan)));
 }
 
 }  // namespace
@@ -155,11 +160,13 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
       settings.backend == "file" || to_lower(plan.conf.text("store_type")) == "file";
   if (settings.backend == "etcd" || settings.backend == "etcd-v2") {
     if (open) warn_of_openness(settings, "the coordinator");
-    return make_elected(plan, make_etcd_ballot(loop, clock, where, settings.run_id, plan.conf));
+    return make_elected(plan, make_etcd_ballot(loop, clock, where, settings.run_id, plan.conf,
+                                               effective_isolation(elected_settings(plan))));
   }
   if (by_file) {
     if (open) warn_of_openness(settings, "the coordinator");
-    return make_elected(plan, make_file_ballot(loop, clock, where, settings.run_id, plan.conf));
+    return make_elected(plan, make_file_ballot(loop, clock, where, settings.run_id, plan.conf,
+                                               effective_isolation(elected_settings(plan))));
   }
   const auto endpoint = net::parse_endpoint(where, kC10dPort);
   if (open) warn_of_openness(settings, endpoint ? endpoint->host : where);

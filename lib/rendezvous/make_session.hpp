@@ -22,6 +22,7 @@ struct SessionSettings {
   int min_nodes = 1, max_nodes = 1;
   int max_restarts = 0;
   int node_rank = 0;                        // static only
+  Duration grace{};                         // Node::grace, alike on all nodes
   std::string local_addr;                   // --local-addr
   std::map<std::string, std::string> conf;  // --rdzv-conf
   std::string secret;                       // ELASTRUN_SECRET; secret_file of conf wins

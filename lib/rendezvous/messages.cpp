@@ -5,12 +5,16 @@
 #include "core/text.hpp"
 #include "rendezvous/message_parts.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace elastrun::rendezvous {
 namespace {
 
 using json::object;
+
+constexpr Duration kLongestGrace = std::chrono::hours(24 * 366);
+constexpr Duration kUsualGrace = std::chrono::seconds(40);  // of an agent that does not say
 
 json::object write(const Hello& hello) {
   return {{"do", "hello"},
@@ -27,7 +31,8 @@ json::object write(const Join& join) {
           {"past", object{{"round", join.past.round},
                           {"attempt", join.past.attempt},
                           {"nodes", join.past.nodes}}},
-          {"rules", write_rules(join.rules)}};
+          {"rules", write_rules(join.rules)},
+          {"grace", to_seconds(std::min(join.node.grace, kLongestGrace))}};
 }
 json::object write(const Started& started) {
   return {{"do", "started"}, {"round", started.round}};
@@ -97,6 +102,8 @@ Join read_join(const Reader& reader) {
   join.past = {past.integer("round"), static_cast<int>(past.integer("attempt", 0, kMaxCount)),
                static_cast<int>(past.integer("nodes", 0, kMaxCount))};
   join.rules = read_rules(reader.member("rules"));
+  join.node.grace =
+      from_seconds(reader.number("grace", 0, to_seconds(kLongestGrace), to_seconds(kUsualGrace)));
   return join;
 }
 

@@ -7,8 +7,10 @@
 #include "net/link.hpp"
 #include "rendezvous/admission.hpp"
 #include "rendezvous/messages.hpp"
+#include "rendezvous/other_addresses.hpp"
 #include "rendezvous/patience.hpp"
 #include "rendezvous/pulse.hpp"
+#include "rendezvous/wording.hpp"
 #include "store/port_owner.hpp"
 
 #include <boost/asio/post.hpp>
@@ -22,18 +24,6 @@ namespace {
 
 using boost::asio::ip::tcp;
 using net::Link;
-
-// Workers come to the store from the address that the route to it has, which need not be the one by
-// which the agent came to the coordinator. Loopback is every machine's own.
-std::vector<std::string> other_addresses(const std::string& address) {
-  constexpr std::size_t kMost = 8;
-  std::vector<std::string> found;
-  for (const auto& own : net::own_addresses()) {
-    if (own.is_loopback() || (own.is_v6() && own.to_v6().is_link_local())) continue;
-    if (own.to_string() != address && found.size() < kMost) found.push_back(own.to_string());
-  }
-  return found;
-}
 
 class RemoteSession final : public Session {
  public:
@@ -55,6 +45,7 @@ class RemoteSession final : public Session {
   ~RemoteSession() override {
     *alive_ = false;
     if (link_) link_->close();
+    release();
   }
 
   void open(OnPush on_push) override {
@@ -68,6 +59,7 @@ class RemoteSession final : public Session {
   void join(Node self) override {
     self_ = std::move(self);
     mine_ = Mine::Wanted;
+    release();
     if (welcomed_) send_join();
   }
 
@@ -81,8 +73,8 @@ class RemoteSession final : public Session {
     dialer_.cancel();
     locator_->cancel();
     for (Alarm* alarm : {retry_.get(), beat_.get(), progress_.get()}) alarm->disarm();
-  bool serves_others() const override { return !over_ && locator_->serves_others(); }
     if (link_) hang_up();
+    release();
     // The others have been told what we were told, if that was the verdict on the job.
     locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",
                      settings_.close_timeout, std::move(on_closed));
@@ -90,6 +82,7 @@ class RemoteSession final : public Session {
 
   StorePlan store_plan() const override { return settings_.store_plan; }
   void share_store(store::Server* server) override { locator_->share_store(server); }
+  bool serves_others() const override { return !over_ && locator_->serves_others(); }
   std::string backend() const override { return settings_.backend; }
   std::string run_id() const override { return settings_.run_id; }
 
@@ -124,7 +117,7 @@ class RemoteSession final : public Session {
                    const bool gone =
                        socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
                    if (gone && !locator_->elects())
-                     return lose(gone_text(socket.error().text), true);
+                     return lose(coordinator_gone_text(socket.error().text), true);
                    try_again(socket.error());
                  });
   }
@@ -137,13 +130,9 @@ class RemoteSession final : public Session {
     retry_->arm(std::min(now + patience_.next(), patience_.deadline()), [this] { locate(); });
   }
 
-  std::string gone_text(const std::string& why) const {
-    return fmt::format("the coordinator of this job is gone, and with it the rendezvous: {}", why);
-  }
   std::string given_up_text() const {
-    return fmt::format("no coordinator of the job \"{}\" within {}: {}", settings_.run_id,
-                       format_duration(connected_once_ ? silence() : settings_.rules.join_timeout),
-                       trouble_);
+    const Duration time = connected_once_ ? silence() : settings_.rules.join_timeout;
+    return no_coordinator_text(settings_.run_id, time, trouble_);
   }
 
   // People who wait want to know for what, also before anybody answers.
@@ -180,10 +169,8 @@ class RemoteSession final : public Session {
     link_ = Link::make(std::move(socket), sealer_, Link::Side::Connector);
     // A round of a large world lists all of its members for group rank 0.
     link_->frame_limit(16u << 20);
-    Link::Handlers handlers;
-    handlers.on_frame = [this](const std::string& payload) { hear(payload); };
-    handlers.on_end = [this](const Error& error) { ended(error); };
-    link_->start(std::move(handlers));
+    link_->start({[this](const std::string& payload) { hear(payload); },
+                  [this](const Error& error) { ended(error); }});
     greeted_at_ = clock_.now();
     link_->send(encode(FromAgent(own_hello(settings_.run_id, settings_.start, epoch_))));
     beat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
@@ -229,6 +216,17 @@ class RemoteSession final : public Session {
   void hang_up() {
     beat_->disarm();
     std::exchange(link_, nullptr)->close();
+  }
+
+  // The same, but its end says that our group has ended: until that is true it stays open.
+  void part() {
+    beat_->disarm();
+    if (mine_ == Mine::Wanted || held_) return hang_up();
+    held_ = std::exchange(link_, nullptr);
+    held_->hold();
+  }
+  void release() {
+    if (held_) std::exchange(held_, nullptr)->close();
   }
 
   void refused(const Refusal& refusal) {
@@ -279,7 +277,7 @@ class RemoteSession final : public Session {
   // Losing it
 
   void drop(const Error& error) {
-    hang_up();
+    part();
     ended(error);
   }
 
@@ -370,6 +368,7 @@ class RemoteSession final : public Session {
   Patience patience_;
   Place place_;
   std::shared_ptr<Link> link_;
+  std::shared_ptr<Link> held_;  // to one before it, which sees by its end that our group has ended
   bool welcomed_ = false, connected_once_ = false, stand_alone_ = false;
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;

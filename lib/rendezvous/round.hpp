@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
+
 #include <cstdint>
 #include <map>
 #include <string>
@@ -24,6 +26,9 @@ struct Node {
   std::string role = "default";
   int local_world_size = 1;
   int node_rank = -1;  // given by the user or a scheduler; -1: none
+  /// How long its workers may take to end, from when they are asked to: --shutdown-timeout and what
+  /// SIGKILL may take. For the coordinator only.
+  Duration grace{};
   bool operator==(const Node&) const = default;
 };
 

@@ -45,7 +45,7 @@ void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
   if (is_too_late(peer, past)) return;
   if (Attendee* known = roster_.find(peer)) return come_back(*known, std::move(node), now);
   if (!admit(peer, node)) return;
-  if (roster_.empty() && phase_ == Phase::Gathering) begin_gathering(now);
+  if (roster_.empty() && phase_ == Phase::Gathering) begin_gathering(now, now);
   learn(past);
   std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
   const bool returning = phase_ == Phase::Gathering && past.round > 0 && past.round == number_;
@@ -123,7 +123,7 @@ void State::started(Peer peer, std::int64_t round) {
 void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
   Attendee* attendee = roster_.find(peer);
   if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
-  clearance_.broken();
+  clearance_.doubtful(now + attendee->node.grace);  // the others of its group are being stopped
   if (phase_ == Phase::Verdict) {
     roster_.move(*attendee, Seat::Failed, now);
     return finish_if_all_done(now);
@@ -150,21 +150,35 @@ void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
 void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now,
                    Duration at_work) {
   Attendee* attendee = roster_.find(peer);
-  if (attendee == nullptr) return;
+  if (attendee == nullptr) {
+    // One that had said goodbye. If its connection is merely broken, only time tells.
+    if (at_work == Duration::zero() && clearance_.left(peer)) advance(now);
+    return;
+  }
   const Seat seat = attendee->seat;
   const Cause cause{
       .kind = kind, .node = attendee->node.id, .text = departed_text(*attendee, kind, why)};
   constexpr std::size_t kMostGone = 16;
   if (gone_.size() == kMostGone) gone_.erase(gone_.begin());
   gone_.push_back({attendee->node, cause.text, now});
+  doubt(*attendee, kind, now, at_work);
   roster_.remove(peer);
   if (phase_ == Phase::Ended) return;
-  if (seat != Seat::Waiting) clearance_.doubtful(now + at_work);
   if (phase_ == Phase::Running && seat == Seat::Running) return break_up(cause, false, now);
   // One that had finished has done its part, and was not the last: that one would have ended the
   // job.
   if (phase_ == Phase::Verdict) return finish_if_all_done(now);
   advance(now);
+}
+
+// For how long the group of a member that goes may be at work.
+void State::doubt(const Attendee& attendee, Cause::Kind kind, TimePoint now, Duration at_work) {
+  const Duration grace = attendee.node.grace;
+  if (attendee.seat == Seat::Waiting) return;
+  if (kind == Cause::Kind::NodeLeft && attendee.seat != Seat::Finished) {
+    return clearance_.leaving(attendee.peer, now + grace);
+  }
+  clearance_.doubtful(at_work == Duration::zero() ? now : now + at_work + grace);
 }
 
 void State::close(const std::string& why, TimePoint now) {
@@ -227,10 +241,13 @@ std::optional<TimePoint> State::deadline() const {
   if (phase_ == Phase::Verdict) return verdict_at_;
   if (phase_ == Phase::Running) return growth_at_;
   if (phase_ == Phase::Ended || roster_.empty()) return std::nullopt;
-  const TimePoint given_up = gathering_.since() + rules_.join_timeout;
+  TimePoint given_up = gathering_.given_up(rules_, turnout());
   // What is overdue must not wake us again and again while something else is waited for.
   TimePoint due = gathering_.deadline(rules_, turnout());
-  if (const auto doubt = clearance_.limit()) due = std::min(*doubt, given_up);
+  if (const auto limit = clearance_.limit()) {
+    if (clearance_.leavers() > 0) given_up = std::max(given_up, *limit);
+    due = std::min(*limit, given_up);
+  }
   if (clearance_.held() || unlicensed_) due = given_up;
   return std::min(due, progress_at_);
 }

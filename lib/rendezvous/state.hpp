@@ -46,8 +46,10 @@ class State {
   void started(Peer peer, std::int64_t round);
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
-  /// It says goodbye (Kind::NodeLeft), or its connection is broken or silent (Kind::NodeLost).
-  /// `at_work`: for how long its group may go on, because it need not know that it was lost.
+  /// It says goodbye (Kind::NodeLeft): it is a member no more, but no round is formed until its
+  /// group has ended, which the end of its connection tells, or its grace. Or its connection is
+  /// broken or silent (Kind::NodeLost). `at_work`: for how long it may go on before it stops its
+  /// group, because it need not know that it was lost; 0: the group has ended.
   void depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now,
               Duration at_work = {});
   /// Somebody closed the job for everybody.
@@ -109,8 +111,9 @@ class State {
   std::vector<Attendee*> choose_members();
   void dismiss_stuck();
   void tell_spares();
+  void doubt(const Attendee& attendee, Cause::Kind kind, TimePoint now, Duration at_work);
   void break_up(const Cause& cause, bool attempt_spent, TimePoint now);
-  void begin_gathering(TimePoint now);
+  void begin_gathering(TimePoint now, TimePoint stopped_by);
   void give_up_waiting(TimePoint now);
   void finish_if_all_done(TimePoint now);
   void end(Done verdict, TimePoint now);

@@ -16,11 +16,11 @@ void State::advance(TimePoint now) {
   }
 }
 
-void State::begin_gathering(TimePoint now) {
+void State::begin_gathering(TimePoint now, TimePoint stopped_by) {
   phase_ = Phase::Gathering;
   growth_at_.reset();
   unlicensed_.reset();
-  gathering_.begin(now);
+  gathering_.begin(now, stopped_by);
   // The first word comes early: a person who waits wants to know at once for whom.
   progress_at_ = now + std::min<Duration>(rules_.progress_interval, std::chrono::seconds(1));
 }
@@ -33,7 +33,9 @@ void State::advance_gathering(TimePoint now) {
   clearance_.pass(now);
   const bool cleared = !clearance_.held() && !clearance_.in_doubt(now);
   if (cleared && gathering_.may_close(rules_, there, now)) return try_to_close_round(now);
-  if (gathering_.timed_out(rules_, now)) return give_up_waiting(now);
+  if (gathering_.timed_out(rules_, there, now) && clearance_.leavers() == 0) {
+    return give_up_waiting(now);
+  }
   if (now >= progress_at_) push_progress(now);
 }
 
@@ -144,10 +146,14 @@ void State::break_up(const Cause& cause, bool attempt_spent, TimePoint now) {
     if (attendee.seat == Seat::Running || attendee.seat == Seat::Finished)
       members.push_back(&attendee);
   }
-  for (Attendee* member : members) roster_.move(*member, Seat::Stopping, now);
+  Duration grace{};
+  for (Attendee* member : members) {
+    grace = std::max(grace, member->node.grace);
+    roster_.move(*member, Seat::Stopping, now);
+  }
   tell_all(members, Restart{cause, attempt_spent, budget_.left()});
   ending_ = false;
-  begin_gathering(now);
+  begin_gathering(now, now + rules_.reaction + grace);
   advance(now);
 }
 

@@ -19,6 +19,15 @@ std::string already_over_text(const std::string& run_id) {
   return fmt::format("the job \"{}\" is already over; start it under another --rdzv-id", run_id);
 }
 
+std::string coordinator_gone_text(const std::string& why) {
+  return fmt::format("the coordinator of this job is gone, and with it the rendezvous: {}", why);
+}
+
+std::string no_coordinator_text(const std::string& run_id, Duration time, const std::string& why) {
+  return fmt::format("no coordinator of the job \"{}\" within {}: {}", run_id,
+                     format_duration(time), why);
+}
+
 std::string rank_out_of_range_text(const Node& node, int nodes) {
   return fmt::format(
       "--node-rank {} of {} is not one of the {} nodes of this job: give each node a rank from 0 "
@@ -80,6 +89,14 @@ std::string progress_text(const Rules& rules, const Turnout& there, const Gather
   if (here >= rules.min_nodes && clearance.held()) {
     return fmt::format("{} here, enough to start; the coordinator cannot renew its election",
                        nodes_text(here));
+  }
+  if (here >= rules.min_nodes && clearance.leavers() > 0 && clearance.in_doubt(now)) {
+    const bool one = clearance.leavers() == 1;
+    return fmt::format(
+        "{} here, enough to start; waiting for {} that {} to stop {} workers, at most "
+        "{}",
+        nodes_text(here), nodes_text(clearance.leavers()), one ? "leaves" : "leave",
+        one ? "its" : "their", format_duration(*clearance.limit() - now));
   }
   if (here >= rules.min_nodes && clearance.in_doubt(now)) {
     return fmt::format(

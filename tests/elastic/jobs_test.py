@@ -39,10 +39,13 @@ class Elastic(unittest.TestCase):
     def agent(self, nodes: str, *steps: str, options: tuple[str, ...] = (),
               conf: str = "last_call_timeout=1", run_id: str = "job",
               env: dict[str, str] | None = None) -> Job:
-        words = [*self.where, f"--nnodes={nodes}", f"--rdzv-id={run_id}", "--nproc-per-node=1",
-                 f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf}", *options,
-                 *stub(*steps)]
-        return self.stack.enter_context(Job(*words, env=env))
+        return self.job(nodes, [*options, *stub(*steps)], conf=conf, run_id=run_id, env=env)
+
+    def job(self, nodes: str, words: list[str], conf: str = "last_call_timeout=1",
+            run_id: str = "job", env: dict[str, str] | None = None) -> Job:
+        return self.stack.enter_context(Job(
+            *self.where, f"--nnodes={nodes}", f"--rdzv-id={run_id}", "--nproc-per-node=1",
+            f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf}", *words, env=env))
 
     def host(self, nodes: str, *steps: str, options: tuple[str, ...] = (),
              conf: str = "last_call_timeout=1", run_id: str = "job",
@@ -72,6 +75,66 @@ class Elastic(unittest.TestCase):
         for pid in (job.process.pid, job.agent()):
             os.kill(pid, signal.SIGKILL)
         job.nothing_left()
+
+    def leave_saving(self, leaver: Job, *others: Job) -> None:
+        """The leaver's worker saves until self.saved exists; the others' words are SAY, wait."""
+        self.world(leaver, *others, size=len(others) + 1)
+        before = [len(job.lines(r"^WORLD_SIZE=")) for job in others]
+        leaver.process.send_signal(signal.SIGTERM)
+        leaver.wait_for(r"^saving")
+        for job, count in zip(others, before):
+            wait_until(lambda j=job, n=count: "that leaves to stop its workers" in j.errors()
+                       or len(j.lines(r"^WORLD_SIZE=")) > n, "the others wait, or do not")
+            self.assertEqual(len(job.lines(r"^WORLD_SIZE=")), count, job.errors())
+        (self.folder / "saved").touch()
+        self.assertNotEqual(leaver.end(), 0)
+        self.assertEqual(leaver.lines(r"^has saved"), ["has saved"])
+        self.world(*others, size=len(others))
+        self.go.touch()
+        self.all_end(*others)
+
+    def saver(self) -> list[str]:
+        saved = self.folder / "saved"
+        return ["--no-python", "sh", "-c",
+                f"trap 'echo saving; until [ -e {saved} ]; do sleep 0.02; done; echo has saved;"
+                " exit 0' TERM; echo WORLD_SIZE=$WORLD_SIZE; while :; do sleep 0.02; done"]
+
+    def leave_as_elected(self, conf: str) -> None:
+        first = self.job("1:3", self.saver(), conf=conf, env={"LOGLEVEL": "INFO"})
+        wait_until(lambda: "coordinates the job" in first.errors() or
+                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+        others = [self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+                  for _ in range(2)]
+        self.leave_saving(first, *others)
+
+    def serve(self, first: Job, second: Job) -> None:
+        self.world(first, second, size=2)
+        port = int(second.lines(r"^MASTER_PORT=(\d+)")[0])
+        wait_until(lambda: "ends with the last of them" in first.errors() or
+                   first.process.poll() is not None, "the time of the barrier is over")
+        self.assertIsNone(first.process.poll(), first.errors())
+        self.assertTrue(listens(port))
+        self.go.touch()
+        self.all_end(second, first)
+        for job in (first, second):
+            self.assertEqual(len(job.lines(r"^WORLD_SIZE=")), 1, job.errors())
+            self.assertEqual(job.errors().count("ends with the last of them"),
+                             1 if job is first else 0)
+
+    def pair(self, first: list[str], second: list[str], conf: str = "last_call_timeout=1",
+             barrier: str = "0") -> None:
+        say = [*SAY, "env=MASTER_PORT"]
+        options = (f"--exit-barrier-timeout={barrier}",)
+        info = {"LOGLEVEL": "INFO"}
+        one = self.agent("2", *say, options=(*options, *first), conf=conf, env=info)
+        if "c10d" in self.where[0]:
+            port = int(self.where[1].rsplit(":", 1)[1])
+            wait_until(lambda: listens(port), "the host listens")
+        elif not first:
+            wait_until(lambda: "coordinates the job" in one.errors() or
+                       one.process.poll() is not None, f"the first is elected:\n{one.errors()}")
+        two = self.agent("2", *say, f"wait={self.go}", options=(*options, *second), conf=conf)
+        self.serve(one, two)
 
 
 class Members(Elastic):
@@ -138,6 +201,46 @@ class Members(Elastic):
         self.assertIn("--node-rank 1 is already taken", refused.errors())
         last = self.agent("3", *SAY, options=("--node-rank=2",))
         self.all_end(nodes[0], kept, last)
+
+
+class Preemption(Elastic):
+    """A node that leaves saves as long as it may; no other world begins meanwhile."""
+
+    def test_a_member(self) -> None:
+        host = self.host("1:2", *SAY, f"wait={self.go}", env={"LOGLEVEL": "INFO"})
+        self.leave_saving(self.job("1:2", self.saver()), host)
+
+    def test_the_elected_coordinator(self) -> None:
+        self.leave_as_elected(self.by_file())
+
+
+class Finished(Elastic):
+    """A node that has finished serves the others until they have, whatever its exit barrier."""
+
+    def test_c10d(self) -> None:
+        self.pair([], [])
+
+    def test_c10d_with_a_barrier_of_a_second(self) -> None:
+        self.pair([], [], barrier="1")
+
+    def test_static(self) -> None:
+        self.where = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+        self.pair(["--node-rank=0"], ["--node-rank=1"])
+
+    def test_file(self) -> None:
+        conf = self.by_file()
+        self.pair([], [], conf=conf, barrier="1")
+
+    def test_a_node_that_nobody_needs_is_let_go(self) -> None:
+        host = self.host("2", *SAY, f"wait={self.go}")
+        # Which of them has group rank 0, and so the store, is decided by their names.
+        other = self.agent("2", *SAY, options=("--exit-barrier-timeout=0",),
+                           env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+        self.world(host, other, size=2)
+        self.all_end(other)
+        self.assertIsNone(host.process.poll(), host.errors())
+        self.go.touch()
+        self.all_end(host)
 
 
 class Failures(Elastic):
@@ -404,6 +507,15 @@ class Etcd(Elastic):
         for _ in range(50):  # revisions, which are the epochs
             self.put("something")
         Coordinators.restart_after(self, forget, "last_call_timeout=1,lease_ttl=2")  # type: ignore
+
+    def test_whoever_has_finished_serves_the_others(self) -> None:
+        conf = "last_call_timeout=1,lease_ttl=2"
+        for barrier in ("0", "1"):
+            self.pair([], [], conf=conf, barrier=barrier)
+            self.go.unlink()
+
+    def test_no_world_begins_while_the_coordinator_that_leaves_saves(self) -> None:
+        self.leave_as_elected("last_call_timeout=1,lease_ttl=2")
 
     def test_a_restart_of_etcd_disturbs_nobody(self) -> None:
         fail = self.folder / "fail"

@@ -56,8 +56,10 @@ class Hosts(unittest.TestCase):
 
     def agent(self, host: int, nodes: str, *words: str | Path, conf: str = "",
               options: tuple[str, ...] = ()) -> Job:
+        # Whoever may be at work out of reach may also be saving: that is waited for as well.
         command = [*self.where, f"--nnodes={nodes}", "--rdzv-id=job", "--nproc-per-node=1",
-                   f"--rdzv-conf={self.conf}{conf}", *options, *(words or self.until_go())]
+                   "--shutdown-timeout=1", f"--rdzv-conf={self.conf}{conf}", *options,
+                   *(words or self.until_go())]
         env = {"ELASTRUN_SECRET": "of the test", "LOGLEVEL": "INFO"}
         return self.stack.enter_context(Job(*command, env=env, before=self.lan.enter(host)))
 

@@ -53,6 +53,7 @@ struct TestAgent {
     self.store_port = 29123;
     self.local_world_size = workers;
     self.node_rank = node_rank;
+    self.grace = grace;
     session->join(std::move(self));
     return *this;
   }
@@ -88,6 +89,7 @@ struct TestAgent {
   std::deque<Push> told;
   Progress progress;
   std::int64_t number = 0;
+  Duration grace{};
   std::unique_ptr<Session> session;
 };
 

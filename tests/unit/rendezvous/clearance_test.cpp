@@ -14,12 +14,19 @@ using namespace elastrun::rendezvous::test;
 namespace {
 
 /// One seat, taken by a; b is a spare.
-Script one_seat() {
-  Script job(make_rules(1, 1));
+Script one_seat(Duration grace = {}) {
+  Script job(make_rules(1, 1, 1));
+  job.grace = grace;
   job.join("a");
   job.join("b");
   CHECK(job.seat("a") == "0/1#1");
   return job;
+}
+
+/// That of a member that has said goodbye: its group has ended.
+void end_connection(Script& job, Peer peer) {
+  job.state.depart(peer, Cause::Kind::NodeLost, "closed", job.now);
+  job.read();
 }
 
 void fall_silent(Script& job, const std::string& name, Duration at_work) {
@@ -36,9 +43,102 @@ TEST_CASE("clearance: a spare takes over at once from a member whose end is cert
     job.lose("a");
     CHECK(job.seat("b") == "0/1#2");
   }
-  SUBCASE("it said goodbye") {
+  SUBCASE("it said goodbye, and has nothing to stop") {
     Script job = one_seat();
     job.leave("a");
+    CHECK(job.seat("b") == "0/1#2");
+  }
+}
+
+TEST_CASE("clearance: nobody begins while one that leaves still saves") {
+  Script job(make_rules(1, 2));
+  job.grace = 40s;
+  for (const char* name : {"a", "b"}) job.join(name);
+  const Peer leaver = job.peers["a"];
+  job.leave("a");
+  // The others hear of it at once, and can stop and save meanwhile.
+  REQUIRE(job.last<Restart>("b") != nullptr);
+  CHECK(job.last<Restart>("b")->cause.kind == Cause::Kind::NodeLeft);
+  job.join("b");
+  CHECK(job.seat("b") == "");
+  job.pass(10s);
+  REQUIRE(job.last<Progress>("b") != nullptr);
+  CHECK(job.last<Progress>("b")->text ==
+        "1 node here, enough to start; waiting for 1 node that leaves to stop its workers, at most "
+        "30.0 s");
+  SUBCASE("until its agent ends") {
+    end_connection(job, leaver);
+    CHECK(job.seat("b") == "0/1#2");
+  }
+  SUBCASE("also if its connection breaks: that says nothing of its workers") {
+    job.state.depart(leaver, Cause::Kind::NodeLost, "silent", job.now, 5s);
+    job.read();
+    CHECK(job.seat("b") == "");
+    job.pass(29s);
+    CHECK(job.seat("b") == "");
+    job.pass(1s);
+    CHECK(job.seat("b") == "0/1#2");
+  }
+  SUBCASE("but not longer than its grace") {
+    CHECK(*job.state.deadline() <= job.now + 30s);
+    job.pass(30s);
+    CHECK(job.seat("b") == "0/1#2");
+  }
+  SUBCASE("nor is a newcomer let in before") {
+    job.join("c");
+    CHECK(job.seat("c") == "");
+    end_connection(job, leaver);
+    CHECK(job.seat("c") == "1/2#2");
+  }
+}
+
+TEST_CASE("clearance: a save longer than join_timeout is waited for, and fails no job") {
+  Rules rules = make_rules(1, 2);
+  rules.join_timeout = 30s;
+  Script job(rules);
+  job.grace = 100s;
+  for (const char* name : {"a", "b"}) job.join(name);
+  SUBCASE("of one that leaves") {
+    const Peer leaver = job.peers["a"];
+    job.leave("a");
+    job.join("b");
+    job.pass(90s);
+    CHECK(job.seat("b") == "");
+    CHECK(job.last<Done>("b") == nullptr);
+    end_connection(job, leaver);
+    CHECK(job.seat("b") == "0/1#2");
+  }
+  SUBCASE("of one that is to stop") {
+    job.lose("a");
+    job.join("c");
+    job.pass(90s);
+    CHECK(job.seat("c") == "");
+    CHECK(job.last<Done>("c") == nullptr);
+    job.pass(10s);
+    CHECK(job.seat("c") == "0/1#2");
+    CHECK(job.last<Lost>("b") != nullptr);
+  }
+}
+
+TEST_CASE("clearance: the last grace of a world that was lost counts as well") {
+  Script job = one_seat(40s);
+  SUBCASE("fallen silent, it notices, and then stops its workers") {
+    fall_silent(job, "a", 5s);
+    job.pass(44900ms);
+    CHECK(job.seat("b") == "");
+    job.pass(100ms);
+    CHECK(job.seat("b") == "0/1#2");
+  }
+  SUBCASE("its failure was told while the rest of its group was being stopped") {
+    job.fail("a");
+    fall_silent(job, "a", 5s);
+    CHECK(job.seat("b") == "");
+    job.pass(40s);
+    CHECK(job.seat("b") == "0/1#2");
+  }
+  SUBCASE("a connection that ends in order ends the doubt") {
+    job.fail("a");
+    job.lose("a");
     CHECK(job.seat("b") == "0/1#2");
   }
 }

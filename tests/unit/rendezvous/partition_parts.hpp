@@ -21,7 +21,8 @@ namespace elastrun::rendezvous::test {
 
 constexpr Duration kTerm = 10s;
 constexpr Duration kSilence = 6s, kBeat = 2s;
-constexpr Duration kIsolation = 25s;
+constexpr Duration kGrace = 9s;  // in which a group ends, once it is asked to
+constexpr Duration kIsolation = 60s;
 constexpr Duration kDoubt = kBeat + kSilence / 4;
 using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one world
 
@@ -32,8 +33,9 @@ struct Office {
     state.require_licences();
   }
   // When its world must be told to stop, although nobody says that there is another one.
-  TimePoint isolated() const { return tenure + kIsolation * 19 / 20 - kSilence - kBeat; }
+  TimePoint isolated() const { return tenure + kIsolation * 19 / 20 - kSilence - kBeat - kGrace; }
   State state;
+  std::set<std::string> leavers;  // that have said goodbye
   std::int64_t epoch;
   TimePoint tenure;
 };
@@ -63,15 +65,25 @@ struct Machine {
   bool drowsy = false;  // it goes on, and has not looked at its clock yet
   std::string name;     // of its process
   std::shared_ptr<Office> office;
-  // The agent
-  enum class Doing { Waiting, Working, Stopping, Over } doing = Doing::Waiting;
+  // The agent. Stopped: its group has ended after a failure; whether to join again is not decided.
+  enum class Doing { Waiting, Working, Stopping, Stopped, Over } doing = Doing::Waiting;
+  TimePoint stopped_at;    // when a group that is being stopped will have ended
+  bool undecided = false;  // it reported a failure, and has not heard what follows
+  bool leaves = false;     // for good, once its group has ended
   Peer line = 0;
+  Peer held = 0;  // one that it is not on any more, but keeps open until its group has ended
   TimePoint patience;
   Past past;
   std::int64_t epoch = 0;  // the highest it has seen
   Key world;
 };
 using Doing = Machine::Doing;
+
+/// Whether workers of it run, as far as somebody else could tell.
+inline bool is_at_work(const Machine& machine) {
+  if (machine.paused || machine.drowsy) return false;
+  return machine.doing == Doing::Working || machine.doing == Doing::Stopping;
+}
 
 /// The worlds that have been, and what may not happen to them.
 class History {
@@ -92,10 +104,9 @@ class History {
   void check(const std::vector<Machine>& machines) const {
     std::map<Key, std::size_t> working;
     for (const Machine& machine : machines) {
-      if (machine.paused || machine.drowsy) continue;
-      if (machine.doing == Doing::Working && worlds_.at(machine.world).contains(machine.name)) {
-        ++working[machine.world];
-      }
+      // A group that is being stopped may be saving: it is at work too.
+      if (!is_at_work(machine) || machine.world == Key{}) continue;
+      if (worlds_.at(machine.world).contains(machine.name)) ++working[machine.world];
     }
     const auto whole = std::ranges::count_if(working, [this](const auto& world) {
       return world.second == worlds_.at(world.first).size();
@@ -109,7 +120,7 @@ class History {
     std::size_t working = 0, waiting = 0;
     for (const Machine& machine : machines) {
       if (machine.doing == Doing::Over) continue;
-      if (machine.doing == Doing::Stopping) return false;
+      if (machine.doing == Doing::Stopping || machine.doing == Doing::Stopped) return false;
       machine.doing == Doing::Working ? ++working : ++waiting;
       if (machine.doing == Doing::Working) worlds.insert(machine.world);
     }

@@ -32,6 +32,7 @@ class Country {
     rules_.last_call_timeout = std::chrono::seconds(1 + draw(5));
     rules_.join_timeout = std::chrono::seconds(30 + draw(600));
     rules_.growth_delay = 1s;
+    rules_.reaction = kDoubt;
     for (int i = 0; i < kMachines; ++i) begin_process(i);
   }
 
@@ -76,6 +77,8 @@ class Country {
       begin_process(who);
     } else if (choice < 34) {
       fail_worker(who);
+    } else if (choice < 38) {
+      leave(who);
     } else if (choice < 80) {
       pass(std::chrono::milliseconds(draw(4000)));
     } else {
@@ -121,6 +124,7 @@ class Country {
   void ring_alarms(int i) {
     if (at(i).paused) return;
     if (at(i).line != 0 && is_silent(lines_.at(at(i).line))) part(i);
+    if (at(i).doing == Doing::Stopping && now_ >= at(i).stopped_at) end_group(i);
     if (at(i).office && now_ >= at(i).office->isolated()) {
       at(i).office->state.suspend("cut off", now_);
       deliver(i);
@@ -307,6 +311,12 @@ class Country {
 
   void note(const Office& office, const World& world) {
     must(world.epoch == office.epoch, "a round bears the epoch of its coordinator");
+    must(std::ranges::none_of(machines_,
+                              [&office](const Machine& machine) {
+                                return machine.leaves && is_at_work(machine) &&
+                                       office.leavers.contains(machine.name);
+                              }),
+         "no round while somebody who has said goodbye is at work");
     history_.closed(world, rules_, office.epoch == register_.epoch && now_ < register_.until);
   }
 
@@ -316,12 +326,10 @@ class Country {
     Machine& machine = at(i);
     if (machine.doing == Doing::Over) return;
     ring_alarms(i);
-    if (machine.doing == Doing::Stopping && draw(2) == 0) {
-      machine.doing = Doing::Waiting;
-      if (machine.line != 0 && lines_.at(machine.line).welcomed) join(i);
+    if (machine.line == 0 && machine.doing == Doing::Waiting && now_ >= machine.patience) {
+      machine.doing = Doing::Over;
     }
-    if (machine.line == 0 && now_ >= machine.patience) machine.doing = Doing::Over;
-    if (machine.line == 0 && machine.doing != Doing::Over) look(i);
+    if (machine.line == 0 && machine.doing != Doing::Over && !machine.leaves) look(i);
   }
 
   void look(int i) {
@@ -361,7 +369,8 @@ class Country {
     const Peer peer = at(i).line;
     const int host = lines_.at(peer).host;
     lines_.at(peer).up.emplace_back(
-        [this, peer, host, node = make_node(at(i).name), past = at(i).past] {
+        [this, peer, host, node = make_node(at(i).name), past = at(i).past]() mutable {
+          node.grace = kGrace;
           at(host).office->state.join(peer, node, past, now_);
         });
   }
@@ -374,6 +383,44 @@ class Country {
     lines_.at(peer).up.emplace_back([this, peer, host, round = machine.past.round] {
       at(host).office->state.fail(peer, round, {}, now_);
     });
+    stop_group(i);
+    machine.undecided = true;
+  }
+
+  // Preempted: it says goodbye, and its group saves what it has.
+  void leave(int i) {
+    Machine& machine = at(i);
+    if (machine.paused || machine.leaves || machine.doing == Doing::Over) return;
+    machine.leaves = true;
+    if (machine.line != 0) {
+      const Peer peer = machine.line;
+      const int host = lines_.at(peer).host;
+      lines_.at(peer).up.emplace_back([this, peer, host, name = machine.name] {
+        at(host).office->leavers.insert(name);
+        at(host).office->state.depart(peer, Cause::Kind::NodeLeft, "preempted", now_);
+      });
+    }
+    if (machine.doing == Doing::Working) return stop_group(i);
+    if (machine.doing != Doing::Stopping) replace(i);
+  }
+
+  void replace(int i) {
+    end_process(i);
+    begin_process(i);
+  }
+
+  void stop_group(int i) {
+    if (at(i).doing != Doing::Working) return;
+    at(i).doing = Doing::Stopping;
+    at(i).stopped_at = now_ + std::chrono::milliseconds(draw(8000));  // seen within a second
+  }
+
+  void end_group(int i) {
+    Machine& machine = at(i);
+    if (machine.leaves) return replace(i);
+    if (machine.held != 0) close_agent_end(std::exchange(machine.held, 0));
+    machine.doing = machine.undecided ? Doing::Stopped : Doing::Waiting;
+    if (!machine.undecided && machine.line != 0 && lines_.at(machine.line).welcomed) join(i);
   }
 
   void hear_office(int i) {
@@ -399,9 +446,14 @@ class Country {
       machine.world = {round.epoch, round.number};
       machine.doing = Doing::Working;
     } else if (const auto* restart = std::get_if<Restart>(&push)) {
-      if (machine.doing != Doing::Working) return;
-      machine.doing = Doing::Stopping;
+      const bool undecided = std::exchange(machine.undecided, false);
+      if (machine.doing != Doing::Working && !undecided) return;
+      stop_group(agent);
       if (restart->attempt_spent) ++machine.past.attempt;
+      if (machine.doing == Doing::Stopped) {
+        machine.doing = Doing::Waiting;
+        join(agent);
+      }
     } else if (std::holds_alternative<Done>(push) || std::holds_alternative<Lost>(push)) {
       machine.doing = Doing::Over;
       if (machine.line != 0) close_agent_end(std::exchange(machine.line, 0));
@@ -411,9 +463,15 @@ class Country {
   // Its coordinator is silent or gone: the group is stopped, another coordinator looked for.
   void part(int i) {
     Machine& machine = at(i);
-    close_agent_end(std::exchange(machine.line, 0));
     machine.patience = now_ + rules_.join_timeout;
-    if (machine.doing == Doing::Working) machine.doing = Doing::Stopping;
+    machine.undecided = false;
+    stop_group(i);
+    if (machine.doing == Doing::Stopped) machine.doing = Doing::Waiting;
+    // The end of a connection says that the group has ended: not before that is true.
+    const bool hold = machine.doing == Doing::Stopping && machine.held == 0;
+    const Peer line = std::exchange(machine.line, 0);
+    if (!hold) return close_agent_end(line);
+    machine.held = line;
   }
 
   void close_agent_end(Peer peer) {

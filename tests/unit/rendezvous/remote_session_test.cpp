@@ -2,7 +2,9 @@
 #include "rendezvous/remote_session.hpp"
 
 #include "core/json.hpp"
+#include "net/link.hpp"
 #include "rendezvous/make_session.hpp"
+#include "rendezvous/messages.hpp"
 #include "unit/rendezvous/agents.hpp"
 
 #include <doctest/doctest.h>
@@ -157,6 +159,68 @@ TEST_CASE("remote session: a coordinator whose host has died sends the job back 
   const auto lost = a->hear<Lost>();
   CHECK(lost.requeue);
   CHECK(lost.why.starts_with("the coordinator of this job is gone"));
+}
+
+TEST_CASE(
+    "remote session: whoever finds its coordinator silent hangs up when its group has ended, not "
+    "before") {
+  Network network;
+  boost::asio::ip::tcp::acceptor port(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
+  RemoteSettings settings;
+  settings.rules.max_restarts = 1;
+  auto sealer = net::make_sealer("");
+  FixedLocatorSettings where{{"127.0.0.1", port.local_endpoint().port()}, false, {}};
+  auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
+  TestAgent agent(network, make_remote_session(network.loop, *network.clock, sealer,
+                                               std::move(locator), settings));
+  agent.join();
+  // A coordinator that welcomes it, gives it a round, and is not heard of again.
+  std::shared_ptr<net::Link> link;
+  bool hung_up = false;
+  net::Link::Handlers handlers;
+  handlers.on_frame = [&link](const std::string& text) {
+    const auto message = decode_from_agent(text);
+    REQUIRE(message.has_value());
+    if (std::holds_alternative<Hello>(*message)) {
+      link->send(encode(FromCoordinator(Welcome{"none", 1, false, 5ms, 2})));
+    } else if (const auto* join = std::get_if<Join>(&*message)) {
+      RoundReady ready{{.epoch = 1, .number = 1, .members = {join->node}}};
+      link->send(encode(FromCoordinator(Push(ready))));
+    }
+  };
+  handlers.on_end = [&hung_up](const Error& error) { hung_up = error.code == Code::Closed; };
+  port.async_accept([&](auto, boost::asio::ip::tcp::socket socket) {
+    link = net::Link::make(std::move(socket), sealer, net::Link::Side::Listener);
+    link->start(std::move(handlers));
+  });
+  agent.round();
+  CHECK(agent.hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
+  network.loop.run_for(50ms);
+  CHECK(!hung_up);
+  SUBCASE("it joins again") {
+    agent.join();
+  }
+  SUBCASE("or ends") {
+    agent.session->close([] {});
+  }
+  run_until(network.loop, [&hung_up] { return hung_up; });
+}
+
+TEST_CASE("remote session: nobody begins anew before one that leaves has hung up") {
+  Town town(rules_for(1, 2));
+  auto a = town.agent(), b = town.agent();
+  a->grace = b->grace = 600s;
+  a->join(1, "a"), b->join(1, "b");
+  a->round(), b->round();
+  b->session->report(Leaving{"received SIGTERM"});
+  CHECK(a->hear<Restart>().cause.kind == Cause::Kind::NodeLeft);
+  a->join(1, "a");
+  // What it waits for is told; only then.
+  run_until(town.network.loop, [&] { return !a->progress.text.empty() || !a->told.empty(); });
+  CHECK(a->told.empty());
+  CHECK(a->progress.text.find("1 node that leaves to stop its workers") != std::string::npos);
+  b->close();
+  CHECK(a->round().world_size == 1);
 }
 
 TEST_CASE("remote session: nobody at the endpoint is reported with what was tried") {

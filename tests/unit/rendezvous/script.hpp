@@ -39,6 +39,7 @@ struct Script {
     if (!peers.contains(name)) peers[name] = ++last_peer;
     Node node = make_node(name);
     node.node_rank = node_rank;
+    node.grace = grace;
     state.join(peers[name], std::move(node), past, now);
     read();
   }
@@ -91,6 +92,7 @@ struct Script {
   }
 
   State state;
+  Duration grace{};  // of nodes that join
   TimePoint now{1000s};
   Peer last_peer = 0;
   std::map<std::string, Peer> peers;

@@ -66,6 +66,7 @@ class Simulation {
     if (choice < 90) return go(peer, draw(2) == 0 ? Cause::Kind::NodeLost : Cause::Kind::NodeLeft);
     if (choice < 95) return stale(peer);
     if (choice < 97) return hold(draw(2) == 0);
+    if (choice < 98) return end_leaver();
     rejoin_unasked(peer);
   }
 
@@ -76,6 +77,7 @@ class Simulation {
     agent.node = make_node("n" + std::to_string(draw(12)), 1 + draw(3));
     agent.node.role = draw(2) == 0 ? "trainer" : "reader";
     agent.stuck = draw(8) == 0;
+    agent.node.grace = std::chrono::seconds(draw(20));
     agent.node.node_rank = rules_.fixed_ranks ? draw(rules_.max_nodes + 1) : -1;
     for (auto at = agents_.begin(); at != agents_.end();) {
       // The same agent twice: its process has begun anew, the old one is no more.
@@ -134,8 +136,24 @@ class Simulation {
   }
 
   void go(Peer peer, Cause::Kind kind) {
+    const Agent& agent = agents_.at(peer);
+    const bool at_work =
+        agent.doing == Agent::Doing::Working || agent.doing == Agent::Doing::Stopping;
+    if (kind == Cause::Kind::NodeLeft && at_work && !over_) {
+      leavers_[peer] = now_ + agent.node.grace;
+    }
     agents_.erase(peer);
     state_.depart(peer, kind, "test", now_);
+    read();
+  }
+
+  // Its group has ended, and its connection with it; or the connection alone has broken.
+  void end_leaver() {
+    if (leavers_.empty()) return;
+    const Peer peer = leavers_.begin()->first;
+    const bool in_order = draw(2) == 0;
+    if (in_order) leavers_.erase(peer);
+    state_.depart(peer, Cause::Kind::NodeLost, "end", now_, in_order ? 0s : 3s);
     read();
   }
 
@@ -236,6 +254,9 @@ class Simulation {
   void check_world(const World& world, const std::set<int>& seats) {
     const int nodes = static_cast<int>(world.members.size());
     REQUIRE(!held_);
+    for (const auto& [peer, until] : leavers_) {
+      REQUIRE_MESSAGE(until <= now_, "nobody who leaves is still at work");
+    }
     REQUIRE(nodes >= rules_.min_nodes);
     REQUIRE(nodes <= rules_.max_nodes);
     REQUIRE(world.number > last_number_);
@@ -284,6 +305,7 @@ class Simulation {
   State state_;
   TimePoint now_{1000s};
   std::map<Peer, Agent> agents_;
+  std::map<Peer, TimePoint> leavers_;  // until when their groups may be at work
   Peer last_peer_ = 0, unasked_ = 0;
   std::int64_t last_number_ = 0;
   int last_attempt_ = 0;
