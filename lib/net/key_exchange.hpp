@@ -27,7 +27,7 @@ class KeyExchange {
   /// credential is bound, so that one that was recorded fits nowhere else.
   virtual void offer(std::string session, std::function<void(Result<Offer>)> then) = 0;
   /// For the side that listens: the key. Fails with Rendezvous for a credential of another user,
-  /// cluster or connection, and says which.
+  /// cluster or connection, and says which; with Io if that cannot be found out now.
   virtual void accept(std::string session, std::string credential,
                       std::function<void(Result<std::string>)> then) = 0;
   /// "MUNGE", for people.

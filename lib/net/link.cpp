@@ -180,8 +180,11 @@ bool Link::digest_credential() {
     if (self->ended_ || self->closing_) return;
     self->exchange_ = Exchange::None;
     if (!key) {
-      write_unsealed(self->out_, refusal_payload(key.error().text));
-      self->flush();
+      // A refusal is the last word. Who could not be looked at may try again.
+      if (key.error().code == Code::Rendezvous) {
+        write_unsealed(self->out_, refusal_payload(key.error().text));
+        self->flush();
+      }
       return self->end(key.error());
     }
     self->begin_frames(make_sealer(*key));

@@ -2,6 +2,7 @@
 #include "rendezvous/munge.hpp"
 
 #include "core/json.hpp"
+#include "core/log.hpp"
 #include "net/base64.hpp"
 #include "rendezvous/blocking_calls.hpp"
 
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 #include <sys/random.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::rendezvous {
 namespace {
@@ -18,6 +20,7 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kCipherType = 0, kCipherAes128 = 4;
 constexpr int kUidRestriction = 9;
+constexpr int kFirstOfCredential = 8;  // below it the service failed, and nothing is known of it
 using Context = void*;
 
 struct Library {
@@ -61,9 +64,10 @@ class LoadedMunge final : public Munge {
       opened.payload.assign(static_cast<const char*>(bytes), static_cast<std::size_t>(size));
     }
     std::free(bytes);
-    if (answer != kSuccess) {
+    if (answer >= kFirstOfCredential) {
       return fail(Code::Rendezvous, explain("MUNGE does not accept the credential", answer));
     }
+    if (answer != kSuccess) return fail(Code::Io, explain("MUNGE opens no credential", answer));
     return opened;
   }
 
@@ -138,7 +142,12 @@ class MungeExchange final : public net::KeyExchange {
           if (!opened) return std::unexpected(opened.error());
           return key_of(*opened, session, ::geteuid());
         },
-        std::move(then));
+        [this, then = std::move(then)](Result<std::string> key) {
+          if (!key && key.error().code == Code::Io && !std::exchange(warned_, true)) {
+            log::warning("rendezvous", "agents have to try again: {}", key.error().text);
+          }
+          then(std::move(key));
+        });
   }
 
   std::string_view name() const override { return "MUNGE"; }
@@ -148,6 +157,7 @@ class MungeExchange final : public net::KeyExchange {
   BlockingCalls calls_;
   const std::shared_ptr<const Munge> munge_;
   const bool required_;
+  bool warned_ = false;  // that the service fails
 };
 
 }  // namespace

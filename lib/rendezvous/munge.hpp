@@ -23,7 +23,8 @@ class Munge {
     std::string payload;
     uid_t writer = 0;
   };
-  /// Fails with Rendezvous for one that is forged, outdated, opened before, or another reader's.
+  /// Fails with Rendezvous for one that is forged, outdated, opened before, or another reader's;
+  /// with Io if munged cannot be asked.
   virtual Result<Opened> decode(const std::string& credential) const = 0;
 };
 /// By libmunge.so.2, loaded now, and tried: fails with Io where it is not installed or no munged

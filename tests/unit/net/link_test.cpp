@@ -3,15 +3,20 @@
 
 #include "core/clock.hpp"
 #include "net/dialer.hpp"
+#include "net/key_exchange.hpp"
 #include "net/listener.hpp"
 #include "support/loop.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <doctest/doctest.h>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 using namespace elastrun;
@@ -99,6 +104,47 @@ TEST_CASE("link: a wrong secret is named on both sides") {
   CHECK(port.ended->text == "127.0.0.1 does not know this job's secret");
   CHECK(caller.ended->text == "the secret of job X differs");
   CHECK(port.frames.empty());
+}
+
+namespace {
+
+/// Whoever asks it to open a credential gets that error.
+class ClosedExchange final : public KeyExchange {
+ public:
+  ClosedExchange(boost::asio::io_context& loop, Error error)
+      : loop_(loop), error_(std::move(error)) {}
+  void offer(std::string, std::function<void(Result<Offer>)> then) override {
+    boost::asio::post(loop_, [then = std::move(then)] { then(Offer{"credential", "key"}); });
+  }
+  void accept(std::string, std::string, std::function<void(Result<std::string>)> then) override {
+    boost::asio::post(loop_, [this, then = std::move(then)] { then(std::unexpected(error_)); });
+  }
+  std::string_view name() const override { return "TEST"; }
+  bool is_required() const override { return true; }
+
+ private:
+  boost::asio::io_context& loop_;
+  const Error error_;
+};
+
+Error end_of_caller(Error error) {
+  Port port;
+  port.sealer =
+      make_exchanging_sealer(std::make_shared<ClosedExchange>(port.loop, std::move(error)));
+  std::optional<Error> ended;
+  const auto link = Link::make(port.connect(), port.sealer, Link::Side::Connector);
+  link->start({[](const std::string&) {}, [&ended](Error end) { ended = std::move(end); }});
+  run_until(port.loop, [&] { return ended.has_value(); });
+  return *ended;
+}
+
+}  // namespace
+
+TEST_CASE("link: a credential that is refused is the end, one that nobody could open is not") {
+  const Error refused = end_of_caller({Code::Rendezvous, "it is of another user"});
+  CHECK(refused.code == Code::Rendezvous);
+  CHECK(refused.text == "it is of another user");
+  CHECK(end_of_caller({Code::Io, "the service is down"}).code == Code::Closed);
 }
 
 TEST_CASE("link: the end of one side is told to the other, once") {
