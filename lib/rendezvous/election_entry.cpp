@@ -18,8 +18,10 @@ Result<EntryPlace> decode_entry(const std::string& text) {
   const auto parsed = parse_json(text);
   if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
   const auto port = member_int_or(*parsed, "port", 0);
-  EntryPlace place{member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port),
-                   std::clamp<std::int64_t>(member_int_or(*parsed, "above", 0), 0, kHighestEpoch)};
+  // The epoch that follows must be one that every agent believes, or nobody listens to it again.
+  EntryPlace place{
+      member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port),
+      std::clamp<std::int64_t>(member_int_or(*parsed, "above", 0), 0, kHighestEpoch - 1)};
   if (place.address.empty() || port <= 0 || port > 65535) {
     return fail(Code::Protocol, "the coordinator's entry names no address and port");
   }

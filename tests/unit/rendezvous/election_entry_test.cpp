@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/election_entry.hpp"
 
+#include "rendezvous/election.hpp"
+
 #include <doctest/doctest.h>
 #include <string>
 
@@ -25,7 +27,7 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(place->above == 41);
   CHECK(decode_entry(R"({"address":"a","port":1,"above":-3})")->above == 0);
   CHECK(decode_entry(R"({"address":"a","port":1,"above":9223372036854775807})")->above ==
-        kHighestEpoch);
+        kHighestEpoch - 1);
   CHECK(place->port == 29500);
 
   const auto noted = decode_note(encode_note({{7, 4, "10.0.0.2", 41000}, "me", "here"}));
@@ -41,6 +43,18 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(over->verdict->failed);
   CHECK(over->verdict->cause.text == "rank 3 failed");
   CHECK(!decode_note(encode_note({{}, "me", "here", Done{}}))->verdict->failed);
+}
+
+TEST_CASE("election entry: a claim of the highest epoch leaves room for the leaders after it") {
+  Election leader(std::chrono::seconds(10));
+  leader.hear_of(kHighestEpoch);
+  const auto entry = decode_entry(encode_entry({"a", 1, leader.highest_known()}, "n"));
+  REQUIRE(entry.has_value());
+  const std::int64_t epoch = entry->above + 1;
+  CHECK(epoch >= leader.highest_known());
+  Election member(std::chrono::seconds(10));
+  member.hear_of(epoch);
+  CHECK(member.highest_known() == epoch);
 }
 
 TEST_CASE("election entry: what somebody else has written is not believed") {
