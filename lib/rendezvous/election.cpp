@@ -81,7 +81,10 @@ std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
   if (raise_) return send(Request::Resign, now);
   if (now >= renew_at_) return send(lapsed_ ? Request::Campaign : Request::Renew, now);
   if (lapsed_) return std::nullopt;
-  if (note_at_ && now >= *note_at_) return send(Request::Record, now);
+  if (note_at_ && now >= *note_at_) {
+    note_at_.reset();
+    return send(Request::Record, now);
+  }
   if (verify_at_ && now >= *verify_at_) return send(Request::Read, now);
   return std::nullopt;
 }
@@ -203,8 +206,8 @@ void Election::recorded(const Result<bool>& still, TimePoint now) {
   under_way_.reset();
   if (retired_ || role_ != Role::Leader) return;
   if (still && *still) {
-    note_at_.reset();
-    orders_.emplace_back(Noted{});
+    // One that was asked for meanwhile may be another one: that tells when it is there, too.
+    if (!note_at_) orders_.emplace_back(Noted{});
     return;
   }
   // If the entry is lost, the renewal says to whom. If it is ours again then, so is the note.

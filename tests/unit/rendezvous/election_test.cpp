@@ -344,6 +344,26 @@ TEST_CASE("election: a note that an entry was lost under is recorded under the n
   check_recovery(agent);
 }
 
+TEST_CASE("election: a note that is asked for while another is recorded is recorded, too") {
+  const TimePoint now{1h};
+  Election election(kLease);
+  election.look(now);
+  REQUIRE(election.next(now) == Request::Read);
+  election.read(std::nullopt, now);
+  REQUIRE(election.next(now) == Request::Campaign);
+  election.campaigned(Ballot::Holder{"us", 1}, true, false, now);
+  election.note();
+  REQUIRE(election.next(now) == Request::Record);
+  election.note();
+  (void)election.take();
+  election.recorded(true, now);
+  CHECK(election.take().empty());
+  REQUIRE(election.next(now) == Request::Record);
+  election.recorded(true, now);
+  CHECK(election.take().size() == 1);
+  CHECK(!election.next(now));
+}
+
 TEST_CASE("election: an answer that is older than the lease proves nothing") {
   Agent agent;
   lead(agent);
