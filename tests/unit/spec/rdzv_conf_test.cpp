@@ -114,6 +114,7 @@ TEST_CASE("rdzv conf: every key that lib/rendezvous reads is known here") {
   }
   CHECK(read.contains("join_timeout"));
   CHECK(read.contains("username"));
+  read.erase("job_start");  // resolve() adds it itself, after the check: nobody is to type it
   for (const auto& key : read) {
     CAPTURE(key);
     CHECK(std::ranges::find(known, key) != known.end());
