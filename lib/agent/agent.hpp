@@ -72,9 +72,9 @@ class Agent {
   Phase phase() const { return policy_.phase(); }
   /// The worker to whose session a process belongs, if it is one of the group's; else null.
   const workers::Worker* worker_of(pid_t process) const;
-  /// A worker says that its script has returned (--run-path).
-  void returned(pid_t process) {
-    if (group_) group_->returned(process);
+  /// This worker says that its script has returned (--run-path).
+  void returned(pid_t worker) {
+    if (group_) group_->returned(worker);
   }
 
  private:

@@ -297,7 +297,9 @@ void JobRun::end_channel() {
 void JobRun::heard(pid_t sender, workers::Message message) {
   const auto* worker = agent_->worker_of(sender);
   if (worker == nullptr) return;
-  if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(sender);
+  // The sender may be a child of the worker: PYTHON_EXEC may name a script that starts the
+  // interpreter.
+  if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(worker->pid);
   job_records_.heard(worker->rank, message);
   if (const auto* step = std::get_if<workers::StepDone>(&message)) {
     if (worker->rank != 0) return;

@@ -81,8 +81,8 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
   advance();
 }
 
-void Group::returned(pid_t process) {
-  for (auto& worker : workers_) worker.returned = worker.returned || worker.pid == process;
+void Group::returned(pid_t pid) {
+  for (auto& worker : workers_) worker.returned = worker.returned || worker.pid == pid;
   release_returned();
 }
 

@@ -88,8 +88,8 @@ class Group {
   void finish(Duration patience);
   /// A child of this process has ended: nothing may be left to wait for.
   void look_again();
-  /// This process says that its script has returned.
-  void returned(pid_t process);
+  /// The script of the worker with this pid has returned.
+  void returned(pid_t pid);
   /// SIGKILL at once.
   void kill();
 

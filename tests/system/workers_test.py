@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -40,6 +41,17 @@ class RunPath(unittest.TestCase):
             with self.subTest(end), Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
                                         files={"train.py": TOGETHER.format(end=end)}) as job:
                 self.assertEqual(job.end(), 0, job.errors())
+
+    def test_who_has_returned_may_be_below_a_script_that_starts_the_interpreter(self) -> None:
+        wrapper = f'#!/bin/sh\n"{sys.executable}" "$@"\nexit $?\n'
+        with tempfile.TemporaryDirectory() as folder:
+            python = Path(folder, "python")
+            python.write_text(wrapper)
+            python.chmod(0o755)
+            with Job("--run-path", "train.py", env={"PYTHON_EXEC": str(python)},
+                     files={"train.py": "print('done')"}) as job:
+                self.assertEqual(job.end(), 0, job.errors())
+                self.assertEqual(job.output(), "done\n")
 
     def test_a_failure_ends_those_who_wait(self) -> None:
         with Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
