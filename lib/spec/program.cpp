@@ -42,15 +42,17 @@ Refusal cannot_run(std::string_view what, const std::string& name, const Surroun
 /// The interpreter of the folder that this program was called in: torchrun, installed in a virtual
 /// environment and called by its path (cron, systemd), runs that one's Python. A folder of PATH
 /// counts only if it is an environment's: /usr/bin/elastrun serves whatever environment is active.
+/// That is so too when somebody has looked it up in PATH before: srun(1) calls by the whole path.
 std::optional<std::string> beside_us(const Surroundings& around) {
-  const bool by_path = has_slash(around.called_as);
-  const auto program = by_path || around.called_as.empty() ? std::optional(around.called_as)
-                                                           : find_program(around.called_as, around);
-  if (!program || !has_slash(*program)) return std::nullopt;
-  const auto folder = program->substr(0, program->rfind('/'));
+  const auto& called = around.called_as;
+  if (called.empty()) return std::nullopt;
+  const auto found = find_program(called.substr(called.rfind('/') + 1), around);
+  const auto program = has_slash(called) ? called : found.value_or("");
+  if (!has_slash(program)) return std::nullopt;
+  const auto folder = program.substr(0, program.rfind('/'));
   const bool is_environment =
       around.exists(folder + "/../pyvenv.cfg") || around.exists(folder + "/../conda-meta");
-  if (!by_path && !is_environment) return std::nullopt;
+  if (program == found && !is_environment) return std::nullopt;
   for (const char* name : {"/python3", "/python"}) {
     if (around.is_executable(folder + name)) return folder + name;
   }

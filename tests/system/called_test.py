@@ -52,6 +52,15 @@ class Called(Case):
                 self.assertTrue(os.path.samefile(said, sys.executable), said)
                 self.assertEqual(words_of_script, ["--lr", "1"])
 
+    def test_by_python_of_another_version_than_python3_it_runs_that_python(self) -> None:
+        folder = self.environment_of_its_own()
+        (folder / "python3.99").symlink_to(os.path.realpath(sys.executable))
+        (self.folder / "train.py").write_text("import sys; print(sys.executable)\n")
+        done = self.call(folder / "python3.99", PACKAGE / "elastrun" / "launcher.py", "train.py",
+                         PATH=f"{os.path.dirname(ELASTRUN)}:/usr/bin:/bin")
+        self.assertEqual((done.returncode, done.stdout), (0, f"{folder / 'python3.99'}\n"),
+                         done.stderr)
+
     def test_errors_of_use_have_the_name_of_the_program_that_was_called(self) -> None:
         torchrun = self.environment_of_its_own() / "torchrun"
         (self.folder / "plain").touch()

@@ -39,8 +39,10 @@ def main() -> None:
     if program is None:
         sys.exit(f"{name}: error: the program elastrun is neither in this package nor in PATH")
     # It looks for an interpreter beside the program that was called, so it was called beside ours.
+    # Outside of an environment it may prefer another one, and python3 may be another version.
     folder = os.path.dirname(sys.executable)
-    if not os.access(os.path.join(folder, "python3"), os.X_OK):
+    beside = os.path.realpath(os.path.join(folder, "python3"))
+    if sys.prefix == sys.base_prefix or beside != os.path.realpath(sys.executable):
         os.environ.setdefault("PYTHON_EXEC", sys.executable)
     os.execv(program, [os.path.join(folder, name), *sys.argv[1:]])
 

@@ -53,6 +53,17 @@ TEST_CASE("program: found in PATH, it takes the interpreter of its environment o
   }
 }
 
+TEST_CASE("program: srun calls by the path that PATH gives, which means no other interpreter") {
+  FakeMachine machine;
+  machine.called_as = "/usr/bin/elastrun";
+  machine.programs = {"/v/bin/python3", "/usr/bin/python3", "/usr/bin/elastrun"};
+  machine.variables["PATH"] = "/v/bin:/usr/bin";
+  const auto interpreter = [&] { return machine.job({"train.py"}).spec.interpreter; };
+  CHECK_MESSAGE(interpreter() == "/v/bin/python3", "of the active environment");
+  machine.variables["PATH"] = "/v/bin";
+  CHECK_MESSAGE(interpreter() == "/usr/bin/python3", "the path was chosen by somebody");
+}
+
 TEST_CASE("program: Windows' line end after the interpreter of a script is named") {
   FakeMachine machine;
   machine.programs = {"./x.sh"};
