@@ -252,6 +252,8 @@ class ElectedLocator final : public Locator {
 
   void resign(bool with_note, std::function<void()> resigned) {
     resigned_ = std::move(resigned);
+    // The entry lapses by itself: nobody waits for a register that does not answer.
+    doubt_->arm(clock_.now() + ballot_->term(), [this] { obey(Election::Resigned{}); });
     election_.resign(with_note);
     step();
   }

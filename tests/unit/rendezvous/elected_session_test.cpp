@@ -22,6 +22,7 @@ struct Register {
   Ballot::Holder holder;
   std::string note;
   bool away = false;
+  bool mute = false;  // no answer ever comes, as of a network file system whose server is gone
   bool lapses_at_note = false;
   std::vector<std::function<void()>> watchers;
   void lapse() {
@@ -83,8 +84,8 @@ class MemoryBallot final : public Ballot {
  private:
   template <class Reply>
   void later(Reply reply) {
-    boost::asio::post(loop_, [alive = alive_, reply = std::move(reply)] {
-      if (*alive) reply();
+    boost::asio::post(loop_, [alive = alive_, reply = std::move(reply), &from = register_] {
+      if (*alive && !from.mute) reply();
     });
   }
 
@@ -192,6 +193,21 @@ TEST_CASE("elected session: a round whose note found the entry lost is given out
   settle_into({a.get(), b.get()}, 2);
   CHECK(!parish.shared.lapses_at_note);
   CHECK(!parish.shared.note.empty());
+}
+
+TEST_CASE("elected session: a register that answers no more holds up no end") {
+  for (const bool succeeds : {true, false}) {
+    Parish parish;
+    auto a = parish.agent(rules_for(1, 1), 30ms);
+    a->join(1, "a");
+    settle_into({a.get()}, 1);
+    parish.shared.mute = true;
+    if (succeeds) {
+      a->succeed();
+      CHECK(!a->hear<Done>().failed);
+    }
+    a->close();
+  }
 }
 
 TEST_CASE("elected session: members follow the leader that a register elects which forgot all") {
