@@ -64,6 +64,7 @@ class ElectedLocator final : public Locator {
     step();
   }
 
+  void accept(const Place&) override { look_pause_ = kSecondLook; }
   void reject(const Place& place) override { election_.reject(place.epoch); }
 
   void heed(std::int64_t epoch, int nodes) override {
@@ -344,7 +345,6 @@ class ElectedLocator final : public Locator {
 
   void rest() {
     second_look_->disarm();
-    look_pause_ = kSecondLook;
     if (std::exchange(waiting_, false)) ballot_->unwatch();
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole sessions whose coordinator is elected: the job outlives it.
 #include "rendezvous/elected_locator.hpp"
+#include "rendezvous/election_entry.hpp"
 #include "rendezvous/make_session.hpp"
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"
@@ -24,6 +25,7 @@ struct Register {
   bool away = false;
   bool mute = false;  // no answer ever comes, as of a network file system whose server is gone
   bool lapses_at_note = false;
+  int reads = 0;
   std::vector<std::function<void()>> watchers;
   void lapse() {
     holder.value.clear();
@@ -39,6 +41,7 @@ class MemoryBallot final : public Ballot {
 
   void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
     later([this, answer = std::move(answer)] {
+      ++register_.reads;
       if (register_.away) return answer(fail(Code::Io, "away"));
       if (register_.holder.value.empty()) return answer(std::nullopt);
       answer(register_.holder);
@@ -208,6 +211,21 @@ TEST_CASE("elected session: a register that answers no more holds up no end") {
     }
     a->close();
   }
+}
+
+TEST_CASE("elected session: a leader that does not answer is looked for less and less often") {
+  Parish parish;
+  const auto port = parish.network.free_port();
+  parish.shared.holder = {encode_entry({"127.0.0.1", port, 0}, "of one that is gone"), 5};
+  auto a = parish.agent(rules_for(1, 1), 30ms);
+  a->join(1, "a");
+  // At the beginning, and after one, three and seven seconds. A busy machine looks less often.
+  const TimePoint later = parish.network.clock->now() + 3500ms;
+  run_until(parish.network.loop, [&] { return parish.network.clock->now() > later; });
+  CHECK(parish.shared.reads >= 2);
+  CHECK(parish.shared.reads <= 6);
+  parish.shared.lapse();
+  settle_into({a.get()}, 1);
 }
 
 TEST_CASE("elected session: members follow the leader that a register elects which forgot all") {
