@@ -184,7 +184,9 @@ TEST_CASE(
     if (std::holds_alternative<Hello>(*message)) {
       link->send(encode(FromCoordinator(Welcome{"none", 1, false, 5ms, 2})));
     } else if (const auto* join = std::get_if<Join>(&*message)) {
-      RoundReady ready{{.epoch = 1, .number = 1, .members = {join->node}}};
+      RoundReady ready;
+      ready.round.epoch = ready.round.number = 1;
+      ready.round.members = {join->node};
       link->send(encode(FromCoordinator(Push(ready))));
     }
   };
