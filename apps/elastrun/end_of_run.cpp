@@ -4,33 +4,58 @@
 #include "agent/verdict.hpp"
 #include "core/log.hpp"
 #include "exit_code.hpp"
+#include "files/whole_file.hpp"
 #include "report.hpp"
 #include "report_json.hpp"
 
 #include <fmt/format.h>
 
 namespace elastrun {
+namespace {
+
+using Stream = logs::Console::Stream;
+constexpr auto kVerdict = logs::Console::Weight::Verdict;
+
+/// `own`: the name for a regular file, where nodes may share it.
+void write_later(agent::JobRun& run, const std::string& path, std::string own, std::string text) {
+  run.files().make(
+      path,
+      [path, own = std::move(own), text = std::move(text)] {
+        return files::put_file(files::is_written_to(path) ? path : own, text, 0644);
+      },
+      [](const Status& written) {
+        if (!written) log::error("report", "{}", written.error().text);
+      });
+}
+
+/// One of our own streams is the console's: it knows what waits before.
+void write_report(agent::JobRun& run, const std::string& path, std::string own,
+                  const std::string& text) {
+  if (path == "/dev/stdout") return run.console().write(Stream::Out, text, kVerdict);
+  if (path == "/dev/stderr") return run.console().write(Stream::Err, text, kVerdict);
+  write_later(run, path, std::move(own), text);
+}
+
+}  // namespace
 
 int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent::JobRun& run) {
-  using Stream = logs::Console::Stream;
   const int code = exit_code(result, spec.exit_code_of_worker);
   const bool watched = run.console().is_terminal(Stream::Err);
-  run.console().write(Stream::Err, report_text(result, spec, watched));
-  hand_error_on(result);
+  run.console().write(Stream::Err, report_text(result, spec, watched), kVerdict);
+  hand_error_on(result, run.files());
+  const bool kept = !result.run_dir.empty();
+  const auto text = kept || !spec.report_file.empty() ? report_json(result, spec, code) : "";
   if (!spec.report_file.empty()) {
-    const auto written = write_report(spec.report_file, report_json(result, spec, code));
-    if (!written) log::error("report", "{}", written.error().text);
+    write_report(run, spec.report_file, report_path(result, spec), text);
   }
-  if (!result.run_dir.empty()) {
-    const auto written =
-        write_report(result.run_dir + "/report.json", report_json(result, spec, code));
-    if (!written) log::warning("report", "{}", written.error().text);
-    if (run.is_temporary()) {
-      const auto line = fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
-      run.console().write(Stream::Err, line);
-    }
+  const auto inside = result.run_dir + "/report.json";
+  if (kept) write_later(run, inside, inside, text);
+  if (kept && run.is_temporary()) {
+    const auto line = fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
+    run.console().write(Stream::Err, line, kVerdict);
   }
-  run.console().finish();
+  run.finish();
+  run.ignore_signals();
   return code;
 }
 

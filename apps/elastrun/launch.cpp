@@ -31,7 +31,6 @@ int launch(guardian::Agent& guardian, int argc, char** argv) {
   auto run = agent::JobRun::make(job->spec, guardian);
   if (!run) return give_up(run.error(), program);
   const auto result = (*run)->run();
-  (*run)->ignore_signals();
   return end_of_run(result, job->spec, **run);
 }
 

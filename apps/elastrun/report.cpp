@@ -47,6 +47,11 @@ bool speaks_for_the_job(const agent::JobResult& result) {
   return result.round && result.round->group_rank == 0;
 }
 
+void warn_of(const Result<std::string>& written) {
+  if (!written) log::warning("error_file", "{}", written.error().text);
+  if (written && !written->empty()) log::warning("error_file", "{}", *written);
+}
+
 }  // namespace
 
 std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
@@ -63,21 +68,29 @@ std::string report_text(const agent::JobResult& result, const spec::JobSpec& spe
                        : agent::outcome_text(result));
 }
 
-void hand_error_on(const agent::JobResult& result) {
+void hand_error_on(const agent::JobResult& result, files::BlockingCalls& files) {
   const char* own = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (result.succeeded() || own == nullptr || *own == '\0') return;
-  if (!result.judgement) return hand_error_on(agent::verdict_sentence(result));
-  const auto& root = result.judgement->failures[result.judgement->root];
-  if (!root.error_file) return;
-  const auto copied = workers::copy_error_file(root.error_file_path, own, root.status.as_python());
-  if (!copied) log::warning("error_file", "{}", copied.error().text);
+  const std::string to = own;
+  const auto* root =
+      result.judgement ? &result.judgement->failures[result.judgement->root] : nullptr;
+  if (root == nullptr) {
+    const auto write = [to, sentence = agent::verdict_sentence(result)] {
+      return workers::write_error_file(to, sentence, std::chrono::system_clock::now());
+    };
+    return files.make(to, write, warn_of);
+  }
+  if (!root->error_file) return;
+  const auto copy = [to, from = root->error_file_path, code = root->status.as_python()] {
+    return workers::copy_error_file(from, to, code);
+  };
+  files.make(to, copy, warn_of);
 }
 
 void hand_error_on(const std::string& message) {
   const char* own = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (own == nullptr || *own == '\0') return;
-  const auto written = workers::write_error_file(own, message, std::chrono::system_clock::now());
-  if (!written) log::warning("error_file", "{}", written.error().text);
+  warn_of(workers::write_error_file(own, message, std::chrono::system_clock::now()));
 }
 
 }  // namespace elastrun

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agent/job_result.hpp"
+#include "files/blocking_calls.hpp"
 #include "spec/job_spec.hpp"
 
 #include <string>
@@ -15,8 +16,8 @@ std::string report_text(const agent::JobResult& result, const spec::JobSpec& spe
                         bool person_looks_on);
 
 /// Leaves the failure for the program that started us: in our own TORCHELASTIC_ERROR_FILE, if there
-/// is one, as torchrun does.
-void hand_error_on(const agent::JobResult& result);
+/// is one, as torchrun does. With `files`, by that thread.
+void hand_error_on(const agent::JobResult& result, files::BlockingCalls& files);
 void hand_error_on(const std::string& message);
 
 }  // namespace elastrun

@@ -5,13 +5,12 @@
 #include "agent/verdict.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
-#include "core/unique_fd.hpp"
+#include "files/whole_file.hpp"
 #include "goodput/summary.hpp"
 #include "workers/command.hpp"
 
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
@@ -181,12 +180,25 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   return python_json(out) + "\n";
 }
 
+std::string report_path(const agent::JobResult& result, const spec::JobSpec& spec) {
+  const auto& path = spec.report_file;
+  if (spec.max_nodes <= 1) return path;
+  if (!result.round) return files::with_word(path, agent::host_name());
+  if (result.round->group_rank == 0) return path;
+  return files::with_word(path, fmt::format("node{}", result.round->group_rank));
+}
+
 std::string trouble_with_report(const std::string& path) {
   const auto slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
     return fmt::format("--report {} is a directory; give the name of a file in it", path);
+  }
+  if (files::is_written_to(path)) {
+    if (::access(path.c_str(), W_OK) == 0) return {};
+    return fmt::format("--report {}: it cannot be written to ({}); there will be no report", path,
+                       std::strerror(errno));
   }
   if (::stat(folder.c_str(), &info) != 0 && errno == ENOENT) {
     return fmt::format(
@@ -197,24 +209,6 @@ std::string trouble_with_report(const std::string& path) {
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
   return fmt::format("--report {}: no file can be made in {} ({}); there will be no report", path,
                      folder, std::strerror(errno));
-}
-
-Status write_report(const std::string& path, const std::string& text) {
-  const std::string part = path + ".part";
-  const auto refuse = [&] {
-    return std::unexpected(errno_error(Code::Io, "cannot write the report " + path, errno));
-  };
-  UniqueFd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd) return refuse();
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const auto put = ::write(fd.get(), rest.data(), rest.size());
-    if (put < 0) return refuse();
-    rest.remove_prefix(static_cast<std::size_t>(put));
-  }
-  fd.reset();
-  if (::rename(part.c_str(), path.c_str()) != 0) return refuse();
-  return {};
 }
 
 }  // namespace elastrun

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "agent/job_result.hpp"
-#include "core/error.hpp"
 #include "spec/job_spec.hpp"
 
 #include <string>
@@ -16,7 +15,9 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
 /// nothing is to be feared. Asked before the job starts, because afterwards is too late.
 std::string trouble_with_report(const std::string& path);
 
-/// Writes it, replacing an older one at once and whole. Fails with Io.
-Status write_report(const std::string& path, const std::string& text);
+/// Where this node's report goes: --report as it is for a job of one node and for the node of group
+/// rank 0; out/report.node3.json for group rank 3, so that nodes with one file system have one file
+/// each; with the host's name instead for a node that never was in a round.
+std::string report_path(const agent::JobResult& result, const spec::JobSpec& spec);
 
 }  // namespace elastrun

@@ -53,7 +53,10 @@ void Agent::run(std::function<void(JobResult)> on_end) {
   result_.started = parts_.clock.wall();
   result_.max_restarts = settings_.max_restarts;
   result_.local_world_size = settings_.self.local_world_size;
-  parts_.session.open([this](rendezvous::Push push) { post(Pushed{std::move(push)}); });
+  rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
+    post(Pushed{std::move(push)});
+  };
+  parts_.session.open(parts_.before ? parts_.before(std::move(on_push)) : std::move(on_push));
   const auto actions = policy_.begin();
   tell_phase();
   perform(actions);

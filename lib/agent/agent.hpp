@@ -39,6 +39,8 @@ class Agent {
     std::function<void()> release{};
     /// Evidence that a failure was for want of memory, as a sentence; may be empty.
     std::function<std::string(const workers::Failure&)> out_of_memory;
+    /// What the rendezvous says may go through this on its way; may be empty.
+    std::function<rendezvous::Session::OnPush(rendezvous::Session::OnPush)> before{};
   };
   struct Settings {
     rendezvous::Node self;  // store_port is filled in

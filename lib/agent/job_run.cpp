@@ -5,6 +5,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/json_lines.hpp"
+#include "logs/foreground.hpp"
 #include "workers/command.hpp"
 
 #include <algorithm>
@@ -43,7 +44,8 @@ telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
 }
 
 bool shows_status(const spec::JobSpec& spec) {
-  return spec.status != spec::Switch::Off;
+  if (spec.status == spec::Switch::Auto) return logs::is_interactive(STDERR_FILENO);
+  return spec.status == spec::Switch::On;
 }
 
 bool writes_files(const spec::StdMap& streams) {
@@ -63,10 +65,11 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       guardian_(guardian),
       clock_(make_system_clock(loop_.get_executor())),
       started_(clock_->now()),
+      files_(loop_.get_executor()),
       console_(loop_.get_executor()),
       layout_(std::move(layout)),
       status_line_(*clock_, console_, shows_status(spec)),
-      streams_(loop_.get_executor(), *clock_, console_, status_line_.is_enabled()),
+      streams_(loop_.get_executor(), *clock_, console_, files_, status_line_.is_enabled()),
       launcher_(process::make_posix_launcher(loop_, *clock_)),
       containment_(loop_, *launcher_, &guardian),
       pipeline_(*clock_),
@@ -76,8 +79,15 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       log_(spec),
       binding_(spec),
       registration_(*clock_, guardian, spec, keeps_output(spec) && !layout_.is_null(),
-                    [this] { return layout_.run_directory(); }) {
+                    [this] { return layout_.run_directory(); }),
+      gate_([this](const rendezvous::Round& round, std::function<void()> done) {
+        make_folders_for(round, std::move(done));
+      }),
+      last_writes_(loop_, *clock_, console_, files_) {
   console_.take_log_lines();
+  console_.draw_status_while([guardian_pid = guardian.guardian_pid()] {
+    return logs::is_in_foreground(STDERR_FILENO, guardian_pid);
+  });
   if (keeps_output(spec_)) return;
   layout_.announce_temporary_root([this, last = std::string()](const std::string& path) mutable {
     if (!last.empty()) guardian_.forget(last);  // the name was taken: not ours to remove
@@ -139,18 +149,13 @@ void JobRun::add_observers() {
 Status JobRun::open_journal() {
   if (layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_))) return {};
   if (const auto made = layout_.make_run(); !made) return made;
-  const auto journal = exporter::JsonLines::open(layout_.journal());
-  if (journal) {
-    pipeline_.route({}, *journal);
-  } else {
-    log::warning("journal", "{}; the job goes on without", journal.error().text);
-  }
+  pipeline_.route({}, std::make_shared<exporter::JsonLines>(files_, layout_.journal()));
   return {};
 }
 
 WorkerPlans::Parts JobRun::plan_parts() {
   return {
-      .layout = layout_,
+      .folders = [this](const rendezvous::Round& round) { return folders_of(round); },
       .streams = streams_,
       .environment = workers::own_environment(),
       .facts = job_facts(spec_, mark_of_this_agent()),
@@ -160,6 +165,34 @@ WorkerPlans::Parts JobRun::plan_parts() {
       .open_files = descriptors_.given(),
       .cgroup_fd = [this] { return containment_.cgroup_fd(); },
   };
+}
+
+/// By the thread for files where they may be on a slow file system; those of a job that keeps
+/// nothing are on this machine, and are made when they are asked for.
+void JobRun::make_folders_for(const rendezvous::Round& round, std::function<void()> done) {
+  if (layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_))) return done();
+  struct Made {
+    logs::Layout layout;
+    Result<Folders> folders;
+  };
+  files_.make(
+      "the directories of the workers' logs",
+      [layout = layout_, attempt = round.attempt, workers = spec_.nproc_per_node]() mutable {
+        auto folders = make_folders(layout, attempt, workers);
+        return Made{std::move(layout), std::move(folders)};
+      },
+      [this, done = std::move(done)](Made made) {
+        layout_ = std::move(made.layout);
+        folders_ = std::move(made.folders);
+        done();
+      });
+}
+
+Result<Folders> JobRun::folders_of(const rendezvous::Round& round) {
+  if (!folders_) return make_folders(layout_, round.attempt, spec_.nproc_per_node);
+  auto made = std::move(*folders_);
+  folders_.reset();
+  return made;
 }
 
 Agent::Parts JobRun::agent_parts() {
@@ -188,6 +221,8 @@ Agent::Parts JobRun::agent_parts() {
             const auto said = failure.exception ? failure.exception->text() : std::string();
             return memory_deaths_.evidence(failure.status, failure.pid, said);
           },
+      .before =
+          [this](rendezvous::Session::OnPush on_push) { return gate_.before(std::move(on_push)); },
   };
 }
 
@@ -228,7 +263,9 @@ void JobRun::signalled(const process::SignalEvent& event) {
   using process::Demand;
   log::info("signals", "{}", process::describe(event));
   const auto demand = insistence_.heard(event, clock_->now());
-  if (demand != Demand::Nothing) {
+  if (last_writes_.waiting()) {
+    if (demand != Demand::Nothing) last_writes_.hurry();
+  } else if (demand != Demand::Nothing) {
     agent_->signal(event.number, demand == Demand::KillNow);
   } else if (event.route == process::Route::Kernel && event.number == SIGINT) {
     log::warning("signals", "The job is ending already; press Ctrl+C again to kill it now");
@@ -254,6 +291,7 @@ JobResult JobRun::run() {
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
+  last_writes_.wait(false);  // what is empty goes with a temporary directory
   registration_.end();
   result->run_dir = settle(result->succeeded());
   return std::move(*result);

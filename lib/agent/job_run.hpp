@@ -6,12 +6,15 @@
 #include "agent/elastic_records.hpp"
 #include "agent/goodput_account.hpp"
 #include "agent/job_records.hpp"
+#include "agent/last_writes.hpp"
 #include "agent/meeting_place.hpp"
+#include "agent/push_gate.hpp"
 #include "agent/run_registration.hpp"
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/worker_plans.hpp"
 #include "core/error.hpp"
+#include "files/blocking_calls.hpp"
 #include "logs/console.hpp"
 #include "process/containment.hpp"
 #include "process/descriptor_limit.hpp"
@@ -43,6 +46,11 @@ class JobRun {
   /// the job ended, and with which exit code.
   void ignore_signals();
   logs::Console& console() { return console_; }
+  /// The thread for files that may be on a file system that does not answer.
+  files::BlockingCalls& files() { return files_; }
+  /// After run(), and after everything that is written because of its result: waits, as LastWrites
+  /// does, until files and console have it.
+  void finish() { last_writes_.wait(true); }
   /// Where the run's records come from: for sinks of the caller's own, before run().
   telemetry::Pipeline& pipeline() { return pipeline_; }
   /// Whether the directory of the run is one that nobody has named: people must be told of it.
@@ -53,8 +61,8 @@ class JobRun {
   Status connect(OwnRendezvous own);
   void add_observers();
   Status open_journal();
-  void watch();
   void signalled(const process::SignalEvent& event);
+  void watch();
   std::string channel_path();
   void end_channel();
   void heard(pid_t sender, workers::Message message);
@@ -62,6 +70,8 @@ class JobRun {
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);
   WorkerPlans::Parts plan_parts();
+  void make_folders_for(const rendezvous::Round& round, std::function<void()> done);
+  Result<Folders> folders_of(const rendezvous::Round& round);
   Agent::Parts agent_parts();
   Agent::Settings agent_settings() const;
 
@@ -71,6 +81,7 @@ class JobRun {
   boost::asio::io_context loop_{1};
   std::unique_ptr<Clock> clock_;
   TimePoint started_;
+  files::BlockingCalls files_;
   logs::Console console_;
   logs::Layout layout_;
   logs::StatusLine status_line_;
@@ -94,10 +105,13 @@ class JobRun {
   std::unique_ptr<ElasticRecords> records_;
   Observers observers_;
   std::unique_ptr<WorkerPlans> plans_;
+  PushGate gate_;
+  std::optional<Result<Folders>> folders_;  // for the round that comes next
   std::unique_ptr<Agent> agent_;
   std::unique_ptr<process::SignalSource> signals_, resizes_;
   process::Insistence insistence_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
+  LastWrites last_writes_;
 };
 
 }  // namespace elastrun::agent

@@ -56,18 +56,29 @@ workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_
   return facts;
 }
 
+Result<Folders> make_folders(logs::Layout& layout, int attempt, int workers) {
+  auto directory = layout.make_attempt(attempt);
+  if (!directory) return std::unexpected(directory.error());
+  Folders made{std::move(*directory), {}};
+  for (int local_rank = 0; local_rank < workers; ++local_rank) {
+    auto rank = layout.make_rank(made.attempt, local_rank);
+    if (!rank) return std::unexpected(rank.error());
+    made.ranks.push_back(std::move(*rank));
+  }
+  return made;
+}
+
 Result<std::vector<workers::WorkerPlan>> WorkerPlans::make(const rendezvous::Round& round) {
   const auto place = placement_of(round, parts_.use_agent_store());
-  auto directory = parts_.layout.make_attempt(round.attempt);
-  if (!directory) return std::unexpected(directory.error());
-  const auto begun =
-      parts_.streams.begin_attempt({*directory, spec_.stdout_filters, spec_.stderr_filters});
-  if (!begun) return std::unexpected(begun.error());
+  const auto folders = parts_.folders(round);
+  if (!folders) return std::unexpected(folders.error());
+  parts_.streams.begin_attempt({folders->attempt, spec_.stdout_filters, spec_.stderr_filters});
   const std::string channel = parts_.channel ? parts_.channel() : std::string();
   std::vector<workers::WorkerPlan> plans;
   plans.reserve(static_cast<std::size_t>(place.local_world_size));
   for (int local_rank = 0; local_rank < place.local_world_size; ++local_rank) {
-    auto plan = make_one(place, local_rank, *directory, channel);
+    const auto& directory = folders->ranks[static_cast<std::size_t>(local_rank)];
+    auto plan = make_one(place, local_rank, directory, channel);
     if (!plan) return std::unexpected(with_limit(plan.error(), place.local_world_size));
     plans.push_back(std::move(*plan));
   }
@@ -75,16 +86,14 @@ Result<std::vector<workers::WorkerPlan>> WorkerPlans::make(const rendezvous::Rou
 }
 
 Result<workers::WorkerPlan> WorkerPlans::make_one(const workers::Placement& place, int local_rank,
-                                                  const std::string& attempt_directory,
+                                                  const std::string& directory,
                                                   const std::string& channel) {
-  auto directory = parts_.layout.make_rank(attempt_directory, local_rank);
-  if (!directory) return std::unexpected(directory.error());
   workers::WorkerPlan plan;
   plan.rank = place.rank_of(local_rank);
   plan.local_rank = local_rank;
-  plan.error_file = logs::error_file(*directory);
-  auto environment = workers::worker_environment(
-      parts_.environment, parts_.facts, place, local_rank, {plan.error_file, *directory, channel});
+  plan.error_file = logs::error_file(directory);
+  auto environment = workers::worker_environment(parts_.environment, parts_.facts, place,
+                                                 local_rank, {plan.error_file, directory, channel});
   if (!environment) return std::unexpected(environment.error());
   plan.request.environment = std::move(*environment);
   plan.request.argv = workers::worker_command(spec_, local_rank);
@@ -95,7 +104,7 @@ Result<workers::WorkerPlan> WorkerPlans::make_one(const workers::Placement& plac
     if (!cpus) return std::unexpected(cpus.error());
     plan.request.cpus = std::move(*cpus);
   }
-  const auto settings = stream_settings(place, local_rank, *directory);
+  const auto settings = stream_settings(place, local_rank, directory);
   constexpr unsigned kErr = spec::StdMap::kErr;
   plan.stderr_shown =
       settings.shown && ((settings.tee & kErr) != 0 || (settings.redirect & kErr) == 0);

@@ -21,12 +21,21 @@ workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_s
 /// The part of the job that stands in every worker's environment.
 workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_id);
 
-/// Prepares a start of the workers: makes the directories of the attempt, opens the streams, and
-/// puts command, environment and binding of each worker together. One for a job.
+/// The directories of one start of workers; empty paths with --log-dir /dev/null.
+struct Folders {
+  std::string attempt;
+  std::vector<std::string> ranks;  // by local rank
+};
+/// Makes them; may wait for the file system. Fails with Io.
+Result<Folders> make_folders(logs::Layout& layout, int attempt, int workers);
+
+/// Prepares a start of the workers: opens the streams, and puts command, environment and binding of
+/// each worker together. One for a job.
 class WorkerPlans {
  public:
   struct Parts {
-    logs::Layout& layout;
+    /// The directories for this round.
+    std::function<Result<Folders>(const rendezvous::Round&)> folders;
     logs::StreamFactory& streams;
     std::vector<std::string> environment;  // of the agent
     workers::JobFacts facts;
@@ -48,8 +57,7 @@ class WorkerPlans {
 
  private:
   Result<workers::WorkerPlan> make_one(const workers::Placement& place, int local_rank,
-                                       const std::string& attempt_directory,
-                                       const std::string& channel);
+                                       const std::string& directory, const std::string& channel);
   logs::StreamSettings stream_settings(const workers::Placement& place, int local_rank,
                                        const std::string& directory) const;
 

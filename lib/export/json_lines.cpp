@@ -2,16 +2,15 @@
 #include "export/json_lines.hpp"
 
 #include "core/json.hpp"
-#include "core/log.hpp"
+#include "core/unique_fd.hpp"
 #include "telemetry/value.hpp"
 
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 namespace elastrun::exporter {
 namespace {
@@ -116,22 +115,16 @@ Result<Record> from_json_line(std::string_view line) {
   return record;
 }
 
-Result<std::shared_ptr<JsonLines>> JsonLines::open(std::string path) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!fd) return std::unexpected(errno_error(Code::Io, "cannot open the journal " + path, errno));
-  struct stat info {};
-  char last = '\n';
-  if (::fstat(fd.get(), &info) == 0 && info.st_size > 0) {
-    if (::pread(fd.get(), &last, 1, info.st_size - 1) != 1) last = '\n';
-  }
-  auto journal = std::shared_ptr<JsonLines>(new JsonLines(std::move(fd), std::move(path)));
-  journal->torn_ = last != '\n';
-  return journal;
-}
+JsonLines::JsonLines(files::BlockingCalls& calls, std::string path)
+    : file_(calls, std::move(path),
+            {.flags = 0,
+             .mode = 0600,
+             .whole_lines = true,
+             .area = "journal",
+             .cost = "records are dropped, the job goes on"}) {}
 
 void JsonLines::consume(const Record& record) {
   waiting_.append(to_json_line(record)).push_back('\n');
-  waiting_records_ += 1;
   if (record.kind == Record::Kind::Event || waiting_.size() >= kBatch) write_out();
 }
 
@@ -140,23 +133,8 @@ void JsonLines::flush(TimePoint) {
 }
 
 void JsonLines::write_out() {
-  if (waiting_.empty()) return;
-  if (torn_) waiting_.insert(0, 1, '\n');
-  ssize_t written = -1;
-  do {
-    written = ::write(fd_.get(), waiting_.data(), waiting_.size());
-  } while (written < 0 && errno == EINTR);
-  if (written > 0) torn_ = waiting_[static_cast<std::size_t>(written) - 1] != '\n';
-  if (written != static_cast<ssize_t>(waiting_.size())) {
-    // Not tried again: the next batch finds out whether there is room, and starts a fresh line.
-    if (lost_ == 0) {
-      log::warning("journal", "cannot write {}: {}; records are dropped, the job goes on", path_,
-                   written < 0 ? std::strerror(errno) : "the disk is full");
-    }
-    lost_ += waiting_records_;
-  }
+  file_.write(waiting_);
   waiting_.clear();
-  waiting_records_ = 0;
 }
 
 Result<JournalRead> read_journal(const std::string& path,

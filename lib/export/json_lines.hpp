@@ -2,12 +2,11 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "core/unique_fd.hpp"
+#include "files/appended_file.hpp"
 #include "telemetry/route.hpp"
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -25,30 +24,26 @@ std::string to_json_line(const telemetry::Record& record);
 /// Fails with Protocol for anything else than an object with at least time, kind and name.
 Result<telemetry::Record> from_json_line(std::string_view line);
 
-/// The journal: appends each record to a file. Events are written at once, because they must be
-/// there after a crash; the rest is collected up to 64 KiB and written with the next event or
-/// flush. One write(2) a batch of whole lines. A full disk costs records, counted, and is told
-/// once.
+/// The journal: appends each record to a file, through the thread for files. Events are handed over
+/// at once, because they must be there after a crash; the rest is collected up to 64 KiB and goes
+/// with the next event or flush. A file that cannot be made, a full disk and one that takes nothing
+/// for long cost records, counted, and are told once.
 class JsonLines final : public telemetry::Sink {
  public:
-  /// Opens or makes the file, mode 0600. A torn last line of an earlier process is closed off, so
-  /// that the first new record has a line of its own. Fails with Io.
-  static Result<std::shared_ptr<JsonLines>> open(std::string path);
+  /// Borrows `calls`. Makes the file, mode 0600, or goes on with it: a torn last line of an earlier
+  /// process is closed off, so that the first new record has a line of its own.
+  JsonLines(files::BlockingCalls& calls, std::string path);
 
   void consume(const telemetry::Record& record) override;
   void flush(TimePoint deadline) override;
-  std::uint64_t lost() const { return lost_; }
-  const std::string& path() const { return path_; }
+  std::uint64_t lost() const { return file_.lost(); }
+  const std::string& path() const { return file_.path(); }
 
  private:
-  JsonLines(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
   void write_out();
 
-  UniqueFd fd_;
-  std::string path_;
+  files::AppendedFile file_;
   std::string waiting_;
-  std::uint64_t waiting_records_ = 0, lost_ = 0;
-  bool torn_ = false;  // the file does not end with a newline
 };
 
 struct JournalRead {

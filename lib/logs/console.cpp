@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 
 namespace elastrun::logs {
@@ -18,6 +19,13 @@ bool terminal_can_clear() {
   return term != nullptr && *term != '\0' && std::strcmp(term, "dumb") != 0;
 }
 
+/// "1,234"
+std::string with_commas(std::uint64_t number) {
+  std::string text = fmt::to_string(number);
+  for (auto at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
+  return text;
+}
+
 }  // namespace
 
 Console::Console(boost::asio::any_io_executor executor, int out_fd, int err_fd)
@@ -27,9 +35,13 @@ Console::Console(boost::asio::any_io_executor executor, int out_fd, int err_fd)
       can_show_status_(err_->kind() == Outlet::Kind::Terminal && terminal_can_clear()) {
   // One queue for one place: otherwise a slow terminal would get halves of lines from both.
   if (one_place_) out_ = err_;
+  out_->on_progress([this] { progressed(); });
+  err_->on_progress([this] { progressed(); });
 }
 
 Console::~Console() {
+  out_->on_progress({});
+  err_->on_progress({});
   if (takes_log_lines_) log::set_writer(nullptr, nullptr);
 }
 
@@ -46,17 +58,94 @@ bool Console::shares_terminal(Stream stream) const {
   return can_show_status_ && (stream == Stream::Err || one_place_);
 }
 
-void Console::write(Stream stream, std::string_view bytes) {
-  if (bytes.empty()) return;
+/// Around everything that is written: the status line goes and comes again.
+template <class Write>
+void Console::write_by(Stream stream, bool ends_line, Write write) {
   if (shares_terminal(stream)) {
     clear();
-    outlet(stream).write(bytes);
-    at_line_start_ = bytes.back() == '\n';
+    write();
+    at_line_start_ = ends_line;
     draw();
   } else {
-    outlet(stream).write(bytes);
+    write();
   }
   if (outlet(stream).trouble() != 0) say_loss(stream);
+}
+
+void Console::end_open_line(Stream stream) {
+  auto& open = open_line(stream);
+  if (open.shown.empty()) return;
+  open = {};
+  outlet(stream).write("\n", Weight::Verdict);
+}
+
+void Console::write(Stream stream, std::string_view bytes, Weight weight) {
+  if (bytes.empty()) return;
+  tell_gap(stream, weight == Weight::Verdict);
+  write_by(stream, bytes.back() == '\n', [&] {
+    end_open_line(stream);
+    outlet(stream).write(bytes, weight);
+  });
+}
+
+void Console::write_lines(Stream stream, const void* owner, std::string_view lines, bool filed) {
+  if (lines.empty()) return;
+  tell_gap(stream, false);
+  auto& open = open_line(stream);
+  const bool goes_on = open.owner == owner && !open.shown.empty() && lines.starts_with(open.shown);
+  write_by(stream, true, [&] {
+    if (goes_on) {
+      lines.remove_prefix(open.shown.size());
+    } else if (!outlet(stream).skipping()) {
+      end_open_line(stream);
+    }
+    bool taken = true;
+    if (filed) taken = outlet(stream).offer(lines);
+    if (!filed) outlet(stream).write(lines, Weight::Output);
+    if (taken) open = {};
+    open.owner = nullptr;  // what is left out cannot be gone on with
+  });
+}
+
+void Console::show_part(Stream stream, const void* owner, std::string_view part) {
+  if (outlet(stream).congested() || outlet(stream).skipping()) return;
+  auto& open = open_line(stream);
+  const bool goes_on = open.owner == owner && !open.shown.empty() && part.starts_with(open.shown);
+  write_by(stream, false, [&] {
+    if (!goes_on) end_open_line(stream);
+    outlet(stream).write(part.substr(goes_on ? open.shown.size() : 0), Weight::Own);
+    open = {owner, std::string(part)};
+  });
+}
+
+void Console::tell_gap(Stream stream, bool now) {
+  const auto gap = outlet(stream).gap_to_tell(now);
+  if (gap.empty()) return;
+  std::string text;
+  const auto tell = [&text](std::uint64_t lines, std::string_view where) {
+    if (lines == 0) return;
+    text +=
+        fmt::format("[elastrun] {} line{} {} not shown: the reader was too slow; {}\n",
+                    with_commas(lines), lines == 1 ? "" : "s", lines == 1 ? "was" : "were", where);
+  };
+  const auto files = directory_.empty() ? std::string("the log files have them")
+                                        : "they are in the files below " + directory_;
+  tell(gap.filed, files);
+  tell(gap.lost, "no file has them");
+  write_by(stream, true, [&] {
+    end_open_line(stream);
+    outlet(stream).write(text, Weight::Verdict);
+  });
+}
+
+/// A reader has taken something.
+void Console::progressed() {
+  for (const auto stream : {Stream::Out, Stream::Err}) tell_gap(stream, false);
+  if (idle() && when_idle_) std::exchange(when_idle_, {})();
+}
+
+void Console::tell_gaps() {
+  for (const auto stream : {Stream::Out, Stream::Err}) tell_gap(stream, true);
 }
 
 void Console::say_loss(Stream stream) {
@@ -64,9 +153,8 @@ void Console::say_loss(Stream stream) {
   if (std::exchange(said, true)) return;
   const bool out = stream == Stream::Out;
   const int trouble = outlet(stream).trouble();
-  const char* why = trouble == EPIPE || trouble == EIO ? "its reader has gone"
-                    : trouble == ENOBUFS               ? "its reader is too slow"
-                                                       : std::strerror(trouble);
+  const char* why =
+      trouble == EPIPE || trouble == EIO ? "its reader has gone" : std::strerror(trouble);
   log::warning("console", "cannot write to {}: {}; output for it is dropped, the job goes on",
                out ? "stdout" : "stderr", why);
 }
@@ -83,11 +171,11 @@ void Console::set_status(std::string text) {
 }
 
 void Console::clear() {
-  if (std::exchange(drawn_, false)) err_->write(kClearLine);
+  if (std::exchange(drawn_, false) && ours_()) err_->write(kClearLine);
 }
 
 void Console::draw() {
-  if (status_.empty() || !at_line_start_ || !err_->idle()) return;
+  if (status_.empty() || !at_line_start_ || !err_->idle() || !ours_()) return;
   err_->write(status_);
   drawn_ = true;
 }
@@ -100,6 +188,7 @@ std::size_t Console::width() const {
 
 void Console::finish(Duration patience) {
   set_status({});
+  tell_gaps();
   out_->finish(patience);
   if (err_ != out_) err_->finish(patience);
 }

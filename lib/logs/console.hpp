@@ -11,11 +11,12 @@ namespace elastrun::logs {
 /// The agent's own stdout and stderr, the only place that writes to them: worker output, log lines,
 /// events, metrics, the report, and on a terminal the status line below all of that.
 ///
-/// Policy. The loop never waits for the console. A reader that does not read makes the workers wait
-/// as a terminal would: their streams are not read on while the console is congested, so they block
-/// in their own write(2) as soon as their pipe is full; the agent itself goes on. A console that is
-/// closed or full costs output, counted and said once on stderr, never a worker. At the end
-/// `finish` waits for a slow reader, but not for a stuck one.
+/// Policy. The loop never waits for the console. Where a file has the output as well (tee), nobody
+/// else does either: a reader that cannot keep up misses lines, and reads how many where they would
+/// have been. Where the console is the only place, it makes the workers wait as a terminal would:
+/// their streams are not read on while it is congested, so they block in their own write(2) as soon
+/// as their pipe is full; the agent itself goes on. A console that is closed or full costs output,
+/// counted and said once on stderr, never a worker.
 ///
 /// SIGPIPE and SIGTTOU must be ignored by the process (`ignore_console_signals`).
 class Console {
@@ -30,8 +31,28 @@ class Console {
 
   /// From now on core/log.hpp's lines come here, until this object goes.
   void take_log_lines();
-  /// All of `bytes` is written or queued before this returns; pieces are never mixed.
-  void write(Stream stream, std::string_view bytes);
+  using Weight = Lag::Weight;
+  /// All of `bytes` is written or queued before this returns; pieces are never mixed. A line of
+  /// somebody else that has only begun is ended before.
+  void write(Stream stream, std::string_view bytes, Weight weight = Weight::Own);
+  /// The same for whole lines of a worker: `filed`, a file has them as well. Where they go on with
+  /// what `owner` has shown of them by show_part, only the rest is written.
+  void write_lines(Stream stream, const void* owner, std::string_view lines, bool filed);
+  /// Shows a line whose end has not come. Called again with more of it, the rest is added, or all
+  /// of it shown anew if somebody else has written meanwhile. Nothing happens while the console
+  /// lags.
+  void show_part(Stream stream, const void* owner, std::string_view part);
+  /// Where people find what a lagging console did not show.
+  void say_files_are_in(std::string directory) { directory_ = std::move(directory); }
+  /// As Outlet::skip.
+  void skip(Stream stream) { outlet(stream).skip(); }
+  bool skipping(Stream stream) const { return outlet(stream).skipping(); }
+  bool idle() const { return out_->idle() && err_->idle(); }
+  std::uint64_t written() const { return out_->written() + err_->written(); }
+  /// Runs `go` once when all has been written, as soon as the reader takes the last of it.
+  void when_idle(std::function<void()> go) { when_idle_ = std::move(go); }
+  /// Tells now what was left out, though the reader has not caught up.
+  void tell_gaps();
   bool congested(Stream stream) const { return outlet(stream).congested(); }
   /// As Outlet::when_clear.
   void when_clear(Stream stream, std::function<void()> go);
@@ -40,6 +61,9 @@ class Console {
   /// It is drawn only where the output before it has ended its line, and never while the terminal
   /// is slow.
   void set_status(std::string text);
+  /// It is drawn only while `ours` says that the terminal is ours to paint on, and left as it is
+  /// once that is over: somebody else has the terminal then.
+  void draw_status_while(std::function<bool()> ours) { ours_ = std::move(ours); }
   /// Whether a status line could be shown: stderr is a terminal that knows how (TERM is not dumb).
   bool can_show_status() const { return can_show_status_; }
 
@@ -57,7 +81,18 @@ class Console {
   void finish(Duration patience = std::chrono::seconds(10));
 
  private:
+  /// A line that is shown without its end.
+  struct OpenLine {
+    const void* owner = nullptr;  // null: nobody can go on with it
+    std::string shown;            // empty: there is none
+  };
   Outlet& outlet(Stream stream) const { return stream == Stream::Out ? *out_ : *err_; }
+  OpenLine& open_line(Stream stream) { return open_lines_[stream == Stream::Out && !one_place_]; }
+  template <class Write>
+  void write_by(Stream stream, bool ends_line, Write write);
+  void end_open_line(Stream stream);
+  void tell_gap(Stream stream, bool now);
+  void progressed();
   bool shares_terminal(Stream stream) const;
   void draw();
   void clear();
@@ -69,9 +104,13 @@ class Console {
   bool takes_log_lines_ = false;
   // The terminal's last line
   std::string status_;
+  std::function<bool()> ours_ = [] { return true; };
   bool drawn_ = false;
   bool at_line_start_ = true;
   bool said_loss_[2] = {false, false};
+  OpenLine open_lines_[2];
+  std::string directory_;
+  std::function<void()> when_idle_;
 };
 
 /// Ignores SIGPIPE (a closed console is an errno, not a death) and SIGTTOU (`stty tostop` stops

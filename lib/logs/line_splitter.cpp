@@ -52,6 +52,14 @@ void append_line(std::string& out, std::string_view prefix, std::string_view lin
   });
 }
 
+/// What a terminal would show in the end. A CR before the LF (CRLF) stays.
+std::string_view last_state(std::string_view line) {
+  const auto end = line.find_last_not_of('\r');
+  if (end == std::string_view::npos) return line;
+  const auto cr = line.rfind('\r', end);
+  return cr == std::string_view::npos ? line : line.substr(cr + 1);
+}
+
 }  // namespace
 
 bool LineFilter::matches(std::string_view line) const {
@@ -65,10 +73,10 @@ LineSplitter::LineSplitter(std::string prefix, std::size_t longest)
 
 void LineSplitter::add_line(std::string_view line, std::string& out, const LineFilter* filter,
                             std::string* matching) const {
+  const bool matches = filter != nullptr && filter->matches(line);
+  line = last_state(line);
   append_line(out, prefix_, line);
-  if (filter != nullptr && filter->matches(line)) {
-    append_line(*matching, prefix_, line);
-  }
+  if (matches) append_line(*matching, prefix_, line);
 }
 
 void LineSplitter::hold(std::string_view bytes, std::string& out, const LineFilter* filter,

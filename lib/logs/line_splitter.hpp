@@ -22,8 +22,10 @@ class LineFilter {
 /// Cuts the bytes of one stream into whole lines, each with a prefix. Pure.
 ///
 /// A line ends at LF only. What has no LF yet is held back, so that lines of several workers never
-/// mix; at the end it is given out with an LF added. A line longer than `longest` is given out in
-/// pieces of that length, each as a line of its own: memory stays bounded.
+/// mix; at the end it is given out with an LF added. Of text that CR overwrites (a progress bar)
+/// the last state is given out, as a terminal would show it: otherwise it would overwrite the
+/// prefix. A line longer than `longest` is given out in pieces of that length, each as a line of
+/// its own: memory stays bounded.
 class LineSplitter {
  public:
   static constexpr std::size_t kLongest = 1 << 20;
@@ -37,6 +39,8 @@ class LineSplitter {
   void finish(std::string& out, const LineFilter* filter = nullptr,
               std::string* matching = nullptr);
 
+  /// What has no end yet.
+  std::string_view held() const { return held_; }
   /// Whether a progress bar is held: text without LF that was overwritten by CR at least once.
   bool holds_progress() const;
   /// Gives out the newest complete state of that bar as a line, and forgets the states before it,

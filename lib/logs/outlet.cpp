@@ -75,6 +75,7 @@ std::size_t Outlet::write_now(std::string_view bytes) {
     const ssize_t written = write_once(bytes.substr(done));
     if (written > 0) {
       done += static_cast<std::size_t>(written);
+      written_ += static_cast<std::uint64_t>(written);
     } else if (written < 0 && errno == EAGAIN) {
       return done;
     } else if (written < 0 && errno != EINTR) {
@@ -87,15 +88,36 @@ std::size_t Outlet::write_now(std::string_view bytes) {
   return bytes.size();
 }
 
-void Outlet::write(std::string_view bytes) {
+void Outlet::write(std::string_view bytes, Weight weight) {
   if (dead_) return lose(bytes.size(), trouble_);
-  if (waiting_.empty()) {
-    bytes.remove_prefix(write_now(bytes));
-    if (bytes.empty()) return;
+  if (waiting_.empty()) bytes.remove_prefix(write_now(bytes));
+  if (bytes.empty()) return;
+  const auto taken = lag_.take(bytes, waiting_.size(), weight);
+  queue(bytes.substr(0, taken));
+  lost_ += bytes.size() - taken;
+}
+
+bool Outlet::offer(std::string_view lines) {
+  if (dead_) return lose(lines.size(), trouble_), true;
+  std::size_t begun = 0;
+  if (waiting_.empty() && !lag_.skipping()) {
+    const auto done = write_now(lines);
+    if (done == lines.size()) return true;
+    // A line that has begun is not left out.
+    begun = done == 0 ? 0 : lines.find('\n', done - 1) + 1;
+    if (begun == 0 && done > 0) begun = lines.size();
+    queue(lines.substr(done, begun - done));
+    lines.remove_prefix(begun);
   }
-  const std::size_t room = kMost - std::min(kMost, waiting_.size());
-  if (bytes.size() > room) lose(bytes.size() - room, ENOBUFS);
-  waiting_.append(bytes.substr(0, room));
+  const auto taken = lag_.take_filed(lines, waiting_.size());
+  queue(lines.substr(0, taken));
+  lost_ += lines.size() - taken;
+  return begun + taken > 0;
+}
+
+void Outlet::queue(std::string_view bytes) {
+  if (bytes.empty()) return;
+  waiting_.append(bytes);
   await_room();
 }
 
@@ -124,6 +146,7 @@ void Outlet::await_room() {
 
 void Outlet::on_room() {
   if (!waiting_.empty()) waiting_.erase(0, write_now(waiting_));
+  if (on_progress_) on_progress_();
   if (!waiting_.empty() && watch_) {
     await_room();
   } else {
@@ -149,7 +172,7 @@ void Outlet::finish(Duration patience) {
     const bool ready = ready_to_write(own_ ? own_.get() : fd_, static_cast<int>(wait_ms));
     const std::size_t done = ready ? write_now(waiting_) : 0;
     if (done == 0) {
-      lose(waiting_.size(), ENOBUFS);
+      lose(waiting_.size(), 0);
       dead_ = true;
       waiting_ = {};
     }

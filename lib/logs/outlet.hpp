@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/unique_fd.hpp"
+#include "logs/lag.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -25,20 +26,31 @@ namespace elastrun::logs {
 /// blocks. Where the second opening is refused (another user's terminal), poll(2) is asked before
 /// each piece of PIPE_BUF bytes, which a pipe or terminal that is ready takes at once.
 ///
-/// A closed reader (EPIPE, EIO) makes it dead: everything is dropped from then on. A full disk
-/// drops what did not fit and tries again with the next piece. Both are counted.
+/// What does not fit below the bounds of `Lag` is left out, counted in lines, and told at that
+/// place of the output as soon as the reader has caught up. A closed reader (EPIPE, EIO) makes it
+/// dead: everything is dropped from then on. A full disk drops what did not fit and tries again
+/// with the next piece. Both are counted in bytes.
 class Outlet : public std::enable_shared_from_this<Outlet> {
  public:
   enum class Kind { Closed, Null, File, Pipe, Socket, Terminal };
+  using Weight = Lag::Weight;
   static constexpr std::size_t kCongested = 256 << 10;  // sources pause when this much waits
-  static constexpr std::size_t kMost = 4 << 20;         // then output is dropped: nobody pauses
 
   /// Borrows `fd`, which stays open as long as this object.
   Outlet(boost::asio::any_io_executor executor, int fd);
 
-  /// Writes or queues; drops what exceeds kMost.
-  void write(std::string_view bytes);
+  /// Writes or queues, or leaves out.
+  void write(std::string_view bytes, Weight weight = Weight::Own);
+  /// The same for whole lines that a file has as well. False if none was taken.
+  bool offer(std::string_view lines);
   bool congested() const { return waiting_.size() >= kCongested; }
+  /// Nobody waits for room any more: offered lines are left out until the reader has caught up.
+  void skip() { lag_.skip(); }
+  bool skipping() const { return lag_.skipping(); }
+  /// What was left out and is to be told now; as Lag::gap_to_tell.
+  Lag::Gap gap_to_tell(bool now) { return lag_.gap_to_tell(waiting_.size(), now); }
+  /// `go` runs whenever the reader has taken something that had waited; empty: nobody.
+  void on_progress(std::function<void()> go) { on_progress_ = std::move(go); }
   /// Runs `go` once on the loop when there is room again, or nothing to wait for any more.
   void when_clear(std::function<void()> go);
   /// Waits outside the loop until everything is written, or the reader has taken nothing for
@@ -49,7 +61,9 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   bool idle() const { return waiting_.empty(); }
   bool same_place(const Outlet& other) const;
   std::uint64_t lost() const { return lost_; }
-  /// The errno of the first loss (ENOBUFS: the reader was too slow), or 0.
+  /// Bytes written so far: it moves as long as the reader does.
+  std::uint64_t written() const { return written_; }
+  /// The errno of the first loss, or 0. A reader that is too slow is none.
   int trouble() const { return trouble_; }
   int fd() const { return fd_; }
 
@@ -57,6 +71,7 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   void open_own();
   ssize_t write_once(std::string_view bytes);
   std::size_t write_now(std::string_view bytes);
+  void queue(std::string_view bytes);
   void lose(std::size_t bytes, int number);
   void await_room();
   void on_room();
@@ -73,7 +88,9 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   std::string waiting_;  // not yet written
   std::unique_ptr<boost::asio::posix::stream_descriptor> watch_;  // an epoll that holds fd_
   std::vector<std::function<void()>> when_clear_;
-  std::uint64_t lost_ = 0;
+  std::function<void()> on_progress_;
+  Lag lag_;
+  std::uint64_t lost_ = 0, written_ = 0;
   int trouble_ = 0;
 };
 

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/pump.hpp"
 
-#include "core/log.hpp"
-
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
-#include <cstring>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -30,23 +27,18 @@ constexpr Duration kProgressInterval = 1s;
 // writes them one by one): so long, text of others is kept out of the line. No person sees a delay.
 constexpr Duration kLineInterval = 20ms;
 constexpr std::size_t kLongestLine = 64 << 10;
+// A tee'd line without its end ("Loading... ", a prompt) is shown after so long a silence.
+constexpr Duration kSilence = 100ms;
+// So long a worker waits for a console that lags behind its file.
+constexpr Duration kConsolePatience = 100ms;
+
+/// Whether this is shown while its end has not come. The states of a progress bar are not: they are
+/// lines of their own, once a second.
+bool is_part(std::string_view held) {
+  return !held.empty() && held.size() <= kLongestLine && !held.contains('\r');
+}
 
 }  // namespace
-
-void LogFile::write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) {
-      if (std::exchange(lost_, lost_ + bytes.size()) == 0) {
-        log::warning("logs", "cannot write {}: {}; what does not fit is dropped, the job goes on",
-                     path_, std::strerror(errno));
-      }
-      return;
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
 
 Pump::Pump(boost::asio::any_io_executor executor, Clock& clock, Console& console,
            std::shared_ptr<PumpBuffers> buffers, UniqueFd source, PumpRoute route)
@@ -74,15 +66,52 @@ void Pump::await_bytes() {
 
 void Pump::on_readable() {
   for (int i = 0; i < (giving_up_ ? kLastReads : kReadsPerTurn); ++i) {
-    if (!giving_up_ && route_.show != PumpRoute::Show::Nothing &&
-        console_.congested(route_.stream)) {
-      return pause();
+    if (giving_up_) {
+      if (has_file() && console_.congested(route_.stream)) console_.skip(route_.stream);
+    } else if (must_wait()) {
+      break;
     }
     if (!read_once()) break;
   }
   watch_unfinished();
   if (giving_up_) end();
   await_bytes();
+}
+
+/// Whether nothing is to be read now; then resume() will come.
+bool Pump::must_wait() {
+  const auto go = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->resume();
+  };
+  for (const auto& file : {route_.file, route_.matching}) {
+    if (!file || !file->full()) continue;
+    paused_ = true;
+    file->when_room(go);
+    return true;
+  }
+  const auto stream = route_.stream;
+  if (route_.show == PumpRoute::Show::Nothing || !console_.congested(stream)) return false;
+  if (has_file()) {
+    if (console_.skipping(stream)) return false;
+    if (!patience_) patience_ = clock_.make_alarm();
+    patience_->arm(clock_.now() + kConsolePatience, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->lose_patience();
+    });
+  }
+  paused_ = true;
+  console_.when_clear(stream, go);
+  return true;
+}
+
+void Pump::resume() {
+  if (patience_) patience_->disarm();
+  if (!std::exchange(paused_, false)) return;
+  await_bytes();
+}
+
+void Pump::lose_patience() {
+  if (paused_ && console_.congested(route_.stream)) console_.skip(route_.stream);
+  resume();
 }
 
 /// False: nothing more to read now.
@@ -120,7 +149,7 @@ void Pump::pass_raw(std::string_view bytes) {
   const auto last = bytes.find_last_of("\n\r");
   if (last != std::string_view::npos) {
     flush_unfinished();
-    console_.write(route_.stream, bytes.substr(0, last + 1));
+    console_.write(route_.stream, bytes.substr(0, last + 1), Console::Weight::Output);
     bytes.remove_prefix(last + 1);
   }
   if (bytes.empty()) return;
@@ -130,7 +159,8 @@ void Pump::pass_raw(std::string_view bytes) {
 }
 
 void Pump::flush_unfinished() {
-  if (!unfinished_.empty()) console_.write(route_.stream, std::exchange(unfinished_, {}));
+  if (unfinished_.empty()) return;
+  console_.write(route_.stream, std::exchange(unfinished_, {}), Console::Weight::Output);
 }
 
 void Pump::pass_lines(std::string_view bytes) {
@@ -140,10 +170,16 @@ void Pump::pass_lines(std::string_view bytes) {
     write_lines();
     bytes.remove_prefix(slice.size());
   }
+  if (splitter_.held().empty()) return;
+  part_shown_ = false;
+  last_bytes_ = clock_.now();
 }
 
 void Pump::write_lines() {
-  console_.write(route_.stream, buffers_->lines);
+  if (!buffers_->lines.empty()) {
+    console_.write_lines(route_.stream, this, buffers_->lines, has_file());
+    part_shown_ = false;
+  }
   buffers_->lines.clear();
   if (buffers_->matching.empty()) return;
   route_.matching->write(buffers_->matching);
@@ -153,47 +189,53 @@ void Pump::write_lines() {
 /// When what there is of a line is to be shown without its end; nothing if there is none.
 std::optional<TimePoint> Pump::unfinished_until() const {
   if (!unfinished_.empty()) return unfinished_since_ + kLineInterval;
-  if (splitter_.holds_progress()) return clock_.now() + kProgressInterval;
+  if (progress_due_) return progress_due_;
+  if (!part_shown_ && is_part(splitter_.held())) return last_bytes_ + kSilence;
   return {};
 }
 
 void Pump::watch_unfinished() {
-  if (ended_ || alarm_armed_) return;
+  if (ended_) return;
+  if (!splitter_.holds_progress()) {
+    progress_due_.reset();
+  } else if (!progress_due_) {
+    progress_due_ = clock_.now() + kProgressInterval;
+  }
   const auto until = unfinished_until();
-  if (!until) return;
+  if (!until || (armed_for_ && *armed_for_ <= *until)) return;
   if (!alarm_) alarm_ = clock_.make_alarm();
-  alarm_armed_ = true;
+  armed_for_ = until;
   alarm_->arm(*until, [weak = weak_from_this()] {
     if (const auto self = weak.lock(); self && !self->ended_) self->show_unfinished();
   });
 }
 
 void Pump::show_unfinished() {
-  alarm_armed_ = false;
-  if (unfinished_since_ + kLineInterval <= clock_.now()) flush_unfinished();
-  if (splitter_.holds_progress()) {
+  armed_for_.reset();
+  const auto now = clock_.now();
+  if (unfinished_since_ + kLineInterval <= now) flush_unfinished();
+  if (progress_due_ && *progress_due_ <= now) {
+    progress_due_.reset();
     splitter_.show_progress(buffers_->lines);
     write_lines();
+  } else if (!progress_due_ && last_bytes_ + kSilence <= now) {
+    show_part();
   }
-  if (!unfinished_.empty()) watch_unfinished();  // a younger one than the alarm was set for
+  if (unfinished_until()) watch_unfinished();  // a younger one than the alarm was set for
 }
 
-void Pump::pause() {
-  paused_ = true;
-  console_.when_clear(route_.stream, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->paused_ = false;
-    self->await_bytes();
-  });
+void Pump::show_part() {
+  const auto held = splitter_.held();
+  part_shown_ = true;
+  if (is_part(held)) console_.show_part(route_.stream, this, route_.prefix + std::string(held));
 }
 
 void Pump::drain(bool give_up_rest, std::function<void()> on_drained) {
   on_drained_.push_back(std::move(on_drained));
   if (ended_) return end();
   if (!give_up_rest) return;
-  // What is in the pipe now is read at once, past a congested console, which drops what is too
-  // much.
+  // What is in the pipe now is read at once: past a file that takes nothing, which has room for it
+  // beyond its limit, and past a congested console, which misses lines.
   giving_up_ = true;
   on_readable();
 }
@@ -206,6 +248,7 @@ void Pump::end() {
     splitter_.finish(buffers_->lines, route_.filter.get(), &buffers_->matching);
     write_lines();
     alarm_.reset();
+    patience_.reset();
   }
   for (auto& told : std::exchange(on_drained_, {})) boost::asio::post(executor_, std::move(told));
 }
@@ -222,6 +265,7 @@ void Pump::stop() {
   boost::system::error_code ignored;
   source_.close(ignored);
   alarm_.reset();
+  patience_.reset();
 }
 
 }  // namespace elastrun::logs

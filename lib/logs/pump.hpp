@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/unique_fd.hpp"
+#include "files/appended_file.hpp"
 #include "logs/console.hpp"
 #include "logs/line_splitter.hpp"
 #include "logs/tail.hpp"
@@ -16,20 +17,6 @@
 
 namespace elastrun::logs {
 
-/// An append-only file that may be full: a write that fails is counted and said once, nothing else.
-class LogFile {
- public:
-  LogFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
-  void write(std::string_view bytes);
-  const std::string& path() const { return path_; }
-  std::uint64_t lost() const { return lost_; }
-
- private:
-  UniqueFd fd_;
-  std::string path_;
-  std::uint64_t lost_ = 0;
-};
-
 /// Memory that all pumps of a job share: one reads at a time, because there is one thread.
 struct PumpBuffers {
   std::vector<char> input;  // empty until the first read
@@ -39,17 +26,21 @@ struct PumpBuffers {
 /// What becomes of the bytes of one stream.
 struct PumpRoute {
   enum class Show { Nothing, Raw, Lines };
-  std::shared_ptr<LogFile> file;  // raw bytes; may be null
+  std::shared_ptr<files::AppendedFile> file;  // raw bytes; may be null
   Show show = Show::Nothing;
   Console::Stream stream = Console::Stream::Out;
-  std::string prefix;                        // with Lines
-  std::shared_ptr<const LineFilter> filter;  // with Lines; may be null
-  std::shared_ptr<LogFile> matching;         // set when filter is
+  std::string prefix;                             // with Lines
+  std::shared_ptr<const LineFilter> filter;       // with Lines; may be null
+  std::shared_ptr<files::AppendedFile> matching;  // set when filter is
   bool keep_tail = false;
 };
 
 /// Carries one stream of one worker from its pipe or pseudo-terminal to where it belongs, by the
-/// route. Reads as long as the writer has it open; pauses while the console is congested.
+/// route. Reads as long as the writer has it open; pauses while its own file takes nothing, and
+/// while the console is congested: for as long as that lasts if no file has the output, else for
+/// 100 ms, after which the console misses lines.
+///
+/// With Lines, a line whose end has not come is shown after 100 ms of silence.
 class Pump : public std::enable_shared_from_this<Pump> {
  public:
   static constexpr std::size_t kTail = 16 << 10;  // bytes kept for the verdict
@@ -80,7 +71,11 @@ class Pump : public std::enable_shared_from_this<Pump> {
   std::optional<TimePoint> unfinished_until() const;
   void watch_unfinished();
   void show_unfinished();
-  void pause();
+  bool has_file() const { return route_.file != nullptr; }
+  bool must_wait();
+  void resume();
+  void lose_patience();
+  void show_part();
   void end();
 
   // Set at construction
@@ -94,9 +89,12 @@ class Pump : public std::enable_shared_from_this<Pump> {
   LineSplitter splitter_;
   std::string unfinished_;  // with Raw: the start of a line, whose end will follow at once
   TimePoint unfinished_since_{};
+  TimePoint last_bytes_{};                 // with Lines, while a line is held
+  std::optional<TimePoint> progress_due_;  // with Lines: when a progress bar is shown next
+  bool part_shown_ = false;                // of the line that is held, all that there is
   Tail tail_{kTail};
-  std::unique_ptr<Alarm> alarm_;
-  bool alarm_armed_ = false;
+  std::unique_ptr<Alarm> alarm_, patience_;
+  std::optional<TimePoint> armed_for_;
   bool awaiting_ = false, paused_ = false, giving_up_ = false, ended_ = false;
   std::vector<std::function<void()>> on_drained_;
 };

@@ -20,12 +20,6 @@ using Show = PumpRoute::Show;
 constexpr int kTeePipe = 1 << 20;
 constexpr std::size_t kLongestLine = 2000;
 
-Result<std::shared_ptr<LogFile>> open_log(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
-  if (!fd) return std::unexpected(errno_error(Code::Io, "cannot make the log " + path, errno));
-  return std::make_shared<LogFile>(std::move(fd), path);
-}
-
 /// A pseudo-terminal that passes bytes on as they are: the agent's terminal does the rest.
 bool open_terminal(int like, UniqueFd& ours, UniqueFd& workers) {
   winsize size{};
@@ -123,35 +117,33 @@ class PumpedStreams final : public WorkerStreams {
 }  // namespace
 
 StreamFactory::StreamFactory(boost::asio::any_io_executor executor, Clock& clock, Console& console,
-                             bool with_status)
+                             files::BlockingCalls& files, bool with_status)
     : executor_(std::move(executor)),
       clock_(clock),
       console_(console),
+      files_(files),
       with_status_(with_status && console.can_show_status()),
       buffers_(std::make_shared<PumpBuffers>()) {}
 
-Result<StreamFactory::Shared> StreamFactory::open_shared(const AttemptSettings& settings,
-                                                         bool out) const {
+StreamFactory::Shared StreamFactory::open_shared(const AttemptSettings& settings, bool out) const {
   const auto& filters = out ? settings.stdout_filters : settings.stderr_filters;
-  if (!filters || settings.directory.empty()) return Shared{};
-  auto file =
-      open_log(settings.directory + (out ? "/filtered_stdout.log" : "/filtered_stderr.log"));
-  if (!file) return std::unexpected(file.error());
-  return Shared{std::make_shared<LineFilter>(*filters), *file};
+  if (!filters || settings.directory.empty()) return {};
+  const auto* name = out ? "/filtered_stdout.log" : "/filtered_stderr.log";
+  return {std::make_shared<LineFilter>(*filters), open_log(settings.directory + name)};
 }
 
-Status StreamFactory::begin_attempt(const AttemptSettings& settings) {
-  auto out = open_shared(settings, true);
-  if (!out) return std::unexpected(out.error());
-  auto err = open_shared(settings, false);
-  if (!err) return std::unexpected(err.error());
-  stdout_shared_ = std::move(*out);
-  stderr_shared_ = std::move(*err);
-  return {};
+std::shared_ptr<files::AppendedFile> StreamFactory::open_log(std::string path) const {
+  return std::make_shared<files::AppendedFile>(files_, std::move(path),
+                                               files::AppendedFile::Form{});
 }
 
-Result<PumpRoute> StreamFactory::make_route(const StreamSettings& settings,
-                                            Console::Stream stream) const {
+void StreamFactory::begin_attempt(const AttemptSettings& settings) {
+  console_.say_files_are_in(settings.directory);
+  stdout_shared_ = open_shared(settings, true);
+  stderr_shared_ = open_shared(settings, false);
+}
+
+PumpRoute StreamFactory::make_route(const StreamSettings& settings, Console::Stream stream) const {
   const bool out = stream == Console::Stream::Out;
   const unsigned bit = out ? 1 : 2;
   const bool tee = (settings.tee & bit) != 0;
@@ -160,9 +152,7 @@ Result<PumpRoute> StreamFactory::make_route(const StreamSettings& settings,
   route.stream = stream;
   route.keep_tail = !out;
   if (files && (tee || (settings.redirect & bit) != 0)) {
-    auto file = open_log(settings.directory + (out ? "/stdout.log" : "/stderr.log"));
-    if (!file) return std::unexpected(file.error());
-    route.file = *file;
+    route.file = open_log(settings.directory + (out ? "/stdout.log" : "/stderr.log"));
   }
   if (settings.shown && tee) {
     route.show = Show::Lines;
@@ -229,30 +219,28 @@ void StreamFactory::terminal_resized() {
 
 Result<std::unique_ptr<WorkerStreams>> StreamFactory::make(const StreamSettings& settings) {
   auto out = make_route(settings, Console::Stream::Out);
-  if (!out) return std::unexpected(out.error());
   auto err = make_route(settings, Console::Stream::Err);
-  if (!err) return std::unexpected(err.error());
-  const bool together = out->show == Show::Raw && err->show == Show::Raw && console_.one_place() &&
+  const bool together = out.show == Show::Raw && err.show == Show::Raw && console_.one_place() &&
                         console_.kind(Console::Stream::Out) != Outlet::Kind::Null;
 
   std::vector<UniqueFd> ends;
   PumpedStreams::Side out_side, err_side;
-  auto err_source = open_source(*err);
+  auto err_source = open_source(err);
   if (!err_source) return std::unexpected(err_source.error());
   err_side.fd = err_source->workers.get();
-  if (err->file) err_side.path = err->file->path();
+  if (err.file) err_side.path = err.file->path();
   if (together) {
     out_side.fd = err_side.fd;
   } else {
-    auto out_source = open_source(*out);
+    auto out_source = open_source(out);
     if (!out_source) return std::unexpected(out_source.error());
     out_side.fd = out_source->workers.get();
-    if (out->file) out_side.path = out->file->path();
+    if (out.file) out_side.path = out.file->path();
     ends.push_back(std::move(out_source->workers));
-    out_side.pump = make_pump(std::move(out_source->ours), std::move(*out));
+    out_side.pump = make_pump(std::move(out_source->ours), std::move(out));
   }
   ends.push_back(std::move(err_source->workers));
-  err_side.pump = make_pump(std::move(err_source->ours), std::move(*err));
+  err_side.pump = make_pump(std::move(err_source->ours), std::move(err));
   return std::make_unique<PumpedStreams>(std::move(out_side), std::move(err_side), std::move(ends));
 }
 

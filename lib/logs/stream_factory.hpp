@@ -39,20 +39,23 @@ struct AttemptSettings {
 /// lines of two workers do not mix, even if a worker writes them in pieces.
 ///
 /// All of it passes through the agent, so that a full disk, a closed console or a stuck one is the
-/// agent's trouble; a stdout on a terminal or device without anything to keep it apart from is
-/// inherited. Without a directory nothing is redirected, and tee goes to the console alone.
-/// On a terminal the workers get pseudo-terminals, so that they see one. Where stdout and stderr
-/// of the agent are one place and both go there as they are, the worker gets one pipe or
+/// agent's trouble, and through a thread for files, so that one that takes nothing for a while is
+/// the trouble of its own worker; a stdout on a terminal or device without anything to keep it
+/// apart from is inherited. Without a directory nothing is redirected, and tee goes to the console
+/// alone. On a terminal the workers get pseudo-terminals, so that they see one. Where stdout and
+/// stderr of the agent are one place and both go there as they are, the worker gets one pipe or
 /// pseudo-terminal for both: their order stays, and last_lines() has what stdout wrote in between.
 class StreamFactory {
  public:
-  /// Borrows clock and console. `with_status`: a status line may be drawn below the output.
+  /// Borrows clock, console and the thread for the files. `with_status`: a status line may be drawn
+  /// below the output.
   StreamFactory(boost::asio::any_io_executor executor, Clock& clock, Console& console,
-                bool with_status);
+                files::BlockingCalls& files, bool with_status);
 
-  /// Opens what the workers of the next start share (filtered_stdout.log, ...). Fails with Io.
-  Status begin_attempt(const AttemptSettings& settings);
-  /// Fails with Io: no descriptor left, the file cannot be made. Then nothing stays behind.
+  /// Makes what the workers of the next start share (filtered_stdout.log, ...).
+  void begin_attempt(const AttemptSettings& settings);
+  /// Fails with Io: no descriptor left. Then nothing stays behind. A file that cannot be made costs
+  /// the output for it, and is said.
   Result<std::unique_ptr<WorkerStreams>> make(const StreamSettings& settings);
   /// The agent's terminal has another size now (SIGWINCH): its workers' terminals get it, too. They
   /// see it when they ask next; no signal reaches them, because it is not their controlling
@@ -62,13 +65,14 @@ class StreamFactory {
  private:
   struct Shared {
     std::shared_ptr<const LineFilter> filter;
-    std::shared_ptr<LogFile> file;
+    std::shared_ptr<files::AppendedFile> file;
   };
   struct Source {
     UniqueFd ours, workers;  // workers' side empty: inherited
   };
-  Result<Shared> open_shared(const AttemptSettings& settings, bool out) const;
-  Result<PumpRoute> make_route(const StreamSettings& settings, Console::Stream stream) const;
+  Shared open_shared(const AttemptSettings& settings, bool out) const;
+  PumpRoute make_route(const StreamSettings& settings, Console::Stream stream) const;
+  std::shared_ptr<files::AppendedFile> open_log(std::string path) const;
   bool is_inherited(const PumpRoute& route) const;
   Result<Source> open_source(const PumpRoute& route) const;
   std::shared_ptr<Pump> make_pump(UniqueFd source, PumpRoute route);
@@ -76,6 +80,7 @@ class StreamFactory {
   boost::asio::any_io_executor executor_;
   Clock& clock_;
   Console& console_;
+  files::BlockingCalls& files_;
   bool with_status_;
   std::shared_ptr<PumpBuffers> buffers_;
   Shared stdout_shared_, stderr_shared_;

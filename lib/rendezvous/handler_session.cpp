@@ -2,8 +2,8 @@
 #include "rendezvous/handler_session.hpp"
 
 #include "core/log.hpp"
+#include "files/blocking_calls.hpp"
 #include "rendezvous/agreement.hpp"
-#include "rendezvous/blocking_calls.hpp"
 #include "rendezvous/budget.hpp"
 
 #include <boost/asio/post.hpp>
@@ -64,7 +64,7 @@ class UsersSession final : public HandlerSession {
         budget_(settings_.max_restarts),
         poll_(clock.make_alarm()),
         patience_(clock.make_alarm()),
-        calls_(loop) {}
+        calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
   ~UsersSession() override { *alive_ = false; }
 
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
@@ -72,6 +72,7 @@ class UsersSession final : public HandlerSession {
   void join(Node self) override {
     Contribution own{std::move(self), round_, budget_.spent(), settings_.master};
     calls_.make(
+        name(),
         [handler = handler_, own = std::move(own)] {
           return guarded(handler, [&own](RendezvousHandler& one) { return find_seat(one, own); });
         },
@@ -100,6 +101,7 @@ class UsersSession final : public HandlerSession {
     if (left_) return end();
     patience_->arm(clock_.now() + settings_.close_timeout, [this] { end(); });
     calls_.make(
+        name(),
         [handler = handler_] {
           return guarded(handler,
                          [](RendezvousHandler& one) -> Result<bool> { return one.shutdown(); });
@@ -164,6 +166,7 @@ class UsersSession final : public HandlerSession {
   void await_others() {
     if (seating_->info.world_size == 1) return push(Done{});
     calls_.make(
+        name(),
         [handler = handler_, info = seating_->info, limit = settings_.exit_barrier] {
           return guarded(handler, [&](RendezvousHandler&) { return leave_together(info, limit); });
         },
@@ -179,6 +182,7 @@ class UsersSession final : public HandlerSession {
 
   void poll() {
     calls_.make(
+        name(),
         [handler = handler_] {
           return guarded(handler, [](RendezvousHandler& one) -> Result<int> {
             return one.num_nodes_waiting();
@@ -220,7 +224,7 @@ class UsersSession final : public HandlerSession {
   std::function<void()> on_closed_;
   std::unique_ptr<Alarm> poll_, patience_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  BlockingCalls calls_;  // last: its answers use all of the above
+  files::BlockingCalls calls_;  // last: its answers use all of the above
 };
 
 }  // namespace

@@ -3,8 +3,8 @@
 
 #include "core/json.hpp"
 #include "core/log.hpp"
+#include "files/blocking_calls.hpp"
 #include "net/base64.hpp"
-#include "rendezvous/blocking_calls.hpp"
 
 #include <cstdlib>
 #include <dlfcn.h>
@@ -115,10 +115,13 @@ Result<std::string> key_of(const Munge::Opened& opened, const std::string& sessi
 class MungeExchange final : public net::KeyExchange {
  public:
   MungeExchange(boost::asio::io_context& loop, std::shared_ptr<const Munge> munge, bool required)
-      : calls_(loop), munge_(std::move(munge)), required_(required) {}
+      : calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
+        munge_(std::move(munge)),
+        required_(required) {}
 
   void offer(std::string session, std::function<void(Result<Offer>)> then) override {
     calls_.make(
+        "munged",
         [munge = munge_, session = std::move(session)]() -> Result<Offer> {
           std::string bytes(kKeyBytes, '\0');
           if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(kKeyBytes)) {
@@ -136,6 +139,7 @@ class MungeExchange final : public net::KeyExchange {
   void accept(std::string session, std::string credential,
               std::function<void(Result<std::string>)> then) override {
     calls_.make(
+        "munged",
         [munge = munge_, session = std::move(session),
          credential = std::move(credential)]() -> Result<std::string> {
           const auto opened = munge->decode(credential);
@@ -154,7 +158,7 @@ class MungeExchange final : public net::KeyExchange {
   bool is_required() const override { return required_; }
 
  private:
-  BlockingCalls calls_;
+  files::BlockingCalls calls_;
   const std::shared_ptr<const Munge> munge_;
   const bool required_;
   bool warned_ = false;  // that the service fails

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/error_file.hpp"
 
-#include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "core/utf8.hpp"
+#include "files/whole_file.hpp"
 
 #include <boost/json.hpp>
 #include <cerrno>
@@ -76,24 +76,12 @@ Result<std::string> read_some(const std::string& path, WallTime* written = nullp
   return text;
 }
 
-Status replace_file(const std::string& to, std::string_view text) {
-  if (const auto old = read_some(to)) {
-    log::warning("error_file", "{} is there already and is replaced. It held: {}", to,
-                 cut(*old, kMaxRaw));
-    ::unlink(to.c_str());
-  }
-  const UniqueFd fd(::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd)
-    return std::unexpected(errno_error(Code::Io, "cannot write the error file " + to, errno));
-  while (!text.empty()) {
-    const auto put = ::write(fd.get(), text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) {
-      return std::unexpected(errno_error(Code::Io, "cannot write the error file " + to, errno));
-    }
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
-  return {};
+/// What people are to be warned of; empty: nothing.
+Result<std::string> replace_file(const std::string& to, std::string_view text) {
+  const auto old = files::is_written_to(to) ? Result<std::string>() : read_some(to);
+  if (auto put = files::put_file(to, text, 0644); !put) return std::unexpected(put.error());
+  if (!old || old->empty()) return {};
+  return fmt::format("{} was there already and is replaced. It held: {}", to, cut(*old, kMaxRaw));
 }
 
 }  // namespace
@@ -126,7 +114,7 @@ std::optional<ErrorFile> read_error_file(const std::string& path) {
   return file;
 }
 
-Status copy_error_file(const std::string& from, const std::string& to, int exit_code) {
+Result<std::string> copy_error_file(const std::string& from, const std::string& to, int exit_code) {
   auto text = read_some(from);
   if (!text) return std::unexpected(text.error());
   auto value = parse(*text);
@@ -139,7 +127,8 @@ Status copy_error_file(const std::string& from, const std::string& to, int exit_
   return replace_file(to, *text);
 }
 
-Status write_error_file(const std::string& to, std::string_view message, WallTime when) {
+Result<std::string> write_error_file(const std::string& to, std::string_view message,
+                                     WallTime when) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(when.time_since_epoch());
   const json::value content = {
       {"message",

@@ -34,10 +34,12 @@ ErrorFile parse_error_file(std::string_view text);
 std::optional<ErrorFile> read_error_file(const std::string& path);
 
 /// Copies the root cause's file to the launcher's own, with `errorCode` in an object message.
-/// An existing file is replaced, after a warning with its contents.
-Status copy_error_file(const std::string& from, const std::string& to, int exit_code);
+/// An existing file is replaced, and the text returned is a warning with its contents, else empty;
+/// a device or FIFO is written to. May wait for the file system, as the next one.
+Result<std::string> copy_error_file(const std::string& from, const std::string& to, int exit_code);
 
 /// Writes an error of the launcher itself in the form of torch's `@record`.
-Status write_error_file(const std::string& to, std::string_view message, WallTime when);
+Result<std::string> write_error_file(const std::string& to, std::string_view message,
+                                     WallTime when);
 
 }  // namespace elastrun::workers

@@ -56,7 +56,8 @@ int main(int argc, char** argv) {
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   logs::Console console(loop.get_executor());
-  logs::StreamFactory factory(loop.get_executor(), *clock, console, false);
+  files::BlockingCalls files(loop.get_executor());
+  logs::StreamFactory factory(loop.get_executor(), *clock, console, files, false);
   logs::StreamSettings settings;
   settings.directory = directory;
   settings.tee = 1;
@@ -71,6 +72,7 @@ int main(int argc, char** argv) {
   (*streams)->started();
   (*streams)->drain(false, [] {});
   loop.run();
+  files.finish(std::chrono::minutes(1));
   console.finish();
   const double wall = std::chrono::duration<double>(clock->now() - start).count();
   const double cpu = cpu_seconds() - cpu_before;

@@ -50,6 +50,12 @@ sys.stdout.write(answer[8:].decode() + "\\n")
 """
 
 
+def report_of(job: Job) -> dict[str, object]:
+    """That of group rank 0 is report.json, the others' names tell their node."""
+    [report] = job.folder.glob("report*.json")
+    return json.loads(report.read_text())
+
+
 class Verdicts(Elastic):
     """Three agents and a budget of one restart, which one of them uses up."""
 
@@ -73,7 +79,7 @@ class Verdicts(Elastic):
 
     def reports(self, jobs: list[Job], code: int) -> list[dict[str, object]]:
         self.all_end(*jobs, code=code)
-        return [json.loads((job.folder / "report.json").read_text()) for job in jobs]
+        return [report_of(job) for job in jobs]
 
     def agree(self, jobs: list[Job], code: int = 1) -> dict[str, object]:
         """The culprit, whom all name alike, in the report and on stderr."""
@@ -223,7 +229,7 @@ class Requeue(Elastic):
         self.kill(host)
         self.all_end(other, code=REQUEUE)
         self.assertIn("scontrol requeue 4711\n", other.errors())
-        report = json.loads((other.folder / "report.json").read_text())
+        report = report_of(other)
         self.assertEqual((report["exit_code"], report["requeue"], report["requeue_command"]),
                          (REQUEUE, True, "scontrol requeue 4711"))
 
@@ -232,7 +238,7 @@ class Requeue(Elastic):
                          env={"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "1"})
         self.all_end(job, code=1)
         self.assertNotIn("scontrol", job.errors())
-        report = json.loads((job.folder / "report.json").read_text())
+        report = report_of(job)
         self.assertIsNone(report["requeue_command"])
 
 

@@ -55,7 +55,7 @@ class Job:
 
     def __init__(self, *words: str | Path, env: dict[str, str] | None = None,
                  stdout: int | None = None, stdin: int | None = None,
-                 before: Callable[[], None] | None = None,
+                 stderr: int | None = None, before: Callable[[], None] | None = None,
                  files: dict[str, str] | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="system.")
         self.folder = Path(self._scratch.name)
@@ -70,7 +70,8 @@ class Job:
         self.out, self.err = self.folder / "out", self.folder / "err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [PROGRAM, *map(str, words)], cwd=self.folder, env=keep, stderr=err,
+                [PROGRAM, *map(str, words)], cwd=self.folder, env=keep,
+                stderr=err if stderr is None else stderr,
                 stdin=subprocess.DEVNULL if stdin is None else stdin,
                 stdout=out if stdout is None else stdout, start_new_session=True,
                 preexec_fn=before)

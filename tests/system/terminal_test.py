@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 
 from launched import ELASTRUN, LIMIT, Case, main
 from screen import OnTerminal
@@ -150,6 +152,36 @@ class Terminal(Case):
         job.send_signal(28)  # SIGWINCH
         self.go()
         self.assertEqual(job.wait(LIMIT), 0)
+
+    def test_a_terminal_that_is_shared_with_a_prompt_is_not_painted_on(self) -> None:
+        # As an interactive shell runs `elastrun ... &`: in a group of its own.
+        shell = ("import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:], process_group=0)"
+                 ".returncode)")
+        environment = self.environment | {"TERM": "xterm"}
+        job = OnTerminal([sys.executable, "-c", shell, ELASTRUN, "--nproc-per-node", "1",
+                          self.script(TALKER)], environment, str(self.folder), LIMIT)
+        self.addCleanup(job.close)
+        job.until_seen("talked 0")
+        self.go("go.0")
+        self.assertEqual(job.finish(), 0)
+        self.assertNotIn("\x1b[K", job.raw)
+
+    def test_a_notebook_gets_no_live_line(self) -> None:
+        job = self.on_terminal("--nproc-per-node", "1", self.script(TALKER), JPY_PARENT_PID="1")
+        job.until_seen("talked 0")
+        self.go("go.0")
+        self.assertEqual(job.finish(), 0)
+        self.assertNotIn("\x1b[K", job.raw)
+
+    def test_a_typescript_gets_no_live_line(self) -> None:
+        words = " ".join([ELASTRUN, "--nproc-per-node", "1", self.script(TALKER)])
+        self.go("go.0")
+        job = OnTerminal([shutil.which("script") or "script", "-qefc", words, "typescript"],
+                         self.environment | {"TERM": "xterm"}, str(self.folder), LIMIT)
+        self.addCleanup(job.close)
+        self.assertEqual(job.finish(), 0)
+        self.assertIn("talked 0", job.raw)
+        self.assertNotIn("\x1b[K", (self.folder / "typescript").read_text())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/json_lines.hpp"
 
+#include <boost/asio/io_context.hpp>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -14,6 +15,8 @@ using telemetry::Record;
 
 namespace {
 
+using Names = std::vector<std::string>;
+
 struct Scratch {
   Scratch() {
     std::string pattern = (std::filesystem::temp_directory_path() / "journal_XXXXXX").string();
@@ -21,7 +24,25 @@ struct Scratch {
     path = directory + "/journal.jsonl";
   }
   ~Scratch() { std::filesystem::remove_all(directory); }
+  std::string content() {
+    REQUIRE(calls.finish(std::chrono::minutes(1)));
+    std::ifstream in(path, std::ios::binary);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  Names names(std::uint64_t skipped = 0) {
+    REQUIRE(calls.finish(std::chrono::minutes(1)));
+    Names found;
+    const auto read = read_journal(path, [&](Record record) { found.push_back(record.name); });
+    REQUIRE(read);
+    CHECK(read->records == found.size());
+    CHECK(read->skipped == skipped);
+    return found;
+  }
   std::string directory, path;
+  boost::asio::io_context loop;
+  files::BlockingCalls calls{loop.get_executor()};
 };
 
 Record an_event(std::string name) {
@@ -39,24 +60,6 @@ Record a_sample(std::string name, telemetry::Value value) {
   record.value = std::move(value);
   return record;
 }
-
-std::string content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-std::vector<std::string> names_in(const std::string& path, std::uint64_t skipped = 0) {
-  std::vector<std::string> names;
-  const auto read = read_journal(path, [&](Record record) { names.push_back(record.name); });
-  REQUIRE(read);
-  CHECK(read->records == names.size());
-  CHECK(read->skipped == skipped);
-  return names;
-}
-
-using Names = std::vector<std::string>;
 
 }  // namespace
 
@@ -107,48 +110,51 @@ TEST_CASE("journal: a line cut anywhere is no record, and neither is other JSON"
 }
 
 TEST_CASE("journal: events are in the file at once, the rest with the next event or flush") {
-  const Scratch scratch;
-  const auto journal = JsonLines::open(scratch.path).value();
-  journal->consume(a_sample("one", std::int64_t{1}));
-  CHECK(content(scratch.path).empty());
-  journal->consume(an_event("two"));
-  CHECK(names_in(scratch.path) == Names{"one", "two"});
-  journal->consume(a_sample("three", std::int64_t{1}));
-  journal->flush({});
-  CHECK(names_in(scratch.path) == Names{"one", "two", "three"});
+  Scratch scratch;
+  JsonLines journal(scratch.calls, scratch.path);
+  journal.consume(a_sample("one", std::int64_t{1}));
+  CHECK(scratch.content().empty());
+  journal.consume(an_event("two"));
+  CHECK(scratch.names() == Names{"one", "two"});
+  journal.consume(a_sample("three", std::int64_t{1}));
+  journal.flush({});
+  CHECK(scratch.names() == Names{"one", "two", "three"});
 }
 
 TEST_CASE("journal: samples without events do not pile up") {
-  const Scratch scratch;
-  const auto journal = JsonLines::open(scratch.path).value();
-  for (int i = 0; i < 2000; ++i) journal->consume(a_sample("m", std::int64_t{i}));
-  CHECK(content(scratch.path).size() > (64u << 10));
+  Scratch scratch;
+  JsonLines journal(scratch.calls, scratch.path);
+  for (int i = 0; i < 2000; ++i) journal.consume(a_sample("m", std::int64_t{i}));
+  CHECK(scratch.content().size() > (64u << 10));
 }
 
 TEST_CASE("journal: a torn tail costs its own record only, for readers and for the next writer") {
-  const Scratch scratch;
-  JsonLines::open(scratch.path).value()->consume(an_event("one"));
-  const std::string whole = content(scratch.path);
+  Scratch scratch;
+  JsonLines(scratch.calls, scratch.path).consume(an_event("one"));
+  const std::string whole = scratch.content();
   for (std::size_t kept = 1; kept < whole.size() - 1; ++kept) {
     CAPTURE(kept);
     std::ofstream(scratch.path, std::ios::trunc) << whole << whole.substr(0, kept);
-    CHECK(names_in(scratch.path, 1) == Names{"one"});
-    JsonLines::open(scratch.path).value()->consume(an_event("two"));
-    CHECK(names_in(scratch.path, kept == whole.size() - 1 ? 0 : 1) == Names{"one", "two"});
+    CHECK(scratch.names(1) == Names{"one"});
+    JsonLines(scratch.calls, scratch.path).consume(an_event("two"));
+    CHECK(scratch.names(kept == whole.size() - 1 ? 0 : 1) == Names{"one", "two"});
   }
 }
 
 TEST_CASE("journal: a full disk costs records, counted, and nothing else") {
-  const auto journal = JsonLines::open("/dev/full");
-  REQUIRE(journal);
-  (*journal)->consume(an_event("one"));
-  (*journal)->consume(an_event("two"));
-  CHECK((*journal)->lost() == 2);
+  Scratch scratch;
+  JsonLines journal(scratch.calls, "/dev/full");
+  journal.consume(an_event("one"));
+  journal.consume(an_event("two"));
+  REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
+  CHECK(journal.lost() == 2);
 }
 
-TEST_CASE("journal: a file that cannot be opened is an error that names it") {
-  const auto journal = JsonLines::open("/nowhere/journal.jsonl");
-  REQUIRE_FALSE(journal);
-  CHECK(journal.error().text.find("/nowhere/journal.jsonl") != std::string::npos);
+TEST_CASE("journal: one that cannot be made costs its records") {
+  Scratch scratch;
+  JsonLines journal(scratch.calls, "/nowhere/journal.jsonl");
+  journal.consume(an_event("one"));
+  REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
+  CHECK(journal.lost() == 1);
   CHECK_FALSE(read_journal("/nowhere/journal.jsonl", [](Record) {}));
 }

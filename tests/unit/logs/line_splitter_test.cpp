@@ -24,8 +24,8 @@ TEST_CASE("splitter: each whole line gets the prefix, a last line without newlin
   CHECK(split_whole("\n") == "p:\n");
 }
 
-TEST_CASE("splitter: a carriage return ends no line") {
-  CHECK(split_whole("a\rb\r\nc\n") == "p:a\rb\r\np:c\n");
+TEST_CASE("splitter: a carriage return ends no line, and what it overwrites is not shown") {
+  CHECK(split_whole("a\rb\r\nc\n") == "p:b\r\np:c\n");
 }
 
 TEST_CASE("splitter: text without newline is held until its line is complete") {
@@ -94,7 +94,7 @@ TEST_CASE("splitter: of a progress bar the newest complete state is shown") {
   CHECK(out == "p: 2%\n");
   CHECK_FALSE(splitter.holds_progress());
   splitter.feed("%\ndone\n", out);
-  CHECK(out == "p: 2%\np:\r 3%\np:done\n");
+  CHECK(out == "p: 2%\np: 3%\np:done\n");
 }
 
 TEST_CASE("prefix: the default is role and local rank") {

@@ -5,6 +5,8 @@
 #include "logs/stream_factory.hpp"
 #include "plumbing.hpp"
 
+#include <sys/stat.h>
+
 using namespace elastrun;
 using namespace elastrun::logs;
 using namespace plumbing;
@@ -20,7 +22,8 @@ struct Agent {
   Pipe out, err;
   Scratch scratch;
   Console console{loop.get_executor(), out.writer.get(), err.writer.get()};
-  StreamFactory factory{loop.get_executor(), clock, console, false};
+  files::BlockingCalls files{loop.get_executor()};
+  StreamFactory factory{loop.get_executor(), clock, console, files, false};
 
   std::string shown() { return take(out.reader.get()); }
   std::string complained() { return take(err.reader.get()); }
@@ -28,7 +31,7 @@ struct Agent {
 
 /// A worker that we play: its two streams are ours to write to.
 struct Worker {
-  Worker(Agent& agent, StreamSettings settings) : loop(agent.loop) {
+  Worker(Agent& agent, StreamSettings settings) : loop(agent.loop), files(agent.files) {
     if (settings.directory.empty()) settings.directory = agent.scratch.path;
     if (settings.directory == "none") settings.directory.clear();
     auto made = agent.factory.make(settings);
@@ -50,8 +53,11 @@ struct Worker {
     run_until(loop, [&] { return told == 1; });
     settle_loop(loop);
     CHECK(told == 1);
+    CHECK(files.finish(60s));
+    settle_loop(loop);  // warnings
   }
   boost::asio::io_context& loop;
+  files::BlockingCalls& files;
   std::unique_ptr<WorkerStreams> streams;
   UniqueFd out, err;
 };
@@ -166,9 +172,9 @@ TEST_CASE("streams: without a directory tee goes to the console alone, and nothi
 
 TEST_CASE("streams: duplicate filters collect matching tee'd lines of all workers") {
   Agent agent;
-  REQUIRE(agent.factory.begin_attempt({.directory = agent.scratch.path,
-                                       .stdout_filters = std::vector<std::string>{"loss", "one"},
-                                       .stderr_filters = std::nullopt}));
+  agent.factory.begin_attempt({.directory = agent.scratch.path,
+                               .stdout_filters = std::vector<std::string>{"loss", "one"},
+                               .stderr_filters = std::nullopt});
   Worker one(agent, {.tee = 3, .prefix = "one:"});
   Worker two(agent, {.tee = 1, .prefix = "two:"});
   say(one.out.get(), "loss 1\nother\n");
@@ -212,9 +218,9 @@ TEST_CASE("streams: many lines of several workers arrive complete and in order")
   CHECK(next == std::vector<int>{2000, 2000, 2000});
 }
 
-TEST_CASE("streams: a congested console stops the reading, and nothing is lost when it goes on") {
+TEST_CASE("streams: where no file has the output a congested console stops the reading") {
   Agent agent;
-  Worker worker(agent, {.tee = 1});
+  Worker worker(agent, {});
   ::fcntl(worker.out.get(), F_SETFL, O_NONBLOCK);
   const std::string block(64 << 10, 'x');
   std::size_t written = 0;
@@ -222,6 +228,7 @@ TEST_CASE("streams: a congested console stops the reading, and nothing is lost w
     const ssize_t size = ::write(worker.out.get(), (block + "\n").data(), block.size() + 1);
     if (size > 0) written += static_cast<std::size_t>(size);
     settle_loop(agent.loop);
+    agent.clock.advance(1s);
   }
   CHECK(written < (4u << 20));
   CHECK(agent.console.congested(Console::Stream::Out));
@@ -236,13 +243,140 @@ TEST_CASE("streams: a congested console stops the reading, and nothing is lost w
     seen += agent.shown().size();
     return drained;
   });
-  while (!agent.console.congested(Console::Stream::Out) && seen < written) {
+  while (seen < written) {
     settle_loop(agent.loop);
     seen += agent.shown().size();
   }
-  CHECK(seen >= written);
+  CHECK(seen == written);
   CHECK(agent.console.lost(Console::Stream::Out) == 0);
-  CHECK(std::filesystem::file_size(agent.scratch.path + "/stdout.log") == written);
+}
+
+TEST_CASE("streams: a tee'd worker waits 100 ms for the console, which then misses counted lines") {
+  Agent agent;
+  agent.factory.begin_attempt({.directory = agent.scratch.path});
+  Worker worker(agent, {.tee = 1, .prefix = "p:"});
+  ::fcntl(worker.out.get(), F_SETFL, O_NONBLOCK);
+  std::string all;
+  for (int number = 0; all.size() < (10u << 20);) {
+    const std::string line = std::to_string(number) + std::string(999, 'x') + "\n";
+    if (::write(worker.out.get(), line.data(), line.size()) > 0) {
+      all += line;
+      ++number;
+    } else {
+      settle_loop(agent.loop);
+      agent.clock.advance(100ms);
+      CHECK(agent.files.finish(60s));  // the other thing that a worker waits for
+    }
+  }
+  settle_loop(agent.loop);
+  worker.out.reset();
+  worker.drain(true);
+  CHECK(content(agent.scratch.path + "/stdout.log") == all);
+
+  // What the reader finds when it comes back: lines, the count of those left out, the verdict.
+  agent.console.write(Console::Stream::Out, "verdict\n", Console::Weight::Verdict);
+  bool idle = false;
+  agent.console.when_idle([&] { idle = true; });
+  std::string seen;
+  run_until(agent.loop, [&] {
+    seen += agent.shown();
+    return idle;
+  });
+  seen += agent.shown();
+  const auto notice = seen.find("[elastrun] ");
+  REQUIRE(notice != std::string::npos);
+  const auto before = std::count(seen.begin(), seen.begin() + static_cast<long>(notice), '\n');
+  const auto lines = std::count(all.begin(), all.end(), '\n');
+  std::string count = std::to_string(lines - before);
+  count.insert(count.size() - 3, ",");
+  CHECK(seen.substr(notice) ==
+        "[elastrun] " + count +
+            " lines were not shown: the reader was too slow; they are in the files below " +
+            agent.scratch.path + "\nverdict\n");
+}
+
+TEST_CASE("streams: a file that takes nothing stops its own worker and no other") {
+  Agent agent;
+  const std::string slow = agent.scratch.path + "/stdout.log";
+  REQUIRE(::mkfifo(slow.c_str(), 0600) == 0);
+  Worker stuck(agent, {.redirect = 1});
+  std::filesystem::create_directory(agent.scratch.path + "/other");
+  Worker other(agent, {.tee = 1, .prefix = "other:"});
+  ::fcntl(stuck.out.get(), F_SETFL, O_NONBLOCK);
+  const std::string block((64 << 10) - 1, 'x');
+  std::size_t written = 0;
+  for (int round = 0; round < 100; ++round) {
+    const ssize_t size = ::write(stuck.out.get(), (block + "\n").data(), block.size() + 1);
+    if (size > 0) written += static_cast<std::size_t>(size);
+    settle_loop(agent.loop);
+  }
+  CHECK(written < (4u << 20));
+  say(other.err.get(), "goes on\n");
+  settle_loop(agent.loop);
+  CHECK(agent.complained() == "goes on\n");
+  // The end takes what is in the pipe, and waits for nothing.
+  stuck.out.reset();
+  bool drained = false;
+  stuck.streams->drain(true, [&] { drained = true; });
+  run_until(agent.loop, [&] { return drained; });
+  const UniqueFd reader(::open(slow.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(reader);
+  std::size_t found = 0;
+  for (pollfd entry{reader.get(), POLLIN, 0}; found<written&& ::poll(&entry, 1, 60'000)> 0;) {
+    found += take(reader.get()).size();
+  }
+  CHECK(found == written);
+}
+
+TEST_CASE("streams: a tee'd line without its end is shown after 100 ms of silence, never torn") {
+  Agent agent;
+  Worker one(agent, {.tee = 1, .prefix = "1:"});
+  Worker two(agent, {.tee = 1, .prefix = "2:"});
+  const auto say_to = [&](Worker& worker, std::string_view text) {
+    say(worker.out.get(), text);
+    settle_loop(agent.loop);
+  };
+  say_to(one, "Loading");
+  agent.clock.advance(99ms);
+  CHECK(agent.shown().empty());
+  say_to(one, "... ");
+  agent.clock.advance(99ms);
+  CHECK(agent.shown().empty());  // it was not silent for so long
+  agent.clock.advance(1ms);
+  CHECK(agent.shown() == "1:Loading... ");
+  CHECK(agent.clock.armed() == 0);  // nothing more to wait for
+  say_to(one, "50 %, ");
+  agent.clock.advance(100ms);
+  CHECK(agent.shown() == "50 %, ");
+  say_to(one, "done\n");
+  CHECK(agent.shown() == "done\n");
+
+  // Somebody else speaks meanwhile: whoever goes on, does so with a whole line.
+  say_to(one, "Name? ");
+  agent.clock.advance(100ms);
+  say_to(two, "whole\n");
+  CHECK(agent.shown() == "1:Name? \n2:whole\n");
+  say_to(one, "x\nnext\n");
+  CHECK(agent.shown() == "1:Name? x\n1:next\n");
+  say_to(one, "half");
+  say_to(two, "of two");
+  agent.clock.advance(100ms);
+  CHECK(agent.shown() == "1:half\n2:of two");
+  agent.console.write(Console::Stream::Out, "agent\n");
+  CHECK(agent.shown() == "\nagent\n");
+  one.end();
+  CHECK(agent.shown() == "1:half\n");
+  two.end();
+  CHECK(agent.shown() == "2:of two\n");
+}
+
+TEST_CASE("streams: what overwrote itself is shown with its prefix, in its last state") {
+  Agent agent;
+  Worker worker(agent, {.tee = 1, .prefix = "p:"});
+  say(worker.out.get(), "\r 50%\r100%\nplain\r\n\rfront\n");
+  worker.end();
+  CHECK(agent.shown() == "p:100%\np:plain\r\np:front\n");
+  CHECK(content(agent.scratch.path + "/stdout.log") == "\r 50%\r100%\nplain\r\n\rfront\n");
 }
 
 TEST_CASE("streams: a drain that gives up reads what is there, though somebody holds the pipe") {
@@ -303,12 +437,15 @@ TEST_CASE("streams: a closed console costs the console, not the worker and not t
   CHECK(std::filesystem::file_size(agent.scratch.path + "/stdout.log") == 250005);
 }
 
-TEST_CASE("streams: a file that cannot be made is an error that names it") {
+TEST_CASE("streams: a file that cannot be made costs the output, and is named") {
   Agent agent;
-  const auto made = agent.factory.make({.directory = "/nowhere/0", .redirect = 1});
-  REQUIRE_FALSE(made);
-  CHECK(made.error().text ==
-        "cannot make the log /nowhere/0/stdout.log: No such file or directory");
+  agent.console.take_log_lines();
+  Worker worker(agent, {.directory = "/nowhere/0", .tee = 1, .prefix = "p:"});
+  say(worker.out.get(), "shown\n");
+  worker.end();
+  CHECK(agent.shown() == "p:shown\n");
+  CHECK(agent.complained().find("cannot write /nowhere/0/stdout.log: No such file or directory") !=
+        std::string::npos);
 }
 
 TEST_CASE("streams: the last lines are those of stderr, cut to a sane length") {
@@ -340,7 +477,7 @@ TEST_CASE("streams: a progress bar without newline is shown once a second") {
   CHECK(agent.clock.armed() == 0);
   say(worker.out.get(), "%\n");
   worker.end();
-  CHECK(agent.shown() == "p:\r 3%\n");
+  CHECK(agent.shown() == "p: 3%\n");
   CHECK(agent.clock.armed() == 0);
 }
 
@@ -349,7 +486,8 @@ TEST_CASE("streams: one place for both console streams keeps their order") {
   ManualClock clock;
   Pipe both;
   Console console(loop.get_executor(), both.writer.get(), copy_of(both.writer.get()).release());
-  StreamFactory factory(loop.get_executor(), clock, console, false);
+  files::BlockingCalls files(loop.get_executor());
+  StreamFactory factory(loop.get_executor(), clock, console, files, false);
   auto streams = factory.make({}).value();
   REQUIRE(streams->stdout_fd() == streams->stderr_fd());
   for (int i = 0; i < 100; ++i)
@@ -367,7 +505,8 @@ TEST_CASE("streams: on a terminal the workers see one, with its size, and write 
   ManualClock clock;
   Terminal terminal;
   Console console(loop.get_executor(), terminal.side.get(), copy_of(terminal.side.get()).release());
-  StreamFactory factory(loop.get_executor(), clock, console, true);
+  files::BlockingCalls files(loop.get_executor());
+  StreamFactory factory(loop.get_executor(), clock, console, files, true);
   console.set_status("S");
   auto streams = factory.make({}).value();
   UniqueFd out = copy_of(streams->stdout_fd());
@@ -398,7 +537,8 @@ TEST_CASE(
   Terminal terminal;
   Pipe err;
   Console console(loop.get_executor(), terminal.side.get(), err.writer.get());
-  StreamFactory factory(loop.get_executor(), clock, console, false);
+  files::BlockingCalls files(loop.get_executor());
+  StreamFactory factory(loop.get_executor(), clock, console, files, false);
   auto streams = factory.make({}).value();
   CHECK(streams->stdout_fd() == -1);
   CHECK(streams->stderr_fd() >= 0);

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/blocking_calls.hpp"
+#include "files/blocking_calls.hpp"
 
 #include "support/loop.hpp"
 #include "support/no_threads.hpp"
 
-#include <boost/asio/executor_work_guard.hpp>
 #include <doctest/doctest.h>
 #include <optional>
 
 using namespace elastrun;
-using elastrun::rendezvous::BlockingCalls;
+using elastrun::files::BlockingCalls;
 
 TEST_CASE("blocking calls: where no thread can be made the answer is an error, until one can") {
   boost::asio::io_context loop;
-  const auto work = boost::asio::make_work_guard(loop);  // the answer comes from another thread
-  BlockingCalls calls(loop);
+  BlockingCalls calls(loop.get_executor(), BlockingCalls::WithoutThread::Refuse);
   std::optional<Result<int>> answer;
   const auto ask = [&] {
     answer.reset();
-    calls.make([]() -> Result<int> { return 7; },
-               [&](Result<int> got) { answer = std::move(got); });
+    calls.make(
+        "seven", []() -> Result<int> { return 7; },
+        [&](Result<int> got) { answer = std::move(got); });
     CHECK(!answer);
     test::run_until(loop, [&] { return answer.has_value(); });
   };
@@ -38,8 +37,9 @@ TEST_CASE("blocking calls: nobody hears of a thread that could not be made once 
   bool told = false;
   {
     const test::NoThreads none;
-    BlockingCalls calls(loop);
-    calls.make([]() -> Result<int> { return 7; }, [&](const Result<int>&) { told = true; });
+    BlockingCalls calls(loop.get_executor(), BlockingCalls::WithoutThread::Refuse);
+    calls.make(
+        "seven", []() -> Result<int> { return 7; }, [&](const Result<int>&) { told = true; });
   }
   loop.run();
   CHECK(!told);

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/session.hpp"
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+namespace elastrun::agent {
+
+/// Holds a round back, and all that the rendezvous says after it, until something has been done for
+/// it that may take a file system's time: directories are made. So the agent's policy knows of no
+/// round that cannot be started, and its heartbeats go on meanwhile.
+class PushGate {
+ public:
+  /// `prepare` calls `done` once, inside or later on the loop.
+  using Prepare = std::function<void(const rendezvous::Round&, std::function<void()> done)>;
+  explicit PushGate(Prepare prepare) : prepare_(std::move(prepare)) {}
+
+  /// What to give to Session::open for an agent that wants `on_push`. Borrows this object.
+  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
+
+ private:
+  void pass_on();
+
+  const Prepare prepare_;
+  rendezvous::Session::OnPush on_push_;
+  std::deque<rendezvous::Push> held_;
+  bool preparing_ = false, prepared_ = false;
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/appended_file.hpp"
+
+#include "core/log.hpp"
+#include "core/unique_fd.hpp"
+#include "files/backlog.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/prefer.hpp>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace elastrun::files {
+
+// The mutex guards what both threads use; what follows it belongs to the thread of the calls.
+struct AppendedFile::State {
+  State(BlockingCalls::What name, Form how) : path(std::move(name)), form(how) {}
+
+  const BlockingCalls::What path;
+  const Form form;
+  std::mutex mutex;
+  Backlog backlog{kFull, kMost};
+  bool scheduled = false;
+  std::uint64_t lost = 0;
+  int trouble = 0;  // the errno of the first loss
+  bool said = false;
+
+  UniqueFd fd;
+  int refused = 0;  // errno of open(2)
+  bool opened = false, torn = false;
+  std::string writing;
+
+  void open() {
+    if (std::exchange(opened, true)) return;
+    // Reading is for the last byte only: a FIFO opened for both would never wait for its reader.
+    const int access = form.whole_lines ? O_RDWR : O_WRONLY;
+    fd.reset(
+        ::open(path->c_str(), access | O_CREAT | O_APPEND | O_CLOEXEC | form.flags, form.mode));
+    if (!fd) {
+      refused = errno;
+      fail(refused, {});
+    } else if (form.whole_lines) {
+      struct stat info {};
+      char last = '\n';
+      const bool some = ::fstat(fd.get(), &info) == 0 && info.st_size > 0;
+      torn = some && ::pread(fd.get(), &last, 1, info.st_size - 1) == 1 && last != '\n';
+    }
+  }
+
+  void fail(int number, std::string_view bytes) {
+    const std::lock_guard lock(mutex);
+    if (trouble == 0) trouble = number;
+    lost += form.whole_lines ? static_cast<std::uint64_t>(std::ranges::count(bytes, '\n'))
+                             : bytes.size();
+  }
+
+  void put(std::string_view bytes) {
+    open();
+    if (!fd) return fail(refused, bytes);
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(fd.get(), bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      // Not tried again: the next piece finds out whether there is room.
+      if (written <= 0) return fail(written < 0 ? errno : ENOSPC, bytes);
+      torn = bytes[static_cast<std::size_t>(written) - 1] != '\n';
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+
+  /// One turn: what waits now. True if somebody is to be told of room.
+  bool write_out(bool& again) {
+    {
+      const std::lock_guard lock(mutex);
+      backlog.take(writing);
+    }
+    if (form.whole_lines && torn && !writing.empty()) writing.insert(0, 1, '\n');
+    put(writing);
+    const std::lock_guard lock(mutex);
+    writing.clear();
+    const bool room = backlog.done();
+    if (backlog.empty() && writing.capacity() > kFull / 4) writing = {};
+    again = scheduled = !backlog.empty();
+    return room;
+  }
+};
+
+AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form)
+    : calls_(calls),
+      path_(std::make_shared<const std::string>(std::move(path))),
+      state_(std::make_shared<State>(path_, form)),
+      self_(std::make_shared<AppendedFile*>(this)) {
+  state_->scheduled = true;
+  schedule();
+}
+
+AppendedFile::~AppendedFile() {
+  *self_ = nullptr;
+}
+
+void AppendedFile::schedule() {
+  calls_.enqueue(path_, [state = state_, self = self_]() -> BlockingCalls::Outcome {
+    state->open();
+    BlockingCalls::Outcome outcome;
+    const bool room = state->write_out(outcome.again);
+    const std::lock_guard lock(state->mutex);
+    const int trouble = state->trouble;
+    const bool news = trouble != 0 && !std::exchange(state->said, true);
+    if (!room && !news) return outcome;
+    outcome.answer = [state, self, news, trouble] {
+      if (news) {
+        log::warning(state->form.area, "cannot write {}: {}; {}", *state->path,
+                     trouble == ENOBUFS ? "its file system is too slow" : std::strerror(trouble),
+                     state->form.cost);
+      }
+      if (*self != nullptr) (*self)->tell_room();
+    };
+    return outcome;
+  });
+}
+
+void AppendedFile::write(std::string_view bytes) {
+  if (bytes.empty()) return;
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto taken = state_->backlog.add(bytes);
+    if (taken < bytes.size()) {
+      const auto rest = bytes.substr(taken);
+      if (state_->trouble == 0) state_->trouble = ENOBUFS;
+      state_->lost += state_->form.whole_lines
+                          ? static_cast<std::uint64_t>(std::ranges::count(rest, '\n'))
+                          : rest.size();
+    }
+    if (std::exchange(state_->scheduled, true)) return;
+  }
+  schedule();
+}
+
+bool AppendedFile::full() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->backlog.full();
+}
+
+std::uint64_t AppendedFile::lost() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->lost;
+}
+
+void AppendedFile::when_room(std::function<void()> go) {
+  when_room_.push_back(std::move(go));
+  if (!full()) return tell_room();
+  busy_loop_ = boost::asio::prefer(calls_.loop(), boost::asio::execution::outstanding_work.tracked);
+}
+
+void AppendedFile::tell_room() {
+  busy_loop_ = {};
+  for (auto& go : std::exchange(when_room_, {})) boost::asio::post(calls_.loop(), std::move(go));
+}
+
+}  // namespace elastrun::files

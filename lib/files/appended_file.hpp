@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "files/blocking_calls.hpp"
+
+#include <boost/asio/any_io_executor.hpp>
+#include <cstdint>
+#include <fcntl.h>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+#include <vector>
+
+namespace elastrun::files {
+
+/// A file that grows at its end, opened and written by the thread of `BlockingCalls`, so that a
+/// file system that does not answer holds up nobody but those who fill this very file.
+///
+/// write() takes everything at once. Who can wait asks full() before, and is told by when_room().
+/// A file that cannot be opened or written (a full disk, no permission) costs what does not fit,
+/// counted and said once. Destroying it closes the file when all is written.
+class AppendedFile {
+ public:
+  static constexpr std::size_t kFull = 1 << 20;
+  static constexpr std::size_t kMost = 16 << 20;
+  struct Form {
+    int flags = O_TRUNC;  // with O_CREAT, O_APPEND and O_CLOEXEC
+    mode_t mode = 0666;
+    /// A torn line, of an earlier process or of a disk that was full, is closed off before the next
+    /// piece; lost() counts lines instead of bytes.
+    bool whole_lines = false;
+    const char* area = "logs";  // of the warning
+    const char* cost = "what does not fit is dropped, the job goes on";
+  };
+
+  /// Borrows `calls`. The file is made soon.
+  AppendedFile(BlockingCalls& calls, std::string path, Form form);
+  ~AppendedFile();
+  AppendedFile(const AppendedFile&) = delete;
+  AppendedFile& operator=(const AppendedFile&) = delete;
+
+  void write(std::string_view bytes);
+  bool full() const;
+  /// Runs `go` once on the loop when there is room, never inside this call.
+  void when_room(std::function<void()> go);
+  const std::string& path() const { return *path_; }
+  std::uint64_t lost() const;
+
+ private:
+  struct State;
+  void schedule();
+  void tell_room();
+
+  BlockingCalls& calls_;
+  BlockingCalls::What path_;
+  std::shared_ptr<State> state_;  // with the thread
+  std::vector<std::function<void()>> when_room_;
+  boost::asio::any_io_executor busy_loop_;  // keeps the loop running while somebody waits for room
+  std::shared_ptr<AppendedFile*> self_;     // null in there once we are gone; for answers
+};
+
+}  // namespace elastrun::files

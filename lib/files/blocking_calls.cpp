@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/blocking_calls.hpp"
+
+#include "core/log.hpp"
+#include "core/thread.hpp"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/prefer.hpp>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+namespace elastrun::files {
+
+struct BlockingCalls::Shared {
+  struct Job {
+    What what;
+    Call call;
+  };
+  std::mutex mutex;
+  std::condition_variable changed, returned_one;
+  std::deque<Job> jobs;
+  What now;  // null: the thread waits
+  std::uint64_t returned = 0;
+  bool wanted = true;                 // false: nobody wants answers, and the loop may be gone
+  boost::asio::any_io_executor loop;  // used under the mutex, and only while wanted
+
+  /// Under the mutex. What comes too late is dropped.
+  static void give(const std::shared_ptr<Shared>& shared, Answer answer) {
+    boost::asio::post(shared->loop, [shared, answer = std::move(answer)] {
+      {
+        const std::lock_guard again(shared->mutex);
+        if (!shared->wanted) return;
+      }
+      answer();
+    });
+  }
+};
+
+BlockingCalls::~BlockingCalls() {
+  if (!shared_) return;
+  std::deque<Shared::Job> forgotten;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->wanted = false;
+    shared_->loop = {};
+    forgotten.swap(shared_->jobs);
+  }
+  shared_->changed.notify_one();
+}
+
+Status BlockingCalls::begin() {
+  if (has_thread_) return {};
+  if (!shared_) {
+    shared_ = std::make_shared<Shared>();
+    shared_->loop = loop_;
+  }
+  auto made = detach_thread([shared = shared_] { work(shared); });
+  has_thread_ = made.has_value();
+  return made;
+}
+
+void BlockingCalls::answer_later(Answer answer) {
+  const std::lock_guard lock(shared_->mutex);
+  Shared::give(shared_, std::move(answer));
+}
+
+void BlockingCalls::make_here(Call& call) {
+  for (bool again = true; again;) {
+    auto outcome = call();
+    again = outcome.again;
+    const std::lock_guard lock(shared_->mutex);
+    if (outcome.answer) Shared::give(shared_, std::move(outcome.answer));
+  }
+}
+
+void BlockingCalls::enqueue(What what, Call call) {
+  if (const auto begun = begin(); !begun) {
+    if (!std::exchange(warned_, true)) {
+      log::warning("files",
+                   "{}: files are written between other work, and a file system that does not "
+                   "answer holds everything up",
+                   begun.error().text);
+    }
+    return make_here(call);
+  }
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->jobs.push_back({std::move(what), std::move(call)});
+  }
+  shared_->changed.notify_one();
+}
+
+void BlockingCalls::work(const std::shared_ptr<Shared>& shared) {
+  while (true) {
+    Shared::Job job;
+    {
+      std::unique_lock lock(shared->mutex);
+      shared->now = nullptr;
+      shared->changed.wait(lock, [&] { return !shared->wanted || !shared->jobs.empty(); });
+      if (!shared->wanted) return;
+      job = std::move(shared->jobs.front());
+      shared->jobs.pop_front();
+      shared->now = job.what;
+    }
+    auto outcome = job.call();
+    if (!outcome.again) job.call = nullptr;
+    const std::lock_guard lock(shared->mutex);
+    if (!shared->wanted) return;
+    shared->returned += 1;
+    if (outcome.again) shared->jobs.push_back(std::move(job));
+    if (shared->jobs.empty()) shared->now = nullptr;
+    if (outcome.answer) Shared::give(shared, std::move(outcome.answer));
+    shared->returned_one.notify_one();
+  }
+}
+
+std::string BlockingCalls::busy_with() const {
+  if (!shared_) return {};
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->now) return *shared_->now;
+  return shared_->jobs.empty() ? std::string() : *shared_->jobs.front().what;
+}
+
+std::uint64_t BlockingCalls::returned() const {
+  if (!shared_) return 0;
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->returned;
+}
+
+bool BlockingCalls::finish(Duration patience) {
+  if (!shared_) return true;
+  std::unique_lock lock(shared_->mutex);
+  const auto idle = [this] { return !shared_->now && shared_->jobs.empty(); };
+  while (!idle()) {
+    const auto before = shared_->returned;
+    const bool moved = shared_->returned_one.wait_for(
+        lock, patience, [&] { return idle() || shared_->returned != before; });
+    if (!moved) return false;
+  }
+  return true;
+}
+
+void BlockingCalls::expect_answer() {
+  if (awaited_++ == 0) {
+    busy_loop_ = boost::asio::prefer(loop_, boost::asio::execution::outstanding_work.tracked);
+  }
+}
+
+void BlockingCalls::answered() {
+  if (--awaited_ == 0) busy_loop_ = {};
+}
+
+}  // namespace elastrun::files

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+
+#include <boost/asio/any_io_executor.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace elastrun::files {
+
+/// Makes calls that may wait for a disk, a network file system or somebody's code, one after the
+/// other in order, on a thread of its own, and brings what they return back to the loop. The thread
+/// is there from the first call on; no signal is delivered to it. Where the system refuses a thread
+/// (pids.max, RLIMIT_NPROC) the calls are made on the loop, after one warning; or, for calls into
+/// code that may wait for ever, they are answered with the error.
+///
+/// Destroying this waits for nothing: a call in progress is left to itself and its answer dropped,
+/// calls not begun are forgotten. So a call must own all that it uses.
+class BlockingCalls {
+ public:
+  using Answer = std::function<void()>;  // for the loop; may be empty
+  struct Outcome {
+    Answer answer{};
+    bool again = false;  // there is more to do: call again, after those that wait
+  };
+  using Call = std::function<Outcome()>;
+  using What = std::shared_ptr<const std::string>;  // "/path/of/a/file", for people
+
+  enum class WithoutThread { CallHere, Refuse };
+
+  explicit BlockingCalls(boost::asio::any_io_executor loop,
+                         WithoutThread otherwise = WithoutThread::CallHere)
+      : loop_(std::move(loop)), otherwise_(otherwise) {}
+  ~BlockingCalls();
+  BlockingCalls(const BlockingCalls&) = delete;
+  BlockingCalls& operator=(const BlockingCalls&) = delete;
+
+  /// `then` gets what `work` has returned, on the loop, never inside this function. With Refuse, a
+  /// Result, or the error Io if no thread can be made.
+  template <class Work, class Then>
+  void make(std::string what, Work work, Then then) {
+    using Returned = decltype(work());
+    expect_answer();
+    if constexpr (std::is_constructible_v<Returned, std::unexpected<Error>>) {
+      if (const auto begun = begin(); !begun && otherwise_ == WithoutThread::Refuse) {
+        return answer_later([this, then = std::move(then), error = begun.error()]() mutable {
+          answered();
+          then(Returned(std::unexpected(error)));
+        });
+      }
+    }
+    enqueue(std::make_shared<const std::string>(std::move(what)),
+            [this, work = std::move(work), then = std::move(then)]() mutable -> Outcome {
+              auto answer = std::make_shared<Returned>(work());
+              return {[this, then = std::move(then), answer]() mutable {
+                        answered();
+                        then(std::move(*answer));
+                      },
+                      false};
+            });
+  }
+  /// As make(), but the loop may run dry meanwhile.
+  void enqueue(What what, Call call);
+
+  /// What is done now, else what is next; empty: nothing.
+  std::string busy_with() const;
+  /// How many calls have returned: it moves as long as anything does.
+  std::uint64_t returned() const;
+  /// Waits outside the loop until nothing is left to do, or no call has returned for `patience`.
+  /// False: something is left.
+  bool finish(Duration patience);
+  const boost::asio::any_io_executor& loop() const { return loop_; }
+
+ private:
+  struct Shared;
+  Status begin();
+  void answer_later(Answer answer);
+  void make_here(Call& call);
+  void expect_answer();
+  void answered();
+  static void work(const std::shared_ptr<Shared>& shared);
+
+  boost::asio::any_io_executor loop_;
+  WithoutThread otherwise_;
+  boost::asio::any_io_executor busy_loop_;  // keeps the loop running while answers are awaited
+  int awaited_ = 0;
+  bool has_thread_ = false, warned_ = false;
+  std::shared_ptr<Shared> shared_;  // with the thread, which may outlive us and the loop
+};
+
+}  // namespace elastrun::files

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+
+namespace elastrun::files {
+
+/// Whether something is at `path` that is to be written to and never replaced: a device, a FIFO, a
+/// socket, or one of our own streams (/dev/stdout, /proc/self/fd/N), whatever that is.
+bool is_written_to(const std::string& path);
+
+/// Puts a file of this content there. Readers see an older file or the whole new one: it is written
+/// beside it, under a name of its own, and renamed; a symbolic link stays, and what it leads to is
+/// replaced. What is_written_to() gets the text. May wait for as long as the file system, or the
+/// reader of a FIFO, does. Fails with Io.
+Status put_file(const std::string& path, std::string_view text, mode_t mode);
+
+/// `path` with a word put before its ending: "out/report.json", "node1" -> "out/report.node1.json".
+std::string with_word(const std::string& path, std::string_view word);
+
+}  // namespace elastrun::files

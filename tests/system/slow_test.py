@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""slow_test.py ELASTRUN STUB_WORKER: readers and file systems that take nothing for a while."""
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import unittest
+from pathlib import Path
+
+from harness import LIMIT, Job, main, stat_of, wait_until
+from ports import free_port
+
+# Prints 12 MiB, says so by a file, and fails when it may.
+TALKER = """
+import os, sys, time
+for i in range(12 * 1024):
+    sys.stdout.write(f"line {i} " + "x" * 1000 + "\\n")
+sys.stdout.flush()
+open("done", "w").close()
+while not os.path.exists("fail"): time.sleep(0.02)
+sys.exit(7)
+"""
+# Fails when it may; the second attempt prints 3 MiB into its file and ends when it may.
+TWICE = """
+import os, sys, time
+def wait(name):
+    while not os.path.exists(os.path.join(sys.argv[1], name)): time.sleep(0.02)
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("begun", attempt, os.environ["WORLD_SIZE"], file=sys.stderr, flush=True)
+if attempt == "0":
+    wait("fail")
+    sys.exit(3)
+if len(sys.argv) > 2:
+    for i in range(3000): print(f"line {i} " + "y" * 1000)
+    sys.stdout.flush()
+wait("end")
+"""
+NOTICE = re.compile(r"\[elastrun\] ([\d,]+) lines were not shown: the reader was too slow; "
+                    r"they are in the files below \S+/attempt_0\n")
+
+
+def read_all(fd: int, into: list[bytes]) -> None:
+    while piece := os.read(fd, 1 << 16):
+        into.append(piece)
+
+
+class SlowReader(unittest.TestCase):
+    def stuck(self, ours: int, theirs: int) -> None:
+        """A job whose output nobody reads until its workers have ended."""
+        with Job("--tee=3", "--log-dir=logs", "talk.py", stdout=theirs, stderr=theirs,
+                 files={"talk.py": TALKER}) as job:
+            os.close(theirs)
+            wait_until((job.folder / "done").exists, "training has gone on")
+            (job.folder / "fail").touch()
+            [worker] = [pid for pid in job.alive() if b"talk.py" in
+                        Path(f"/proc/{pid}/cmdline").read_bytes()
+                        and b"elastrun" not in Path(f"/proc/{pid}/cmdline").read_bytes()] or [0]
+            wait_until(lambda: worker == 0 or stat_of(worker) is None, "the worker has ended")
+            self.assertIsNone(job.process.poll(), "elastrun ended with its verdict untold")
+            pieces: list[bytes] = []
+            reader = threading.Thread(target=self.read_terminal, args=(ours, pieces))
+            reader.start()
+            self.assertEqual(job.end(), 1)
+            reader.join()
+            shown = b"".join(pieces).decode().replace("\r\n", "\n")
+            expected = "".join(f"line {i} " + "x" * 1000 + "\n" for i in range(12 * 1024))
+            [file] = (job.folder / "logs").glob("*/attempt_0/0/stdout.log")
+            self.assertEqual(file.read_text(), expected)
+            notices = list(NOTICE.finditer(shown))
+            self.assertTrue(notices, shown[-3000:])
+            missed = sum(int(found[1].replace(",", "")) for found in notices)
+            lines = re.findall(r"^\[default0\]:line \d+ x{1000}$", shown, re.M)
+            self.assertEqual(len(lines) + missed, 12 * 1024)
+            verdict = shown.find("ended with exit code 7")
+            self.assertGreater(verdict, notices[0].start(), shown[-3000:])
+
+    @staticmethod
+    def read_terminal(fd: int, into: list[bytes]) -> None:
+        try:
+            read_all(fd, into)
+        except OSError:  # EIO: a terminal that nobody has open any more
+            pass
+
+    def test_a_pipe_nobody_reads_stops_no_training_and_loses_no_verdict(self) -> None:
+        ours, theirs = os.pipe()
+        self.stuck(ours, theirs)
+        os.close(ours)
+
+    def test_neither_does_a_terminal_that_is_stopped(self) -> None:
+        ours, theirs = os.openpty()
+        self.stuck(ours, theirs)
+        os.close(ours)
+
+    def test_a_signal_ends_the_wait_for_a_reader_that_does_not_come(self) -> None:
+        ours, theirs = os.pipe()
+        with Job("--tee=3", "--log-dir=logs", "talk.py", stdout=theirs,
+                 files={"talk.py": TALKER, "fail": ""}) as job:
+            os.close(theirs)
+            job.wait_for("waiting for the reader of the output", path=job.err)
+            job.process.terminate()
+            self.assertEqual(job.end(), 1)
+            self.assertIn("ended with exit code 7", job.errors())
+        os.close(ours)
+
+
+class SlowFiles(unittest.TestCase):
+    """A FIFO in the place of a file: open(2) waits for its reader, then write(2) does, as with a
+    network file system that does not answer."""
+
+    def test_a_log_that_takes_nothing_restarts_nothing_and_loses_nothing(self) -> None:
+        # A node that is silent for 3 s is lost; this one's files are frozen for longer.
+        words = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
+                 "--rdzv-id=job", "--max-restarts=3", "-r", "1",
+                 "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1"]
+        with Job(*words, "--log-dir=logs", "twice.py", ".", "talk",
+                 files={"twice.py": TWICE}) as one:
+            with Job(*words, "--log-dir=logs", "twice.py", str(one.folder),
+                     files={"twice.py": TWICE}) as two:
+                for job in (one, two):
+                    job.wait_for("^begun 0 2", path=job.err)
+                [run] = (one.folder / "logs").iterdir()
+                place = run / "attempt_1" / "0"
+                place.mkdir(parents=True)
+                os.mkfifo(place / "stdout.log")
+                (one.folder / "fail").touch()
+                for job in (one, two):
+                    job.wait_for("^begun 1 2", path=job.err)
+                time.sleep(8)  # what is tested: nothing happens while nothing is taken
+                self.assertEqual(one.errors().count("begun"), 2)
+                self.assertEqual(two.errors().count("begun"), 2)
+                pieces: list[bytes] = []
+                fd = os.open(place / "stdout.log", os.O_RDONLY)
+                reader = threading.Thread(target=read_all, args=(fd, pieces))
+                reader.start()
+                (one.folder / "end").touch()
+                for job in (one, two):
+                    self.assertEqual(job.end(), 0, job.errors())
+                    self.assertEqual(job.errors().count("begun"), 2, job.errors())
+                reader.join(LIMIT)
+                os.close(fd)
+                self.assertEqual(b"".join(pieces).decode(),
+                                 "".join(f"line {i} " + "y" * 1000 + "\n" for i in range(3000)))
+                journal = (run / "journal.jsonl").read_text()
+                self.assertIn('"name":"job.ended"', journal)
+
+    def test_at_the_end_the_file_that_is_waited_for_is_named(self) -> None:
+        with Job("--log-dir=logs", "--report=report", "--no-python", "sh", "-c", "exit 3",
+                 before=lambda: os.mkfifo("report")) as job:
+            job.wait_for("waiting for report, which does not take", path=job.err)
+            self.assertIn("ended with exit code 3", job.errors())
+            text = (job.folder / "report").read_text()
+            self.assertEqual(job.end(), 1)
+            self.assertIn('"exit_code": 1', text)
+            self.assertTrue((job.folder / "report").is_fifo())
+
+
+class Devices(unittest.TestCase):
+    def test_what_is_no_regular_file_is_written_to_and_stays(self) -> None:
+        # Links, so that a mistake replaces them and not the device.
+        with Job("--report=null", "--no-python", "sh", "-c", "exit 3",
+                 env={"TORCHELASTIC_ERROR_FILE": "error"},
+                 before=lambda: (os.symlink("/dev/null", "null"),
+                                 os.symlink("/dev/null", "error"))) as job:
+            self.assertEqual(job.end(), 1)
+            for name in ("null", "error"):
+                self.assertTrue((job.folder / name).is_char_device(), name)
+            self.assertNotIn("is replaced", job.errors())
+            self.assertNotIn("no report", job.errors())
+
+    def test_a_report_on_stdout_is_there_once_and_whole(self) -> None:
+        with Job("--report=/dev/stdout", "--no-python", "sh", "-c", "echo before") as job:
+            self.assertEqual(job.end(), 0)
+            said = job.output()
+            self.assertTrue(said.startswith('before\n{"format": 1'), said)
+            self.assertTrue(said.endswith("}\n"), said)
+            self.assertEqual(said.count('"format": 1'), 1)
+
+
+class UnfinishedLines(unittest.TestCase):
+    def test_a_prompt_is_shown_before_its_answer(self) -> None:
+        ours, theirs = os.pipe()
+        script = ("import sys, time, os\n"
+                  "sys.stdout.write('Name? '); sys.stdout.flush()\n"
+                  "while not os.path.exists('go'): time.sleep(0.02)\n"
+                  "print('thanks')\n")
+        with Job("--tee=3", "ask.py", stdout=theirs, files={"ask.py": script}) as job:
+            os.close(theirs)
+            self.assertEqual(os.read(ours, 100), b"[default0]:Name? ")
+            (job.folder / "go").touch()
+            self.assertEqual(os.read(ours, 100), b"thanks\n")
+            self.assertEqual(job.end(), 0)
+        os.close(ours)
+
+
+if __name__ == "__main__":
+    main()

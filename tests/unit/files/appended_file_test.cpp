@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/appended_file.hpp"
+
+#include "core/log.hpp"
+#include "core/unique_fd.hpp"
+#include "support/loop.hpp"
+#include "support/no_threads.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace elastrun;
+using namespace elastrun::files;
+using namespace std::chrono_literals;
+using test::run_ready;
+using test::run_until;
+
+namespace {
+
+struct Place {
+  Place() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "files_test_XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+    log::set_writer(
+        [](void* place, std::string_view line) { static_cast<std::string*>(place)->append(line); },
+        &said);
+  }
+  ~Place() {
+    log::set_writer(nullptr, nullptr);
+    std::filesystem::remove_all(path);
+  }
+  std::string content(const std::string& name) const {
+    std::ifstream in(path + "/" + name, std::ios::binary);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  /// A file system that takes nothing yet.
+  std::string fifo() const {
+    const std::string name = path + "/fifo";
+    REQUIRE(::mkfifo(name.c_str(), 0600) == 0);
+    return name;
+  }
+  boost::asio::io_context loop;
+  std::string path, said;
+  BlockingCalls calls{loop.get_executor()};
+};
+
+std::string read_all(const UniqueFd& fd, std::size_t size) {
+  std::string text(size, '\0');
+  std::size_t have = 0;
+  while (have < size) {
+    const auto got = ::read(fd.get(), text.data() + have, size - have);
+    if (got <= 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  text.resize(have);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("appended file: it is made and holds what was written, in order, also after its end") {
+  Place place;
+  {
+    AppendedFile file(place.calls, place.path + "/log", {});
+    for (int i = 0; i < 1000; ++i) file.write(std::to_string(i) + "\n");
+  }
+  REQUIRE(place.calls.finish(60s));
+  std::string expected;
+  for (int i = 0; i < 1000; ++i) expected += std::to_string(i) + "\n";
+  CHECK(place.content("log") == expected);
+}
+
+TEST_CASE("appended file: one that takes nothing holds up who writes to it, and loses nothing") {
+  Place place;
+  const auto fifo = place.fifo();
+  AppendedFile stuck(place.calls, fifo, {.flags = 0});
+  const std::string piece(100'000, 'x');
+  std::size_t written = 0;
+  for (; !stuck.full(); written += piece.size()) stuck.write(piece);
+  CHECK(written >= AppendedFile::kFull);
+  CHECK(place.calls.busy_with() == fifo);
+  stuck.write(piece);  // the last words are taken all the same
+  written += piece.size();
+  bool room = false;
+  stuck.when_room([&] { room = true; });
+  CHECK_FALSE(place.calls.finish(1ms));
+  run_ready(place.loop);
+  CHECK_FALSE(room);
+  const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
+  CHECK(read_all(reader, written).size() == written);
+  run_until(place.loop, [&] { return room; });
+  CHECK_FALSE(stuck.full());
+  CHECK(stuck.lost() == 0);
+}
+
+TEST_CASE("appended file: beyond all bounds it loses, counted and said once") {
+  Place place;
+  const auto fifo = place.fifo();
+  AppendedFile stuck(place.calls, fifo, {.flags = 0, .whole_lines = true});
+  // Opened for both, a FIFO does not wait for its reader; so it is full that stops this one.
+  const std::string lines = std::string(999, 'x') + "\n" + std::string(999, 'y') + "\n";
+  std::size_t written = 0;
+  for (; written < AppendedFile::kMost + (2u << 20); written += lines.size()) stuck.write(lines);
+  CHECK(stuck.lost() > 0);
+  const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ::fcntl(reader.get(), F_SETFL, 0);
+  const auto most = written - 2000 * stuck.lost() / 2;
+  (void)read_all(reader, std::min<std::size_t>(most, 8u << 20));
+  run_until(place.loop, [&] { return place.said.contains("its file system is too slow"); });
+  CHECK(std::ranges::count(place.said, '\n') == 1);
+}
+
+TEST_CASE("appended file: a file that cannot be made costs what is for it, and is said once") {
+  Place place;
+  AppendedFile file(place.calls, "/nowhere/log", {});
+  for (int i = 0; i < 3; ++i) file.write("five\n");
+  REQUIRE(place.calls.finish(60s));
+  run_ready(place.loop);
+  CHECK(file.lost() == 15);
+  CHECK(place.said.contains("cannot write /nowhere/log: No such file or directory; "));
+  CHECK(std::ranges::count(place.said, '\n') == 1);
+}
+
+TEST_CASE("appended file: a torn last line is closed off where lines are whole") {
+  Place place;
+  std::ofstream(place.path + "/log") << "whole\ntorn";
+  AppendedFile file(place.calls, place.path + "/log", {.flags = 0, .whole_lines = true});
+  file.write("next\n");
+  REQUIRE(place.calls.finish(60s));
+  CHECK(place.content("log") == "whole\ntorn\nnext\n");
+}
+
+TEST_CASE("blocking calls: no signal is delivered to the thread") {
+  Place place;
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  bool answered = false;
+  place.calls.make(
+      "mask",
+      [] {
+        sigset_t mask;
+        ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+        return mask;
+      },
+      [&](sigset_t mask) {
+        blocked = mask;
+        answered = true;
+      });
+  run_until(place.loop, [&] { return answered; });
+  for (const int number : {SIGINT, SIGTERM, SIGCHLD, SIGWINCH}) {
+    CHECK(::sigismember(&blocked, number) == 1);
+  }
+}
+
+TEST_CASE("blocking calls: where no thread can be made they are made on the loop, said once") {
+  Place place;
+  std::optional<AppendedFile> file;
+  {
+    const test::NoThreads none;
+    file.emplace(place.calls, place.path + "/log", AppendedFile::Form{});
+    file->write("all the same\n");
+  }
+  const bool refused = place.said.contains("cannot make a thread: ");
+  file->write("and more\n");
+  REQUIRE(place.calls.finish(60s));
+  CHECK(refused);
+  CHECK(std::ranges::count(place.said, '\n') == 1);
+  CHECK(place.content("log") == "all the same\nand more\n");
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/whole_file.hpp"
+
+#include "core/unique_fd.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+using namespace elastrun;
+using namespace elastrun::files;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Place {
+  Place() {
+    std::string pattern = (fs::temp_directory_path() / "whole_file_XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Place() { fs::remove_all(path); }
+  std::string path;
+};
+
+std::string content(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::ptrdiff_t files_in(const std::string& path) {
+  return std::distance(fs::directory_iterator(path), fs::directory_iterator());
+}
+
+}  // namespace
+
+TEST_CASE("whole file: it is made, then replaced, and no draft stays") {
+  const Place place;
+  const auto file = place.path + "/report.json";
+  REQUIRE(put_file(file, "old and long", 0644));
+  const std::ifstream reader(file);
+  REQUIRE(put_file(file, "new", 0644));
+  CHECK(content(file) == "new");
+  std::ostringstream seen;
+  seen << reader.rdbuf();
+  CHECK(seen.str() == "old and long");  // who had it open reads on in the old one
+  CHECK(files_in(place.path) == 1);
+}
+
+TEST_CASE("whole file: a symbolic link stays, and what it leads to is replaced") {
+  const Place place;
+  REQUIRE(put_file(place.path + "/target", "old", 0644));
+  fs::create_symlink("target", place.path + "/link");
+  REQUIRE(put_file(place.path + "/link", "new", 0644));
+  CHECK(fs::is_symlink(place.path + "/link"));
+  CHECK(content(place.path + "/target") == "new");
+}
+
+TEST_CASE("whole file: a device is written to, and stays one") {
+  const Place place;
+  CHECK(is_written_to("/dev/null"));
+  CHECK(is_written_to("/dev/stdout"));
+  CHECK_FALSE(is_written_to(place.path + "/absent"));
+  CHECK_FALSE(is_written_to(place.path));
+  REQUIRE(put_file("/dev/null", "text", 0644));
+  CHECK(fs::is_character_file("/dev/null"));
+  // By a link, as an administrator may have put it there.
+  fs::create_symlink("/dev/null", place.path + "/link");
+  REQUIRE(put_file(place.path + "/link", "text", 0644));
+  CHECK(fs::is_character_file(place.path + "/link"));
+  const auto full = put_file("/dev/full", "text", 0644);
+  REQUIRE_FALSE(full);
+  CHECK(full.error().text == "cannot write /dev/full: No space left on device");
+}
+
+TEST_CASE("whole file: a FIFO is written to, when its reader is there") {
+  const Place place;
+  const auto fifo = place.path + "/fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  std::thread writer([&] { CHECK(put_file(fifo, "text", 0644)); });
+  const auto seen = content(fifo);
+  writer.join();
+  CHECK(seen == "text");
+  CHECK(fs::is_fifo(fifo));
+}
+
+TEST_CASE("whole file: what cannot be written is an error that names it, and leaves nothing") {
+  const Place place;
+  const auto missing = put_file(place.path + "/no/report.json", "text", 0644);
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().text ==
+        "cannot write " + place.path + "/no/report.json: No such file or directory");
+  CHECK_FALSE(put_file(place.path, "text", 0644));
+  CHECK(files_in(place.path) == 0);
+  CHECK(fs::is_directory(place.path));
+}
+
+TEST_CASE("whole file: a word is put before the ending of the name") {
+  CHECK(with_word("out/report.json", "node1") == "out/report.node1.json");
+  CHECK(with_word("report", "node1") == "report.node1");
+  CHECK(with_word("a.b/report", "n") == "a.b/report.n");
+  CHECK(with_word("/tmp/.hidden", "n") == "/tmp/.hidden.n");
+}
