@@ -4,9 +4,9 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "files/blocking_calls.hpp"
 
 #include <array>
-#include <boost/asio/post.hpp>
 #include <cctype>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -89,100 +89,36 @@ Result<UniqueFd> lock(const std::string& file) {
   return std::unexpected(errno_error(Code::Io, fmt::format("{} is locked", name), errno));
 }
 
-class FileBallot final : public Ballot {
+TimePoint now() {
+  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
+}
+double wall_seconds() {
+  return to_seconds(std::chrono::time_point_cast<Duration>(std::chrono::system_clock::now()));
+}
+
+/// The entry, and what this agent knows of it. Used by the thread of the calls alone, one call at a
+/// time; it may outlive the ballot.
+class FileEntry {
  public:
-  FileBallot(boost::asio::io_context& loop, Clock& clock, std::string file, Duration term,
-             Duration note_life)
-      : loop_(loop),
-        clock_(clock),
-        file_(std::move(file)),
-        term_(term),
-        note_life_(note_life),
-        look_(clock.make_alarm()) {}
-  ~FileBallot() override { *alive_ = false; }
-
-  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
-    reply(std::move(answer), holder_now());
-  }
-
-  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
-    reply(std::move(answer), take(value));
-  }
-
-  void renew(std::function<void(Result<bool>)> answer) override {
-    reply(std::move(answer), rewrite([](Record& own) { ++own.beat; }));
-  }
-
-  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
-    reply(std::move(answer), rewrite([&note](Record& own) { own.note = note; }));
-  }
-
-  void release(bool forget, std::function<void()> done) override {
-    if (mine_) {
-      const auto held = lock(file_);
-      const auto record = read_record(file_);
-      // The epoch stays, so that no later holder is taken for an older one.
-      if (held && record && *record == *mine_) {
-        (void)write_record(file_,
-                           {"", record->epoch, 0, record->renewed, forget ? "" : record->note});
-      }
-      mine_.reset();
-    }
-    boost::asio::post(loop_, std::move(done));
-  }
-
-  void watch(std::function<void()> changed) override {
-    changed_ = std::move(changed);
-    look_later();
-  }
-  void unwatch() override {
-    changed_ = nullptr;
-    look_->disarm();
-  }
-  Duration term() const override { return term_; }
-
- private:
-  template <class Answer, class Found>
-  void reply(Answer answer, Found found) {
-    boost::asio::post(
-        loop_, [alive = alive_, answer = std::move(answer), found = std::move(found)]() mutable {
-          if (*alive) answer(std::move(found));
-        });
-  }
-
-  // Notes since when the entry stands still, and answers whether it is somebody's.
-  bool is_live(const Record& record) {
-    const TimePoint now = clock_.now();
-    if (record.epoch != seen_.epoch || record.beat != seen_.beat) {
-      seen_ = record;
-      seen_since_ = now;
-    }
-    return !record.value.empty() && now < seen_since_ + term_ * 3 / 2;
-  }
-
-  // How long ago the entry was written, by the one clock of its file system.
-  Duration age(const UniqueFd& held) const {
-    struct stat now {
-    }, entry{};
-    const bool known = ::futimens(held.get(), nullptr) == 0 && ::fstat(held.get(), &now) == 0 &&
-                       ::stat(file_.c_str(), &entry) == 0;
-    return std::chrono::seconds(known ? now.st_mtim.tv_sec - entry.st_mtim.tv_sec : 0);
-  }
+  using Holder = Ballot::Holder;
+  FileEntry(std::string file, Duration term, Duration note_life)
+      : file_(std::move(file)), term_(term), note_life_(note_life) {}
 
   Result<std::optional<Holder>> holder_now() {
-    const auto record = read_record(file_);
+    const auto record = read(now());
     if (!record) return std::unexpected(record.error());
     if (!is_live(*record)) return std::nullopt;
     return Holder{record->value, record->epoch};
   }
 
   Result<Holder> take(const std::string& value) {
+    const auto asked = now();
     const auto held = lock(file_);
     if (!held) return std::unexpected(held.error());
-    const auto record = read_record(file_);
+    const auto record = read(asked);
     if (!record) return std::unexpected(record.error());
     if (is_live(*record)) return Holder{record->value, record->epoch};
-    Record next{value, record->epoch + 1, 0, to_seconds(clock_.wall()), record->note};
+    Record next{value, record->epoch + 1, 0, wall_seconds(), record->note};
     if (age(*held) > kManyTerms * term_ + note_life_) next.note.clear();
     if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
     return Holder{value, next.epoch, next.note};
@@ -201,10 +137,50 @@ class FileBallot final : public Ballot {
       return false;
     }
     Record next = *record;
-    next.renewed = to_seconds(clock_.wall());
+    next.renewed = wall_seconds();
     change(next);
     if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
     return true;
+  }
+
+  void release(bool forget) {
+    if (!mine_) return;
+    const auto held = lock(file_);
+    const auto record = read_record(file_);
+    // The epoch stays, so that no later holder is taken for an older one.
+    if (held && record && *record == *mine_) {
+      (void)write_record(file_,
+                         {"", record->epoch, 0, record->renewed, forget ? "" : record->note});
+    }
+    mine_.reset();
+  }
+
+ private:
+  // While a file system does not answer us, its holder may be as unable to move its number: such a
+  // time is nobody's silence.
+  Result<Record> read(TimePoint asked) {
+    auto record = read_record(file_);
+    const auto took = now() - asked;
+    if (took > term_ / 4) seen_since_ += took;
+    return record;
+  }
+
+  // Notes since when the entry stands still, and answers whether it is somebody's.
+  bool is_live(const Record& record) {
+    if (record.epoch != seen_.epoch || record.beat != seen_.beat) {
+      seen_ = record;
+      seen_since_ = now();
+    }
+    return !record.value.empty() && now() < seen_since_ + term_ * 3 / 2;
+  }
+
+  // How long ago the entry was written, by the one clock of its file system.
+  Duration age(const UniqueFd& held) const {
+    struct stat here {};
+    struct stat entry {};
+    const bool known = ::futimens(held.get(), nullptr) == 0 && ::fstat(held.get(), &here) == 0 &&
+                       ::stat(file_.c_str(), &entry) == 0;
+    return std::chrono::seconds(known ? here.st_mtim.tv_sec - entry.st_mtim.tv_sec : 0);
   }
 
   // Writes what is ours, and remembers it as it will be read.
@@ -215,32 +191,100 @@ class FileBallot final : public Ballot {
     return {};
   }
 
-  // Shared file systems tell nobody of changes made elsewhere (inotify(7)), so this one is looked
-  // at.
-  void look_later() {
-    look_->arm(
-        clock_.now() + std::min<Duration>(term_ / 10, std::chrono::milliseconds(500)), [this] {
-          const auto found = holder_now();
-          const bool same =
-              found && *found && (*found)->epoch == told_.epoch && (*found)->value == told_.value;
-          told_ = found && *found ? **found : Holder{};
-          look_later();
-          const auto changed = changed_;
-          if (!same && found) changed();
-        });
-  }
-
-  boost::asio::io_context& loop_;
-  Clock& clock_;
   const std::string file_;
   const Duration term_, note_life_;
-  const std::unique_ptr<Alarm> look_;
-  std::function<void()> changed_;
-  Holder told_;
   std::optional<Record> mine_;
   Record seen_;
   TimePoint seen_since_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+class FileBallot final : public Ballot {
+ public:
+  FileBallot(boost::asio::io_context& loop, Clock& clock, std::string file, Duration term,
+             Duration note_life)
+      : clock_(clock),
+        file_(file),
+        term_(term),
+        look_(clock.make_alarm()),
+        patience_(clock.make_alarm()),
+        entry_(std::make_shared<FileEntry>(std::move(file), term, note_life)),
+        calls_(loop.get_executor()) {}
+
+  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
+    calls_.make(
+        file_, [entry = entry_] { return entry->holder_now(); }, std::move(answer));
+  }
+
+  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
+    calls_.make(
+        file_, [entry = entry_, value] { return entry->take(value); }, std::move(answer));
+  }
+
+  void renew(std::function<void(Result<bool>)> answer) override {
+    const auto beat = [entry = entry_] { return entry->rewrite([](Record& own) { ++own.beat; }); };
+    calls_.make(file_, beat, std::move(answer));
+  }
+
+  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
+    const auto keep = [entry = entry_, note] {
+      return entry->rewrite([&note](Record& own) { own.note = note; });
+    };
+    calls_.make(file_, keep, std::move(answer));
+  }
+
+  void release(bool forget, std::function<void()> done) override {
+    const auto once = std::make_shared<std::function<void()>>(std::move(done));
+    const auto tell = [this, once] {
+      patience_->disarm();
+      if (auto told = std::exchange(*once, {})) told();
+    };
+    // A file system that does not answer makes nobody wait: the entry lapses by itself.
+    patience_->arm(clock_.now() + term_, tell);
+    const auto release = [entry = entry_, forget] {
+      entry->release(forget);
+      return true;
+    };
+    calls_.make(file_, release, [tell](bool) { tell(); });
+  }
+
+  void watch(std::function<void()> changed) override {
+    changed_ = std::move(changed);
+    look_later();
+  }
+  void unwatch() override {
+    changed_ = nullptr;
+    look_->disarm();
+  }
+  Duration term() const override { return term_; }
+
+ private:
+  // Shared file systems tell nobody of changes made elsewhere (inotify(7)), so this one is looked
+  // at.
+  void look_later() {
+    look_->arm(clock_.now() + std::min<Duration>(term_ / 10, std::chrono::milliseconds(500)),
+               [this] { look(); });
+  }
+
+  void look() {
+    read([this](Result<std::optional<Holder>> found) {
+      if (!changed_) return;
+      const bool same =
+          found && *found && (*found)->epoch == told_.epoch && (*found)->value == told_.value;
+      told_ = found && *found ? **found : Holder{};
+      look_later();
+      const auto changed = changed_;
+      if (!same && found) changed();
+    });
+  }
+
+  Clock& clock_;
+  const std::string file_;
+  const Duration term_;
+  const std::unique_ptr<Alarm> look_, patience_;
+  std::function<void()> changed_;
+  Holder told_;
+  std::shared_ptr<FileEntry> entry_;  // with the thread
+  files::BlockingCalls calls_;  // its own: a lease does not wait behind logs. Last: uses the above
 };
 
 }  // namespace

@@ -15,6 +15,8 @@ namespace elastrun::rendezvous {
 /// sees the number stand still for a term and a half, by its own clock, may take it. So clocks of
 /// machines are never compared. Changes are made under a lock on a second file (fcntl(2), which NFS
 /// passes on to its server) and by rename(2), so that readers see whole entries only.
+/// All of that happens on a thread of its own, so that a file system that does not answer delays
+/// neither the loop nor, as logs have another thread, is delayed by theirs.
 /// `file` is the entry; its directory must exist and be writable. A note in an entry that is older
 /// than ten terms and `note_life`, by the clock of the file system, is forgotten.
 std::unique_ptr<Ballot> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
