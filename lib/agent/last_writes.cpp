@@ -16,16 +16,13 @@ LastWrites::LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Consol
                        files::BlockingCalls& files)
     : loop_(loop), console_(console), files_(files), clock_(clock), alarm_(clock.make_alarm()) {}
 
-bool LastWrites::done() const {
-  return hurried_ || (files_.busy_with().empty() && (!with_console_ || console_.idle()));
-}
-
 void LastWrites::wait(bool console) {
   with_console_ = console;
   waiting_ = true;
+  over_ = false;
   loop_.restart();
   look();
-  if (!done()) {
+  if (!over_) {
     before_ = progress();
     alarm_->arm(clock_.now() + kUnsaid, [this] { say(); });
     loop_.run();
@@ -35,13 +32,16 @@ void LastWrites::wait(bool console) {
   waiting_ = false;
 }
 
+/// Asks the thread once: it may be done between two questions, and nobody would look again.
 void LastWrites::look() {
   if (with_console_) console_.tell_gaps();
-  if (done()) return loop_.stop();
-  if (with_console_ && !console_.idle()) console_.when_idle([this] { look(); });
+  const bool files = files_done();
+  over_ = files && console_done();
+  if (over_) return loop_.stop();
+  if (!console_done()) console_.when_idle([this] { look(); });
   // Calls are made in order: the answer to this one comes after all before, but for those that go
   // on.
-  if (!files_.busy_with().empty() && !std::exchange(marked_, true)) {
+  if (!files && !std::exchange(marked_, true)) {
     files_.make(
         "the end", [] { return 0; },
         [this](int) {
@@ -52,7 +52,7 @@ void LastWrites::look() {
 }
 
 std::string LastWrites::waited_for() const {
-  const auto file = files_.busy_with();
+  const auto file = files_given_up_ ? std::string() : files_.busy_with();
   return file.empty() ? "the reader of the output" : file;
 }
 
@@ -72,12 +72,17 @@ void LastWrites::give_up_if_stuck() {
   }
   log::error(kArea, "{} took nothing within {}: what is left for it is lost", waited_for(),
              format_duration(kPatience));
-  loop_.stop();
+  give_up();
 }
 
 void LastWrites::hurry() {
-  hurried_ = true;
   log::error(kArea, "a signal came: what {} has not taken is lost", waited_for());
+  give_up();
+}
+
+void LastWrites::give_up() {
+  files_given_up_ = !files_done() || files_given_up_;
+  over_ = true;
   loop_.stop();
 }
 

@@ -24,16 +24,19 @@ class LastWrites {
   /// Runs the loop until the files are written; `console`: and everything is shown.
   void wait(bool console);
   bool waiting() const { return waiting_; }
-  /// A signal came: what is left is given up.
+  /// A signal came: what is waited for now is given up. Files are not waited for again then, but
+  /// what is written to the console later is.
   void hurry();
 
  private:
-  bool done() const;
+  bool files_done() const { return files_given_up_ || files_.busy_with().empty(); }
+  bool console_done() const { return !with_console_ || console_.idle(); }
   std::string waited_for() const;
   std::uint64_t progress() const { return files_.returned() + console_.written(); }
   void look();
   void say();
   void give_up_if_stuck();
+  void give_up();
 
   boost::asio::io_context& loop_;
   logs::Console& console_;
@@ -41,7 +44,8 @@ class LastWrites {
   Clock& clock_;
   std::unique_ptr<Alarm> alarm_;
   std::uint64_t before_ = 0;
-  bool with_console_ = false, waiting_ = false, hurried_ = false, marked_ = false;
+  bool with_console_ = false, waiting_ = false, over_ = false, marked_ = false;
+  bool files_given_up_ = false;
 };
 
 }  // namespace elastrun::agent

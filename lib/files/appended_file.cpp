@@ -90,6 +90,7 @@ struct AppendedFile::State {
 
 AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form)
     : calls_(calls),
+      calls_alive_(calls.alive()),
       path_(std::make_shared<const std::string>(std::move(path))),
       state_(std::make_shared<State>(path_, form)),
       self_(std::make_shared<AppendedFile*>(this)) {
@@ -99,6 +100,14 @@ AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form)
 
 AppendedFile::~AppendedFile() {
   *self_ = nullptr;
+  // On NFS close(2) waits for all that was written, so that is for the thread, too.
+  if (calls_alive_.expired()) return;
+  calls_.enqueue(path_, [state = std::move(state_)]() -> BlockingCalls::Outcome {
+    const std::lock_guard lock(state->mutex);
+    if (state->scheduled) return {{}, true};  // what is left to be written comes first
+    state->fd.reset();
+    return {};
+  });
 }
 
 void AppendedFile::schedule() {

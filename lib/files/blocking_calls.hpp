@@ -76,6 +76,8 @@ class BlockingCalls {
   /// False: something is left.
   bool finish(Duration patience);
   const boost::asio::any_io_executor& loop() const { return loop_; }
+  /// Expires with this object, for those whose end may come after its own.
+  std::weak_ptr<void> alive() const { return alive_; }
 
  private:
   struct Shared;
@@ -91,6 +93,7 @@ class BlockingCalls {
   boost::asio::any_io_executor busy_loop_;  // keeps the loop running while answers are awaited
   int awaited_ = 0;
   bool has_thread_ = false, warned_ = false;
+  std::shared_ptr<void> alive_ = std::make_shared<int>(0);
   std::shared_ptr<Shared> shared_;  // with the thread, which may outlive us and the loop
 };
 

@@ -65,7 +65,29 @@ std::string read_all(const UniqueFd& fd, std::size_t size) {
   return text;
 }
 
+bool is_open(const std::string& path) {
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(fd, gone) == path) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+TEST_CASE("appended file: the thread closes it, because close(2) may wait as well") {
+  Place place;
+  const auto fifo = place.fifo(), path = place.path + "/log";
+  std::optional<AppendedFile> file(std::in_place, place.calls, path, AppendedFile::Form{});
+  file->write("written\n");
+  REQUIRE(place.calls.finish(60s));
+  AppendedFile stuck(place.calls, fifo, {.flags = 0});
+  file.reset();
+  CHECK(is_open(path));
+  const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(place.calls.finish(60s));
+  CHECK_FALSE(is_open(path));
+}
 
 TEST_CASE("appended file: it is made and holds what was written, in order, also after its end") {
   Place place;

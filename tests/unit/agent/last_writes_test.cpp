@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/last_writes.hpp"
+
+#include "core/log.hpp"
+#include "core/unique_fd.hpp"
+
+#include <boost/asio/post.hpp>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <memory>
+#include <semaphore>
+#include <thread>
+#include <unistd.h>
+
+using namespace elastrun;
+using Stream = logs::Console::Stream;
+
+TEST_CASE("last writes: a file given up is not waited for again, but the verdict is shown") {
+  std::string said;
+  log::set_writer(
+      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]), null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  files::BlockingCalls files(loop.get_executor());
+  const auto thawed = std::make_shared<std::binary_semaphore>(0);
+  files.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
+    thawed->acquire();
+    return files::BlockingCalls::Outcome{};
+  });
+  logs::Console console(loop.get_executor(), writer.get(), null.get());
+  agent::LastWrites last(loop, *clock, console, files);
+  boost::asio::post(loop, [&] { last.hurry(); });
+  last.wait(false);
+  CHECK(said.contains("what /frozen/log has not taken is lost"));
+
+  const std::string verdict(1 << 20, 'v');
+  console.write(Stream::Out, verdict, logs::Console::Weight::Verdict);
+  CHECK_FALSE(console.idle());
+  std::jthread person([&] {
+    std::string text(1 << 16, ' ');
+    for (std::size_t left = verdict.size(); left > 0;) {
+      const auto got = ::read(reader.get(), text.data(), std::min(left, text.size()));
+      if (got <= 0) return;
+      left -= static_cast<std::size_t>(got);
+    }
+  });
+  last.wait(true);
+  CHECK(console.idle());
+  console.finish();  // whatever happened, the reader ends
+  thawed->release();
+  log::set_writer(nullptr, nullptr);
+}
