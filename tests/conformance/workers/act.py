@@ -21,6 +21,7 @@ example, stand for environment variables.
   has=KEY               note whether the store has the key
   store                 note an exchange of values over the store at MASTER_ADDR:MASTER_PORT
 """
+import itertools
 import json
 import os
 import re
@@ -34,6 +35,7 @@ import time
 import facts
 
 LONGEST = 100  # seconds until a forgotten worker ends by itself
+MEETINGS = itertools.count()
 SELECTORS = {
     "r": "RANK", "l": "LOCAL_RANK", "g": "GROUP_RANK", "a": "TORCHELASTIC_RESTART_COUNT",
 }
@@ -177,7 +179,8 @@ def play(verb, value):
     elif verb == "await":
         wait_until(lambda: os.path.exists(os.path.join(os.environ["CONFORM_GO"], value)))
     elif verb == "meet":
-        name = "meet%s" % os.environ["TORCHELASTIC_RESTART_COUNT"]
+        # Each meeting by a name of its own: a second one is over at once otherwise.
+        name = "meet%s-%d" % (os.environ["TORCHELASTIC_RESTART_COUNT"], next(MEETINGS))
         mark(name)
         wait_until(lambda: count_marks(name) >= int(value))
     elif verb == "hold":
