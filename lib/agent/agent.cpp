@@ -171,6 +171,7 @@ Status Agent::start_group() {
       parts_.sweep,
       parts_.leftovers,
       parts_.signal_each,
+      parts_.apart,
       parts_.release};
   group_ =
       std::make_unique<workers::Group>(std::move(parts), settings_.limits,

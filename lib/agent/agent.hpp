@@ -41,6 +41,8 @@ class Agent {
     std::function<std::string(const workers::Failure&)> out_of_memory;
     /// What the rendezvous says may go through this on its way; may be empty.
     std::function<rendezvous::Session::OnPush(rendezvous::Session::OnPush)> before{};
+    /// As that of workers::Group.
+    std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
   };
   struct Settings {
     rendezvous::Node self;  // store_port is filled in

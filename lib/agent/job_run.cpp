@@ -6,6 +6,7 @@
 #include "core/text.hpp"
 #include "export/json_lines.hpp"
 #include "logs/foreground.hpp"
+#include "workers/apart.hpp"
 #include "workers/command.hpp"
 
 #include <algorithm>
@@ -223,6 +224,12 @@ Agent::Parts JobRun::agent_parts() {
           },
       .before =
           [this](rendezvous::Session::OnPush on_push) { return gate_.before(std::move(on_push)); },
+      .apart =
+          [this](const std::vector<pid_t>& workers) {
+            return workers::set_apart(containment_.processes(), workers, [](const auto& process) {
+              return process::waits_for_child(process);
+            });
+          },
   };
 }
 

@@ -31,6 +31,13 @@ std::vector<pid_t> present_children() {
   return children;
 }
 
+ProcessTable live_descendants(const std::vector<pid_t>& spared) {
+  const pid_t self = ::getpid();
+  ProcessTable found = descendants(read_descendants(self), self, spared);
+  std::erase_if(found, [](const ProcessEntry& entry) { return entry.zombie(); });
+  return found;
+}
+
 }  // namespace
 
 Containment::Containment(boost::asio::io_context& io, const PosixLauncher& launcher,
@@ -77,11 +84,11 @@ std::vector<pid_t> Containment::not_to_touch() const {
 }
 
 ProcessTable Containment::leftovers() const {
-  if (!any_live_child()) return {};
-  const pid_t self = ::getpid();
-  ProcessTable found = descendants(read_descendants(self), self, not_to_touch());
-  std::erase_if(found, [](const ProcessEntry& entry) { return entry.zombie(); });
-  return found;
+  return any_live_child() ? live_descendants(not_to_touch()) : ProcessTable();
+}
+
+ProcessTable Containment::processes() const {
+  return live_descendants(strangers_);
 }
 
 Extinction Containment::sweep(Duration limit) {

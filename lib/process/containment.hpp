@@ -45,6 +45,8 @@ class Containment {
   /// Live descendants that the sweep would kill: nothing is done to them. One system call when none
   /// is there.
   ProcessTable leftovers() const;
+  /// All live processes of the job, the workers included.
+  ProcessTable processes() const;
   /// `call` runs on the loop when a child of this process has ended, a worker or an orphan of one:
   /// time to look again at what is left.
   void on_child_end(std::function<void()> call) { on_child_end_ = std::move(call); }

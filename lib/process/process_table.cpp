@@ -160,6 +160,14 @@ bool any_live_child_in_group(pid_t group) {
   return live_child(P_PGID, static_cast<id_t>(group));
 }
 
+bool waits_for_child(const ProcessEntry& process, const std::string& proc) {
+  if (process.state != 'S') return false;
+  const std::string file = proc + "/" + std::to_string(process.pid) + "/wchan";
+  const std::string text = read_kernel_file(file);
+  const auto where = trim(text);
+  return where.empty() || where == "0" || where.find("do_wait") != std::string_view::npos;
+}
+
 bool is_subreaper() {
   int yes = 0;
   return ::prctl(PR_GET_CHILD_SUBREAPER, &yes, 0, 0, 0) == 0 && yes != 0;

@@ -13,6 +13,8 @@ namespace elastrun::workers {
 namespace {
 
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
+// A worker that has not ended so long after its signal saves something, or waits for its children.
+constexpr Duration kMoment = std::chrono::milliseconds(250);
 constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
 constexpr std::string_view kTraceback = "Traceback (most recent call last):";
 constexpr std::string_view kArea = "workers";
@@ -103,11 +105,14 @@ void Group::stop(int signal, Duration grace) {
   const auto until = parts_.clock.now() + grace;
   if (stage_ == Stage::Running || stage_ == Stage::Asking) {
     const bool sooner = stage_ == Stage::Running || until < deadline_;
+    if (stage_ == Stage::Running && parts_.apart) {
+      ask_apart_at_ = parts_.clock.now() + std::min(kMoment, grace / 4);
+    }
     stage_ = Stage::Asking;
     ask_all(signal);
     if (sooner) {
       deadline_ = until;
-      alarm_->arm(deadline_, [this] { deadline_passed(); });
+      arm_grace();
     }
     advance();
   } else if (stage_ == Stage::Waiting && !killed_) {
@@ -150,6 +155,24 @@ void Group::ask_all(int signal) {
   }
 }
 
+void Group::arm_grace() {
+  const auto at = std::min(deadline_, ask_apart_at_.value_or(deadline_));
+  alarm_->arm(at, [this] { deadline_passed(); });
+}
+
+/// What is not in a group has had no signal. When all workers have ended, Leftovers asks it; but
+/// below a script that catches SIGTERM to wait for its trainer, that is never so.
+void Group::ask_apart() {
+  ask_apart_at_.reset();
+  std::vector<pid_t> pids;
+  for (const auto& worker : workers_) pids.push_back(worker.pid);
+  asked_apart_ = parts_.apart(pids);
+  if (asked_apart_.empty()) return;
+  log::warning(kArea, "Sending SIGTERM to what is in process groups of its own: {}",
+               names_of({true, {}, asked_apart_}));
+  parts_.signal_each(asked_apart_, SIGTERM);
+}
+
 void Group::arm(Duration bound) {
   deadline_ = parts_.clock.now() + bound;
   alarm_->arm(deadline_, [this] { deadline_passed(); });
@@ -158,6 +181,10 @@ void Group::arm(Duration bound) {
 void Group::deadline_passed() {
   switch (stage_) {
     case Stage::Asking:
+      if (ask_apart_at_ && parts_.clock.now() < deadline_) {
+        ask_apart();
+        return arm_grace();
+      }
       for (const auto& worker : workers_) {
         if (worker.exit) continue;
         log::warning("api", "Unable to shutdown process {} in time, forcefully exiting via SIGKILL",
@@ -197,6 +224,7 @@ void Group::wait_for_leftovers(TimePoint until) {
   stage_ = Stage::Waiting;
   alarm_->disarm();
   leftovers_.emplace(parts_.clock.now(), until, asked_, limits_.last_grace);
+  leftovers_->have_been_told(asked_apart_);
   look_at_leftovers();
 }
 

@@ -67,6 +67,8 @@ class Group {
     std::function<process::ProcessTable()> leftovers;
     /// A signal for each of these; there if `leftovers` is.
     std::function<void(const process::ProcessTable&, int)> signal_each;
+    /// set_apart() for the workers with these pids; may be empty.
+    std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
     /// Lets those end who wait until all have returned (--run-path); may be empty.
     std::function<void()> release{};
   };
@@ -79,9 +81,10 @@ class Group {
   /// Starts all, in order. When one cannot be started, those before it are killed again, nothing is
   /// left and no event comes.
   Status start(std::vector<WorkerPlan> plans);
-  /// Asks every group with `signal`; whoever is left after `grace` is killed, and until then the
-  /// children of workers that have obeyed go on as well. Called again, the earlier of both ends of
-  /// grace counts, but nobody is asked again: a second signal might end what the first has begun.
+  /// Asks every group with `signal`, and a moment later what is apart from one by SIGTERM. Whoever
+  /// is left after `grace` is killed; until then the children of workers that have obeyed go on as
+  /// well. Called again, the earlier of both ends of grace counts, but nobody is asked again: a
+  /// second signal might end what the first has begun.
   void stop(int signal, Duration grace);
   /// After all have ended by themselves: what they left behind may go on for so long, then it is
   /// asked by SIGTERM, and killed.
@@ -90,8 +93,7 @@ class Group {
   void look_again();
   /// The script of the worker with this pid has returned.
   void returned(pid_t pid);
-  /// SIGKILL at once.
-  void kill();
+  void kill();  // SIGKILL at once
 
   const std::vector<Worker>& workers() const { return workers_; }
   bool any_running() const;
@@ -109,6 +111,8 @@ class Group {
   void ended(std::size_t index, const process::Exit& exit);
   void emit(Event event);
   void ask_all(int signal);
+  void ask_apart();
+  void arm_grace();
   void advance();
   void release_returned();
   void begin_killing();
@@ -134,10 +138,11 @@ class Group {
   std::vector<Worker> workers_;
   Stage stage_ = Stage::Running;
   std::unique_ptr<Alarm> alarm_;
-  TimePoint deadline_{};                  // of the grace, then of the kill
-  std::optional<TimePoint> given_up_at_;  // when SIGKILL has had its time; set by the first one
-  std::optional<Leftovers> leftovers_;    // once all workers have ended
-  int swept_ = 0;                         // processes that had left the groups
+  TimePoint deadline_{};                                 // of the grace, then of the kill
+  std::optional<TimePoint> ask_apart_at_, given_up_at_;  // until SIGKILL, after the first one
+  process::ProcessTable asked_apart_;
+  std::optional<Leftovers> leftovers_;  // once all workers have ended
+  int swept_ = 0;                       // processes that had left the groups
   bool asked_ = false, killed_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // posted calls look whether we exist
 };

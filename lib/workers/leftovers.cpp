@@ -29,6 +29,10 @@ void Leftovers::asked(TimePoint until) {
   pause_ = kFirstPause;
 }
 
+void Leftovers::have_been_told(const process::ProcessTable& table) {
+  for (const auto& one : table) told_.emplace(one.pid, one.start_time);
+}
+
 Leftovers::Orders Leftovers::look(TimePoint now, const Left& left) {
   Orders orders;
   orders.over = !left.groups_alive && left.escaped.empty();

@@ -32,6 +32,8 @@ class Leftovers {
   /// It may go on until `until`. `asked`: the groups have had a signal, so that then comes SIGKILL;
   /// otherwise SIGTERM, and SIGKILL after `last_grace`.
   Leftovers(TimePoint now, TimePoint until, bool asked, Duration last_grace);
+  /// These have had a signal already and get no second one.
+  void have_been_told(const process::ProcessTable& table);
   /// The groups have been asked now; not later than `until` they are killed.
   void asked(TimePoint until);
   Orders look(TimePoint now, const Left& left);

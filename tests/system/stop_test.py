@@ -26,6 +26,9 @@ for name in sys.argv[1:]: signal.signal(getattr(signal, name), save)
 print("trainer", os.getpid(), flush=True)
 while True: signal.pause()
 """
+# A trainer with a service in a process group of its own, which ends by the first signal.
+USER = "import os, subprocess\nservice = subprocess.Popen(['sleep', '1000'], preexec_fn=os.setpgrp)"
+USER += TRAINER.replace("    with open", "    assert service.poll() is None\n    with open")
 # What a successful worker leaves behind: "upload SECONDS".
 UPLOAD = """
 import sys, time
@@ -86,6 +89,19 @@ class Stop(Files):
         child = self.train("--no-python", self.wrapper("timeout 1000 python3 trainer.py SIGTERM"))
         child.terminate()
         self.saved(child)
+
+    def test_so_does_one_below_a_script_that_catches_the_signal(self) -> None:
+        line = "trap true TERM; timeout 1000 python3 trainer.py SIGTERM"
+        child = self.train("--no-python", self.wrapper(line))
+        child.terminate()
+        self.assertIn("Sending SIGTERM to what is in process groups of its own: ",
+                      self.saved(child))
+
+    def test_a_service_lives_until_its_trainer_has_saved(self) -> None:
+        (self.folder / "user.py").write_text(USER)
+        child = self.train("user.py", "SIGTERM")
+        child.terminate()
+        self.assertNotIn("Sending SIGTERM to what is in", self.saved(child))
 
     def test_one_that_never_ends_is_killed_and_named(self) -> None:
         child = self.start_elastrun("--shutdown-timeout", "1", "--no-python",

@@ -77,6 +77,22 @@ TEST_CASE("process table: a loop in a table that changed while it was read does 
   CHECK(pids(descendants(table, 5)) == std::vector<pid_t>{6, 7});
 }
 
+TEST_CASE("process table: who waits for a child, and who for something else") {
+  std::string name = std::filesystem::temp_directory_path() / "elastrun-proc-XXXXXX";
+  const std::filesystem::path proc = ::mkdtemp(name.data());
+  const auto waits_in = [&](const std::string& where, char state = 'S') {
+    std::filesystem::create_directories(proc / "7");
+    std::ofstream(proc / "7" / "wchan") << where;
+    return waits_for_child(entry(7, 1, state), proc);
+  };
+  CHECK(waits_in("do_wait"));
+  CHECK_FALSE(waits_in("futex_wait_queue"));
+  CHECK_FALSE(waits_in("hrtimer_nanosleep"));
+  CHECK_FALSE(waits_in("0", 'R'));
+  CHECK_MESSAGE(waits_in("0"), "a kernel that does not tell");
+  std::filesystem::remove_all(proc);
+}
+
 TEST_CASE("process table: the kernel's lists of children are used where it keeps them") {
   std::string name = std::filesystem::temp_directory_path() / "elastrun-proc-XXXXXX";
   const std::filesystem::path proc = ::mkdtemp(name.data());

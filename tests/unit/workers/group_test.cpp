@@ -48,6 +48,8 @@ struct Stage {
   int sweeps = 0;
   process::Extinction escaped;      // what a sweep finds
   process::ProcessTable leftovers;  // what ended workers have left
+  process::ProcessTable apart;      // in groups of its own, below a worker that waits for it
+  int looks = 0;                    // for what is apart
   std::vector<std::pair<pid_t, int>> told;
   std::vector<std::shared_ptr<FakeStreams::State>> streams;
   Group group;
@@ -61,6 +63,10 @@ struct Stage {
                [this] { return leftovers; },
                [this](const process::ProcessTable& table, int signal) {
                  for (const auto& one : table) told.emplace_back(one.pid, signal);
+               },
+               [this](const std::vector<pid_t>&) {
+                 ++looks;
+                 return apart;
                }},
               Group::Limits{}, [this](Event event) { events.push_back(event); }) {}
 
@@ -209,6 +215,39 @@ TEST_CASE("group: what has left the groups is asked too, and has the rest of the
     stage.clock.advance(1s);
   }
   CHECK(stage.sweeps == 1);
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
+TEST_CASE("group: what is apart is asked once, if a worker waits for it") {
+  Stage stage;
+  stage.start(1);
+  stage.apart = {Stage::process_of(77, 77)};
+  stage.group.stop(SIGTERM, 30s);
+  CHECK(stage.told.empty());
+  stage.clock.advance(1s);
+  CHECK(stage.told == std::vector{std::pair{77, SIGTERM}});
+  stage.group.stop(SIGTERM, 30s);
+  stage.clock.advance(10s);
+  CHECK(stage.launcher[0].signals == std::vector{SIGTERM});
+  stage.leftovers = stage.apart;
+  stage.launcher.obey();
+  stage.clock.advance(1s);
+  CHECK(stage.told.size() == 1);
+  CHECK(stage.looks == 1);
+  stage.clock.advance(17s);
+  CHECK(stage.sweeps == 0);
+  stage.clock.advance(1s);
+  CHECK(stage.sweeps == 1);
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
+TEST_CASE("group: workers that end at once cost no look at all processes") {
+  Stage stage;
+  stage.start(2);
+  stage.group.stop(SIGTERM, 30s);
+  stage.launcher.obey();
+  stage.clock.advance(1s);
+  CHECK(stage.looks == 0);
   CHECK(stage.happened() == Events{Event::Gone});
 }
 
