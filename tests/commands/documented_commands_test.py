@@ -169,6 +169,7 @@ ELSEWHERE = {
     "scripts/test": "this test is a part of it",
     "cmake --install build/release --prefix ~/.local": "tests/install",
     "python3 config/examples/elastic/demo.py build/release/apps/elastrun": "the test elastic_demo",
+    "python -m elastrun": "tests/system/called_test.py",
 }
 
 
