@@ -157,8 +157,11 @@ bool Link::has_compatible_exchange(const Greeting& theirs) {
 
 void Link::offer_key() {
   exchange_ = Exchange::Running;
-  const auto then = [self = shared_from_this()](Result<KeyExchange::Offer> offer) {
-    if (self->ended_ || self->closing_) return;
+  // Not held: it holds the exchange, which would then live until its thread has an answer, maybe
+  // longer than the loop that it is to be posted to. Who waits for the socket holds us meanwhile.
+  const auto then = [weak = weak_from_this()](Result<KeyExchange::Offer> offer) {
+    const auto self = weak.lock();
+    if (!self || self->ended_ || self->closing_) return;
     self->exchange_ = Exchange::None;
     if (!offer) return self->end(offer.error());
     write_unsealed(self->out_, offer->credential);
@@ -176,8 +179,9 @@ bool Link::digest_credential() {
   }
   if (!*credential) return false;
   exchange_ = Exchange::Running;
-  const auto then = [self = shared_from_this()](Result<std::string> key) {
-    if (self->ended_ || self->closing_) return;
+  const auto then = [weak = weak_from_this()](Result<std::string> key) {
+    const auto self = weak.lock();
+    if (!self || self->ended_ || self->closing_) return;
     self->exchange_ = Exchange::None;
     if (!key) {
       // A refusal is the last word. Who could not be looked at may try again.

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <fmt/format.h>
+#include <string_view>
 #include <unistd.h>
 
 namespace elastrun::rendezvous {
@@ -30,6 +31,18 @@ Hello own_hello(const std::string& run_id, const std::string& start, std::int64_
   return hello;
 }
 
+namespace {
+
+/// "1700000000/1": its time, which Slurm does not tell everywhere, and the number of requeues.
+bool may_be_same_start(std::string_view one, std::string_view other) {
+  const auto time_of = [](std::string_view start) { return start.substr(0, start.find('/')); };
+  const auto time = time_of(one), other_time = time_of(other);
+  const bool known = !time.empty() && !other_time.empty();
+  return known ? one == other : one.substr(time.size()) == other.substr(other_time.size());
+}
+
+}  // namespace
+
 std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start) {
   if (!run_id.empty() && !hello.run_id.empty() && hello.run_id != run_id) {
     return fmt::format(
@@ -37,7 +50,7 @@ std::string refusal_of(const Hello& hello, const std::string& run_id, const std:
         "port of its own",
         run_id, printable(hello.run_id));
   }
-  if (!start.empty() && !hello.start.empty() && hello.start != start) {
+  if (!start.empty() && !hello.start.empty() && !may_be_same_start(hello.start, start)) {
     return fmt::format(
         "this is start {} of the job \"{}\", not {} (time and number of requeues, "
         "as the scheduler tells them): end what an earlier start has left behind",
@@ -52,6 +65,17 @@ std::string refusal_of(const Rules& its, const Rules& rules) {
       "the job that meets here was started with {}, this node with {}: use the same "
       "number of nodes on all of them, and another --rdzv-id for another job",
       nodes_text(rules), nodes_text(its));
+}
+
+std::string secret_refusal_of(const std::string& run_id) {
+  return run_id.empty()
+             ? "your secret (ELASTRUN_SECRET, or secret_file in --rdzv-conf) is not the one of "
+               "this coordinator"
+             : fmt::format(
+                   "your secret (ELASTRUN_SECRET, or secret_file in --rdzv-conf) is not "
+                   "the one of the job \"{}\" that meets here; if yours is another job, "
+                   "give it another port",
+                   run_id);
 }
 
 std::string arrival_text(const Hello& hello, const Node& node, const std::string& address) {

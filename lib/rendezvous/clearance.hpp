@@ -53,8 +53,13 @@ class Clearance {
     broken();
     return true;
   }
-  /// How many of those there are.
+  /// How many of those there are, and when the last of their groups has ended.
   int leavers() const { return static_cast<int>(leavers_.size()); }
+  std::optional<TimePoint> leavers_limit() const {
+    std::optional<TimePoint> end;
+    for (const auto& [member, until] : leavers_) end = std::max(end.value_or(until), until);
+    return end;
+  }
   /// Another coordinator's world may be at work until then.
   void inherited(TimePoint until) { at_work_until_ = until; }
 
@@ -68,11 +73,7 @@ class Clearance {
   /// or somebody who leaves may.
   bool in_doubt(TimePoint now) const { return limit() && now < *limit(); }
   /// The end of that doubt; none while members are there.
-  std::optional<TimePoint> limit() const {
-    auto end = world_limit();
-    for (const auto& [member, until] : leavers_) end = std::max(end.value_or(until), until);
-    return end;
-  }
+  std::optional<TimePoint> limit() const { return std::max(world_limit(), leavers_limit()); }
 
   /// Whether it cannot prove that.
   void hold(bool held) { held_ = held; }

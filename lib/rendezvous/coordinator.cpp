@@ -7,6 +7,7 @@
 #include "net/link.hpp"
 #include "rendezvous/admission.hpp"
 #include "rendezvous/job.hpp"
+#include "rendezvous/leave_taking.hpp"
 #include "rendezvous/message_parts.hpp"
 #include "rendezvous/messages.hpp"
 #include "rendezvous/status.hpp"
@@ -47,7 +48,8 @@ class LinkCoordinator final : public Coordinator {
         clock_(clock),
         sealer_(std::move(sealer)),
         settings_(std::move(settings)),
-        beat_(clock.make_alarm()) {
+        beat_(clock.make_alarm()),
+        leave_(loop, clock) {
     settings_.run_id = fit_text(settings_.run_id);  // as agents will say it
   }
 
@@ -58,7 +60,8 @@ class LinkCoordinator final : public Coordinator {
 
   void serve(tcp::socket socket, std::string first_bytes) override {
     const Peer peer = ++last_peer_;
-    auto link = Link::make(std::move(socket), sealer_, Link::Side::Listener, secret_refusal());
+    auto link = Link::make(std::move(socket), sealer_, Link::Side::Listener,
+                           secret_refusal_of(settings_.run_id));
     Link::Handlers handlers;
     handlers.on_frame = [this, peer](const std::string& payload) { hear(peer, payload); };
     handlers.on_end = [this, peer](const Error& error) { lose(peer, error); };
@@ -121,6 +124,8 @@ class LinkCoordinator final : public Coordinator {
   }
   void on_deserted(std::function<void()> react) override { on_deserted_ = std::move(react); }
 
+  void await_leavers(std::function<void()> then) override { leave_.await(jobs_, std::move(then)); }
+
   void resign(const std::string& why, bool another_follows) override {
     const std::string text = encode(FromCoordinator(Push(Lost{why, true})));
     for (auto& [peer, guest] : guests_) {
@@ -132,6 +137,7 @@ class LinkCoordinator final : public Coordinator {
     jobs_.clear();
     beat_->disarm();
     agents_ = 0;
+    leave_.look(jobs_);
   }
 
   std::size_t agents() const override { return agents_; }
@@ -156,17 +162,6 @@ class LinkCoordinator final : public Coordinator {
   }
 
  private:
-  std::string secret_refusal() const {
-    return settings_.run_id.empty()
-               ? "your secret (ELASTRUN_SECRET, or secret_file in --rdzv-conf) is not the one of "
-                 "this coordinator"
-               : fmt::format(
-                     "your secret (ELASTRUN_SECRET, or secret_file in --rdzv-conf) is not "
-                     "the one of the job \"{}\" that meets here; if yours is another job, "
-                     "give it another port",
-                     settings_.run_id);
-  }
-
   void check_entitlement() {
     if (!held_ && settings_.entitled && !settings_.entitled()) hold(true);
   }
@@ -333,7 +328,8 @@ class LinkCoordinator final : public Coordinator {
     --agents_;
     job->state.depart(peer, Cause::Kind::NodeLost, why, clock_.now(), at_work);
     job->deliver();
-    if (job->links.empty()) forget(*job);
+    if (job->links.empty() && !leave_.is_awaited()) forget(*job);
+    leave_.look(jobs_, true);
     if (agents_ == 0 && on_deserted_) {
       boost::asio::post(loop_, [this, alive = alive_] {
         if (*alive && agents_ == 0 && on_deserted_) on_deserted_();
@@ -364,6 +360,7 @@ class LinkCoordinator final : public Coordinator {
   const std::shared_ptr<const net::Sealer> sealer_;
   Settings settings_;
   std::unique_ptr<Alarm> beat_;
+  LeaveTaking leave_;
   std::function<void(std::int64_t)> on_newer_;
   std::function<void()> on_deserted_;
 

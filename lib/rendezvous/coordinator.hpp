@@ -72,6 +72,10 @@ class Coordinator {
   /// if another one will follow, just the end of the connection. Serves nobody any more.
   virtual void resign(const std::string& why, bool another_follows) = 0;
 
+  /// Runs `then` on the loop once nobody who has said goodbye can be at work any more: their links
+  /// have ended, or the time that each had named is over. In one log line if that takes long.
+  virtual void await_leavers(std::function<void()> then) = 0;
+
   /// Agents connected at the moment (not status queries).
   virtual std::size_t agents() const = 0;
   /// Whether a job waits for something that only an entitled coordinator can decide.

@@ -7,12 +7,12 @@
 #include "rendezvous/election.hpp"
 #include "rendezvous/election_entry.hpp"
 #include "rendezvous/host.hpp"
+#include "rendezvous/stagger.hpp"
 #include "rendezvous/world_notes.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
-#include <random>
 #include <utility>
 #include <variant>
 
@@ -25,10 +25,6 @@ namespace ip = boost::asio::ip;
 constexpr auto kSecondLook = std::chrono::seconds(1);
 // That of the agents of a large job, which all wait for the same end.
 constexpr auto kLongestLook = std::chrono::seconds(5);
-// How the agents that start, or see the same leader go, come one after the other: so much for each
-// other one. Most of them then find somebody elected.
-constexpr auto kStagger = std::chrono::microseconds(250);
-constexpr auto kLongestStagger = std::chrono::seconds(1);
 
 // After which the group of a member that does not hear us has ended (see Pulse).
 Duration time_to_stop(const ElectedLocatorSettings& settings) {
@@ -60,7 +56,7 @@ class ElectedLocator final : public Locator {
   void locate(Answer answer) override {
     answer_ = std::move(answer);
     if (election_.is_entitled(clock_.now())) return give(own_place());
-    election_.look(clock_.now() + stagger());
+    election_.look(clock_.now() + stagger_.next(nodes_));
     step();
   }
 
@@ -81,6 +77,16 @@ class ElectedLocator final : public Locator {
   void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
     retiring_ = true;
     cancel();
+    if (!leads() || why.empty()) return leave(why, limit, std::move(retired));
+    // A successor would know nothing of those who have said goodbye and are saving still.
+    host_->coordinator().hold(true);
+    host_->coordinator().await_leavers([this, alive = alive_, why, limit, retired] {
+      if (*alive) leave(why, limit, retired);
+    });
+  }
+
+ private:
+  void leave(const std::string& why, Duration limit, std::function<void()> retired) {
     disarm();
     election_.retire();
     if (!leads()) return boost::asio::post(loop_, std::move(retired));
@@ -97,7 +103,6 @@ class ElectedLocator final : public Locator {
     });
   }
 
- private:
   // What the election asks for, and what it orders
 
   bool leads() const { return election_.role() == Election::Role::Leader; }
@@ -177,7 +182,7 @@ class ElectedLocator final : public Locator {
     if (!waiting_) {
       waiting_ = true;
       ballot_->watch([this] {
-        election_.look(clock_.now() + stagger());
+        election_.look(clock_.now() + stagger_.next(nodes_));
         step();
       });
     }
@@ -187,11 +192,6 @@ class ElectedLocator final : public Locator {
       step();
     });
     look_pause_ = std::min<Duration>(look_pause_ * 2, kLongestLook);
-  }
-
-  Duration stagger() {
-    const auto most = std::min<Duration>(kStagger * (nodes_ - 1), kLongestStagger);
-    return most * std::uniform_int_distribution<int>(0, 1000)(random_) / 1000;
   }
 
   void obey(const Election::OpenOffice&) {
@@ -215,7 +215,7 @@ class ElectedLocator final : public Locator {
   void obey(const Election::Trust&) {
     isolation_->arm(isolated_at(), [this] { suspend(); });
     end_doubt();
-    host_->coordinator().hold(!election_.is_entitled(clock_.now()));
+    host_->coordinator().hold(retiring_ || !election_.is_entitled(clock_.now()));
     if (answer_) give(own_place());
   }
 
@@ -363,7 +363,7 @@ class ElectedLocator final : public Locator {
   const ElectedLocatorSettings settings_;
   const std::unique_ptr<Alarm> due_, doubt_, second_look_, isolation_;
   std::function<void()> moved_;
-  std::minstd_rand random_{std::random_device{}()};
+  Stagger stagger_;
 
   // The question
   Answer answer_;

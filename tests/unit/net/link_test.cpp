@@ -147,6 +147,55 @@ TEST_CASE("link: a credential that is refused is the end, one that nobody could 
   CHECK(end_of_caller({Code::Io, "the service is down"}).code == Code::Closed);
 }
 
+namespace {
+
+/// What a thread holds that has no answer yet, nor will have one while the test lasts.
+struct StuckService {
+  std::vector<std::function<void(Result<KeyExchange::Offer>)>> offers;
+  std::vector<std::function<void(Result<std::string>)>> keys;
+};
+
+class StuckExchange final : public KeyExchange {
+ public:
+  StuckExchange(StuckService& service, bool offers) : service_(service), offers_(offers) {}
+  void offer(std::string, std::function<void(Result<Offer>)> then) override {
+    if (offers_) return then(Offer{"credential", "key"});
+    service_.offers.push_back(std::move(then));
+  }
+  void accept(std::string, std::string, std::function<void(Result<std::string>)> then) override {
+    service_.keys.push_back(std::move(then));
+  }
+  std::string_view name() const override { return "TEST"; }
+  bool is_required() const override { return true; }
+
+ private:
+  StuckService& service_;
+  const bool offers_;
+};
+
+}  // namespace
+
+TEST_CASE("link: a call for a key that does not return keeps neither link nor exchange alive") {
+  for (const bool of_connector : {true, false}) {
+    CAPTURE(of_connector);
+    StuckService service;
+    std::weak_ptr<KeyExchange> exchange;
+    {
+      Port port;
+      auto stuck = std::make_shared<StuckExchange>(service, !of_connector);
+      exchange = stuck;
+      port.sealer = make_exchanging_sealer(std::move(stuck));
+      const auto link = Link::make(port.connect(), port.sealer, Link::Side::Connector);
+      link->start({[](const std::string&) {}, [](const Error&) {}});
+      run_until(port.loop, [&] { return service.offers.size() + service.keys.size() == 1; });
+    }
+    CHECK(exchange.expired());
+    // An answer after all means nothing to anybody.
+    for (const auto& then : service.offers) then(KeyExchange::Offer{"credential", "key"});
+    for (const auto& then : service.keys) then("key");
+  }
+}
+
 TEST_CASE("link: the end of one side is told to the other, once") {
   Port port;
   Caller caller(port, "s");

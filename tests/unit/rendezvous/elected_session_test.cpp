@@ -274,6 +274,42 @@ TEST_CASE(
   CHECK(c->round().epoch == round.epoch);
 }
 
+TEST_CASE("elected session: a leader that leaves stays while the others that leave are saving") {
+  for (const bool ends : {true, false}) {
+    CAPTURE(ends);
+    Parish parish;
+    auto a = parish.agent(rules_for(2, 2), 30ms);
+    a->join(1, "a");
+    run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+    auto b = parish.agent(rules_for(2, 2), 30ms);
+    b->grace = ends ? Duration(1h) : Duration(200ms);
+    b->join(1, "b");
+    settle_into({a.get(), b.get()}, 2);
+    const std::string leader = parish.shared.holder.value;
+    const auto began = parish.network.clock->now();
+    a->session->report(Leaving{"preempted"});
+    b->session->report(Leaving{"preempted"});
+    CHECK(b->hear<Restart>().cause.kind == Cause::Kind::NodeLeft);
+    bool a_closed = false;
+    a->session->close([&a_closed] { a_closed = true; });
+    // Replacements, as many as the job may have, and nobody of the last world.
+    auto c = parish.agent(rules_for(2, 2), 30ms), d = parish.agent(rules_for(2, 2), 30ms);
+    c->join(1, "c"), d->join(1, "d");
+    if (ends) {
+      // For several terms.
+      run_until(parish.network.loop, [&] { return parish.network.clock->now() > began + 150ms; });
+      CHECK(parish.shared.holder.value == leader);
+      CHECK(!a_closed);
+      CHECK(c->told.empty());
+      b->close();
+    }
+    settle_into({c.get(), d.get()}, 2);
+    if (!ends) CHECK(parish.network.clock->now() >= began + 200ms);
+    run_until(parish.network.loop, [&] { return a_closed; });
+    CHECK(parish.shared.holder.value != leader);
+  }
+}
+
 TEST_CASE("elected session: a file elects, and elects again") {
   std::string folder = (std::filesystem::temp_directory_path() / "elected.XXXXXX").string();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);

@@ -103,6 +103,17 @@ TEST_CASE("admission: an agent of an earlier start of the job does not join") {
   CHECK(cluster.agent(nullptr, "170/1")->round().group_world_size() == 1);
 }
 
+TEST_CASE("admission: nodes meet of which only some are told when the job has started") {
+  for (const char* start : {"170/1", "/1"}) {
+    CAPTURE(start);
+    Cluster cluster(nullptr, start);
+    CHECK(contains(cluster.agent(nullptr, "/0")->hear<Lost>().why, "earlier start"));
+    CHECK(cluster.agent(nullptr, "/1")->round().group_world_size() == 1);
+  }
+  Cluster cluster(nullptr, "/1");
+  CHECK(cluster.agent(nullptr, "170/1")->round().group_world_size() == 1);
+}
+
 TEST_CASE("munge: agents of one user meet by MUNGE, without a secret") {
   const auto munge = std::make_shared<FakeMunge>();
   Cluster cluster(munge, "", rules_for(2, 2));

@@ -175,6 +175,18 @@ TEST_CASE("conversation: the call-backs of torch 1.13 tell every change") {
   CHECK(watcher.answer() == "\x02" + text("/k") + text("2") + text(""));
 }
 
+TEST_CASE("conversation: nobody is told of changes who can ask for an answer that has to wait") {
+  // So nothing but the ends of waits, a byte each, can pile up behind one.
+  Exchange exchange;
+  for (const char query : {'\x0A', '\x12'}) {  // MULTI_GET, LIST_KEYS
+    Client watcher(exchange, Protocol::Old);
+    watcher.ask(Query::Watch, "/k");
+    CHECK(!watcher.ended());
+    watcher.send(std::string(1, query) + std::string(8, '\0'));
+    CHECK(watcher.ended());
+  }
+}
+
 TEST_CASE("conversation: torch 1.13's GET of a missing key ends it") {
   Exchange exchange;
   Client old(exchange, Protocol::Old);
