@@ -42,7 +42,7 @@ struct AppendedFile::State {
         ::open(path->c_str(), access | O_CREAT | O_APPEND | O_CLOEXEC | form.flags, form.mode));
     if (!fd) {
       refused = errno;
-      fail(refused, {});
+      give_up(refused, {});
     } else if (form.whole_lines) {
       struct stat info {};
       char last = '\n';
@@ -51,21 +51,26 @@ struct AppendedFile::State {
     }
   }
 
-  void fail(int number, std::string_view bytes) {
-    const std::lock_guard lock(mutex);
+  /// Under the mutex.
+  void lose(int number, std::string_view bytes) {
     if (trouble == 0) trouble = number;
     lost += form.whole_lines ? static_cast<std::uint64_t>(std::ranges::count(bytes, '\n'))
                              : bytes.size();
   }
 
+  void give_up(int number, std::string_view bytes) {
+    const std::lock_guard lock(mutex);
+    lose(number, bytes);
+  }
+
   void put(std::string_view bytes) {
     open();
-    if (!fd) return fail(refused, bytes);
+    if (!fd) return give_up(refused, bytes);
     while (!bytes.empty()) {
       const ssize_t written = ::write(fd.get(), bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
       // Not tried again: the next piece finds out whether there is room.
-      if (written <= 0) return fail(written < 0 ? errno : ENOSPC, bytes);
+      if (written <= 0) return give_up(written < 0 ? errno : ENOSPC, bytes);
       torn = bytes[static_cast<std::size_t>(written) - 1] != '\n';
       bytes.remove_prefix(static_cast<std::size_t>(written));
     }
@@ -136,13 +141,7 @@ void AppendedFile::write(std::string_view bytes) {
   {
     const std::lock_guard lock(state_->mutex);
     const auto taken = state_->backlog.add(bytes);
-    if (taken < bytes.size()) {
-      const auto rest = bytes.substr(taken);
-      if (state_->trouble == 0) state_->trouble = ENOBUFS;
-      state_->lost += state_->form.whole_lines
-                          ? static_cast<std::uint64_t>(std::ranges::count(rest, '\n'))
-                          : rest.size();
-    }
+    if (taken < bytes.size()) state_->lose(ENOBUFS, bytes.substr(taken));
     if (std::exchange(state_->scheduled, true)) return;
   }
   schedule();

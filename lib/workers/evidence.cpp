@@ -53,11 +53,12 @@ std::optional<PythonException> exception_line(std::string_view line) {
   return found;
 }
 
-/// Second of the failure by torchrun's rule: that of the error file, else that of the end. Ends are
-/// counted from the first one, so that a clock that was set back meanwhile changes no order.
-std::int64_t second_of(const Failure& failure, const Failure& first) {
+/// Second of the failure: that of the error file, else that of `at`, which is the end by torchrun's
+/// rule. It is counted from the first end, so that a clock that was set back meanwhile changes no
+/// order.
+std::int64_t second_of(const Failure& failure, TimePoint at, const Failure& first) {
   if (failure.error_file && failure.error_file->timestamp) return *failure.error_file->timestamp;
-  const auto wall = first.wall + (failure.at - first.at);
+  const auto wall = first.wall + (at - first.at);
   return std::chrono::floor<std::chrono::seconds>(wall).time_since_epoch().count();
 }
 
@@ -84,17 +85,11 @@ bool died_by_itself(const Failure& failure) {
   return failure.status.how == process::ExitStatus::How::Signaled || !blames_a_peer(said(failure));
 }
 
-/// The same by what says when it began, rather than when it was over.
-std::int64_t evident_second(const Failure& failure, const Failure& first) {
-  if (failure.error_file && failure.error_file->timestamp) return *failure.error_file->timestamp;
-  const auto wall = first.wall + (evident_at(failure) - first.at);
-  return std::chrono::floor<std::chrono::seconds>(wall).time_since_epoch().count();
-}
-
 /// Who began before whom; `first`: the one that ended first.
 bool began_before(const Failure& one, const Failure& other, const Failure& first) {
   const auto order = [&](const Failure& failure) {
-    return std::tuple(evident_second(failure, first), failure.stopped_by_us, evident_at(failure));
+    const auto at = evident_at(failure);
+    return std::tuple(second_of(failure, at, first), failure.stopped_by_us, at);
   };
   return order(one) < order(other);
 }
@@ -197,7 +192,8 @@ Judgement judge(std::vector<Failure> failures) {
   out.failures = std::move(failures);
   const Failure earliest = *std::ranges::min_element(out.failures, {}, &Failure::at);
   const auto root = std::ranges::min_element(out.failures, {}, [&](const Failure& failure) {
-    return std::tuple(second_of(failure, earliest), failure.stopped_by_us, evident_at(failure));
+    return std::tuple(second_of(failure, failure.at, earliest), failure.stopped_by_us,
+                      evident_at(failure));
   });
   out.root = static_cast<std::size_t>(root - out.failures.begin());
   out.culprit = choose_culprit(out, earliest);
