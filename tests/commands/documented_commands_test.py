@@ -9,6 +9,7 @@ how to run fails the test: add it to HOW, or give the reason why another test ru
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -94,15 +95,20 @@ def on_two_nodes(shell: Shell, command: str) -> None:
     ends(*[shell.start(shell.here(command)) for _ in range(2)])
 
 
-def on_two_nodes_and_a_service(shell: Shell, command: str) -> None:
-    """The first of the two lines of a service's example is run for the second as well."""
-    host = shell.service(f"elastrunctl store --listen 127.0.0.1:{shell.port} "
-                         f"--secret-file {shell.folder}/secret")
+@contextlib.contextmanager
+def store(shell: Shell, options: str = "") -> Iterator[None]:
+    host = shell.service(f"elastrunctl store --listen 127.0.0.1:{shell.port} {options}")
     try:
-        on_two_nodes(shell, command)
+        yield
     finally:
         host.send_signal(signal.SIGTERM)
         ends(host)
+
+
+def on_two_nodes_and_a_service(shell: Shell, command: str) -> None:
+    """The first of the two lines of a service's example is run for the second as well."""
+    with store(shell, f"--secret-file {shell.folder}/secret"):
+        on_two_nodes(shell, command)
 
 
 def as_a_service(shell: Shell, command: str) -> None:
@@ -112,12 +118,8 @@ def as_a_service(shell: Shell, command: str) -> None:
 
 
 def beside_a_service(shell: Shell, command: str) -> None:
-    host = shell.service(f"elastrunctl store --listen 127.0.0.1:{shell.port}")
-    try:
+    with store(shell):
         once(shell, command)
-    finally:
-        host.send_signal(signal.SIGTERM)
-        ends(host)
 
 
 def beside_a_job(shell: Shell, command: str) -> None:

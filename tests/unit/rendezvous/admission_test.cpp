@@ -10,40 +10,32 @@ using namespace elastrun;
 using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
-namespace {
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
-}  // namespace
-
 TEST_CASE("admission: another job and another start of it are refused by name") {
   const Hello hello{"job", false, 0, "170/1", "n7", "ada"};
   CHECK(refusal_of(hello, "job", "170/1").empty());
   CHECK(refusal_of(hello, "job", "").empty());
   CHECK(refusal_of(hello, "", "170/1").empty());
   CHECK(refusal_of({"job", false, 0, "", "", ""}, "job", "170/1").empty());
-  CHECK(contains(refusal_of(hello, "other", "170/1"), "\"other\", not \"job\""));
+  CHECK(refusal_of(hello, "other", "170/1").contains("\"other\", not \"job\""));
   const auto text = refusal_of(hello, "job", "170/0");
-  CHECK(contains(text, "170/0"));
-  CHECK(contains(text, "170/1"));
+  CHECK(text.contains("170/0"));
+  CHECK(text.contains("170/1"));
 }
 
 TEST_CASE("admission: other numbers of nodes are refused, other restarts are not") {
   CHECK(refusal_of(rules_for(2, 4, 1), rules_for(2, 4, 3)).empty());
   const auto text = refusal_of(rules_for(3, 3), rules_for(2, 4));
-  CHECK(contains(text, "--nnodes 2:4"));
-  CHECK(contains(text, "--nnodes 3"));
+  CHECK(text.contains("--nnodes 2:4"));
+  CHECK(text.contains("--nnodes 3"));
 }
 
 TEST_CASE("admission: the log says who joins from where, without what steers a terminal") {
   Node node;
   node.id = "10.0.0.7_311_0";
   const auto text = arrival_text({"night", false, 0, "", "n\x1b[2J7", "ada"}, node, "10.0.0.7");
-  CHECK(contains(text, "10.0.0.7_311_0"));
-  CHECK(contains(text, "user ada"));
-  CHECK(!contains(text, "\x1b"));
+  CHECK(text.contains("10.0.0.7_311_0"));
+  CHECK(text.contains("user ada"));
+  CHECK(!text.contains("\x1b"));
 }
 
 TEST_CASE("admission: an agent that states other nodes does not join, and is told") {
@@ -55,8 +47,8 @@ TEST_CASE("admission: an agent that states other nodes does not join, and is tol
   stranger->join();
   const auto lost = stranger->hear<Lost>();
   CHECK(!lost.requeue);
-  CHECK(contains(lost.why, "--nnodes 2,"));
-  CHECK(contains(lost.why, "--nnodes 2:3"));
+  CHECK(lost.why.contains("--nnodes 2,"));
+  CHECK(lost.why.contains("--nnodes 2:3"));
   town.job_rules = rules_for(2, 2);
   auto b = town.agent();
   b->join();

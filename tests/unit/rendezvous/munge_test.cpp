@@ -17,10 +17,6 @@ using namespace elastrun::rendezvous::test;
 
 namespace {
 
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// A MUNGE in memory: a credential is a number, known to those with the same realm.
 class FakeMunge final : public Munge {
  public:
@@ -99,7 +95,7 @@ struct Cluster {
 TEST_CASE("admission: an agent of an earlier start of the job does not join") {
   Cluster cluster(nullptr, "170/1");
   auto late = cluster.agent(nullptr, "60/0");
-  CHECK(contains(late->hear<Lost>().why, "earlier start"));
+  CHECK(late->hear<Lost>().why.contains("earlier start"));
   CHECK(cluster.agent(nullptr, "170/1")->round().group_world_size() == 1);
 }
 
@@ -107,7 +103,7 @@ TEST_CASE("admission: nodes meet of which only some are told when the job has st
   for (const char* start : {"170/1", "/1"}) {
     CAPTURE(start);
     Cluster cluster(nullptr, start);
-    CHECK(contains(cluster.agent(nullptr, "/0")->hear<Lost>().why, "earlier start"));
+    CHECK(cluster.agent(nullptr, "/0")->hear<Lost>().why.contains("earlier start"));
     CHECK(cluster.agent(nullptr, "/1")->round().group_world_size() == 1);
   }
   Cluster cluster(nullptr, "/1");
@@ -125,11 +121,11 @@ TEST_CASE("munge: agents of one user meet by MUNGE, without a secret") {
 TEST_CASE("munge: without a credential, or with one of another user or cluster, nobody joins") {
   const auto munge = std::make_shared<FakeMunge>();
   Cluster cluster(munge);
-  CHECK(contains(cluster.agent(nullptr)->hear<Lost>().why, "MUNGE"));
+  CHECK(cluster.agent(nullptr)->hear<Lost>().why.contains("MUNGE"));
   const auto elsewhere = std::make_shared<FakeMunge>();
-  CHECK(contains(cluster.agent(elsewhere)->hear<Lost>().why, "Invalid credential"));
+  CHECK(cluster.agent(elsewhere)->hear<Lost>().why.contains("Invalid credential"));
   munge->writer = ::geteuid() + 1;
-  CHECK(contains(cluster.agent(munge)->hear<Lost>().why, "of user"));
+  CHECK(cluster.agent(munge)->hear<Lost>().why.contains("of user"));
   munge->writer = ::geteuid();
   CHECK(cluster.agent(munge)->round().group_world_size() == 1);
 }
@@ -137,7 +133,7 @@ TEST_CASE("munge: without a credential, or with one of another user or cluster, 
 TEST_CASE("munge: a host that wants no credential is refused by those who need one") {
   const auto munge = std::make_shared<FakeMunge>();
   Cluster cluster(nullptr);
-  CHECK(contains(cluster.agent(munge)->hear<Lost>().why, "does not authenticate by MUNGE"));
+  CHECK(cluster.agent(munge)->hear<Lost>().why.contains("does not authenticate by MUNGE"));
   CHECK(cluster.agent(munge, "", false)->round().group_world_size() == 1);
 }
 
@@ -159,5 +155,5 @@ TEST_CASE("munge: a recorded credential opens no other connection") {
   run_until(network.loop, [&] { return same && other; });
   CHECK(**same == key);
   REQUIRE(!*other);
-  CHECK(contains(other->error().text, "another connection"));
+  CHECK(other->error().text.contains("another connection"));
 }
