@@ -12,15 +12,15 @@ import subprocess
 import sys
 import unittest
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from jobs_test import SAY, Elastic  # noqa: E402
+from jobs_test import SAY, Elected  # noqa: E402
 from harness import Job, main, wait_until  # noqa: E402
 from ports import free_port  # noqa: E402
 
 CONF = "last_call_timeout=1,lease_ttl=4"
+LOGIN = CONF + ",user=job,password=sesame"
 
 
 def ask(url: str, path: str, **body: object) -> dict[str, object]:
@@ -39,7 +39,7 @@ def answers(url: str) -> bool:
 
 
 @unittest.skipUnless(shutil.which("etcd"), "no etcd in PATH (Debian: etcd-server)")
-class Etcd(Elastic):
+class Etcd(Elected):
     def setUp(self) -> None:
         super().setUp()
         self.servers: list[subprocess.Popen[bytes]] = []
@@ -100,21 +100,15 @@ class Places(Etcd):
                 for i, peer in enumerate(peers)]
         wait_until(lambda: all(answers(url) for url in urls), "all members answer")
         self.meet_at(*urls)
-        fail = self.folder / "fail"
-        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
-        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
-                           conf=CONF) for steps in ([], failing)]
-        self.world(*jobs, size=2)
-        heads = [ask(url, "/v3/maintenance/status") for url in urls]
-        leader = next(i for i, head in enumerate(heads)
-                      if head["header"]["member_id"] == head["leader"])  # type: ignore[index]
-        self.servers[leader].kill()
-        self.servers[leader].wait()
-        fail.touch()
-        for job in jobs:
-            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
-        self.go.touch()
-        self.all_end(*jobs)
+
+        def lose_the_leader() -> None:
+            heads = [ask(url, "/v3/maintenance/status") for url in urls]
+            leader = next(i for i, head in enumerate(heads)
+                          if head["header"]["member_id"] == head["leader"])  # type: ignore[index]
+            self.servers[leader].kill()
+            self.servers[leader].wait()
+
+        self.restart_after(lose_the_leader, CONF)
 
 
 class Guarded(Etcd):
@@ -136,20 +130,6 @@ class Guarded(Etcd):
         ask(self.url, "/v3/auth/user/grant", user="job", role="jobs")
         ask(self.url, "/v3/auth/enable")
 
-    def restart_after(self, harm: Callable[[], None]) -> None:
-        """Harm is done while a job is at work, which then needs etcd for its next round."""
-        fail = self.folder / "fail"
-        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
-        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
-                           conf=CONF + ",user=job,password=sesame") for steps in ([], failing)]
-        self.world(*jobs, size=2)
-        harm()
-        fail.touch()
-        for job in jobs:
-            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
-        self.go.touch()
-        self.all_end(*jobs)
-
 
 class Logins(Guarded):
     def setUp(self) -> None:
@@ -164,7 +144,7 @@ class Logins(Guarded):
             self.servers.append(subprocess.Popen(server.args, stdout=subprocess.DEVNULL,
                                                  stderr=subprocess.DEVNULL))
 
-        self.restart_after(restart)
+        self.restart_after(restart, LOGIN)
 
     def test_with_the_password(self) -> None:
         self.two_meet(",user=job,password=sesame")
@@ -208,7 +188,7 @@ class SignedTokens(Guarded):
                                              {"Authorization": str(root["token"])})
             urllib.request.urlopen(request, timeout=5).close()
 
-        self.restart_after(change)
+        self.restart_after(change, LOGIN)
 
 
 @unittest.skipUnless(shutil.which("openssl"), "no openssl in PATH to make certificates with")
@@ -268,7 +248,7 @@ class Certificates(Etcd):
                         self.conf(cacert="ca.pem", ssl_cert="server.pem"))
 
 
-del Elastic, Etcd, Guarded  # bases: not to be run by themselves
+del Elected, Etcd, Guarded  # bases: not to be run by themselves
 
 if __name__ == "__main__":
     main()

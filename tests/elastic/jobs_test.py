@@ -136,6 +136,95 @@ class Elastic(unittest.TestCase):
         two = self.agent("2", *say, f"wait={self.go}", options=(*options, *second), conf=conf)
         self.serve(one, two)
 
+    def check_a_long_foreign_error(self, conf: str) -> None:
+        """It reaches every node, costs its restart and is the verdict."""
+        script = self.folder / "lament.py"
+        script.write_text(LAMENT)
+        words = ["--nnodes=2", "--rdzv-id=job", "--nproc-per-node=1", "--max-restarts=1",
+                 f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf}"]
+        victim = self.stack.enter_context(Job(*self.where, *words, str(script), str(self.go)))
+        other = self.agent("2", *SAY, "stay", options=("--max-restarts=1",), conf=conf)
+        self.world(other, size=2)
+        self.go.touch()
+        self.all_end(victim, other, code=1)
+        self.assertEqual(other.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
+        self.assertIn("\u20ac" * 100, other.errors())
+
+
+class Elected(Elastic):
+    """What jobs go through whose coordinator is elected, whatever register elects it."""
+
+    def survive_the_first(self, conf: str) -> None:
+        jobs = [self.agent("2:3", *SAY, f"wait={self.go}", conf=conf) for _ in range(3)]
+        self.world(*jobs, size=3)
+        # One of them coordinates. Killing all but two in turn, with a newcomer each, meets it.
+        for _ in range(3):
+            victim = jobs.pop(0)
+            self.kill(victim)
+            jobs.append(self.agent("2:3", *SAY, f"wait={self.go}", conf=conf))
+            jobs[-1].wait_for(r"^WORLD_SIZE=3")
+            self.world(*jobs, size=3)
+        self.go.touch()
+        self.all_end(*jobs)
+
+    def outlive_a_pause(self, conf: str) -> None:
+        """The one that is paused while another is elected finds out, when it wakes, that it was
+        succeeded: it stops its old group, and becomes a member again."""
+        say = ["pid", *SAY, f"wait={self.go}"]
+        first = self.agent("2:3", *say, conf=conf, env={"LOGLEVEL": "INFO"})
+        wait_until(lambda: "coordinates the job" in first.errors() or
+                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+        others = [self.agent("2:3", *say, conf=conf) for _ in range(2)]
+        self.world(first, *others, size=3)
+        paused = first.agent()
+        os.kill(paused, signal.SIGSTOP)
+        try:
+            self.world(*others, size=2)
+        finally:
+            os.kill(paused, signal.SIGCONT)
+        first.wait_for(r"^WORLD_SIZE=3", 2)
+        self.world(*others, size=3)
+        for job in (first, *others):
+            *old, new = (int(pid) for pid in job.lines(r"^pid (\d+)"))
+            self.assertEqual([lives(pid) for pid in (*old, new)], [False] * len(old) + [True])
+        self.go.touch()
+        self.all_end(first, *others)
+        for job in (first, *others):
+            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+            self.assertLessEqual(set(job.lines(r"^WORLD_SIZE=(\d)")), {"2", "3"})
+
+    def outlive_a_freeze(self, conf: str) -> None:
+        """The whole job is frozen for longer than a lease (a suspended machine): when it wakes,
+        renewal, look and campaign of the coordinator are due in the same moment."""
+        jobs = [self.agent("2", *SAY, f"wait={self.go}", conf=conf) for _ in range(2)]
+        self.world(*jobs, size=2)
+        agents = [job.agent() for job in jobs]
+        for pid in agents:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(5)  # a lease and more; nothing but time can end one
+        for pid in agents:
+            os.kill(pid, signal.SIGCONT)
+        for job in jobs:
+            job.wait_for(r"^WORLD_SIZE=2", 2)
+        self.go.touch()
+        self.all_end(*jobs)
+        for job in jobs:
+            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
+
+    def restart_after(self, harm: Callable[[], None], conf: str) -> None:
+        """Harm is done to the register, and at once a round is to be formed."""
+        fail = self.folder / "fail"
+        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
+        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
+                           conf=conf) for steps in ([], failing)]
+        self.world(*jobs, size=2)
+        harm()
+        fail.touch()
+        for job in jobs:
+            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
+        self.go.touch()
+        self.all_end(*jobs)
+
 
 class Members(Elastic):
     def test_a_spare_that_is_never_needed_ends_well(self) -> None:
@@ -284,20 +373,6 @@ raise ValueError('\u20ac' * 3000)
 
 
 class Words(Elastic):
-    def check_a_long_foreign_error(self, conf: str) -> None:
-        """It reaches every node, costs its restart and is the verdict."""
-        script = self.folder / "lament.py"
-        script.write_text(LAMENT)
-        words = ["--nnodes=2", "--rdzv-id=job", "--nproc-per-node=1", "--max-restarts=1",
-                 f"--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,{conf}"]
-        victim = self.stack.enter_context(Job(*self.where, *words, str(script), str(self.go)))
-        other = self.agent("2", *SAY, "stay", options=("--max-restarts=1",), conf=conf)
-        self.world(other, size=2)
-        self.go.touch()
-        self.all_end(victim, other, code=1)
-        self.assertEqual(other.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0", "1"])
-        self.assertIn("\u20ac" * 100, other.errors())
-
     def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
         self.check_a_long_foreign_error("last_call_timeout=1")
 
@@ -342,7 +417,7 @@ class Limits(Elastic):
         self.assertRegex(job.errors(), "cannot look up .*cannot make a thread")
 
 
-class Coordinators(Elastic):
+class Coordinators(Elected):
     def test_without_an_election_the_job_goes_back_to_the_scheduler(self) -> None:
         host = self.host("2", *SAY, "stay")
         other = self.agent("2", *SAY, "stay")
@@ -350,85 +425,14 @@ class Coordinators(Elastic):
         self.kill(host)
         self.all_end(other, code=REQUEUE)
 
-    def survive_the_first(self, conf: str) -> None:
-        jobs = [self.agent("2:3", *SAY, f"wait={self.go}", conf=conf) for _ in range(3)]
-        self.world(*jobs, size=3)
-        # One of them coordinates. Killing all but two in turn, with a newcomer each, meets it.
-        for _ in range(3):
-            victim = jobs.pop(0)
-            self.kill(victim)
-            jobs.append(self.agent("2:3", *SAY, f"wait={self.go}", conf=conf))
-            jobs[-1].wait_for(r"^WORLD_SIZE=3")
-            self.world(*jobs, size=3)
-        self.go.touch()
-        self.all_end(*jobs)
-
     def test_a_job_with_a_file_outlives_each_of_its_coordinators(self) -> None:
         self.survive_the_first(self.by_file())
-
-    def outlive_a_pause(self, conf: str) -> None:
-        """The one that is paused while another is elected finds out, when it wakes, that it was
-        succeeded: it stops its old group, and becomes a member again."""
-        say = ["pid", *SAY, f"wait={self.go}"]
-        first = self.agent("2:3", *say, conf=conf, env={"LOGLEVEL": "INFO"})
-        wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
-        others = [self.agent("2:3", *say, conf=conf) for _ in range(2)]
-        self.world(first, *others, size=3)
-        paused = first.agent()
-        os.kill(paused, signal.SIGSTOP)
-        try:
-            self.world(*others, size=2)
-        finally:
-            os.kill(paused, signal.SIGCONT)
-        first.wait_for(r"^WORLD_SIZE=3", 2)
-        self.world(*others, size=3)
-        for job in (first, *others):
-            *old, new = (int(pid) for pid in job.lines(r"^pid (\d+)"))
-            self.assertEqual([lives(pid) for pid in (*old, new)], [False] * len(old) + [True])
-        self.go.touch()
-        self.all_end(first, *others)
-        for job in (first, *others):
-            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
-            self.assertLessEqual(set(job.lines(r"^WORLD_SIZE=(\d)")), {"2", "3"})
 
     def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
         self.outlive_a_pause(self.by_file())
 
-    def outlive_a_freeze(self, conf: str) -> None:
-        """The whole job is frozen for longer than a lease (a suspended machine): when it wakes,
-        renewal, look and campaign of the coordinator are due in the same moment."""
-        jobs = [self.agent("2", *SAY, f"wait={self.go}", conf=conf) for _ in range(2)]
-        self.world(*jobs, size=2)
-        agents = [job.agent() for job in jobs]
-        for pid in agents:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(5)  # a lease and more; nothing but time can end one
-        for pid in agents:
-            os.kill(pid, signal.SIGCONT)
-        for job in jobs:
-            job.wait_for(r"^WORLD_SIZE=2", 2)
-        self.go.touch()
-        self.all_end(*jobs)
-        for job in jobs:
-            self.assertEqual(set(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)")), {"0"})
-
     def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
         self.outlive_a_freeze(self.by_file())
-
-    def restart_after(self, harm: Callable[[], None], conf: str) -> None:
-        """Harm is done to the register, and at once a round is to be formed."""
-        fail = self.folder / "fail"
-        failing = ["attempt=0", f"wait={fail}", "exit=3", "all"]
-        jobs = [self.agent("2", *SAY, *steps, f"wait={self.go}", options=("--max-restarts=1",),
-                           conf=conf) for steps in ([], failing)]
-        self.world(*jobs, size=2)
-        harm()
-        fail.touch()
-        for job in jobs:
-            job.wait_for(r"^TORCHELASTIC_RESTART_COUNT=1")
-        self.go.touch()
-        self.all_end(*jobs)
 
     def test_a_deleted_entry_delays_a_round_and_no_more(self) -> None:
         conf = self.by_file()
@@ -436,7 +440,7 @@ class Coordinators(Elastic):
 
 
 @unittest.skipUnless(shutil.which("etcd"), "no etcd in PATH (Debian: etcd-server)")
-class Etcd(Elastic):
+class Etcd(Elected):
     def setUp(self) -> None:
         super().setUp()
         client, peer = free_port(), free_port()
@@ -461,11 +465,11 @@ class Etcd(Elastic):
 
     def test_a_job_outlives_each_of_its_coordinators(self) -> None:
         conf = "last_call_timeout=1,lease_ttl=2"
-        Coordinators.survive_the_first(self, conf)  # type: ignore[arg-type]
+        self.survive_the_first(conf)
 
     def test_a_paused_coordinator_does_no_harm_when_it_wakes(self) -> None:
         conf = "last_call_timeout=1,lease_ttl=2"
-        Coordinators.outlive_a_pause(self, conf)  # type: ignore[arg-type]
+        self.outlive_a_pause(conf)
 
     def test_a_spare_takes_over_from_a_whole_world_whose_end_can_be_seen(self) -> None:
         # The coordinator dies with its world, so nobody comes back who could say that it has ended;
@@ -482,10 +486,10 @@ class Etcd(Elastic):
         self.all_end(spare)
 
     def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
-        Words.check_a_long_foreign_error(self, "last_call_timeout=1,lease_ttl=2")  # type: ignore
+        self.check_a_long_foreign_error("last_call_timeout=1,lease_ttl=2")
 
     def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
-        Coordinators.outlive_a_freeze(self, "last_call_timeout=1,lease_ttl=2")  # type: ignore
+        self.outlive_a_freeze("last_call_timeout=1,lease_ttl=2")
 
     def put(self, key: str, path: str = "put", **more: str) -> None:
         body = {"key": base64.b64encode(key.encode()).decode(), **more}
@@ -493,9 +497,8 @@ class Etcd(Elastic):
         urllib.request.urlopen(request, timeout=5).close()
 
     def test_a_deleted_key_delays_a_round_and_no_more(self) -> None:
-        Coordinators.restart_after(  # type: ignore
-            self, lambda: self.put("/elastrun/job/coordinator", "deleterange"),
-            "last_call_timeout=1,lease_ttl=2")
+        self.restart_after(lambda: self.put("/elastrun/job/coordinator", "deleterange"),
+                           "last_call_timeout=1,lease_ttl=2")
 
     def test_an_etcd_that_has_forgotten_everything_elects_above_what_members_know(self) -> None:
         def forget() -> None:
@@ -506,7 +509,7 @@ class Etcd(Elastic):
         wait_until(lambda: listens(int(self.url.rsplit(":", 1)[1])), "etcd listens")
         for _ in range(50):  # revisions, which are the epochs
             self.put("something")
-        Coordinators.restart_after(self, forget, "last_call_timeout=1,lease_ttl=2")  # type: ignore
+        self.restart_after(forget, "last_call_timeout=1,lease_ttl=2")
 
     def test_whoever_has_finished_serves_the_others(self) -> None:
         conf = "last_call_timeout=1,lease_ttl=2"
