@@ -30,6 +30,7 @@ endfunction()
 elastrun_needs_header(CLI11 CLI/CLI.hpp libcli11-dev)
 elastrun_needs_header(toml++ toml++/toml.h libtomlplusplus-dev)
 elastrun_needs_header(fmt fmt/format.h libfmt-dev)
+elastrun_needs_header(spdlog spdlog/logger.h libspdlog-dev)
 
 set(OPENSSL_USE_STATIC_LIBS ON)  # before it is looked for
 find_package(Boost 1.81 REQUIRED)

@@ -3,6 +3,7 @@
 
 #include "agent/job_run.hpp"
 #include "command_line.hpp"
+#include "core/log.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
 #include "process/guardian.hpp"
@@ -27,6 +28,7 @@ int launch(guardian::Agent& guardian, int argc, char** argv) {
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain) print(spec::explain_text(*job));
   if (job->spec.dry_run) return print_plan(job->spec, program);
+  if (job->spec.json_log) log::set_format(log::Format::Json);
   say_warnings(*job);
   auto run = agent::JobRun::make(job->spec, guardian);
   if (!run) return give_up(run.error(), program);

@@ -31,19 +31,6 @@ int terminal_columns() {
   return known ? size.ws_col : 80;
 }
 
-std::string launch_block(const spec::JobSpec& spec) {
-  const auto row = [](std::string_view name, const auto& value) {
-    return fmt::format("  {:<24} : {}\n", name, value);
-  };
-  return "Starting elastic_operator with launch configs:\n" + row("entrypoint", spec.script) +
-         row("min_nodes", spec.min_nodes) + row("max_nodes", spec.max_nodes) +
-         row("nproc_per_node", spec.nproc_per_node) + row("run_id", spec.run_id) +
-         row("rdzv_backend", spec.rdzv_backend) + row("rdzv_endpoint", spec.rdzv_endpoint) +
-         row("max_restarts", spec.max_restarts) + row("monitor_interval", spec.monitor_interval) +
-         row("log_dir", spec.log_dir) + row("event_log_handler", spec.event_log_handler) +
-         row("signals_to_handle", spec.signals_text);
-}
-
 constexpr std::string_view kStars = "*****************************************";
 
 }  // namespace
@@ -121,7 +108,6 @@ void say_warnings(const spec::Resolved& job) {
                  "core. Set the variable yourself if your job is faster with more.\n{}",
                  kStars, job.spec.nproc_per_node, kStars);
   }
-  if (log::is_on(log::Level::Info)) log::info("api", "{}", launch_block(job.spec));
 }
 
 }  // namespace elastrun

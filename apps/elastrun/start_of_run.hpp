@@ -27,7 +27,7 @@ int print_plan(const spec::JobSpec& spec, const std::string& program);
 /// For a job that could not begin.
 int give_up(const Error& error, const std::string& program);
 
-/// Warnings about the job before it starts, and at info level what it is.
+/// Notes and warnings about the job before it starts.
 void say_warnings(const spec::Resolved& job);
 
 }  // namespace elastrun

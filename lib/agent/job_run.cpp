@@ -132,7 +132,9 @@ Status JobRun::connect(OwnRendezvous own) {
   add_observers();
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings());
-  return open_journal();
+  if (const auto opened = open_records(); !opened) return opened;
+  log_.launching();
+  return {};
 }
 
 void JobRun::add_observers() {
@@ -147,10 +149,11 @@ void JobRun::add_observers() {
 
 /// Only where somebody will find it: a temporary directory that will be removed costs time for
 /// nothing.
-Status JobRun::open_journal() {
+Status JobRun::open_records() {
   if (layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_))) return {};
   if (const auto made = layout_.make_run(); !made) return made;
   pipeline_.route({}, std::make_shared<exporter::JsonLines>(files_, layout_.journal()));
+  agent_log_.emplace(files_, layout_.agent_log());
   return {};
 }
 

@@ -15,6 +15,7 @@
 #include "agent/worker_plans.hpp"
 #include "core/error.hpp"
 #include "files/blocking_calls.hpp"
+#include "logs/agent_log.hpp"
 #include "logs/console.hpp"
 #include "process/containment.hpp"
 #include "process/descriptor_limit.hpp"
@@ -60,7 +61,7 @@ class JobRun {
   JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
   Status connect(OwnRendezvous own);
   void add_observers();
-  Status open_journal();
+  Status open_records();
   void signalled(const process::SignalEvent& event);
   void watch();
   std::string channel_path();
@@ -82,6 +83,7 @@ class JobRun {
   std::unique_ptr<Clock> clock_;
   TimePoint started_;
   files::BlockingCalls files_;
+  std::optional<logs::AgentLog> agent_log_;
   logs::Console console_;
   logs::Layout layout_;
   logs::StatusLine status_line_;

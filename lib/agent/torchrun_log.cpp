@@ -23,11 +23,28 @@ std::string repeated(int number, int count) {
          "]";
 }
 
+std::string launch_block(const spec::JobSpec& spec) {
+  const auto row = [](std::string_view name, const auto& value) {
+    return fmt::format("  {:<24} : {}\n", name, value);
+  };
+  return "Starting elastic_operator with launch configs:\n" + row("entrypoint", spec.script) +
+         row("min_nodes", spec.min_nodes) + row("max_nodes", spec.max_nodes) +
+         row("nproc_per_node", spec.nproc_per_node) + row("run_id", spec.run_id) +
+         row("rdzv_backend", spec.rdzv_backend) + row("rdzv_endpoint", spec.rdzv_endpoint) +
+         row("max_restarts", spec.max_restarts) + row("monitor_interval", spec.monitor_interval) +
+         row("log_dir", spec.log_dir) + row("event_log_handler", spec.event_log_handler) +
+         row("signals_to_handle", spec.signals_text);
+}
+
 std::string base_name(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
 
 }  // namespace
+
+void TorchrunLog::launching() const {
+  if (log::is_on(log::Level::Info)) log::info(kArea, "{}", launch_block(spec_));
+}
 
 void TorchrunLog::phase(Phase phase, TimePoint) {
   if (phase == Phase::Joining) {
@@ -79,6 +96,8 @@ void TorchrunLog::ended(const JobResult& result, const std::vector<workers::Work
   if (!result.ending.why.empty() && result.succeeded()) {
     log::warning(kArea, "{}", result.ending.why);
   }
+  log::info(kArea, "[{}] The job is over: it {}", spec_.role,
+            result.succeeded() ? "succeeded" : "failed");
 }
 
 }  // namespace elastrun::agent

@@ -13,6 +13,8 @@ class TorchrunLog final : public Observer {
   /// Borrows the spec.
   explicit TorchrunLog(const spec::JobSpec& spec) : spec_(spec) {}
 
+  /// What is to be run.
+  void launching() const;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;

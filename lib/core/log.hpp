@@ -2,24 +2,44 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
-/// The launcher's own log lines, on stderr, one fact a line:
+namespace spdlog {
+class formatter;
+namespace sinks {
+class sink;
+}
+}  // namespace spdlog
+
+/// The launcher's own log, a spdlog logger. Its console sink writes to stderr, one fact a line:
 ///   `W1121 07:40:38.919123 7968 process] message`
-/// (severity V I W E C, local time, pid, area). Threshold by LOGLEVEL, WARNING by default.
+/// (severity V I W E C, local time, pid, area; as torch writes them), or one JSON object a fact.
+/// Threshold of the console by LOGLEVEL, WARNING by default. For one thread.
 namespace elastrun::log {
 
-enum class Level { Debug, Info, Warning, Error, Critical };
+enum class Level { Debug = 1, Info, Warning, Error, Critical };  // spdlog's numbers
+enum class Format { Text, Json };
 
-/// Lines below this are not written. Starts as Warning.
+/// Lines below this do not get to the console. Starts as Warning.
 void set_level(Level level);
+/// The form of what follows. Starts as Text.
+void set_format(Format format);
+/// Whether a line of this level gets anywhere.
 bool is_on(Level level);
-/// Where finished lines go instead of stderr (the console that owns a status line), or back with
-/// {}.
+/// Where the console's finished lines go instead of stderr (the console that owns a status line),
+/// or back with {}.
 using Writer = void (*)(void* context, std::string_view line);
 void set_writer(Writer writer, void* context);
+
+/// One more place for lines, with a level of its own; it is given the formatter of now.
+void add_sink(std::shared_ptr<spdlog::sinks::sink> sink);
+void remove_sink(const std::shared_ptr<spdlog::sinks::sink>& sink);
+/// For the format of now. May be used on another thread.
+std::unique_ptr<spdlog::formatter> make_formatter();
+
 void write(Level level, std::string_view area, std::string_view message);
 
 template <class... Args>

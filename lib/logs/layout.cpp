@@ -168,6 +168,9 @@ Result<std::string> Layout::make_rank(const std::string& attempt, int local_rank
   return path;
 }
 
+std::string Layout::agent_log() const {
+  return run_.empty() ? run_ : run_ + "/agent.log";
+}
 std::string Layout::journal() const {
   return run_.empty() ? run_ : run_ + "/journal.jsonl";
 }

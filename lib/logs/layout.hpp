@@ -13,7 +13,7 @@ namespace elastrun::logs {
 /// The directories and files of one agent's run:
 ///
 ///     BASE/RUNID_xxxxxxxx/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}
-///     BASE/RUNID_xxxxxxxx/{journal.jsonl,report.json}
+///     BASE/RUNID_xxxxxxxx/{agent.log,journal.jsonl,report.json}
 ///
 /// BASE is --log-dir. Without one it is a directory of its own, elastrun_xxxxxxxx, which goes at
 /// the end unless it holds something of use: in the first of temporary_places() that can be used;
@@ -54,6 +54,7 @@ class Layout {
   /// The directory that settle() may remove; empty unless temporary and made.
   const std::string& temporary_root() const { return temporary_root_; }
   std::string journal() const;
+  std::string agent_log() const;
   std::string report() const;
 
  private:

@@ -76,6 +76,7 @@ struct JobSpec {
   std::optional<std::vector<std::string>> stdout_filters, stderr_filters;
   std::string logs_specs;        // a registered one; empty or "default": ours
   std::string prefix_template;   // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: [ROLELOCAL_RANK]:
+  bool json_log = false;         // --log-format json
   std::string report_file;       // --report
   Switch status = Switch::Auto;  // --status: the live line on a terminal
   Summary summary = Summary::Full;

@@ -120,6 +120,9 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::LogsSpecs, "logs-specs", 0, Kind::Text, Group::Output, kTorchrun, kNoPet, "logs.specs",
      kNone, kNone, "NAME", "Name of a registered log specification; \"default\" is built in",
      kNone},
+    {Opt::LogFormat, "log-format", 0, Kind::Choice, Group::Output, kOurs, kPet, "logs.format",
+     "text", "text,json", "FORM", "How the launcher writes its own log lines",
+     "text: as torch does; json: an object a line, for the collector of a cluster."},
 
     {Opt::Status, "status", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.status", "auto",
      "auto,on,off", "WHEN", "Show a live status line; auto shows it on a terminal", kNone},

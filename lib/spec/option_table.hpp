@@ -48,6 +48,7 @@ enum class Opt {
   StderrFilters,
   PrefixTemplate,
   LogsSpecs,
+  LogFormat,
   // Reports
   Status,
   Summary,

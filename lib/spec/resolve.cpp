@@ -242,6 +242,7 @@ class Resolver {
     const bool has_template = values()[Opt::PrefixTemplate].origin != Origin::Default;
     job_.prefix_template = has_template ? text(Opt::PrefixTemplate) : "";
     job_.logs_specs = text(Opt::LogsSpecs);
+    job_.json_log = text(Opt::LogFormat) == "json";
     return check_logs_specs();
   }
 

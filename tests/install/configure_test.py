@@ -78,7 +78,8 @@ class Configuration(unittest.TestCase):
         self.assertNotIn("install", listed)
 
     def test_a_missing_library_is_told_by_name(self) -> None:
-        found = {"CLI11": "libcli11-dev", "toml++": "libtomlplusplus-dev", "fmt": "libfmt-dev"}
+        found = {"CLI11": "libcli11-dev", "toml++": "libtomlplusplus-dev", "fmt": "libfmt-dev",
+                 "spdlog": "libspdlog-dev"}
         for name, package in found.items():
             with self.subTest(name):
                 shutil.rmtree(self.build, ignore_errors=True)

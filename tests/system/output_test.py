@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What workers write arrives whole, and trouble with the console is not theirs."""
+import json
 import os
+import socket
 import unittest
 
 from harness import Job, main, stub
@@ -63,6 +65,28 @@ class Output(unittest.TestCase):
         with Job("--nproc-per-node=2", *stub("exit=0")) as job:
             self.assertEqual(job.end(), 0)
             self.assertEqual(job.output() + job.errors(), "")
+
+    def test_the_launchers_log_is_in_the_directory_of_the_run(self) -> None:
+        with Job("--log-dir=logs", *stub("exit=0"), env={"LOGLEVEL": "ERROR"}) as job:
+            self.assertEqual(job.end(), 0)
+            self.assertEqual(job.errors(), "")
+            [log] = (job.folder / "logs").glob("*/agent.log")
+            lines = log.read_text().splitlines()
+            self.assertRegex(lines[0], r"^I\d{4} [\d:.]{15} \d+ api\] Starting elastic_operator")
+            self.assertRegex(lines[-1], r"^I.* api\] \[default\] The job is over: it succeeded$")
+
+    def test_the_launchers_log_as_json(self) -> None:
+        with Job("--log-format=json", "--log-dir=logs", "--rdzv-conf=wrong=1",
+                 *stub("exit=4")) as job:
+            self.assertEqual(job.end(), 1)
+            shown = [json.loads(line) for line in job.errors().splitlines() if line[0] == "{"]
+            self.assertIn("does not read 'wrong'", shown[0]["message"])
+            self.assertEqual({fact["severity"] for fact in shown}, {"WARNING", "ERROR"})
+            self.assertNotRegex(job.errors(), r"(?m)^[VIWEC]\d{4} ")
+            [log] = (job.folder / "logs").glob("*/agent.log")
+            facts = [json.loads(line) for line in log.read_text().splitlines()]
+            self.assertEqual(facts[-1]["message"], "[default] The job is over: it failed")
+            self.assertEqual(facts[-1]["host"], socket.gethostname())
 
 
 if __name__ == "__main__":
