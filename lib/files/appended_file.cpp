@@ -3,7 +3,6 @@
 
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
-#include "files/backlog.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -15,6 +14,11 @@
 #include <unistd.h>
 
 namespace elastrun::files {
+namespace {
+
+constexpr std::size_t kTurn = 1 << 20;  // then other files have theirs
+
+}  // namespace
 
 // The mutex guards what both threads use; what follows it belongs to the thread of the calls.
 struct AppendedFile::State {
@@ -32,7 +36,6 @@ struct AppendedFile::State {
   UniqueFd fd;
   int refused = 0;  // errno of open(2)
   bool opened = false, torn = false;
-  std::string writing;
 
   void open() {
     if (std::exchange(opened, true)) return;
@@ -76,20 +79,21 @@ struct AppendedFile::State {
     }
   }
 
-  /// One turn: what waits now. True if somebody is to be told of room.
+  /// One turn, which ends early where somebody is to be told of room: then true.
   bool write_out(bool& again) {
-    {
-      const std::lock_guard lock(mutex);
-      backlog.take(writing);
+    Backlog::Piece piece;
+    for (std::size_t turn = 0;; turn += piece->size()) {
+      {
+        const std::lock_guard lock(mutex);
+        const bool room = turn > 0 && backlog.done();
+        const bool over = room || turn >= kTurn;
+        again = scheduled = !backlog.empty();
+        piece = over ? nullptr : backlog.take();
+        if (!piece) return room;
+      }
+      if (form.whole_lines && torn) put("\n");
+      put(*piece);
     }
-    if (form.whole_lines && torn && !writing.empty()) writing.insert(0, 1, '\n');
-    put(writing);
-    const std::lock_guard lock(mutex);
-    writing.clear();
-    const bool room = backlog.done();
-    if (backlog.empty() && writing.capacity() > kFull / 4) writing = {};
-    again = scheduled = !backlog.empty();
-    return room;
   }
 };
 
@@ -142,6 +146,19 @@ void AppendedFile::write(std::string_view bytes) {
     const std::lock_guard lock(state_->mutex);
     const auto taken = state_->backlog.add(bytes);
     if (taken < bytes.size()) state_->lose(ENOBUFS, bytes.substr(taken));
+    if (std::exchange(state_->scheduled, true)) return;
+  }
+  schedule();
+}
+
+void AppendedFile::write(const std::vector<Backlog::Piece>& buffers) {
+  if (buffers.empty()) return;
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (const auto& buffer : buffers) {
+      const auto taken = state_->backlog.add(buffer);
+      if (taken < buffer->size()) state_->lose(ENOBUFS, std::string_view(*buffer).substr(taken));
+    }
     if (std::exchange(state_->scheduled, true)) return;
   }
   schedule();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "files/backlog.hpp"
 #include "files/blocking_calls.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
@@ -42,6 +43,9 @@ class AppendedFile {
   AppendedFile& operator=(const AppendedFile&) = delete;
 
   void write(std::string_view bytes);
+  /// The same for buffers, of which large ones (Backlog) are shared with the thread: nobody must
+  /// change them any more. It is woken once for all.
+  void write(const std::vector<Backlog::Piece>& buffers);
   bool full() const;
   /// Runs `go` once on the loop when there is room, never inside this call.
   void when_room(std::function<void()> go);

@@ -14,9 +14,11 @@ using namespace std::chrono_literals;
 
 // One read: large enough to make system calls cheap, small enough to stay in the second-level cache
 // on its way to file and console.
-constexpr std::size_t kRead = 128 << 10;
+constexpr std::size_t kRead = files::BufferPool::kBytes;
 // Then others get their turn.
 constexpr int kReadsPerTurn = 8;
+// Reads at most that are handed over together: each time may wake the thread, which is idle.
+constexpr std::size_t kHandedOver = 4;
 // When the rest is given up: enough for a full pipe, and an end if somebody goes on writing.
 constexpr int kLastReads = 64;
 // Lines are collected up to this size before they are written.
@@ -73,6 +75,7 @@ void Pump::on_readable() {
     }
     if (!read_once()) break;
   }
+  hand_over();
   watch_unfinished();
   if (giving_up_) end();
   await_bytes();
@@ -117,11 +120,15 @@ void Pump::lose_patience() {
 /// False: nothing more to read now.
 bool Pump::read_once() {
   auto& input = buffers_->input;
-  if (input.empty()) input.resize(kRead);
-  const ssize_t size = ::read(source_.native_handle(), input.data(), input.size());
+  if (!input) input = buffers_->pool->take();
+  ssize_t size = 0;
+  input->resize_and_overwrite(kRead, [&](char* to, std::size_t room) {
+    size = ::read(source_.native_handle(), to, room);
+    return static_cast<std::size_t>(std::max<ssize_t>(size, 0));
+  });
   if (size > 0) {
-    pass_on({input.data(), static_cast<std::size_t>(size)});
-    return static_cast<std::size_t>(size) == input.size() || giving_up_;
+    pass_on(input);
+    return static_cast<std::size_t>(size) == kRead || giving_up_;
   }
   if (size < 0 && errno == EINTR) return true;
   if (size < 0 && errno == EAGAIN) return false;
@@ -130,9 +137,15 @@ bool Pump::read_once() {
   return false;
 }
 
-void Pump::pass_on(std::string_view bytes) {
+void Pump::pass_on(files::BufferPool::Buffer input) {
+  const std::string_view bytes = *input;
   if (route_.keep_tail) tail_.add(bytes, clock_.now());
-  if (route_.file) route_.file->write(bytes);
+  if (route_.file) {
+    const bool shared = bytes.size() >= files::Backlog::kWorthSharing;
+    if (shared) buffers_->input.reset();  // not read into again while the thread may have it
+    buffers_->filled.push_back(input);
+    if (!shared || buffers_->filled.size() >= kHandedOver) hand_over();
+  }
   switch (route_.show) {
     case PumpRoute::Show::Nothing:
       break;
@@ -143,6 +156,11 @@ void Pump::pass_on(std::string_view bytes) {
       pass_lines(bytes);
       break;
   }
+}
+
+void Pump::hand_over() {
+  if (!buffers_->filled.empty()) route_.file->write(buffers_->filled);
+  buffers_->filled.clear();
 }
 
 void Pump::pass_raw(std::string_view bytes) {
@@ -242,6 +260,7 @@ void Pump::drain(bool give_up_rest, std::function<void()> on_drained) {
 
 void Pump::end() {
   if (!std::exchange(ended_, true)) {
+    hand_over();
     boost::system::error_code ignored;
     source_.close(ignored);
     flush_unfinished();

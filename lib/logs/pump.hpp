@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/unique_fd.hpp"
 #include "files/appended_file.hpp"
+#include "files/buffer_pool.hpp"
 #include "logs/console.hpp"
 #include "logs/line_splitter.hpp"
 #include "logs/tail.hpp"
@@ -19,7 +20,9 @@ namespace elastrun::logs {
 
 /// Memory that all pumps of a job share: one reads at a time, because there is one thread.
 struct PumpBuffers {
-  std::vector<char> input;  // empty until the first read
+  std::shared_ptr<files::BufferPool> pool = std::make_shared<files::BufferPool>();
+  files::BufferPool::Buffer input;            // null until the first read
+  std::vector<files::Backlog::Piece> filled;  // in this turn, for the file
   std::string lines, matching;
 };
 
@@ -63,7 +66,8 @@ class Pump : public std::enable_shared_from_this<Pump> {
   void await_bytes();
   void on_readable();
   bool read_once();
-  void pass_on(std::string_view bytes);
+  void pass_on(files::BufferPool::Buffer input);
+  void hand_over();
   void pass_raw(std::string_view bytes);
   void flush_unfinished();
   void pass_lines(std::string_view bytes);

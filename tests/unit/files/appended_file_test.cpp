@@ -101,6 +101,30 @@ TEST_CASE("appended file: it is made and holds what was written, in order, also 
   CHECK(place.content("log") == expected);
 }
 
+TEST_CASE("appended file: buffers come whole and in order, by one call for all, and go back") {
+  Place place;
+  const auto pool = std::make_shared<BufferPool>();
+  AppendedFile file(place.calls, place.path + "/log", {});
+  REQUIRE(place.calls.finish(60s));
+  const auto calls = place.calls.returned();
+  std::vector<Backlog::Piece> buffers;
+  std::vector<const std::string*> lent;
+  std::string expected;
+  for (const char letter : {'a', 'b', 'c', 'd'}) {
+    const auto buffer = pool->take();
+    buffer->assign(BufferPool::kBytes, letter);
+    expected += *buffer;
+    lent.push_back(buffer.get());
+    buffers.push_back(buffer);
+  }
+  file.write(buffers);
+  buffers.clear();
+  REQUIRE(place.calls.finish(60s));
+  CHECK(place.calls.returned() == calls + 1);
+  CHECK(place.content("log") == expected);
+  CHECK(std::ranges::find(lent, pool->take().get()) != lent.end());
+}
+
 TEST_CASE("appended file: one that takes nothing holds up who writes to it, and loses nothing") {
   Place place;
   const auto fifo = place.fifo();
