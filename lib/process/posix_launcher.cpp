@@ -196,7 +196,7 @@ class RealLauncher final : public PosixLauncher {
 
   Result<std::unique_ptr<Child>> start(const LaunchRequest& request,
                                        std::function<void(const Exit&)> on_exit) override {
-    auto spawned = spawner_.spawn(request);
+    auto spawned = spawn(io_, request);
     if (!spawned) return std::unexpected(spawned.error());
     auto child = std::make_unique<PosixChild>(io_, clock_, std::move(*spawned), family_);
     if (const auto watched = child->watch(std::move(on_exit)); !watched) {
@@ -219,7 +219,6 @@ class RealLauncher final : public PosixLauncher {
  private:
   boost::asio::io_context& io_;
   Clock& clock_;
-  Spawner spawner_;
   std::shared_ptr<Family> family_ = std::make_shared<Family>();
 };
 

@@ -5,6 +5,7 @@
 #include "core/unique_fd.hpp"
 #include "process/launcher.hpp"
 
+#include <boost/asio/io_context.hpp>
 #include <sys/types.h>
 
 namespace elastrun::process {
@@ -15,22 +16,10 @@ struct Spawned {
   UniqueFd pidfd;
 };
 
-/// Makes processes whose cost does not grow with our memory: the child borrows our address space
-/// until execve(2), as after vfork(2), but on a stack of its own, so that it cannot overwrite the
-/// frames to which we return.
-class Spawner {
- public:
-  Spawner();
-  ~Spawner();
-  Spawner(const Spawner&) = delete;
-  Spawner& operator=(const Spawner&) = delete;
-
-  /// Returns when the child has become its program, or with Spawn and the reason; a child that did
-  /// not get that far is reaped already. Whoever has the result reaps the child.
-  Result<Spawned> spawn(const LaunchRequest& request);
-
- private:
-  void* stack_ = nullptr;
-};
+/// Starts a process by Boost.Process, at a cost that does not grow with our memory: the child
+/// borrows our address space until execve(2), as after vfork(2).
+/// Returns when the child has become its program, or with Spawn and the reason; a child that did
+/// not get that far is reaped already. Whoever has the result reaps the child.
+Result<Spawned> spawn(boost::asio::io_context& io, const LaunchRequest& request);
 
 }  // namespace elastrun::process
