@@ -17,26 +17,42 @@ if(ELASTRUN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${ELASTRUN_CCACHE})
 endif()
 
-# elastrun_needs_header(NAME FILE PACKAGE): libraries whose headers the compiler finds by itself are
-# asked for here, because five minutes later is late to hear that one is missing.
-function(elastrun_needs_header name file package)
-  find_path(ELASTRUN_${name}_INCLUDE ${file})
-  mark_as_advanced(ELASTRUN_${name}_INCLUDE)
-  if(NOT ELASTRUN_${name}_INCLUDE)
-    message(FATAL_ERROR "elastrun needs ${name}, whose <${file}> is not found "
-      "(Debian: apt-get install ${package}; elsewhere: -DCMAKE_PREFIX_PATH=where it is)")
+# What is missing is told at once and as a whole: minutes later is late to hear of one header.
+# elastrun_needs(NAME PACKAGE FOUND): a library, its Debian package, and the variable that says
+# whether it was found.
+set(ELASTRUN_MISSING "")
+set(ELASTRUN_PACKAGES "")
+macro(elastrun_needs name package found)
+  if(NOT ${found})
+    list(APPEND ELASTRUN_MISSING "${name}")
+    list(APPEND ELASTRUN_PACKAGES "${package}")
   endif()
-endfunction()
-elastrun_needs_header(CLI11 CLI/CLI.hpp libcli11-dev)
-elastrun_needs_header(toml++ toml++/toml.h libtomlplusplus-dev)
-elastrun_needs_header(fmt fmt/format.h libfmt-dev)
-elastrun_needs_header(spdlog spdlog/logger.h libspdlog-dev)
+endmacro()
 
+foreach(need CLI11=CLI/CLI.hpp=libcli11-dev toml++=toml++/toml.h=libtomlplusplus-dev
+        fmt=fmt/format.h=libfmt-dev spdlog=spdlog/logger.h=libspdlog-dev)  # headers alone
+  string(REPLACE "=" ";" need ${need})
+  list(GET need 0 name)
+  list(GET need 1 header)
+  list(GET need 2 package)
+  find_path(ELASTRUN_${name}_INCLUDE ${header})
+  mark_as_advanced(ELASTRUN_${name}_INCLUDE)
+  elastrun_needs(${name} ${package} "ELASTRUN_${name}_INCLUDE")
+endforeach()
 set(OPENSSL_USE_STATIC_LIBS ON)  # before it is looked for
-find_package(Boost 1.81 REQUIRED)
-find_package(OpenSSL REQUIRED)
+find_package(Boost 1.81 QUIET)
+elastrun_needs("Boost 1.81" libboost1.81-dev Boost_FOUND)
+find_package(OpenSSL QUIET)
+elastrun_needs(OpenSSL libssl-dev OPENSSL_FOUND)
+find_library(ELASTRUN_HWLOC_ARCHIVE libhwloc.a)
+elastrun_needs(hwloc libhwloc-dev ELASTRUN_HWLOC_ARCHIVE)
+if(ELASTRUN_MISSING)
+  string(JOIN ", " missing ${ELASTRUN_MISSING})
+  string(JOIN " " packages ${ELASTRUN_PACKAGES})
+  message(FATAL_ERROR "elastrun needs ${missing}, not found here (Debian: apt-get install "
+    "${packages}; elsewhere: -DCMAKE_PREFIX_PATH=FOLDER)")
+endif()
 find_package(Threads REQUIRED)
-find_package(PkgConfig REQUIRED)
 
 # Every target links this; it carries flags and third-party include folders, no code. Warnings are
 # for this build alone: whoever uses the installed libraries has an opinion of their own.

@@ -163,6 +163,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
     (r"elastrun --nnodes 2:4 ", on_two_nodes),
     (r"(srun|mpirun|pbsdsh) [^|;&]*\belastrun ", once),
+    (r"ln -s elastrun ", once),
     (r"(build/release/apps/)?elastrun (--nproc-per-node|--config|--dry-run|--print-)", once),
 ]
 # Commands that install or build: what runs them instead.
@@ -172,6 +173,10 @@ ELSEWHERE = {
     "cmake --install build/release --prefix ~/.local": "tests/install",
     "python3 config/examples/elastic/demo.py build/release/apps/elastrun": "the test elastic_demo",
     "python -m elastrun": "tests/system/called_test.py",
+    "python $(which elastrun)": "tests/install/wheel_test.py",
+    "pip install .": "tests/install/wheel_test.py",
+    "cpack --preset release": "tests/install/package_test.py",
+    "apt install ./build/elastrun_*.deb": "tests/install/package_test.py",
 }
 
 

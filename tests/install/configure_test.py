@@ -90,6 +90,15 @@ class Configuration(unittest.TestCase):
                 self.assertIn(f"elastrun needs {name}", done.stderr)
                 self.assertIn(package, done.stderr)
 
+    def test_all_that_is_missing_is_told_at_once(self) -> None:
+        done = self.configure("-DCMAKE_IGNORE_PATH=/usr/include;/usr/lib/x86_64-linux-gnu",
+                              "-DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON")
+        self.assertNotEqual(done.returncode, 0)
+        said = " ".join(done.stderr.split())
+        self.assertIn("elastrun needs CLI11, toml++, fmt, spdlog, Boost 1.81", said)
+        self.assertIn("apt-get install libcli11-dev libtomlplusplus-dev libfmt-dev libspdlog-dev "
+                      "libboost1.81-dev", said)
+
     @unittest.skipUnless(shutil.which("clang++-19"), "no clang++-19 (Debian: clang-19)")
     def test_clang_takes_the_flags_of_ci(self) -> None:
         self.configured("-DCMAKE_CXX_COMPILER=clang++-19", "-DCMAKE_BUILD_TYPE=Debug")

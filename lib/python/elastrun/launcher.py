@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher for those who call it by Python: `python -m elastrun`, `python $(which torchrun)`,
+"""The launcher for those who call it by Python: `python -m elastrun`, `python $(which elastrun)`,
 debuggers and wrappers that want a Python file. Becomes the program elastrun at once, whose workers
-then get this interpreter. Standard library only; may be linked as VENV/bin/torchrun.
+then get this interpreter. Standard library only.
+
+The installed program carries this file as an archive at its end, which makes the binary a file that
+Python runs, too: it starts without Python, and `python VENV/bin/elastrun` works all the same.
 """
 from __future__ import annotations
 
@@ -14,9 +17,13 @@ _HERE = os.path.dirname(os.path.realpath(__file__))
 
 
 def _candidates() -> Iterator[str]:
-    yield os.path.join(_HERE, "bin", "elastrun")  # of a wheel
-    # PREFIX/share/elastrun/python/elastrun/launcher.py beside PREFIX/bin
-    yield os.path.normpath(os.path.join(_HERE, *[".."] * 4, "bin", "elastrun"))
+    yield _HERE  # the program itself, which this file is a part of
+    # Four levels above the package is what holds bin: PREFIX/share/elastrun/python/elastrun,
+    # VENV/lib/python3.X/site-packages/elastrun, /usr/lib/python3/dist-packages/elastrun. With
+    # pip install --target it is the folder that the package lies in.
+    for levels in (4, 1):
+        yield os.path.normpath(os.path.join(_HERE, *[".."] * levels, "bin", "elastrun"))
+    yield os.path.join(os.path.dirname(sys.executable), "elastrun")
     for folder in os.get_exec_path():
         yield os.path.join(folder, "elastrun")
 

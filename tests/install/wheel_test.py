@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""wheel_test.py COMPILER: `pip install .` in a new virtual environment, and what is there then."""
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILER = (sys.argv + ["c++"])[1]
+ENVIRONMENT = {k: v for k, v in os.environ.items()
+               if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHON_EXEC")}
+WORKER = "import elastrun, sys\nprint(sys.executable, elastrun.is_connected())\n"
+IN_ENVIRONMENT = """
+share/man/man1/elastrun.1
+share/man/man5/elastrun.toml.5
+share/man/man7/elastrun-design.7
+share/bash-completion/completions/elastrun
+share/zsh/site-functions/_elastrunctl
+share/fish/vendor_completions.d/elastrun.fish
+share/doc/elastrun/LICENSE
+share/elastrun/config/examples/ddp/train.py
+""".split()
+
+
+def run(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(w) for w in words], capture_output=True, text=True,
+                          **{"env": ENVIRONMENT, "timeout": 1500, **more})
+
+
+def succeed(*words: object, **more: object) -> str:
+    done = run(*words, **more)
+    if done.returncode != 0:
+        raise AssertionError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class Wheel(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="wheel.")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = Path(folder.name)
+        cls.place = cls.folder / "venv"
+        succeed(sys.executable, "-m", "venv", cls.place)
+        cls.pip = [cls.place / "bin/pip", "--disable-pip-version-check"]
+        # For the source distribution, and to tell an unreachable registry from a build that fails.
+        backend = run(*cls.pip, "install", "scikit-build-core>=0.10,<1", "--retries", "1")
+        if backend.returncode != 0:
+            raise unittest.SkipTest("scikit-build-core cannot be installed here: "
+                                    + backend.stderr.strip().splitlines()[-1])
+        # By the name of the compiler ccache knows the objects of the build that is tested.
+        succeed(*cls.pip, "wheel", "--no-deps", "--wheel-dir", cls.folder, ROOT,
+                env=ENVIRONMENT | {"CXX": COMPILER})
+        [cls.wheel] = cls.folder.glob("*.whl")
+        succeed(*cls.pip, "install", "--no-index", cls.wheel)
+        (cls.folder / "worker.py").write_text(WORKER)
+        (cls.folder / "elsewhere").mkdir()
+
+    def calls(self, *words: object) -> str:
+        """What a worker says that is started so by somebody who has not activated anything."""
+        env = ENVIRONMENT | {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+        return succeed(*words, self.folder / "worker.py", cwd=self.folder, env=env)
+
+    def expected(self) -> str:
+        return f"{self.place}/bin/python3 True\n"
+
+    def test_one_wheel_serves_every_python_and_has_what_people_run(self) -> None:
+        self.assertTrue(self.wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl"),
+                        self.wheel.name)
+        names = zipfile.ZipFile(self.wheel).namelist()
+        for wrong in ("/include/", ".a", "cmake", "_test.py", "__pycache__", ".service"):
+            self.assertEqual([n for n in names if wrong in n and "CMakeLists" not in n
+                              and "data/share" not in n], [], wrong)
+        self.assertIn("elastrun/channel.py", names)
+        missing = [name for name in IN_ENVIRONMENT if not (self.place / name).exists()]
+        self.assertEqual(missing, [])
+
+    def test_the_command_runs_the_python_of_its_environment(self) -> None:
+        self.assertEqual(self.calls(self.place / "bin/elastrun"), self.expected())
+        self.assertIn("Usage", succeed(self.place / "bin/elastrunctl", "--help"))
+
+    def test_python_runs_the_module_and_the_command(self) -> None:
+        python = self.place / "bin/python3"
+        self.assertEqual(self.calls(python, "-m", "elastrun"), self.expected())
+        self.assertEqual(self.calls(python, self.place / "bin/elastrun"), self.expected())
+
+    def test_a_link_called_torchrun_is_torchrun(self) -> None:
+        link = self.place / "bin/torchrun"
+        link.symlink_to("elastrun")
+        self.addCleanup(link.unlink)
+        for words in ([link], [self.place / "bin/python3", link]):
+            self.assertEqual(self.calls(*words), self.expected())
+            wrong = run(*words, "--nproc_per_node=many", "worker.py")
+            self.assertEqual(wrong.returncode, 1)
+            self.assertTrue(wrong.stderr.startswith("torchrun: error: "), wrong.stderr)
+
+    def test_the_program_is_found_beside_a_package_in_a_folder(self) -> None:
+        target = self.folder / "target"
+        succeed(*self.pip, "install", "--no-index", "--target", target, self.wheel)
+        env = ENVIRONMENT | {"PYTHONPATH": str(target), "PATH": "/usr/bin:/bin"}
+        self.assertIn("elastrun ", succeed(sys.executable, "-m", "elastrun", "--version", env=env))
+
+    def test_the_source_distribution_has_all_that_is_built_and_nothing_more(self) -> None:
+        script = (f"import os; os.chdir({str(ROOT)!r}); from scikit_build_core.build import "
+                  f"build_sdist; print(build_sdist({str(self.folder)!r}))")
+        name = succeed(self.place / "bin/python3", "-c", script).split()[-1]
+        with tarfile.open(self.folder / name) as archive:
+            names = {n.partition("/")[2] for n in archive.getnames()}
+        self.assertEqual([n for n in names if n.split("/")[0] in (
+            "build", ".venv", ".git", ".cache", ".ci", "tests")], [])
+        if not shutil.which("git") or not (ROOT / ".git").exists():
+            self.skipTest("no clone here, whose files could be compared")
+        tracked = succeed("git", "-C", ROOT, "ls-files", "lib", "apps", "cmake", "man", "config",
+                          "scripts", "CMakeLists.txt", "LICENSE", "README.md").split()
+        self.assertEqual([n for n in tracked if n not in names and (ROOT / n).exists()], [])
+
+    def test_a_missing_compiler_is_named_by_pip(self) -> None:
+        done = run(*self.pip, "wheel", "--no-deps", "--wheel-dir", self.folder / "none",
+                   f"--config-settings=build-dir={self.folder / 'failing'}", ROOT,
+                   env=ENVIRONMENT | {"CXX": "no-such-c++"})
+        self.assertNotEqual(done.returncode, 0)
+        said = " ".join((done.stdout + done.stderr).split())
+        self.assertIn("elastrun needs a C++23 compiler, and no-such-c++ is not found", said)
+        self.assertIn("apt-get install g++", said)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
