@@ -136,7 +136,7 @@ void Agent::perform(const Join&) {
   if (!port) return post(StartFailed{port.error()});
   auto self = settings_.self;
   self.store_port = *port;
-  self.grace = settings_.shutdown_timeout + settings_.limits.kill_bound;
+  self.grace = grace();
   joined_at_ = parts_.clock.now();
   parts_.session.join(std::move(self));
 }
@@ -286,7 +286,7 @@ void Agent::perform(const TellSucceeded&) {
 }
 
 void Agent::perform(const TellLeaving& action) {
-  parts_.session.report(rendezvous::Leaving{action.why});
+  parts_.session.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero()});
 }
 
 void Agent::perform(const ArmBarrier&) {

@@ -103,6 +103,8 @@ class Agent {
   void perform(const End& action);
   void perform(const CutEnd&);
   void tell_grace(int signal) const;
+  // How long a group of this node may take to end.
+  Duration grace() const { return settings_.shutdown_timeout + settings_.limits.kill_bound; }
   Status start_group();
   void group_event(workers::Group::Event event);
   bool may_be_signalled() const;

@@ -21,6 +21,13 @@ struct WorldNote {
   bool operator==(const WorldNote&) const = default;
 };
 
+/// Members that have said goodbye, and when the last of their groups has ended.
+struct Leavers {
+  int count = 0;
+  TimePoint until;
+  bool are_at_work(TimePoint now) const { return count > 0 && now < until; }
+};
+
 /// Whether a new world may be formed, as far as the last one is concerned: no two may be at work at
 /// once. A world is at work while all of its members are, so a single one whose group has ended is
 /// enough. Without any such word the last world was cut off whole; then the time must have passed
@@ -35,6 +42,7 @@ class Clearance {
   void formed() {
     at_work_until_ = TimePoint::max();
     leavers_.clear();
+    strangers_ = {};
   }
   /// A member's group has ended.
   void broken() { at_work_until_.reset(); }
@@ -44,29 +52,42 @@ class Clearance {
   }
   /// That member has said goodbye; its group ends by then, if `left` is not told before.
   void leaving(std::uint64_t member, TimePoint until) {
-    leavers_[member] = until;
+    leavers_[member] = {until, true};
     doubtful(until);
   }
+  /// The same of one that has not come back since it was told to stop: this says nothing of a world
+  /// that has been formed meanwhile.
+  void leaving_late(std::uint64_t node, TimePoint until) { leavers_[node] = {until, false}; }
   /// The group of a member has ended; whether that one had said goodbye.
   bool left(std::uint64_t member) {
-    if (leavers_.erase(member) == 0) return false;
-    broken();
+    const auto leaver = leavers_.find(member);
+    if (leaver == leavers_.end()) return false;
+    if (leaver->second.of_last_world) broken();
+    leavers_.erase(leaver);
     return true;
   }
   /// How many of those there are, and when the last of their groups has ended.
-  int leavers() const { return static_cast<int>(leavers_.size()); }
+  int leavers() const { return static_cast<int>(leavers_.size()) + strangers_.count; }
   std::optional<TimePoint> leavers_limit() const {
     std::optional<TimePoint> end;
-    for (const auto& [member, until] : leavers_) end = std::max(end.value_or(until), until);
+    if (strangers_.count > 0) end = strangers_.until;
+    for (const auto& [member, leaver] : leavers_) {
+      end = std::max(end.value_or(leaver.until), leaver.until);
+    }
     return end;
   }
-  /// Another coordinator's world may be at work until then.
-  void inherited(TimePoint until) { at_work_until_ = until; }
+  /// Another coordinator's world may be at work until then; so may they who had said goodbye to it,
+  /// whatever becomes of the rest: nobody else knows of them.
+  void inherited(TimePoint until, const Leavers& leavers) {
+    at_work_until_ = until;
+    strangers_ = leavers;
+  }
 
   /// A doubt that is over by now is forgotten.
   void pass(TimePoint now) {
     if (world_limit() && now >= *world_limit()) at_work_until_.reset();
-    std::erase_if(leavers_, [now](const auto& leaver) { return now >= leaver.second; });
+    std::erase_if(leavers_, [now](const auto& leaver) { return now >= leaver.second.until; });
+    if (!strangers_.are_at_work(now)) strangers_ = {};
   }
 
   /// Whether the last world may still be at work, although nobody of it is there who could say so,
@@ -92,7 +113,12 @@ class Clearance {
 
   bool held_ = false;
   std::optional<TimePoint> at_work_until_;  // none: it is not; max: until its members say so
-  std::map<std::uint64_t, TimePoint> leavers_;
+  struct Leaver {
+    TimePoint until;
+    bool of_last_world = true;
+  };
+  std::map<std::uint64_t, Leaver> leavers_;
+  Leavers strangers_;                 // of the coordinator before
   std::optional<WorldNote> licence_;  // none: no licences needed
 };
 

@@ -6,6 +6,7 @@
 #include "core/text.hpp"
 #include "net/link.hpp"
 #include "rendezvous/admission.hpp"
+#include "rendezvous/doubts.hpp"
 #include "rendezvous/job.hpp"
 #include "rendezvous/leave_taking.hpp"
 #include "rendezvous/message_parts.hpp"
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
-#include <map>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -25,12 +25,6 @@ namespace {
 
 using boost::asio::ip::tcp;
 using net::Link;
-
-/// A world that may be at work, although nobody of it is here.
-struct Doubt {
-  Past past;
-  TimePoint until;
-};
 
 /// A connection, from its first byte on.
 struct Guest {
@@ -85,13 +79,13 @@ class LinkCoordinator final : public Coordinator {
     }
   }
 
-  void inherit(const Past& past, TimePoint until) override {
-    doubts_[settings_.run_id] = {past, until};
-    for (auto& [run_id, job] : jobs_) job->state.inherit(past, until);
+  void inherit(const Past& past, TimePoint until, const Leavers& leavers) override {
+    doubts_.inherit(settings_.run_id, past, until, leavers);
+    for (auto& [run_id, job] : jobs_) job->state.inherit(past, until, leavers);
   }
 
   void disinherit() override {
-    doubts_.clear();
+    doubts_.disinherit(clock_.now());
     for (auto& [run_id, job] : jobs_) {
       job->state.disinherit(clock_.now());
       job->deliver();
@@ -125,6 +119,7 @@ class LinkCoordinator final : public Coordinator {
   void on_deserted(std::function<void()> react) override { on_deserted_ = std::move(react); }
 
   void await_leavers(std::function<void()> then) override { leave_.await(jobs_, std::move(then)); }
+  Leavers leavers() const override { return doubts_.with_leavers_of(jobs_); }
 
   void resign(const std::string& why, bool another_follows) override {
     const std::string text = encode(FromCoordinator(Push(Lost{why, true})));
@@ -176,6 +171,8 @@ class LinkCoordinator final : public Coordinator {
     if (std::holds_alternative<Beat>(*message)) {
       return guest.link->send(encode(FromCoordinator(Beat{})));
     }
+    const auto* leaving = std::get_if<Leaving>(&*message);
+    if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, guest);
     if (guest.job == nullptr && !std::holds_alternative<Join>(*message)) return;
     if (auto* join = std::get_if<Join>(&*message)) {
       if (!admit(peer, guest, *join)) return;
@@ -221,12 +218,8 @@ class LinkCoordinator final : public Coordinator {
       }
       log::info("rendezvous", "{}",
                 arrival_text(hello, join.node, guest.link->remote_address().to_string()));
-      auto& job = jobs_[hello.run_id];
-      if (!job) job = begin_job(hello.run_id, settings_.stand_alone ? join.rules : settings_.rules);
-      guest.job = job.get();
-      job->links[peer] = guest.link;
-      ++agents_;
-      check_rules(join, job->state.rules());
+      enter(peer, guest, settings_.stand_alone ? join.rules : settings_.rules);
+      check_rules(join, guest.job->state.rules());
     }
     hellos_.erase(peer);
     note_source(join.node, guest.link->remote_address());
@@ -235,13 +228,28 @@ class LinkCoordinator final : public Coordinator {
     return true;
   }
 
+  // One that has not joined since it was told to stop goes: its group is at work still.
+  void attend(Peer peer, Guest& guest) {
+    if (guest.job != nullptr) return;
+    if (settings_.stand_alone && !jobs_.contains(hellos_[peer].run_id)) return;
+    enter(peer, guest, settings_.rules);
+  }
+
+  void enter(Peer peer, Guest& guest, const Rules& rules) {
+    const std::string& run_id = hellos_[peer].run_id;
+    auto& job = jobs_[run_id];
+    if (!job) job = begin_job(run_id, rules);
+    guest.job = job.get();
+    job->links[peer] = guest.link;
+    ++agents_;
+  }
+
   std::unique_ptr<Job> begin_job(const std::string& run_id, const Rules& rules) {
     Rules own = rules;
     own.reaction = doubt();
     auto job =
         std::make_unique<Job>(own, settings_, run_id, clock_, [this] { check_entitlement(); });
-    const auto doubt = doubts_.find(run_id);
-    if (doubt != doubts_.end()) job->state.inherit(doubt->second.past, doubt->second.until);
+    doubts_.hand_to(job->state);
     if (over_) job->state.conclude(over_->first, over_->second);
     job->state.hold(held_, clock_.now());
     return job;
@@ -250,12 +258,9 @@ class LinkCoordinator final : public Coordinator {
   // With its last agent the job is forgotten: the same run id may begin anew. But if its world was
   // cut off whole, not before that is over.
   void forget(const Job& job) {
-    std::erase_if(doubts_, [this](const auto& one) { return one.second.until <= clock_.now(); });
     const State& state = job.state;
     if (state.phase() == Phase::Ended) ended_ = state.verdict();
-    if (state.clearance().in_doubt(clock_.now())) {
-      doubts_[state.run_id()] = {{state.round_number(), 0, 0}, *state.clearance().limit()};
-    }
+    doubts_.keep(state, clock_.now());
     jobs_.erase(std::string(state.run_id()));
   }
 
@@ -284,7 +289,7 @@ class LinkCoordinator final : public Coordinator {
     } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
       job.state.succeed(peer, succeeded->round, now);
     } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
-      job.state.depart(peer, Cause::Kind::NodeLeft, leaving->why, now);
+      job.state.depart(peer, Cause::Kind::NodeLeft, leaving->why, now, leaving->grace);
     }
   }
 
@@ -367,8 +372,8 @@ class LinkCoordinator final : public Coordinator {
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Guest> guests_;
   std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
-  std::map<std::string, std::unique_ptr<Job>> jobs_;
-  std::map<std::string, Doubt> doubts_;                // by run id
+  Jobs jobs_;
+  Doubts doubts_;
   std::optional<std::pair<std::int64_t, Done>> over_;  // an earlier job of this run id
   std::optional<Done> ended_;
   std::size_t agents_ = 0;

@@ -45,6 +45,8 @@ class Coordinator {
     /// Notes a world where a successor finds it, before it is given out, and runs `noted` later.
     /// Empty: there are no successors.
     std::function<void(const WorldNote&, std::function<void()> noted)> note_world;
+    /// Runs when `leavers` has changed: a successor must find them noted, too. May be empty.
+    std::function<void()> leavers_changed;
   };
 
   static std::unique_ptr<Coordinator> make(boost::asio::io_context& loop, Clock& clock,
@@ -59,8 +61,9 @@ class Coordinator {
   virtual void hold(bool held) = 0;
   /// Stops the running world: nobody can say any more that it is the only one.
   virtual void suspend(const std::string& why) = 0;
-  /// An earlier coordinator's world may be at work until then; `disinherit`: it is no more.
-  virtual void inherit(const Past& past, TimePoint until) = 0;
+  /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
+  /// `disinherit`: that world is no more.
+  virtual void inherit(const Past& past, TimePoint until, const Leavers& leavers) = 0;
   virtual void disinherit() = 0;
   /// The job that has had that many rounds is over: members of it that come late are told so.
   virtual void conclude(std::int64_t rounds, const Done& verdict) = 0;
@@ -75,6 +78,7 @@ class Coordinator {
   /// Runs `then` on the loop once nobody who has said goodbye can be at work any more: their links
   /// have ended, or the time that each had named is over. In one log line if that takes long.
   virtual void await_leavers(std::function<void()> then) = 0;
+  virtual Leavers leavers() const = 0;
 
   /// Agents connected at the moment (not status queries).
   virtual std::size_t agents() const = 0;

@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "net/outward.hpp"
+#include "rendezvous/advertised.hpp"
 #include "rendezvous/election.hpp"
 #include "rendezvous/election_entry.hpp"
 #include "rendezvous/host.hpp"
@@ -97,7 +97,7 @@ class ElectedLocator final : public Locator {
       });
     }
     // The others find the place free when they come.
-    forget_ = !host_->coordinator().is_at_work() && !notes_.tells_of_end();
+    forget_ = is_forgettable() && !host_->coordinator().is_at_work();
     resign(false, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
@@ -142,9 +142,9 @@ class ElectedLocator final : public Locator {
         return ballot_->renew(
             then([this](const Result<bool>& still) { election_.renewed(still, clock_.now()); }));
       case Election::Request::Record:
-        return ballot_->record(notes_.text(), then([this](const Result<bool>& still) {
-                                 election_.recorded(still, clock_.now());
-                               }));
+        return ballot_->record(
+            notes_.text(host_->coordinator().leavers()),
+            then([this](const Result<bool>& still) { election_.recorded(still, clock_.now()); }));
       case Election::Request::Resign:
         return ballot_->release(std::exchange(forget_, false),
                                 then([this] { election_.resigned(clock_.now()); }));
@@ -196,15 +196,16 @@ class ElectedLocator final : public Locator {
 
   void obey(const Election::OpenOffice&) {
     rest();
-    auto ready = settle_own_text();
-    if (ready) ready = open_host();
-    if (!ready) election_.cannot_campaign(ready.error());
+    auto text = advertised_address(settings_, *ballot_, seen_);
+    if (!text) return election_.cannot_campaign(text.error());
+    own_text_ = std::move(*text);
+    if (const auto open = open_host(); !open) election_.cannot_campaign(open.error());
   }
   void obey(const Election::CloseOffice&) { host_.reset(); }
 
   void obey(const Election::Lead& lead) {
     if (!lead.again) {
-      notes_.inherit(lead.entry.note, host_->coordinator(), clock_.now() + isolation());
+      notes_.inherit(lead.entry.note, host_->coordinator(), isolation());
     }
     host_->coordinator().set_epoch(election_.epoch());
     log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
@@ -259,13 +260,20 @@ class ElectedLocator final : public Locator {
     step();
   }
 
+  void note() {
+    election_.note();
+    due_->arm(clock_.now(), [this] { step(); });
+  }
+
   Status open_host() {
     Coordinator::Settings coordinator = settings_.coordinator;
     coordinator.entitled = [this] { return election_.is_entitled(clock_.now()); };
     coordinator.note_world = [this](const WorldNote& world, std::function<void()> noted) {
       notes_.record(world, std::move(noted));
-      election_.note();
-      due_->arm(clock_.now(), [this] { step(); });
+      note();
+    };
+    coordinator.leavers_changed = [this] {
+      if (notes_.has_any()) note();
     };
     Status failed;
     for (int port = settings_.first_port; port <= settings_.last_port; ++port) {
@@ -282,22 +290,6 @@ class ElectedLocator final : public Locator {
       failed = std::unexpected(opened.error());
     }
     return failed;
-  }
-
-  // Under which the others find us.
-  Status settle_own_text() {
-    own_text_ = settings_.advertise;
-    if (!own_text_.empty()) return {};
-    ip::address own = ballot_->own_address();
-    // A register on this machine is reached over loopback, which means nothing to other machines.
-    if (own.is_unspecified() || own.is_loopback()) {
-      const auto outward = net::outward_address(seen_);
-      const bool alone = settings_.coordinator.rules.max_nodes == 1;
-      if (!outward && !alone) return std::unexpected(outward.error());
-      own = outward ? *outward : ip::address(ip::address_v4::loopback());
-    }
-    own_text_ = own.to_string();
-    return {};
   }
 
   // Being the coordinator
@@ -326,9 +318,14 @@ class ElectedLocator final : public Locator {
   // The last word has been said. It is left behind for those who were out of reach.
   void end_job(std::function<void()> retired) {
     const auto verdict = host_->coordinator().verdict();
-    forget_ = !verdict && !notes_.tells_of_end();
+    forget_ = is_forgettable() && !verdict;
     if (verdict) notes_.conclude(*verdict);
     resign(verdict.has_value(), std::move(retired));
+  }
+
+  // The note: nobody who comes next needs to know.
+  bool is_forgettable() const {
+    return !notes_.tells_of_end() && !host_->coordinator().leavers().are_at_work(clock_.now());
   }
 
   void disarm() {

@@ -6,6 +6,7 @@
 #include "rendezvous/message_parts.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 namespace elastrun::rendezvous {
 
@@ -35,6 +36,10 @@ std::string encode_note(const NotedWorld& noted) {
                     {"port", noted.world.port},
                     {"by", noted.by},
                     {"network", noted.network}};
+  if (noted.leavers > 0) {
+    note["leavers"] = noted.leavers;
+    note["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(noted.leaving).count();
+  }
   if (noted.verdict) note["over"] = noted.verdict->failed ? "failed" : "succeeded";
   if (noted.verdict && noted.verdict->failed) note["text"] = printable(noted.verdict->cause.text);
   return to_wire(note);
@@ -52,6 +57,9 @@ std::optional<NotedWorld> decode_note(const std::string& text) {
                  member_text_or(*parsed, "address", ""),
                  static_cast<std::uint16_t>(whole("port", 65535))};
   noted.by = member_text_or(*parsed, "by", "");
+  constexpr auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
+  noted.leavers = static_cast<int>(whole("leavers", 1 << 24));
+  noted.leaving = std::chrono::milliseconds(whole("leaving_ms", longest.count()));
   noted.network = member_text_or(*parsed, "network", "");
   const std::string over = member_text_or(*parsed, "over", "");
   if (over != "failed" && over != "succeeded") return noted;

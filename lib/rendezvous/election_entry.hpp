@@ -33,6 +33,8 @@ struct NotedWorld {
   std::string by;       // the coordinator's process
   std::string network;  // where that process is: an address of loopback means nothing elsewhere
   std::optional<Done> verdict{};  // of that job; none: it is at work
+  int leavers = 0;                // that had said goodbye to it
+  Duration leaving{};             // for how long their groups could be at work still
 };
 std::string encode_note(const NotedWorld& noted);
 /// None for an empty text. Of one that is not understood nothing is known but that there is one.

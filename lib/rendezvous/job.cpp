@@ -13,6 +13,7 @@ Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id,
     : state(rules, std::move(run_id), settings.master_addr, settings.master_port),
       clock_(clock),
       note_world_(settings.note_world),
+      leavers_changed_(settings.leavers_changed),
       before_deciding_(std::move(before_deciding)),
       alarm_(clock.make_alarm()) {
   state.set_epoch(settings.epoch);
@@ -42,6 +43,8 @@ void Job::deliver() {
     link->second->send(text);
   }
   if (state.unlicensed() && !noting_) note_world();
+  const int before = std::exchange(leavers_, state.clearance().leavers());
+  if (leavers_ != before && leavers_changed_) leavers_changed_();
   arm();
 }
 

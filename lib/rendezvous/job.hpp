@@ -19,7 +19,8 @@ namespace elastrun::rendezvous {
 class Job {
  public:
   /// `before_deciding` runs before anything is decided because time has passed or an answer has
-  /// come. Of `settings` are used: master_addr, master_port, epoch, note_world.
+  /// come. Of `settings` are used: master_addr, master_port, epoch, note_world,
+  /// leavers_changed.
   Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
       std::function<void()> before_deciding);
   ~Job() { *alive_ = false; }
@@ -39,10 +40,12 @@ class Job {
 
   Clock& clock_;
   const std::function<void(const WorldNote&, std::function<void()>)> note_world_;
+  const std::function<void()> leavers_changed_;
   const std::function<void()> before_deciding_;
   const std::unique_ptr<Alarm> alarm_;
   std::optional<TimePoint> armed_;
   bool noting_ = false;
+  int leavers_ = 0;
   // Answers of the register outlive the job; this tells them that it has gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

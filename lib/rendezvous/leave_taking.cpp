@@ -6,21 +6,25 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <optional>
 #include <utility>
 
 namespace elastrun::rendezvous {
 
+Leavers leavers_of(const Jobs& jobs) {
+  Leavers all;
+  for (const auto& [run_id, job] : jobs) {
+    const Clearance& clearance = job->state.clearance();
+    all.count += clearance.leavers();
+    all.until = std::max(all.until, clearance.leavers_limit().value_or(all.until));
+  }
+  return all;
+}
+
 void LeaveTaking::look(const Jobs& jobs, bool say_so) {
   if (!then_) return;
-  std::optional<TimePoint> limit;
-  int leavers = 0;
-  for (const auto& [run_id, job] : jobs) {
-    limit = std::max(limit, job->state.clearance().leavers_limit());
-    leavers += job->state.clearance().leavers();
-  }
+  const Leavers leavers = leavers_of(jobs);
   const TimePoint now = clock_.now();
-  if (!limit || *limit <= now) {
+  if (!leavers.are_at_work(now)) {
     limit_->disarm();
     return boost::asio::post(loop_, [alive = alive_, then = std::exchange(then_, {})] {
       if (*alive) then();
@@ -30,9 +34,9 @@ void LeaveTaking::look(const Jobs& jobs, bool say_so) {
     log::info("rendezvous",
               "{} of the nodes that leave may still be saving: this node coordinates the job until "
               "they have ended, for {} at most",
-              leavers, format_duration(*limit - now));
+              leavers.count, format_duration(leavers.until - now));
   }
-  limit_->arm(*limit, [this, &jobs] { look(jobs); });
+  limit_->arm(leavers.until, [this, &jobs] { look(jobs); });
 }
 
 }  // namespace elastrun::rendezvous

@@ -12,11 +12,14 @@
 
 namespace elastrun::rendezvous {
 
+using Jobs = std::map<std::string, std::unique_ptr<Job>>;
+
+/// Those of all jobs together.
+Leavers leavers_of(const Jobs& jobs);
+
 /// A coordinator that goes waits for the members that have said goodbye: only it knows of them.
 class LeaveTaking {
  public:
-  using Jobs = std::map<std::string, std::unique_ptr<Job>>;
-
   LeaveTaking(boost::asio::io_context& loop, Clock& clock)
       : loop_(loop), clock_(clock), limit_(clock.make_alarm()) {}
   ~LeaveTaking() { *alive_ = false; }

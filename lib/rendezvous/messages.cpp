@@ -13,7 +13,6 @@ namespace {
 
 using json::object;
 
-constexpr Duration kLongestGrace = std::chrono::hours(24 * 366);
 constexpr Duration kUsualGrace = std::chrono::seconds(40);  // of an agent that does not say
 
 json::object write(const Hello& hello) {
@@ -44,7 +43,9 @@ json::object write(const Succeeded& done) {
   return {{"do", "succeeded"}, {"round", done.round}};
 }
 json::object write(const Leaving& leaving) {
-  return {{"do", "leaving"}, {"why", leaving.why}};
+  return {{"do", "leaving"},
+          {"why", leaving.why},
+          {"grace", to_seconds(std::min(leaving.grace, kLongestGrace))}};
 }
 json::object write(const Beat&) {
   return {{"do", "beat"}};
@@ -145,7 +146,8 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   } else if (kind == "succeeded") {
     message = Succeeded{reader.integer("round")};
   } else if (kind == "leaving") {
-    message = Leaving{reader.text("why")};
+    message = Leaving{reader.text("why"),
+                      from_seconds(reader.number("grace", 0, to_seconds(kLongestGrace), 0))};
   } else if (kind != "beat") {
     return unknown_message(kind);
   }

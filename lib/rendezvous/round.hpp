@@ -11,6 +11,9 @@
 
 namespace elastrun::rendezvous {
 
+/// Whatever a node or a note says of a grace, nobody waits longer for its end.
+constexpr Duration kLongestGrace = std::chrono::hours(24 * 366);
+
 /// One node as it presents itself when it joins. An agent stands for one node.
 struct Node {
   std::string id{};  // "ADDRESS_PID_SERIAL": unique in the job, also the order of group ranks
@@ -82,6 +85,9 @@ struct Succeeded {
 };
 struct Leaving {
   std::string why;
+  /// How long its group may take to end; 0: there is none. Whoever coordinates now may never have
+  /// heard of this node: it has not joined since it was told to stop.
+  Duration grace{};
 };
 using Report = std::variant<Started, Failed, Succeeded, Leaving>;
 

@@ -150,6 +150,10 @@ void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
 void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now,
                    Duration at_work) {
   Attendee* attendee = roster_.find(peer);
+  if (attendee == nullptr && kind == Cause::Kind::NodeLeft) {
+    if (at_work > Duration::zero()) clearance_.leaving_late(peer, now + at_work);
+    return;
+  }
   if (attendee == nullptr) {
     // One that had said goodbye. If its connection is merely broken, only time tells.
     if (at_work == Duration::zero() && clearance_.left(peer)) advance(now);
@@ -193,8 +197,8 @@ void State::suspend(const std::string& why, TimePoint now) {
   break_up({.kind = Cause::Kind::CoordinatorLost, .text = why}, false, now);
 }
 
-void State::inherit(const Past& past, TimePoint until) {
-  clearance_.inherited(until);
+void State::inherit(const Past& past, TimePoint until, const Leavers& leavers) {
+  clearance_.inherited(until, leavers);
   learn(past);
 }
 

@@ -49,7 +49,8 @@ class State {
   /// It says goodbye (Kind::NodeLeft): it is a member no more, but no round is formed until its
   /// group has ended, which the end of its connection tells, or its grace. Or its connection is
   /// broken or silent (Kind::NodeLost). `at_work`: for how long it may go on before it stops its
-  /// group, because it need not know that it was lost; 0: the group has ended.
+  /// group, because it need not know that it was lost; 0: the group has ended. Of one that says
+  /// goodbye but has not come back since it was told to stop: its grace.
   void depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now,
               Duration at_work = {});
   /// Somebody closed the job for everybody.
@@ -64,8 +65,8 @@ class State {
   void suspend(const std::string& why, TimePoint now);
 
   // The world of a coordinator before this one, and licences for new worlds (see Clearance).
-  /// `past` may be at work until then, unless one of its members comes.
-  void inherit(const Past& past, TimePoint until);
+  /// `past` may be at work until then, unless one of its members comes, and so may its leavers.
+  void inherit(const Past& past, TimePoint until, const Leavers& leavers = {});
   /// It has been found out that the inherited world is no more.
   void disinherit(TimePoint now);
   /// The job of this run id has been over for good after that many rounds. Members of it that come
@@ -138,8 +139,7 @@ class State {
   Budget budget_;
   std::int64_t epoch_ = 1, number_ = 0;
   int previous_size_ = 0;
-  bool succession_ = false;
-  bool ending_ = false;  // a member of this round has finished
+  bool succession_ = false, ending_ = false;  // ending: a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_;
   TimePoint progress_at_;
   Done verdict_;

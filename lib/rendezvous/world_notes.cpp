@@ -6,13 +6,13 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
-WorldNotes::WorldNotes(Clock& clock) : nonce_(random_text(16)), predecessor_(clock) {}
+WorldNotes::WorldNotes(Clock& clock)
+    : clock_(clock), nonce_(random_text(16)), predecessor_(clock) {}
 
 void WorldNotes::record(const WorldNote& world, std::function<void()> noted) {
-  latest_ = world;
+  latest_ = {world, nonce_, Predecessor::own_network()};
   noted_ = std::move(noted);
   tells_of_end_ = false;
-  text_ = encode_note({world, nonce_, Predecessor::own_network(), {}});
 }
 
 void WorldNotes::recorded() {
@@ -21,15 +21,33 @@ void WorldNotes::recorded() {
 
 void WorldNotes::conclude(const Done& verdict) {
   noted_ = nullptr;
-  text_ = encode_note({latest_, nonce_, Predecessor::own_network(), verdict});
+  latest_.by = nonce_;
+  latest_.network = Predecessor::own_network();
+  latest_.verdict = verdict;
 }
 
-void WorldNotes::inherit(const std::string& note, Coordinator& coordinator, TimePoint until) {
+std::string WorldNotes::text(const Leavers& leavers) const {
+  const TimePoint now = clock_.now();
+  NotedWorld noted = latest_;
+  if (leavers.are_at_work(now)) {
+    noted.leavers = leavers.count;
+    noted.leaving = leavers.until - now;
+  }
+  return encode_note(noted);
+}
+
+void WorldNotes::inherit(const std::string& note, Coordinator& coordinator, Duration isolation) {
   const auto noted = decode_note(note);
   tells_of_end_ = noted && noted->verdict;
   if (!noted) return;
-  if (noted->verdict) return coordinator.conclude(noted->world.round, *noted->verdict);
-  coordinator.inherit({noted->world.round, 0, noted->world.nodes}, until);
+  const TimePoint now = clock_.now();
+  const Past past{noted->world.round, 0, noted->world.nodes};
+  const Leavers leavers{noted->leavers, now + noted->leaving};
+  if (noted->verdict) {
+    if (leavers.count > 0) coordinator.inherit(past, now, leavers);
+    return coordinator.conclude(noted->world.round, *noted->verdict);
+  }
+  coordinator.inherit(past, now + isolation, leavers);
   predecessor_.investigate(*noted, [&coordinator] { coordinator.disinherit(); });
 }
 

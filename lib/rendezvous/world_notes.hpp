@@ -23,10 +23,14 @@ class WorldNotes {
   void recorded();
   /// The job is over: whoever comes back late shall know.
   void conclude(const Done& verdict);
-  /// The note that belongs into the ballot.
-  const std::string& text() const { return text_; }
-  /// Tells the coordinator what may be at work until then, or is over, and finds out what is gone.
-  void inherit(const std::string& note, Coordinator& coordinator, TimePoint until);
+  /// Whether there is one that belongs into the ballot: a coordinator without a world of its own
+  /// leaves there what it has found.
+  bool has_any() const { return !latest_.by.empty(); }
+  /// It, with the members that leave and the time that they have left.
+  std::string text(const Leavers& leavers) const;
+  /// Tells the coordinator what may be at work for so long, or is over, and who leaves, and finds
+  /// out what is gone.
+  void inherit(const std::string& note, Coordinator& coordinator, Duration isolation);
   /// Whether the note that was found, and that nothing has replaced, tells of a job that is over.
   bool tells_of_end() const { return tells_of_end_; }
   /// Whether somebody else has noted a world meanwhile.
@@ -34,10 +38,10 @@ class WorldNotes {
   void stop();
 
  private:
+  Clock& clock_;
   const std::string nonce_;
   Predecessor predecessor_;
-  WorldNote latest_;
-  std::string text_;
+  NotedWorld latest_;
   std::function<void()> noted_;
   bool tells_of_end_ = false;
 };

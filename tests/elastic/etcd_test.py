@@ -93,6 +93,10 @@ class Places(Etcd):
         self.meet_at(*(f"http://127.0.0.1:{free_port()}" for _ in range(2)))
         self.is_refused("127.0.0.1:.*refused.*127.0.0.1:.*refused")
 
+    def test_a_leader_that_dies_takes_no_word_of_who_saves_along(self) -> None:
+        self.meet_at(self.start())
+        self.leave_the_successor(CONF)
+
     def test_three_members_lose_their_leader(self) -> None:
         peers = [f"http://127.0.0.1:{free_port()}" for _ in range(3)]
         cluster = ",".join(f"m{i}={peer}" for i, peer in enumerate(peers))

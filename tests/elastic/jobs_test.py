@@ -99,6 +99,33 @@ class Elastic(unittest.TestCase):
                 f"trap 'echo saving; until [ -e {saved} ]; do sleep 0.02; done; echo has saved;"
                 " exit 0' TERM; echo WORLD_SIZE=$WORLD_SIZE; while :; do sleep 0.02; done"]
 
+    def leave_the_successor(self, conf: str) -> None:
+        """The coordinator is killed while a member saves: who follows must know of that, too."""
+        first = self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+        wait_until(lambda: "coordinates the job" in first.errors() or
+                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+        leaver = self.job("1:3", self.saver(), conf=conf)
+        last = self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+        self.world(first, leaver, last, size=3)
+        count = len(last.lines(r"^WORLD_SIZE="))
+        waits = "that leaves to stop its workers"
+        leaver.process.send_signal(signal.SIGTERM)
+        leaver.wait_for(r"^saving")
+        last.wait_for(waits, 1, last.err)
+        told = last.errors().count(waits)
+        self.kill(first)
+        last.wait_for("coordinates the job", 1, last.err)
+        wait_until(lambda: last.errors().count(waits) > told
+                   or len(last.lines(r"^WORLD_SIZE=")) > count, "it waits, or does not")
+        self.assertEqual(len(last.lines(r"^WORLD_SIZE=")), count, last.errors())
+        (self.folder / "saved").touch()
+        leaver.end()
+        self.assertEqual(leaver.lines(r"^has saved"), ["has saved"])
+        # Nobody can tell the successor: it waits as long as the save might have taken.
+        self.world(last, size=1)
+        self.go.touch()
+        self.all_end(last)
+
     def leave_as_elected(self, conf: str) -> None:
         first = self.job("1:3", self.saver(), conf=conf, env={"LOGLEVEL": "INFO"})
         wait_until(lambda: "coordinates the job" in first.errors() or
@@ -301,6 +328,9 @@ class Preemption(Elastic):
 
     def test_the_elected_coordinator(self) -> None:
         self.leave_as_elected(self.by_file())
+
+    def test_a_member_whose_coordinator_dies(self) -> None:
+        self.leave_the_successor(self.by_file())
 
 
 class Finished(Elastic):

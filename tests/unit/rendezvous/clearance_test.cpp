@@ -214,6 +214,58 @@ TEST_CASE("clearance: whoever comes back to a job that is over hears how it ende
   CHECK(job.last<Done>("much too late")->failed);
 }
 
+TEST_CASE("clearance: who had said goodbye to an earlier coordinator is waited for") {
+  Script job(make_rules(1, 2));
+  job.state.inherit({7, 0, 2}, job.now + 60s, {1, job.now + 20s});
+  job.join("m", {7, 0, 2});
+  job.join("x");
+  CHECK(job.seat("m") == "");  // its word is one for the world, not for them
+  SUBCASE("as long as it may take") {
+    job.pass(10s);
+    REQUIRE(job.last<Progress>("x") != nullptr);
+    CHECK(job.last<Progress>("x")->text ==
+          "2 nodes here, enough to start; waiting for 1 node that leaves to stop its workers, at "
+          "most 10.0 s");
+    job.pass(10s);
+    CHECK(job.seat("m") == "0/2#8");
+  }
+  SUBCASE("also if the world is found to be gone") {
+    job.state.disinherit(job.now);
+    job.pass(19900ms);
+    CHECK(job.seat("m") == "");
+    job.pass(100ms);
+    CHECK(job.seat("m") == "0/2#8");
+  }
+}
+
+TEST_CASE("clearance: one that has not come back since it was told to stop may say goodbye, too") {
+  Script job(make_rules(1, 2));
+  job.state.inherit({7, 0, 2}, job.now + 60s);
+  job.join("m", {7, 0, 2});
+  const Peer late = 99;
+  job.state.depart(late, Cause::Kind::NodeLeft, "SIGTERM", job.now, 20s);
+  job.join("x");
+  CHECK(job.seat("m") == "");
+  SUBCASE("until its agent ends") {
+    job.pass(10s);
+    end_connection(job, late);
+    CHECK(job.seat("m") == "0/2#8");
+  }
+  SUBCASE("but not longer than its grace") {
+    job.pass(20s);
+    CHECK(job.seat("m") == "0/2#8");
+  }
+}
+
+TEST_CASE("clearance: the end of one that came too late for a world says nothing of that world") {
+  Script job = one_seat();
+  const Peer late = 99;
+  job.state.depart(late, Cause::Kind::NodeLeft, "SIGTERM", job.now, 20s);
+  end_connection(job, late);
+  fall_silent(job, "a", 5s);
+  CHECK(job.seat("b") == "");
+}
+
 TEST_CASE("clearance: join_timeout ends this wait too, and says for whom it was") {
   Rules rules = make_rules(1, 2);
   rules.join_timeout = 30s;

@@ -310,6 +310,100 @@ TEST_CASE("elected session: a leader that leaves stays while the others that lea
   }
 }
 
+namespace {
+
+/// a coordinates, b leaves and saves, c waits for that.
+struct Vestry {
+  explicit Vestry(Duration grace_of_b) {
+    Rules rules = rules_for(1, 3);
+    rules.last_call_timeout = 10ms;
+    a = parish.agent(rules, 30ms);
+    a->join(1, "a");
+    run_until(parish.network.loop, [this] { return parish.shared.note.size() > 0; });
+    b = parish.agent(rules, 30ms), c = parish.agent(rules, 30ms);
+    b->grace = grace_of_b;
+    for (auto* agent : {b.get(), c.get()}) agent->join(1, agent == b.get() ? "b" : "c");
+    while (size < 3) {
+      if (!next(*a)) a->join(1, "a");
+    }
+    for (auto* agent : {b.get(), c.get()}) {
+      while (agent->number < a->number) {
+        if (!next(*agent)) agent->join();
+      }
+    }
+    b->session->report(Leaving{"preempted"});
+    CHECK(c->hear<Restart>().cause.kind == Cause::Kind::NodeLeft);
+  }
+  /// A round, or that it is over.
+  bool next(TestAgent& agent) {
+    run_until(parish.network.loop, [&agent] { return !agent.told.empty(); });
+    if (std::holds_alternative<Restart>(agent.told.front())) return agent.told.pop_front(), false;
+    size = agent.round().group_world_size();
+    return true;
+  }
+  bool notes_leavers() { return parish.shared.note.find("leavers") != std::string::npos; }
+  void crash() {
+    a.reset();
+    parish.shared.lapse();
+  }
+  Parish parish;
+  std::unique_ptr<TestAgent> a, b, c;
+  int size = 0;
+};
+
+}  // namespace
+
+TEST_CASE("elected session: the successor of a leader that dies waits for those who leave") {
+  for (const bool ends : {true, false}) {
+    CAPTURE(ends);
+    Vestry vestry(ends ? Duration(200ms) : Duration(1h));
+    run_until(vestry.parish.network.loop, [&] { return vestry.notes_leavers(); });
+    const auto died = vestry.parish.network.clock->now();
+    vestry.crash();
+    vestry.c->join(1, "c");
+    if (ends) {
+      settle_into({vestry.c.get()}, 1);
+      continue;
+    }
+    // For several terms.
+    run_until(vestry.parish.network.loop,
+              [&] { return vestry.parish.network.clock->now() > died + 150ms; });
+    CHECK(vestry.c->told.empty());
+  }
+}
+
+TEST_CASE(
+    "elected session: a successor does not wait for those of whom it is noted that they "
+    "have left") {
+  Vestry vestry(1h);
+  run_until(vestry.parish.network.loop, [&] { return vestry.notes_leavers(); });
+  vestry.b->close();
+  run_until(vestry.parish.network.loop, [&] { return !vestry.notes_leavers(); });
+  vestry.crash();
+  vestry.c->join(1, "c");
+  settle_into({vestry.c.get()}, 1);
+}
+
+TEST_CASE("elected session: a node that leaves before it has joined a new leader is waited for") {
+  Vestry vestry(1h);
+  // What it has told a is forgotten; another one knows nothing of it, until it says so there.
+  vestry.crash();
+  vestry.parish.shared.note.clear();
+  TestAgent& c = *vestry.c;
+  auto late = vestry.parish.agent(rules_for(1, 3), 30ms);
+  run_until(vestry.parish.network.loop, [&] { return !vestry.parish.shared.holder.value.empty(); });
+  const auto since = vestry.parish.network.clock->now();
+  late->session->report(Leaving{"preempted", 1h});
+  run_until(vestry.parish.network.loop,
+            [&] { return vestry.parish.network.clock->now() > since + 50ms; });
+  c.join(1, "c");
+  run_until(vestry.parish.network.loop,
+            [&] { return vestry.parish.network.clock->now() > since + 200ms; });
+  CHECK(c.told.empty());
+  late->close();
+  settle_into({&c}, 1);
+}
+
 TEST_CASE("elected session: a file elects, and elects again") {
   std::string folder = (std::filesystem::temp_directory_path() / "elected.XXXXXX").string();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);

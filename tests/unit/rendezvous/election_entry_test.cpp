@@ -37,6 +37,15 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(noted->network == "here");
   CHECK(!noted->verdict);
 
+  CHECK(noted->leavers == 0);
+
+  NotedWorld left{{7, 4, "10.0.0.2", 41000}, "me", "here"};
+  left.leavers = 2;
+  left.leaving = std::chrono::microseconds(29'500'001);
+  const auto leaving = decode_note(encode_note(left));
+  CHECK(leaving->leavers == 2);
+  CHECK(leaving->leaving == std::chrono::milliseconds(29'501));
+
   Done failed{true, {.kind = Cause::Kind::WorkerFailed, .text = "rank 3 failed"}};
   const auto over = decode_note(encode_note({{7, 4, "10.0.0.2", 41000}, "me", "here", failed}));
   REQUIRE(over->verdict.has_value());
@@ -70,5 +79,9 @@ TEST_CASE("election entry: what somebody else has written is not believed") {
     CHECK(noted->world.round == 0);
     CHECK(noted->world.nodes == 0);
     CHECK(noted->world.address.empty());
+    CHECK(noted->leavers == 0);
   }
+  const auto long_ago = decode_note(R"({"leavers":-1,"leaving_ms":9223372036854775807})");
+  CHECK(long_ago->leavers == 0);
+  CHECK(long_ago->leaving == kLongestGrace);
 }

@@ -21,7 +21,7 @@ namespace elastrun::rendezvous::test {
 
 constexpr Duration kTerm = 10s;
 constexpr Duration kSilence = 6s, kBeat = 2s;
-constexpr Duration kGrace = 9s;  // in which a group ends, once it is asked to
+constexpr Duration kGrace = 25s;  // in which a group ends, once it is asked to: longer than a term
 constexpr Duration kIsolation = 60s;
 constexpr Duration kDoubt = kBeat + kSilence / 4;
 using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one world
@@ -35,7 +35,8 @@ struct Office {
   // When its world must be told to stop, although nobody says that there is another one.
   TimePoint isolated() const { return tenure + kIsolation * 19 / 20 - kSilence - kBeat - kGrace; }
   State state;
-  std::set<std::string> leavers;  // that have said goodbye
+  std::set<std::string> leavers;  // that have said goodbye to it
+  int noted_leavers = 0;
   std::int64_t epoch;
   TimePoint tenure;
 };
@@ -48,6 +49,11 @@ struct Register {
   // The note of the last world that was given out, and by whom.
   WorldNote world;
   std::string by;
+  // Who had said goodbye to that one; the time that they had left when it was noted, as nobody
+  // knows how long ago that was; and the names of all who ever were noted.
+  int leavers = 0;
+  Duration leaving{};
+  std::set<std::string> told;
 };
 
 /// A connection of an agent to an office. Words wait while the machines do not hear each other, as
@@ -63,7 +69,10 @@ struct Machine {
   int side = 0;         // of the cut: only machines of one side hear each other
   bool paused = false;  // all of it stands still
   bool drowsy = false;  // it goes on, and has not looked at its clock yet
-  std::string name;     // of its process
+  // It woke after others had to think that its group has ended: what it saves then, nobody can
+  // fence.
+  bool overslept = false;
+  std::string name;  // of its process
   std::shared_ptr<Office> office;
   // The agent. Stopped: its group has ended after a failure; whether to join again is not decided.
   enum class Doing { Waiting, Working, Stopping, Stopped, Over } doing = Doing::Waiting;
@@ -105,7 +114,7 @@ class History {
     std::map<Key, std::size_t> working;
     for (const Machine& machine : machines) {
       // A group that is being stopped may be saving: it is at work too.
-      if (!is_at_work(machine) || machine.world == Key{}) continue;
+      if (!is_at_work(machine) || machine.overslept || machine.world == Key{}) continue;
       if (worlds_.at(machine.world).contains(machine.name)) ++working[machine.world];
     }
     const auto whole = std::ranges::count_if(working, [this](const auto& world) {

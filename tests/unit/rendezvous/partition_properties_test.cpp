@@ -37,6 +37,7 @@ class Country {
   }
 
   void run() {
+    if (draw(3) == 0) begin_with_death();
     for (int step = 0; step < 300; ++step) {
       act();
       history_.check(machines_);
@@ -73,8 +74,7 @@ class Country {
     } else if (choice < 24) {
       at(who).paused ? resume(who) : pause(who);
     } else if (choice < 28) {
-      end_process(who);
-      begin_process(who);
+      replace(who);
     } else if (choice < 34) {
       fail_worker(who);
     } else if (choice < 38) {
@@ -84,6 +84,20 @@ class Country {
     } else {
       live(who);
     }
+  }
+
+  // All is well, somebody leaves, and the coordinator dies soon after it has heard that. Chance
+  // alone brings that about too seldom.
+  void begin_with_death() {
+    for (int step = 0; step < 60; ++step) {
+      pass(1s);
+      for (int i = 0; i < kMachines; ++i) live(i);
+    }
+    const int coordinator = register_.holder, leaver = draw(kMachines);
+    if (leaver == coordinator) return;
+    leave(leaver);
+    for (int turn = draw(4); turn > 0; --turn) live(coordinator);
+    replace(coordinator);
   }
 
   void begin_process(int i) {
@@ -171,6 +185,7 @@ class Country {
     renew(i);
     ring_alarms(i);
     if (at(i).office && draw(3) > 0) note_world(i);
+    if (at(i).office && draw(3) > 0) note_leavers(i);
     for (auto& [peer, line] : lines_) {
       if (line.host == i && line.office_open && now_ - line.office_heard > kSilence) {
         lose(i, peer, kDoubt);
@@ -225,7 +240,9 @@ class Country {
   void retire(int i) {
     if (reaches_register(i) && at(i).office->epoch == register_.epoch) {
       register_.until = now_;
-      if (at(i).office->state.phase() != Phase::Running) register_.by.clear();
+      const State& state = at(i).office->state;
+      const bool leaving = now_ < state.clearance().leavers_limit().value_or(now_);
+      if (state.phase() != Phase::Running && !leaving) register_.by.clear();
     }
     at(i).office.reset();
   }
@@ -293,16 +310,34 @@ class Country {
     if (now_ >= register_.until) return;
     register_.world = *world;
     register_.by = at(i).name;
+    write_leavers(office);
     check_entitlement(i);
     office.state.license(*world, now_);
     deliver(i);
+  }
+
+  // At some time after it has changed who leaves. Until then a successor knows nothing of them.
+  void note_leavers(int i) {
+    const Office& office = *at(i).office;
+    if (office.state.clearance().leavers() == office.noted_leavers) return;
+    if (!reaches_register(i) || office.epoch != register_.epoch || now_ >= register_.until) return;
+    if (register_.by == at(i).name) write_leavers(*at(i).office);
+  }
+
+  void write_leavers(Office& office) {
+    const Clearance& clearance = office.state.clearance();
+    register_.leavers = office.noted_leavers = clearance.leavers();
+    register_.leaving = clearance.leavers_limit().value_or(now_) - now_;
+    register_.told.insert(office.leavers.begin(), office.leavers.end());
   }
 
   // A new coordinator learns what may be at work; sometimes it finds out that group rank 0 is gone.
   void inherit(int i) {
     if (register_.by.empty()) return;
     Office& office = *at(i).office;
-    office.state.inherit({register_.world.round, 0, register_.world.nodes}, now_ + kIsolation);
+    office.state.inherit({register_.world.round, 0, register_.world.nodes}, now_ + kIsolation,
+                         {register_.leavers, now_ + register_.leaving});
+    office.noted_leavers = register_.leavers;
     const std::string& name = register_.world.address;
     const bool alive = std::ranges::any_of(
         machines_, [&name](const auto& machine) { return machine.name == name; });
@@ -312,9 +347,10 @@ class Country {
   void note(const Office& office, const World& world) {
     must(world.epoch == office.epoch, "a round bears the epoch of its coordinator");
     must(std::ranges::none_of(machines_,
-                              [&office](const Machine& machine) {
+                              [&](const Machine& machine) {
                                 return machine.leaves && is_at_work(machine) &&
-                                       office.leavers.contains(machine.name);
+                                       (office.leavers.contains(machine.name) ||
+                                        register_.told.contains(machine.name));
                               }),
          "no round while somebody who has said goodbye is at work");
     history_.closed(world, rules_, office.epoch == register_.epoch && now_ < register_.until);
@@ -395,9 +431,10 @@ class Country {
     if (machine.line != 0) {
       const Peer peer = machine.line;
       const int host = lines_.at(peer).host;
-      lines_.at(peer).up.emplace_back([this, peer, host, name = machine.name] {
+      const Duration grace = machine.doing == Doing::Stopping ? kGrace : Duration::zero();
+      lines_.at(peer).up.emplace_back([this, peer, host, name = machine.name, grace] {
         at(host).office->leavers.insert(name);
-        at(host).office->state.depart(peer, Cause::Kind::NodeLeft, "preempted", now_);
+        at(host).office->state.depart(peer, Cause::Kind::NodeLeft, "preempted", now_, grace);
       });
     }
     if (machine.doing == Doing::Working) return stop_group(i);
@@ -412,11 +449,13 @@ class Country {
   void stop_group(int i) {
     if (at(i).doing != Doing::Working) return;
     at(i).doing = Doing::Stopping;
-    at(i).stopped_at = now_ + std::chrono::milliseconds(draw(8000));  // seen within a second
+    // Most end soon, some save for as long as they may. Seen within a second.
+    at(i).stopped_at = now_ + std::chrono::milliseconds(draw(draw(3) == 0 ? 24'000 : 4000));
   }
 
   void end_group(int i) {
     Machine& machine = at(i);
+    machine.overslept = false;
     if (machine.leaves) return replace(i);
     if (machine.held != 0) close_agent_end(std::exchange(machine.held, 0));
     machine.doing = machine.undecided ? Doing::Stopped : Doing::Waiting;
@@ -465,6 +504,8 @@ class Country {
     Machine& machine = at(i);
     machine.patience = now_ + rules_.join_timeout;
     machine.undecided = false;
+    const TimePoint noticed = lines_.at(machine.line).proof + kSilence + 2 * kBeat;
+    if (machine.drowsy && now_ > noticed) machine.overslept = true;
     stop_group(i);
     if (machine.doing == Doing::Stopped) machine.doing = Doing::Waiting;
     // The end of a connection says that the group has ended: not before that is true.
