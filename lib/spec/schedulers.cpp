@@ -112,12 +112,7 @@ class Finder {
     if (nodes < 2) return stop();
     if (!hosts || hosts->empty())
       return stop("SLURM_STEP_NODELIST names no hosts; --rdzv-endpoint is needed");
-    if (const auto tasks = number("SLURM_STEP_NUM_TASKS"); tasks && *tasks != nodes) {
-      return stop(
-          fmt::format("srun started {} tasks on {} nodes; elastrun uses Slurm's places only "
-                      "with one task per node (srun --ntasks-per-node=1)",
-                      *tasks, nodes));
-    }
+    if (auto why = why_not_one_per_node(nodes); !why.empty()) return stop(std::move(why));
     Facts facts{"Slurm",
                 nodes,
                 "SLURM_STEP_NUM_NODES",
@@ -132,6 +127,35 @@ class Finder {
     facts.endpoint = endpoint(hosts->front(), port_of(facts.id));
     if (facts.rank) facts.is_host = *facts.rank == 0;
     return placement(facts);
+  }
+
+  std::string why_not_one_per_node(int nodes) const {
+    if (is_typed_in_a_task()) {
+      return fmt::format(
+          "Slurm gave this step {} nodes, but this process was typed in the shell of srun --pty, "
+          "which runs on one of them: it uses one. Start one launcher per node: srun --overlap "
+          "--ntasks-per-node=1 elastrun ...",
+          nodes);
+    }
+    const auto tasks = number("SLURM_STEP_NUM_TASKS");
+    if (!tasks || *tasks == nodes) return {};
+    return fmt::format(
+        "srun started {} tasks on {} nodes; elastrun uses Slurm's places only "
+        "with one task per node (srun --ntasks-per-node=1)",
+        *tasks, nodes);
+  }
+
+  // srun --pty gives its terminal to task 0 alone. If that is a shell, it puts what is typed into
+  // process groups of their own; what srun itself starts, also from within that shell, whose
+  // variables it inherits, is in the task's, or has no terminal (proc_pid_stat(5): pgrp, tty_nr).
+  bool is_typed_in_a_task() const {
+    const auto task = number("SLURM_TASK_PID");
+    const auto stat = around_.read_file("/proc/self/stat");
+    if (!variable("SLURM_PTY_PORT") || !task || !stat) return false;
+    const auto name_end = stat->rfind(") ");
+    if (name_end == std::string::npos) return false;
+    const auto fields = split(std::string_view(*stat).substr(name_end + 2), ' ');
+    return fields.size() > 4 && fields[4] != "0" && parse_int(fields[2]) != *task;
   }
 
   std::string slurm_id(const std::string& job, const std::string& step) const {

@@ -117,6 +117,27 @@ TEST_CASE(
   CHECK(crowded.job({"train.py"}).warnings.size() == 1);
 }
 
+TEST_CASE("schedulers: in the shell of srun --pty one node is used, and srun from there uses all") {
+  auto machine = in_slurm_step();
+  machine.variables.merge(
+      std::map<std::string, std::string>{{"SLURM_PTY_PORT", "44881"}, {"SLURM_TASK_PID", "64"}});
+  // As a real Slurm shows it: what is typed has a process group of its own, on a terminal.
+  machine.files["/proc/self/stat"] = "420 (a) b) R 64 418 64 34817 418 4194304 1 0 0 0\n";
+  const auto typed = machine.job({"train.py"});
+  CHECK(typed.spec.standalone);
+  REQUIRE(typed.warnings.size() == 1);
+  CHECK(contains(typed.warnings[0], "srun --overlap --ntasks-per-node=1"));
+  // What srun --pty itself starts: the leader of its session. What srun starts from that shell
+  // inherits SLURM_PTY_PORT, but no terminal.
+  for (const char* task : {"64 (elastrun) R 40 64 64 34817 64 4194304 1 0 0 0",
+                           "64 (elastrun) R 40 64 40 0 -1 4194304 1 0 0 0",
+                           "99 (elastrun) R 98 98 40 0 -1 4194304 1 0 0 0"}) {
+    machine.files["/proc/self/stat"] = task;
+    CHECK(machine.job({"train.py"}).spec.max_nodes == 2);
+    CHECK(machine.job({"train.py"}).warnings.empty());
+  }
+}
+
 TEST_CASE("schedulers: one node, and the workers of a launcher, are left alone") {
   auto single = in_slurm_step();
   single.variables["SLURM_STEP_NUM_NODES"] = "1";
