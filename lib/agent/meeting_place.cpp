@@ -67,7 +67,7 @@ Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
   place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
   place.store = workers_serve_store(spec)
                     ? make_workers_store()
-                    : make_served_store(loop, *place.session, std::move(plan));
+                    : make_served_store(loop, clock, *place.session, std::move(plan));
   return place;
 }
 
@@ -75,12 +75,12 @@ Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
 /// where the workers meet.
 class HandlersStore final : public RoundStore {
  public:
-  HandlersStore(boost::asio::io_context& loop, rendezvous::HandlerSession& session,
+  HandlersStore(boost::asio::io_context& loop, Clock& clock, rendezvous::HandlerSession& session,
                 rendezvous::StorePlan plan)
-      : loop_(loop), session_(session), plan_(std::move(plan)) {}
+      : loop_(loop), clock_(clock), session_(session), plan_(std::move(plan)) {}
 
   Result<std::uint16_t> prepare() override {
-    if (!served_) served_ = make_served_store(loop_, session_, plan_);
+    if (!served_) served_ = make_served_store(loop_, clock_, session_, plan_);
     return served_->prepare();
   }
   void begin(const rendezvous::Round& round) override {
@@ -91,6 +91,7 @@ class HandlersStore final : public RoundStore {
 
  private:
   boost::asio::io_context& loop_;
+  Clock& clock_;
   rendezvous::HandlerSession& session_;
   const rendezvous::StorePlan plan_;
   std::unique_ptr<RoundStore> served_;
@@ -114,7 +115,7 @@ MeetingPlace meet_by_handler(boost::asio::io_context& loop, Clock& clock, const 
   auto session =
       rendezvous::make_handler_session(loop, clock, std::move(own.handler), std::move(settings));
   MeetingPlace place;
-  place.store = std::make_unique<HandlersStore>(loop, *session, std::move(plan));
+  place.store = std::make_unique<HandlersStore>(loop, clock, *session, std::move(plan));
   place.session = std::move(session);
   return place;
 }
@@ -159,8 +160,9 @@ Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& cl
   if (!session) return std::unexpected(session.error());
   MeetingPlace place;
   place.session = std::move(*session);
-  place.store = workers_serve_store(spec) ? make_workers_store()
-                                          : make_served_store(loop, *place.session, std::nullopt);
+  place.store = workers_serve_store(spec)
+                    ? make_workers_store()
+                    : make_served_store(loop, clock, *place.session, std::nullopt);
   return place;
 }
 

@@ -1,20 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/round_store.hpp"
 
+#include "core/log.hpp"
 #include "net/endpoint.hpp"
+#include "net/resolver.hpp"
 #include "workers/held_port.hpp"
+
+#include <utility>
 
 namespace elastrun::agent {
 namespace {
 
+// Workers that come meanwhile wait.
+constexpr auto kLookUp = std::chrono::seconds(5);
+
 class ServedStore final : public RoundStore {
  public:
-  ServedStore(boost::asio::io_context& loop, rendezvous::Session& session,
+  ServedStore(boost::asio::io_context& loop, Clock& clock, rendezvous::Session& session,
               std::optional<rendezvous::StorePlan> plan)
-      : loop_(loop), session_(session), plan_(std::move(plan)) {}
+      : loop_(loop),
+        clock_(clock),
+        session_(session),
+        plan_(std::move(plan)),
+        resolver_(loop, clock) {}
   ~ServedStore() override { close(); }
 
   Result<std::uint16_t> prepare() override {
+    resolver_.cancel();
     const auto plan = plan_.value_or(session_.store_plan());
     // A fixed port is kept, so that nobody else takes it between two rounds.
     if (server_ && plan.first_port != 0 && plan.first_port == plan.last_port) {
@@ -33,7 +45,11 @@ class ServedStore final : public RoundStore {
     shared_ = round.group_rank == 0 && round.members.size() > 1;
     if (round.group_rank != 0) return close();
     // Only now is it known whose workers may come: until here nobody was heard.
-    if (server_) server_->allow_peers(shared_ ? addresses_of(round) : Addresses());
+    if (!server_) return;
+    visitors_ = visitors_of(round);
+    // Where no coordinator has seen the members, nobody knows more than that.
+    if (plan_ && (!shared_ || !visitors_.names.empty())) return server_->allow_peers({});
+    look_up(clock_.now() + kLookUp);
   }
 
   bool serves_others() const override { return shared_; }
@@ -42,7 +58,23 @@ class ServedStore final : public RoundStore {
 
  private:
   using Server = std::unique_ptr<store::Server>;
-  using Addresses = std::vector<boost::asio::ip::address>;
+
+  /// One name after the other; then whoever is known may come.
+  void look_up(TimePoint until) {
+    if (visitors_.names.empty()) return server_->allow_peers(visitors_.addresses);
+    const std::string name = std::move(visitors_.names.back());
+    visitors_.names.pop_back();
+    const Duration left = std::max(until - clock_.now(), Duration::zero());
+    resolver_.resolve(name, left, [this, name, until](const Result<net::Addresses>& found) {
+      if (!found) {
+        log::warning("agent", "nobody from {} is let in to the workers' store: {}", name,
+                     found.error().text);
+      } else {
+        visitors_.addresses.insert(visitors_.addresses.end(), found->begin(), found->end());
+      }
+      look_up(until);
+    });
+  }
 
   /// On the first port of the range that is free.
   Result<Server> listen(const rendezvous::StorePlan& plan) {
@@ -59,13 +91,17 @@ class ServedStore final : public RoundStore {
   }
 
   void close() {
+    resolver_.cancel();
     session_.share_store(nullptr);
     server_.reset();
   }
 
   boost::asio::io_context& loop_;
+  Clock& clock_;
   rendezvous::Session& session_;
   const std::optional<rendezvous::StorePlan> plan_;
+  net::Resolver resolver_;
+  Visitors visitors_;
   Server server_;
   bool shared_ = false;
 };
@@ -90,30 +126,33 @@ class WorkersStore final : public RoundStore {
 
 }  // namespace
 
-std::unique_ptr<RoundStore> make_served_store(boost::asio::io_context& loop,
+std::unique_ptr<RoundStore> make_served_store(boost::asio::io_context& loop, Clock& clock,
                                               rendezvous::Session& session,
                                               std::optional<rendezvous::StorePlan> plan) {
-  return std::make_unique<ServedStore>(loop, session, std::move(plan));
+  return std::make_unique<ServedStore>(loop, clock, session, std::move(plan));
 }
 
 std::unique_ptr<RoundStore> make_workers_store() {
   return std::make_unique<WorkersStore>();
 }
 
-std::vector<boost::asio::ip::address> addresses_of(const rendezvous::Round& round) {
-  std::vector<boost::asio::ip::address> found;
+Visitors visitors_of(const rendezvous::Round& round) {
+  Visitors found;
   for (const auto& member : round.members) {
+    bool known = false;
     auto texts = member.also;
     texts.push_back(member.address);
     for (const auto& text : texts) {
       const auto address = net::parse_address(text);
-      if (address.is_unspecified()) return {};
-      found.push_back(address);
+      if (address.is_unspecified()) continue;
+      known = true;
+      found.addresses.push_back(address);
     }
+    if (!known) found.names.push_back(member.address);
   }
   // Own workers may come by loopback, whatever the address that others use.
-  found.push_back(boost::asio::ip::make_address("127.0.0.1"));
-  found.push_back(boost::asio::ip::make_address("::1"));
+  found.addresses.push_back(boost::asio::ip::make_address("127.0.0.1"));
+  found.addresses.push_back(boost::asio::ip::make_address("::1"));
   return found;
 }
 

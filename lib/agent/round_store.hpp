@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "rendezvous/round.hpp"
 #include "rendezvous/session.hpp"
@@ -10,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace elastrun::agent {
 
@@ -29,17 +32,23 @@ class RoundStore {
   virtual bool serves_others() const { return false; }
 };
 
-/// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says.
-/// Borrows the session.
-std::unique_ptr<RoundStore> make_served_store(boost::asio::io_context& loop,
+/// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says; then
+/// it serves everybody unless all members are known by address. Without it, only the members: a
+/// name is looked up first, for 5 s at most. Borrows the session.
+std::unique_ptr<RoundStore> make_served_store(boost::asio::io_context& loop, Clock& clock,
                                               rendezvous::Session& session,
                                               std::optional<rendezvous::StorePlan> plan);
 
 /// Only a port, held for worker 0.
 std::unique_ptr<RoundStore> make_workers_store();
 
-/// Where workers of a round may come from, for store::Server::allow_peers: empty if all may,
-/// because somebody is known by a name only. Pure.
-std::vector<boost::asio::ip::address> addresses_of(const rendezvous::Round& round);
+/// Where workers of a round may come from: the addresses that the members have, those from which
+/// the coordinator has seen them come, and loopback.
+struct Visitors {
+  std::vector<boost::asio::ip::address> addresses;
+  std::vector<std::string> names;  // of members of which no address is known
+};
+/// Pure.
+Visitors visitors_of(const rendezvous::Round& round);
 
 }  // namespace elastrun::agent

@@ -342,6 +342,29 @@ class Addresses(Meeting):
         self.go.touch()
         self.all_end(*job)
 
+    def test_no_stranger_gets_to_the_store_of_a_world_of_one(self) -> None:
+        first = self.agent(0, "1:2", *self.meet())
+        at, port = self.master(first)
+        self.assertEqual(self.stranger(3, at, port), "closed")
+        # Who is no stranger any more comes with the next round.
+        second = self.agent(1, "1:2", *self.meet())
+        second.wait_for("^met 2$")
+        first.wait_for("^met 2$")
+        at, port = second.lines(r"^MASTER_(?:ADDR|PORT)=(.*)")
+        self.assertEqual(self.stranger(3, at, port), "closed")
+        self.go.touch()
+        self.all_end(first, second)
+
+    def test_a_member_that_is_known_by_name_opens_the_store_to_nobody_else(self) -> None:
+        named = (), ("--local-addr=nobody.knows.invalid",)
+        jobs = [self.agent(host, "2", *self.meet(), options=options)
+                for host, options in enumerate(named)]
+        at, port = self.master(*jobs)
+        self.assertEqual(at, lan.address(0))
+        self.assertEqual(self.stranger(3, at, port), "closed")
+        self.go.touch()
+        self.all_end(*jobs)
+
     def test_one_port(self) -> None:
         self.assertEqual(self.all_meet(conf=",store_port=29777")[1], "29777")
 
