@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/uuid/random_generator.hpp>
+#include <boost/uuid/uuid_io.hpp>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -200,16 +202,7 @@ std::string random_text(std::size_t count) {
 }
 
 std::string random_uuid() {
-  std::array<std::uint8_t, 16> b{};
-  fill_random(b.data(), b.size());
-  b[6] = static_cast<std::uint8_t>((b[6] & 0x0f) | 0x40);  // version 4
-  b[8] = static_cast<std::uint8_t>((b[8] & 0x3f) | 0x80);  // RFC 4122 variant
-  std::string text;
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", b[i]);
-  }
-  return text;
+  return boost::uuids::to_string(boost::uuids::random_generator()());
 }
 
 }  // namespace elastrun

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
+#include <boost/endian/conversion.hpp>
 #include <concepts>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,30 +12,24 @@
 /// outside: strings are views into the bytes they were read from.
 namespace elastrun::net {
 
-enum class Order { Little, Big };
-
-/// The integer at `bytes`, which must have sizeof(T) of them.
-template <std::integral T, Order order = Order::Little>
+/// The little-endian integer at `bytes`, which must have sizeof(T) of them.
+template <std::integral T>
 T load(const char* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof value);
-  constexpr bool kNative = (order == Order::Little) == (std::endian::native == std::endian::little);
-  if constexpr (!kNative && sizeof(T) > 1) value = std::byteswap(value);
-  return value;
+  return boost::endian::endian_load<T, sizeof(T), boost::endian::order::little>(
+      reinterpret_cast<const unsigned char*>(bytes));
 }
 
 /// Writes `value` to `bytes`, which must have room for sizeof(T) of them.
-template <std::integral T, Order order = Order::Little>
+template <std::integral T>
 void save(char* bytes, T value) {
-  constexpr bool kNative = (order == Order::Little) == (std::endian::native == std::endian::little);
-  if constexpr (!kNative && sizeof(T) > 1) value = std::byteswap(value);
-  std::memcpy(bytes, &value, sizeof value);
+  boost::endian::endian_store<T, sizeof(T), boost::endian::order::little>(
+      reinterpret_cast<unsigned char*>(bytes), value);
 }
 
-template <std::integral T, Order order = Order::Little>
+template <std::integral T>
 void append(std::string& out, T value) {
   char bytes[sizeof value];
-  save<T, order>(bytes, value);
+  save(bytes, value);
   out.append(bytes, sizeof value);
 }
 
@@ -45,10 +38,10 @@ class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : rest_(bytes) {}
 
-  template <std::integral T, Order order = Order::Little>
+  template <std::integral T>
   std::optional<T> number() {
     if (rest_.size() < sizeof(T)) return std::nullopt;
-    const T value = load<T, order>(rest_.data());
+    const T value = load<T>(rest_.data());
     rest_.remove_prefix(sizeof(T));
     return value;
   }
@@ -69,7 +62,5 @@ class ByteReader {
 
 /// "00 ce f7 85 3c": the first `limit` bytes for a log line, "..." if there are more.
 std::string format_hex(std::string_view bytes, std::size_t limit = 16);
-/// The bytes of "00cef7853c" (any case, no blanks); nothing if that is no even run of hex digits.
-std::optional<std::string> parse_hex(std::string_view digits);
 
 }  // namespace elastrun::net

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "net/bytes.hpp"
 #include "store/table.hpp"
 
 #include <concepts>
@@ -22,9 +23,7 @@ class Output {
   void put(std::string_view bytes) { own_.append(bytes); }
   void put(char byte) { own_.push_back(byte); }
   template <std::integral T>
-  requires(sizeof(T) > 1) void put_number(T number) {
-    own_.append(reinterpret_cast<const char*>(&number), sizeof number);  // little-endian, as we are
-  }
+  requires(sizeof(T) > 1) void put_number(T number) { net::append(own_, number); }
   /// Length and bytes.
   void put_value(const Value& value);
   void put_text(std::string_view text) {

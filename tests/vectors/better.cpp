@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/bytes.hpp"
+#include "support/hex.hpp"
 #include "vectors/recording.hpp"
 
 #include <sstream>
@@ -20,7 +20,7 @@ std::vector<Step> script(const std::vector<std::string>& lines) {
     const auto kind = line[1] == '>'   ? Step::Kind::Send
                       : line[1] == '<' ? Step::Kind::Receive
                                        : Step::Kind::End;
-    steps.push_back({kind, line[0], net::parse_hex(line.substr(2)).value()});
+    steps.push_back({kind, line[0], test::parse_hex(line.substr(2)).value()});
   }
   return steps;
 }

@@ -2,7 +2,7 @@
 #include "vectors/recording.hpp"
 
 #include "core/json.hpp"
-#include "net/bytes.hpp"
+#include "support/hex.hpp"
 
 #include <fmt/format.h>
 #include <fstream>
@@ -29,7 +29,7 @@ Result<std::string> bytes_of(const json::object& object, const char* name,
                              const std::string& entry) {
   const auto digits = text_of(object, name, entry);
   if (!digits) return std::unexpected(digits.error());
-  auto bytes = net::parse_hex(*digits);
+  auto bytes = test::parse_hex(*digits);
   if (!bytes) return bad(entry, fmt::format("'{}' is no even run of hexadecimal digits", name));
   return std::move(*bytes);
 }

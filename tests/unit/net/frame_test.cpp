@@ -3,6 +3,7 @@
 
 #include "net/bytes.hpp"
 #include "net/first_bytes.hpp"
+#include "support/hex.hpp"
 
 #include <doctest/doctest.h>
 #include <memory>
@@ -42,7 +43,7 @@ TEST_CASE("frame: a seal is the HMAC-SHA256 that other programs compute") {
       sealer->seal(kThere, rest.substr(1, 1), load<std::uint64_t>(number), rest.substr(10));
   // printf 'Chat do ya want for nothing?' | openssl dgst -sha256 -hmac Jefe
   const auto expected =
-      parse_hex("cb400167ecff4d88628ba240f4269c21b8783f1628b7613731687a8619ee032f");
+      test::parse_hex("cb400167ecff4d88628ba240f4269c21b8783f1628b7613731687a8619ee032f");
   CHECK(same_seal(seal, *expected));
 }
 
