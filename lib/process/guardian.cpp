@@ -101,7 +101,8 @@ class Relayed {
 
 void pass_on(const siginfo_t& info, pid_t agent) {
   siginfo_t copy = info;
-  const bool from_kernel = info.si_code > 0;  // a terminal, a timer
+  // A terminal, a timer; or the outer one of two guardians, which has passed such a signal on.
+  const bool from_kernel = info.si_code > 0 || info.si_code == kFromKernel;
   if (from_kernel) {
     copy = {};
     copy.si_signo = info.si_signo;

@@ -144,6 +144,29 @@ TEST_CASE("guardian: Ctrl+C on the terminal reaches the agent exactly once") {
   ::close(terminal);
 }
 
+TEST_CASE("guardian: Ctrl+C comes from the kernel also where there were children before") {
+  Ear ear;
+  int terminal = -1;
+  const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (pid == 0) {
+    if (::fork() == 0) {  // in a group of its own: the Ctrl+C is not for it
+      ear.close_mouth();
+      ::setpgid(0, 0);
+      while (true) ::pause();
+    }
+    auto agent = guardian::split();
+    const sigset_t all = block_all();
+    say(ear.mouth(), "ready");
+    siginfo_t info{};
+    ::sigwaitinfo(&all, &info);
+    ::_exit(info.si_signo == SIGINT && info.si_code == guardian::kFromKernel ? 0 : 1);
+  }
+  CHECK(ear.line() == "ready");
+  CHECK(::write(terminal, "\x03", 1) == 1);
+  CHECK(wait_for(pid) == ExitStatus::exited(0));
+  ::close(terminal);  // its SIGHUP ends the other child
+}
+
 TEST_CASE("guardian: nothing survives an agent that is killed, wherever it hides") {
   for (const char* words : {"", "setsid,bare", "setsid,double,bare,deaf", "deep,setsid"}) {
     CAPTURE(words);
