@@ -200,6 +200,8 @@ void become_agent() {
   ::prctl(PR_SET_NAME, "elastrun-agent", 0, 0, 0);
   ::signal(SIGPIPE, SIG_IGN);  // a closed stdout is no reason to end the training
   ::signal(SIGTTOU, SIG_IGN);  // our group is never the terminal's, and we write to it
+  // `ulimit -f` is meant for the files of the job; a write of ours then fails with EFBIG.
+  ::signal(SIGXFSZ, SIG_IGN);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -54,9 +54,9 @@ class Agent {
 ///
 /// To be called first in main, or before it, while nothing is allocated and no thread exists. In
 /// the agent then: own process group, descriptors 0-2 open (on /dev/null where they were closed),
-/// SIGCHLD default, SIGPIPE and SIGTTOU ignored, no signal blocked, otherwise ignored signals still
-/// ignored (nohup); of these, those that process::stays_ignored() denies are passed on. Children
-/// that the process had before (`sh -c 'thing & exec elastrun'`) are left alone.
+/// SIGCHLD default, SIGPIPE, SIGTTOU and SIGXFSZ ignored, no signal blocked, otherwise ignored
+/// signals still ignored (nohup); of these, those that process::stays_ignored() denies are passed
+/// on. Children that the process had before (`sh -c 'thing & exec elastrun'`) are left alone.
 Agent split();
 
 }  // namespace elastrun::guardian

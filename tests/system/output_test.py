@@ -3,10 +3,13 @@
 """What workers write arrives whole, and trouble with the console is not theirs."""
 import json
 import os
+import resource
 import socket
 import unittest
 
 from harness import Job, main, stub
+
+LIMIT_OF_FILES = 20 << 10  # bytes
 
 
 class Output(unittest.TestCase):
@@ -54,6 +57,20 @@ class Output(unittest.TestCase):
                 self.assertIn("done", job.errors())
         finally:
             os.close(full)
+
+    def test_a_limit_of_file_size_ends_neither_the_training_nor_the_verdict(self) -> None:
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_OF_FILES, LIMIT_OF_FILES))
+
+        for options in (("--tee=1",), ()):
+            with self.subTest(options), Job(*options, *stub("signals", "flood=300000",
+                                                            "complain=done", "exit=3"),
+                                            before=limit) as job:
+                self.assertEqual(job.end(), 1, job.errors())
+                self.assertIn("done", job.errors())
+                self.assertIn("exitcode  : 3", job.errors())
+                self.assertEqual(job.out.stat().st_size, LIMIT_OF_FILES)
+                self.assertRegex(job.output(), "(?m)^.*ignored blocked$")  # nothing, for workers
 
     def test_a_worker_may_close_its_streams(self) -> None:
         with Job("--tee=3", *stub("say=before", "close=stdout", "close=stderr", "exit=4")) as job:
