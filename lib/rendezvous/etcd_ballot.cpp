@@ -75,8 +75,10 @@ class EtcdBallot final : public Ballot {
       revoke(lease, done);
     };
     if (!forget) return give_back();
-    // First the note: who finds the entry free must not find a world that is no more.
-    client_.ask("/v3/kv/deleterange", etcd::delete_request(settings_.note_key),
+    // First the note: who finds the entry free must not find a world that is no more. Of a
+    // successor's world it is all that tells: one who was frozen meanwhile must leave it.
+    client_.ask("/v3/kv/txn",
+                etcd::guarded_delete_request(settings_.key, epoch_, settings_.note_key),
                 [give_back](const Result<std::string>&) { give_back(); });
   }
 

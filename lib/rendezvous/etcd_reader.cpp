@@ -55,6 +55,14 @@ const json::value* first_response(const json::value& answer) {
   return find_member(responses->get_array().front(), "response_range");
 }
 
+// The condition of a transaction; revision 0: there is none.
+object same_entry(std::string_view key, std::int64_t create_revision) {
+  return {{"key", net::encode_base64(key)},
+          {"target", "CREATE"},
+          {"result", "EQUAL"},
+          {"create_revision", std::to_string(create_revision)}};
+}
+
 // Members of streams are wrapped, and their errors too.
 Result<json::value> unwrap(std::string_view text) {
   auto value = parse_json(text);
@@ -77,29 +85,27 @@ std::string range_request(std::string_view key) {
 
 std::string create_request(std::string_view key, std::string_view value, std::int64_t lease) {
   const std::string name = net::encode_base64(key);
-  object absent{{"key", name}, {"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", "0"}};
   object put{{"key", name}, {"value", net::encode_base64(value)}, {"lease", std::to_string(lease)}};
   object range{{"key", name}};
-  return json::serialize(object{{"compare", json::array{absent}},
+  return json::serialize(object{{"compare", json::array{same_entry(key, 0)}},
                                 {"success", json::array{object{{"request_put", put}}}},
                                 {"failure", json::array{object{{"request_range", range}}}}});
 }
 
 std::string guarded_put_request(std::string_view guard, std::int64_t create_revision,
                                 std::string_view key, std::string_view value, std::int64_t lease) {
-  object same{{"key", net::encode_base64(guard)},
-              {"target", "CREATE"},
-              {"result", "EQUAL"},
-              {"create_revision", std::to_string(create_revision)}};
   object put{{"key", net::encode_base64(key)},
              {"value", net::encode_base64(value)},
              {"lease", std::to_string(lease)}};
-  return json::serialize(object{{"compare", json::array{same}},
+  return json::serialize(object{{"compare", json::array{same_entry(guard, create_revision)}},
                                 {"success", json::array{object{{"request_put", put}}}}});
 }
 
-std::string delete_request(std::string_view key) {
-  return json::serialize(object{{"key", net::encode_base64(key)}});
+std::string guarded_delete_request(std::string_view guard, std::int64_t create_revision,
+                                   std::string_view key) {
+  object range{{"key", net::encode_base64(key)}};
+  return json::serialize(object{{"compare", json::array{same_entry(guard, create_revision)}},
+                                {"success", json::array{object{{"request_delete_range", range}}}}});
 }
 
 std::string grant_request(std::int64_t ttl) {

@@ -41,7 +41,9 @@ std::string create_request(std::string_view key, std::string_view value, std::in
 /// Writes `key` if the key `guard` still has that create revision.
 std::string guarded_put_request(std::string_view guard, std::int64_t create_revision,
                                 std::string_view key, std::string_view value, std::int64_t lease);
-std::string delete_request(std::string_view key);
+/// Deletes `key` under the same condition.
+std::string guarded_delete_request(std::string_view guard, std::int64_t create_revision,
+                                   std::string_view key);
 std::string grant_request(std::int64_t ttl);
 std::string lease_request(std::int64_t id);  // keep alive, revoke
 std::string watch_request(std::string_view key, std::int64_t from_revision);

@@ -118,8 +118,12 @@ void check_contract(Network& network, const Maker& make) {
   CHECK(again.note == "another world");
   CHECK(!clerk.record(*theirs, "too late"));
   CHECK(!clerk.renew(*theirs));
-  clerk.release(*mine, true);
-  CHECK(clerk.claim(*theirs, "them again").note.empty());
+  // One that was succeeded, and ends only now, leaves its successor's note.
+  clerk.release(*theirs, true);
+  clerk.release(*mine);
+  CHECK(clerk.claim(*theirs, "them again").note == "another world");
+  clerk.release(*theirs, true);
+  CHECK(clerk.claim(*mine, "me once more").note.empty());
 }
 
 struct Folder {
