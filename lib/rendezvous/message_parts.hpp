@@ -17,7 +17,10 @@
 namespace elastrun::rendezvous {
 
 constexpr std::int64_t kMaxCount = 100'000'000;
-constexpr std::size_t kMaxOtherAddresses = 8;
+/// Machines have an address for each rail of each network: eight of them, twice, with IPv4 and
+/// IPv6, and those of container bridges. All of them are within the frame that a coordinator takes,
+/// and those of five thousand nodes within the 16 MiB of a round.
+constexpr std::size_t kMaxOtherAddresses = 64;
 
 /// Texts are people's names and sentences; a traceback does not travel with the verdict. As sent:
 /// a message with all of them, escaped, is within the frame that a coordinator takes (64 KiB).

@@ -241,7 +241,7 @@ class RemoteSession final : public Session {
     if (node.address.empty()) node.address = link_->local_address().to_string();
     if (node.instance.empty()) node.instance = instance_;
     if (settings_.rules.fixed_ranks) node.node_rank = settings_.node_rank;
-    node.also = other_addresses(node.address);
+    node.also = other_addresses(node.address, net::own_addresses());
     if (node.id.empty()) node.id = fmt::format("{}_{}_0", node.address, ::getpid());
     own_id_ = node.id;
     send(Join{std::move(node), past_, settings_.rules});
