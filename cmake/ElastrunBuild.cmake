@@ -40,6 +40,9 @@ foreach(need CLI11=CLI/CLI.hpp=libcli11-dev toml++=toml++/toml.h=libtomlplusplus
   elastrun_needs(${name} ${package} "ELASTRUN_${name}_INCLUDE")
 endforeach()
 set(OPENSSL_USE_STATIC_LIBS ON)  # before it is looked for
+if(POLICY CMP0167)  # by Boost's own CMake files, as CMake before 3.30 prefers, too
+  cmake_policy(SET CMP0167 NEW)
+endif()
 find_package(Boost 1.81 QUIET)
 elastrun_needs("Boost 1.81" libboost1.81-dev Boost_FOUND)
 find_package(OpenSSL QUIET)

@@ -17,6 +17,7 @@ constexpr Duration kWorthAnAccount = std::chrono::seconds(1);  // of where the t
 constexpr std::size_t kShownLines = 12;
 constexpr std::size_t kShownAgain = 3;    // of those that the console has already
 constexpr std::size_t kShownWidth = 300;  // of one quoted line
+constexpr std::size_t kShownRestarts = 5;
 
 std::string rank_list(const std::vector<int>& ranks) {
   constexpr std::size_t kMost = 16;
@@ -160,11 +161,37 @@ std::string distant_culprit_text(const JobResult& result) {
   return text + fmt::format("  here      {}: stopped by elastrun after that\n", rank_list(stopped));
 }
 
+std::string with_node(std::string text, const std::string& node) {
+  if (!node.empty() && !text.contains(node)) text += " (node " + node + ")";
+  return text;
+}
+
 std::string cause_sentence(const JobResult& result) {
   const auto& cause = result.ending.cause;
-  std::string text = cause.text.empty() ? "the job was ended by another node" : cause.text;
-  const bool elsewhere = !cause.node.empty();
-  if (elsewhere && !text.contains(cause.node)) text += " (node " + cause.node + ")";
+  return with_node(cause.text.empty() ? "the job was ended by another node" : cause.text,
+                   cause.node);
+}
+
+/// Why each restart was needed, a line each: the message of that moment has left the screen by the
+/// time the job ends. Of many restarts the last ones.
+std::string causes_text(const JobResult& result) {
+  const bool several_nodes = result.round && result.round->group_world_size() > 1;
+  std::vector<std::string> lines;
+  Duration at{};
+  for (std::size_t i = 0; i + 1 < result.attempts.size(); ++i) {
+    const auto& attempt = result.attempts[i];
+    at += attempt.waited + attempt.ran;
+    const auto& cause = attempt.cause;
+    const auto text = !cause || cause->text.empty() ? "another node asked for it" : cause->text;
+    const auto told = several_nodes && cause ? with_node(text, cause->node) : text;
+    lines.push_back(
+        fmt::format("  restarted after {}: {}\n", format_duration(at), cut(told, kShownWidth)));
+    at += attempt.stopping;
+  }
+  const auto left_out = lines.size() - std::min(lines.size(), kShownRestarts);
+  std::string text;
+  if (left_out > 0) text = fmt::format("  restarted {} times before that\n", left_out);
+  for (std::size_t i = left_out; i < lines.size(); ++i) text += lines[i];
   return text;
 }
 
@@ -265,7 +292,7 @@ std::string outcome_text(const JobResult& result) {
 std::string summary_text(const JobResult& result, bool unicode) {
   using goodput::Bucket;
   const auto& goodput = result.goodput;
-  std::string text = outcome_text(result);
+  std::string text = outcome_text(result) + causes_text(result);
   const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
                    goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
   if (ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {

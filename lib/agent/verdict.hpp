@@ -22,8 +22,8 @@ std::string_view ending_name(Ending::Kind kind);
 
 /// The result in one line, ended.
 std::string outcome_text(const JobResult& result);
-/// That line and, if workers ever ran, where the time of the job went. Each line
-/// ended. `unicode`: whether who reads it can show block characters.
+/// That line, why each restart was needed, and, if workers ever ran, where the time of the job
+/// went. Each line ended. `unicode`: whether the reader's terminal can show block characters.
 std::string summary_text(const JobResult& result, bool unicode);
 
 }  // namespace elastrun::agent

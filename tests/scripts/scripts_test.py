@@ -48,6 +48,7 @@ class Scripts(unittest.TestCase):
 
     def play(self, name: str, text: str) -> None:
         path = self.folder / "bin" / name
+        path.unlink(missing_ok=True)  # never through a link to the tool of this machine
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
 
@@ -82,6 +83,23 @@ class Scripts(unittest.TestCase):
         self.assertIn("needs root or sudo", done.stderr)
         self.assertIn("apt-get install --no-install-recommends g++ cmake", done.stderr)
         self.assertEqual(self.marks(), "")
+
+    def test_the_next_steps_are_those_of_this_machine(self) -> None:
+        program = self.folder / "build/release/apps/elastrun"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        self.play("du", "exit 0")
+        done = self.run_in_folder("bash", "scripts/quickstart")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        steps = done.stdout.partition("Next")[2]
+        self.assertIn("cmake --install build/release", steps)
+        self.assertNotIn("pip", steps)
+        (self.folder / ".venv").mkdir()
+        steps = self.run_in_folder("bash", "scripts/quickstart").stdout.partition("Next")[2]
+        self.assertIn("source .venv/bin/activate", steps)
+        self.assertIn("pip install .", steps)
+        self.assertNotIn("cmake", steps)
 
     def test_each_failed_test_is_told(self) -> None:
         self.play("ctest", CTEST)

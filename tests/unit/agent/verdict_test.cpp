@@ -83,6 +83,45 @@ TEST_CASE("verdict: without a traceback the last words on stderr are quoted, whe
   CHECK_FALSE(verdict_text(result, "here").contains("its last lines"));
 }
 
+Attempt attempt(int number, Duration ran, std::string why) {
+  Attempt one;
+  one.number = number;
+  one.ran = ran;
+  one.stopping = std::chrono::milliseconds(500);
+  if (!why.empty()) one.cause.emplace().text = std::move(why);
+  return one;
+}
+
+TEST_CASE("summary: it tells why each restart was needed, when the screen has forgotten it") {
+  JobResult result;
+  result.restarts = result.max_restarts = 1;
+  result.attempts = {
+      attempt(0, std::chrono::seconds(8), "rank 1 ended with exit code 1 (RuntimeError: crash)"),
+      attempt(1, std::chrono::seconds(9), "rank 0 ended with exit code 2"),
+      attempt(2, std::chrono::seconds(3), "")};
+  result.attempts[1].cause->node = "n2";
+  CHECK(summary_text(result, false) ==
+        "elastrun: succeeded after 0 us, 1 of 1 restarts used\n"
+        "  restarted after 8.0 s: rank 1 ended with exit code 1 (RuntimeError: crash)\n"
+        "  restarted after 17.5 s: rank 0 ended with exit code 2\n");
+  result.round.emplace().members.resize(2);
+  CHECK(summary_text(result, false).contains("rank 0 ended with exit code 2 (node n2)\n"));
+  CHECK(outcome_text(result) == "elastrun: succeeded after 0 us, 1 of 1 restarts used\n");
+}
+
+TEST_CASE("summary: of many restarts the last ones are told") {
+  JobResult result;
+  for (int i = 0; i < 9; ++i) {
+    result.attempts.push_back(attempt(i, std::chrono::seconds(1), "cause " + std::to_string(i)));
+  }
+  const auto text = summary_text(result, false);
+  CHECK(text.contains("  restarted 3 times before that\n"));
+  CHECK_FALSE(text.contains("cause 2\n"));
+  CHECK(text.contains(": cause 3\n"));
+  CHECK(text.contains(": cause 7\n"));
+  CHECK_FALSE(text.contains("cause 8"));  // of the last attempt: told by the verdict
+}
+
 TEST_CASE("verdict: who mostly sends SIGKILL is told where nobody knows who did") {
   auto result = result_with({failure(1, ExitStatus::signaled(SIGKILL))});
   result.round->members.resize(1);
