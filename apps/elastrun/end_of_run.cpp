@@ -17,8 +17,9 @@ using Stream = logs::Console::Stream;
 constexpr auto kVerdict = logs::Console::Weight::Verdict;
 
 /// `own`: the name for a regular file, where nodes may share it.
-void write_later(agent::JobRun& run, const std::string& path, std::string own, std::string text) {
-  run.files().make(
+void write_later(files::BlockingCalls& files, const std::string& path, std::string own,
+                 std::string text) {
+  files.make(
       path,
       [path, own = std::move(own), text = std::move(text)] {
         return files::put_file(files::is_written_to(path) ? path : own, text, 0644);
@@ -33,7 +34,7 @@ void write_report(agent::JobRun& run, const std::string& path, std::string own,
                   const std::string& text) {
   if (path == "/dev/stdout") return run.console().write(Stream::Out, text, kVerdict);
   if (path == "/dev/stderr") return run.console().write(Stream::Err, text, kVerdict);
-  write_later(run, path, std::move(own), text);
+  write_later(run.reports(), path, std::move(own), text);
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
     write_report(run, spec.report_file, report_path(result, spec), text);
   }
   const auto inside = result.run_dir + "/report.json";
-  if (kept) write_later(run, inside, inside, text);
+  if (kept) write_later(run.files(), inside, inside, text);
   if (kept && run.is_temporary()) {
     const auto line = fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
     run.console().write(Stream::Err, line, kVerdict);

@@ -172,7 +172,8 @@ Status Agent::start_group() {
       parts_.leftovers,
       parts_.signal_each,
       parts_.apart,
-      parts_.release};
+      parts_.release,
+      parts_.read_error_files};
   group_ =
       std::make_unique<workers::Group>(std::move(parts), settings_.limits,
                                        [this](workers::Group::Event event) { group_event(event); });

@@ -43,6 +43,7 @@ class Agent {
     std::function<rendezvous::Session::OnPush(rendezvous::Session::OnPush)> before{};
     /// As that of workers::Group.
     std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
+    workers::ErrorFileReader::Read read_error_files{};
   };
   struct Settings {
     rendezvous::Node self;  // store_port is filled in

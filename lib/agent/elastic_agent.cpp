@@ -60,6 +60,7 @@ Result<RunResult> LocalElasticAgent::run() {
   if (!run) return std::unexpected(run.error());
   (*run)->pipeline().route({}, std::make_shared<ToProcessPipeline>());
   job_result_ = (*run)->run();
+  (*run)->finish();
   (*run)->console().finish();
   return run_result(*job_result_);
 }

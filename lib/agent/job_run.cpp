@@ -67,6 +67,8 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       clock_(make_system_clock(loop_.get_executor())),
       started_(clock_->now()),
       files_(loop_.get_executor()),
+      reports_(loop_.get_executor()),
+      evidence_(loop_.get_executor()),
       console_(loop_.get_executor()),
       layout_(std::move(layout)),
       status_line_(*clock_, console_, shows_status(spec)),
@@ -84,7 +86,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       gate_([this](const rendezvous::Round& round, std::function<void()> done) {
         make_folders_for(round, std::move(done));
       }),
-      last_writes_(loop_, *clock_, console_, files_) {
+      last_writes_(loop_, *clock_, console_, {&files_, &reports_}, spec.shutdown_timeout) {
   console_.take_log_lines();
   console_.draw_status_while([guardian_pid = guardian.guardian_pid()] {
     return logs::is_in_foreground(STDERR_FILENO, guardian_pid);
@@ -150,7 +152,7 @@ void JobRun::add_observers() {
 /// Only where somebody will find it: a temporary directory that will be removed costs time for
 /// nothing.
 Status JobRun::open_records() {
-  if (layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_))) return {};
+  if (files_are_near()) return {};
   if (const auto made = layout_.make_run(); !made) return made;
   pipeline_.route({}, std::make_shared<exporter::JsonLines>(files_, layout_.journal()));
   agent_log_.emplace(files_, layout_.agent_log());
@@ -171,23 +173,33 @@ WorkerPlans::Parts JobRun::plan_parts() {
   };
 }
 
-/// By the thread for files where they may be on a slow file system; those of a job that keeps
-/// nothing are on this machine, and are made when they are asked for.
+/// The files of a job that keeps nothing are on this machine; others may be on a file system that
+/// does not answer.
+bool JobRun::files_are_near() const {
+  return layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_));
+}
+
+/// By the thread for files, unless they are near: then they are made when they are asked for.
 void JobRun::make_folders_for(const rendezvous::Round& round, std::function<void()> done) {
-  if (layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_))) return done();
+  if (files_are_near()) return done();
   struct Made {
     logs::Layout layout;
     Result<Folders> folders;
+    std::optional<MaybePlace> place;
   };
   files_.make(
       "the directories of the workers' logs",
-      [layout = layout_, attempt = round.attempt, workers = spec_.nproc_per_node]() mutable {
+      [layout = layout_, attempt = round.attempt, workers = spec_.nproc_per_node,
+       first = !channel_tried_]() mutable {
         auto folders = make_folders(layout, attempt, workers);
-        return Made{std::move(layout), std::move(folders)};
+        std::optional<MaybePlace> place;
+        if (first && folders) place = workers::ChannelPlace::find(layout.run_directory());
+        return Made{std::move(layout), std::move(folders), std::move(place)};
       },
       [this, done = std::move(done)](Made made) {
         layout_ = std::move(made.layout);
         folders_ = std::move(made.folders);
+        if (made.place) open_channel(std::move(*made.place));
         done();
       });
 }
@@ -197,6 +209,13 @@ Result<Folders> JobRun::folders_of(const rendezvous::Round& round) {
   auto made = std::move(*folders_);
   folders_.reset();
   return made;
+}
+
+workers::ErrorFileReader::Read JobRun::reader_of_error_files() {
+  return [this](std::vector<std::string> paths, auto then) {
+    const auto read = [paths = std::move(paths)] { return workers::read_error_files(paths); };
+    evidence_.make("the error files of the workers", read, std::move(then));
+  };
 }
 
 Agent::Parts JobRun::agent_parts() {
@@ -233,6 +252,7 @@ Agent::Parts JobRun::agent_parts() {
               return process::waits_for_child(process);
             });
           },
+      .read_error_files = reader_of_error_files(),
   };
 }
 
@@ -274,7 +294,8 @@ void JobRun::signalled(const process::SignalEvent& event) {
   log::info("signals", "{}", process::describe(event));
   const auto demand = insistence_.heard(event, clock_->now());
   if (last_writes_.waiting()) {
-    if (demand != Demand::Nothing) last_writes_.hurry();
+    if (demand == Demand::Stop) last_writes_.shorten();
+    if (demand == Demand::KillNow) last_writes_.give_up_now();
   } else if (demand != Demand::Nothing) {
     agent_->signal(event.number, demand == Demand::KillNow);
   } else if (event.route == process::Route::Kernel && event.number == SIGINT) {
@@ -301,7 +322,8 @@ JobResult JobRun::run() {
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
-  last_writes_.wait(false);  // what is empty goes with a temporary directory
+  // What is empty goes with a temporary directory. Otherwise people read first how the job ended.
+  if (!layout_.temporary_root().empty()) last_writes_.wait(false);
   registration_.end();
   result->run_dir = settle(result->succeeded());
   return std::move(*result);
@@ -320,26 +342,32 @@ void JobRun::end_all(const JobResult& result) {
   if (given_up || !ended.alive.empty()) guardian_.give_up();
 }
 
+void JobRun::open_channel(MaybePlace place) {
+  channel_tried_ = true;
+  if (!place) return log::warning("channel", "Workers cannot report: {}", place.error().text);
+  if (const auto& own = (*place)->own_folder; !own.empty()) guardian_.remember_directory(own);
+  channel_ = workers::Channel::open(
+      loop_, std::move(*place),
+      [this](pid_t sender, workers::Message message) { heard(sender, std::move(message)); });
+}
+
 std::string JobRun::channel_path() {
-  if (!channel_tried_) {
-    channel_tried_ = true;
-    auto channel = workers::Channel::listen(
-        loop_, layout_.run_directory(),
-        [this](pid_t sender, workers::Message message) { heard(sender, std::move(message)); });
-    if (channel) {
-      channel_ = std::move(*channel);
-      if (const auto& own = channel_->own_folder(); !own.empty()) guardian_.remember_directory(own);
-    } else {
-      log::warning("channel", "Workers cannot report: {}", channel.error().text);
-    }
-  }
+  if (!channel_tried_) open_channel(workers::ChannelPlace::find(layout_.run_directory()));
   return channel_ ? channel_->path() : std::string();
 }
 
+/// Before the end of a temporary directory, which last_writes_ waits for.
 void JobRun::end_channel() {
-  const std::string own_folder = channel_ ? channel_->own_folder() : std::string();
+  if (!channel_) return;
+  std::shared_ptr<workers::ChannelPlace> place = channel_->take_place();
   channel_.reset();
-  if (!own_folder.empty()) guardian_.forget(own_folder);
+  if (!place->own_folder.empty()) guardian_.forget(place->own_folder);
+  if (files_are_near()) return;
+  const auto what = std::make_shared<const std::string>(place->path);
+  files_.enqueue(what, [place = std::move(place)]() mutable -> files::BlockingCalls::Outcome {
+    place.reset();
+    return {};
+  });
 }
 
 void JobRun::heard(pid_t sender, workers::Message message) {

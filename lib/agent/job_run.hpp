@@ -49,6 +49,8 @@ class JobRun {
   logs::Console& console() { return console_; }
   /// The thread for files that may be on a file system that does not answer.
   files::BlockingCalls& files() { return files_; }
+  /// The one for what somebody wants to have wherever the logs are.
+  files::BlockingCalls& reports() { return reports_; }
   /// After run(), and after everything that is written because of its result: waits, as LastWrites
   /// does, until files and console have it.
   void finish() { last_writes_.wait(true); }
@@ -64,6 +66,8 @@ class JobRun {
   Status open_records();
   void signalled(const process::SignalEvent& event);
   void watch();
+  using MaybePlace = Result<std::unique_ptr<workers::ChannelPlace>>;
+  void open_channel(MaybePlace place);
   std::string channel_path();
   void end_channel();
   void heard(pid_t sender, workers::Message message);
@@ -71,8 +75,10 @@ class JobRun {
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);
   WorkerPlans::Parts plan_parts();
+  bool files_are_near() const;
   void make_folders_for(const rendezvous::Round& round, std::function<void()> done);
   Result<Folders> folders_of(const rendezvous::Round& round);
+  workers::ErrorFileReader::Read reader_of_error_files();
   Agent::Parts agent_parts();
   Agent::Settings agent_settings() const;
 
@@ -82,7 +88,9 @@ class JobRun {
   boost::asio::io_context loop_{1};
   std::unique_ptr<Clock> clock_;
   TimePoint started_;
-  files::BlockingCalls files_;
+  // Each a thread of its own, if it is needed: a file that does not answer holds up its own kind
+  // only.
+  files::BlockingCalls files_, reports_, evidence_;
   std::optional<logs::AgentLog> agent_log_;
   logs::Console console_;
   logs::Layout layout_;

@@ -4,6 +4,11 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 
+#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <utility>
+
 namespace elastrun::agent {
 namespace {
 
@@ -13,8 +18,15 @@ constexpr Duration kUnsaid = std::chrono::seconds(2);  // a wait that needs no w
 }  // namespace
 
 LastWrites::LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Console& console,
-                       files::BlockingCalls& files)
-    : loop_(loop), console_(console), files_(files), clock_(clock), alarm_(clock.make_alarm()) {}
+                       std::vector<files::BlockingCalls*> files, Duration limit)
+    : loop_(loop),
+      console_(console),
+      clock_(clock),
+      limit_(limit),
+      alarm_(clock.make_alarm()),
+      limit_alarm_(clock.make_alarm()) {
+  for (auto* calls : files) files_.push_back({calls});
+}
 
 void LastWrites::wait(bool console) {
   with_console_ = console;
@@ -23,51 +35,86 @@ void LastWrites::wait(bool console) {
   loop_.restart();
   look();
   if (!over_) {
-    before_ = progress();
-    alarm_->arm(clock_.now() + kUnsaid, [this] { say(); });
+    alarm_->arm(clock_.now() + kUnsaid / 2, [this] {
+      remember();
+      alarm_->arm(clock_.now() + kUnsaid / 2, [this] { say(); });
+    });
+    if (until_) {
+      until_ = std::max(*until_, clock_.now() + kUnsaid);
+      arm_limit();
+    }
     loop_.run();
   }
   alarm_->disarm();
+  limit_alarm_->disarm();
   console_.when_idle({});
   waiting_ = false;
 }
 
-/// Asks the thread once: it may be done between two questions, and nobody would look again.
+/// Asks each thread once: it may be done between two questions, and nobody would look again.
 void LastWrites::look() {
   if (with_console_) console_.tell_gaps();
-  const bool files = files_done();
-  over_ = files && console_done();
+  over_ = files_done() && console_done();
   if (over_) return loop_.stop();
   if (!console_done()) console_.when_idle([this] { look(); });
+  if (files_given_up_) return;
   // Calls are made in order: the answer to this one comes after all before, but for those that go
   // on.
-  if (!files && !std::exchange(marked_, true)) {
-    files_.make(
+  for (auto& queue : files_) {
+    if (queue.calls->busy_with().empty() || std::exchange(queue.marked, true)) continue;
+    queue.calls->make(
         "the end", [] { return 0; },
-        [this](int) {
-          marked_ = false;
+        [this, &queue](int) {
+          queue.marked = false;
           look();
         });
   }
 }
 
+bool LastWrites::files_done() const {
+  return files_given_up_ || std::ranges::all_of(files_, [](const Queue& queue) {
+           return queue.calls->busy_with().empty();
+         });
+}
+
+bool LastWrites::stands_still() const {
+  return console_.written() == written_ && std::ranges::all_of(files_, [](const Queue& queue) {
+           return queue.calls->returned() == queue.returned;
+         });
+}
+
+void LastWrites::remember() {
+  written_ = console_.written();
+  for (auto& queue : files_) queue.returned = queue.calls->returned();
+}
+
+/// Those that stand still, if there are such: what is written at the moment, say the line that
+/// tells this, is not meant.
 std::string LastWrites::waited_for() const {
-  const auto file = files_given_up_ ? std::string() : files_.busy_with();
-  return file.empty() ? "the reader of the output" : file;
+  std::vector<std::string> stuck, busy;
+  for (const auto& queue : files_) {
+    const auto name = files_given_up_ ? std::string() : queue.calls->busy_with();
+    if (name.empty()) continue;
+    (queue.calls->returned() == queue.returned ? stuck : busy).push_back(name);
+  }
+  if (!console_done()) stuck.emplace_back("the reader of the output");
+  return fmt::format("{}", fmt::join(stuck.empty() ? busy : stuck, " and "));
 }
 
 void LastWrites::say() {
-  log::warning(kArea,
-               "waiting for {}, which does not take what is left of this run's output; up to {} as "
-               "long as it takes nothing, a signal ends the wait",
-               waited_for(), format_duration(kPatience));
-  before_ = progress();
+  if (!until_) {
+    log::warning(kArea,
+                 "waiting for {} to take what is left of this run's output; up to {} as long as "
+                 "nothing is taken, a signal limits it to {}",
+                 waited_for(), format_duration(kPatience), format_duration(limit_));
+  }
+  remember();
   alarm_->arm(clock_.now() + kPatience, [this] { give_up_if_stuck(); });
 }
 
 void LastWrites::give_up_if_stuck() {
-  if (const auto now = progress(); now != before_) {
-    before_ = now;
+  if (!stands_still()) {
+    remember();
     return alarm_->arm(clock_.now() + kPatience, [this] { give_up_if_stuck(); });
   }
   log::error(kArea, "{} took nothing within {}: what is left for it is lost", waited_for(),
@@ -75,8 +122,23 @@ void LastWrites::give_up_if_stuck() {
   give_up();
 }
 
-void LastWrites::hurry() {
-  log::error(kArea, "a signal came: what {} has not taken is lost", waited_for());
+void LastWrites::shorten() {
+  if (until_) return;
+  until_ = clock_.now() + limit_;
+  log::warning(kArea, "a signal came: {} has up to {} to take what is left; once more gives up now",
+               waited_for(), format_duration(limit_));
+  arm_limit();
+}
+
+void LastWrites::arm_limit() {
+  limit_alarm_->arm(*until_, [this] {
+    log::error(kArea, "what {} has not taken in time is lost", waited_for());
+    give_up();
+  });
+}
+
+void LastWrites::give_up_now() {
+  log::error(kArea, "a signal came again: what {} has not taken is lost", waited_for());
   give_up();
 }
 

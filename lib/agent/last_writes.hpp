@@ -6,7 +6,11 @@
 #include "logs/console.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace elastrun::agent {
 
@@ -17,34 +21,45 @@ class LastWrites {
  public:
   static constexpr Duration kPatience = std::chrono::minutes(5);
 
-  /// Borrows them all. The loop must have been stopped.
+  /// Borrows them all. The loop must have been stopped. `limit` is what a signal leaves.
   LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Console& console,
-             files::BlockingCalls& files);
+             std::vector<files::BlockingCalls*> files, Duration limit);
 
   /// Runs the loop until the files are written; `console`: and everything is shown.
   void wait(bool console);
   bool waiting() const { return waiting_; }
-  /// A signal came: what is waited for now is given up. Files are not waited for again then, but
+  /// Somebody asks for the end: no more than `limit` from now on.
+  void shorten();
+  /// Somebody insists: what is waited for now is given up. Files are not waited for again then, but
   /// what is written to the console later is.
-  void hurry();
+  void give_up_now();
 
  private:
-  bool files_done() const { return files_given_up_ || files_.busy_with().empty(); }
+  struct Queue {
+    files::BlockingCalls* calls;
+    bool marked = false;         // our question is in it
+    std::uint64_t returned = 0;  // when it was looked at last
+  };
+  bool files_done() const;
   bool console_done() const { return !with_console_ || console_.idle(); }
   std::string waited_for() const;
-  std::uint64_t progress() const { return files_.returned() + console_.written(); }
+  bool stands_still() const;
+  void remember();
   void look();
   void say();
+  void arm_limit();
   void give_up_if_stuck();
   void give_up();
 
   boost::asio::io_context& loop_;
   logs::Console& console_;
-  files::BlockingCalls& files_;
   Clock& clock_;
-  std::unique_ptr<Alarm> alarm_;
-  std::uint64_t before_ = 0;
-  bool with_console_ = false, waiting_ = false, over_ = false, marked_ = false;
+  const Duration limit_;
+  std::vector<Queue> files_;
+  std::unique_ptr<Alarm> alarm_, limit_alarm_;
+  std::optional<TimePoint> until_;  // since a signal came
+  std::uint64_t written_ = 0;       // to the console, when it was looked at last
+  bool with_console_ = false, waiting_ = false, over_ = false;
   bool files_given_up_ = false;
 };
 

@@ -33,26 +33,9 @@ struct Sender {
   bool waits = false;  // it has returned, and wants to hear that all have
 };
 
-/// A listening socket with its name in the file system, and the folder that was made for it, if
-/// any. Removes both.
-struct Place {
-  std::string path, own_folder;
-  UniqueFd socket;
-  bool bound = false;
-
-  Place() = default;
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  ~Place() {
-    if (bound) ::unlink(path.c_str());
-    if (!own_folder.empty()) ::rmdir(own_folder.c_str());
-  }
-  Status listen();
-};
-
 class UnixChannel final : public Channel {
  public:
-  UnixChannel(asio::io_context& loop, std::unique_ptr<Place> place, OnMessage on_message)
+  UnixChannel(asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message)
       : loop_(loop),
         place_(std::move(place)),
         listener_(loop, place_->socket.release()),
@@ -63,7 +46,7 @@ class UnixChannel final : public Channel {
   UnixChannel& operator=(const UnixChannel&) = delete;
 
   const std::string& path() const override { return place_->path; }
-  const std::string& own_folder() const override { return place_->own_folder; }
+  std::unique_ptr<ChannelPlace> take_place() override { return std::move(place_); }
   void release() override {
     // The other end reads the end of the connection and goes; only then its sender is forgotten.
     for (Sender& sender : senders_) {
@@ -147,53 +130,60 @@ class UnixChannel final : public Channel {
   }
 
   asio::io_context& loop_;
-  const std::unique_ptr<Place> place_;
+  std::unique_ptr<ChannelPlace> place_;
   asio::posix::stream_descriptor listener_;
   const OnMessage on_message_;
   Senders senders_;
   Statistics statistics_;
 };
 
-Status Place::listen() {
-  socket.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket) return std::unexpected(errno_error(Code::Io, "cannot make a socket", errno));
+Status listen_at(ChannelPlace& place) {
+  place.socket.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!place.socket) return std::unexpected(errno_error(Code::Io, "cannot make a socket", errno));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return fail(Code::Io, fmt::format("{} is too long for a socket", path));
+  if (place.path.size() >= sizeof address.sun_path) {
+    return fail(Code::Io, fmt::format("{} is too long for a socket", place.path));
   }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  std::memcpy(address.sun_path, place.path.c_str(), place.path.size() + 1);
   const auto* raw = reinterpret_cast<const sockaddr*>(&address);
-  bound = ::bind(socket.get(), raw, sizeof address) == 0;
-  if (bound && ::listen(socket.get(), kBacklog) == 0) return {};
-  return std::unexpected(errno_error(Code::Io, "cannot listen at " + path, errno));
+  place.bound = ::bind(place.socket.get(), raw, sizeof address) == 0;
+  if (place.bound && ::listen(place.socket.get(), kBacklog) == 0) return {};
+  return std::unexpected(errno_error(Code::Io, "cannot listen at " + place.path, errno));
 }
 
-using MaybePlace = Result<std::unique_ptr<Place>>;
+using MaybePlace = Result<std::unique_ptr<ChannelPlace>>;
 
 /// In a folder that is there.
 MaybePlace listen_in(const std::string& folder) {
-  auto place = std::make_unique<Place>();
+  auto place = std::make_unique<ChannelPlace>();
   place->path = folder + "/channel";
-  if (const auto listens = place->listen(); !listens) return std::unexpected(listens.error());
+  if (const auto listens = listen_at(*place); !listens) return std::unexpected(listens.error());
   return place;
 }
 
 /// In a folder of its own with a short path.
 MaybePlace listen_below(const std::string& base) {
-  auto place = std::make_unique<Place>();
+  auto place = std::make_unique<ChannelPlace>();
   std::string folder = base + "/elastrun_XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) {
     return std::unexpected(errno_error(Code::Io, "cannot make the folder " + folder, errno));
   }
   place->own_folder = folder;
   place->path = folder + "/channel";
-  if (const auto listens = place->listen(); !listens) return std::unexpected(listens.error());
+  if (const auto listens = listen_at(*place); !listens) return std::unexpected(listens.error());
   return place;
 }
 
-/// Not every file system can hold a socket, and not every path is short enough for one.
-MaybePlace find_place(const std::string& folder) {
+}  // namespace
+
+ChannelPlace::~ChannelPlace() {
+  if (bound) ::unlink(path.c_str());
+  if (!own_folder.empty()) ::rmdir(own_folder.c_str());
+}
+
+// Not every file system can hold a socket, and not every path is short enough for one.
+MaybePlace ChannelPlace::find(const std::string& folder) {
   auto place = folder.empty() ? MaybePlace(fail(Code::Io, "there is no folder for a socket"))
                               : listen_in(folder);
   const char* given = std::getenv("TMPDIR");
@@ -205,13 +195,9 @@ MaybePlace find_place(const std::string& folder) {
   return place;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Channel>> Channel::listen(asio::io_context& loop, const std::string& folder,
-                                                 OnMessage on_message) {
-  auto place = find_place(folder);
-  if (!place) return std::unexpected(place.error());
-  return std::make_unique<UnixChannel>(loop, std::move(*place), std::move(on_message));
+std::unique_ptr<Channel> Channel::open(asio::io_context& loop, std::unique_ptr<ChannelPlace> place,
+                                       OnMessage on_message) {
+  return std::make_unique<UnixChannel>(loop, std::move(place), std::move(on_message));
 }
 
 }  // namespace elastrun::workers

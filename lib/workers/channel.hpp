@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/unique_fd.hpp"
 #include "workers/message.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -12,6 +13,23 @@
 #include <sys/types.h>
 
 namespace elastrun::workers {
+
+/// A listening socket with its name in the file system, and the folder that was made for it alone,
+/// if any. Its end removes both. Finding it and its end may wait for the file system.
+struct ChannelPlace {
+  std::string path, own_folder;  // own_folder empty: none
+  UniqueFd socket;
+  bool bound = false;
+
+  ChannelPlace() = default;
+  ChannelPlace(const ChannelPlace&) = delete;
+  ChannelPlace& operator=(const ChannelPlace&) = delete;
+  ~ChannelPlace();
+
+  /// FOLDER/channel; where that is too long for a socket's name (108 bytes), or a file system
+  /// without sockets (gcsfuse, SMB, 9p), in a new folder below a temporary one. Fails with Io.
+  static Result<std::unique_ptr<ChannelPlace>> find(const std::string& folder);
+};
 
 /// The agent's end of ELASTRUN_CHANNEL: a SOCK_SEQPACKET unix socket to which any process of any
 /// worker may connect and say something (elastrun-protocol(7)). It only listens: a worker can
@@ -27,15 +45,12 @@ class Channel {
   /// `sender` is the process that connected, by its credentials.
   using OnMessage = std::function<void(pid_t sender, Message message)>;
 
-  /// Listens at FOLDER/channel; where that is too long for a socket's name (108 bytes), or a file
-  /// system without sockets (gcsfuse, SMB, 9p), in a new folder below a temporary one. Fails with
-  /// Io.
-  static Result<std::unique_ptr<Channel>> listen(boost::asio::io_context& loop,
-                                                 const std::string& folder, OnMessage on_message);
+  static std::unique_ptr<Channel> open(boost::asio::io_context& loop,
+                                       std::unique_ptr<ChannelPlace> place, OnMessage on_message);
   virtual ~Channel() = default;
   virtual const std::string& path() const = 0;
-  /// The folder that was made for it alone and goes with it; empty: none.
-  virtual const std::string& own_folder() const = 0;
+  /// For those who end the place elsewhere; then the channel is only to be destroyed.
+  virtual std::unique_ptr<ChannelPlace> take_place() = 0;
   /// Ends the connections of all who said that they have returned: what they wait for.
   virtual void release() = 0;
   virtual Statistics statistics() const = 0;

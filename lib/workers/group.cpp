@@ -3,7 +3,6 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "workers/evidence.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -15,8 +14,6 @@ namespace {
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 // A worker that has not ended so long after its signal saves something, or waits for its children.
 constexpr Duration kMoment = std::chrono::milliseconds(250);
-constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
-constexpr std::string_view kTraceback = "Traceback (most recent call last):";
 constexpr std::string_view kArea = "workers";
 
 }  // namespace
@@ -25,6 +22,7 @@ Group::Group(Parts parts, Limits limits, std::function<void(Event)> on_event)
     : parts_(std::move(parts)),
       limits_(limits),
       on_event_(std::move(on_event)),
+      error_files_(parts_.clock, parts_.read_error_files),
       alarm_(parts_.clock.make_alarm()) {}
 
 /// All get the signal before the first of them is waited for.
@@ -77,7 +75,7 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
     // What it wrote last tells why: read it before anybody is told.
     if (worker.failed()) drain(index);
     if (all_succeeded()) emit(Event::AllSucceeded);
-    if (!any_running() && !all_succeeded()) emit(Event::AllEnded);
+    if (!any_running() && !all_succeeded()) emit_with_evidence(Event::AllEnded);
   }
   release_returned();
   advance();
@@ -127,7 +125,7 @@ void Group::finish(Duration patience) {
 }
 
 void Group::kill() {
-  if (stage_ == Stage::Gone || stage_ == Stage::Draining) return;
+  if (stage_ >= Stage::Draining) return;  // nobody is left
   stage_ = Stage::Killing;
   asked_ = killed_ = true;
   begin_killing();
@@ -317,7 +315,7 @@ void Group::drain(std::size_t index) {
 void Group::drained(std::size_t index) {
   auto& worker = workers_[index];
   if (worker.output == Worker::Output::Draining) worker.output = Worker::Output::Drained;
-  if (stage_ == Stage::Running && worker.failed()) emit(Event::WorkerFailed);
+  if (stage_ == Stage::Running && worker.failed()) emit_with_evidence(Event::WorkerFailed);
   if (stage_ == Stage::Draining) end_if_drained();
 }
 
@@ -334,9 +332,21 @@ void Group::end_if_drained() {
   const bool done = std::ranges::all_of(
       workers_, [](const Worker& w) { return w.output == Worker::Output::Drained; });
   if (stage_ != Stage::Draining || !done) return;
-  stage_ = Stage::Gone;
+  stage_ = Stage::Reading;
   alarm_->disarm();
-  emit(Event::Gone);
+  emit_with_evidence(Event::Gone);
+}
+
+/// Once it is known what the workers have left: those that failed, and those that are about to end.
+void Group::emit_with_evidence(Event event) {
+  std::vector<std::string> paths;
+  for (const auto& worker : workers_) {
+    if (!worker.succeeded() && !worker.error_file.empty()) paths.push_back(worker.error_file);
+  }
+  error_files_.look_at(std::move(paths), [this, event] {
+    if (event == Event::Gone) stage_ = Stage::Gone;
+    if (event == Event::Gone || stage_ == Stage::Running) emit(event);
+  });
 }
 
 bool Group::any_running() const {
@@ -350,7 +360,8 @@ bool Group::all_succeeded() const {
 std::vector<Failure> Group::failures() const {
   std::vector<Failure> found;
   for (const auto& worker : workers_) {
-    if (worker.failed()) found.push_back(failure_of(worker, *worker.exit));
+    if (worker.failed())
+      found.push_back(failure_of(worker, *worker.exit, error_files_.of(worker.error_file)));
   }
   return found;
 }
@@ -359,32 +370,10 @@ std::vector<Failure> Group::as_if_ended_now() const {
   const process::Exit now{process::ExitStatus::exited(1), parts_.clock.now(), parts_.clock.wall()};
   std::vector<Failure> running;
   for (const auto& worker : workers_) {
-    if (!worker.exit) running.push_back(failure_of(worker, now));
+    if (!worker.exit)
+      running.push_back(failure_of(worker, now, error_files_.of(worker.error_file)));
   }
   return running;
-}
-
-Failure Group::failure_of(const Worker& worker, const process::Exit& exit) const {
-  Failure failure;
-  failure.rank = worker.rank;
-  failure.local_rank = worker.local_rank;
-  failure.pid = worker.pid;
-  failure.status = exit.status;
-  failure.at = exit.at;
-  failure.wall = exit.wall;
-  failure.peak_rss_bytes = exit.peak_rss_bytes;
-  failure.stopped_by_us = worker.stopped_by_us;
-  failure.stderr_shown = worker.stderr_shown;
-  failure.error_file_path = worker.error_file;
-  failure.error_file = read_error_file(worker.error_file);
-  if (worker.streams) {
-    failure.last_lines = worker.streams->last_lines(kLastLines);
-    failure.traceback_at = worker.streams->seen_at(kTraceback);
-    failure.stdout_path = worker.streams->stdout_path();
-    failure.stderr_path = worker.streams->stderr_path();
-  }
-  failure.exception = exception_of(failure);
-  return failure;
 }
 
 }  // namespace elastrun::workers

@@ -3,11 +3,12 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "logs/streams.hpp"
 #include "process/extinction.hpp"
 #include "process/launcher.hpp"
+#include "workers/error_file_reader.hpp"
 #include "workers/failure.hpp"
 #include "workers/leftovers.hpp"
+#include "workers/worker.hpp"
 
 #include <functional>
 #include <memory>
@@ -16,32 +17,6 @@
 #include <vector>
 
 namespace elastrun::workers {
-
-/// One worker to be started. The descriptors of the request are filled in from `streams`.
-struct WorkerPlan {
-  int rank = 0, local_rank = 0;
-  process::LaunchRequest request;
-  std::string error_file;
-  std::unique_ptr<logs::WorkerStreams> streams;  // null: everything is inherited
-  bool stderr_shown = false;                     // people see it on the console anyway
-};
-
-/// A worker of the group, running or ended.
-struct Worker {
-  int rank = 0, local_rank = 0;
-  pid_t pid = 0;
-  std::string error_file;
-  std::unique_ptr<logs::WorkerStreams> streams;
-  std::unique_ptr<process::Child> child;
-  std::optional<process::Exit> exit;
-  bool stderr_shown = false;
-  bool stopped_by_us = false;  // ended after we had asked it to
-  bool abandoned = false;      // did not even end by SIGKILL within the bound
-  bool returned = false;       // its script has; it waits for those of the others
-  enum class Output { Flowing, Draining, Drained } output = Output::Drained;
-  bool succeeded() const { return exit && exit->status.success(); }
-  bool failed() const { return exit && !exit->status.success(); }
-};
 
 /// All workers of this node in one round: started together, watched, and stopped together with
 /// whatever they left behind in their process groups. Used once, for one attempt.
@@ -71,6 +46,7 @@ class Group {
     std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
     /// Lets those end who wait until all have returned (--run-path); may be empty.
     std::function<void()> release{};
+    ErrorFileReader::Read read_error_files{};
   };
 
   Group(Parts parts, Limits limits, std::function<void(Event)> on_event);
@@ -105,7 +81,7 @@ class Group {
   std::vector<Failure> as_if_ended_now() const;
 
  private:
-  enum class Stage { Running, Asking, Killing, Waiting, Sweeping, Draining, Gone };
+  enum class Stage { Running, Asking, Killing, Waiting, Sweeping, Draining, Reading, Gone };
 
   void started(WorkerPlan& plan, std::unique_ptr<process::Child> child);
   void ended(std::size_t index, const process::Exit& exit);
@@ -130,12 +106,13 @@ class Group {
   void drained(std::size_t index);
   void drain_all();
   void end_if_drained();
-  Failure failure_of(const Worker& worker, const process::Exit& exit) const;
+  void emit_with_evidence(Event event);
 
   const Parts parts_;
   const Limits limits_;
   const std::function<void(Event)> on_event_;
   std::vector<Worker> workers_;
+  ErrorFileReader error_files_;
   Stage stage_ = Stage::Running;
   std::unique_ptr<Alarm> alarm_;
   TimePoint deadline_{};                                 // of the grace, then of the kill

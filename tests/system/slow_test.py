@@ -94,15 +94,49 @@ class SlowReader(unittest.TestCase):
         self.stuck(ours, theirs)
         os.close(ours)
 
-    def test_a_signal_ends_the_wait_for_a_reader_that_does_not_come(self) -> None:
+    def waiting_job(self, limit: str) -> tuple[Job, int]:
+        """A job that waits for its reader, and that reader's end."""
         ours, theirs = os.pipe()
-        with Job("--tee=3", "--log-dir=logs", "talk.py", stdout=theirs,
-                 files={"talk.py": TALKER, "fail": ""}) as job:
-            os.close(theirs)
+        job = Job("--tee=3", "--log-dir=logs", f"--shutdown-timeout={limit}", "talk.py",
+                  stdout=theirs, files={"talk.py": TALKER, "fail": ""})
+        os.close(theirs)
+        return job, ours
+
+    def test_a_signal_limits_the_wait_for_a_reader_that_does_not_come(self) -> None:
+        job, ours = self.waiting_job("1")
+        with job:
             job.wait_for("waiting for the reader of the output", path=job.err)
             job.process.terminate()
             self.assertEqual(job.end(), 1)
+            self.assertIn("the reader of the output has up to 1.0 s", job.errors())
+            self.assertIn("has not taken in time is lost", job.errors())
             self.assertIn("ended with exit code 7", job.errors())
+        os.close(ours)
+
+    def test_a_reader_that_comes_after_the_signal_gets_all(self) -> None:
+        job, ours = self.waiting_job("300")
+        with job:
+            job.wait_for("waiting for the reader of the output", path=job.err)
+            job.process.terminate()
+            job.wait_for("a signal came: ", path=job.err)
+            pieces: list[bytes] = []
+            read_all(ours, pieces)
+            self.assertEqual(job.end(), 1)
+            self.assertNotIn("is lost", job.errors())
+            self.assertIn(b"lines were not shown", b"".join(pieces))
+        os.close(ours)
+
+    def test_ctrl_c_again_gives_up_at_once(self) -> None:
+        job, ours = self.waiting_job("300")
+        with job:
+            job.wait_for("waiting for the reader of the output", path=job.err)
+            job.process.terminate()
+            job.wait_for("a signal came: ", path=job.err)
+            time.sleep(1.5)  # sooner the same signal could be the same end by another way
+            job.process.terminate()
+            self.assertEqual(job.end(), 1)
+            self.assertIn("a signal came again: what the reader of the output has not taken is "
+                          "lost", job.errors())
         os.close(ours)
 
 
@@ -146,10 +180,27 @@ class SlowFiles(unittest.TestCase):
                 journal = (run / "journal.jsonl").read_text()
                 self.assertIn('"name":"job.ended"', journal)
 
+    def test_a_frozen_log_does_not_hold_back_the_report(self) -> None:
+        script = ("echo some; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || "
+                  "while [ ! -e go ]; do sleep 0.1; done; exit 3")
+        with Job("--log-dir=logs", "-r", "1", "--max-restarts=1", "--report=report.json",
+                 "--no-python", "sh", "-c", script) as job:
+            wait_until(lambda: list((job.folder / "logs").glob("*/attempt_0/0/stdout.log")),
+                       "the first attempt has begun")
+            [run] = (job.folder / "logs").iterdir()
+            place = run / "attempt_1" / "0"
+            place.mkdir(parents=True)
+            os.mkfifo(place / "stdout.log")
+            (job.folder / "go").touch()
+            job.wait_for("waiting for .*stdout.log to take", path=job.err)
+            self.assertIn('"exit_code": 1', (job.folder / "report.json").read_text())
+            self.assertEqual((place / "stdout.log").read_text(), "some\n")
+            self.assertEqual(job.end(), 1)
+
     def test_at_the_end_the_file_that_is_waited_for_is_named(self) -> None:
         with Job("--log-dir=logs", "--report=report", "--no-python", "sh", "-c", "exit 3",
                  before=lambda: os.mkfifo("report")) as job:
-            job.wait_for("waiting for report, which does not take", path=job.err)
+            job.wait_for("waiting for report to take", path=job.err)
             self.assertIn("ended with exit code 3", job.errors())
             text = (job.folder / "report").read_text()
             self.assertEqual(job.end(), 1)

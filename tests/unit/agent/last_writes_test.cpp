@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
 
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 
 using namespace elastrun;
 using Stream = logs::Console::Stream;
+using namespace std::chrono_literals;
 
 TEST_CASE("last writes: a file given up is not waited for again, but the verdict is shown") {
   std::string said;
@@ -31,8 +33,8 @@ TEST_CASE("last writes: a file given up is not waited for again, but the verdict
     return files::BlockingCalls::Outcome{};
   });
   logs::Console console(loop.get_executor(), writer.get(), null.get());
-  agent::LastWrites last(loop, *clock, console, files);
-  boost::asio::post(loop, [&] { last.hurry(); });
+  agent::LastWrites last(loop, *clock, console, {&files}, 60s);
+  boost::asio::post(loop, [&] { last.give_up_now(); });
   last.wait(false);
   CHECK(said.contains("what /frozen/log has not taken is lost"));
 
@@ -51,5 +53,43 @@ TEST_CASE("last writes: a file given up is not waited for again, but the verdict
   CHECK(console.idle());
   console.finish();  // whatever happened, the reader ends
   thawed->release();
+  log::set_writer(nullptr, nullptr);
+}
+
+TEST_CASE("last writes: a signal limits the wait; what is taken in time is not lost") {
+  std::string said;
+  log::set_writer(
+      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  logs::Console console(loop.get_executor(), null.get(), null.get());
+  for (const bool in_time : {true, false}) {
+    CAPTURE(in_time);
+    said.clear();
+    files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
+    const auto thawed = std::make_shared<std::binary_semaphore>(0);
+    const auto taken = std::make_shared<std::atomic<bool>>(false);
+    logs.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed, taken] {
+      thawed->acquire();
+      *taken = true;
+      return files::BlockingCalls::Outcome{};
+    });
+    agent::LastWrites last(loop, *clock, console, {&logs, &reports}, in_time ? 60s : 0s);
+    bool reported = false;
+    reports.make(
+        "report", [] { return 1; },
+        [&](int) {
+          reported = true;
+          last.shorten();
+          if (in_time) thawed->release();
+        });
+    last.wait(false);
+    CHECK(reported);  // by the healthy one, whatever the other does
+    CHECK(*taken == in_time);
+    CHECK(said.contains("a signal came: /frozen/log"));
+    CHECK(said.contains("has not taken in time is lost") == !in_time);
+    thawed->release();
+  }
   log::set_writer(nullptr, nullptr);
 }

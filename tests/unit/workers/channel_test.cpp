@@ -24,6 +24,17 @@ UniqueFd connect_to(const std::string& path) {
   return fd;
 }
 
+Result<std::unique_ptr<Channel>> listen(boost::asio::io_context& loop, const std::string& folder,
+                                        Channel::OnMessage on_message) {
+  auto place = ChannelPlace::find(folder);
+  if (!place) return std::unexpected(place.error());
+  return Channel::open(loop, std::move(*place), std::move(on_message));
+}
+
+std::string folder_of(const std::string& path) {
+  return path.substr(0, path.rfind('/'));
+}
+
 struct Hearing {
   test::FakeFiles files;
   boost::asio::io_context loop;
@@ -31,7 +42,7 @@ struct Hearing {
   std::unique_ptr<Channel> channel;
 
   explicit Hearing(const std::string& below = "") {
-    auto made = Channel::listen(loop, files.root() + below, [this](pid_t sender, Message message) {
+    auto made = listen(loop, files.root() + below, [this](pid_t sender, Message message) {
       heard.emplace_back(sender, std::move(message));
     });
     REQUIRE(made.has_value());
@@ -94,7 +105,7 @@ TEST_CASE("channel: a folder whose path is too long for a socket gets a short on
   const std::string folder = files.root() + "/" + std::string(120, 'x');
   std::string path;
   {
-    const auto channel = Channel::listen(loop, folder, [](pid_t, Message) {});
+    const auto channel = listen(loop, folder, [](pid_t, Message) {});
     REQUIRE(channel.has_value());
     path = (*channel)->path();
     CHECK(path.size() < 108);
@@ -110,10 +121,10 @@ TEST_CASE("channel: where no socket can be made it is elsewhere, and goes with i
     CAPTURE(folder);
     std::string own;
     {
-      const auto channel = Channel::listen(loop, folder, [](pid_t, Message) {});
+      const auto channel = listen(loop, folder, [](pid_t, Message) {});
       REQUIRE(channel.has_value());
-      own = (*channel)->own_folder();
-      CHECK((*channel)->path() == own + "/channel");
+      own = folder_of((*channel)->path());
+      CHECK(own.find("/elastrun_") != std::string::npos);
       connect_to((*channel)->path());
     }
     CHECK_MESSAGE(::access(own.c_str(), F_OK) != 0, "left: " << own);
@@ -129,11 +140,21 @@ TEST_CASE("channel: a temporary folder that takes no socket either is left clean
   const char* const before = std::getenv("TMPDIR");
   const std::string kept = before == nullptr ? "" : before;
   ::setenv("TMPDIR", deep.c_str(), 1);
-  const auto channel = Channel::listen(loop, "/proc/self", [](pid_t, Message) {});
+  const auto channel = listen(loop, "/proc/self", [](pid_t, Message) {});
   before == nullptr ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", kept.c_str(), 1);
   REQUIRE(channel.has_value());
-  CHECK((*channel)->own_folder().starts_with("/tmp/elastrun_"));
+  CHECK((*channel)->path().starts_with("/tmp/elastrun_"));
   CHECK(std::filesystem::is_empty(deep));
+}
+
+TEST_CASE("channel: its place stays until somebody else has ended it") {
+  Hearing hearing;
+  const std::string path = hearing.channel->path();
+  auto place = hearing.channel->take_place();
+  hearing.channel.reset();
+  CHECK(::access(path.c_str(), F_OK) == 0);
+  place.reset();
+  CHECK(::access(path.c_str(), F_OK) != 0);
 }
 
 TEST_CASE("channel: who has returned hears of it when all have, others are not disturbed") {

@@ -54,8 +54,10 @@ struct Stage {
   std::vector<std::shared_ptr<FakeStreams::State>> streams;
   Group group;
 
-  Stage()
-      : group({launcher, clock, [this](std::function<void()> call) { posted.push_back(call); },
+  explicit Stage(ErrorFileReader::Read read = {})
+      : group({launcher,
+               clock,
+               [this](std::function<void()> call) { posted.push_back(call); },
                [this](Duration) {
                  ++sweeps;
                  return escaped;
@@ -67,7 +69,9 @@ struct Stage {
                [this](const std::vector<pid_t>&) {
                  ++looks;
                  return apart;
-               }},
+               },
+               {},
+               std::move(read)},
               Group::Limits{}, [this](Event event) { events.push_back(event); }) {}
 
   static process::ProcessEntry process_of(pid_t pid, pid_t group) {
@@ -130,6 +134,38 @@ TEST_CASE("group: a failure is told at once, the others still run") {
   REQUIRE(stage.group.failures().size() == 1);
   CHECK(stage.group.failures()[0].rank == 11);
   CHECK_FALSE(stage.group.failures()[0].stopped_by_us);
+}
+
+TEST_CASE("group: error files that cannot be read delay a failure by a bound, and no stop") {
+  std::function<void(ErrorFileReader::Found)> answer;
+  Stage stage([&](const std::vector<std::string>&, auto then) { answer = std::move(then); });
+  auto plans = stage.plans(2);
+  for (auto& plan : plans) plan.error_file = "/frozen/" + std::to_string(plan.rank);
+  REQUIRE(stage.group.start(std::move(plans)).has_value());
+  stage.launcher.end(1, ExitStatus::exited(3));
+  CHECK(stage.happened().empty());
+  stage.clock.advance(ErrorFileReader::kPatience);
+  CHECK(stage.happened() == Events{Event::WorkerFailed});
+  CHECK_FALSE(stage.group.failures()[0].error_file);
+  stage.group.stop(SIGTERM, 30s);
+  stage.launcher.obey();
+  CHECK(stage.happened() == Events{Event::Gone});
+  answer({parse_error_file("own"), parse_error_file("late")});
+  CHECK(stage.group.failures()[1].error_file->raw == "late");
+}
+
+TEST_CASE("group: a stop does not wait for what a failure has left") {
+  Stage stage([](const std::vector<std::string>&, auto) {});
+  auto plans = stage.plans(2);
+  for (auto& plan : plans) plan.error_file = "/frozen/error.json";
+  REQUIRE(stage.group.start(std::move(plans)).has_value());
+  stage.launcher.end(0, ExitStatus::exited(3));
+  stage.group.stop(SIGTERM, 30s);
+  CHECK(stage.launcher[1].signals == std::vector{SIGTERM});
+  stage.launcher.obey();
+  CHECK(stage.happened().empty());
+  stage.clock.advance(ErrorFileReader::kPatience);
+  CHECK(stage.happened() == Events{Event::Gone});  // the failure is part of the end by now
 }
 
 TEST_CASE("group: stop asks all, and who ends then was stopped by us") {

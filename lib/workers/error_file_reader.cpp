@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/error_file_reader.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+
+#include <utility>
+
+namespace elastrun::workers {
+
+ErrorFileReader::ErrorFileReader(Clock& clock, Read read)
+    : clock_(clock), read_(std::move(read)), alarm_(clock.make_alarm()) {}
+
+void ErrorFileReader::Request::answer() {
+  for (auto& one : std::exchange(then, {})) one();
+}
+
+void ErrorFileReader::look_at(std::vector<std::string> paths, std::function<void()> then) {
+  if (paths.empty() || overdue_) return then();
+  if (!read_) {
+    found(paths, read_error_files(paths));
+    return then();
+  }
+  Request& request = asking_ ? next_ : now_;
+  request.paths = std::move(paths);
+  request.then.push_back(std::move(then));
+  if (!asking_) ask(std::exchange(now_, {}));
+}
+
+void ErrorFileReader::ask(Request request) {
+  now_ = std::move(request);
+  asking_ = true;
+  alarm_->arm(clock_.now() + kPatience, [this] { give_up(); });
+  const std::weak_ptr<int> alive = alive_;
+  read_(now_.paths, [this, alive, paths = now_.paths](Found files) {
+    if (!alive.expired()) found(paths, std::move(files));
+  });
+}
+
+void ErrorFileReader::found(const std::vector<std::string>& paths, Found files) {
+  for (std::size_t i = 0; i < paths.size() && i < files.size(); ++i) {
+    if (files[i]) files_[paths[i]] = std::move(*files[i]);
+  }
+  alarm_->disarm();
+  asking_ = overdue_ = false;
+  auto done = std::exchange(now_, {});
+  if (!next_.paths.empty()) ask(std::exchange(next_, {}));
+  done.answer();
+}
+
+void ErrorFileReader::give_up() {
+  overdue_ = true;
+  log::warning("workers",
+               "{} and what other workers may have left cannot be read within {}: their file "
+               "system does not answer, and the job goes on without",
+               now_.paths.front(), format_duration(kPatience));
+  auto next = std::exchange(next_, {});
+  now_.answer();
+  next.answer();
+}
+
+std::optional<ErrorFile> ErrorFileReader::of(const std::string& path) const {
+  const auto found = files_.find(path);
+  return found == files_.end() ? std::nullopt : std::optional(found->second);
+}
+
+ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths) {
+  ErrorFileReader::Found files;
+  for (const auto& path : paths) files.push_back(read_error_file(path));
+  return files;
+}
+
+}  // namespace elastrun::workers

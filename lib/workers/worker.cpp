@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/worker.hpp"
+
+#include "workers/evidence.hpp"
+
+#include <utility>
+
+namespace elastrun::workers {
+namespace {
+
+constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
+constexpr std::string_view kTraceback = "Traceback (most recent call last):";
+
+}  // namespace
+
+Failure failure_of(const Worker& worker, const process::Exit& exit, std::optional<ErrorFile> left) {
+  Failure failure;
+  failure.rank = worker.rank;
+  failure.local_rank = worker.local_rank;
+  failure.pid = worker.pid;
+  failure.status = exit.status;
+  failure.at = exit.at;
+  failure.wall = exit.wall;
+  failure.peak_rss_bytes = exit.peak_rss_bytes;
+  failure.stopped_by_us = worker.stopped_by_us;
+  failure.stderr_shown = worker.stderr_shown;
+  failure.error_file_path = worker.error_file;
+  failure.error_file = std::move(left);
+  if (worker.streams) {
+    failure.last_lines = worker.streams->last_lines(kLastLines);
+    failure.traceback_at = worker.streams->seen_at(kTraceback);
+    failure.stdout_path = worker.streams->stdout_path();
+    failure.stderr_path = worker.streams->stderr_path();
+  }
+  failure.exception = exception_of(failure);
+  return failure;
+}
+
+}  // namespace elastrun::workers
