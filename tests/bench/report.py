@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""report.py FILE: Markdown tables of the JSON lines that launch_bench.py, store_bench.py,
-agents_bench.py and bench_rendezvous --json have left there."""
+"""report.py FILE [--write]: Markdown tables of the JSON lines that launch_bench.py, store_bench.py,
+agents_bench.py and bench_rendezvous --json have left there.
+
+With --write they also replace those in tests/bench/README.md, and the five rows with the highest
+ratios those in the project's README.md, between the marks <!-- bench --> and <!-- /bench -->.
+"""
 from __future__ import annotations
 
 import json
@@ -13,6 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = "| Work | elastrun | torchrun 2.13 | floor | ratio | target |"
+SHOWN = 5  # rows of the project's README.md
 FLOOR = "floor + "  # a target that is so much above the floor: there, the interpreter's own start
 
 # Row, key, unit, words, target and the least ratio to torchrun.
@@ -164,17 +171,46 @@ def machine() -> str:
             f"load {os.getloadavg()[0]:.1f} at the end")
 
 
+def ratio_of(line: str) -> float:
+    """How many times better than torchrun a row of the table is; 0 where nothing is compared."""
+    cell = line.split("|")[5].strip()
+    return float(cell.removesuffix(" x").replace(",", "")) if cell.endswith(" x") else 0
+
+
+def strongest(lines: list[str]) -> str:
+    """The rows with the highest ratios, without targets, which mean something to us alone."""
+    best = sorted(lines, key=ratio_of, reverse=True)[:SHOWN]
+    rows = [HEAD, "|---|---|---|---|---|---|"] + best
+    return "\n".join("|".join(row.split("|")[:6]) + "|" for row in rows)
+
+
+def between_marks(page: str, tables: str) -> str:
+    """The page with these tables instead of its own."""
+    begin, end = "<!-- bench -->\n", "<!-- /bench -->"
+    before, found, rest = page.partition(begin)
+    _, also, after = rest.partition(end)
+    if not found or not also:
+        raise ValueError(f"the marks {begin.strip()} and {end} are not there")
+    return f"{before}{begin}{tables}\n{end}{after}"
+
+
 def main() -> int:
     lines = [json.loads(line) for line in open(sys.argv[1])]
     rows = [line for line in lines if isinstance(line, dict)]
     figures = [figure for line in lines if isinstance(line, list) for figure in line]
     failed = [r for r in rows if "error" in r]
-    print(f"Machine: {machine()}. Minimum / median; ratios are of medians, to torchrun or torch.\n")
-    print("| Work | elastrun | torchrun 2.13 | floor | ratio | target |\n|---|---|---|---|---|---|")
-    print("\n".join(launch_lines(rows, ROWS) + tee_line(rows) + store_lines(rows) +
-                    launch_lines(rows, AGENTS) + scale_lines(figures)))
+    where = (f"Machine: {machine()}. Minimum / median; "
+             "ratios are of medians, to torchrun or torch.\n")
+    table = (launch_lines(rows, ROWS) + tee_line(rows) + store_lines(rows) +
+             launch_lines(rows, AGENTS))
+    whole = "\n".join([where, HEAD, "|---|---|---|---|---|---|", *table, *scale_lines(figures)])
+    print(whole)
     for row in failed:
         print(f"\nNo value: {row['row']}, {row['launcher']}: {row['error'].strip()[-200:]}")
+    if "--write" in sys.argv:
+        for path, tables in ((ROOT / "README.md", f"{where}\n{strongest(table)}"),
+                             (ROOT / "tests/bench/README.md", whole)):
+            path.write_text(between_marks(path.read_text(), tables))
     return 1 if any(r["launcher"] == "elastrun" for r in failed) else 0
 
 

@@ -68,7 +68,8 @@ class Shell:
         return command
 
     def start(self, command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(["/bin/sh", "-c", "exec " + command], env=self.env, text=True,
+        one = "" if "&&" in command else "exec "  # of one command the process itself
+        return subprocess.Popen(["/bin/sh", "-c", one + command], env=self.env, text=True,
                                 cwd=self.folder, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -137,6 +138,7 @@ def beside_a_job(shell: Shell, command: str) -> None:
 
 
 def with_etcd(shell: Shell, command: str) -> None:
+    command = shell.here(command)
     program, port, peers = shutil.which("etcd"), free_port(), free_port()
     if program is None:
         print(f"\n  only as --dry-run, there is no etcd here: {command}", file=sys.stderr)
@@ -163,13 +165,16 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
     (r"elastrun --nnodes 2:4 ", on_two_nodes),
     (r"(srun|mpirun|pbsdsh) [^|;&]*\belastrun ", once),
-    (r"ln -s elastrun ", once),
+    (r"(ln -s elastrun|openssl rand) ", once),
     (r"(build/release/apps/)?elastrun (--nproc-per-node|--config|--dry-run|--print-)", once),
 ]
 # Commands that install or build: what runs them instead.
 ELSEWHERE = {
     "scripts/quickstart": "the build, which installs and trains with it",
     "scripts/test": "this test is a part of it",
+    "scripts/bench": "hand: it takes ten minutes; tests/scripts has its options",
+    "cmake --preset release && cmake --build --preset release --target elastrun_installed":
+        "scripts/quickstart, which does the same",
     "cmake --install build/release --prefix ~/.local": "tests/install",
     "python3 config/examples/elastic/demo.py build/release/apps/elastrun": "the test elastic_demo",
     "python -m elastrun": "tests/system/called_test.py",

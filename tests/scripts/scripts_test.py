@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
+import report  # noqa: E402
+
 TOOLS = "awk basename bash cat chmod cut date dirname find grep head mkdir rm sed tail tr".split()
 INSTALLED = 'printf installed'
 CTEST = """
@@ -129,6 +133,26 @@ class Scripts(unittest.TestCase):
         # What was there before, and what is no server of the tests, stays.
         self.assertEqual(sorted(os.listdir(links)), ["cron.service", "munge.service"])
         self.assertEqual(os.listdir(self.folder / "sbin"), [])
+
+
+class BenchReport(unittest.TestCase):
+    def test_the_strongest_rows_go_into_the_readme(self) -> None:
+        rows = [f"| work {n} | 1 / 2 ms | 3 / 4 ms | - | {ratio} | <= 5 ms: met |"
+                for n, ratio in enumerate(("2 x", "1,300 x", "", "40.5 x", "3 x", "0.9 x", "7 x"))]
+        shown = report.strongest(rows).splitlines()
+        self.assertEqual([row.split("|")[1].strip() for row in shown[2:]],
+                         ["work 1", "work 3", "work 6", "work 4", "work 0"])
+        self.assertEqual(shown[2], "| work 1 | 1 / 2 ms | 3 / 4 ms | - | 1,300 x |")
+
+    def test_tables_are_replaced_and_prose_stays(self) -> None:
+        page = "before\n<!-- bench -->\nold\nold\n<!-- /bench -->\nafter\n"
+        new = report.between_marks(page, "new")
+        self.assertEqual(new, "before\n<!-- bench -->\nnew\n<!-- /bench -->\nafter\n")
+        with self.assertRaisesRegex(ValueError, "marks"):
+            report.between_marks("no tables here", "new")
+        for path in ("README.md", "tests/bench/README.md"):
+            self.assertIn("| elastrun |", (ROOT / path).read_text(), path)
+            report.between_marks((ROOT / path).read_text(), "new")
 
 
 if __name__ == "__main__":
