@@ -27,50 +27,78 @@ spec::Override from_line(const spec::OptionRow& option, std::string text) {
           false,     spec::Origin::CommandLine, spec::spelling(option) + " on the command line"};
 }
 
-// The words are plain already (full spellings, values apart), so that CLI11 has nothing to guess.
+spec::Wish wish_of(spec::Opt id) {
+  switch (id) {
+    case spec::Opt::Help:
+      return spec::Wish::Help;
+    case spec::Opt::Version:
+      return spec::Wish::Version;
+    case spec::Opt::PrintCompletion:
+      return spec::Wish::Completion;
+    case spec::Opt::PrintConfig:
+      return spec::Wish::Config;
+    default:
+      return spec::Wish::Run;
+  }
+}
+
+// Of several occurrences the last one counts. Throws CLI::Success at an option that asks for
+// something else than a run: what stands behind it is not looked at.
+void take(spec::CommandLine& line, const spec::OptionRow& option, const std::string& text) {
+  std::erase_if(line.given, [&](const spec::Override& one) { return one.id == option.id; });
+  line.given.push_back(from_line(option, text));
+  line.wish = wish_of(option.id);
+  if (line.wish == spec::Wish::Completion) line.shell = text;
+  if (line.wish != spec::Wish::Run) throw CLI::Success();
+}
+
+// Each option is checked and taken as soon as it is read, as argparse does: the first error counts.
 // Only the options that occur are declared: declaring all of them costs more than parsing.
-std::vector<spec::Override> parse_options(const std::vector<std::string>& words) {
-  std::vector<spec::Override> given;
+std::optional<spec::Refusal> parse_options(const std::vector<std::string>& words,
+                                           spec::CommandLine& line) {
+  std::optional<spec::Refusal> refused;
   CLI::App app;
   app.set_help_flag();
   for (const auto& option : spec::options()) {
     const std::string name = spec::spelling(option);
     if (std::find(words.begin(), words.end(), name) == words.end()) continue;
     if (option.kind == Kind::Flag) {
-      app.add_flag_callback(name, [&] { given.push_back(from_line(option, "1")); });
-    } else {
-      const CLI::callback_t take = [&](const CLI::results_t& values) {
-        given.push_back(from_line(option, values.back()));
-        return true;
-      };
-      app.add_option(name, take)->take_last();
+      app.add_flag_callback(name, [&] { take(line, option, "1"); })->trigger_on_parse();
+      continue;
     }
+    const CLI::callback_t take_last = [&](const CLI::results_t& values) {
+      take(line, option, values.back());
+      return true;
+    };
+    const auto check = [&](const std::string& text) {
+      refused = spec::check_text(option, text);
+      return refused ? refused->text : std::string();
+    };
+    app.add_option(name, take_last)->take_last()->trigger_on_parse()->check(check);
   }
-  std::vector<std::string> last_first(words.rbegin(), words.rend());
-  app.parse(last_first);
-  return given;
+  try {
+    std::vector<std::string> last_first(words.rbegin(), words.rend());
+    app.parse(last_first);
+  } catch (const CLI::Success&) {
+  } catch (const CLI::Error& error) {
+    return refused ? refused : spec::Refusal{error.what(), 2, true, {}};
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 spec::Answer<spec::CommandLine> parse_command_line(std::span<const std::string> words) {
   auto plain = spec::plain_words(words);
-  if (!plain) return std::unexpected(plain.error());
   spec::CommandLine line;
-  line.wish = plain->wish;
-  line.shell = plain->shell;
-  line.unrecognized = std::move(plain->unrecognized);
+  if (auto refusal = parse_options(plain.options, line)) return std::unexpected(*refusal);
   if (line.wish != spec::Wish::Run) return line;
-  try {
-    line.given = parse_options(plain->options);
-  } catch (const CLI::Error& error) {
-    // Cannot happen with plain words; a sentence is still better than an abort.
-    return std::unexpected(spec::Refusal{error.what(), 2, true, {}});
-  }
-  if (plain->positionals.empty()) return line;
-  line.script = std::move(plain->positionals.front());
-  line.script_args.assign(std::make_move_iterator(plain->positionals.begin() + 1),
-                          std::make_move_iterator(plain->positionals.end()));
+  if (plain.refusal) return std::unexpected(*plain.refusal);
+  line.unrecognized = std::move(plain.unrecognized);
+  if (plain.positionals.empty()) return line;
+  line.script = std::move(plain.positionals.front());
+  line.script_args.assign(std::make_move_iterator(plain.positionals.begin() + 1),
+                          std::make_move_iterator(plain.positionals.end()));
   return line;
 }
 

@@ -104,20 +104,20 @@ class Reader {
  public:
   explicit Reader(std::span<const std::string> words) : words_(words) {}
 
-  Answer<PlainWords> run() {
-    while (at_ < words_.size()) {
+  PlainWords run() {
+    while (at_ < words_.size() && !plain_.refusal) {
       const std::string& word = words_[at_];
       if (word == "--") return take_script(at_ + 1, true);
-      auto reading = read_word(word);
-      if (!reading) return std::unexpected(reading.error());
-      if (reading->what == Reading::What::Positional) return take_script(at_, false);
-      ++at_;
-      if (reading->what == Reading::What::Unknown) {
-        plain_.unrecognized.push_back(word);
-        continue;
+      const auto reading = read_word(word);
+      if (!reading) {
+        plain_.refusal = reading.error();
+      } else if (reading->what == Reading::What::Positional) {
+        return take_script(at_, false);
+      } else {
+        ++at_;
+        if (reading->what == Reading::What::Unknown) plain_.unrecognized.push_back(word);
+        if (reading->what == Reading::What::Option) plain_.refusal = take_option(*reading);
       }
-      if (auto refusal = take_option(*reading)) return std::unexpected(*refusal);
-      if (plain_.wish != Wish::Run) return plain_;
     }
     return plain_;
   }
@@ -134,16 +134,15 @@ class Reader {
 
   std::optional<Refusal> take_option(Reading reading) {
     while (reading.option->kind == Kind::Flag) {
-      if (!reading.value) return take_flag(*reading.option);
-      const OptionRow* next = reading.is_short && !reading.value->empty()
-                                  ? find_letter(reading.value->front())
-                                  : nullptr;
-      if (next == nullptr) {
-        return wrong(*reading.option, "ignored explicit argument " + in_quotes(*reading.value),
+      const OptionRow& flag = *reading.option;
+      const bool more = reading.is_short && reading.value && !reading.value->empty();
+      const OptionRow* next = more ? find_letter(reading.value->front()) : nullptr;
+      if (reading.value && next == nullptr) {
+        return wrong(flag, "ignored explicit argument " + in_quotes(*reading.value),
                      "a flag takes no value");
       }
-      if (auto refusal = take_flag(*reading.option)) return refusal;
-      if (plain_.wish != Wish::Run) return std::nullopt;
+      plain_.options.push_back(spelling(flag));
+      if (next == nullptr) return std::nullopt;
       std::string rest = reading.value->substr(1);
       if (rest.starts_with('=')) rest.erase(0, 1);
       reading.option = next;
@@ -152,7 +151,9 @@ class Reader {
     if (!reading.value && !take_next_word(reading)) {
       return wrong(*reading.option, "expected one argument", missing_value_hint(*reading.option));
     }
-    return take_value(*reading.option, *reading.value);
+    plain_.options.push_back(spelling(*reading.option));
+    plain_.options.push_back(*reading.value);
+    return std::nullopt;
   }
 
   bool take_next_word(Reading& reading) {
@@ -167,25 +168,6 @@ class Reader {
     if (at_ >= words_.size()) return {};
     return fmt::format("a value that starts with a dash is written {}={}", spelling(option),
                        words_[at_]);
-  }
-
-  std::optional<Refusal> take_flag(const OptionRow& option) {
-    if (option.id == Opt::Help) plain_.wish = Wish::Help;
-    if (option.id == Opt::Version) plain_.wish = Wish::Version;
-    if (option.id == Opt::PrintConfig) plain_.wish = Wish::Config;
-    plain_.options.push_back(spelling(option));
-    return std::nullopt;
-  }
-
-  std::optional<Refusal> take_value(const OptionRow& option, const std::string& value) {
-    if (auto refusal = check_text(option, value)) return refusal;
-    if (option.id == Opt::PrintCompletion) {
-      plain_.wish = Wish::Completion;
-      plain_.shell = value;
-    }
-    plain_.options.push_back(spelling(option));
-    plain_.options.push_back(value);
-    return std::nullopt;
   }
 
   std::span<const std::string> words_;
@@ -235,7 +217,7 @@ std::optional<Refusal> check_text(const OptionRow& option, std::string_view text
       near ? "did you mean " + *near + "?" : "");
 }
 
-Answer<PlainWords> plain_words(std::span<const std::string> words) {
+PlainWords plain_words(std::span<const std::string> words) {
   return Reader(words).run();
 }
 

@@ -3,31 +3,30 @@
 
 #include "spec/override.hpp"
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace elastrun::spec {
 
-/// The words of a command line as any strict parser understands them: each option with its full
-/// spelling, its value as the next word.
+/// The words of a command line as a parser without argparse's liberties understands them: each
+/// option with its full spelling, its value as the next word.
 struct PlainWords {
-  Wish wish = Wish::Run;
-  std::string shell;                      // of Completion
   std::vector<std::string> options;       // "--max-restarts", "3", "--standalone", ...
   std::vector<std::string> positionals;   // the script and its arguments
   std::vector<std::string> unrecognized;  // option-like words that are none
+  /// Why the reading ended there, in argparse's text: an ambiguous prefix, a missing value, a flag
+  /// with a value. What an option before it asks for, or its wrong value, comes first.
+  std::optional<Refusal> refusal;
 };
 
-/// Reads words as Python's argparse does, with torchrun's options and ours: unique prefixes,
-/// underscore spellings, `-r3`, `-r=3`, `-mr 1`, negative numbers as values, `--`. What follows the
-/// script belongs to the script, ambiguous prefixes too. Our own options take part in prefix
-/// matching only where none of torchrun's matches, so that each of its abbreviations still works.
-///
-/// A word that asks for help, a version, a completion or the default file ends the reading there.
-/// Fails with argparse's text on: an ambiguous prefix, a missing value, a flag with a value, a
-/// number that is none, a choice that is none. `words` does not hold the program's name.
-Answer<PlainWords> plain_words(std::span<const std::string> words);
+/// Spells words out as Python's argparse takes them, with torchrun's options and ours: unique
+/// prefixes, underscore spellings, `-r3`, `-r=3`, `-mr 1`, negative numbers as values, `--`. What
+/// follows the script belongs to the script, ambiguous prefixes too. Our own options take part in
+/// prefix matching only where none of torchrun's matches, so that each of its abbreviations still
+/// works. What the options mean is for the parser. `words` does not hold the program's name.
+PlainWords plain_words(std::span<const std::string> words);
 
 /// "unrecognized arguments: --bogus", with the nearest option as a hint.
 Refusal unrecognized(const std::vector<std::string>& words);

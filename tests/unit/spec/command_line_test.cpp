@@ -46,6 +46,49 @@ TEST_CASE("command line: script and arguments are kept apart from options") {
   CHECK(line->given[0].source == "--standalone on the command line");
 }
 
+TEST_CASE("command line: a value of the wrong kind is refused with argparse's text") {
+  const std::vector<std::pair<Words, std::string>> rows = {
+      {{"--max-restarts=x"}, "argument --max-restarts/--max_restarts: invalid int value: 'x'"},
+      {{"--max_restarts="}, "argument --max-restarts/--max_restarts: invalid int value: ''"},
+      {{"--shutdown-timeout=1.0"},
+       "argument --shutdown-timeout/--shutdown_timeout: invalid int value: '1.0'"},
+      {{"--monitor-interval", "fast"},
+       "argument --monitor-interval/--monitor_interval: invalid float value: 'fast'"},
+      {{"--start-method=thread"},
+       "argument --start-method/--start_method: invalid choice: 'thread' (choose from 'spawn', "
+       "'fork', 'forkserver')"},
+      {{"--exit-code=zero"},
+       "argument --exit-code/--exit_code: invalid choice: 'zero' (choose from 'torchrun', "
+       "'worker')"},
+  };
+  for (const auto& [words, text] : rows) CHECK(given(words) == Map{{"refused", text}});
+}
+
+TEST_CASE("command line: the first error counts") {
+  const auto refused = [](const Words& words) { return given(words)["refused"]; };
+  CHECK(contains(refused({"--max-restarts=x", "--role"}), "invalid int value: 'x'"));
+  CHECK(contains(refused({"--max-restarts=x", "--max-restarts=1"}), "invalid int value: 'x'"));
+  CHECK(contains(refused({"--role", "--max-restarts=x"}), "argument --role: expected one"));
+}
+
+TEST_CASE("command line: help, version and the like end the reading where they stand") {
+  const auto wish = [](const Words& words) {
+    const auto line = parse_command_line(words);
+    return line ? line->wish : Wish::Run;
+  };
+  CHECK(wish({"-h", "--standalone", "--max-restarts=x"}) == Wish::Help);
+  CHECK(wish({"-h", "--role"}) == Wish::Help);
+  CHECK(wish({"--bogus", "--help"}) == Wish::Help);
+  CHECK(wish({"-mh"}) == Wish::Help);
+  CHECK(wish({"--version", "-h"}) == Wish::Version);
+  CHECK(wish({"--print-config"}) == Wish::Config);
+  CHECK(wish({"--print-completion", "zsh"}) == Wish::Completion);
+  CHECK(wish({"s.py", "-h"}) == Wish::Run);
+  CHECK(given({"--max-restarts=x", "-h"}).contains("refused"));
+  CHECK(given({"--print-completion", "tcsh"}).contains("refused"));
+  CHECK(given({"-hx"}).contains("refused"));
+}
+
 TEST_CASE("command line: each wish has its answer") {
   const auto answer = [](const Words& words) {
     return answer_to(*parse_command_line(words), "er", 90);
