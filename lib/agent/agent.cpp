@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kArea = "agent";
 constexpr Duration kStuckLook = std::chrono::milliseconds(100);  // torchrun's monitor interval
+constexpr int kFarthestAncestor = 32;  // of a process that speaks for a worker: scripts in scripts
 
 /// What the other nodes are told about a failure of this one.
 rendezvous::Cause cause_of(const workers::Failure& failure, const std::string& node) {
@@ -347,10 +348,16 @@ void Agent::note_workers() {
 
 const workers::Worker* Agent::worker_of(pid_t process) const {
   if (!group_) return nullptr;
-  // Each worker leads a session, and its children stay in it unless they mean to leave.
-  const pid_t session = ::getsid(process);
-  for (const auto& worker : group_->workers()) {
-    if (worker.pid == process || worker.pid == session) return &worker;
+  // Each worker leads a session, and its children stay in it unless they mean to leave. The process
+  // may be below a script that PYTHON_EXEC names, or setsid(1).
+  pid_t one = process;
+  for (int step = 0; step < kFarthestAncestor && one > 1 && one != ::getpid(); ++step) {
+    const pid_t session = ::getsid(one);
+    for (const auto& worker : group_->workers()) {
+      if (worker.pid == one || worker.pid == session) return &worker;
+    }
+    const auto entry = process::read_process(one);
+    one = entry ? entry->parent : 0;
   }
   return nullptr;
 }

@@ -75,7 +75,8 @@ class Agent {
   void child_ended();
   void guardian_gone() { post(GuardianGone{}); }
   Phase phase() const { return policy_.phase(); }
-  /// The worker to whose session a process belongs, if it is one of the group's; else null.
+  /// The worker of the group to which a process belongs, by its session or that of an ancestor;
+  /// null if there is none.
   const workers::Worker* worker_of(pid_t process) const;
   /// This worker says that its script has returned (--run-path).
   void returned(pid_t worker) {

@@ -372,9 +372,8 @@ void JobRun::end_channel() {
 
 void JobRun::heard(pid_t sender, workers::Message message) {
   const auto* worker = agent_->worker_of(sender);
-  if (worker == nullptr) return;
-  // The sender may be a child of the worker: PYTHON_EXEC may name a script that starts the
-  // interpreter.
+  // An orphan of a worker that has ended: if it has returned, it waits for nobody.
+  if (worker == nullptr) return channel_->release(sender);
   if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(worker->pid);
   job_records_.heard(worker->rank, message);
   if (const auto* step = std::get_if<workers::StepDone>(&message)) {

@@ -31,6 +31,11 @@ struct Sender {
   pid_t pid;
   int refused = 0;
   bool waits = false;  // it has returned, and wants to hear that all have
+
+  /// The other end reads the end of the connection and goes; only then it is to be forgotten.
+  void let_go() {
+    if (waits) ::shutdown(socket.native_handle(), SHUT_WR);
+  }
 };
 
 class UnixChannel final : public Channel {
@@ -48,9 +53,11 @@ class UnixChannel final : public Channel {
   const std::string& path() const override { return place_->path; }
   std::unique_ptr<ChannelPlace> take_place() override { return std::move(place_); }
   void release() override {
-    // The other end reads the end of the connection and goes; only then its sender is forgotten.
+    for (Sender& sender : senders_) sender.let_go();
+  }
+  void release(pid_t process) override {
     for (Sender& sender : senders_) {
-      if (sender.waits) ::shutdown(sender.socket.native_handle(), SHUT_WR);
+      if (sender.pid == process) sender.let_go();
     }
   }
   Statistics statistics() const override { return statistics_; }

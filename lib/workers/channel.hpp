@@ -53,6 +53,8 @@ class Channel {
   virtual std::unique_ptr<ChannelPlace> take_place() = 0;
   /// Ends the connections of all who said that they have returned: what they wait for.
   virtual void release() = 0;
+  /// The same for one process: it belongs to no worker, so nobody else will let it go.
+  virtual void release(pid_t sender) = 0;
   virtual Statistics statistics() const = 0;
 };
 

@@ -53,6 +53,19 @@ class RunPath(unittest.TestCase):
                 self.assertEqual(job.end(), 0, job.errors())
                 self.assertEqual(job.output(), "done\n")
 
+    def test_who_has_returned_may_be_in_a_session_of_its_own(self) -> None:
+        # The second one is no descendant of its worker any more, and may go when it has returned.
+        for start in ("exec setsid -w", "setsid"):
+            with self.subTest(start), tempfile.TemporaryDirectory() as folder:
+                python = Path(folder, "python")
+                python.write_text(f'#!/bin/sh\n{start} "{sys.executable}" "$@"\n')
+                python.chmod(0o755)
+                with Job("--run-path", "--shutdown-timeout=1000", "train.py",
+                         env={"PYTHON_EXEC": str(python)},
+                         files={"train.py": "print('done')"}) as job:
+                    self.assertEqual(job.end(), 0, job.errors())
+                    self.assertEqual(job.output(), "done\n")
+
     def test_a_failure_ends_those_who_wait(self) -> None:
         with Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
                  files={"train.py": TOGETHER.format(end="raise ValueError('boom')")}) as job:

@@ -173,5 +173,17 @@ TEST_CASE("channel: who has returned hears of it when all have, others are not d
   hearing.until_heard(3);
 }
 
+TEST_CASE("channel: one process that has returned can be let go alone") {
+  Hearing hearing;
+  const auto waits = connect_to(hearing.channel->path());
+  say(waits, R"({"kind":"returned"})");
+  hearing.until_heard(1);
+  char byte = 0;
+  hearing.channel->release(::getpid() + 1);
+  CHECK(::recv(waits.get(), &byte, 1, MSG_DONTWAIT) == -1);
+  hearing.channel->release(::getpid());
+  CHECK(::recv(waits.get(), &byte, 1, MSG_DONTWAIT) == 0);
+}
+
 }  // namespace
 }  // namespace elastrun::workers
