@@ -79,10 +79,9 @@ class FixedLocator final : public Locator {
   void decide(const Result<net::Addresses>& found) {
     // A name that is not known yet may be tomorrow's: the session asks again.
     if (!found) return give(std::unexpected(found.error()));
-    if (!std::ranges::all_of(*found, net::is_own_address)) {
-      decided_ = true;
-      return give(place());
-    }
+    // Another machine's for now: the name's address may be of an earlier host, and be ours
+    // tomorrow.
+    if (!std::ranges::all_of(*found, net::is_own_address)) return give(place());
     const auto outward =
         std::ranges::find_if(*found, [](const auto& address) { return !address.is_loopback(); });
     if (outward != found->end()) own_ = outward->to_string();

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/fixed_locator.hpp"
+
+#include "unit/rendezvous/agents.hpp"
+
+#include <arpa/inet.h>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <optional>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+// What the name server says of "host0.test". 198.51.100.9 is of a range for documents, RFC 5737.
+std::atomic<const char*> name_server{"198.51.100.9"};
+
+}  // namespace
+
+// In the place of libc's, for this program: names are looked up on a thread of their own.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  using Real = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+  static const Real real = reinterpret_cast<Real>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  const bool ours = name != nullptr && std::strcmp(name, "host0.test") == 0;
+  return real(ours ? name_server.load() : name, service, hints, found);
+}
+
+TEST_CASE("fixed locator: a name that becomes one of this machine later makes it the host") {
+  Network network;
+  FixedLocatorSettings settings;
+  settings.endpoint = {"host0.test", network.free_port()};
+  const auto locator =
+      make_fixed_locator(network.loop, *network.clock, net::make_sealer(""), settings);
+  const auto locate = [&] {
+    std::optional<Result<Place>> answer;
+    locator->locate([&answer](Result<Place> place) { answer = std::move(place); });
+    run_until(network.loop, [&answer] { return answer.has_value(); });
+    REQUIRE(answer->has_value());
+    return **answer;
+  };
+  name_server = "198.51.100.9";
+  const Place elsewhere = locate();
+  CHECK(!elsewhere.here);
+  CHECK(elsewhere.endpoint == settings.endpoint);
+  locator->reject(elsewhere);
+  name_server = "127.0.0.1";
+  SUBCASE("as long as nobody has answered") {
+    const Place here = locate();
+    CHECK(here.here);
+    CHECK(here.endpoint.port == settings.endpoint.port);
+    CHECK(locate().here);
+  }
+  SUBCASE("but not once the job has its host") {
+    locator->accept(elsewhere);
+    CHECK(!locate().here);
+  }
+}
