@@ -54,6 +54,7 @@ void Election::retire() {
 
 void Election::resign(bool with_note) {
   resign_ = true;
+  last_word_ = with_note;
   if (with_note) note_at_ = TimePoint::min();
 }
 
@@ -66,8 +67,10 @@ std::optional<Election::Request> Election::send(Request request, TimePoint now) 
 std::optional<Election::Request> Election::next(TimePoint now) {
   if (under_way_) return std::nullopt;
   if (resign_) {
-    if (std::exchange(note_at_, std::nullopt)) return send(Request::Record, now);
-    return send(Request::Resign, now);
+    if (!note_at_) return send(Request::Resign, now);
+    if (now < *note_at_) return std::nullopt;
+    note_at_.reset();
+    return send(Request::Record, now);
   }
   if (retired_) return std::nullopt;
   if (role_ == Role::Leader) return next_of_leader(now);
@@ -90,7 +93,9 @@ std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
 }
 
 std::optional<TimePoint> Election::due() const {
-  if (under_way_ || retired_) return std::nullopt;
+  if (under_way_) return std::nullopt;
+  if (resign_) return note_at_;
+  if (retired_) return std::nullopt;
   if (role_ == Role::Follower) return look_at_;
   if (lapsed_) return renew_at_;
   return std::min({renew_at_, note_at_.value_or(renew_at_), verify_at_.value_or(renew_at_)});
@@ -204,6 +209,7 @@ void Election::renewed(const Result<bool>& still, TimePoint now) {
 
 void Election::recorded(const Result<bool>& still, TimePoint now) {
   under_way_.reset();
+  if (last_word_) return recorded_last_word(still, now);
   if (retired_ || role_ != Role::Leader) return;
   if (still && *still) {
     // One that was asked for meanwhile may be another one: that tells when it is there, too.
@@ -213,6 +219,14 @@ void Election::recorded(const Result<bool>& still, TimePoint now) {
   // If the entry is lost, the renewal says to whom. If it is ours again then, so is the note.
   note_at_ = now + kNotePause;
   if (still) renew_at_ = now;
+}
+
+// Those who are out of reach learn from nothing else that the job is over: it is tried as long as
+// the entry is ours for certain.
+void Election::recorded_last_word(const Result<bool>& still, TimePoint now) {
+  const bool under_way_before = note_at_.has_value();
+  if (still || under_way_before || now + kNotePause >= lease_end_) return;
+  note_at_ = now + kNotePause;
 }
 
 void Election::resigned(TimePoint now) {

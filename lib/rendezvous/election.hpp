@@ -70,7 +70,7 @@ class Election {
   void step_down(const std::string& why);
   /// For good: nothing is asked any more, but what `resign` says.
   void retire();
-  /// The last word: `with_note`, record one before, whatever comes of that.
+  /// The last word: `with_note`, record one before; if that fails, again until the lease ends.
   void resign(bool with_note);
 
   /// The request that must be sent now.
@@ -106,6 +106,7 @@ class Election {
   void campaigned_as_leader(const Result<Ballot::Holder>& entry, bool ours, bool strange,
                             TimePoint now);
   void lead(Ballot::Holder entry, bool again);
+  void recorded_last_word(const Result<bool>& still, TimePoint now);
   void doubt();
   void answer_with(Order order);
   std::optional<Request> send(Request request, TimePoint now);
@@ -130,6 +131,7 @@ class Election {
   std::optional<TimePoint> verify_at_;  // somebody claims to know a newer leader
   bool raise_ = false;                  // the epoch: by giving the entry back and taking it again
   bool resign_ = false, retired_ = false;
+  bool last_word_ = false;  // which is recorded before the resignation
 };
 
 }  // namespace elastrun::rendezvous

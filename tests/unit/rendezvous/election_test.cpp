@@ -393,17 +393,25 @@ TEST_CASE("election: an epoch beyond all counting is not believed") {
   check_recovery(agent);
 }
 
-TEST_CASE("election: one that retires sends the last word and gives the lease back, nothing else") {
-  Agent agent;
+/// A leader that has retired and wants its last word to be recorded; nothing has come of that yet.
+void say_last_word(Agent& agent) {
   lead(agent);
   agent.want_note();
   agent.election.retire();
   agent.election.resign(true);
   agent.step();
   agent.carry_out();
-  agent.answer(false);
-  CHECK(agent.under_way == Request::Record);
-  agent.answer(false);
+  agent.answer(false);  // of the note before
+  agent.note_written = false;
+  REQUIRE(agent.under_way == Request::Record);
+}
+
+TEST_CASE("election: one that retires sends the last word and gives the lease back, nothing else") {
+  Agent agent;
+  say_last_word(agent);
+  agent.carry_out();
+  agent.answer(true);
+  CHECK(agent.note_written);
   CHECK(agent.under_way == Request::Resign);
   agent.carry_out();
   agent.answer(true);
@@ -411,4 +419,36 @@ TEST_CASE("election: one that retires sends the last word and gives the lease ba
   agent.look();
   agent.pass(kLease * 3);
   CHECK(!agent.under_way);
+}
+
+TEST_CASE("election: the last word is tried until it is recorded or the lease ends") {
+  Agent agent;
+  say_last_word(agent);
+  SUBCASE("a register that comes back within the lease gets it") {
+    for (int i = 0; i < 5; ++i) {
+      agent.answer(false);
+      CHECK(!agent.under_way);
+      agent.pass(kLease / 10);
+      REQUIRE(agent.under_way == Request::Record);
+    }
+    agent.carry_out();
+    agent.answer(true);
+    CHECK(agent.note_written);
+    CHECK(agent.under_way == Request::Resign);
+  }
+  SUBCASE("one that stays away is left when the lease ends") {
+    for (int i = 0; i < 1000 && agent.under_way == Request::Record; ++i) {
+      agent.answer(false);
+      agent.pass(kLease / 50);
+    }
+    CHECK(agent.under_way == Request::Resign);
+    CHECK(agent.now <= agent.election.lease_end() + kLease / 10);
+  }
+  SUBCASE("a lost entry is nobody's to write beside") {
+    agent.reg.take("them", 0, agent.now);
+    agent.carry_out();
+    agent.answer(true);
+    CHECK(!agent.note_written);
+    CHECK(agent.under_way == Request::Resign);
+  }
 }
