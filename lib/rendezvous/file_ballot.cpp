@@ -5,6 +5,7 @@
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "files/blocking_calls.hpp"
+#include "rendezvous/file_lock.hpp"
 
 #include <array>
 #include <cctype>
@@ -76,19 +77,6 @@ Status write_record(const std::string& file, const Record& record) {
   return std::unexpected(errno_error(Code::Io, fmt::format("cannot write {}", file), number));
 }
 
-/// Holds the lock while it lives. The kernel gives it back when the process dies.
-Result<UniqueFd> lock(const std::string& file) {
-  const std::string name = file + ".lock";
-  UniqueFd fd(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd)
-    return std::unexpected(errno_error(Code::Io, fmt::format("cannot open {}", name), errno));
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  // Of the open file, not of the process: two sessions in one process are two agents too.
-  if (::fcntl(fd.get(), F_OFD_SETLK, &whole) == 0) return fd;
-  return std::unexpected(errno_error(Code::Io, fmt::format("{} is locked", name), errno));
-}
-
 TimePoint now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
 }
@@ -113,7 +101,7 @@ class FileEntry {
 
   Result<Holder> take(const std::string& value) {
     const auto asked = now();
-    const auto held = lock(file_);
+    const auto held = lock_file(file_ + ".lock");
     if (!held) return std::unexpected(held.error());
     const auto record = read(asked);
     if (!record) return std::unexpected(record.error());
@@ -128,7 +116,7 @@ class FileEntry {
   template <class Change>
   Result<bool> rewrite(Change change) {
     if (!mine_) return false;
-    const auto held = lock(file_);
+    const auto held = lock_file(file_ + ".lock");
     if (!held) return std::unexpected(held.error());
     const auto record = read_record(file_);
     if (!record) return std::unexpected(record.error());
@@ -145,7 +133,7 @@ class FileEntry {
 
   void release(bool forget) {
     if (!mine_) return;
-    const auto held = lock(file_);
+    const auto held = lock_file(file_ + ".lock");
     const auto record = read_record(file_);
     // The epoch stays, so that no later holder is taken for an older one.
     if (held && record && *record == *mine_) {

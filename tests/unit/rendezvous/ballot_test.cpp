@@ -2,6 +2,7 @@
 // One contract for every ballot, and what is particular to each.
 #include "rendezvous/ballot.hpp"
 
+#include "core/unique_fd.hpp"
 #include "rendezvous/etcd_ballot.hpp"
 #include "rendezvous/file_ballot.hpp"
 #include "rendezvous/make_elected.hpp"
@@ -9,6 +10,7 @@
 #include "unit/rendezvous/etcd_server.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -191,6 +193,38 @@ TEST_CASE("ballot: a newcomer whose clock is years ahead leaves an entry that mo
     CHECK(holder.value == "them");
     CHECK(holder.epoch == 41);
   }
+}
+
+TEST_CASE("ballot: a lock that stays names its file, its holder and the way out") {
+  Network network;
+  Folder folder;
+  const std::string file = folder.path + "/entry", lock = file + ".lock";
+  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 10s);
+  const auto claim = [&] {
+    std::optional<Result<Ballot::Holder>> answer;
+    ballot->claim("me", [&](auto found) { answer = std::move(found); });
+    run_until(network.loop, [&] { return answer.has_value(); });
+    return *answer;
+  };
+  // As of a machine that is gone.
+  std::ofstream(lock) << "n7.example 4711\n";
+  const UniqueFd held(::open(lock.c_str(), O_RDWR | O_CLOEXEC));
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  REQUIRE(::fcntl(held.get(), F_OFD_SETLK, &whole) == 0);
+  const auto locked = claim();
+  REQUIRE(!locked.has_value());
+  CHECK(locked.error().code == Code::Io);
+  CHECK(locked.error().text.starts_with(lock + " is locked by process 4711 on n7.example;"));
+  CHECK(locked.error().text.find("delete this file") != std::string::npos);
+  // What somebody else has written there is not repeated.
+  std::ofstream(lock) << "\x1b[2J 1\n";
+  CHECK(claim().error().text.starts_with(lock + " is locked by another process;"));
+  std::filesystem::remove(lock);
+  REQUIRE(claim().has_value());
+  std::string host, pid;
+  std::ifstream(lock) >> host >> pid;
+  CHECK(pid == std::to_string(::getpid()));
 }
 
 TEST_CASE("ballot: etcd keeps the contract") {
