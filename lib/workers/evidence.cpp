@@ -53,6 +53,13 @@ std::optional<PythonException> exception_line(std::string_view line) {
   return found;
 }
 
+/// `  File "train.py", line 7, in main`. Stacks that faulthandler(3) prints have no comma there.
+bool is_frame(std::string_view line) {
+  const auto number = line.find("\", line ");
+  if (!line.starts_with("  File \"") || number == std::string_view::npos) return false;
+  return line.find(", in ", number + 2) != std::string_view::npos;
+}
+
 /// Second of the failure: that of the error file, else that of `at`, which is the end by torchrun's
 /// rule. It is counted from the first end, so that a clock that was set back meanwhile changes no
 /// order.
@@ -112,7 +119,8 @@ std::optional<PythonException> exception_in(const std::vector<std::string>& line
   std::optional<PythonException> last;
   for (const auto& whole : lines) {
     const auto line = without_rank(whole);
-    if (line.starts_with("Traceback (most recent call last):")) {
+    // Of a long traceback only the end may be there.
+    if (line.starts_with("Traceback (most recent call last):") || is_frame(line)) {
       in_traceback = true;
     } else if (in_traceback && !line.empty() && line.front() != ' ' && line.front() != '\t') {
       // Notes and chained text follow an exception's line, so only the first line counts.

@@ -9,6 +9,8 @@ namespace elastrun::workers {
 namespace {
 
 constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and what led to it
+constexpr std::size_t kSearched =
+    1000;  // all that is kept: some tracebacks are deep, some messages long
 constexpr std::string_view kTraceback = "Traceback (most recent call last):";
 
 }  // namespace
@@ -27,12 +29,14 @@ Failure failure_of(const Worker& worker, const process::Exit& exit, std::optiona
   failure.error_file_path = worker.error_file;
   failure.error_file = std::move(left);
   if (worker.streams) {
-    failure.last_lines = worker.streams->last_lines(kLastLines);
+    failure.last_lines = worker.streams->last_lines(kSearched);
     failure.traceback_at = worker.streams->seen_at(kTraceback);
     failure.stdout_path = worker.streams->stdout_path();
     failure.stderr_path = worker.streams->stderr_path();
   }
   failure.exception = exception_of(failure);
+  auto& lines = failure.last_lines;
+  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - kLastLines);
   return failure;
 }
 

@@ -64,6 +64,14 @@ TEST_CASE("evidence: output that is no traceback gives no exception") {
       exception_in({"Traceback (most recent call last):", "what is this: no type"}).has_value());
 }
 
+TEST_CASE("evidence: the end of a traceback is enough, the end of another stack is not") {
+  CHECK(exception_in({"    return deeper()", "  File \"train.py\", line 7, in deep",
+                      "    raise KeyError(1)", "KeyError: 1"}) == PythonException{"KeyError", "1"});
+  // faulthandler(3), and what a shell says of it.
+  CHECK_FALSE(exception_in({"Current thread 0x1 (most recent call first):",
+                            "  File \"train.py\", line 7 in deep", "Aborted"}));
+}
+
 TEST_CASE("evidence: a worker that fails by itself is the root, those we stopped follow") {
   const auto judgement = judge({failed(0, ExitStatus::signaled(SIGTERM), 20, true),
                                 failed(1, ExitStatus::exited(3), 5),

@@ -30,7 +30,10 @@ struct FakeStreams final : logs::WorkerStreams {
   int stderr_fd() const override { return 42; }
   void started() override { state->started = true; }
   void drain(bool, std::function<void()> done) override { state->on_drained = std::move(done); }
-  std::vector<std::string> last_lines(std::size_t) const override { return state->lines; }
+  std::vector<std::string> last_lines(std::size_t count) const override {
+    const auto& lines = state->lines;
+    return {lines.end() - static_cast<std::ptrdiff_t>(std::min(count, lines.size())), lines.end()};
+  }
   std::optional<TimePoint> seen_at(std::string_view text) const override {
     return text.starts_with("Traceback") ? state->traceback_at : std::nullopt;
   }
@@ -134,6 +137,29 @@ TEST_CASE("group: a failure is told at once, the others still run") {
   REQUIRE(stage.group.failures().size() == 1);
   CHECK(stage.group.failures()[0].rank == 11);
   CHECK_FALSE(stage.group.failures()[0].stopped_by_us);
+}
+
+TEST_CASE("group: the exception of a long traceback is known, and its last lines are quoted") {
+  for (const int frames : {10, 400}) {
+    for (const int more : {0, 100}) {
+      CAPTURE(frames);
+      CAPTURE(more);
+      Stage stage;
+      REQUIRE(stage.group.start(stage.plans(1, true)).has_value());
+      auto& lines = stage.streams[0]->lines;
+      lines.emplace_back("Traceback (most recent call last):");
+      for (int i = 0; i < frames; ++i) lines.emplace_back("    deeper()");
+      lines.emplace_back("ValueError: boom");
+      for (int i = 0; i < more; ++i) lines.push_back("of its message " + std::to_string(i));
+      const auto last = lines.back();
+      stage.launcher.end(0, ExitStatus::exited(1));
+      const auto failures = stage.group.failures();
+      REQUIRE(failures.size() == 1);
+      CHECK(failures[0].exception == PythonException{"ValueError", "boom"});
+      CHECK(failures[0].last_lines.size() <= 40);
+      CHECK(failures[0].last_lines.back() == last);
+    }
+  }
 }
 
 TEST_CASE("group: error files that cannot be read delay a failure by a bound, and no stop") {
