@@ -107,8 +107,8 @@ void Console::write_lines(Stream stream, const void* owner, std::string_view lin
   });
 }
 
-void Console::show_part(Stream stream, const void* owner, std::string_view part) {
-  if (outlet(stream).congested() || outlet(stream).skipping()) return;
+bool Console::show_part(Stream stream, const void* owner, std::string_view part) {
+  if (outlet(stream).congested() || outlet(stream).skipping()) return false;
   auto& open = open_line(stream);
   const bool goes_on = open.owner == owner && !open.shown.empty() && part.starts_with(open.shown);
   write_by(stream, false, [&] {
@@ -116,6 +116,7 @@ void Console::show_part(Stream stream, const void* owner, std::string_view part)
     outlet(stream).write(part.substr(goes_on ? open.shown.size() : 0), Weight::Own);
     open = {owner, std::string(part)};
   });
+  return true;
 }
 
 void Console::tell_gap(Stream stream, bool now) {

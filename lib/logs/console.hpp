@@ -39,9 +39,9 @@ class Console {
   /// what `owner` has shown of them by show_part, only the rest is written.
   void write_lines(Stream stream, const void* owner, std::string_view lines, bool filed);
   /// Shows a line whose end has not come. Called again with more of it, the rest is added, or all
-  /// of it shown anew if somebody else has written meanwhile. Nothing happens while the console
-  /// lags.
-  void show_part(Stream stream, const void* owner, std::string_view part);
+  /// of it shown anew if somebody else has written meanwhile. False: the console lags, and
+  /// nothing has happened.
+  bool show_part(Stream stream, const void* owner, std::string_view part);
   /// Where people find what a lagging console did not show.
   void say_files_are_in(std::string directory) { directory_ = std::move(directory); }
   /// As Outlet::skip.

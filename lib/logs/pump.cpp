@@ -244,8 +244,10 @@ void Pump::show_unfinished() {
 
 void Pump::show_part() {
   const auto held = splitter_.held();
-  part_shown_ = true;
-  if (is_part(held)) console_.show_part(route_.stream, this, route_.prefix + std::string(held));
+  part_shown_ =
+      !is_part(held) || console_.show_part(route_.stream, this, route_.prefix + std::string(held));
+  // Where the console lags: a worker that waits for an answer says nothing more.
+  if (!part_shown_) last_bytes_ = clock_.now();
 }
 
 void Pump::drain(bool give_up_rest, std::function<void()> on_drained) {

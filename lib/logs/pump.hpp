@@ -43,7 +43,8 @@ struct PumpRoute {
 /// while the console is congested: for as long as that lasts if no file has the output, else for
 /// 100 ms, after which the console misses lines.
 ///
-/// With Lines, a line whose end has not come is shown after 100 ms of silence.
+/// With Lines, a line whose end has not come is shown after 100 ms of silence, or once the console
+/// no longer lags.
 class Pump : public std::enable_shared_from_this<Pump> {
  public:
   static constexpr std::size_t kTail = 16 << 10;  // bytes kept for the verdict
@@ -93,7 +94,8 @@ class Pump : public std::enable_shared_from_this<Pump> {
   LineSplitter splitter_;
   std::string unfinished_;  // with Raw: the start of a line, whose end will follow at once
   TimePoint unfinished_since_{};
-  TimePoint last_bytes_{};                 // with Lines, while a line is held
+  // With Lines, while a line is held: the silence that shows it begins here
+  TimePoint last_bytes_{};
   std::optional<TimePoint> progress_due_;  // with Lines: when a progress bar is shown next
   bool part_shown_ = false;                // of the line that is held, all that there is
   Tail tail_{kTail};

@@ -370,6 +370,31 @@ TEST_CASE("streams: a tee'd line without its end is shown after 100 ms of silenc
   CHECK(agent.shown() == "2:of two\n");
 }
 
+TEST_CASE("streams: a prompt that comes while the console lags is shown when it has caught up") {
+  Agent agent;
+  Worker worker(agent, {.tee = 1, .prefix = "1:"});
+  agent.console.write(Console::Stream::Out, std::string(1 << 20, 'x') + "\n");
+  REQUIRE(agent.console.congested(Console::Stream::Out));
+  say(worker.out.get(), "Name? ");
+  settle_loop(agent.loop);
+  // It is not read while somebody may still wait for the console.
+  agent.clock.advance(100ms);
+  settle_loop(agent.loop);
+  agent.clock.advance(100ms);
+  std::string seen;
+  bool idle = false;
+  agent.console.when_idle([&] { idle = true; });
+  run_until(agent.loop, [&] {
+    seen += agent.shown();
+    return idle;
+  });
+  settle_loop(agent.loop);
+  for (int i = 0; i < 3; ++i) agent.clock.advance(100ms);
+  seen += agent.shown();
+  CHECK(seen.ends_with("x\n1:Name? "));
+  CHECK(agent.clock.armed() == 0);
+}
+
 TEST_CASE("streams: what overwrote itself is shown with its prefix, in its last state") {
   Agent agent;
   Worker worker(agent, {.tee = 1, .prefix = "p:"});
