@@ -23,6 +23,8 @@ using std::chrono::milliseconds;
 constexpr auto kBounce = milliseconds(100);
 // Between two orders of one script lies at least its sleep(1).
 constexpr auto kInsisting = std::chrono::seconds(1);
+// No guardian is so slow that it passes a signal on so long after another one has.
+constexpr auto kEcho = std::chrono::seconds(10);
 
 bool is_ignored(int number) {
   struct sigaction action {};
@@ -84,7 +86,13 @@ Demand Insistence::heard(const SignalEvent& event, TimePoint now) {
     return heard_.size() == 1 ? Demand::Stop : Demand::Nothing;
   }
   const bool typed = event.number == SIGINT && event.route == Route::Kernel;
-  const Duration least = typed ? Duration(kBounce) : Duration(kInsisting);
+  // Who signals every process of a step tells the agent as well, once each time; so what comes
+  // through guardians, of which there may be two, is the same order still.
+  const bool echo =
+      event.route == Route::ThroughGuardian && std::ranges::any_of(heard_, [&](const Heard& one) {
+        return one.number == event.number && one.route == Route::Process;
+      });
+  const Duration least = typed ? Duration(kBounce) : echo ? Duration(kEcho) : Duration(kInsisting);
   return now - same->first >= least ? Demand::KillNow : Demand::Nothing;
 }
 

@@ -53,8 +53,9 @@ enum class Demand {
 /// Tells one end that arrives by several signals from somebody who insists. Only a repetition on
 /// the same route insists: Ctrl+C typed again, or the same signal from processes at least a second
 /// after the first. So SIGHUP by a shell and then by the kernel, SIGTERM and SIGHUP by systemd, and
-/// a step of which every process is signalled each are one end, however slow the machine is. A key
-/// that bounces is no second press.
+/// a step of which every process is signalled each are one end, however slow the machine is: where
+/// the agent was signalled itself, what guardians pass on counts after ten seconds only. A key that
+/// bounces is no second press.
 class Insistence {
  public:
   Demand heard(const SignalEvent& event, TimePoint now);

@@ -83,6 +83,20 @@ TEST_CASE("signals: one end of a job that arrives by two routes is one end") {
     series.signal(SIGTERM, Route::Process).signal(SIGTERM, Route::ThroughGuardian, 30s);
     CHECK(series.asked() == "S-");
   }
+  SUBCASE("a scheduler that signals two guardians and the agent, and a machine that stalls") {
+    Series series;
+    series.signal(SIGTERM, Route::Process).signal(SIGTERM, Route::ThroughGuardian);
+    series.signal(SIGTERM, Route::ThroughGuardian, 3s);
+    CHECK(series.asked() == "S--");
+    series.signal(SIGTERM, Route::Process, 1s);
+    CHECK(series.asked() == "S--K");
+  }
+  SUBCASE("but who goes on to signal the guardian alone is heard as well") {
+    Series series;
+    series.signal(SIGTERM, Route::Process).signal(SIGTERM, Route::ThroughGuardian);
+    series.signal(SIGTERM, Route::ThroughGuardian, 10s);
+    CHECK(series.asked() == "S-K");
+  }
   SUBCASE("timeout(1) signals its child, then its group") {
     Series series;
     series.signal(SIGTERM, Route::ThroughGuardian).signal(SIGTERM, Route::ThroughGuardian, 1ms);
