@@ -19,8 +19,8 @@ constexpr std::size_t kRead = files::BufferPool::kBytes;
 constexpr int kReadsPerTurn = 8;
 // Reads at most that are handed over together: each time may wake the thread, which is idle.
 constexpr std::size_t kHandedOver = 4;
-// When the rest is given up: enough for a full pipe, and an end if somebody goes on writing.
-constexpr int kLastReads = 64;
+// What is there now is wanted: enough for a full pipe, and an end if somebody goes on writing.
+constexpr int kReadsInHurry = 64;
 // Lines are collected up to this size before they are written.
 constexpr std::size_t kSlice = 64 << 10;
 // A progress bar without LF is shown this often.
@@ -67,8 +67,8 @@ void Pump::await_bytes() {
 }
 
 void Pump::on_readable() {
-  for (int i = 0; i < (giving_up_ ? kLastReads : kReadsPerTurn); ++i) {
-    if (giving_up_) {
+  for (int i = 0; i < (hurried_ ? kReadsInHurry : kReadsPerTurn); ++i) {
+    if (hurried_) {
       if (has_file() && console_.congested(route_.stream)) console_.skip(route_.stream);
     } else if (must_wait()) {
       break;
@@ -128,7 +128,7 @@ bool Pump::read_once() {
   });
   if (size > 0) {
     pass_on(input);
-    return static_cast<std::size_t>(size) == kRead || giving_up_;
+    return static_cast<std::size_t>(size) == kRead || hurried_;
   }
   if (size < 0 && errno == EINTR) return true;
   if (size < 0 && errno == EAGAIN) return false;
@@ -254,10 +254,17 @@ void Pump::drain(bool give_up_rest, std::function<void()> on_drained) {
   on_drained_.push_back(std::move(on_drained));
   if (ended_) return end();
   if (!give_up_rest) return;
-  // What is in the pipe now is read at once: past a file that takes nothing, which has room for it
-  // beyond its limit, and past a congested console, which misses lines.
   giving_up_ = true;
+  catch_up();
+}
+
+/// Past a file that takes nothing, which has room for it beyond its limit, and past a congested
+/// console, which misses lines.
+void Pump::catch_up() {
+  if (ended_) return;
+  hurried_ = true;
   on_readable();
+  hurried_ = false;
 }
 
 void Pump::end() {

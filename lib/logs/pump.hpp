@@ -54,7 +54,8 @@ class Pump : public std::enable_shared_from_this<Pump> {
        std::shared_ptr<PumpBuffers> buffers, UniqueFd source, PumpRoute route);
 
   void start();
-  /// As WorkerStreams::drain.
+  /// As the two of WorkerStreams.
+  void catch_up();
   void drain(bool give_up_rest, std::function<void()> on_drained);
   /// Closes the source and forgets who waits.
   void stop();
@@ -101,7 +102,9 @@ class Pump : public std::enable_shared_from_this<Pump> {
   Tail tail_{kTail};
   std::unique_ptr<Alarm> alarm_, patience_;
   std::optional<TimePoint> armed_for_;
-  bool awaiting_ = false, paused_ = false, giving_up_ = false, ended_ = false;
+  bool awaiting_ = false, paused_ = false, ended_ = false;
+  bool hurried_ = false;    // reads on though nobody takes it
+  bool giving_up_ = false;  // this is the last that is read
   std::vector<std::function<void()>> on_drained_;
 };
 

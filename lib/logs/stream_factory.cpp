@@ -72,6 +72,9 @@ class PumpedStreams final : public WorkerStreams {
     for (const auto& pump : pumps()) pump->start();
   }
 
+  void catch_up() override {
+    for (const auto& pump : pumps()) pump->catch_up();
+  }
   void drain(bool give_up_rest, std::function<void()> on_drained) override {
     // The latest call alone is answered; what earlier calls left behind finds another number.
     const auto all = pumps();

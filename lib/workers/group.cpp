@@ -72,13 +72,19 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
   worker.exit = exit;
   worker.stopped_by_us = stage_ != Stage::Running;
   if (stage_ == Stage::Running) {
-    // What it wrote last tells why: read it before anybody is told.
-    if (worker.failed()) drain(index);
+    if (worker.failed()) failed(worker);
     if (all_succeeded()) emit(Event::AllSucceeded);
     if (!any_running() && !all_succeeded()) emit_with_evidence(Event::AllEnded);
   }
   release_returned();
   advance();
+}
+
+/// What it wrote last tells why: read it before anybody is told. Its children may write on, until
+/// the group is gone: a trainer below a script that has failed saves its checkpoint.
+void Group::failed(Worker& worker) {
+  if (worker.streams) worker.streams->catch_up();
+  emit_with_evidence(Event::WorkerFailed);
 }
 
 void Group::returned(pid_t pid) {
@@ -301,30 +307,21 @@ bool Group::groups_alive() const {
   return std::ranges::any_of(workers_, [](const Worker& w) { return w.child->group_alive(); });
 }
 
-void Group::drain(std::size_t index) {
-  auto& worker = workers_[index];
-  if (worker.output != Worker::Output::Flowing) return drained(index);
+void Group::drain(Worker& worker) {
+  if (worker.output != Worker::Output::Flowing) return;
   worker.output = Worker::Output::Draining;
-  const std::weak_ptr<int> alive = alive_;
-  // Those who may still hold the pipe are children of the worker: nobody waits for them.
-  worker.streams->drain(true, [this, alive, index] {
-    if (!alive.expired()) drained(index);
+  // Those who may still hold the pipe have left the job's groups: nobody waits for them.
+  worker.streams->drain(true, [this, alive = std::weak_ptr(alive_), &worker] {
+    if (alive.expired()) return;
+    worker.output = Worker::Output::Drained;
+    end_if_drained();
   });
-}
-
-void Group::drained(std::size_t index) {
-  auto& worker = workers_[index];
-  if (worker.output == Worker::Output::Draining) worker.output = Worker::Output::Drained;
-  if (stage_ == Stage::Running && worker.failed()) emit_with_evidence(Event::WorkerFailed);
-  if (stage_ == Stage::Draining) end_if_drained();
 }
 
 void Group::drain_all() {
   stage_ = Stage::Draining;
   arm(limits_.drain_bound);
-  for (std::size_t index = 0; index < workers_.size(); ++index) {
-    if (workers_[index].output == Worker::Output::Flowing) drain(index);
-  }
+  for (auto& worker : workers_) drain(worker);
   end_if_drained();
 }
 

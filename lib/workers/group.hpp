@@ -85,6 +85,7 @@ class Group {
 
   void started(WorkerPlan& plan, std::unique_ptr<process::Child> child);
   void ended(std::size_t index, const process::Exit& exit);
+  void failed(Worker& worker);
   void emit(Event event);
   void ask_all(int signal);
   void ask_apart();
@@ -102,8 +103,7 @@ class Group {
   void arm(Duration bound);
   void deadline_passed();
   void abandon_rest();
-  void drain(std::size_t index);
-  void drained(std::size_t index);
+  void drain(Worker& worker);
   void drain_all();
   void end_if_drained();
   void emit_with_evidence(Event event);

@@ -177,6 +177,35 @@ class Stop(Files):
         self.assertEqual(self.alive(), [])
 
 
+class Failure(Files):
+    # Goes on for a while, whatever signal it gets, when the script that has started it has failed.
+    # A write that fails ends it, as it ends most trainers.
+    SCRIPT = """#!/bin/sh
+( trap '' TERM
+for i in 1 2 3 4 5; do sleep 0.3; echo saving $i || exit 1; echo more $i >&2 || exit 1; done
+echo whole > checkpoint ) &
+sleep 0.2
+%s
+"""
+
+    def test_a_trainer_below_a_script_that_fails_can_write_while_it_saves(self) -> None:
+        for end in ("exit 4", "kill -9 $$"):
+            script = self.folder / "script.sh"
+            script.write_text(self.SCRIPT % end)
+            script.chmod(0o755)
+            for words in ([], ["-r", "3"], ["-t", "3"]):
+                with self.subTest(f"{end} {words}"):
+                    logs = self.folder / f"logs {end[:4]} {words[:1]}"
+                    done = self.run_elastrun("--shutdown-timeout", LONG, f"--log-dir={logs}",
+                                             *words, "--no-python", str(script))
+                    self.assertEqual(done.returncode, 1)
+                    self.assertTrue((self.folder / "checkpoint").exists(), done.stderr)
+                    (self.folder / "checkpoint").unlink()
+                    files = [path.read_text() for path in logs.glob("*/*/0/std*.log")]
+                    for text in ("saving 5\n", "more 5\n"):
+                        self.assertIn(text, "".join([done.stdout, done.stderr, *files]))
+
+
 class Leavings(Files):
     """Children of workers that have succeeded."""
 

@@ -412,6 +412,22 @@ TEST_CASE("streams: a drain that gives up reads what is there, though somebody h
   CHECK(agent.shown() == "said\nrest\n");
 }
 
+TEST_CASE("streams: what is there is known at once, and whoever holds the pipe can write on") {
+  for (const unsigned tee : {0u, 3u}) {
+    CAPTURE(tee);
+    Agent agent;
+    Worker worker(agent, {.tee = tee});
+    say(worker.err.get(), "last words\n");
+    worker.streams->catch_up();
+    CHECK(worker.streams->last_lines(5) == std::vector<std::string>{"last words"});
+    say(worker.out.get(), "saving\n");
+    say(worker.err.get(), "saved\n");
+    worker.end();
+    CHECK(agent.shown() == "saving\n");
+    CHECK(agent.complained() == "last words\nsaved\n");
+  }
+}
+
 TEST_CASE("streams: a second drain replaces the first one's answer") {
   Agent agent;
   Worker worker(agent, {.tee = 1});

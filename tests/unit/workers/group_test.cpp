@@ -22,13 +22,14 @@ struct FakeStreams final : logs::WorkerStreams {
   struct State {
     bool started = false;
     std::function<void()> on_drained;
-    std::vector<std::string> lines;
+    std::vector<std::string> in_the_pipe, lines;
     std::optional<TimePoint> traceback_at;
   };
   explicit FakeStreams(std::shared_ptr<State> shared) : state(std::move(shared)) {}
   int stdout_fd() const override { return 41; }
   int stderr_fd() const override { return 42; }
   void started() override { state->started = true; }
+  void catch_up() override { state->lines = state->in_the_pipe; }
   void drain(bool, std::function<void()> done) override { state->on_drained = std::move(done); }
   std::vector<std::string> last_lines(std::size_t count) const override {
     const auto& lines = state->lines;
@@ -455,15 +456,28 @@ TEST_CASE("group: a failure is told when its last words have been read") {
   CHECK(stage.streams[0]->started);
   CHECK(stage.launcher[0].request.stdout_fd == 41);
   CHECK(stage.launcher[0].request.stderr_fd == 42);
+  stage.streams[0]->in_the_pipe = {"Traceback (most recent call last):", "ValueError: boom"};
   stage.launcher.end(0, ExitStatus::exited(1));
-  CHECK(stage.happened().empty());
-  stage.streams[0]->lines = {"Traceback (most recent call last):", "ValueError: boom"};
-  stage.streams[0]->on_drained();
   CHECK(stage.happened() == Events{Event::WorkerFailed});
   const auto failures = stage.group.failures();
   REQUIRE(failures.size() == 1);
   CHECK(failures[0].exception == PythonException{"ValueError", "boom"});
   CHECK(failures[0].stderr_path == "/log/stderr.log");
+}
+
+TEST_CASE("group: what a worker that has failed leaves behind can write until the group is gone") {
+  Stage stage;
+  REQUIRE(stage.group.start(stage.plans(1, true)).has_value());
+  stage.launcher[0].leaves_child = stage.launcher[0].child_deaf = true;
+  stage.launcher.end(0, ExitStatus::exited(4));
+  stage.group.stop(SIGTERM, 30s);
+  stage.clock.advance(29s);
+  CHECK_FALSE(stage.streams[0]->on_drained);
+  CHECK(stage.happened() == Events{Event::WorkerFailed, Event::AllEnded});
+  stage.clock.advance(2s);
+  REQUIRE(stage.streams[0]->on_drained);
+  stage.streams[0]->on_drained();
+  CHECK(stage.happened() == Events{Event::Gone});
 }
 
 TEST_CASE("group: the group is gone only when all output has been read") {
