@@ -75,16 +75,16 @@ Status read_login(const Conf& conf, EtcdAccess& access) {
   return {};
 }
 
-Duration read_term(const Conf& conf) {
-  return conf.seconds("lease_ttl", kTerm);
-}
-
 // Twice as long as anybody waits because of one.
 Duration note_life(const Conf& conf, Duration isolation) {
   return 2 * std::max(read_isolation(conf), isolation) + read_term(conf);
 }
 
 }  // namespace
+
+Duration read_term(const Conf& conf) {
+  return conf.seconds("lease_ttl", kTerm);
+}
 
 Duration read_isolation(const Conf& conf) {
   return conf.seconds("isolation_timeout", kIsolation);

@@ -11,6 +11,8 @@
 
 namespace elastrun::rendezvous {
 
+/// How long an entry lasts without being renewed (lease_ttl).
+Duration read_term(const Conf& conf);
 /// How long a world goes on without an entitled coordinator (isolation_timeout).
 Duration read_isolation(const Conf& conf);
 

@@ -129,6 +129,8 @@ ElectedLocatorSettings elected_settings(const Plan& plan) {
 
 Result<std::unique_ptr<Session>> make_elected(Plan& plan, Result<std::unique_ptr<Ballot>> ballot) {
   if (!ballot) return std::unexpected(ballot.error());
+  // A file's entry is taken after a term and a half; etcd's lives longer by etcd's own elections.
+  plan.remote.entry_life = 3 * read_term(plan.conf);
   StorePlan& store = plan.remote.store_plan;
   store.bind_address = "";
   std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");

@@ -10,8 +10,9 @@
 #include "rendezvous/other_addresses.hpp"
 #include "rendezvous/patience.hpp"
 #include "rendezvous/pulse.hpp"
+#include "rendezvous/refusals.hpp"
+#include "rendezvous/silent_port.hpp"
 #include "rendezvous/wording.hpp"
-#include "store/port_owner.hpp"
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
@@ -145,22 +146,13 @@ class RemoteSession final : public Session {
   }
 
   void tell_trouble() {
-    if (link_) trouble_ = no_answer_text();
+    if (link_) trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
     if (trouble_.empty()) return;
     push(Progress{fmt::format("looking for the coordinator: {}", trouble_), 0,
                   settings_.rules.min_nodes});
     if (std::exchange(warned_, true)) return;
     log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
                  settings_.run_id, trouble_);
-  }
-
-  // The port may be that of a program which has nothing to do with us and says nothing at all.
-  std::string no_answer_text() const {
-    const auto text =
-        fmt::format("{} takes the connection, but does not answer as a coordinator does", where());
-    if (!net::is_own_address(link_->remote_address())) return text;
-    const auto owner = store::find_port_owner(place_.endpoint.port);
-    return owner.empty() ? text : fmt::format("{}: {} listens there", text, owner);
   }
 
   // Talking to it
@@ -174,7 +166,7 @@ class RemoteSession final : public Session {
     greeted_at_ = clock_.now();
     link_->send(encode(FromAgent(own_hello(settings_.run_id, settings_.start, epoch_))));
     beat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
-      trouble_ = no_answer_text();
+      trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
       hang_up();
       try_again({Code::Timeout, trouble_});
     });
@@ -208,6 +200,7 @@ class RemoteSession final : public Session {
     stand_alone_ = welcome.stand_alone;
     welcomed_ = connected_once_ = true;
     locator_->accept(place_);
+    refusals_.forget();
     pulse_.begin(greeted_at_, welcome.beat, welcome.beats_missed);
     watch_beats();
     if (mine_ == Mine::Wanted) send_join();
@@ -230,9 +223,16 @@ class RemoteSession final : public Session {
   }
 
   void refused(const Refusal& refusal) {
+    const bool final = !locator_->elects() || (refusal.final && (welcomed_ || is_final()));
     hang_up();
-    if (locator_->elects() && !refusal.final) return ended({Code::Closed, refusal.text});
+    if (!final) return ended({Code::Closed, refusal.text});
     lose(fmt::format("{} refuses this node: {}", where(), refusal.text), false);
+  }
+
+  // Of one who has not taken us in: whether that is our job's coordinator all the same.
+  bool is_final() {
+    if (!connected_once_ || !locator_->elects()) return true;
+    return refusals_.are_of_live_one(place_.epoch, clock_.now(), settings_.entry_life);
   }
 
   void send_join() {
@@ -289,10 +289,8 @@ class RemoteSession final : public Session {
     if (over_ || closed_ || left_) return;
     if (!was_welcomed) {
       // It never took us in: another secret or protocol is no use trying again.
-      if (error.code == Code::Rendezvous || error.code == Code::Protocol) {
-        return lose(trouble_, false);
-      }
-      return try_again({error.code, trouble_});
+      const bool refused = error.code == Code::Rendezvous || error.code == Code::Protocol;
+      return refused && is_final() ? lose(trouble_, false) : try_again({error.code, trouble_});
     }
     log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble_);
     const Duration time = locator_->elects() ? settings_.rules.join_timeout : silence();
@@ -373,6 +371,7 @@ class RemoteSession final : public Session {
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
   Pulse pulse_;
+  Refusals refusals_;
   std::string trouble_;
   bool warned_ = false;  // that nobody is found
 

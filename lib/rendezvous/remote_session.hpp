@@ -25,6 +25,8 @@ struct RemoteSettings {
   int keep_alive_max_attempt = 3;
   Duration close_timeout = std::chrono::seconds(30);
   Duration read_timeout = std::chrono::seconds(60);  // of one attempt to reach the coordinator
+  /// How long an elected coordinator's entry stands at most after its end (see Refusals).
+  Duration entry_life = std::chrono::seconds(30);
   StorePlan store_plan;
 };
 

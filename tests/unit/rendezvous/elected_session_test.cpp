@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole sessions whose coordinator is elected: the job outlives it.
+#include "net/link.hpp"
 #include "rendezvous/elected_locator.hpp"
 #include "rendezvous/election_entry.hpp"
 #include "rendezvous/make_session.hpp"
+#include "rendezvous/messages.hpp"
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"
 
@@ -100,7 +102,7 @@ class MemoryBallot final : public Ballot {
 };
 
 struct Parish {
-  std::unique_ptr<TestAgent> agent(Rules rules, Duration term) {
+  std::unique_ptr<TestAgent> agent(Rules rules, Duration term, Duration entry_life = 30s) {
     auto sealer = net::make_sealer("s");
     ElectedLocatorSettings where;
     where.coordinator.run_id = "job";
@@ -112,12 +114,57 @@ struct Parish {
     RemoteSettings settings;
     settings.run_id = "job";
     settings.rules = rules;
+    settings.entry_life = entry_life;
     return std::make_unique<TestAgent>(
         network,
         make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));
   }
   Network network;
   Register shared;
+};
+
+/// Who gets the port of a leader that has died, and does not take its members in.
+class Stranger {
+ public:
+  enum class Kind { Proxy, OtherSecret, OtherJob };
+  Stranger(Network& network, const std::string& entry, Kind kind)
+      : kind_(kind),
+        port_(network.loop,
+              {boost::asio::ip::address_v4::loopback(), decode_entry(entry).value().port}) {
+    accept();
+  }
+  ~Stranger() {
+    for (const auto& link : links_) link->close();
+  }
+  int met = 0;
+
+ private:
+  void accept() {
+    port_.async_accept([this](const auto& error, boost::asio::ip::tcp::socket socket) {
+      if (error) return;
+      ++met;
+      kind_ == Kind::Proxy ? refuse_http(std::move(socket)) : refuse_agent(std::move(socket));
+      accept();
+    });
+  }
+  static void refuse_http(boost::asio::ip::tcp::socket socket) {
+    boost::system::error_code ignored;
+    socket.send(boost::asio::buffer(std::string("HTTP/1.1 400 Bad Request\r\n\r\n")), 0, ignored);
+  }
+  void refuse_agent(boost::asio::ip::tcp::socket socket) {
+    const auto sealer = net::make_sealer(kind_ == Kind::OtherSecret ? "another" : "s");
+    const auto link = net::Link::make(std::move(socket), sealer, net::Link::Side::Listener,
+                                      "your secret is not the one of the job \"b\"");
+    links_.push_back(link);
+    link->start({[raw = link.get()](const std::string&) {
+                   raw->send(encode(FromCoordinator(Refusal{"this is the job \"b\"", true})));
+                 },
+                 [](const Error&) {}});
+  }
+
+  const Kind kind_;
+  boost::asio::ip::tcp::acceptor port_;
+  std::vector<std::shared_ptr<net::Link>> links_;
 };
 
 using Maker = std::function<std::unique_ptr<TestAgent>()>;
@@ -272,6 +319,54 @@ TEST_CASE(
   const Round round = b->round();
   CHECK(round.epoch > 501);
   CHECK(c->round().epoch == round.epoch);
+}
+
+TEST_CASE("elected session: whoever gets the port of a leader that died ends no job") {
+  for (const auto kind :
+       {Stranger::Kind::Proxy, Stranger::Kind::OtherSecret, Stranger::Kind::OtherJob}) {
+    CAPTURE(static_cast<int>(kind));
+    Parish parish;
+    auto a = parish.agent(rules_for(1, 2), 30ms);
+    a->join(1, "a");
+    run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+    auto b = parish.agent(rules_for(1, 2), 30ms);
+    b->join(1, "b");
+    settle_into({a.get(), b.get()}, 2);
+    a.reset();
+    Stranger stranger(parish.network, parish.shared.holder.value, kind);
+    CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
+    b->join();
+    run_until(parish.network.loop, [&] { return stranger.met >= 2 || !b->told.empty(); });
+    CHECK(b->told.empty());
+    parish.shared.lapse();
+    settle_into({b.get()}, 1);
+  }
+}
+
+TEST_CASE("elected session: a refusal at the place of a leader that lives on is final") {
+  for (const auto kind : {Stranger::Kind::OtherSecret, Stranger::Kind::OtherJob}) {
+    CAPTURE(static_cast<int>(kind));
+    Parish parish;
+    auto a = parish.agent(rules_for(1, 2), 30ms);
+    a->join(1, "a");
+    run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+    auto b = parish.agent(rules_for(1, 2), 30ms, 500ms);
+    b->join(1, "b");
+    settle_into({a.get(), b.get()}, 2);
+    a.reset();
+    // Its entry stands on for longer than any that nobody renews.
+    Stranger stranger(parish.network, parish.shared.holder.value, kind);
+    CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
+    b->join();
+    const auto lost = b->hear<Lost>();
+    CHECK(!lost.requeue);
+    CHECK(lost.why.find("the job \"b\"") != std::string::npos);
+    CHECK(stranger.met >= 2);
+    // And for a newcomer at once: it is most likely started wrongly.
+    auto c = parish.agent(rules_for(1, 2), 30ms);
+    c->join(1, "c");
+    CHECK(c->hear<Lost>().why.find("the job \"b\"") != std::string::npos);
+  }
 }
 
 TEST_CASE("elected session: a leader that leaves stays while the others that leave are saving") {
