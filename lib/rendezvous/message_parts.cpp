@@ -23,6 +23,19 @@ constexpr std::array<std::pair<Cause::Kind, std::string_view>, 7> kCauseNames = 
     {Cause::Kind::Timeout, "timeout"},
 }};
 
+// How many bytes of the text need no more than that in JSON, where one becomes up to six.
+std::size_t bytes_within(std::string_view text, std::size_t escaped) {
+  std::size_t bytes = 0;
+  for (; bytes < text.size(); ++bytes) {
+    const char one = text[bytes];
+    const bool is_short = std::string_view("\"\\\b\f\n\r\t").contains(one);
+    const std::size_t needed = is_short ? 2 : static_cast<unsigned char>(one) < 0x20 ? 6 : 1;
+    if (needed > escaped) break;
+    escaped -= needed;
+  }
+  return bytes;
+}
+
 void fit(json::value& value, std::size_t longest) {
   if (json::string* text = value.if_string()) {
     *text = fit_text(*text, longest);
@@ -62,7 +75,9 @@ std::string fit_text(std::string_view text, std::size_t longest) {
   // What becomes longer by its replacements ends beyond the cut.
   constexpr std::size_t kLongestCharacter = 4;
   const auto beginning = text.substr(0, longest + kLongestCharacter);
-  return std::string(cut(valid_utf8(beginning), longest));
+  std::string fit(cut(valid_utf8(beginning), longest));
+  fit.resize(cut(fit, bytes_within(fit, 2 * longest)).size());
+  return fit;
 }
 
 std::string to_wire(json::value message, std::size_t longest) {

@@ -29,7 +29,8 @@ constexpr std::size_t kLongestSent = 2 << 10;
 constexpr std::size_t kLongestText = 64 << 10;
 constexpr std::size_t kLongestStatus = 256 << 20;  // of tens of thousands of nodes
 
-/// The text as it travels: valid UTF-8 of at most `longest` bytes, cut between characters.
+/// The text as it travels: valid UTF-8 of at most `longest` bytes, and twice that as JSON writes
+/// it, cut between characters.
 std::string fit_text(std::string_view text, std::size_t longest = kLongestSent);
 /// The only way from a message to its bytes: every text in it is made fit. One that is not would be
 /// refused by the other side, and its sender with it, each time that it tries again.

@@ -120,12 +120,13 @@ TEST_CASE("messages: whatever bytes a program has said, the other side takes the
   std::string lengthy;
   for (int i = 0; i < 40'000; ++i) lengthy += euro;
   for (const std::string& said :
-       {lengthy.substr(0, 500), lengthy.substr(0, 2048), lengthy, std::string("\xFF\0\x80\"", 4)}) {
+       {lengthy.substr(0, 500), lengthy.substr(0, 2048), lengthy, std::string("\xFF\0\x80\"", 4),
+        std::string(40'000, '\x01'), std::string(40'000, '"')}) {
     Cause cause = a_cause();
     cause.text = cause.node = said;
     Node node = make_node("a");
-    node.role = said;
-    node.also = {said};
+    node.id = node.instance = node.address = node.role = said;
+    node.also.assign(kMaxOtherAddresses, said);
     for (const FromAgent& message :
          {FromAgent(Failed{1, cause}), FromAgent(Leaving{said}), FromAgent(Hello{said, false, 1}),
           FromAgent(Join{node, {}, make_rules(1, 2)})}) {
