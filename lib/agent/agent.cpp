@@ -44,6 +44,7 @@ Agent::Agent(Parts parts, Settings settings)
     : parts_(std::move(parts)),
       settings_(std::move(settings)),
       settle_(parts_.clock.make_alarm()),
+      linger_(parts_.clock.make_alarm()),
       barrier_(parts_.clock.make_alarm()),
       signal_wait_(parts_.clock.make_alarm()) {}
 
@@ -221,6 +222,10 @@ void Agent::perform(const ArmSettle&) {
   settle_->arm(parts_.clock.now() + settings_.settle, [this] { post(SettleOver{}); });
 }
 
+void Agent::perform(const ArmLinger&) {
+  linger_->arm(parts_.clock.now() + settings_.linger, [this] { post(LingerOver{}); });
+}
+
 void Agent::begin_stop() {
   auto& attempt = result_.attempts.back();
   if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly
@@ -312,6 +317,7 @@ void Agent::perform(const End& action) {
   if (group_ && !group_->failures().empty()) result.judgement = judge_failures();
   barrier_->disarm();
   settle_->disarm();
+  linger_->disarm();
   const std::weak_ptr<int> alive = alive_;
   parts_.session.close([this, alive] {
     if (!alive.expired() && on_end_) finish(std::move(result_));

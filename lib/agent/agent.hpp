@@ -53,6 +53,8 @@ class Agent {
     /// How long a group may go on whose first failure does not tell who was first
     /// (workers::is_first_known), so that the others who are about to end can.
     Duration settle = std::chrono::milliseconds(50);
+    /// How much later than another node this one may be told to end.
+    Duration linger = std::chrono::seconds(2);
     /// How long a worker that died by a signal which ends jobs may wait for its verdict: when a
     /// batch system signals every process of a step, ours is on its way.
     Duration signal_wait = std::chrono::milliseconds(250);
@@ -93,6 +95,7 @@ class Agent {
   void perform(const Join&);
   void perform(const StartGroup& action);
   void perform(const ArmSettle&);
+  void perform(const ArmLinger&);
   void perform(const StopGroup& action);
   void perform(const FinishGroup&);
   void perform(const KillGroup&);
@@ -130,7 +133,7 @@ class Agent {
   std::unique_ptr<workers::Group> group_;
   JobResult result_;
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
-  std::unique_ptr<Alarm> settle_, barrier_, stuck_, signal_wait_;
+  std::unique_ptr<Alarm> settle_, linger_, barrier_, stuck_, signal_wait_;
   std::vector<std::optional<TimePoint>> stuck_since_;
   std::function<void(JobResult)> on_end_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);

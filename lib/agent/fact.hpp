@@ -32,6 +32,7 @@ struct AllSucceeded {};
 struct AllEnded {};   // not all of them well
 struct GroupGone {};  // nothing of the group runs any more, all output is read
 struct SettleOver {};
+struct LingerOver {};
 /// The time of the exit barrier has passed that was armed in that round. `needed`: other nodes work
 /// with what this process serves (coordinator, workers' store).
 struct BarrierOver {
@@ -52,7 +53,7 @@ struct WorkerStuck {
 };
 using Fact =
     std::variant<Pushed, GroupStarted, StartFailed, WorkerFailed, AllSucceeded, AllEnded, GroupGone,
-                 SettleOver, BarrierOver, SignalCame, GuardianGone, WorkerStuck>;
+                 SettleOver, LingerOver, BarrierOver, SignalCame, GuardianGone, WorkerStuck>;
 
 /// How the job ended, as this agent sees it.
 struct Ending {

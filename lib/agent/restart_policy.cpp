@@ -49,7 +49,7 @@ RestartPolicy::Actions RestartPolicy::on(const Pushed& fact) {
 }
 
 RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::RoundReady& push) {
-  if (phase_ != Phase::Joining) return {};
+  if (phase_ != Phase::Joining || lingers_) return {};
   phase_ = Phase::Starting;
   round_ = push.round.number;
   gone_ = failed_ = succeeded_ = past_barrier_ = false;
@@ -76,7 +76,11 @@ RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Done& push) {
 RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Lost& push) {
   if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) return {};
   order_ = push;
-  return obey();
+  lingers_ = push.requeue && !succeeded_ && !ending_;
+  Actions actions;
+  if (lingers_) actions.push_back(ArmLinger{});
+  for (auto& action : obey()) actions.push_back(std::move(action));
+  return actions;
 }
 
 RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Spare&) {
@@ -123,6 +127,11 @@ RestartPolicy::Actions RestartPolicy::on(const WorkerFailed& fact) {
 
 RestartPolicy::Actions RestartPolicy::on(const SettleOver&) {
   return phase_ == Phase::Settling ? fail_now() : Actions{};
+}
+
+RestartPolicy::Actions RestartPolicy::on(const LingerOver&) {
+  lingers_ = false;
+  return resolve();
 }
 
 RestartPolicy::Actions RestartPolicy::on(const AllEnded&) {
@@ -220,12 +229,13 @@ RestartPolicy::Actions RestartPolicy::resolve() {
     ending.why = "the other nodes did not finish within the time of the exit barrier";
     return end(std::move(ending));
   }
-  if (!order_) {
+  const auto* lost = order_ ? std::get_if<rendezvous::Lost>(&*order_) : nullptr;
+  if (!order_ || (lost != nullptr && lingers_)) {
     if (phase_ == Phase::Stopping) phase_ = succeeded_ ? Phase::Barrier : Phase::Waiting;
     return {};
   }
   if (const auto* done = std::get_if<rendezvous::Done>(&*order_)) return end(ending_of(*done));
-  if (const auto* lost = std::get_if<rendezvous::Lost>(&*order_)) return end(ending_of(*lost));
+  if (lost != nullptr) return end(ending_of(*lost));
   order_.reset();
   failed_ = false;
   phase_ = Phase::Joining;

@@ -30,6 +30,9 @@ struct StartGroup {
   rendezvous::Round round;
 };
 struct ArmSettle {};
+/// The coordinator has gone. If somebody ends the whole job, its node heard of that first, and this
+/// one is about to: which of both it is decides the exit code.
+struct ArmLinger {};
 struct StopGroup {
   int signal = 0;
   bool by_signal = false;  // somebody sent it to us, and may insist
@@ -48,9 +51,9 @@ struct End {
   Ending ending;
 };
 struct CutEnd {};  // after End: wait for the goodbyes to other nodes no longer
-using Action =
-    std::variant<Join, StartGroup, ArmSettle, StopGroup, FinishGroup, KillGroup, TellStarted,
-                 TellFailed, TellSucceeded, TellLeaving, ArmBarrier, StayForOthers, End, CutEnd>;
+using Action = std::variant<Join, StartGroup, ArmSettle, ArmLinger, StopGroup, FinishGroup,
+                            KillGroup, TellStarted, TellFailed, TellSucceeded, TellLeaving,
+                            ArmBarrier, StayForOthers, End, CutEnd>;
 
 /// What one node does about each fact. Whether the job restarts is decided by the rendezvous, once
 /// for all nodes; this policy says what follows from that here, and never joins a new round or ends
@@ -76,6 +79,7 @@ class RestartPolicy {
   Actions on(const AllEnded&);
   Actions on(const GroupGone&);
   Actions on(const SettleOver&);
+  Actions on(const LingerOver&);
   Actions on(const BarrierOver&);
   Actions on(const SignalCame& fact);
   Actions on(const GuardianGone&);
@@ -108,6 +112,7 @@ class RestartPolicy {
   bool hurried_ = false;  // to be killed as soon as it has started
   bool ran_ = false;      // at least one round was begun
   bool signalled_ = false;
+  bool lingers_ = false;          // the coordinator has gone; waits for a signal that says why
   std::optional<Order> order_;    // told to us, to be obeyed once the group is gone
   std::optional<Ending> ending_;  // decided here, for then too; wins over orders
 };

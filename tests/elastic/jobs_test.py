@@ -394,6 +394,17 @@ class Failures(Elastic):
         self.go.touch()
         working.end()
 
+    def test_a_signal_to_all_nodes_reads_alike_everywhere(self) -> None:
+        host = self.host("2", *SAY, "stay")
+        other = self.agent("2", *SAY, "stay")
+        self.world(host, other, size=2)
+        host.process.send_signal(signal.SIGTERM)
+        # It is the last to hear, and its coordinator has gone already.
+        other.wait_for("Sending process .* closing signal SIGTERM", 1, other.err)
+        host.end()
+        other.process.send_signal(signal.SIGTERM)
+        self.all_end(host, other, code=1)
+
 
 # 3 bytes a letter: no limit in bytes ends between two of them by chance.
 LAMENT = """import pathlib, sys, time

@@ -53,7 +53,8 @@ class RandomWorld {
         if (rarely()) say_last(rendezvous::Done{draw(2) == 0, {}});
         return;
       case 4:
-        if (rarely()) say_last(rendezvous::Lost{"x", false});
+        if (rarely()) say_last(rendezvous::Lost{"x", draw(2) == 0});
+        if (lingers_ && draw(2) == 0) facts_.push_back(LingerOver{});
         return;
       case 5:
         if (rarely()) facts_.push_back(SignalCame{draw(2) == 0 ? 2 : 15, draw(2) == 0});
@@ -159,6 +160,7 @@ class RandomWorld {
   void perform(const ArmBarrier&) { armed_ = round_; }
   void perform(const StayForOthers&) { must(success_, "who stays has done its part"); }
   void perform(const ArmSettle&) {}
+  void perform(const ArmLinger&) { lingers_ = true; }
   void perform(const TellLeaving&) {}
   void perform(const CutEnd&) {}
   void perform(const End& action) {
@@ -181,6 +183,7 @@ class RandomWorld {
   Group group_ = Group::None;
   std::int64_t round_ = 0, armed_ = 0;
   bool failed_ = false, all_ended_ = false, success_ = false, over_ = false, ended_ = false;
+  bool lingers_ = false;
 };
 
 TEST_CASE("policy: batches of facts leave no group behind, doubled or stopped twice, and no lie") {

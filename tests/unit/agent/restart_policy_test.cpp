@@ -15,6 +15,7 @@ struct Wording {
   std::string operator()(const Join&) const { return "join"; }
   std::string operator()(const StartGroup&) const { return "start"; }
   std::string operator()(const ArmSettle&) const { return "settle"; }
+  std::string operator()(const ArmLinger&) const { return "linger"; }
   std::string operator()(const StopGroup& one) const {
     return one.signal == SIGTERM ? "stop" : "stop by " + std::to_string(one.signal);
   }
@@ -360,16 +361,39 @@ TEST_CASE("policy: a success that is to be done again is none, whoever is lost t
   node.on(AllSucceeded{});
   node.on(GroupGone{});
   node.push(rendezvous::Restart{});
-  CHECK(node.push(rendezvous::Lost{"connection refused", true}) == Words{"end"});
+  CHECK(node.push(rendezvous::Lost{"connection refused", true}) == Words{"linger"});
+  CHECK(node.on(LingerOver{}) == Words{"end"});
   CHECK(node.ended() == Kind::RendezvousLost);
+}
+
+TEST_CASE("policy: whoever ends the job at all nodes ends this one, though the first to hear led") {
+  const rendezvous::Lost lost{"the node that hosts the rendezvous has left", true};
+  for (const bool gone : {true, false}) {
+    CAPTURE(gone);
+    Node node;
+    node.run();
+    CHECK(node.push(lost) == Words{"linger", "stop"});
+    if (gone) CHECK(node.on(GroupGone{}).empty());
+    node.on(SignalCame{SIGTERM});
+    if (!gone) CHECK(node.on(GroupGone{}) == Words{"end"});
+    CHECK(node.ended() == Kind::Signalled);
+    CHECK(node.on(LingerOver{}).empty());
+  }
+  Node late;
+  late.run();
+  late.push(lost);
+  CHECK(late.on(LingerOver{}).empty());
+  CHECK(late.on(GroupGone{}) == Words{"end"});
+  CHECK(late.ended() == Kind::RendezvousLost);
 }
 
 TEST_CASE("policy: a lost coordinator stops the group, but spares who has finished") {
   Node running, finished;
   rendezvous::Lost lost{"connection refused", true};
   running.run();
-  CHECK(running.push(lost) == Words{"stop"});
-  CHECK(running.on(GroupGone{}) == Words{"end"});
+  CHECK(running.push(lost) == Words{"linger", "stop"});
+  CHECK(running.on(GroupGone{}).empty());
+  CHECK(running.on(LingerOver{}) == Words{"end"});
   CHECK(running.ended() == Kind::RendezvousLost);
   CHECK(running.ending->requeue);
   finished.run();
