@@ -45,8 +45,10 @@ Agent::Agent(Parts parts, Settings settings)
       settings_(std::move(settings)),
       settle_(parts_.clock.make_alarm()),
       linger_(parts_.clock.make_alarm()),
-      barrier_(parts_.clock.make_alarm()),
-      signal_wait_(parts_.clock.make_alarm()) {}
+      signal_wait_(parts_.clock.make_alarm()),
+      barrier_(parts_.clock, settings_.exit_barrier, [this](std::int64_t round) {
+        post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
+      }) {}
 
 Agent::~Agent() = default;
 
@@ -284,10 +286,6 @@ void Agent::perform(const TellFailed&) {
       rendezvous::Failed{round_->number, cause_of(judgement.first(), own_node())});
 }
 
-const std::string& Agent::own_node() const {
-  return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
-}
-
 void Agent::perform(const TellSucceeded&) {
   parts_.session.report(rendezvous::Succeeded{round_->number});
 }
@@ -297,16 +295,11 @@ void Agent::perform(const TellLeaving& action) {
 }
 
 void Agent::perform(const ArmBarrier&) {
-  barrier_->arm(parts_.clock.now() + settings_.exit_barrier, [this, round = round_->number] {
-    post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
-  });
+  barrier_.arm(round_->number);
 }
 
 void Agent::perform(const StayForOthers&) {
-  log::warning(kArea,
-               "The time of the exit barrier ({}) is over, but other nodes still work with the "
-               "rendezvous or the store that this node serves: it ends with the last of them",
-               format_duration(settings_.exit_barrier));
+  barrier_.stay();
 }
 
 void Agent::perform(const End& action) {
@@ -315,17 +308,13 @@ void Agent::perform(const End& action) {
   result.ending = action.ending;
   result.round = round_;
   if (group_ && !group_->failures().empty()) result.judgement = judge_failures();
-  barrier_->disarm();
+  barrier_.disarm();
   settle_->disarm();
   linger_->disarm();
   const std::weak_ptr<int> alive = alive_;
   parts_.session.close([this, alive] {
     if (!alive.expired() && on_end_) finish(std::move(result_));
   });
-}
-
-void Agent::perform(const CutEnd&) {
-  if (on_end_) finish(std::move(result_));
 }
 
 void Agent::finish(JobResult result) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/exit_barrier.hpp"
 #include "agent/fact.hpp"
 #include "agent/job_result.hpp"
 #include "agent/observer.hpp"
@@ -106,7 +107,9 @@ class Agent {
   void perform(const ArmBarrier&);
   void perform(const StayForOthers&);
   void perform(const End& action);
-  void perform(const CutEnd&);
+  void perform(const CutEnd&) {
+    if (on_end_) finish(std::move(result_));
+  }
   void tell_grace(int signal) const;
   // How long a group of this node may take to end.
   Duration grace() const { return settings_.shutdown_timeout + settings_.limits.kill_bound; }
@@ -114,7 +117,9 @@ class Agent {
   void group_event(workers::Group::Event event);
   bool may_be_signalled() const;
   void post_failure();
-  const std::string& own_node() const;
+  const std::string& own_node() const {
+    return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
+  }
   void begin_stop();
   void note_cause(const rendezvous::Cause& cause);
   void note_workers();
@@ -133,7 +138,8 @@ class Agent {
   std::unique_ptr<workers::Group> group_;
   JobResult result_;
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
-  std::unique_ptr<Alarm> settle_, linger_, barrier_, stuck_, signal_wait_;
+  std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_;
+  ExitBarrier barrier_;
   std::vector<std::optional<TimePoint>> stuck_since_;
   std::function<void(JobResult)> on_end_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);

@@ -88,6 +88,10 @@ class HandlersStore final : public RoundStore {
     served_.reset();
   }
   bool serves_workers() const override { return session_.workers_are_clients(); }
+  // Nobody tells when the other nodes have ended, but their workers hang up.
+  bool serves_others() const override {
+    return served_ && served_->serves_others() && served_->visitors() > 0;
+  }
 
  private:
   boost::asio::io_context& loop_;

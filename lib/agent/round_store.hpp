@@ -30,6 +30,8 @@ class RoundStore {
   virtual bool serves_workers() const = 0;
   /// Whether workers of other nodes work with it, and their agents say when they have ended.
   virtual bool serves_others() const { return false; }
+  /// Connections of workers that are open.
+  virtual std::size_t visitors() const { return 0; }
 };
 
 /// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says; then

@@ -115,6 +115,10 @@ Status leave_together(const RendezvousInfo& info, Duration timeout) {
   const auto left = info.store->add(kLeaving, 1);
   if (!left) return std::unexpected(left.error());
   if (*left == info.world_size) return info.store->set(kAllLeft, "1");
+  return await_all_left(info, timeout);
+}
+
+Status await_all_left(const RendezvousInfo& info, Duration timeout) {
   return info.store->wait({kAllLeft}, timeout);
 }
 

@@ -29,5 +29,7 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own);
 
 /// Waits until all agents of the round have come here, as torchrun's exit barrier.
 Status leave_together(const RendezvousInfo& info, Duration timeout);
+/// The same for one that has come there already.
+Status await_all_left(const RendezvousInfo& info, Duration timeout);
 
 }  // namespace elastrun::rendezvous

@@ -15,6 +15,8 @@ namespace elastrun::rendezvous {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
+// A call that is given up only at its end must not last.
+constexpr auto kAnotherWait = std::chrono::seconds(1);
 
 /// What a complete round comes to, with what is needed to end it.
 struct Seating {
@@ -165,15 +167,27 @@ class UsersSession final : public HandlerSession {
 
   void await_others() {
     if (seating_->info.world_size == 1) return push(Done{});
+    wait_at_barrier(leave_together, settings_.exit_barrier);
+  }
+
+  void wait_at_barrier(Status (*wait)(const RendezvousInfo&, Duration), Duration limit) {
     calls_.make(
         name(),
-        [handler = handler_, info = seating_->info, limit = settings_.exit_barrier] {
-          return guarded(handler, [&](RendezvousHandler&) { return leave_together(info, limit); });
+        [handler = handler_, info = seating_->info, limit, wait] {
+          return guarded(handler, [&](RendezvousHandler&) { return wait(info, limit); });
         },
-        [this](Status all_left) {
-          if (!all_left) log::warning("rendezvous", "exit barrier: {}", all_left.error().text);
-          push(Done{});
-        });
+        [this](const Status& all_left) { passed(all_left); });
+  }
+
+  void passed(const Status& all_left) {
+    if (closed_) return;
+    // The others may work with the store of this node: its agent knows whether they do.
+    const bool serves = agent_serves_store() && seating_->round.group_rank == 0;
+    if (!all_left && all_left.error().code == Code::Timeout && serves) {
+      return wait_at_barrier(await_all_left, kAnotherWait);
+    }
+    if (!all_left) log::warning("rendezvous", "exit barrier: {}", all_left.error().text);
+    push(Done{});
   }
 
   void poll_later() {

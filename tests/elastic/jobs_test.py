@@ -342,6 +342,18 @@ class Finished(Elastic):
     def test_c10d_with_a_barrier_of_a_second(self) -> None:
         self.pair([], [], barrier="1")
 
+    def test_nobody_is_said_to_work_who_has_finished_too(self) -> None:
+        options = ("--exit-barrier-timeout=0",)
+        info, host_go = {"LOGLEVEL": "INFO"}, self.folder / "host_go"
+        host = self.host("2", *SAY, f"wait={host_go}", options=options, env=info)
+        other = self.agent("2", *SAY, f"wait={self.go}", env=info)
+        self.world(host, other, size=2)
+        self.go.touch()
+        other.wait_for("Waiting .* for other agents", 1, other.err)
+        host_go.touch()
+        self.all_end(host, other)
+        self.assertNotIn("other nodes still work", host.errors())
+
     def test_static(self) -> None:
         self.where = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
         self.pair(["--node-rank=0"], ["--node-rank=1"])

@@ -24,6 +24,8 @@ struct FakeStore final : RoundStore {
   }
   void begin(const rendezvous::Round& round) override { served = round.master_port; }
   bool serves_workers() const override { return true; }
+  bool serves_others() const override { return needed; }
+  bool needed = false;
   int prepared = 0;
   std::uint16_t served = 0;
   bool refuses = false;
@@ -43,12 +45,16 @@ struct WaitingSession final : rendezvous::Session {
   explicit WaitingSession(std::unique_ptr<rendezvous::Session> other) : inner(std::move(other)) {}
   void open(OnPush on_push) override { inner->open(std::move(on_push)); }
   void join(rendezvous::Node self) override { inner->join(std::move(self)); }
-  void report(rendezvous::Report report) override { inner->report(std::move(report)); }
+  void report(rendezvous::Report report) override {
+    if (others_work && std::holds_alternative<rendezvous::Succeeded>(report)) return;
+    inner->report(std::move(report));
+  }
   void close(std::function<void()> on_closed) override { closed = std::move(on_closed); }
   std::string backend() const override { return inner->backend(); }
   std::string run_id() const override { return inner->run_id(); }
   std::unique_ptr<rendezvous::Session> inner;
   std::function<void()> closed;
+  bool others_work = false;  // so nobody says that the job is over
 };
 
 struct Folder {
@@ -150,6 +156,25 @@ TEST_CASE("agent: workers that all succeed make a job that succeeds") {
   node.end(1, ExitStatus::exited(0));
   CHECK(node.ended() == Kind::Succeeded);
   CHECK(node.result->attempts.size() == 1);
+}
+
+TEST_CASE(
+    "agent: a node stays past the exit barrier for as long as others need it, and no longer") {
+  Node node(1, 0, 0ms, true);
+  auto& session = dynamic_cast<WaitingSession&>(*node.session);
+  session.others_work = node.store.needed = true;
+  node.end(0, ExitStatus::exited(0));
+  for (const Duration time : {Duration(300s), Duration(1h)}) {
+    node.clock.advance(time);
+    node.settle_down();
+    CHECK(node.agent->phase() == Phase::Barrier);
+  }
+  node.store.needed = false;
+  node.clock.advance(1s);
+  node.settle_down();
+  REQUIRE(node.agent->phase() == Phase::Ended);
+  session.closed();
+  CHECK(node.ended() == Kind::Succeeded);
 }
 
 TEST_CASE("agent: after a failure the group is started again, with the next attempt's number") {

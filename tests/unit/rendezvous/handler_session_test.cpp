@@ -13,6 +13,7 @@
 
 using namespace elastrun;
 using namespace elastrun::rendezvous;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -261,4 +262,32 @@ TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and
   second.session->report(Succeeded{theirs.number});
   CHECK_FALSE(second.next<Done>().failed);
   CHECK_FALSE(first.next<Done>().failed);
+}
+
+TEST_CASE(
+    "handler session: whoever serves the store waits on for the others when the time is over") {
+  const Folder folder;
+  OneNode first({.exit_barrier = 1ms}, "127.0.0.1"), second({.exit_barrier = 1ms}, "127.0.0.2");
+  const auto give = [path = folder.path + "/store"](OneNode& node, int rank) {
+    node.handler->next = [path, rank] {
+      return RendezvousInfo{rank, 2, *store::BlockingStore::open_file(path), {}};
+    };
+  };
+  give(first, 0), give(second, 1);
+  first.session->join(first.self);
+  const auto theirs = second.round();
+  const auto ours = first.next<RoundReady>().round;
+  SUBCASE("until all have come") {
+    first.session->report(Succeeded{ours.number});
+    const auto later = first.clock->now() + 200ms;
+    test::run_until(first.loop, [&] { return first.clock->now() > later; });
+    CHECK(first.told.empty());
+    second.session->report(Succeeded{theirs.number});
+    CHECK_FALSE(second.next<Done>().failed);
+    CHECK_FALSE(first.next<Done>().failed);
+  }
+  SUBCASE("but nobody needs the others") {
+    second.session->report(Succeeded{theirs.number});
+    CHECK_FALSE(second.next<Done>().failed);
+  }
 }
