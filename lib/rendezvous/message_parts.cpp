@@ -36,6 +36,9 @@ std::size_t bytes_within(std::string_view text, std::size_t escaped) {
   return bytes;
 }
 
+// A number, with the name of an interface.
+constexpr std::size_t kLongestAddress = 64;
+
 void fit(json::value& value, std::size_t longest) {
   if (json::string* text = value.if_string()) {
     *text = fit_text(*text, longest);
@@ -162,7 +165,10 @@ json::object write_node(const Node& node) {
                       {"role", node.role},
                       {"workers", node.local_world_size},
                       {"node_rank", node.node_rank}};
-  if (!node.also.empty()) object["also"] = json::array(node.also.begin(), node.also.end());
+  json::array also;
+  for (const std::string& address : node.also)
+    also.emplace_back(fit_text(address, kLongestAddress));
+  if (!also.empty()) object["also"] = std::move(also);
   return object;
 }
 
