@@ -4,24 +4,33 @@
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <list>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::workers {
 namespace {
 namespace asio = boost::asio;
 
 constexpr std::size_t kMaxConnections = 4096;  // 64 workers with 60 processes each
-constexpr int kMaxRefused = 8;                 // packets without meaning before a sender is cut off
-constexpr int kPacketsAtOnce = 64;             // then others have their turn
+// And no more than this part of the descriptors that we may have: others are for the workers'
+// pipes, the next attempt and other nodes.
+constexpr std::size_t kShare = 4;
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // without a descriptor for it
+constexpr int kMaxRefused = 8;      // packets without meaning before a sender is cut off
+constexpr int kPacketsAtOnce = 64;  // then others have their turn
 constexpr int kBacklog = 256;
 
 /// One connected process.
@@ -38,12 +47,23 @@ struct Sender {
   }
 };
 
+std::size_t most_connections() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxConnections;
+  return static_cast<std::size_t>(std::min<rlim_t>(kMaxConnections, limit.rlim_cur / kShare));
+}
+
+UniqueFd open_spare() {
+  return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
 class UnixChannel final : public Channel {
  public:
   UnixChannel(asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message)
       : loop_(loop),
         place_(std::move(place)),
         listener_(loop, place_->socket.release()),
+        pause_(loop),
         on_message_(std::move(on_message)) {
     await_connection();
   }
@@ -67,35 +87,79 @@ class UnixChannel final : public Channel {
 
   void await_connection() {
     listener_.async_wait(asio::posix::stream_descriptor::wait_read,
-                         [this](const boost::system::error_code& error) {
-                           if (error) return;
-                           accept_all();
-                           await_connection();
+                         [this, alive = std::weak_ptr(alive_)](const auto& error) {
+                           if (error || alive.expired()) return;
+                           accept_all() ? await_connection() : await_descriptor();
                          });
   }
 
-  void accept_all() {
+  /// Tried again at once it would fail again, and keep the loop busy.
+  void await_descriptor() {
+    pause_.expires_after(kAcceptPause);
+    pause_.async_wait([this, alive = std::weak_ptr(alive_)](const auto& error) {
+      if (error || alive.expired()) return;
+      if (!spare_) spare_ = open_spare();
+      await_connection();
+    });
+  }
+
+  /// False if there is no descriptor left to take or to refuse one with.
+  bool accept_all() {
     for (int i = 0; i < kPacketsAtOnce; ++i) {
-      UniqueFd fd(
-          ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!fd) return;
-      ucred peer{};
-      socklen_t size = sizeof peer;
-      const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-      if (!known || peer.uid != ::geteuid() || senders_.size() >= kMaxConnections) {
-        ++statistics_.refused;
+      UniqueFd fd = accept_one();
+      if (!fd && (errno == EMFILE || errno == ENFILE)) {
+        if (!refuse_one()) return false;
         continue;
       }
-      ++statistics_.connections;
-      senders_.emplace_front(loop_, fd.release(), peer.pid);
-      await_packet(senders_.begin());
+      if (!fd) return errno != ENOBUFS && errno != ENOMEM;
+      add(std::move(fd));
     }
+    return true;
+  }
+
+  UniqueFd accept_one() {
+    return UniqueFd(
+        ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  }
+
+  /// In the place of the spare descriptor: who connects must not wait for an answer that never
+  /// comes.
+  bool refuse_one() {
+    spare_.reset();
+    const bool refused = static_cast<bool>(accept_one());
+    spare_ = open_spare();
+    if (refused) too_many();
+    return refused && spare_;
+  }
+
+  void add(UniqueFd fd) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+    if (known && senders_.size() >= most_) return too_many();
+    if (!known || peer.uid != ::geteuid()) {
+      ++statistics_.refused;
+      return;
+    }
+    ++statistics_.connections;
+    senders_.emplace_front(loop_, fd.release(), peer.pid);
+    await_packet(senders_.begin());
+  }
+
+  void too_many() {
+    ++statistics_.refused;
+    if (std::exchange(said_too_many_, true)) return;
+    log::warning(
+        "channel",
+        "No more processes of the workers can report: {} are connected, and at most {} may "
+        "be, a quarter of the limit of open files (ulimit -Hn)",
+        senders_.size(), most_);
   }
 
   void await_packet(Senders::iterator sender) {
     sender->socket.async_wait(asio::posix::stream_descriptor::wait_read,
-                              [this, sender](const boost::system::error_code& error) {
-                                if (error) return;
+                              [this, sender, alive = std::weak_ptr(alive_)](const auto& error) {
+                                if (error || alive.expired()) return;
                                 if (read_packets(*sender)) {
                                   await_packet(sender);
                                 } else {
@@ -139,9 +203,14 @@ class UnixChannel final : public Channel {
   asio::io_context& loop_;
   std::unique_ptr<ChannelPlace> place_;
   asio::posix::stream_descriptor listener_;
+  asio::steady_timer pause_;
   const OnMessage on_message_;
+  const std::size_t most_ = most_connections();
+  UniqueFd spare_ = open_spare();  // with which to refuse when there is no other
+  bool said_too_many_ = false;
   Senders senders_;
   Statistics statistics_;
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // completions may be queued when we go
 };
 
 Status listen_at(ChannelPlace& place) {

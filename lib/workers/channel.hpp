@@ -36,7 +36,8 @@ struct ChannelPlace {
 /// neither block it nor be blocked by it, but may wait for the end of the connection.
 ///
 /// Only processes of our own user (SO_PEERCRED) are heard; packets that mean nothing are counted
-/// and the sender is cut off after a few.
+/// and the sender is cut off after a few. At most a quarter of RLIMIT_NOFILE, and 4096, are heard
+/// at a time, which is said once; others find their connection closed.
 class Channel {
  public:
   struct Statistics {

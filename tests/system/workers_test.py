@@ -26,6 +26,11 @@ else:
     print("gone" if select.select([fd], [], [], 2)[0] else "there", flush=True)
     {end}
 """
+CONNECTIONS = """
+import os, socket
+all = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(45)]
+for one in all: one.connect(os.environ["ELASTRUN_CHANNEL"])
+"""
 PYTHON = {"PYTHON_EXEC": sys.executable}
 
 
@@ -75,6 +80,16 @@ class RunPath(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
+    def test_connections_of_workers_do_not_use_up_the_agents_descriptors(self) -> None:
+        def low() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+        with Job("--run-path", "--nproc-per-node=3", "train.py", before=low, env=PYTHON,
+                 files={"train.py": CONNECTIONS}) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            said = job.lines("No more processes of the workers can report", job.err)
+            self.assertEqual(len(said), 1)
+
     def test_the_agent_may_open_more_and_workers_what_the_user_gave(self) -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 

@@ -4,10 +4,15 @@
 #include "core/unique_fd.hpp"
 #include "support/fake_files.hpp"
 
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
 
@@ -183,6 +188,76 @@ TEST_CASE("channel: one process that has returned can be let go alone") {
   CHECK(::recv(waits.get(), &byte, 1, MSG_DONTWAIT) == -1);
   hearing.channel->release(::getpid());
   CHECK(::recv(waits.get(), &byte, 1, MSG_DONTWAIT) == 0);
+}
+
+/// Of open files, while it lives.
+struct Limit {
+  explicit Limit(rlim_t soft) {
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit low{soft, before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &low);
+  }
+  ~Limit() { lift(); }
+  void lift() const { ::setrlimit(RLIMIT_NOFILE, &before); }
+  rlimit before{};
+};
+
+/// A process that connects so many times, and is at its end when its last connection is.
+struct Client {
+  Client(const Hearing& hearing, const Limit& limit, int connections) {
+    pid = ::fork();
+    if (pid != 0) return;
+    limit.lift();
+    std::vector<UniqueFd> all;
+    for (int i = 0; i < connections; ++i) all.push_back(connect_to(hearing.channel->path()));
+    char byte = 0;
+    [[maybe_unused]] const auto ended = ::recv(all.back().get(), &byte, 1, 0);
+    ::_exit(0);
+  }
+  ~Client() {
+    if (pid < 0) return;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  bool has_ended() {
+    if (::waitpid(pid, nullptr, WNOHANG) == pid) pid = -1;
+    return pid < 0;
+  }
+  pid_t pid = -1;
+};
+
+/// As long as the client has not ended, and not for ever.
+void serve(Hearing& hearing, Client& client) {
+  for (int i = 0; i < 1000 && !client.has_ended(); ++i) {
+    hearing.loop.run_for(std::chrono::milliseconds(20));
+  }
+  CHECK(client.pid < 0);
+}
+
+TEST_CASE("channel: it takes a part of the descriptors, and who comes then is not left waiting") {
+  const Limit limit(64);
+  Hearing hearing;
+  Client client(hearing, limit, 100);
+  serve(hearing, client);
+  CHECK(hearing.channel->statistics().connections == 16);
+  CHECK(hearing.channel->statistics().refused == 84);
+}
+
+TEST_CASE("channel: without a descriptor it refuses, and does not keep the loop busy") {
+  const Limit limit(64);
+  Hearing hearing;
+  std::vector<UniqueFd> others;
+  for (UniqueFd one; (one = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));) {
+    others.push_back(std::move(one));
+  }
+  Client client(hearing, limit, 1);
+  serve(hearing, client);
+  CHECK(hearing.channel->statistics().refused == 1);
+  CHECK(hearing.loop.run_for(std::chrono::milliseconds(100)) < 20);
+  others.clear();
+  const auto worker = connect_to(hearing.channel->path());
+  say(worker, R"({"kind":"step","step":1})");
+  hearing.until_heard(1);
 }
 
 }  // namespace
