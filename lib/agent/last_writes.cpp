@@ -51,17 +51,24 @@ void LastWrites::wait(bool console) {
   waiting_ = false;
 }
 
-/// Asks each thread once: it may be done between two questions, and nobody would look again.
 void LastWrites::look() {
   if (with_console_) console_.tell_gaps();
-  over_ = files_done() && console_done();
+  const bool files = ask_files();
+  over_ = files && console_done();
   if (over_) return loop_.stop();
   if (!console_done()) console_.when_idle([this] { look(); });
-  if (files_given_up_) return;
-  // Calls are made in order: the answer to this one comes after all before, but for those that go
-  // on.
+}
+
+/// Whether all is written; an answer may have something to write, too. Each thread is looked at
+/// once and asked then: it may be done between two looks, and nobody would look again. Calls are
+/// made in order: the answer to ours comes after all before, but for those that go on.
+bool LastWrites::ask_files() {
+  if (files_given_up_) return true;
+  bool done = true;
   for (auto& queue : files_) {
-    if (queue.calls->busy_with().empty() || std::exchange(queue.marked, true)) continue;
+    if (queue.calls->idle()) continue;
+    done = false;
+    if (std::exchange(queue.marked, true)) continue;
     queue.calls->make(
         "the end", [] { return 0; },
         [this, &queue](int) {
@@ -69,12 +76,7 @@ void LastWrites::look() {
           look();
         });
   }
-}
-
-bool LastWrites::files_done() const {
-  return files_given_up_ || std::ranges::all_of(files_, [](const Queue& queue) {
-           return queue.calls->busy_with().empty();
-         });
+  return done;
 }
 
 bool LastWrites::stands_still() const {
@@ -143,7 +145,8 @@ void LastWrites::give_up_now() {
 }
 
 void LastWrites::give_up() {
-  files_given_up_ = !files_done() || files_given_up_;
+  const auto is_idle = [](const Queue& queue) { return queue.calls->idle(); };
+  files_given_up_ = files_given_up_ || !std::ranges::all_of(files_, is_idle);
   over_ = true;
   loop_.stop();
 }

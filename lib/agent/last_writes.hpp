@@ -40,7 +40,7 @@ class LastWrites {
     bool marked = false;         // our question is in it
     std::uint64_t returned = 0;  // when it was looked at last
   };
-  bool files_done() const;
+  bool ask_files();
   bool console_done() const { return !with_console_ || console_.idle(); }
   std::string waited_for() const;
   bool stands_still() const;

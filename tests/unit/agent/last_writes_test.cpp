@@ -93,3 +93,34 @@ TEST_CASE("last writes: a signal limits the wait; what is taken in time is not l
   }
   log::set_writer(nullptr, nullptr);
 }
+
+TEST_CASE("last writes: a thread that is done at any moment ends the wait, and its answer counts") {
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  logs::Console console(loop.get_executor(), writer.get(), writer.get());
+  files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
+  agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
+  for (int round = 0; round < 2000; ++round) {
+    // The threads end while the loop looks at them, sooner or later.
+    int answers = 0;
+    for (auto* calls : {&logs, &reports}) {
+      calls->make(
+          "file",
+          [round] {
+            for (int i = 0; i < round % 50; ++i) std::this_thread::yield();
+            return 0;
+          },
+          [&](int) {
+            ++answers;
+            console.write(Stream::Out, "said by an answer\n");
+          });
+    }
+    last.wait(true);
+    REQUIRE(answers == 2);
+    char text[100];
+    REQUIRE(::read(reader.get(), text, sizeof text) > 0);
+  }
+}
