@@ -9,6 +9,7 @@
 #include "report_json.hpp"
 
 #include <fmt/format.h>
+#include <optional>
 
 namespace elastrun {
 namespace {
@@ -16,25 +17,42 @@ namespace {
 using Stream = logs::Console::Stream;
 constexpr auto kVerdict = logs::Console::Weight::Verdict;
 
-/// `own`: the name for a regular file, where nodes may share it.
-void write_later(files::BlockingCalls& files, const std::string& path, std::string own,
-                 std::string text) {
-  files.make(
-      path,
-      [path, own = std::move(own), text = std::move(text)] {
-        return files::put_file(files::is_written_to(path) ? path : own, text, 0644);
-      },
-      [](const Status& written) {
-        if (!written) log::error("report", "{}", written.error().text);
-      });
+void warn_of(const Status& written) {
+  if (!written) log::error("report", "{}", written.error().text);
 }
 
-/// One of our own streams is the console's: it knows what waits before.
-void write_report(agent::JobRun& run, const std::string& path, std::string own,
-                  const std::string& text) {
-  if (path == "/dev/stdout") return run.console().write(Stream::Out, text, kVerdict);
-  if (path == "/dev/stderr") return run.console().write(Stream::Err, text, kVerdict);
-  write_later(run.reports(), path, std::move(own), text);
+void write_later(files::BlockingCalls& files, const std::string& path, std::string text) {
+  files.make(
+      path, [path, text = std::move(text)] { return files::put_file(path, text, 0644); }, warn_of);
+}
+
+/// Which of our own streams this is, under whatever name: /dev/stdout, /proc/self/fd/1, a link, the
+/// file itself. May wait for the file system.
+std::optional<Stream> own_stream(const std::string& path, int out, int err) {
+  if (files::is_open_at(path, out)) return Stream::Out;
+  if (files::is_open_at(path, err)) return Stream::Err;
+  return std::nullopt;
+}
+
+/// `own`: the name for a regular file, where nodes may share it. One of our own streams is the
+/// console's, which knows what waits before and where the next byte goes: a file that the shell has
+/// opened for it without O_APPEND would be overwritten by whoever opens it again, and replaced it
+/// would be lost.
+void write_report(agent::JobRun& run, const std::string& path, std::string own, std::string text) {
+  struct Put {
+    std::optional<Stream> ours;
+    Status written;
+  };
+  auto& console = run.console();
+  const auto put = [path, own = std::move(own), text, out = console.fd(Stream::Out),
+                    err = console.fd(Stream::Err)]() -> Put {
+    if (const auto ours = own_stream(path, out, err)) return {ours, {}};
+    return {{}, files::put_file(files::is_written_to(path) ? path : own, text, 0644)};
+  };
+  run.reports().make(path, put, [&console, text](const Put& done) {
+    if (done.ours) return console.write(*done.ours, text, kVerdict);
+    warn_of(done.written);
+  });
 }
 
 }  // namespace
@@ -49,8 +67,7 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
   if (!spec.report_file.empty()) {
     write_report(run, spec.report_file, report_path(result, spec), text);
   }
-  const auto inside = result.run_dir + "/report.json";
-  if (kept) write_later(run.files(), inside, inside, text);
+  if (kept) write_later(run.files(), result.run_dir + "/report.json", text);
   if (kept && run.is_temporary()) {
     const auto line = fmt::format("elastrun: files of this run are in {}\n", result.run_dir);
     run.console().write(Stream::Err, line, kVerdict);

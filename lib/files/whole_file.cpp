@@ -70,6 +70,13 @@ bool is_written_to(const std::string& path) {
   return stream || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
 }
 
+bool is_open_at(const std::string& path, int fd) {
+  struct stat there {};
+  struct stat open {};
+  return ::stat(path.c_str(), &there) == 0 && ::fstat(fd, &open) == 0 &&
+         there.st_dev == open.st_dev && there.st_ino == open.st_ino;
+}
+
 Status put_file(const std::string& path, std::string_view text, mode_t mode) {
   if (is_written_to(path)) return write_to(path, text);
   return replace(target_of(path), text, mode);

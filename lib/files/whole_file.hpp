@@ -13,6 +13,9 @@ namespace elastrun::files {
 /// socket, or one of our own streams (/dev/stdout, /proc/self/fd/N), whatever that is.
 bool is_written_to(const std::string& path);
 
+/// Whether `fd` has open what is at `path`, under whatever name. May wait for the file system.
+bool is_open_at(const std::string& path, int fd);
+
 /// Puts a file of this content there. Readers see an older file or the whole new one: it is written
 /// beside it, under a name of its own, and renamed; a symbolic link stays, and what it leads to is
 /// replaced. What is_written_to() gets the text. May wait for as long as the file system, or the

@@ -221,6 +221,19 @@ class Devices(unittest.TestCase):
             self.assertNotIn("is replaced", job.errors())
             self.assertNotIn("no report", job.errors())
 
+    def test_a_report_on_a_stream_of_ours_keeps_what_is_in_its_file(self) -> None:
+        for name in ("/proc/self/fd/1", "/dev/fd/1", "link", "out"):
+            with self.subTest(name), \
+                    Job(f"--report={name}", "--no-python", "sh", "-c", "echo before",
+                        before=lambda: os.symlink("/proc/self/fd/1", "link")) as job:
+                was = job.out.stat().st_ino
+                self.assertEqual(job.end(), 0)
+                self.assertEqual(job.out.stat().st_ino, was)
+                said = job.output()
+                self.assertTrue(said.startswith('before\n{"format": 1'), said)
+                self.assertTrue(said.endswith("}\n"), said)
+                self.assertEqual(said.count('"format": 1'), 1)
+
     def test_a_report_on_stdout_is_there_once_and_whole(self) -> None:
         with Job("--report=/dev/stdout", "--no-python", "sh", "-c", "echo before") as job:
             self.assertEqual(job.end(), 0)

@@ -109,3 +109,19 @@ TEST_CASE("whole file: a word is put before the ending of the name") {
   CHECK(with_word("a.b/report", "n") == "a.b/report.n");
   CHECK(with_word("/tmp/.hidden", "n") == "/tmp/.hidden.n");
 }
+
+TEST_CASE("whole file: what a descriptor has open is known under every name, and nothing else") {
+  const Place place;
+  const auto file = place.path + "/out", other = place.path + "/other";
+  REQUIRE(put_file(other, "same text", 0644));
+  REQUIRE(put_file(file, "same text", 0644));
+  fs::create_symlink(file, place.path + "/link");
+  const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CLOEXEC));
+  REQUIRE(fd);
+  CHECK(is_open_at(file, fd.get()));
+  CHECK(is_open_at(place.path + "/link", fd.get()));
+  CHECK(is_open_at("/proc/self/fd/" + std::to_string(fd.get()), fd.get()));
+  CHECK_FALSE(is_open_at(other, fd.get()));
+  CHECK_FALSE(is_open_at(place.path + "/nothing", fd.get()));
+  CHECK_FALSE(is_open_at(file, -1));
+}
