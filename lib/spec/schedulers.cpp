@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "spec/hostlist.hpp"
+#include "spec/task_shell.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -145,17 +146,11 @@ class Finder {
         *tasks, nodes);
   }
 
-  // srun --pty gives its terminal to task 0 alone. If that is a shell, it puts what is typed into
-  // process groups of their own; what srun itself starts, also from within that shell, whose
-  // variables it inherits, is in the task's, or has no terminal (proc_pid_stat(5): pgrp, tty_nr).
+  // srun --pty gives its terminal to task 0 alone. The variable says little: what srun starts from
+  // within that shell inherits it, but is a task of its own, and mostly without a terminal.
   bool is_typed_in_a_task() const {
     const auto task = number("SLURM_TASK_PID");
-    const auto stat = around_.read_file("/proc/self/stat");
-    if (!variable("SLURM_PTY_PORT") || !task || !stat) return false;
-    const auto name_end = stat->rfind(") ");
-    if (name_end == std::string::npos) return false;
-    const auto fields = split(std::string_view(*stat).substr(name_end + 2), ' ');
-    return fields.size() > 4 && fields[4] != "0" && parse_int(fields[2]) != *task;
+    return variable("SLURM_PTY_PORT") && task && is_typed_in_shell(around_, *task);
   }
 
   std::string slurm_id(const std::string& job, const std::string& step) const {

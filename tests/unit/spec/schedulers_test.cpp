@@ -121,21 +121,31 @@ TEST_CASE("schedulers: in the shell of srun --pty one node is used, and srun fro
   auto machine = in_slurm_step();
   machine.variables.merge(
       std::map<std::string, std::string>{{"SLURM_PTY_PORT", "44881"}, {"SLURM_TASK_PID", "64"}});
-  // As a real Slurm shows it: what is typed has a process group of its own, on a terminal.
-  machine.files["/proc/self/stat"] = "420 (a) b) R 64 418 64 34817 418 4194304 1 0 0 0\n";
+  // As a real Slurm shows it: what is typed has a process group of its own, on a terminal. The
+  // agent is below its guardian, and always has a group of its own.
+  machine.files["/proc/64/stat"] = "64 (bash) S 40 64 64 34817 418 4194304 1 0 0 0\n";
+  machine.files["/proc/418/stat"] = "418 (a) b) S 64 418 64 34817 418 4194304 1 0 0 0\n";
+  machine.files["/proc/self/stat"] =
+      "420 (elastrun-agent) R 418 420 64 34817 418 4194304 1 0 0 0\n";
   const auto typed = machine.job({"train.py"});
   CHECK(typed.spec.standalone);
   REQUIRE(typed.warnings.size() == 1);
   CHECK(contains(typed.warnings[0], "srun --overlap --ntasks-per-node=1"));
-  // What srun --pty itself starts: the leader of its session. What srun starts from that shell
-  // inherits SLURM_PTY_PORT, but no terminal.
-  for (const char* task : {"64 (elastrun) R 40 64 64 34817 64 4194304 1 0 0 0",
-                           "64 (elastrun) R 40 64 40 0 -1 4194304 1 0 0 0",
-                           "99 (elastrun) R 98 98 40 0 -1 4194304 1 0 0 0"}) {
-    machine.files["/proc/self/stat"] = task;
+  // The task itself, which leads its session; what a script of it starts; and what srun starts from
+  // that shell: it inherits SLURM_PTY_PORT, but no terminal.
+  for (const char* guardian :
+       {"64 (a) b) S 40 64 64 34817 64 4194304 1 0 0 0",
+        "418 (a) b) S 64 64 64 34817 64 4194304 1 0 0 0",
+        "64 (a) b) S 40 64 40 0 -1 4194304 1 0 0 0", "99 (a) b) S 98 98 40 0 -1 4194304 1 0 0 0"}) {
+    CAPTURE(guardian);
+    machine.files["/proc/418/stat"] = guardian;
     CHECK(machine.job({"train.py"}).spec.max_nodes == 2);
     CHECK(machine.job({"train.py"}).warnings.empty());
   }
+  // A guardian that had children already is below another one of its name.
+  machine.files["/proc/418/stat"] = "418 (a) b) S 64 418 64 34817 418 4194304 1 0 0 0";
+  machine.files["/proc/64/stat"] = "64 (a) b) S 40 64 64 34817 418 4194304 1 0 0 0";
+  CHECK(machine.job({"train.py"}).spec.max_nodes == 2);
 }
 
 TEST_CASE("schedulers: one node, and the workers of a launcher, are left alone") {
