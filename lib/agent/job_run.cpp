@@ -274,6 +274,7 @@ Agent::Settings JobRun::agent_settings() const {
 void JobRun::watch() {
   const auto list = process::parse_signals(spec_.signals_to_handle);
   for (const auto& warning : list.warnings) log::warning("signals", "{}", warning);
+  guardian_.relay(list.numbers);
   signals_ = std::make_unique<process::SignalSource>(
       loop_, list.numbers, [this](const process::SignalEvent& event) { signalled(event); });
   containment_.on_child_end([this] { agent_->child_ended(); });

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -37,6 +38,7 @@ struct Entry {
 
 struct Board {
   std::atomic<bool> gave_up = false;
+  std::atomic<std::uint64_t> stops_relayed = 0;  // a bit for each number
   std::array<Entry, 8> entries;
 };
 
@@ -44,6 +46,13 @@ namespace {
 
 using namespace std::chrono_literals;
 using process::ExitStatus;
+
+// Those of a terminal. They stop the guardian alone, unless the agent wants them: the shell gets
+// its prompt back, and the job, of which no process is in the terminal's group, goes on under
+// supervision.
+bool stops(int signal) {
+  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
 
 /// The signals that the guardian takes for itself: all that can be passed on. An ignored one is not
 /// among them: blocked, it would be queued all the same, and `nohup` would have no effect.
@@ -54,15 +63,12 @@ class Relayed {
     ::sigfillset(&blocked);
     ::sigemptyset(&waited_);
     for (int signal = 1; signal <= SIGRTMAX; ++signal) {
-      // The stop signals of a terminal stop the guardian alone: the shell gets its prompt back,
-      // and the job, of which no process is in the terminal's group, goes on under supervision.
-      const bool stops = signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
       struct sigaction action {};
       const bool known = ::sigaction(signal, nullptr, &action) == 0;
       const bool ignored = known && action.sa_handler == SIG_IGN && signal != SIGCHLD &&
                            process::stays_ignored(signal);
-      if (stops || ignored) ::sigdelset(&blocked, signal);
-      if (known && !stops && !ignored) ::sigaddset(&waited_, signal);
+      if (ignored) ::sigdelset(&blocked, signal);
+      if (known && !ignored) ::sigaddset(&waited_, signal);
     }
     ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   }
@@ -115,12 +121,27 @@ void pass_on(const siginfo_t& info, pid_t agent) {
   }
 }
 
+bool is_relayed(const Board* board, int signal) {
+  return !stops(signal) || (board != nullptr && (board->stops_relayed >> signal & 1) != 0);
+}
+
+/// Until SIGCONT, which is relayed then.
+void stop_by(int signal) {
+  sigset_t mask;
+  ::sigemptyset(&mask);
+  ::sigaddset(&mask, signal);
+  ::kill(::getpid(), signal);
+  ::sigprocmask(SIG_UNBLOCK, &mask, nullptr);
+  ::sigprocmask(SIG_BLOCK, &mask, nullptr);
+}
+
 /// Relays until `child` has ended, and reaps it.
-ExitStatus relay(pid_t child, Relayed& signals) {
+ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
   while (true) {
     siginfo_t info{};
-    if (signals.wait(info) != SIGCHLD) {
-      pass_on(info, child);
+    const int signal = signals.wait(info);
+    if (signal != SIGCHLD) {
+      is_relayed(board, signal) ? pass_on(info, child) : stop_by(signal);
       continue;
     }
     int status = 0;
@@ -184,10 +205,10 @@ bool has_children() {
 
 // Children from before our time could not be told from the job's orphans. So the guardian proper
 // becomes a child of this process, which has then nothing to do but to relay.
-void leave_old_children_behind(Relayed& signals) {
+void leave_old_children_behind(Relayed& signals, const Board* board) {
   const pid_t outer = ::getpid();
   const pid_t inner = ::fork();
-  if (inner > 0) end_as(relay(inner, signals));
+  if (inner > 0) end_as(relay(inner, signals, board));
   if (inner < 0) return;
   ::setpgid(0, 0);  // a Ctrl+C comes through the outer process, once
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -235,6 +256,13 @@ bool Agent::remember_cgroup(std::string_view path) {
   return remember(board_, path, Kind::Cgroup);
 }
 
+void Agent::relay(const std::vector<int>& signals) {
+  if (board_ == nullptr) return;
+  for (const int signal : signals) {
+    if (stops(signal)) board_->stops_relayed |= std::uint64_t{1} << signal;
+  }
+}
+
 void Agent::give_up() {
   if (board_ != nullptr) board_->gave_up = true;
 }
@@ -250,15 +278,15 @@ Agent split() {
   open_standard_streams();
   ::signal(SIGCHLD, SIG_DFL);
   Relayed signals;
-  if (has_children()) leave_old_children_behind(signals);
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   Agent agent;
   agent.board_ = make_board();
+  if (has_children()) leave_old_children_behind(signals, agent.board_);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   const pid_t guardian = ::getpid();
   const pid_t child = ::fork();
   if (child > 0) {
     ::setpgid(child, child);  // here too, so that it is done whoever runs first
-    const ExitStatus status = relay(child, signals);
+    const ExitStatus status = relay(child, signals, agent.board_);
     Board nothing;
     clean_up(agent.board_ != nullptr ? *agent.board_ : nothing, status);
     end_as(status);

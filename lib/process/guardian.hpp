@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string_view>
 #include <sys/types.h>
+#include <vector>
 
 /// The process that the user started stays as the *guardian*: it does nothing but wait, so nothing
 /// goes wrong in it. The *agent*, its child, does the work. As child subreapers both inherit every
@@ -37,6 +38,8 @@ class Agent {
   /// path is too long or too many are remembered (8 of up to 1000 bytes): then it is not.
   bool remember_directory(std::string_view path);
   bool remember_cgroup(std::string_view path);
+  /// SIGTSTP, SIGTTIN and SIGTTOU stop the guardian and nothing else, unless they are among these.
+  void relay(const std::vector<int>& signals);
   /// What the agent leaves alive at its end has had SIGKILL, and time enough: the guardian is not
   /// to wait for it again.
   void give_up();

@@ -16,6 +16,10 @@ constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 constexpr Duration kMoment = std::chrono::milliseconds(250);
 constexpr std::string_view kArea = "workers";
 
+bool stops(int signal) {
+  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
+
 }  // namespace
 
 Group::Group(Parts parts, Limits limits, std::function<void(Event)> on_event)
@@ -154,8 +158,9 @@ void Group::ask_all(int signal) {
                    process::signal_name(signal));
     }
     worker.child->signal_group(signal);
-    // A worker that was stopped (SIGSTOP, Ctrl+Z) would notice only when continued.
-    worker.child->signal_group(SIGCONT);
+    // A worker that was stopped (SIGSTOP, Ctrl+Z) would notice only when continued. A stop signal
+    // itself would be taken back by that before it is delivered: signal(7).
+    if (!stops(signal)) worker.child->signal_group(SIGCONT);
   }
 }
 

@@ -139,6 +139,11 @@ class Stop(Files):
             os.kill(pid, signal.SIGTERM)
         self.saved(child)
 
+    def test_ctrl_z_reaches_the_workers_if_it_is_listed(self) -> None:
+        child = self.train("--signals-to-handle", "SIGTSTP", "trainer.py", "SIGTSTP")
+        child.send_signal(signal.SIGTSTP)
+        self.saved(child)
+
     def test_the_same_signal_after_a_second_cuts_it(self) -> None:
         child = self.train("trainer.py", "SIGINT")
         child.send_signal(signal.SIGINT)

@@ -127,6 +127,34 @@ TEST_CASE("guardian: signals blocked at the start are open in the agent") {
   CHECK(wait_for(pid) == ExitStatus::exited(0));
 }
 
+TEST_CASE("guardian: Ctrl+Z stops it alone, unless the agent wants to have it") {
+  for (const bool wanted : {false, true}) {
+    CAPTURE(wanted);
+    Ear ear;
+    const pid_t pid = play(
+        [&](guardian::Agent& agent) {
+          if (wanted) agent.relay({SIGTERM, SIGTSTP});
+          return write_down_signals(ear.mouth());
+        },
+        [] { ::setpgid(0, 0); });  // a group that a shell could continue can be stopped
+    const std::string me = std::to_string(::getpid());
+    CHECK(ear.line() == "ready");
+    ::kill(pid, SIGTSTP);
+    int status = 0;
+    if (wanted) {
+      CHECK(ear.line() == "SIGTSTP from " + me);
+    } else {
+      CHECK(::waitpid(pid, &status, WUNTRACED) == pid);
+      CHECK(WIFSTOPPED(status));
+      ::kill(pid, SIGCONT);
+      CHECK(ear.line() == "SIGCONT from " + me);
+    }
+    ::kill(pid, SIGTERM);
+    CHECK(ear.rest() == "SIGTERM from " + me + "\n");
+    CHECK(wait_for(pid) == ExitStatus::exited(0));
+  }
+}
+
 TEST_CASE("guardian: Ctrl+C on the terminal reaches the agent exactly once") {
   Ear ear;
   int terminal = -1;
