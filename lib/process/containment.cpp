@@ -3,8 +3,8 @@
 
 #include "core/log.hpp"
 #include "process/process_table.hpp"
+#include "process/stale_cgroups.hpp"
 
-#include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -58,8 +58,8 @@ void Containment::begin_attempt() {
   if (cgroup_) drop_cgroup(launcher_.any_running() ? kLastLook : 1s);
   survivors_ = false;
   if (!parent_cgroup_) return;
-  const std::string name = fmt::format("elastrun-{}-{}", ::getpid(), made_++);
-  auto made = Cgroup::make(*parent_cgroup_, name);
+  if (made_ == 0) end_stale();
+  auto made = Cgroup::make(*parent_cgroup_, cgroup_name(made_++));
   if (!made) {  // as for most people; it will not be different the next time
     log::debug("process", "no cgroup for the workers: {}", made.error().text);
     parent_cgroup_.reset();
@@ -67,6 +67,14 @@ void Containment::begin_attempt() {
   }
   cgroup_ = std::move(*made);
   if (guardian_ != nullptr) guardian_->remember_cgroup(cgroup_->path());
+}
+
+void Containment::end_stale() {
+  for (const auto& name : end_stale_cgroups(*parent_cgroup_, 1s)) {
+    log::warning(
+        "process",
+        "killed what was left of a run of which agent and guardian were killed (cgroup {})", name);
+  }
 }
 
 int Containment::cgroup_fd() const {

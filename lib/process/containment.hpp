@@ -64,6 +64,7 @@ class Containment {
  private:
   std::vector<pid_t> not_to_touch() const;
   void see_child_signal();
+  void end_stale();
   void drop_cgroup(Duration limit);
 
   // Set at construction.

@@ -15,8 +15,9 @@
 ///
 /// The guardian passes on each signal that can be passed on, with its true sender, and ends as the
 /// agent ended: same exit code, or the same signal (without a second core file).
-/// Only when both are killed by SIGKILL at the same moment can something survive that has left its
-/// session; the workers themselves die with the agent by PR_SET_PDEATHSIG.
+/// When both are killed by SIGKILL at the same moment, only the workers themselves die with the
+/// agent, by PR_SET_PDEATHSIG: their children survive, until the next agent finds their cgroup
+/// (stale_cgroups.hpp), if there is one.
 namespace elastrun::guardian {
 
 /// si_code of what the kernel sent (a terminal, mostly), passed on. Only codes below 0 may be given

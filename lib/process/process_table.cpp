@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/process_table.hpp"
 
+#include "core/log.hpp"
 #include "core/text.hpp"
 #include "process/kernel_file.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <dirent.h>
 #include <memory>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <unordered_map>
@@ -16,6 +19,25 @@
 
 namespace elastrun::process {
 namespace {
+
+constexpr std::string_view kProc = "/proc";
+
+// Asked once: a process does not change its pid namespace, nor do forks of it.
+bool is_ours(std::string_view proc) {
+  static const bool ours = [] {
+    std::array<char, 32> self{};
+    const auto size = ::readlink("/proc/self", self.data(), self.size());
+    const bool is = size > 0 && std::string_view(self.data(), static_cast<std::size_t>(size)) ==
+                                    std::to_string(::getpid());
+    if (!is) {
+      log::warning("process",
+                   "/proc is not that of this pid namespace (mount one: unshare --mount-proc); "
+                   "processes that leave the group of their worker cannot be found");
+    }
+    return is;
+  }();
+  return proc != kProc || ours;
+}
 
 // Takes the next word of `text`, and what is before it, away.
 std::string_view next_word(std::string_view& text) {
@@ -101,12 +123,19 @@ std::string command_of(const ProcessEntry& process, const std::string& proc) {
   return printable(std::move(line));
 }
 
+std::uint64_t own_pid_namespace() {
+  struct stat info {};
+  return is_ours(kProc) && ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
 std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc) {
+  if (!is_ours(proc)) return {};
   return parse_process(read_kernel_file(proc + "/" + std::to_string(pid) + "/stat"));
 }
 
 ProcessTable read_all_processes(const std::string& proc) {
   ProcessTable table;
+  if (!is_ours(proc)) return table;
   for (const pid_t pid : numbered_entries(proc)) {
     if (auto entry = read_process(pid, proc)) table.push_back(std::move(*entry));
   }
@@ -114,7 +143,8 @@ ProcessTable read_all_processes(const std::string& proc) {
 }
 
 ProcessTable read_descendants(pid_t ancestor, const std::string& proc) {
-  if (!lists_children(ancestor, proc)) return descendants(read_all_processes(proc), ancestor);
+  if (!is_ours(proc) || !lists_children(ancestor, proc))
+    return descendants(read_all_processes(proc), ancestor);
   ProcessTable found;
   std::unordered_set<pid_t> seen{ancestor};
   std::vector<pid_t> open{ancestor};

@@ -27,6 +27,10 @@ struct ProcessEntry {
 /// What to read and whom to spare when looking for descendants. Pure: no process is touched.
 using ProcessTable = std::vector<ProcessEntry>;
 
+/// The inode of our pid namespace; 0 if /proc is not that of it. Where it is not (`unshare --pid`
+/// without --mount-proc), the numbers in there are those of others: then /proc has no process.
+std::uint64_t own_pid_namespace();
+
 /// The command line of a process in one line, as far as it is short and fit to be shown; its name
 /// if it has none, or is gone.
 std::string command_of(const ProcessEntry& process, const std::string& proc = "/proc");

@@ -22,11 +22,6 @@ namespace {
 
 constexpr std::size_t kLongest = 1 << 20;  // of a file: 64 workers take 10 KiB
 
-std::uint64_t own_pid_namespace() {
-  struct stat info {};
-  return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
-}
-
 /// A directory of this user, which others can neither enter nor have put there: /tmp is
 /// everybody's.
 Result<UniqueFd> open_private(const std::string& place) {
@@ -90,7 +85,7 @@ void list_place(const std::string& place, std::vector<ListedRun>& found) {
   auto directory = open_private(place);
   if (!directory) return;
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(place.c_str()), ::closedir);
-  const auto here = own_pid_namespace();
+  const auto here = process::own_pid_namespace();
   while (listing) {
     const dirent* const item = ::readdir(listing.get());
     if (item == nullptr) break;
@@ -126,7 +121,7 @@ std::vector<std::string> registry_places() {
 
 Status identify(RunEntry& entry) {
   const auto self = process::read_process(::getpid());
-  entry.pid_namespace = own_pid_namespace();
+  entry.pid_namespace = process::own_pid_namespace();
   if (!self || entry.pid_namespace == 0) return fail(Code::Io, "/proc tells nothing of us");
   entry.pid = self->pid;
   entry.start_time = self->start_time;

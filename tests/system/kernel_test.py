@@ -7,11 +7,12 @@ import json
 import os
 import re
 import signal
+import subprocess
 import unittest
 import uuid
 from pathlib import Path
 
-from harness import STUB, Job, main, stat_of, stub, wait_until
+from harness import LIMIT, PROGRAM, STUB, Job, main, stat_of, stub, wait_until
 
 CLOCK_STEP = STUB.parent / "libclock_step.so"
 
@@ -134,6 +135,21 @@ class Frozen(unittest.TestCase):
                                            rf"SIGKILL within 10.0 s: {child} \(")
             self.freeze("THAWED")
             job.nothing_left()
+
+
+class ForeignProc(unittest.TestCase):
+    """A pid namespace of its own, below the /proc of another."""
+
+    def test_numbers_of_others_are_not_taken_for_ours(self) -> None:
+        probe = subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True)
+        if probe.returncode != 0:
+            self.skipTest("this user may not make pid namespaces")
+        script = "setsid sh -c 'sleep 1; echo uploaded' & exit 0"
+        done = subprocess.run(["unshare", "--pid", "--fork", PROGRAM, "--no-python", "sh", "-c",
+                               script], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(re.findall("/proc is not that of this pid namespace", done.stderr)), 1)
+        self.assertNotIn("they have left", done.stderr)
 
 
 class Memory(unittest.TestCase):

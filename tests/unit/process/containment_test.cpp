@@ -219,6 +219,46 @@ TEST_CASE("cgroup: each attempt has a fresh one, in which its workers are born")
   CHECK_FALSE(std::filesystem::exists(second));
 }
 
+TEST_CASE(
+    "cgroup: what an agent that was killed with its guardian has left ends at the next start") {
+  {
+    Contained probe;
+    probe.containment.begin_attempt();
+    if (probe.containment.cgroup_fd() < 0) {
+      MESSAGE("skipped: this user may not make cgroups here");
+      return;
+    }
+  }
+  Ear ear;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    Contained there;
+    there.containment.begin_attempt();
+    const auto worker = there.worker({"child=setsid,double,bare,deaf", "say=up", "stay"}, ear);
+    const std::string text = "path " + there.containment.cgroup_path() + "\n";
+    if (::write(ear.mouth(), text.data(), text.size()) < 0) ::_exit(1);
+    ear.close_mouth();
+    ::pause();
+  }
+  std::string path;
+  for (int seen = 0; seen < 3; ++seen) {
+    const std::string line = ear.line();
+    if (line.starts_with("path ")) path = line.substr(5);
+  }
+  {
+    Contained alive;  // an agent that lives is left alone
+    alive.containment.begin_attempt();
+    CHECK(std::filesystem::exists(path));
+  }
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  Contained here;
+  here.containment.begin_attempt();
+  CHECK_FALSE(std::filesystem::exists(path));
+  destroy_cgroup(path, kLong);  // else a failure would hang
+  ear.rest();
+}
+
 TEST_CASE("cgroup: the guardian empties and removes the one that the agent could not") {
   Ear ear;
   const pid_t pid = ::fork();
