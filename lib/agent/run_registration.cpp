@@ -5,6 +5,7 @@
 #include "workers/command.hpp"
 
 #include <filesystem>
+#include <utility>
 
 namespace elastrun::agent {
 namespace {
@@ -91,7 +92,10 @@ void RunRegistration::write() {
     }
   }
   const auto written = registration_.write(entry_);
-  if (!written) log::debug("runs", "not registered: {}", written.error().text);
+  if (!written && !std::exchange(said_, true)) {
+    const auto level = runs::is_place_named() ? log::Level::Warning : log::Level::Info;
+    log::write(level, "runs", "elastrunctl cannot find this run: " + written.error().text);
+  }
   if (registration_.path() == remembered_) return;
   if (!remembered_.empty()) guardian_.forget(remembered_);
   remembered_ = registration_.path();

@@ -41,7 +41,7 @@ class RunRegistration final : public Observer {
   const std::function<std::string()> run_directory_;
   const bool several_nodes_;
   const std::unique_ptr<Alarm> soon_;
-  bool awaited_ = false, ended_ = false;
+  bool awaited_ = false, ended_ = false, said_ = false;
   std::string remembered_;  // by the guardian
   runs::RunEntry entry_;
   runs::Registration registration_;

@@ -3,6 +3,7 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 
 #include <limits>
 
@@ -30,7 +31,7 @@ json::array write_workers(const std::vector<RunWorker>& workers) {
     list.emplace_back(json::object{{"rank", worker.rank},
                                    {"local_rank", worker.local_rank},
                                    {"pid", worker.pid},
-                                   {"directory", worker.directory}});
+                                   {"directory", valid_utf8(worker.directory)}});
   }
   return list;
 }
@@ -50,21 +51,21 @@ std::vector<RunWorker> read_workers(const json::value& value) {
 
 std::string encode(const RunEntry& entry) {
   return json::serialize(json::object{{"format", kFormat},
-                                      {"run_id", entry.run_id},
+                                      {"run_id", valid_utf8(entry.run_id)},
                                       {"pid", entry.pid},
                                       {"start_time", entry.start_time},
                                       {"pid_namespace", entry.pid_namespace},
-                                      {"entry_point", entry.entry_point},
+                                      {"entry_point", valid_utf8(entry.entry_point)},
                                       {"phase", entry.phase},
                                       {"started", to_seconds(entry.started)},
                                       {"phase_since", to_seconds(entry.phase_since)},
                                       {"min_nodes", entry.min_nodes},
                                       {"max_nodes", entry.max_nodes},
                                       {"rdzv_backend", entry.rdzv_backend},
-                                      {"endpoint", entry.endpoint},
+                                      {"endpoint", valid_utf8(entry.endpoint)},
                                       {"attempt", entry.attempt},
                                       {"max_restarts", entry.max_restarts},
-                                      {"run_directory", entry.run_directory},
+                                      {"run_directory", valid_utf8(entry.run_directory)},
                                       {"keeps_output", entry.keeps_output},
                                       {"group_started", to_seconds(entry.group_started)},
                                       {"workers", write_workers(entry.workers)}}) +

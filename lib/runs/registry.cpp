@@ -105,9 +105,13 @@ void list_place(const std::string& place, std::vector<ListedRun>& found) {
 
 }  // namespace
 
-std::vector<std::string> registry_places() {
+bool is_place_named() {
   const char* chosen = std::getenv("ELASTRUN_RUNTIME_DIR");
-  if (chosen != nullptr && *chosen == '/') return {chosen};
+  return chosen != nullptr && *chosen == '/';
+}
+
+std::vector<std::string> registry_places() {
+  if (is_place_named()) return {std::getenv("ELASTRUN_RUNTIME_DIR")};
   std::vector<std::string> places;
   const auto add = [&places](std::string place) {
     if (std::ranges::find(places, place) == places.end()) places.push_back(std::move(place));

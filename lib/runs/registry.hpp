@@ -16,6 +16,8 @@ namespace elastrun::runs {
 /// in all of them: a job of cron has no XDG_RUNTIME_DIR, and /run/user/UID goes when its user logs
 /// out.
 std::vector<std::string> registry_places();
+/// Whether ELASTRUN_RUNTIME_DIR names the place: then people rely on it.
+bool is_place_named();
 
 /// The numbers by which others tell this process from a later one with the same pid. Fails with Io
 /// where /proc cannot be read.

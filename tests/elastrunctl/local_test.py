@@ -141,11 +141,25 @@ class Status(Case):
         self.runs(lambda runs: not runs)
         self.assertEqual(list(self.registry.iterdir()), [])
 
-    def test_a_registry_that_cannot_be_written_costs_the_job_nothing(self) -> None:
-        self.registry.write_text("in the way")
-        job = self.start(ELASTRUN, "--no-python", "sh", "-c", "sleep 0.2; echo done")
-        out, err = job.communicate(timeout=60)
-        self.assertEqual((job.returncode, out, err), (0, "done\n", ""))
+    def test_names_that_are_no_text_hide_no_job(self) -> None:
+        self.named("night-\udcff")
+        self.assertEqual(self.running()[0]["run_id"], "night-\ufffd")
+
+    def test_a_registry_that_cannot_be_written_costs_the_job_a_line_if_it_is_named(self) -> None:
+        words = (ELASTRUN, "--max-restarts=1", "--no-python", "sh", "-c",
+                 "sleep 0.2; echo done; exit $((1 - TORCHELASTIC_RESTART_COUNT))")
+        others = self.folder / "others"
+        others.mkdir()
+        others.chmod(0o755)
+        for place, why in ((self.folder / "worker", "Not a directory"),
+                           (others, r"is not this user's alone \(mode 0700\)")):
+            self.environment["ELASTRUN_RUNTIME_DIR"] = str(place)
+            job = self.start(*words)
+            out, err = job.communicate(timeout=60)
+            self.assertEqual((job.returncode, out), (0, "done\ndone\n"))
+            said = [line for line in err.splitlines() if "runs]" in line]
+            self.assertEqual(len(said), 1, err)
+            self.assertRegex(said[0], f"elastrunctl cannot find this run: .*{place.name}.*{why}")
 
     def test_a_login_session_s_directory_is_used(self) -> None:
         del self.environment["ELASTRUN_RUNTIME_DIR"]

@@ -57,6 +57,16 @@ TEST_CASE("runs: an entry survives its text, and a torn one is refused") {
   CHECK(runs::decode(R"({"run_id":"x","pid":4,"start_time":1,"started":1e300,"workers":7})"));
 }
 
+TEST_CASE("runs: names and paths that are no UTF-8 hide no run") {
+  auto entry = own_entry();
+  entry.run_id = entry.entry_point = "n\xff";
+  entry.run_directory = entry.workers[0].directory = "/logs/n\xff";
+  const auto again = runs::decode(runs::encode(entry));
+  REQUIRE(again);
+  CHECK(again->run_id == "n\xEF\xBF\xBD");
+  CHECK(again->workers[0].directory == "/logs/n\xEF\xBF\xBD");
+}
+
 TEST_CASE("runs: a registered run is listed until its registration goes") {
   const Folder folder;
   const std::vector<std::string> places{folder.path + "/first", folder.path + "/second"};
