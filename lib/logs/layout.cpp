@@ -5,6 +5,7 @@
 #include "core/temporary_places.hpp"
 #include "core/text.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -75,11 +76,16 @@ std::string absolute(const std::string& path) {
   return text;
 }
 
-bool is_log(const std::filesystem::path& path) {
-  constexpr std::array<std::string_view, 5> kNames = {"stdout.log", "stderr.log", "error.json",
-                                                      "filtered_stdout.log", "filtered_stderr.log"};
-  const auto name = path.filename().native();
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+/// Ours may be empty, or repeat what was said; what a worker has put there is its own affair.
+bool explains_something(const std::filesystem::directory_entry& file) {
+  constexpr std::array<std::string_view, 3> kOurs = {"agent.log", "journal.jsonl", "report.json"};
+  constexpr std::array<std::string_view, 5> kLogs = {"stdout.log", "stderr.log", "error.json",
+                                                     "filtered_stdout.log", "filtered_stderr.log"};
+  std::error_code error;
+  if (!file.is_regular_file(error)) return false;
+  const auto name = file.path().filename().native();
+  if (std::ranges::find(kLogs, name) != kLogs.end()) return file.file_size(error) > 0 && !error;
+  return std::ranges::none_of(kOurs, [&](auto ours) { return name.starts_with(ours); });
 }
 
 }  // namespace
@@ -196,11 +202,7 @@ bool holds_something(const std::string& directory) {
   std::error_code error;
   for (fs::recursive_directory_iterator next(directory, error), end; !error && next != end;
        next.increment(error)) {
-    std::error_code ignored;
-    if (next->is_regular_file(ignored) && is_log(next->path()) && next->file_size(ignored) > 0 &&
-        !ignored) {
-      return true;
-    }
+    if (explains_something(*next)) return true;
   }
   return false;
 }

@@ -207,3 +207,16 @@ TEST_CASE("layout: a temporary run with an error file stays after a failure only
   CHECK(entries(scratch.path) == 0);
   CHECK_FALSE(settle("", true));
 }
+
+TEST_CASE("layout: what a worker has put into its own directory stays after a failure, too") {
+  const Scratch scratch;
+  auto layout = Layout::plan("", "x").value();
+  const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
+  for (const std::string& ours :
+       {layout.agent_log(), layout.agent_log() + ".1", layout.journal(), layout.report()}) {
+    write(ours, "{}");
+  }
+  CHECK_FALSE(holds_something(layout.temporary_root()));
+  write(rank + "/core.txt", "");
+  CHECK(holds_something(layout.temporary_root()));
+}
