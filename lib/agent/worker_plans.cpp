@@ -72,7 +72,8 @@ Result<std::vector<workers::WorkerPlan>> WorkerPlans::make(const rendezvous::Rou
   const auto place = placement_of(round, parts_.use_agent_store());
   const auto folders = parts_.folders(round);
   if (!folders) return std::unexpected(folders.error());
-  parts_.streams.begin_attempt({folders->attempt, spec_.stdout_filters, spec_.stderr_filters});
+  parts_.streams.begin_attempt(
+      {folders->attempt, place.local_world_size, spec_.stdout_filters, spec_.stderr_filters});
   const std::string channel = parts_.channel ? parts_.channel() : std::string();
   std::vector<workers::WorkerPlan> plans;
   plans.reserve(static_cast<std::size_t>(place.local_world_size));

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fstream>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -16,9 +17,16 @@ namespace {
 
 using Show = PumpRoute::Show;
 
-// A tee'd worker may run ahead of a busy agent by this much (pipe(7): the limit for everybody).
-constexpr int kTeePipe = 1 << 20;
+constexpr int kLargestPipe = 1 << 20;   // pipe(7): the limit for everybody
+constexpr int kKernelsPipe = 64 << 10;  // pipe(7), too
 constexpr std::size_t kLongestLine = 2000;
+
+/// What all pipes of this user may hold together; 0: there is no such limit.
+std::int64_t user_pipe_bytes() {
+  std::ifstream file("/proc/sys/fs/pipe-user-pages-soft");
+  std::int64_t pages = 0;
+  return file >> pages ? pages * ::sysconf(_SC_PAGESIZE) : 0;
+}
 
 /// A pseudo-terminal that passes bytes on as they are: the agent's terminal does the rest.
 bool open_terminal(int like, UniqueFd& ours, UniqueFd& workers) {
@@ -119,6 +127,13 @@ class PumpedStreams final : public WorkerStreams {
 
 }  // namespace
 
+int pipe_size(int workers, std::int64_t user_bytes) {
+  int size = kLargestPipe;
+  const auto taken = [&] { return std::int64_t{2} * workers * size; };
+  while (user_bytes > 0 && size > kKernelsPipe && taken() > user_bytes / 2) size /= 2;
+  return size > kKernelsPipe ? size : 0;
+}
+
 StreamFactory::StreamFactory(boost::asio::any_io_executor executor, Clock& clock, Console& console,
                              files::BlockingCalls& files, bool with_status)
     : executor_(std::move(executor)),
@@ -142,6 +157,7 @@ std::shared_ptr<files::AppendedFile> StreamFactory::open_log(std::string path) c
 
 void StreamFactory::begin_attempt(const AttemptSettings& settings) {
   console_.say_files_are_in(settings.directory);
+  pipe_size_ = pipe_size(settings.workers, user_pipe_bytes());
   stdout_shared_ = open_shared(settings, true);
   stderr_shared_ = open_shared(settings, false);
 }
@@ -195,9 +211,9 @@ Result<StreamFactory::Source> StreamFactory::open_source(const PumpRoute& route)
   source.workers.reset(ends[1]);
   // Ours alone: the two ends of a pipe are two open files.
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  if (route.show != Show::Raw && !(route.show == Show::Nothing && !route.file)) {
-    ::fcntl(ends[0], F_SETPIPE_SZ, kTeePipe);  // refused beyond a user's limit: then it is smaller
-  }
+  const bool kept = route.show != Show::Raw && !(route.show == Show::Nothing && !route.file);
+  // Refused beyond a user's limit: then it is smaller.
+  if (kept && pipe_size_ > 0) ::fcntl(ends[0], F_SETPIPE_SZ, pipe_size_);
   return source;
 }
 

@@ -7,6 +7,7 @@
 #include "logs/pump.hpp"
 #include "logs/streams.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,8 +26,15 @@ struct StreamSettings {
 /// What the workers of one start have in common.
 struct AttemptSettings {
   std::string directory{};  // of the attempt, existing; empty: no files
+  int workers = 1;          // on this node
   std::optional<std::vector<std::string>> stdout_filters{}, stderr_filters{};
 };
+
+/// How large the pipe of a tee'd or redirected stream is to be: so far a worker may run ahead of a
+/// busy agent. 1 MiB, or less where so many workers with two of them would take more than half of
+/// what the kernel lets a user have without privilege (/proc/sys/fs/pipe-user-pages-soft; above it
+/// every new pipe of the user, in any program, holds two pages). 0: the kernel's own size. Pure.
+int pipe_size(int workers, std::int64_t user_bytes);
 
 /// Makes WorkerStreams. One for a job; it must outlive what it made.
 ///
@@ -84,6 +92,7 @@ class StreamFactory {
   bool with_status_;
   std::shared_ptr<PumpBuffers> buffers_;
   Shared stdout_shared_, stderr_shared_;
+  int pipe_size_ = 1 << 20;  // of this attempt's workers, as pipe_size()
   std::vector<std::weak_ptr<Pump>> on_terminal_;
 };
 

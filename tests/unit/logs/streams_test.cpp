@@ -428,6 +428,19 @@ TEST_CASE("streams: what is there is known at once, and whoever holds the pipe c
   }
 }
 
+TEST_CASE("streams: the pipes of a node take at most half of what a user may have") {
+  constexpr std::int64_t kUsual = 64 << 20;
+  CHECK(pipe_size(8, kUsual) == 1 << 20);
+  CHECK(pipe_size(40, kUsual) == 256 << 10);
+  CHECK(pipe_size(1000, kUsual) == 0);
+  CHECK(pipe_size(1000, 0) == 1 << 20);
+  Agent agent;
+  agent.factory.begin_attempt({.workers = 100'000});
+  Worker many(agent, {.tee = 3});
+  CHECK(::fcntl(many.out.get(), F_GETPIPE_SZ) <= 64 << 10);
+  many.end();
+}
+
 TEST_CASE("streams: a second drain replaces the first one's answer") {
   Agent agent;
   Worker worker(agent, {.tee = 1});
