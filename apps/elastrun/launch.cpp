@@ -6,6 +6,7 @@
 #include "core/log.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
+#include "process/descriptor_limit.hpp"
 #include "process/guardian.hpp"
 #include "start_of_run.hpp"
 #include "surroundings.hpp"
@@ -30,6 +31,9 @@ int launch(guardian::Agent& guardian, int argc, char** argv) {
   if (job->spec.dry_run) return print_plan(job->spec, program);
   if (job->spec.json_log) log::set_format(log::Format::Json);
   say_warnings(*job);
+  if (const auto enough = process::enough_descriptors(); !enough) {
+    return give_up(enough.error(), program);
+  }
   auto run = agent::JobRun::make(job->spec, guardian);
   if (!run) return give_up(run.error(), program);
   const auto result = (*run)->run();

@@ -386,14 +386,14 @@ void JobRun::heard(pid_t sender, workers::Message message) {
   }
 }
 
-/// Removes what is only temporary, unless it holds the output that -r or -t asked for, or something
-/// that explains a failure. The run's directory if it stays.
+/// Removes what is only temporary, or leaves that to the guardian, if no descriptor is free for it;
+/// but not output that -r or -t asked for, nor what explains a failure. The directory if it stays.
 std::string JobRun::settle(bool succeeded) {
   const auto& root = layout_.temporary_root();
   const bool named_in_report = keeps_output(spec_) && !succeeded;
   const bool kept =
       root.empty() || named_in_report || logs::settle(root, keeps_output(spec_) || !succeeded);
-  guardian_.forget(root);
+  if (kept || ::access(root.c_str(), F_OK) != 0) guardian_.forget(root);
   return kept ? layout_.run_directory() : std::string();
 }
 

@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/descriptor_limit.hpp"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 namespace elastrun::process {
+
+Status enough_descriptors() {
+  constexpr rlim_t kLeast = 24;  // loop, guardian, threads, store, and one worker with its pipes
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max >= kLeast) return {};
+  return fail(Code::Io, fmt::format("the limit of open files is {}, and a job of one worker takes "
+                                    "{}: raise it (ulimit -n)",
+                                    limit.rlim_max, kLeast));
+}
 
 DescriptorLimit::DescriptorLimit() {
   rlimit limit{};

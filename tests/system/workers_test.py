@@ -9,7 +9,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import Job, main, wait_until
+from harness import Job, main, stub, wait_until
 
 # Worker 0 returns at once. Worker 1 looks whether it has really ended, for longer than an
 # interpreter takes to end, and says so.
@@ -80,6 +80,17 @@ class RunPath(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
+    def test_too_few_descriptors_are_an_error_in_words_and_leave_nothing(self) -> None:
+        for limit, workers in ((4, 1), (5, 1), (14, 1), (24, 8)):
+            def low(limit: int = limit) -> None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+            with self.subTest(limit), Job(f"--nproc-per-node={workers}", *stub("exit=0"),
+                                          before=low) as job:
+                self.assertEqual(job.end(), 1)
+                self.assertIn("ulimit -n", job.errors())
+                self.assertEqual(list(job.temporary.iterdir()), [])
+
     def test_connections_of_workers_do_not_use_up_the_agents_descriptors(self) -> None:
         def low() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
