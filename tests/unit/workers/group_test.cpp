@@ -29,7 +29,11 @@ struct FakeStreams final : logs::WorkerStreams {
   int stdout_fd() const override { return 41; }
   int stderr_fd() const override { return 42; }
   void started() override { state->started = true; }
-  void catch_up() override { state->lines = state->in_the_pipe; }
+  void catch_up() override {
+    auto& read = state->in_the_pipe;
+    state->lines.insert(state->lines.end(), read.begin(), read.end());
+    read.clear();
+  }
   void drain(bool, std::function<void()> done) override { state->on_drained = std::move(done); }
   std::vector<std::string> last_lines(std::size_t count) const override {
     const auto& lines = state->lines;
