@@ -6,6 +6,7 @@
 #include "core/utf8.hpp"
 #include "files/whole_file.hpp"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
 #include <fcntl.h>
@@ -18,6 +19,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::size_t kMaxFile = 1u << 20;  // a stack of thousands of frames is far below this
+constexpr std::size_t kMaxCopy = 64u << 20;
+constexpr std::size_t kPiece = 1u << 20;    // of a read
 constexpr std::size_t kMaxRaw = 64u << 10;  // what is kept of it for people
 constexpr std::size_t kMaxDepth = 32;       // of nested JSON; the known forms need 3
 
@@ -55,8 +58,54 @@ std::optional<json::value> parse(std::string_view text) {
   return value;
 }
 
-/// Up to kMaxFile + 1 bytes of a file, and when it was written.
-Result<std::string> read_some(const std::string& path, WallTime* written = nullptr) {
+/// Of JSON that goes on or ends anywhere.
+class Beginning {
+ public:
+  explicit Beginning(std::string_view text) : rest_(text) {}
+
+  bool take(std::string_view word) {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r\n"), rest_.size()));
+    if (!rest_.starts_with(word)) return false;
+    rest_.remove_prefix(word.size());
+    return true;
+  }
+  bool take_key(std::string_view key) { return take(key) && take(":"); }
+  /// The text whose opening quote has been taken, as far as it is there, up to kMaxRaw.
+  std::string text() const {
+    std::size_t end = 0;
+    while (end < std::min(rest_.size(), kMaxRaw) && rest_[end] != '"') {
+      end += rest_[end] == '\\' ? 2 : 1;
+    }
+    // At most a pair of \uXXXX may have been cut in the middle.
+    for (end = std::min(end, rest_.size()); end > 0 && !parse(quoted(end)); --end) {
+      if (std::min(rest_.size(), kMaxRaw) > end + 12) return {};
+    }
+    const auto value = parse(quoted(end));
+    return value ? std::string(std::string_view(value->get_string())) : std::string();
+  }
+
+ private:
+  std::string quoted(std::size_t size) const {
+    return fmt::format("\"{}\"", rest_.substr(0, size));
+  }
+  std::string_view rest_;
+};
+
+/// Of a record that is not there as a whole: torch writes the message first.
+void read_beginning(std::string_view text, ErrorFile& out) {
+  Beginning beginning(text);
+  if (!beginning.take("{") || !beginning.take_key("\"message\"")) return;
+  const bool plain = !beginning.take("{");
+  if (!plain && !beginning.take_key("\"message\"")) return;
+  if (!beginning.take("\"")) return;
+  out.message = beginning.text();
+  out.understood = !out.message.empty();
+  out.plain = plain;
+}
+
+/// Up to `most` + 1 bytes of a file, and when it was written.
+Result<std::string> read_some(const std::string& path, std::size_t most = kMaxFile,
+                              WallTime* written = nullptr) {
   // O_NONBLOCK: somebody may have put a FIFO there.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return std::unexpected(errno_error(Code::Io, "cannot read " + path, errno));
@@ -65,15 +114,25 @@ Result<std::string> read_some(const std::string& path, WallTime* written = nullp
     *written = WallTime(std::chrono::seconds(info.st_mtim.tv_sec) +
                         std::chrono::nanoseconds(info.st_mtim.tv_nsec));
   }
-  std::string text(kMaxFile + 1, '\0');
+  std::string text;
   std::size_t have = 0;
-  while (have < text.size()) {
+  while (have <= most) {
+    text.resize(std::min(most + 1, have + kPiece));
     const auto got = ::read(fd.get(), text.data() + have, text.size() - have);
     if (got <= 0) break;
     have += static_cast<std::size_t>(got);
   }
   text.resize(have);
   return text;
+}
+
+/// In the form of torch's `@record`.
+json::value record_of(std::string_view message, WallTime when) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(when.time_since_epoch());
+  return {{"message",
+           {{"message", message},
+            {"extraInfo",
+             {{"py_callstack", message}, {"timestamp", std::to_string(seconds.count())}}}}}};
 }
 
 /// What people are to be warned of; empty: nothing.
@@ -89,7 +148,10 @@ Result<std::string> replace_file(const std::string& to, std::string_view text) {
 ErrorFile parse_error_file(std::string_view text) {
   ErrorFile out;
   out.raw = std::string(cut(text, kMaxRaw));
-  if (text.size() > kMaxFile) return out;
+  if (text.size() > kMaxFile) {
+    read_beginning(text, out);
+    return out;
+  }
   const auto value = parse(text);
   if (!value || !value->is_object()) return out;
   const auto* message = value->get_object().if_contains("message");
@@ -107,7 +169,7 @@ ErrorFile parse_error_file(std::string_view text) {
 std::optional<ErrorFile> read_error_file(const std::string& path) {
   if (path.empty()) return std::nullopt;
   WallTime written{};
-  const auto text = read_some(path, &written);
+  const auto text = read_some(path, kMaxFile, &written);
   if (!text) return std::nullopt;
   auto file = parse_error_file(*text);
   if (written != WallTime{}) file.written = written;
@@ -115,8 +177,14 @@ std::optional<ErrorFile> read_error_file(const std::string& path) {
 }
 
 Result<std::string> copy_error_file(const std::string& from, const std::string& to, int exit_code) {
-  auto text = read_some(from);
+  WallTime written{};
+  auto text = read_some(from, kMaxCopy, &written);
   if (!text) return std::unexpected(text.error());
+  if (text->size() > kMaxCopy) {  // half of it would be no JSON
+    auto message = parse_error_file(*text).message;
+    if (message.empty()) message = from + " is larger than 64 MiB";
+    return replace_file(to, json::serialize(record_of(message, written)));
+  }
   auto value = parse(*text);
   auto* message =
       value && value->is_object() ? value->get_object().if_contains("message") : nullptr;
@@ -129,13 +197,7 @@ Result<std::string> copy_error_file(const std::string& from, const std::string& 
 
 Result<std::string> write_error_file(const std::string& to, std::string_view message,
                                      WallTime when) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(when.time_since_epoch());
-  const json::value content = {
-      {"message",
-       {{"message", message},
-        {"extraInfo",
-         {{"py_callstack", message}, {"timestamp", std::to_string(seconds.count())}}}}}};
-  return replace_file(to, json::serialize(content));
+  return replace_file(to, json::serialize(record_of(message, when)));
 }
 
 }  // namespace elastrun::workers

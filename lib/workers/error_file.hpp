@@ -27,15 +27,17 @@ struct ErrorFile {
   const std::string& report_text() const { return callstack.empty() ? message : callstack; }
 };
 
-/// The two known forms (torchrun-parity 4.10); anything else gives `understood == false`. Pure.
+/// The two known forms (torchrun-parity 4.10); anything else gives `understood == false`. Of more
+/// than 1 MiB only the message is known, as far as it is in the first 64 KiB. Pure.
 ErrorFile parse_error_file(std::string_view text);
 
-/// Nothing if there is no such file. Reads at most 1 MiB: more is kept as not understood.
+/// Nothing if there is no such file. Reads little more than 1 MiB.
 std::optional<ErrorFile> read_error_file(const std::string& path);
 
-/// Copies the root cause's file to the launcher's own, with `errorCode` in an object message.
-/// An existing file is replaced, and the text returned is a warning with its contents, else empty;
-/// a device or FIFO is written to. May wait for the file system, as the next one.
+/// Copies the root cause's file to the launcher's own, with `errorCode` in an object message. Of
+/// one above 64 MiB the message alone is written, in torch's form. An existing file is replaced,
+/// and the text returned is a warning with its contents, else empty; a device or FIFO is written
+/// to. May wait for the file system, as the next one.
 Result<std::string> copy_error_file(const std::string& from, const std::string& to, int exit_code);
 
 /// Writes an error of the launcher itself in the form of torch's `@record`.

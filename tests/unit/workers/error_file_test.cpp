@@ -63,13 +63,31 @@ TEST_CASE("error file: nesting without end is refused") {
   CHECK_FALSE(parse_error_file(std::string(100'000, '{')).understood);
 }
 
-TEST_CASE("error file: a giant file is kept in part and not parsed") {
+TEST_CASE("error file: of a giant file the beginning of the message is known") {
   const test::FakeFiles files;
-  files.add("giant.json", "{\"message\": \"" + std::string(3 << 20, 'x') + "\"}");
+  const std::string much(3 << 20, 'x');
+  files.add("giant.json", "{\"message\": \"" + much + "\"}");
   const auto file = read_error_file(files.root() + "/giant.json");
   REQUIRE(file.has_value());
-  CHECK_FALSE(file->understood);
+  CHECK(file->plain);
+  CHECK(file->message == much.substr(0, 64 << 10));
   CHECK(file->raw.size() == 64u << 10);
+  // As torch writes it: the traceback of a thousand chained exceptions comes after the message.
+  const std::string head = R"({ "message": {"message": "Value\"Error: b\u00f6\n", "extra": ")";
+  CHECK(parse_error_file(head + much).message == "Value\"Error: b\xC3\xB6\n");
+  for (const std::string other : {"{\"other\": \"", "[\"", "{\"message\": {\"a\": \""}) {
+    CHECK_FALSE(parse_error_file(other + much).understood);
+  }
+}
+
+TEST_CASE("error file: a message that is cut inside of a character is a text all the same") {
+  const std::string fill(1 << 20, 'x');
+  for (std::size_t before = (64 << 10) - 14; before <= 64 << 10; ++before) {
+    const auto file =
+        parse_error_file("{\"message\": \"" + fill.substr(0, before) + "\\ud83d\\ude00" + fill);
+    CHECK(file.message.starts_with(fill.substr(0, std::min<std::size_t>(before, 64000))));
+    CHECK(file.message.size() <= (64u << 10) + 4);
+  }
 }
 
 TEST_CASE("error file: no file, no name and a folder are no error file") {
@@ -90,6 +108,29 @@ TEST_CASE("error file: the root cause is handed on with its exit code") {
   REQUIRE(message != nullptr);
   CHECK(member_int_or(*message, "errorCode", 0) == 17);
   CHECK(member_text_or(*message, "message", "") == "ValueError: boom");
+}
+
+TEST_CASE("error file: one that is too large to be looked at is handed on whole") {
+  const test::FakeFiles files;
+  const auto own = files.root() + "/own.json";
+  const std::string stack(2 << 20, 'x');
+  files.add("child.json", R"({"message": {"message": "ValueError: boom", "extraInfo":
+                              {"py_callstack": ")" +
+                              stack + R"(", "timestamp": "7"}}})");
+  REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
+  const auto value = parse_json(contents(own));
+  REQUIRE(value.has_value());
+  CHECK(member_int_or(*find_member(*value, "message"), "errorCode", 0) == 17);
+  CHECK(contents(own).size() > stack.size());
+}
+
+TEST_CASE("error file: what is larger than all that is handed on as its message") {
+  const test::FakeFiles files;
+  const auto own = files.root() + "/own.json";
+  files.add("child.json", R"({"message": {"message": "ValueError: boom", "x": ")");
+  std::filesystem::resize_file(files.root() + "/child.json", 65 << 20);  // a hole
+  REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
+  CHECK(read_error_file(own)->message == "ValueError: boom");
 }
 
 TEST_CASE("error file: text messages and broken files are handed on as they are") {
