@@ -61,10 +61,14 @@ Result<std::string> make_private(const std::string& prefix,
 }
 
 constexpr const char* kMemory = "/dev/shm";
+// A container has 64 MiB, which the workers of a DataLoader fill: then the error file that says so
+// could not be written. Other machines have half of their memory there.
+constexpr std::uint64_t kRoomInMemory = 256 << 20;
 
 bool is_in_memory(const char* path) {
   struct statfs info {};
-  return ::statfs(path, &info) == 0 && info.f_type == TMPFS_MAGIC && info.f_bavail > 0 &&
+  return ::statfs(path, &info) == 0 && info.f_type == TMPFS_MAGIC &&
+         info.f_bavail * static_cast<std::uint64_t>(info.f_bsize) >= kRoomInMemory &&
          ::access(path, W_OK | X_OK) == 0;
 }
 

@@ -60,6 +60,12 @@ bool is_frame(std::string_view line) {
   return line.find(", in ", number + 2) != std::string_view::npos;
 }
 
+/// Of torch's @record, which writes the error file: an exception from there tells of a disk that is
+/// full, while the one before it is why the worker failed.
+bool is_in_record(std::string_view frame) {
+  return frame.ends_with(", in record_exception") || frame.ends_with(", in _write_error_file");
+}
+
 /// Second of the failure: that of the error file, else that of `at`, which is the end by torchrun's
 /// rule. It is counted from the first end, so that a clock that was set back meanwhile changes no
 /// order.
@@ -115,17 +121,22 @@ std::size_t choose_culprit(const Judgement& judgement, const Failure& first) {
 }  // namespace
 
 std::optional<PythonException> exception_in(const std::vector<std::string>& lines) {
-  bool in_traceback = false;
+  bool in_traceback = false, in_record = false;
   std::optional<PythonException> last;
   for (const auto& whole : lines) {
     const auto line = without_rank(whole);
     // Of a long traceback only the end may be there.
-    if (line.starts_with("Traceback (most recent call last):") || is_frame(line)) {
+    if (line.starts_with("Traceback (most recent call last):")) {
       in_traceback = true;
+      in_record = false;
+    } else if (is_frame(line)) {
+      in_traceback = true;
+      in_record = in_record || is_in_record(line);
     } else if (in_traceback && !line.empty() && line.front() != ' ' && line.front() != '\t') {
       // Notes and chained text follow an exception's line, so only the first line counts.
-      if (auto found = exception_line(line)) last = std::move(found);
-      in_traceback = false;
+      auto found = exception_line(line);
+      if (found && !(in_record && last)) last = std::move(found);
+      in_traceback = in_record = false;
     }
   }
   return last;

@@ -27,7 +27,9 @@ Failure failure_of(const Worker& worker, const process::Exit& exit, std::optiona
   failure.stopped_by_us = worker.stopped_by_us;
   failure.stderr_shown = worker.stderr_shown;
   failure.error_file_path = worker.error_file;
-  failure.error_file = std::move(left);
+  // Empty it says only that a running worker is about to fail: once that has ended, that it could
+  // not write, because /dev/shm or a disk is full.
+  if (left && !(worker.exit && left->raw.empty())) failure.error_file = std::move(left);
   if (worker.streams) {
     failure.last_lines = worker.streams->last_lines(kSearched);
     failure.traceback_at = worker.streams->seen_at(kTraceback);

@@ -152,6 +152,23 @@ class ForeignProc(unittest.TestCase):
         self.assertNotIn("they have left", done.stderr)
 
 
+class SmallMemoryFiles(unittest.TestCase):
+    """As in a container: /dev/shm is small, and the job fills it."""
+
+    def test_the_error_file_is_elsewhere(self) -> None:
+        mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm && "
+        if subprocess.run(["unshare", "--mount", "sh", "-c", mount + "true"],
+                          capture_output=True).returncode != 0:
+            self.skipTest("this user may not mount")
+        line = mount + 'exec "$@"'
+        without = {name: "" for name in ("TMPDIR", "TEMP", "TMP")}
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", line, "sh", PROGRAM,
+                               *stub("env=TORCHELASTIC_ERROR_FILE")], capture_output=True,
+                              text=True, timeout=LIMIT, env={**os.environ, **without})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, "^TORCHELASTIC_ERROR_FILE=/tmp/elastrun_")
+
+
 class Memory(unittest.TestCase):
     def limited_cgroup(self) -> Path:
         """A new memory cgroup with a limit, of version 1 or 2; removed at the end."""

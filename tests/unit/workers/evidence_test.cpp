@@ -49,6 +49,25 @@ TEST_CASE("evidence: of chained exceptions the last one counts") {
   CHECK(found == PythonException{"my.module.MyError", ""});
 }
 
+TEST_CASE("evidence: an error file that could not be written is not why the worker failed") {
+  const std::vector<std::string> written{
+      "During handling of the above exception, another exception occurred:",
+      "",
+      "Traceback (most recent call last):",
+      "  File \"/torch/errors/__init__.py\", line 358, in wrapper",
+      "    handler.record(e)",
+      "  File \"/torch/errors/error_handler.py\", line 86, in record_exception",
+      "    self._write_error_file(file, json.dumps(data))",
+      "  File \"/torch/errors/error_handler.py\", line 60, in _write_error_file",
+      "OSError: [Errno 28] No space left on device"};
+  CHECK(exception_in(written)->type == "OSError");  // when that is all there is
+  std::vector<std::string> lines{
+      "Traceback (most recent call last):", "  File \"train.py\", line 3, in main",
+      "RuntimeError: DataLoader worker is killed by signal: Bus error", ""};
+  lines.insert(lines.end(), written.begin(), written.end());
+  CHECK(exception_in(lines)->type == "RuntimeError");
+}
+
 TEST_CASE("evidence: torch's rank in front of each line is seen through") {
   const auto found =
       exception_in({"[rank12]: Traceback (most recent call last):", "[rank12]:   File \"x\"",

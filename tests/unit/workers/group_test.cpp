@@ -538,5 +538,17 @@ TEST_CASE("group: the error file of a failure is read") {
   CHECK_FALSE(failures[0].error_file->understood);
 }
 
+TEST_CASE("group: an empty error file is one as long as its worker runs, and may write it") {
+  const test::FakeFiles files;
+  files.add("error.json", "");
+  Stage stage;
+  auto plans = stage.plans(2);
+  for (auto& plan : plans) plan.error_file = files.root() + "/error.json";
+  REQUIRE(stage.group.start(std::move(plans)).has_value());
+  stage.launcher.end(0, ExitStatus::exited(1));
+  CHECK_FALSE(stage.group.failures()[0].error_file.has_value());
+  CHECK(stage.group.as_if_ended_now()[0].error_file.has_value());
+}
+
 }  // namespace
 }  // namespace elastrun::workers
