@@ -6,10 +6,10 @@
 #include "core/log.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
+#include "host_environment.hpp"
 #include "process/descriptor_limit.hpp"
 #include "process/guardian.hpp"
 #include "start_of_run.hpp"
-#include "surroundings.hpp"
 
 namespace elastrun {
 
@@ -25,7 +25,7 @@ int launch(guardian::Agent& guardian, int argc, char** argv) {
       parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
   if (line->wish != spec::Wish::Run) return answer(*line, program);
-  const auto job = spec::resolve(*line, real_surroundings(argc > 0 ? argv[0] : ""));
+  const auto job = spec::resolve(*line, real_host_environment(argc > 0 ? argv[0] : ""));
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain) print(spec::explain_text(*job));
   if (job->spec.dry_run) return print_plan(job->spec, program);

@@ -45,9 +45,10 @@ CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
   auto* command = app.add_subcommand(
       "status", "Who is in, who is missing, who waits for what; which jobs run on this machine");
   command
-      ->add_option("endpoint", options.endpoint,
-                   "Where the agents meet (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT of a static "
-                   "job): HOST[:PORT]. If left out: the jobs of this user on this machine")
+      ->add_option(
+          "endpoint", options.endpoint,
+          "The rendezvous endpoint (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT of a static "
+          "job): HOST[:PORT]. If left out: the jobs of this user on this machine")
       ->envname("PET_RDZV_ENDPOINT");
   command->add_flag("--json", options.json, "Print the answer as one line of JSON");
   command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")

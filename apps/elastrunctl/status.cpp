@@ -82,13 +82,13 @@ class Query {
 
   std::string nobody(const Error& error) const {
     return fmt::format(
-        "nobody answers at {}: {}. Give the endpoint at which the agents of the job meet "
+        "no answer from {}: {}. Give the rendezvous endpoint of the job "
         "(--rdzv-endpoint); jobs of one node have none (elastrunctl status shows those of this "
         "machine), and a job that has ended has no coordinator any more",
         where(), error.text);
   }
   std::string stranger() const {
-    return fmt::format("whoever listens at {} is not a coordinator of elastrun", where());
+    return fmt::format("what listens at {} is not a coordinator of elastrun", where());
   }
   std::string silence() const {
     if (!connected_) return nobody({Code::Timeout, "no connection"});

@@ -58,7 +58,7 @@ void warn_of_openness(const net::Endpoint& endpoint, const std::string& secret) 
   if (!secret.empty() || net::parse_address(endpoint.host).is_loopback()) return;
   log::warning(
       "store",
-      "there is no secret: whoever reaches {} can join or stop a job. Set ELASTRUN_SECRET, "
+      "no secret is set: anybody who reaches {} can join or stop a job. Set ELASTRUN_SECRET, "
       "or --secret-file, to the same text here and on all nodes",
       net::format_endpoint(endpoint.host, endpoint.port));
 }

@@ -34,11 +34,11 @@ class Agent {
     /// Everything to start the workers of a round with, in the order of local ranks.
     std::function<Result<std::vector<workers::WorkerPlan>>(const rendezvous::Round&)> plan;
     // As those of workers::Group.
-    std::function<process::Extinction(Duration)> sweep;
+    std::function<process::KillResult(Duration)> sweep;
     std::function<process::ProcessTable()> leftovers;
     std::function<void(const process::ProcessTable&, int)> signal_each;
     std::function<void()> release{};
-    /// Evidence that a failure was for want of memory, as a sentence; may be empty.
+    /// Evidence that a failure was an OOM kill, as a sentence; may be empty.
     std::function<std::string(const workers::Failure&)> out_of_memory;
     /// What the rendezvous says may go through this on its way; may be empty.
     std::function<rendezvous::Session::OnPush(rendezvous::Session::OnPush)> before{};

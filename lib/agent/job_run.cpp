@@ -120,7 +120,7 @@ Status JobRun::connect(OwnRendezvous own) {
 
   self_.role = spec_.role;
   self_.local_world_size = spec_.nproc_per_node;
-  auto place = open_meeting_place(loop_, *clock_, spec_, self_, std::move(own));
+  auto place = set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own));
   if (!place) return std::unexpected(place.error());
   session_ = std::move(place->session);
   store_ = std::move(place->store);
@@ -228,7 +228,7 @@ Agent::Parts JobRun::agent_parts() {
       .observer = observers_,
       .plan =
           [this](const rendezvous::Round& round) {
-            memory_deaths_.begin();
+            oom_kills_.begin();
             containment_.begin_attempt();
             return plans_->make(round);
           },
@@ -242,7 +242,7 @@ Agent::Parts JobRun::agent_parts() {
       .out_of_memory =
           [this](const workers::Failure& failure) {
             const auto said = failure.exception ? failure.exception->text() : std::string();
-            return memory_deaths_.evidence(failure.status, failure.pid, said);
+            return oom_kills_.evidence(failure.status, failure.pid, said);
           },
       .before =
           [this](rendezvous::Session::OnPush on_push) { return gate_.before(std::move(on_push)); },
@@ -330,7 +330,7 @@ JobResult JobRun::run() {
   return std::move(*result);
 }
 
-process::Extinction JobRun::sweep(Duration limit) {
+process::KillResult JobRun::sweep(Duration limit) {
   auto ended = containment_.sweep(limit);
   survivors_ = !ended.alive.empty();
   return ended;

@@ -7,8 +7,8 @@
 #include "agent/goodput_account.hpp"
 #include "agent/job_records.hpp"
 #include "agent/last_writes.hpp"
-#include "agent/meeting_place.hpp"
 #include "agent/push_gate.hpp"
+#include "agent/rendezvous_setup.hpp"
 #include "agent/run_registration.hpp"
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
@@ -23,7 +23,7 @@
 #include "process/posix_launcher.hpp"
 #include "process/signals.hpp"
 #include "spec/job_spec.hpp"
-#include "system/memory_deaths.hpp"
+#include "system/oom_kills.hpp"
 #include "workers/channel.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -71,7 +71,7 @@ class JobRun {
   std::string channel_path();
   void end_channel();
   void heard(pid_t sender, workers::Message message);
-  process::Extinction sweep(Duration limit);
+  process::KillResult sweep(Duration limit);
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);
   WorkerPlans::Parts plan_parts();
@@ -105,7 +105,7 @@ class JobRun {
   rendezvous::Node self_;
   std::unique_ptr<rendezvous::Session> session_;
   std::unique_ptr<RoundStore> store_;
-  system::MemoryDeaths memory_deaths_;
+  system::OomKills oom_kills_;
   JobRecords job_records_;
   GoodputAccount goodput_;
   StatusView status_;

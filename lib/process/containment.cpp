@@ -99,13 +99,13 @@ ProcessTable Containment::processes() const {
   return live_descendants(strangers_);
 }
 
-Extinction Containment::sweep(Duration limit) {
+KillResult Containment::sweep(Duration limit) {
   if (!any_live_child()) {
     reap_adopted(not_to_touch());
     return {};
   }
   if (cgroup_ && !launcher_.any_running()) kill_cgroup(cgroup_->path());
-  const Extinction result = kill_descendants(not_to_touch(), limit);
+  const KillResult result = kill_descendants(not_to_touch(), limit);
   if (!reap_adopted(not_to_touch())) reap_adopted_by_table(not_to_touch());
   return result;
 }
@@ -117,10 +117,10 @@ void Containment::kill_all() {
   signal_each(descendants(read_descendants(self), self, strangers_), SIGKILL);
 }
 
-Extinction Containment::end_attempt(Duration limit) {
+KillResult Containment::end_attempt(Duration limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
   if (launcher_.any_running()) kill_all();
-  const Extinction result = sweep(limit);
+  const KillResult result = sweep(limit);
   survivors_ = !result.alive.empty() || launcher_.any_running();
   drop_cgroup(std::max<Duration>(until - std::chrono::steady_clock::now(), 10ms));
   return result;

@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "process/cgroup.hpp"
-#include "process/extinction.hpp"
+#include "process/descendants.hpp"
 #include "process/guardian.hpp"
 #include "process/posix_launcher.hpp"
 #include "process/signals.hpp"
@@ -54,12 +54,12 @@ class Containment {
   /// Kills every descendant but the launcher's children that still run and what is below those.
   /// An orphan of a running child cannot be told from one of an ended child and is killed as well:
   /// so call it when the workers are not to live on. Microseconds if nothing is left.
-  Extinction sweep(Duration limit);
+  KillResult sweep(Duration limit);
   /// SIGKILL for all at once, the workers too (which are then still to be awaited); not waiting.
   void kill_all();
   /// Waits for the workers' ends no more: kills all, then removes the cgroup. What outlives `limit`
   /// is in the answer, and left to the guardian.
-  Extinction end_attempt(Duration limit);
+  KillResult end_attempt(Duration limit);
 
  private:
   std::vector<pid_t> not_to_touch() const;

@@ -2,8 +2,8 @@
 #include "process/guardian.hpp"
 
 #include "process/cgroup.hpp"
+#include "process/descendants.hpp"
 #include "process/exit_status.hpp"
-#include "process/extinction.hpp"
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
 

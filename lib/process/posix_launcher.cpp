@@ -2,7 +2,7 @@
 #include "process/posix_launcher.hpp"
 
 #include "core/log.hpp"
-#include "process/extinction.hpp"
+#include "process/descendants.hpp"
 #include "process/process_table.hpp"
 #include "process/spawn.hpp"
 

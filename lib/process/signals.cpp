@@ -62,14 +62,12 @@ SignalList parse_signals(const std::vector<std::string>& names) {
     const int number = signal_number(name);
     if (number == 0) {
       list.warnings.push_back(fmt::format(
-          "there is no signal \"{}\" (expected names such as SIGTERM or SIGUSR1); passed over",
-          name));
+          "unknown signal \"{}\" (expected names such as SIGTERM or SIGUSR1); ignored", name));
     } else if (number == SIGKILL || number == SIGSTOP) {
-      list.warnings.push_back(
-          fmt::format("{} cannot be handled by any process; passed over", name));
+      list.warnings.push_back(fmt::format("{} cannot be handled by any process; ignored", name));
     } else if (number == SIGCHLD) {
       list.warnings.push_back(
-          fmt::format("{} tells of ended children and cannot be an order; passed over", name));
+          fmt::format("{} tells of ended children and is unsupported here; ignored", name));
     } else if (std::find(list.numbers.begin(), list.numbers.end(), number) == list.numbers.end()) {
       list.numbers.push_back(number);
     }

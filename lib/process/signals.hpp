@@ -37,7 +37,7 @@ std::string describe(const SignalEvent& event);
 /// What a list of names such as `--signals-to-handle` comes to.
 struct SignalList {
   std::vector<int> numbers;           // each once, in the order given
-  std::vector<std::string> warnings;  // one sentence for each name that is passed over
+  std::vector<std::string> warnings;  // one sentence for each name that is ignored
 };
 /// Pure. Passes over unknown names, SIGKILL and SIGSTOP, which no process can handle, and SIGCHLD,
 /// by which the system tells of ended children.

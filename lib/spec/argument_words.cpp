@@ -234,7 +234,7 @@ Refusal unrecognized(const std::vector<std::string>& words) {
     refusal.hint +=
         fmt::format("the option nearest to {} is {}", word.substr(0, word.find('=')), *near);
   }
-  if (refusal.hint.empty()) refusal.hint = "arguments of the script stand after the script";
+  if (refusal.hint.empty()) refusal.hint = "arguments of the script follow the script";
   return refusal;
 }
 

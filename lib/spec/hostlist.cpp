@@ -45,7 +45,7 @@ Result<Names> expand_name(std::string_view name) {
     if (close == std::string_view::npos) return bad(name, "has a [ without its ]");
     Names numbers, longer;
     for (const auto& range : split(name.substr(open + 1, close - open - 1), ',')) {
-      if (!append_range(range, numbers)) return bad(name, "has a range that is none");
+      if (!append_range(range, numbers)) return bad(name, "has an invalid range");
     }
     if (done.size() * numbers.size() > kMost) return bad(name, "is too long");
     for (const auto& prefix : done) {

@@ -64,7 +64,7 @@ void Values::imply(Opt id, std::string text, std::string source) {
                                            false, Origin::Implied, std::move(source)};
 }
 
-Answer<std::vector<Override>> read_variables(const Surroundings& around, const Values& decided) {
+Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided) {
   std::vector<Override> found;
   for (const auto& option : options()) {
     if (decided[option.id].origin == Origin::CommandLine) continue;

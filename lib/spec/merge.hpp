@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "spec/host_environment.hpp"
 #include "spec/override.hpp"
-#include "spec/surroundings.hpp"
 
 #include <array>
 
@@ -29,6 +29,6 @@ class Values {
 /// The PET_* variables, and the two of torchelastic that change a default, as overrides. A number
 /// that is none is refused as on the command line (exit 2); a flag that is no integer with Python's
 /// ValueError (exit 1). `decided` are the options whose variable does not matter any more.
-Answer<std::vector<Override>> read_variables(const Surroundings& around, const Values& decided);
+Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided);
 
 }  // namespace elastrun::spec

@@ -86,7 +86,7 @@ std::string help_text(std::string_view program, int columns) {
   }
   out += '\n';
   out += wrapped(
-      "Options stand before the script; what follows the script belongs to it. Options may be "
+      "Options precede the script; what follows the script belongs to it. Options may be "
       "abbreviated and written with underscores. Each has a variable, PET_ and its name in "
       "capitals "
       "(PET_MAX_RESTARTS); the command line wins over variables, variables over --config.",

@@ -9,7 +9,7 @@ namespace elastrun::spec {
 /// The whole of --help: usage, then the options by group, each with its default. Lines are at most
 /// `columns` long, within 60 to 100.
 std::string help_text(std::string_view program, int columns);
-/// The two lines that stand before a complaint about the command line.
+/// The two lines that precede an error about the command line.
 std::string usage_text(std::string_view program);
 /// Words of `text` in lines of at most `width` columns; the lines have no line ends.
 std::string wrapped(std::string_view text, std::size_t width, std::string_view indent);

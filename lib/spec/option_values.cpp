@@ -186,7 +186,7 @@ Answer<std::vector<std::string>> parse_signals(const std::vector<std::string>& n
       continue;
     }
     const auto near = nearest(name, known);
-    warnings.push_back(fmt::format("--signals-to-handle: there is no signal {}{}; it is left out",
+    warnings.push_back(fmt::format("--signals-to-handle: unknown signal {}{}, ignored",
                                    in_quotes(name),
                                    near ? fmt::format(" (did you mean {}?)", *near) : ""));
   }

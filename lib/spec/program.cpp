@@ -15,7 +15,7 @@ bool has_slash(const std::string& name) {
   return name.find('/') != std::string::npos;
 }
 
-std::vector<std::string> candidates(const std::string& name, const Surroundings& around) {
+std::vector<std::string> candidates(const std::string& name, const HostEnvironment& around) {
   if (has_slash(name)) return {name};
   std::vector<std::string> paths;
   // Without PATH, execvp(3) looks here.
@@ -25,7 +25,7 @@ std::vector<std::string> candidates(const std::string& name, const Surroundings&
   return paths;
 }
 
-Refusal cannot_run(std::string_view what, const std::string& name, const Surroundings& around,
+Refusal cannot_run(std::string_view what, const std::string& name, const HostEnvironment& around,
                    std::string hint) {
   const auto paths = candidates(name, around);
   const bool there = std::any_of(paths.begin(), paths.end(), around.exists);
@@ -43,7 +43,7 @@ Refusal cannot_run(std::string_view what, const std::string& name, const Surroun
 /// environment and called by its path (cron, systemd), runs that one's Python. A folder of PATH
 /// counts only if it is an environment's: /usr/bin/elastrun serves whatever environment is active.
 /// That is so too when somebody has looked it up in PATH before: srun(1) calls by the whole path.
-std::optional<std::string> beside_us(const Surroundings& around) {
+std::optional<std::string> beside_us(const HostEnvironment& around) {
   const auto& called = around.called_as;
   if (called.empty()) return std::nullopt;
   const auto found = find_program(called.substr(called.rfind('/') + 1), around);
@@ -59,14 +59,14 @@ std::optional<std::string> beside_us(const Surroundings& around) {
   return std::nullopt;
 }
 
-std::optional<std::string> of_active_environment(const Surroundings& around) {
+std::optional<std::string> of_active_environment(const HostEnvironment& around) {
   const auto environment = around.variable("VIRTUAL_ENV").value_or("");
   if (environment.empty()) return std::nullopt;
   const auto path = environment + "/bin/python3";
   return around.is_executable(path) ? std::optional(path) : std::nullopt;
 }
 
-std::optional<Refusal> find_interpreter(JobSpec& job, const Surroundings& around) {
+std::optional<Refusal> find_interpreter(JobSpec& job, const HostEnvironment& around) {
   if (const auto given = around.variable("PYTHON_EXEC")) {
     job.interpreter_given = true;
     job.interpreter = *given;
@@ -93,7 +93,7 @@ std::optional<Refusal> find_interpreter(JobSpec& job, const Surroundings& around
 }
 
 /// The kernel takes the CR for a part of the interpreter's name or of its argument.
-void check_first_line(const std::string& path, const Surroundings& around,
+void check_first_line(const std::string& path, const HostEnvironment& around,
                       std::vector<std::string>& warnings) {
   const auto line = around.first_line(path);
   if (!line.starts_with("#!") || !line.ends_with("\r\n")) return;
@@ -103,7 +103,7 @@ void check_first_line(const std::string& path, const Surroundings& around,
                   in_quotes(path), in_quotes(line.substr(0, line.size() - 2)), path));
 }
 
-void check_script(const JobSpec& job, const Surroundings& around,
+void check_script(const JobSpec& job, const HostEnvironment& around,
                   std::vector<std::string>& warnings) {
   // The interpreter of PYTHON_EXEC may mean something else by its argument; `$local_rank` is not
   // replaced yet.
@@ -118,14 +118,14 @@ void check_script(const JobSpec& job, const Surroundings& around,
 
 }  // namespace
 
-std::optional<std::string> find_program(const std::string& name, const Surroundings& around) {
+std::optional<std::string> find_program(const std::string& name, const HostEnvironment& around) {
   for (const auto& path : candidates(name, around)) {
     if (around.is_executable(path)) return path;
   }
   return std::nullopt;
 }
 
-std::optional<Refusal> find_programs(JobSpec& job, const Surroundings& around,
+std::optional<Refusal> find_programs(JobSpec& job, const HostEnvironment& around,
                                      std::vector<std::string>& warnings) {
   if (job.mode == Mode::Program) {
     if (const auto path = find_program(job.script, around)) {

@@ -3,9 +3,9 @@
 
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
-#include "spec/meeting.hpp"
 #include "spec/option_values.hpp"
 #include "spec/program.hpp"
+#include "spec/rendezvous_choice.hpp"
 #include "spec/schedulers.hpp"
 #include "spec/toml.hpp"
 
@@ -29,7 +29,7 @@ Refusal missing_script() {
 
 class Resolver {
  public:
-  Resolver(const CommandLine& line, const Surroundings& around) : line_(line), around_(around) {}
+  Resolver(const CommandLine& line, const HostEnvironment& around) : line_(line), around_(around) {}
 
   Answer<Resolved> run() {
     for (const auto step :
@@ -225,7 +225,7 @@ class Resolver {
                                         name));
   }
 
-  Refused meet() { return decide_meeting(job_, values(), around_, place_, out_.warnings); }
+  Refused meet() { return choose_rendezvous(job_, values(), around_, place_, out_.warnings); }
 
   Refused take_logs() {
     job_.log_dir = text(Opt::LogDir);
@@ -308,7 +308,7 @@ class Resolver {
   }
 
   const CommandLine& line_;
-  const Surroundings& around_;
+  const HostEnvironment& around_;
   TomlJob file_;
   std::optional<Placement> place_;  // as the scheduler knows
   Resolved out_;
@@ -317,7 +317,7 @@ class Resolver {
 
 }  // namespace
 
-Answer<Resolved> resolve(const CommandLine& line, const Surroundings& around) {
+Answer<Resolved> resolve(const CommandLine& line, const HostEnvironment& around) {
   return Resolver(line, around).run();
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "spec/host_environment.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/merge.hpp"
 #include "spec/override.hpp"
-#include "spec/surroundings.hpp"
 
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ struct Resolved {
 /// refused with its texts and exit codes; what it silently drops is a warning.
 ///
 /// Asks `around` and nobody else; the same answers give the same job (but for random run ids).
-Answer<Resolved> resolve(const CommandLine& line, const Surroundings& around);
+Answer<Resolved> resolve(const CommandLine& line, const HostEnvironment& around);
 
 /// For --explain: a line for each option, `name = value   source`, grouped as --help.
 std::string explain_text(const Resolved& job);

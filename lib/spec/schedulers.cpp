@@ -25,7 +25,7 @@ int port_of(std::string_view job) {
 
 class Finder {
  public:
-  Finder(const Surroundings& around, int nodes_given, std::vector<std::string>& warnings)
+  Finder(const HostEnvironment& around, int nodes_given, std::vector<std::string>& warnings)
       : around_(around), nodes_given_(nodes_given), warnings_(warnings) {}
 
   std::optional<Placement> find() {
@@ -361,7 +361,7 @@ class Finder {
     return std::string(rest.substr(0, rest.find_first_of(" \t\n")));
   }
 
-  const Surroundings& around_;
+  const HostEnvironment& around_;
   int nodes_given_;
   std::vector<std::string>& warnings_;
   bool decided_ = false;
@@ -369,12 +369,12 @@ class Finder {
 
 }  // namespace
 
-std::optional<Placement> find_placement(const Surroundings& around, int nodes_given,
+std::optional<Placement> find_placement(const HostEnvironment& around, int nodes_given,
                                         std::vector<std::string>& warnings) {
   return Finder(around, nodes_given, warnings).find();
 }
 
-std::string requeue_command(const Surroundings& around) {
+std::string requeue_command(const HostEnvironment& around) {
   const auto job = around.variable("SLURM_JOB_ID");
   const auto number = job ? parse_int(*job) : std::nullopt;
   return number ? fmt::format("scontrol requeue {}", *number) : "";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "spec/host_environment.hpp"
 #include "spec/override.hpp"
-#include "spec/surroundings.hpp"
 
 #include <optional>
 #include <string>
@@ -34,11 +34,11 @@ struct Placement {
 ///
 /// `nodes_given` is the number of nodes that the user gave, or 0. Kubernetes tells no number, so
 /// that without one there is no placement.
-std::optional<Placement> find_placement(const Surroundings& around, int nodes_given,
+std::optional<Placement> find_placement(const HostEnvironment& around, int nodes_given,
                                         std::vector<std::string>& warnings);
 
 /// The command that starts this job again: "scontrol requeue 4711" under Slurm, also where the
 /// nodes were given by hand. Empty if there is none.
-std::string requeue_command(const Surroundings& around);
+std::string requeue_command(const HostEnvironment& around);
 
 }  // namespace elastrun::spec

@@ -89,7 +89,7 @@ void Conversation::execute_value(const Request& request) {
 void Conversation::execute_number(const Request& request) {
   Table& table = exchange_->table_;
   const auto no_number = [&] {
-    end(fmt::format("counts with the key {}, whose value is no 64-bit number",
+    end(fmt::format("counts with the key {}, whose value is not a 64-bit number",
                     show_key(request.key)));
   };
   switch (request.query) {

@@ -14,8 +14,7 @@ constexpr std::size_t kOpening = 5;  // VALIDATE: its number and the magic
 std::string describe(const Scanner& scanner, Scanner::Progress progress) {
   switch (progress) {
     case Scanner::Progress::UnknownQuery:
-      return fmt::format("sent a request numbered {}, which is none of the store's",
-                         scanner.refused());
+      return fmt::format("sent an invalid request number {}", scanner.refused());
     case Scanner::Progress::LongKey:
       return fmt::format("sent a key of {} bytes; the limit is {}", scanner.refused(), kMaxKey);
     case Scanner::Progress::LongValue:
@@ -95,9 +94,9 @@ bool Conversation::open(std::string_view bytes) {
   return true;
 }
 
-void Conversation::end(std::string complaint) {
+void Conversation::end(std::string violation) {
   stage_ = Stage::Ended;
-  complaint_ = std::make_unique<std::string>(std::move(complaint));
+  violation_ = std::make_unique<std::string>(std::move(violation));
   pending_ = {};
 }
 

@@ -20,7 +20,7 @@ class Exchange;
 /// connection of a torch 1.13 client does.
 ///
 /// Anything that is no valid request ends the conversation: answers to what came before are still
-/// in output(), complaint() says why, and nothing after it is run.
+/// in output(), violation() says why, and nothing after it is run.
 class Conversation {
  public:
   /// While more than this is unread, requests are not run; their bytes wait. So a peer that never
@@ -38,7 +38,7 @@ class Conversation {
   const Output& output() const { return output_; }
   bool ended() const { return stage_ == Stage::Ended; }
   /// Why it ended, without the subject: "sent a key of 9000 bytes; the limit is 8192".
-  std::string complaint() const { return complaint_ ? *complaint_ : std::string(); }
+  std::string violation() const { return violation_ ? *violation_ : std::string(); }
 
  private:
   enum class Stage : std::uint8_t { Undecided, Current, Old, Ended };
@@ -64,11 +64,11 @@ class Conversation {
   void execute_number(const Request& request);
   void execute_list(const Request& request);
   void execute_queue(const Request& request);
-  void end(std::string complaint);
+  void end(std::string violation);
   Protocol protocol() const { return stage_ == Stage::Old ? Protocol::Old : Protocol::Current; }
 
   Exchange* exchange_;
-  std::unique_ptr<std::string> complaint_;  // rare, so not a string in each of 10,000 connections
+  std::unique_ptr<std::string> violation_;  // rare, so not a string in each of 10,000 connections
   std::unique_ptr<Rest> rest_;
   std::string pending_;
   Output output_;

@@ -117,7 +117,7 @@ Status FileStore::take_record(std::string_view& rest) {
   if (!value) {
     return fail(Code::Io,
                 fmt::format("the store's file {} is torn at byte {}: a writer was killed, "
-                            "or it is no such file; remove it",
+                            "or it is not a store file; remove it",
                             path_, offset_));
   }
   if (key->starts_with('-')) {
@@ -160,7 +160,7 @@ Result<std::int64_t> FileStore::count(const std::string& full_key, std::int64_t 
   if (const auto read = catch_up(lock->fd()); !read) return std::unexpected(read.error());
   const auto found = cache_.find(full_key);
   const auto number = found == cache_.end() ? 0 : parse_counter(found->second);
-  if (!number) return fail(Code::Store, "the value of the key " + full_key + " is no number");
+  if (!number) return fail(Code::Store, "the value of the key " + full_key + " is not a number");
   const auto sum = wrapping_add(*number, delta);
   const auto written = append(lock->fd(), full_key, std::to_string(sum));
   if (!written) return std::unexpected(written.error());

@@ -27,7 +27,7 @@ Result<ip::address> parse_address(const std::string& address) {
   auto parsed = ip::make_address(address, error);
   if (!error) return parsed;
   return fail(Code::Store,
-              fmt::format("cannot listen on '{}': it is no IPv4 or IPv6 address; names "
+              fmt::format("cannot listen on '{}': it is not an IPv4 or IPv6 address; names "
                           "are not looked up here, give the number",
                           address));
 }

@@ -42,8 +42,8 @@ void MemoryStore::add(std::string key, std::int64_t delta, OnNumber done) {
   const auto sum = table_.add(key, delta);
   deliver();
   if (sum) return answer(std::move(done), Result<std::int64_t>(*sum));
-  answer(std::move(done),
-         Result<std::int64_t>(fail(Code::Store, "the value of the key " + key + " is no number")));
+  answer(std::move(done), Result<std::int64_t>(fail(
+                              Code::Store, "the value of the key " + key + " is not a number")));
 }
 
 void MemoryStore::compare_set(std::string key, std::string expected, std::string desired,

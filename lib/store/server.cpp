@@ -3,11 +3,11 @@
 
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
-#include "store/complaints.hpp"
 #include "store/conversation.hpp"
 #include "store/gate.hpp"
 #include "store/listening.hpp"
 #include "store/poller.hpp"
+#include "store/rate_limited_log.hpp"
 
 #include <array>
 #include <boost/asio/steady_timer.hpp>
@@ -96,7 +96,7 @@ class TcpServer final : public Server {
   std::vector<Connection> connections_;  // by Peer
   std::vector<Peer> touched_;
   std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kReadSize);
-  Complaints complaints_;
+  RateLimitedLog limited_;
   Statistics statistics_;
   std::uint64_t earlier_requests_ = 0;
 };
@@ -130,8 +130,8 @@ void TcpServer::guard(Peer peer, Work work) {
     work();
   } catch (const std::bad_alloc&) {
     if (!exchange_->is_open(peer)) return;
-    complaints_.add("closed {}: no memory left for its requests",
-                    show_peer(connections_[peer].fd.get()));
+    limited_.add("closed {}: no memory left for its requests",
+                 show_peer(connections_[peer].fd.get()));
     ++statistics_.cut_off;
     close(peer);
   }
@@ -162,8 +162,8 @@ void TcpServer::accept_some() {
 }
 
 void TcpServer::accept_later(int error) {
-  complaints_.add("cannot accept a connection at port {}: {}; {} are open, new ones wait", port_,
-                  std::strerror(error), statistics_.connections);
+  limited_.add("cannot accept a connection at port {}: {}; {} are open, new ones wait", port_,
+               std::strerror(error), statistics_.connections);
   listen(false);
   pause_.expires_after(kAcceptPause);
   // A completion may already be queued when the server goes.
@@ -180,10 +180,10 @@ void TcpServer::listen(bool now) {
 
 bool TcpServer::welcome(const Endpoint& endpoint) {
   if (!gate_.admits(endpoint.address())) {
-    complaints_.add("refused {}: no node of this job has that address", show(endpoint));
+    limited_.add("refused {}: no node of this job has that address", show(endpoint));
   } else if (statistics_.connections >= settings_.max_connections) {
-    complaints_.add("refused {}: {} connections are open, the limit", show(endpoint),
-                    statistics_.connections);
+    limited_.add("refused {}: {} connections are open, the limit", show(endpoint),
+                 statistics_.connections);
   } else {
     return true;
   }
@@ -200,7 +200,7 @@ Peer TcpServer::add(UniqueFd fd) {
   ++statistics_.accepted;
   ++statistics_.connections;
   if (const auto added = poller_->add(connection.fd.get(), EPOLLIN | kEdge, tag(peer)); !added) {
-    complaints_.add("closed {}: {}", show_peer(connection.fd.get()), added.error().text);
+    limited_.add("closed {}: {}", show_peer(connection.fd.get()), added.error().text);
     close(peer);
   }
   return peer;
@@ -282,8 +282,8 @@ void TcpServer::flush(Peer peer) {
   connections_[peer].unsent = sent >= settings_.send_per_turn;
   if (conversation.output().own_size() > settings_.max_backlog) return cut_off(peer);
   if (conversation.stalled() && !std::exchange(connections_[peer].warned, true)) {
-    complaints_.add("{} does not read its answers: {} bytes wait, its requests wait until it does",
-                    show_peer(connections_[peer].fd.get()), conversation.output().size());
+    limited_.add("{} does not read its answers: {} bytes wait, its requests wait until it does",
+                 show_peer(connections_[peer].fd.get()), conversation.output().size());
   }
   watch(peer);
 }
@@ -313,8 +313,7 @@ void TcpServer::drained(Peer peer) {
   Connection& connection = connections_[peer];
   const Conversation& conversation = exchange_->at(peer);
   if (conversation.ended()) {
-    complaints_.add("closed {}, which {}", show_peer(connection.fd.get()),
-                    conversation.complaint());
+    limited_.add("closed {}, which {}", show_peer(connection.fd.get()), conversation.violation());
     ++statistics_.cut_off;
     return close(peer);
   }
@@ -338,10 +337,9 @@ void TcpServer::watch(Peer peer) {
 }
 
 void TcpServer::cut_off(Peer peer) {
-  complaints_.add(
-      "closed {}: it does not read its answers, {} bytes have piled up; the limit is {}",
-      show_peer(connections_[peer].fd.get()), exchange_->at(peer).output().own_size(),
-      settings_.max_backlog);
+  limited_.add("closed {}: it does not read its answers, {} bytes have piled up; the limit is {}",
+               show_peer(connections_[peer].fd.get()), exchange_->at(peer).output().own_size(),
+               settings_.max_backlog);
   ++statistics_.cut_off;
   close(peer);
 }

@@ -162,7 +162,7 @@ Result<std::shared_ptr<EventHandler>> find_handler(std::string_view name, LineWr
   if (found != registry().end()) return found->second(write);
   const auto known = handler_names();
   std::string text =
-      fmt::format("there is no event log handler '{}'; known are {}", name, join(known, ", "));
+      fmt::format("unknown event log handler '{}'; known are {}", name, join(known, ", "));
   if (const auto guess = nearest(name, known)) text += fmt::format(" (did you mean {}?)", *guess);
   return fail(Code::Usage, std::move(text));
 }

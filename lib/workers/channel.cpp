@@ -260,7 +260,7 @@ ChannelPlace::~ChannelPlace() {
 
 // Not every file system can hold a socket, and not every path is short enough for one.
 MaybePlace ChannelPlace::find(const std::string& folder) {
-  auto place = folder.empty() ? MaybePlace(fail(Code::Io, "there is no folder for a socket"))
+  auto place = folder.empty() ? MaybePlace(fail(Code::Io, "no directory is left for a socket"))
                               : listen_in(folder);
   const char* given = std::getenv("TMPDIR");
   for (const char* base : {given, "/tmp", "/dev/shm"}) {

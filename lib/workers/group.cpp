@@ -177,7 +177,7 @@ void Group::ask_apart() {
   for (const auto& worker : workers_) pids.push_back(worker.pid);
   asked_apart_ = parts_.apart(pids);
   if (asked_apart_.empty()) return;
-  log::warning(kArea, "Sending SIGTERM to what is in process groups of its own: {}",
+  log::warning(kArea, "Sending SIGTERM to processes in other process groups: {}",
                names_of({true, {}, asked_apart_}));
   parts_.signal_each(asked_apart_, SIGTERM);
 }

@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "process/extinction.hpp"
+#include "process/descendants.hpp"
 #include "process/launcher.hpp"
 #include "workers/error_file_reader.hpp"
 #include "workers/failure.hpp"
@@ -37,7 +37,7 @@ class Group {
     Clock& clock;
     std::function<void(std::function<void()>)> post;  // runs something later on the loop
     /// Kills what left the groups, and waits so long at most; may be empty.
-    std::function<process::Extinction(Duration)> sweep;
+    std::function<process::KillResult(Duration)> sweep;
     /// What ended workers have left alive, in their groups or not; may be empty.
     std::function<process::ProcessTable()> leftovers;
     /// A signal for each of these; there if `leftovers` is.

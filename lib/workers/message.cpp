@@ -88,7 +88,7 @@ Result<Message> parse_message(std::string_view packet) {
   json::parse_options options;
   options.max_depth = 8;
   const auto value = json::parse(packet, error, {}, options);
-  if (error || !value.is_object()) return refuse("is no JSON object");
+  if (error || !value.is_object()) return refuse("is not a JSON object");
   const auto& object = value.get_object();
   const auto kind = text_of(object, "kind");
   if (!kind) return refuse("has no `kind`");

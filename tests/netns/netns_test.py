@@ -300,7 +300,7 @@ class SilentElected(Hosts):
         self.heal_and_end(jobs)
 
 
-class Meeting(Hosts):
+class RendezvousChoice(Hosts):
     def stranger(self, host: int, at: str, port: str) -> str:
         return subprocess.run([sys.executable, "-c", STRANGER, at, port], text=True,
                               capture_output=True, check=True,
@@ -315,7 +315,7 @@ class Meeting(Hosts):
         return found.pop()  # type: ignore[return-value]
 
 
-class Addresses(Meeting):
+class Addresses(RendezvousChoice):
     def all_meet(self, *options: str, six: bool = False, conf: str = "") -> tuple[str, str]:
         jobs = [self.agent(host, "3", *self.meet(), options=options, conf=conf)
                 for host in range(3)]
@@ -395,7 +395,7 @@ class Addresses(Meeting):
         self.all_end(*jobs)
 
 
-class TwoInterfaces(Meeting):
+class TwoInterfaces(RendezvousChoice):
     """Hosts with two networks and no default route, and a register that is no host."""
 
     HOSTS = 2

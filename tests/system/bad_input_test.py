@@ -58,7 +58,7 @@ class Refusals(Case):
 
     def test_unknown_option(self) -> None:
         self.refused("--nonesuch", STUB, code=2, says=(
-            "unrecognized arguments: --nonesuch", "arguments of the script stand after the script"))
+            "unrecognized arguments: --nonesuch", "arguments of the script follow the script"))
 
     def test_ambiguous_option(self) -> None:
         self.refused("--ma", "x.py", code=2, says=(

@@ -94,7 +94,7 @@ class Stop(Files):
         line = "trap true TERM; timeout 1000 python3 trainer.py SIGTERM"
         child = self.train("--no-python", self.wrapper(line))
         child.terminate()
-        self.assertIn("Sending SIGTERM to what is in process groups of its own: ",
+        self.assertIn("Sending SIGTERM to processes in other process groups: ",
                       self.saved(child))
 
     def test_a_service_lives_until_its_trainer_has_saved(self) -> None:

@@ -256,7 +256,7 @@ TEST_CASE("worker spec: every field that cannot be is refused by its name") {
               "maximum number"));
 }
 
-TEST_CASE("meeting place: a back end that was registered is found by its name") {
+TEST_CASE("rendezvous setup: a back end that was registered is found by its name") {
   REQUIRE(register_rendezvous_handler("test-own", [](const RendezvousParameters& parameters) {
     auto handler = std::make_shared<OwnHandler>();
     handler->next = [endpoint = parameters.endpoint]() -> Result<RendezvousInfo> {

@@ -126,7 +126,7 @@ TEST_CASE("verdict: who mostly sends SIGKILL is told where nobody knows who did"
   auto result = result_with({failure(1, ExitStatus::signaled(SIGKILL))});
   result.round->members.resize(1);
   CHECK(verdict_text(result, "here").contains("  next      mostly an OOM killer "));
-  result.judgement->failures[0].out_of_memory = "the kernel killed it for want of memory";
+  result.judgement->failures[0].out_of_memory = "the kernel killed it: out of memory";
   CHECK_FALSE(verdict_text(result, "here").contains("mostly an OOM killer"));
   result.judgement->failures[0].stopped_by_us = true;  // by our own, then
   result.judgement->failures[0].out_of_memory.clear();

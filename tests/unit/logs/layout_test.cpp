@@ -130,7 +130,7 @@ TEST_CASE("layout: a temporary run goes at the end unless it holds something of 
   CHECK(entries(scratch.path) == 0);
 }
 
-TEST_CASE("layout: a place that cannot be used is passed over, as Python's tempfile does") {
+TEST_CASE("layout: a place that cannot be used is skipped, as Python's tempfile does") {
   const Scratch scratch;
   write(scratch.path / "file", "");
   const auto good = scratch.path / "good";

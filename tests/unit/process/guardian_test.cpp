@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/guardian.hpp"
 
-#include "process/extinction.hpp"
+#include "process/descendants.hpp"
 #include "support/children.hpp"
 
 #include <doctest/doctest.h>

@@ -31,13 +31,13 @@ TEST_CASE("signals: a list of names becomes numbers, each once") {
   CHECK(parse_signals({}).numbers.empty());
 }
 
-TEST_CASE("signals: what cannot be handled is passed over with a sentence") {
+TEST_CASE("signals: what cannot be handled is ignored with a warning") {
   const auto list = parse_signals({"SIGKILL", "SIGTERM", "SIGSTOP", "TERM", "", "SIGCHLD"});
   CHECK(list.numbers == std::vector<int>{SIGTERM});
   REQUIRE(list.warnings.size() == 5);
-  CHECK(list.warnings[0] == "SIGKILL cannot be handled by any process; passed over");
+  CHECK(list.warnings[0] == "SIGKILL cannot be handled by any process; ignored");
   CHECK(list.warnings[2] ==
-        "there is no signal \"TERM\" (expected names such as SIGTERM or SIGUSR1); passed over");
+        "unknown signal \"TERM\" (expected names such as SIGTERM or SIGUSR1); ignored");
 }
 
 /// What each of a series of signals asks for: S to stop, K to kill, - for nothing more.

@@ -26,8 +26,8 @@ struct FakeMachine {
   std::vector<std::string> backends, event_handlers, logs_specs;
   std::string called_as = "elastrun";
 
-  Surroundings surroundings() const {
-    Surroundings around;
+  HostEnvironment host_environment() const {
+    HostEnvironment around;
     around.variable = [this](const std::string& name) -> std::optional<std::string> {
       const auto found = variables.find(name);
       return found == variables.end() ? std::nullopt : std::optional(found->second);
@@ -61,7 +61,7 @@ struct FakeMachine {
   Answer<Resolved> run(const Words& words) const {
     const auto line = parse_command_line(words);
     if (!line) return std::unexpected(line.error());
-    return resolve(*line, surroundings());
+    return resolve(*line, host_environment());
   }
 
   /// The job of words that must be right.

@@ -87,7 +87,7 @@ TEST_CASE("values: signals") {
   CHECK(parse_signals({"SIGTEM", "TERM"}, warnings) == Words{});
   REQUIRE(warnings.size() == 2);
   CHECK(warnings[0] ==
-        "--signals-to-handle: there is no signal 'SIGTEM' (did you mean SIGTERM?); it is left out");
+        "--signals-to-handle: unknown signal 'SIGTEM' (did you mean SIGTERM?), ignored");
   warnings.clear();
   CHECK(parse_signals({"SIGTERM", "SIGKILL"}, warnings) == Words{"SIGTERM"});
   CHECK(parse_signals({"SIGSTOP"}, warnings) == Words{});

@@ -50,7 +50,7 @@ struct Client {
   }
   std::string answer() { return all.at(peer).output().take(); }
   bool ended() const { return all.at(peer).ended(); }
-  std::string complaint() const { return all.at(peer).complaint(); }
+  std::string violation() const { return all.at(peer).violation(); }
 
   Exchange& all;
   Peer peer;
@@ -99,7 +99,7 @@ TEST_CASE("conversation: what is neither protocol is ended and named") {
   Client http(exchange, Protocol::Old);
   http.send("GET / HTTP/1.0\r\n\r\n");
   CHECK(http.ended());
-  CHECK(http.complaint() ==
+  CHECK(http.violation() ==
         "does not speak to a store: its first bytes are "
         "47 45 54 20 2f 20 48 54 54 50 2f 31 2e 30 0d 0a ...");
   http.send(kValidate);
@@ -112,24 +112,24 @@ TEST_CASE("conversation: answers before a fault are kept, requests behind it are
   client.send("\x0D"s + "abcd" + "\x13" + "\x0D" + "efgh");
   CHECK(client.ended());
   CHECK(client.answer() == "abcd");
-  CHECK(client.complaint() == "sent a request numbered 19, which is none of the store's");
+  CHECK(client.violation() == "sent an invalid request number 19");
 }
 
 TEST_CASE("conversation: each limit has its own words") {
   Exchange exchange;
-  const auto complaint = [&](const std::string& bytes) {
+  const auto violation = [&](const std::string& bytes) {
     Client client(exchange);
     client.send(bytes);
-    return client.complaint();
+    return client.violation();
   };
-  CHECK(complaint("\x03"s + number(8193)) == "sent a key of 8193 bytes; the limit is 8192");
-  CHECK(complaint("\x01"s + text("/a") + number(8388609)) ==
+  CHECK(violation("\x03"s + number(8193)) == "sent a key of 8193 bytes; the limit is 8192");
+  CHECK(violation("\x01"s + text("/a") + number(8388609)) ==
         "sent a value of 8388609 bytes; the limit is 8388608");
-  CHECK(complaint("\x05"s + number(131073)) == "sent a list of 131073 keys; the limit is 131072");
+  CHECK(violation("\x05"s + number(131073)) == "sent a list of 131073 keys; the limit is 131072");
   Client adds(exchange);
   adds.ask(Query::Set, "/a\n", "abc");
   adds.count(Query::Add, "/a\n", 1);
-  CHECK(adds.complaint() == "counts with the key /a?, whose value is no 64-bit number");
+  CHECK(adds.violation() == "counts with the key /a?, whose value is not a 64-bit number");
 }
 
 TEST_CASE("conversation: a request of one peer answers others that wait") {
@@ -192,7 +192,7 @@ TEST_CASE("conversation: torch 1.13's GET of a missing key ends it") {
   Client old(exchange, Protocol::Old);
   old.ask(Query::Get, "/k");
   CHECK(old.ended());
-  CHECK(old.complaint() == "asked for the key /k, which does not exist");
+  CHECK(old.violation() == "asked for the key /k, which does not exist");
 }
 
 TEST_CASE("conversation: who does not read is not served further, and goes on when it reads") {

@@ -139,7 +139,7 @@ TEST_CASE("server: many faults do not fill the log") {
   }
   const auto lines = std::count(at.log.lines.begin(), at.log.lines.end(), '\n');
   CHECK(lines == 16 + 4);  // all of the first 16, then number 32, 64, 128 and 256
-  CHECK(at.log.has("(256 complaints so far)"));
+  CHECK(at.log.has("(256 such lines so far)"));
 }
 
 TEST_CASE("server: who shuts its sending side still gets its answers, then the end") {
@@ -350,9 +350,10 @@ TEST_CASE("server: why it cannot listen is said so that a person can act") {
     CHECK(server.error().code == Code::Store);
     return server.error().text;
   };
-  CHECK(error("node17", 0) ==
-        "cannot listen on 'node17': it is no IPv4 or IPv6 address; names are not looked up here, "
-        "give the number");
+  CHECK(
+      error("node17", 0) ==
+      "cannot listen on 'node17': it is not an IPv4 or IPv6 address; names are not looked up here, "
+      "give the number");
   CHECK(error("192.0.2.1", 0) ==
         "cannot listen on 192.0.2.1:0: this machine does not have that address");
   const auto other = Server::listen(loop, "127.0.0.1", 0, {}).value();

@@ -139,7 +139,7 @@ TEST_CASE("events: an unknown handler is refused at once, with the names there a
   REQUIRE_FALSE(none);
   CHECK(none.error().code == Code::Usage);
   CHECK(none.error().text ==
-        "there is no event log handler 'consol'; known are console, dynamic_rendezvous, null "
+        "unknown event log handler 'consol'; known are console, dynamic_rendezvous, null "
         "(did you mean console?)");
   const auto mine = std::make_shared<Recorder>();
   register_handler("mine", [mine](const LineWriter&) { return mine; });

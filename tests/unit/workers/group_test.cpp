@@ -54,7 +54,7 @@ struct Stage {
   std::deque<std::function<void()>> posted;
   std::vector<Event> events;
   int sweeps = 0;
-  process::Extinction escaped;      // what a sweep finds
+  process::KillResult escaped;      // what a sweep finds
   process::ProcessTable leftovers;  // what ended workers have left
   process::ProcessTable apart;      // in groups of its own, below a worker that waits for it
   int looks = 0;                    // for what is apart

@@ -17,7 +17,7 @@ constexpr Duration kKillBound = std::chrono::seconds(10);
 constexpr Duration kLastLook = std::chrono::milliseconds(250);
 
 /// What came of killing everything that descends from this process.
-struct Extinction {
+struct KillResult {
   int killed = 0;      // processes that got SIGKILL
   ProcessTable alive;  // those that live on: held by the kernel (state D), or not ours to signal
   /// "4711 (python, state D), 4712 (sh, state S)": for a message.
@@ -32,7 +32,7 @@ struct Extinction {
 /// normally a millisecond. Each victim is held by pidfd and checked by its start time before it is
 /// signalled, so a reused pid cannot be hit. This process must be a subreaper; otherwise those
 /// whose parents have ended are not found.
-Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit);
+KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit);
 
 /// A signal for each process of a table that still is the one in the table; not waiting. SIGCONT
 /// follows, without which a stopped process would notice no other than SIGKILL.

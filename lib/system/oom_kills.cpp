@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "system/memory_deaths.hpp"
+#include "system/oom_kills.hpp"
 
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
@@ -142,12 +142,12 @@ std::string read_kernel_log() {
   return log;
 }
 
-void MemoryDeaths::begin() {
+void OomKills::begin() {
   before_ = read_oom_counts();
 }
 
-std::string MemoryDeaths::evidence(const process::ExitStatus& status, pid_t process,
-                                   std::string_view error_text) const {
+std::string OomKills::evidence(const process::ExitStatus& status, pid_t process,
+                               std::string_view error_text) const {
   if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
   if (!status.by_signal(SIGKILL)) return {};
   if (log_names_victim(read_kernel_log(), process)) {

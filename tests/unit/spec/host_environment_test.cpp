@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/surroundings.hpp"
+#include "spec/host_environment.hpp"
 
 #include "unit/spec/fakes.hpp"
 
@@ -7,8 +7,8 @@
 
 namespace elastrun::spec {
 
-TEST_CASE("surroundings: the real machine answers") {
-  const auto around = system_surroundings([] { return 3; }, [] { return 0; });
+TEST_CASE("host environment: the real machine answers") {
+  const auto around = system_host_environment([] { return 3; }, [] { return 0; });
   CHECK(around.count_cpus() >= 1);
   CHECK(around.count_gpus() == 3);
   CHECK(around.variable("PATH").has_value());

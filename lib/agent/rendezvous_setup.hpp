@@ -14,7 +14,7 @@
 namespace elastrun::agent {
 
 /// How this node meets the others, and where it would serve their workers' store.
-struct MeetingPlace {
+struct RendezvousSetup {
   std::unique_ptr<rendezvous::Session> session;
   std::unique_ptr<RoundStore> store;
 };
@@ -30,8 +30,8 @@ struct OwnRendezvous {
 /// with Usage for what cannot work (a back end that does not exist, a bad endpoint).
 ///
 /// A back end that is none of ours is made by what is registered under its name.
-Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& clock,
-                                        const spec::JobSpec& spec, rendezvous::Node& self,
-                                        OwnRendezvous own = {});
+Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
+                                          const spec::JobSpec& spec, rendezvous::Node& self,
+                                          OwnRendezvous own = {});
 
 }  // namespace elastrun::agent

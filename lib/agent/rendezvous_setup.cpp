@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/meeting_place.hpp"
+#include "agent/rendezvous_setup.hpp"
 
 #include "agent/failure_report.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
-#include "process/extinction.hpp"
+#include "process/descendants.hpp"
 #include "rendezvous/handler_session.hpp"
 #include "rendezvous/local_session.hpp"
 #include "rendezvous/make_session.hpp"
@@ -44,8 +44,8 @@ std::string own_id() {
   return fmt::format("{}_{}_0", host_name(), ::getpid());
 }
 
-Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
-                                  const spec::JobSpec& spec, rendezvous::Node& self) {
+Result<RendezvousSetup> meet_oneself(boost::asio::io_context& loop, Clock& clock,
+                                     const spec::JobSpec& spec, rendezvous::Node& self) {
   rendezvous::LocalSettings settings;
   settings.run_id = spec.run_id;
   settings.backend = spec.rdzv_backend;
@@ -63,7 +63,7 @@ Result<MeetingPlace> meet_oneself(boost::asio::io_context& loop, Clock& clock,
   rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
                              .first_port = settings.master_port,
                              .last_port = settings.master_port};
-  MeetingPlace place;
+  RendezvousSetup place;
   place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
   place.store = workers_serve_store(spec)
                     ? make_workers_store()
@@ -101,8 +101,9 @@ class HandlersStore final : public RoundStore {
   std::unique_ptr<RoundStore> served_;
 };
 
-MeetingPlace meet_by_handler(boost::asio::io_context& loop, Clock& clock, const spec::JobSpec& spec,
-                             rendezvous::Node& self, OwnRendezvous own) {
+RendezvousSetup meet_by_handler(boost::asio::io_context& loop, Clock& clock,
+                                const spec::JobSpec& spec, rendezvous::Node& self,
+                                OwnRendezvous own) {
   rendezvous::HandlerSettings settings;
   settings.max_restarts = spec.max_restarts;
   settings.monitor_interval = from_seconds(spec.monitor_interval);
@@ -118,7 +119,7 @@ MeetingPlace meet_by_handler(boost::asio::io_context& loop, Clock& clock, const 
       .last_port = settings.master.master_port};
   auto session =
       rendezvous::make_handler_session(loop, clock, std::move(own.handler), std::move(settings));
-  MeetingPlace place;
+  RendezvousSetup place;
   place.store = std::make_unique<HandlersStore>(loop, clock, *session, std::move(plan));
   place.session = std::move(session);
   return place;
@@ -137,9 +138,9 @@ Result<rendezvous::Handler> registered_handler(const spec::JobSpec& spec) {
 
 }  // namespace
 
-Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& clock,
-                                        const spec::JobSpec& spec, rendezvous::Node& self,
-                                        OwnRendezvous own) {
+Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
+                                          const spec::JobSpec& spec, rendezvous::Node& self,
+                                          OwnRendezvous own) {
   if (!own.handler && !rendezvous::is_built_in(spec.rdzv_backend)) {
     auto made = registered_handler(spec);
     if (!made) return std::unexpected(made.error());
@@ -162,7 +163,7 @@ Result<MeetingPlace> open_meeting_place(boost::asio::io_context& loop, Clock& cl
                                            .secret = secret == nullptr ? "" : secret,
                                            .try_munge = std::getenv("SLURM_JOB_ID") != nullptr});
   if (!session) return std::unexpected(session.error());
-  MeetingPlace place;
+  RendezvousSetup place;
   place.session = std::move(*session);
   place.store = workers_serve_store(spec)
                     ? make_workers_store()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "spec/host_environment.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/merge.hpp"
 #include "spec/schedulers.hpp"
-#include "spec/surroundings.hpp"
 
 #include <optional>
 #include <string>
@@ -18,8 +18,9 @@ namespace elastrun::spec {
 /// random run id. What these rules drop although it was given is named in `warnings`; what they
 /// decide is written into `values` as implied. `place` is what the scheduler knows: who hosts the
 /// rendezvous (the user's own is_host in --rdzv-conf wins), and which start of the job this is.
-std::optional<Refusal> decide_meeting(JobSpec& job, Values& values, const Surroundings& around,
-                                      const std::optional<Placement>& place,
-                                      std::vector<std::string>& warnings);
+std::optional<Refusal> choose_rendezvous(JobSpec& job, Values& values,
+                                         const HostEnvironment& around,
+                                         const std::optional<Placement>& place,
+                                         std::vector<std::string>& warnings);
 
 }  // namespace elastrun::spec

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "system/memory_deaths.hpp"
+#include "system/oom_kills.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>
@@ -9,7 +9,7 @@ namespace {
 
 using process::ExitStatus;
 
-TEST_CASE("memory deaths: a counter is found by its whole name") {
+TEST_CASE("OOM kills: a counter is found by its whole name") {
   constexpr std::string_view kEvents =
       "low 0\nhigh 3\nmax 12\noom 2\noom_kill 5\noom_group_kill 1\n";
   CHECK(counter_in(kEvents, "oom_kill") == 5);
@@ -21,7 +21,7 @@ TEST_CASE("memory deaths: a counter is found by its whole name") {
   CHECK(counter_in("oom_kill 99999999999999999999999\n", "oom_kill") == std::nullopt);
 }
 
-TEST_CASE("memory deaths: the memory cgroup is found in both versions") {
+TEST_CASE("OOM kills: the memory cgroup is found in both versions") {
   const auto v2 = memory_cgroup("0::/user.slice/job\n");
   REQUIRE(v2.has_value());
   CHECK(v2->path == "/user.slice/job");
@@ -35,7 +35,7 @@ TEST_CASE("memory deaths: the memory cgroup is found in both versions") {
   CHECK_FALSE(memory_cgroup("nonsense\n1:cpu\n").has_value());
 }
 
-TEST_CASE("memory deaths: the kernel's log names its victims by pid") {
+TEST_CASE("OOM kills: the kernel's log names its victims by pid") {
   constexpr std::string_view kLog =
       "6,1,1,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB\n"
       "6,2,2,-;Out of memory: Killed process 4712 (python3) total-vm:1kB\n"
@@ -47,8 +47,8 @@ TEST_CASE("memory deaths: the kernel's log names its victims by pid") {
   CHECK_FALSE(log_names_victim("", 4711));
 }
 
-TEST_CASE("memory deaths: what the program says of memory is evidence whatever its exit code") {
-  MemoryDeaths deaths;
+TEST_CASE("OOM kills: what the program says of memory is evidence whatever its exit code") {
+  OomKills deaths;
   deaths.begin();
   const auto failed = ExitStatus::exited(1);
   CHECK(deaths.evidence(failed, 1, "torch.OutOfMemoryError: CUDA out of memory. Tried") ==

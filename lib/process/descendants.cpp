@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process/extinction.hpp"
+#include "process/descendants.hpp"
 
 #include "core/unique_fd.hpp"
 
@@ -107,7 +107,7 @@ void reap_all() {
 
 }  // namespace
 
-std::string Extinction::survivors() const {
+std::string KillResult::survivors() const {
   std::string text;
   for (const ProcessEntry& entry : alive) {
     text += fmt::format("{}{} ({}, state {})", text.empty() ? "" : ", ", entry.pid, entry.name,
@@ -116,8 +116,8 @@ std::string Extinction::survivors() const {
   return text;
 }
 
-Extinction kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
-  Extinction result;
+KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
+  KillResult result;
   const auto until = Steady::now() + limit;
   std::set<std::pair<pid_t, std::uint64_t>> counted;
   Duration patience = kShortest;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/meeting.hpp"
+#include "spec/rendezvous_choice.hpp"
 
 #include "core/text.hpp"
 #include "unit/spec/fakes.hpp"
@@ -20,7 +20,7 @@ bool has_warning(const Resolved& job, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("meeting: one node with nothing said is as with --standalone") {
+TEST_CASE("rendezvous choice: one node with nothing said is as with --standalone") {
   FakeMachine machine;
   for (const Words& words :
        {Words{"train.py"}, Words{"--nnodes=1", "train.py"}, Words{"--standalone", "train.py"}}) {
@@ -33,7 +33,7 @@ TEST_CASE("meeting: one node with nothing said is as with --standalone") {
   }
 }
 
-TEST_CASE("meeting: what the rules of one node drop is said") {
+TEST_CASE("rendezvous choice: what the rules of one node drop is said") {
   FakeMachine machine;
   const auto implicit = machine.job({"--rdzv-id=mine", "train.py"});
   CHECK(implicit.spec.run_id == kUuid);
@@ -52,13 +52,13 @@ TEST_CASE("meeting: what the rules of one node drop is said") {
           .spec.run_id == "mine");
 }
 
-TEST_CASE("meeting: --standalone with more than one node needed is a contradiction") {
+TEST_CASE("rendezvous choice: --standalone with more than one node needed is a contradiction") {
   FakeMachine machine;
   CHECK(machine.refusal({"--standalone", "--nnodes=2", "train.py"}).starts_with("1: --standalone"));
   CHECK(machine.job({"--standalone", "--nnodes=1:2", "train.py"}).spec.max_nodes == 2);
 }
 
-TEST_CASE("meeting: static knows node 0 by address and port") {
+TEST_CASE("rendezvous choice: static knows node 0 by address and port") {
   FakeMachine machine;
   const auto one = machine.job({"--master-addr=n0", "--master-port=1234", "train.py"}).spec;
   for (const auto* own : {"fd00::1", "[fd00::1]"}) {
@@ -92,7 +92,7 @@ TEST_CASE("meeting: static knows node 0 by address and port") {
       machine.refusal({"--nnodes=2", "--node-rank=-1", "train.py"}).starts_with("1: --node-rank"));
 }
 
-TEST_CASE("meeting: backends and endpoints are checked before anybody connects") {
+TEST_CASE("rendezvous choice: backends and endpoints are checked before anybody connects") {
   FakeMachine machine;
   CHECK(machine.refusal({"--rdzv-backend=pigeon", "--rdzv-endpoint=localhost:1", "train.py"}) ==
         "1: The rendezvous backend 'pigeon' is not registered.");
@@ -118,7 +118,7 @@ TEST_CASE("meeting: backends and endpoints are checked before anybody connects")
                     "--master-addr has no effect"));
 }
 
-TEST_CASE("meeting: an empty run id becomes a random integer, with a warning") {
+TEST_CASE("rendezvous choice: an empty run id becomes a random integer, with a warning") {
   FakeMachine machine;
   const auto job =
       machine.job({"--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--rdzv-id=", "train.py"});
@@ -126,7 +126,7 @@ TEST_CASE("meeting: an empty run id becomes a random integer, with a warning") {
   CHECK(has_warning(job, "the job gets the random run id"));
 }
 
-TEST_CASE("meeting: a password on the command line is warned of, elsewhere it is not") {
+TEST_CASE("rendezvous choice: a password on the command line is warned of, elsewhere it is not") {
   FakeMachine machine;
   const Words etcd{"--rdzv-backend=etcd", "--rdzv-endpoint=e:2379", "--nnodes=2"};
   const auto with = [&](const std::string& conf) {

@@ -12,7 +12,7 @@
 namespace elastrun::spec {
 
 /// What `resolve` may ask the machine. All of it can be faked; nothing is asked unless needed.
-struct Surroundings {
+struct HostEnvironment {
   /// A variable of the environment, or nothing if it is unset.
   std::function<std::optional<std::string>(const std::string& name)> variable;
   std::function<Result<std::string>(const std::string& path)> read_file;
@@ -36,6 +36,7 @@ struct Surroundings {
 };
 
 /// The real ones, but for devices: those are counted by the caller, who has the library for it.
-Surroundings system_surroundings(std::function<int()> count_gpus, std::function<int()> count_xpus);
+HostEnvironment system_host_environment(std::function<int()> count_gpus,
+                                        std::function<int()> count_xpus);
 
 }  // namespace elastrun::spec

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "surroundings.hpp"
+#include "host_environment.hpp"
 
 #include "process/devices.hpp"
 #include "rendezvous/handler.hpp"
@@ -10,10 +10,10 @@
 
 namespace elastrun {
 
-spec::Surroundings real_surroundings(std::string called_as) {
+spec::HostEnvironment real_host_environment(std::string called_as) {
   const process::ReadVariable variable = [](const char* name) { return std::getenv(name); };
-  auto around = spec::system_surroundings([variable] { return process::count_gpus(variable); },
-                                          [] { return process::count_xpus(); });
+  auto around = spec::system_host_environment([variable] { return process::count_gpus(variable); },
+                                              [] { return process::count_xpus(); });
   around.called_as = std::move(called_as);
   around.rdzv_backends = rendezvous::registered_backends();
   around.event_handlers = telemetry::events::handler_names();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/meeting.hpp"
+#include "spec/rendezvous_choice.hpp"
 
 #include "core/text.hpp"
 #include "spec/option_values.hpp"
@@ -18,10 +18,10 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-class Meeting {
+class RendezvousChoice {
  public:
-  Meeting(JobSpec& job, Values& values, const Surroundings& around,
-          const std::optional<Placement>& place, std::vector<std::string>& warnings)
+  RendezvousChoice(JobSpec& job, Values& values, const HostEnvironment& around,
+                   const std::optional<Placement>& place, std::vector<std::string>& warnings)
       : job_(job), values_(values), around_(around), place_(place), warnings_(warnings) {}
 
   std::optional<Refusal> decide() {
@@ -50,7 +50,7 @@ class Meeting {
       }
     } else if (text(Opt::RdzvBackend) == "static" && text(Opt::RdzvEndpoint).empty() &&
                !values_.is_given(Opt::MasterPort) && job_.max_nodes == 1) {
-      why = "implied: one node, and nothing says how to meet";
+      why = "implied: one node, and no rendezvous option is given";
     } else {
       return std::nullopt;
     }
@@ -243,17 +243,18 @@ class Meeting {
 
   JobSpec& job_;
   Values& values_;
-  const Surroundings& around_;
+  const HostEnvironment& around_;
   const std::optional<Placement>& place_;
   std::vector<std::string>& warnings_;
 };
 
 }  // namespace
 
-std::optional<Refusal> decide_meeting(JobSpec& job, Values& values, const Surroundings& around,
-                                      const std::optional<Placement>& place,
-                                      std::vector<std::string>& warnings) {
-  return Meeting(job, values, around, place, warnings).decide();
+std::optional<Refusal> choose_rendezvous(JobSpec& job, Values& values,
+                                         const HostEnvironment& around,
+                                         const std::optional<Placement>& place,
+                                         std::vector<std::string>& warnings) {
+  return RendezvousChoice(job, values, around, place, warnings).decide();
 }
 
 }  // namespace elastrun::spec

@@ -26,7 +26,7 @@ inline std::string show_peer(int fd) {
 
 /// Warnings that a hostile or broken peer can cause at will: the first ones are written, the others
 /// counted, and written at every power of two.
-class Complaints {
+class RateLimitedLog {
  public:
   template <class... Args>
   void add(fmt::format_string<Args...> form, Args&&... args) {
@@ -36,7 +36,7 @@ class Complaints {
     if (count_ > kAll && !power_of_two) return;
     const auto text = fmt::format(form, std::forward<Args>(args)...);
     if (count_ <= kAll) return log::warning("store", "{}", text);
-    log::warning("store", "{} ({} complaints so far)", text, count_);
+    log::warning("store", "{} ({} such lines so far)", text, count_);
   }
 
  private:

@@ -12,7 +12,7 @@
 
 namespace elastrun::system {
 
-/// How many processes the kernel has killed for want of memory so far; empty where not told.
+/// How many processes the kernel has killed because memory ran out so far; empty where not told.
 struct OomCounts {
   std::optional<std::uint64_t>
       cgroup;  // in our memory cgroup and below: memory.events, oom_control
@@ -30,13 +30,13 @@ struct MemoryCgroup {
 };
 std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup);
 
-/// Whether the kernel's log says that it killed this process for want of memory. Pure.
+/// Whether the kernel's log says that it killed this process because memory ran out. Pure.
 bool log_names_victim(std::string_view kernel_log, pid_t process);
 
 /// Tells whether a worker died because memory ran out, by comparing the kernel's counters before
 /// and after, and by its log where we may read it. Nothing is watched meanwhile: two or three small
 /// files are read at `begin`, and the same again when a death looks like it.
-class MemoryDeaths {
+class OomKills {
  public:
   /// An attempt starts now: what was counted before is not its doing.
   void begin();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/surroundings.hpp"
+#include "spec/host_environment.hpp"
 
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
@@ -70,8 +70,9 @@ int count_cpus() {
 
 }  // namespace
 
-Surroundings system_surroundings(std::function<int()> count_gpus, std::function<int()> count_xpus) {
-  Surroundings around;
+HostEnvironment system_host_environment(std::function<int()> count_gpus,
+                                        std::function<int()> count_xpus) {
+  HostEnvironment around;
   around.variable = read_variable;
   around.read_file = read_whole_file;
   around.exists = path_exists;
