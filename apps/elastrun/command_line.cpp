@@ -27,18 +27,18 @@ spec::Override from_line(const spec::OptionRow& option, std::string text) {
           false,     spec::Origin::CommandLine, spec::spelling(option) + " on the command line"};
 }
 
-spec::Wish wish_of(spec::Opt id) {
+spec::Action action_of(spec::Opt id) {
   switch (id) {
     case spec::Opt::Help:
-      return spec::Wish::Help;
+      return spec::Action::Help;
     case spec::Opt::Version:
-      return spec::Wish::Version;
+      return spec::Action::Version;
     case spec::Opt::PrintCompletion:
-      return spec::Wish::Completion;
+      return spec::Action::Completion;
     case spec::Opt::PrintConfig:
-      return spec::Wish::Config;
+      return spec::Action::Config;
     default:
-      return spec::Wish::Run;
+      return spec::Action::Run;
   }
 }
 
@@ -47,9 +47,9 @@ spec::Wish wish_of(spec::Opt id) {
 void take(spec::CommandLine& line, const spec::OptionRow& option, const std::string& text) {
   std::erase_if(line.given, [&](const spec::Override& one) { return one.id == option.id; });
   line.given.push_back(from_line(option, text));
-  line.wish = wish_of(option.id);
-  if (line.wish == spec::Wish::Completion) line.shell = text;
-  if (line.wish != spec::Wish::Run) throw CLI::Success();
+  line.action = action_of(option.id);
+  if (line.action == spec::Action::Completion) line.shell = text;
+  if (line.action != spec::Action::Run) throw CLI::Success();
 }
 
 // Each option is checked and taken as soon as it is read, as argparse does: the first error counts.
@@ -92,7 +92,7 @@ spec::Answer<spec::CommandLine> parse_command_line(std::span<const std::string> 
   auto plain = spec::plain_words(words);
   spec::CommandLine line;
   if (auto refusal = parse_options(plain.options, line)) return std::unexpected(*refusal);
-  if (line.wish != spec::Wish::Run) return line;
+  if (line.action != spec::Action::Run) return line;
   if (plain.refusal) return std::unexpected(*plain.refusal);
   line.unrecognized = std::move(plain.unrecognized);
   if (plain.positionals.empty()) return line;
@@ -103,16 +103,16 @@ spec::Answer<spec::CommandLine> parse_command_line(std::span<const std::string> 
 }
 
 std::string answer_to(const spec::CommandLine& line, std::string_view program, int columns) {
-  switch (line.wish) {
-    case spec::Wish::Help:
+  switch (line.action) {
+    case spec::Action::Help:
       return spec::help_text(program, columns);
-    case spec::Wish::Version:
+    case spec::Action::Version:
       return fmt::format("elastrun {}\n", ELASTRUN_VERSION);
-    case spec::Wish::Completion:
+    case spec::Action::Completion:
       return spec::completion_script(line.shell);
-    case spec::Wish::Config:
+    case spec::Action::Config:
       return spec::default_config();
-    case spec::Wish::Run:
+    case spec::Action::Run:
       break;
   }
   return {};

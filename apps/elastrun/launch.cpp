@@ -24,7 +24,7 @@ int launch(guardian::Agent& guardian, int argc, char** argv) {
   const auto line =
       parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
-  if (line->wish != spec::Wish::Run) return answer(*line, program);
+  if (line->action != spec::Action::Run) return answer(*line, program);
   const auto job = spec::resolve(*line, real_host_environment(argc > 0 ? argv[0] : ""));
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain) print(spec::explain_text(*job));

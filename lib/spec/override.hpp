@@ -38,11 +38,11 @@ struct Override {
 };
 
 /// What the words of the command line ask for instead of a run.
-enum class Wish { Run, Help, Version, Completion, Config };
+enum class Action { Run, Help, Version, Completion, Config };
 
 /// The command line, split and spelt out, not yet converted or checked against other sources.
 struct CommandLine {
-  Wish wish = Wish::Run;
+  Action action = Action::Run;
   std::string shell;            // of Completion
   std::vector<Override> given;  // each option at most once: the last occurrence
   std::optional<std::string> script;

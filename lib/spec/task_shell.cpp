@@ -16,7 +16,7 @@ struct Process {
 };
 
 // proc_pid_stat(5): "PID (NAME) STATE PARENT GROUP SESSION TERMINAL ...".
-std::optional<Process> find_process(const Surroundings& around, const std::string& pid) {
+std::optional<Process> find_process(const HostEnvironment& around, const std::string& pid) {
   const auto stat = around.read_file(fmt::format("/proc/{}/stat", pid));
   if (!stat) return std::nullopt;
   const auto name = stat->find('('), name_end = stat->rfind(") ");
@@ -28,7 +28,7 @@ std::optional<Process> find_process(const Surroundings& around, const std::strin
 
 // The agent has a group of its own, and so has a guardian below another one (process/guardian.hpp):
 // what was started, by whomever, is the guardian on top.
-std::optional<Process> find_started(const Surroundings& around) {
+std::optional<Process> find_started(const HostEnvironment& around) {
   auto found = find_process(around, "self");
   if (!found) return found;
   bool is_agent = found->name == "elastrun-agent";
@@ -43,7 +43,7 @@ std::optional<Process> find_started(const Surroundings& around) {
 
 }  // namespace
 
-bool is_typed_in_shell(const Surroundings& around, std::int64_t task) {
+bool is_typed_in_shell(const HostEnvironment& around, std::int64_t task) {
   const auto started = find_started(around);
   return started && started->terminal != "0" && parse_int(started->group) != task;
 }

@@ -132,7 +132,7 @@ class Status(Case):
     def test_nobody_there(self) -> None:
         code, out, text = self.ctl("status", f"127.0.0.1:{free_port()}")
         self.assertEqual((code, out), (1, ""))
-        self.assertIn("nobody answers", text)
+        self.assertIn("no answer from", text)
 
     def test_somebody_else_is_there(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:

@@ -9,4 +9,4 @@ elastrun_fuzz_target(etcd_reader SOURCES tests/fuzz/etcd_reader_fuzz.cpp
   lib/rendezvous/etcd_reader.cpp lib/rendezvous/election_entry.cpp lib/rendezvous/message_parts.cpp
   lib/net/base64.cpp
   lib/core/asio.cpp lib/core/json.cpp lib/core/text.cpp lib/core/utf8.cpp lib/core/error.cpp
-  lib/core/fmt.cpp)
+  lib/core/fmt.cpp LINKS -lcrypto)

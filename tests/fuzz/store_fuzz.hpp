@@ -36,7 +36,7 @@ class Peers {
   }
   const std::string& answers(std::size_t who) const { return answers_[who]; }
   bool ended(std::size_t who) { return exchange_.at(peers_[who]).ended(); }
-  std::string complaint(std::size_t who) { return exchange_.at(peers_[who]).complaint(); }
+  std::string violation(std::size_t who) { return exchange_.at(peers_[who]).violation(); }
 
   /// What must hold after any input whatever.
   void check() {
@@ -44,7 +44,7 @@ class Peers {
     require(table.keys().size() == table.size());
     require(table.notices().empty());
     for (const auto key : table.keys()) require(table.present(key));
-    for (std::size_t i = 0; i < peers_.size(); ++i) require(ended(i) == !complaint(i).empty());
+    for (std::size_t i = 0; i < peers_.size(); ++i) require(ended(i) == !violation(i).empty());
   }
 
  private:
@@ -68,7 +68,7 @@ inline void check_pieces(const std::string& opening, std::string_view bytes) {
   pieces.send(0, opening);
   for (const char byte : bytes) pieces.send(0, {&byte, 1});
   require(whole.answers(0) == pieces.answers(0));
-  require(whole.complaint(0).substr(0, 20) == pieces.complaint(0).substr(0, 20));
+  require(whole.violation(0).substr(0, 20) == pieces.violation(0).substr(0, 20));
   whole.check();
   pieces.check();
 }

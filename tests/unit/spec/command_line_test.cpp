@@ -72,24 +72,24 @@ TEST_CASE("command line: the first error counts") {
 }
 
 TEST_CASE("command line: help, version and the like end the reading where they stand") {
-  const auto wish = [](const Words& words) {
+  const auto action = [](const Words& words) {
     const auto line = parse_command_line(words);
-    return line ? line->wish : Wish::Run;
+    return line ? line->action : Action::Run;
   };
-  CHECK(wish({"-h", "--standalone", "--max-restarts=x"}) == Wish::Help);
-  CHECK(wish({"-h", "--role"}) == Wish::Help);
-  CHECK(wish({"--bogus", "--help"}) == Wish::Help);
-  CHECK(wish({"-mh"}) == Wish::Help);
-  CHECK(wish({"--version", "-h"}) == Wish::Version);
-  CHECK(wish({"--print-config"}) == Wish::Config);
-  CHECK(wish({"--print-completion", "zsh"}) == Wish::Completion);
-  CHECK(wish({"s.py", "-h"}) == Wish::Run);
+  CHECK(action({"-h", "--standalone", "--max-restarts=x"}) == Action::Help);
+  CHECK(action({"-h", "--role"}) == Action::Help);
+  CHECK(action({"--bogus", "--help"}) == Action::Help);
+  CHECK(action({"-mh"}) == Action::Help);
+  CHECK(action({"--version", "-h"}) == Action::Version);
+  CHECK(action({"--print-config"}) == Action::Config);
+  CHECK(action({"--print-completion", "zsh"}) == Action::Completion);
+  CHECK(action({"s.py", "-h"}) == Action::Run);
   CHECK(given({"--max-restarts=x", "-h"}).contains("refused"));
   CHECK(given({"--print-completion", "tcsh"}).contains("refused"));
   CHECK(given({"-hx"}).contains("refused"));
 }
 
-TEST_CASE("command line: each wish has its answer") {
+TEST_CASE("command line: each action has its answer") {
   const auto answer = [](const Words& words) {
     return answer_to(*parse_command_line(words), "er", 90);
   };

@@ -123,7 +123,7 @@ TEST_CASE("server: a fault ends one connection, with a line in the log, and hurt
     CHECK(rogue.closed());
   }
   CHECK(at.log.has("does not speak to a store"));
-  CHECK(at.log.has("sent a request numbered 255"));
+  CHECK(at.log.has("sent an invalid request number 255"));
   CHECK(at.log.has("sent a key of 18446744073709551615 bytes"));
   bystander.send(kPing);
   CHECK(bystander.receive(4) == "abcd");
