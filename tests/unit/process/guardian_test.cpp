@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 using namespace elastrun;
@@ -180,6 +181,7 @@ TEST_CASE("guardian: Ctrl+C comes from the kernel also where there were children
     if (::fork() == 0) {  // in a group of its own: the Ctrl+C is not for it
       ear.close_mouth();
       ::setpgid(0, 0);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       while (true) ::pause();
     }
     auto agent = guardian::split();
@@ -192,7 +194,7 @@ TEST_CASE("guardian: Ctrl+C comes from the kernel also where there were children
   CHECK(ear.line() == "ready");
   CHECK(::write(terminal, "\x03", 1) == 1);
   CHECK(wait_for(pid) == ExitStatus::exited(0));
-  ::close(terminal);  // its SIGHUP ends the other child
+  ::close(terminal);
 }
 
 TEST_CASE("guardian: nothing survives an agent that is killed, wherever it hides") {
