@@ -22,18 +22,24 @@ constexpr std::size_t kTurn = 1 << 20;  // then other files have theirs
 
 // The mutex guards what both threads use; what follows it belongs to the thread of the calls.
 struct AppendedFile::State {
-  State(BlockingCalls::What name, Form how) : path(std::move(name)), form(how) {}
+  State(BlockingCalls::What name, Form how)
+      : path(std::move(name)), form(how), backlog(form.full, kMost) {}
+  ~State() {
+    if (borrowed) fd.release();
+  }
 
   const BlockingCalls::What path;
   const Form form;
   std::mutex mutex;
-  Backlog backlog{kFull, kMost};
+  Backlog backlog;
   bool scheduled = false;
-  std::uint64_t lost = 0;
+  bool tells = false;  // whoever is told of each turn
+  std::uint64_t lost = 0, written = 0;
   int trouble = 0;  // the errno of the first loss
   bool said = false;
 
   UniqueFd fd;
+  bool borrowed = false;
   int refused = 0;  // errno of open(2)
   bool opened = false, torn = false;
 
@@ -70,12 +76,14 @@ struct AppendedFile::State {
     open();
     if (!fd) return give_up(refused, bytes);
     while (!bytes.empty()) {
-      const ssize_t written = ::write(fd.get(), bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
+      const ssize_t done = ::write(fd.get(), bytes.data(), bytes.size());
+      if (done < 0 && errno == EINTR) continue;
       // Not tried again: the next piece finds out whether there is room.
-      if (written <= 0) return give_up(written < 0 ? errno : ENOSPC, bytes);
-      torn = bytes[static_cast<std::size_t>(written) - 1] != '\n';
-      bytes.remove_prefix(static_cast<std::size_t>(written));
+      if (done <= 0) return give_up(done < 0 ? errno : ENOSPC, bytes);
+      torn = bytes[static_cast<std::size_t>(done) - 1] != '\n';
+      bytes.remove_prefix(static_cast<std::size_t>(done));
+      const std::lock_guard lock(mutex);
+      written += static_cast<std::uint64_t>(done);
     }
   }
 
@@ -107,10 +115,20 @@ AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form)
   schedule();
 }
 
+AppendedFile::AppendedFile(BlockingCalls& calls, std::string name, int fd, Form form)
+    : calls_(calls),
+      calls_alive_(calls.alive()),
+      path_(std::make_shared<const std::string>(std::move(name))),
+      state_(std::make_shared<State>(path_, form)),
+      self_(std::make_shared<AppendedFile*>(this)) {
+  state_->fd.reset(fd);
+  state_->opened = state_->borrowed = true;
+}
+
 AppendedFile::~AppendedFile() {
   *self_ = nullptr;
   // On NFS close(2) waits for all that was written, so that is for the thread, too.
-  if (calls_alive_.expired()) return;
+  if (calls_alive_.expired() || state_->borrowed) return;
   calls_.enqueue(path_, [state = std::move(state_)]() -> BlockingCalls::Outcome {
     const std::lock_guard lock(state->mutex);
     if (state->scheduled) return {{}, true};  // what is left to be written comes first
@@ -127,14 +145,14 @@ void AppendedFile::schedule() {
     const std::lock_guard lock(state->mutex);
     const int trouble = state->trouble;
     const bool news = trouble != 0 && !std::exchange(state->said, true);
-    if (!room && !news) return outcome;
+    if (!room && !news && !state->tells) return outcome;
     outcome.answer = [state, self, news, trouble] {
-      if (news) {
+      if (news && state->form.area != nullptr) {
         log::warning(state->form.area, "cannot write {}: {}; {}", *state->path,
                      trouble == ENOBUFS ? "its file system is too slow" : std::strerror(trouble),
                      state->form.cost);
       }
-      if (*self != nullptr) (*self)->tell_room();
+      if (*self != nullptr) (*self)->turn_made();
     };
     return outcome;
   });
@@ -172,6 +190,32 @@ bool AppendedFile::full() const {
 std::uint64_t AppendedFile::lost() const {
   const std::lock_guard lock(state_->mutex);
   return state_->lost;
+}
+
+std::size_t AppendedFile::waiting() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->backlog.size();
+}
+
+std::uint64_t AppendedFile::written() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->written;
+}
+
+int AppendedFile::trouble() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->trouble;
+}
+
+void AppendedFile::on_progress(std::function<void()> go) {
+  on_progress_ = std::move(go);
+  const std::lock_guard lock(state_->mutex);
+  state_->tells = static_cast<bool>(on_progress_);
+}
+
+void AppendedFile::turn_made() {
+  tell_room();
+  if (on_progress_) on_progress_();
 }
 
 void AppendedFile::when_room(std::function<void()> go) {

@@ -32,12 +32,15 @@ class AppendedFile {
     /// A torn line, of an earlier process or of a disk that was full, is closed off before the next
     /// piece; lost() counts lines instead of bytes.
     bool whole_lines = false;
-    const char* area = "logs";  // of the warning
+    std::size_t full = kFull;
+    const char* area = "logs";  // of the warning; null: the owner says it, by trouble()
     const char* cost = "what does not fit is dropped, the job goes on";
   };
 
   /// Borrows `calls`. The file is made soon.
   AppendedFile(BlockingCalls& calls, std::string path, Form form);
+  /// The same for a file that somebody has opened, and keeps open: `name` is for people.
+  AppendedFile(BlockingCalls& calls, std::string name, int fd, Form form);
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;
@@ -49,12 +52,18 @@ class AppendedFile {
   bool full() const;
   /// Runs `go` once on the loop when there is room, never inside this call.
   void when_room(std::function<void()> go);
+  /// `go` runs on the loop whenever some of what waited is written or lost.
+  void on_progress(std::function<void()> go);
   const std::string& path() const { return *path_; }
+  std::size_t waiting() const;  // bytes, with those that are being written
+  std::uint64_t written() const;
   std::uint64_t lost() const;
+  int trouble() const;  // the errno of the first loss, or 0
 
  private:
   struct State;
   void schedule();
+  void turn_made();
   void tell_room();
 
   BlockingCalls& calls_;
@@ -62,6 +71,7 @@ class AppendedFile {
   BlockingCalls::What path_;
   std::shared_ptr<State> state_;  // with the thread
   std::vector<std::function<void()>> when_room_;
+  std::function<void()> on_progress_;
   boost::asio::any_io_executor busy_loop_;  // keeps the loop running while somebody waits for room
   std::shared_ptr<AppendedFile*> self_;     // null in there once we are gone; for answers
 };

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
+constexpr Duration kParting = std::chrono::milliseconds(100);
+
 bool terminal_can_clear() {
   const char* term = std::getenv("TERM");
   return term != nullptr && *term != '\0' && std::strcmp(term, "dumb") != 0;
@@ -43,6 +45,10 @@ Console::~Console() {
   out_->on_progress({});
   err_->on_progress({});
   if (takes_log_lines_) log::set_writer(nullptr, nullptr);
+  // What was said after finish(), which has waited long enough, is mostly written already.
+  for (const auto& outlet : {out_, err_}) {
+    if (outlet->kind() == Outlet::Kind::File) outlet->finish(kParting);
+  }
 }
 
 void Console::take_log_lines() {
@@ -141,7 +147,10 @@ void Console::tell_gap(Stream stream, bool now) {
 
 /// A reader has taken something.
 void Console::progressed() {
-  for (const auto stream : {Stream::Out, Stream::Err}) tell_gap(stream, false);
+  for (const auto stream : {Stream::Out, Stream::Err}) {
+    tell_gap(stream, false);
+    if (outlet(stream).trouble() != 0) say_loss(stream);
+  }
   if (idle() && when_idle_) std::exchange(when_idle_, {})();
 }
 

@@ -36,6 +36,7 @@ Outlet::Outlet(boost::asio::any_io_executor executor, int fd)
   dead_ = ::fstat(fd, &info) != 0;
   if (dead_) return;
   kind_ = kind_of(fd, info);
+  if (kind_ == Kind::File) open_file();
   // A terminal is one place under all its names: /dev/tty, /dev/pts/3.
   device_ = kind_ == Kind::Terminal ? 0 : info.st_dev;
   inode_ = kind_ == Kind::Terminal ? info.st_rdev : info.st_ino;
@@ -43,6 +44,23 @@ Outlet::Outlet(boost::asio::any_io_executor executor, int fd)
 
 bool Outlet::same_place(const Outlet& other) const {
   return kind_ == other.kind_ && device_ == other.device_ && inode_ == other.inode_;
+}
+
+void Outlet::open_file() {
+  calls_ = std::make_unique<files::BlockingCalls>(executor_);
+  const files::AppendedFile::Form form{.full = kCongested, .area = nullptr};
+  const auto name = fmt::format("{}", fd_ == STDOUT_FILENO ? "stdout" : "stderr");
+  file_ = std::make_unique<files::AppendedFile>(*calls_, name, fd_, form);
+  file_->on_progress([this] {  // it does not outlive us
+    if (on_progress_) on_progress_();
+  });
+}
+
+/// The first ones; the rest is left out.
+bool Outlet::write_by_thread(std::string_view bytes, std::size_t taken) {
+  file_->write(bytes.substr(0, taken));
+  lost_ += bytes.size() - taken;
+  return taken > 0;
 }
 
 void Outlet::open_own() {
@@ -89,6 +107,10 @@ std::size_t Outlet::write_now(std::string_view bytes) {
 }
 
 void Outlet::write(std::string_view bytes, Weight weight) {
+  if (file_) {
+    write_by_thread(bytes, lag_.take(bytes, waiting(), weight));
+    return;
+  }
   if (dead_) return lose(bytes.size(), trouble_);
   if (waiting_.empty()) bytes.remove_prefix(write_now(bytes));
   if (bytes.empty()) return;
@@ -98,6 +120,7 @@ void Outlet::write(std::string_view bytes, Weight weight) {
 }
 
 bool Outlet::offer(std::string_view lines) {
+  if (file_) return write_by_thread(lines, lag_.take_filed(lines, waiting()));
   if (dead_) return lose(lines.size(), trouble_), true;
   std::size_t begun = 0;
   if (waiting_.empty() && !lag_.skipping()) {
@@ -162,11 +185,16 @@ void Outlet::tell_clear() {
 }
 
 void Outlet::when_clear(std::function<void()> go) {
+  if (file_) return file_->when_room(std::move(go));
   when_clear_.push_back(std::move(go));
   if (!congested()) tell_clear();
 }
 
 void Outlet::finish(Duration patience) {
+  if (file_) {
+    calls_->finish(patience);
+    return;
+  }
   const auto wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
   while (!waiting_.empty()) {
     const bool ready = ready_to_write(own_ ? own_.get() : fd_, static_cast<int>(wait_ms));

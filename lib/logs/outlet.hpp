@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/unique_fd.hpp"
+#include "files/appended_file.hpp"
 #include "logs/lag.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
@@ -22,9 +23,10 @@ namespace elastrun::logs {
 ///
 /// O_NONBLOCK is a flag of the open file, not of the descriptor: setting it would reach the workers
 /// and the user's shell. So a pipe or terminal is opened a second time through /proc/self/fd, which
-/// gives an open file of our own; a socket gets MSG_DONTWAIT; a plain file or /dev/null never
-/// blocks. Where the second opening is refused (another user's terminal), poll(2) is asked before
-/// each piece of PIPE_BUF bytes, which a pipe or terminal that is ready takes at once.
+/// gives an open file of our own; a socket gets MSG_DONTWAIT; a plain file, which may be on a
+/// file system that does not answer, is written by a thread of its own; /dev/null never blocks.
+/// Where the second opening is refused (another user's terminal), poll(2) is asked before each
+/// piece of PIPE_BUF bytes, which a pipe or terminal that is ready takes at once.
 ///
 /// What does not fit below the bounds of `Lag` is left out, counted in lines, and told at that
 /// place of the output as soon as the reader has caught up. A closed reader (EPIPE, EIO) makes it
@@ -43,12 +45,12 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   void write(std::string_view bytes, Weight weight = Weight::Own);
   /// The same for whole lines that a file has as well. False if none was taken.
   bool offer(std::string_view lines);
-  bool congested() const { return waiting_.size() >= kCongested; }
+  bool congested() const { return waiting() >= kCongested; }
   /// Nobody waits for room any more: offered lines are left out until the reader has caught up.
   void skip() { lag_.skip(); }
   bool skipping() const { return lag_.skipping(); }
   /// What was left out and is to be told now; as Lag::gap_to_tell.
-  Lag::Gap gap_to_tell(bool now) { return lag_.gap_to_tell(waiting_.size(), now); }
+  Lag::Gap gap_to_tell(bool now) { return lag_.gap_to_tell(waiting(), now); }
   /// `go` runs whenever the reader has taken something that had waited; empty: nobody.
   void on_progress(std::function<void()> go) { on_progress_ = std::move(go); }
   /// Runs `go` once on the loop when there is room again, or nothing to wait for any more.
@@ -58,16 +60,19 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   void finish(Duration patience);
 
   Kind kind() const { return kind_; }
-  bool idle() const { return waiting_.empty(); }
+  bool idle() const { return waiting() == 0; }
   bool same_place(const Outlet& other) const;
-  std::uint64_t lost() const { return lost_; }
+  std::uint64_t lost() const { return lost_ + (file_ ? file_->lost() : 0); }
   /// Bytes written so far: it moves as long as the reader does.
-  std::uint64_t written() const { return written_; }
+  std::uint64_t written() const { return file_ ? file_->written() : written_; }
   /// The errno of the first loss, or 0. A reader that is too slow is none.
-  int trouble() const { return trouble_; }
+  int trouble() const { return file_ ? file_->trouble() : trouble_; }
   int fd() const { return fd_; }
 
  private:
+  std::size_t waiting() const { return file_ ? file_->waiting() : waiting_.size(); }
+  bool write_by_thread(std::string_view bytes, std::size_t taken);
+  void open_file();
   void open_own();
   ssize_t write_once(std::string_view bytes);
   std::size_t write_now(std::string_view bytes);
@@ -84,8 +89,10 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   std::uint64_t device_ = 0, inode_ = 0;
   // Changes while running
   bool opened_ = false, dead_ = false, awaiting_ = false;
-  UniqueFd own_;         // the same file, opened by us with O_NONBLOCK
-  std::string waiting_;  // not yet written
+  UniqueFd own_;                                 // the same file, opened by us with O_NONBLOCK
+  std::string waiting_;                          // not yet written
+  std::unique_ptr<files::BlockingCalls> calls_;  // with a plain file, and for it alone
+  std::unique_ptr<files::AppendedFile> file_;    // the same file; it has what waits then
   std::unique_ptr<boost::asio::posix::stream_descriptor> watch_;  // an epoll that holds fd_
   std::vector<std::function<void()>> when_clear_;
   std::function<void()> on_progress_;

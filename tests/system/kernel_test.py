@@ -15,6 +15,7 @@ from pathlib import Path
 from harness import LIMIT, PROGRAM, STUB, Job, main, stat_of, stub, wait_until
 
 CLOCK_STEP = STUB.parent / "libclock_step.so"
+STUCK_WRITE = STUB.parent / "libstuck_write.so"
 
 
 class ClockSetBack(unittest.TestCase):
@@ -150,6 +151,27 @@ class ForeignProc(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(re.findall("/proc is not that of this pid namespace", done.stderr)), 1)
         self.assertNotIn("they have left", done.stderr)
+
+
+class StuckFile(unittest.TestCase):
+    def test_a_stdout_that_does_not_answer_deafens_nobody_and_loses_nothing(self) -> None:
+        for options in ((), ("--tee=3", "--log-dir=logs")):
+            with self.subTest(options), Job(
+                    *options, *stub("say=first", "wait=go", "say=second", "complain=up",
+                                    "on=TERM:0", "stay"),
+                    env={"LD_PRELOAD": str(STUCK_WRITE), "STUCK_FILE": "out",
+                         "STUCK_WHILE": "stuck", "ASAN_OPTIONS": "verify_asan_link_order=0"}
+            ) as job:
+                job.wait_for("first")
+                (job.folder / "stuck").touch()
+                (job.folder / "go").touch()
+                job.wait_for("up", path=job.err)
+                job.process.send_signal(signal.SIGTERM)
+                job.wait_for("closing signal SIGTERM", path=job.err)
+                self.assertNotIn("second", job.output())
+                (job.folder / "stuck").unlink()
+                self.assertEqual(job.end(), 1, job.errors())
+                self.assertIn("second", job.output())
 
 
 class SmallMemoryFiles(unittest.TestCase):
