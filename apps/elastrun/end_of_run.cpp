@@ -29,8 +29,9 @@ void write_later(files::BlockingCalls& files, const std::string& path, std::stri
 /// Which of our own streams this is, under whatever name: /dev/stdout, /proc/self/fd/1, a link, the
 /// file itself. May wait for the file system.
 std::optional<Stream> own_stream(const std::string& path, int out, int err) {
-  if (files::is_open_at(path, out)) return Stream::Out;
-  if (files::is_open_at(path, err)) return Stream::Err;
+  // By name first: where /dev has no such link, a file of that name is not what is meant.
+  if (path == "/dev/stdout" || files::is_open_at(path, out)) return Stream::Out;
+  if (path == "/dev/stderr" || files::is_open_at(path, err)) return Stream::Err;
   return std::nullopt;
 }
 

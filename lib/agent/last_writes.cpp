@@ -63,10 +63,9 @@ void LastWrites::look() {
 /// once and asked then: it may be done between two looks, and nobody would look again. Calls are
 /// made in order: the answer to ours comes after all before, but for those that go on.
 bool LastWrites::ask_files() {
-  if (files_given_up_) return true;
   bool done = true;
   for (auto& queue : files_) {
-    if (queue.calls->idle()) continue;
+    if (queue.given_up || queue.calls->idle()) continue;
     done = false;
     if (std::exchange(queue.marked, true)) continue;
     queue.calls->make(
@@ -95,7 +94,7 @@ void LastWrites::remember() {
 std::string LastWrites::waited_for() const {
   std::vector<std::string> stuck, busy;
   for (const auto& queue : files_) {
-    const auto name = files_given_up_ ? std::string() : queue.calls->busy_with();
+    const auto name = queue.given_up ? std::string() : queue.calls->busy_with();
     if (name.empty()) continue;
     (queue.calls->returned() == queue.returned ? stuck : busy).push_back(name);
   }
@@ -110,8 +109,11 @@ void LastWrites::say() {
                  "nothing is taken, a signal limits it to {}",
                  waited_for(), format_duration(kPatience), format_duration(limit_));
   }
-  remember();
-  alarm_->arm(clock_.now() + kPatience, [this] { give_up_if_stuck(); });
+  // The line is written to a file, too, which is no progress of what is waited for.
+  alarm_->arm(clock_.now() + kUnsaid / 2, [this] {
+    remember();
+    alarm_->arm(clock_.now() + kPatience, [this] { give_up_if_stuck(); });
+  });
 }
 
 void LastWrites::give_up_if_stuck() {
@@ -145,8 +147,7 @@ void LastWrites::give_up_now() {
 }
 
 void LastWrites::give_up() {
-  const auto is_idle = [](const Queue& queue) { return queue.calls->idle(); };
-  files_given_up_ = files_given_up_ || !std::ranges::all_of(files_, is_idle);
+  for (auto& queue : files_) queue.given_up = queue.given_up || !queue.calls->idle();
   over_ = true;
   loop_.stop();
 }

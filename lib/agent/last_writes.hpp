@@ -30,14 +30,15 @@ class LastWrites {
   bool waiting() const { return waiting_; }
   /// Somebody asks for the end: no more than `limit` from now on.
   void shorten();
-  /// Somebody insists: what is waited for now is given up. Files are not waited for again then, but
-  /// what is written to the console later is.
+  /// Somebody insists: what is waited for now is given up. Files of that thread are not waited for
+  /// again then, but what is written to the console later is.
   void give_up_now();
 
  private:
   struct Queue {
     files::BlockingCalls* calls;
     bool marked = false;         // our question is in it
+    bool given_up = false;       // for good
     std::uint64_t returned = 0;  // when it was looked at last
   };
   bool ask_files();
@@ -60,7 +61,6 @@ class LastWrites {
   std::optional<TimePoint> until_;  // since a signal came
   std::uint64_t written_ = 0;       // to the console, when it was looked at last
   bool with_console_ = false, waiting_ = false, over_ = false;
-  bool files_given_up_ = false;
 };
 
 }  // namespace elastrun::agent

@@ -56,6 +56,33 @@ TEST_CASE("last writes: a file given up is not waited for again, but the verdict
   log::set_writer(nullptr, nullptr);
 }
 
+TEST_CASE("last writes: one thread that is given up does not cost what another is given later") {
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  logs::Console console(loop.get_executor(), null.get(), null.get());
+  files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
+  const auto thawed = std::make_shared<std::binary_semaphore>(0);
+  logs.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
+    thawed->acquire();
+    return files::BlockingCalls::Outcome{};
+  });
+  agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
+  boost::asio::post(loop, [&] { last.give_up_now(); });
+  last.wait(false);
+  bool reported = false;
+  reports.make(
+      "report",
+      [] {
+        std::this_thread::sleep_for(100ms);
+        return 1;
+      },
+      [&](int) { reported = true; });
+  last.wait(true);
+  CHECK(reported);
+  thawed->release();
+}
+
 TEST_CASE("last writes: a signal limits the wait; what is taken in time is not lost") {
   std::string said;
   log::set_writer(

@@ -2,6 +2,7 @@
 #include "store/server.hpp"
 
 #include "core/log.hpp"
+#include "store/listening.hpp"
 #include "store/port_owner.hpp"
 #include "store/tcp_protocol.hpp"
 #include "unit/store/raw_client.hpp"
@@ -10,7 +11,9 @@
 #include <boost/asio/read.hpp>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 using namespace elastrun;
@@ -361,6 +364,25 @@ TEST_CASE("server: why it cannot listen is said so that a person can act") {
   CHECK(taken.find(fmt::format("the port is in use by process {} (", ::getpid())) !=
         std::string::npos);
   CHECK(taken.ends_with("; stop it, or choose another port (0: any free one)"));
+}
+
+TEST_CASE("server: a client whose machine is gone is noticed within minutes") {
+  const auto listening = open_listening("127.0.0.1", 0).value();
+  asio::io_context loop;
+  asio::ip::tcp::socket client(loop);
+  client.connect({asio::ip::make_address("127.0.0.1"), listening.port});
+  const UniqueFd accepted(::accept4(listening.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  REQUIRE(accepted);
+  const auto option = [&](int level, int name) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    REQUIRE(::getsockopt(accepted.get(), level, name, &value, &size) == 0);
+    return value;
+  };
+  CHECK(option(SOL_SOCKET, SO_KEEPALIVE) == 1);
+  CHECK(option(IPPROTO_TCP, TCP_KEEPIDLE) +
+            option(IPPROTO_TCP, TCP_KEEPINTVL) * option(IPPROTO_TCP, TCP_KEEPCNT) <=
+        120);
 }
 
 TEST_CASE("server: a port nobody listens on has no owner") {
