@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -52,6 +53,10 @@ std::optional<Mount> unified_mount(std::string_view mountinfo) {
 
 bool says_populated(const std::string& events) {
   return events.find("populated 1") != std::string::npos;
+}
+
+bool take_lock(int directory) {
+  return ::flock(directory, LOCK_EX | LOCK_NB) == 0;
 }
 
 std::vector<std::string> below(const std::string& path) {
@@ -143,8 +148,21 @@ Cgroup::~Cgroup() {
   if (fd_) ::rmdir(path_.c_str());
 }
 
+bool Cgroup::lock() const {
+  return take_lock(fd_.get());
+}
+
 bool Cgroup::populated() const {
-  return says_populated(read_kernel_file(path_ + "/cgroup.events"));
+  return is_populated(path_);
+}
+
+UniqueFd lock_cgroup(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  return fd && take_lock(fd.get()) ? std::move(fd) : UniqueFd();
+}
+
+bool is_populated(const std::string& path) {
+  return says_populated(read_kernel_file(path + "/cgroup.events"));
 }
 
 void kill_cgroup(const std::string& path) {

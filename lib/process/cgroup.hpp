@@ -29,9 +29,11 @@ class Cgroup {
   /// Removes the directory if it is empty; kills nobody.
   ~Cgroup();
 
+  /// Holds flock(2) on the directory as long as this lives: no stale_cgroups.hpp of another process
+  /// touches it then. False if another has it, or locks cannot be had here.
+  bool lock() const;
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
-  /// Whether any process, not counting zombies, is in it or below.
   bool populated() const;
 
  private:
@@ -40,6 +42,11 @@ class Cgroup {
   UniqueFd fd_;
 };
 
+/// A descriptor of the directory that holds its flock(2), not waiting for it; empty if another has
+/// it, or none can be had. No program that is started inherits it.
+UniqueFd lock_cgroup(const std::string& path);
+/// Whether any process, not counting zombies, is in it or below. No if it does not exist.
+bool is_populated(const std::string& path);
 /// SIGKILL to all in the cgroup and below it, born or being born: cgroup.kill, or one by one where
 /// the kernel has none (before Linux 5.14).
 void kill_cgroup(const std::string& path);

@@ -19,6 +19,9 @@ using namespace std::chrono_literals;
 // the process table is read: a table costs about as much as a hundred of those signals.
 constexpr int kHiddenOrphans = 64;
 
+// The loop stands still meanwhile, and the first round waits: a second at most.
+constexpr auto kStaleBound = 900ms;
+
 std::vector<pid_t> present_children() {
   siginfo_t info{};
   std::vector<pid_t> children;
@@ -59,7 +62,7 @@ void Containment::begin_attempt() {
   survivors_ = false;
   if (!parent_cgroup_) return;
   if (made_ == 0) end_stale();
-  auto made = Cgroup::make(*parent_cgroup_, cgroup_name(made_++));
+  auto made = make_own_cgroup(*parent_cgroup_, made_++);
   if (!made) {  // as for most people; it will not be different the next time
     log::debug("process", "no cgroup for the workers: {}", made.error().text);
     parent_cgroup_.reset();
@@ -70,10 +73,17 @@ void Containment::begin_attempt() {
 }
 
 void Containment::end_stale() {
-  for (const auto& name : end_stale_cgroups(*parent_cgroup_, 1s)) {
+  const auto ended = end_stale_cgroups(*parent_cgroup_, kStaleBound);
+  for (const auto& name : ended.killed) {
     log::warning(
         "process",
         "killed what was left of a run of which agent and guardian were killed (cgroup {})", name);
+  }
+  for (const auto& name : ended.stuck) {
+    log::warning("process",
+                 "cannot empty the cgroup {} of a run of which agent and guardian were killed; "
+                 "something in it cannot be killed",
+                 name);
   }
 }
 

@@ -156,8 +156,13 @@ void say(std::string_view text) {
 }
 
 void clean_up(Board& board, const ExitStatus& status) {
+  // The agent's lock ended with it, and until all is done the next agent is not to take the cgroup
+  // for one that nobody looks after. One that was quicker kills the same as we do.
+  std::vector<UniqueFd> locks;
   for (Entry& entry : board.entries) {
-    if (entry.kind == Kind::Cgroup) process::kill_cgroup(entry.path.data());
+    if (entry.kind != Kind::Cgroup) continue;
+    locks.push_back(process::lock_cgroup(entry.path.data()));
+    process::kill_cgroup(entry.path.data());
   }
   const auto ended =
       process::kill_descendants({}, board.gave_up ? process::kLastLook : process::kKillBound);

@@ -2,12 +2,10 @@
 #include "process/stale_cgroups.hpp"
 
 #include "core/text.hpp"
-#include "process/cgroup.hpp"
 #include "process/process_table.hpp"
 
 #include <filesystem>
 #include <fmt/format.h>
-#include <optional>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +17,14 @@ std::string prefix_for(std::uint64_t pid_namespace, pid_t pid, std::uint64_t sta
   return fmt::format("elastrun-{}-{}-{}-", pid_namespace, pid, start_time);
 }
 
-bool is_stale(const std::string& name) {
+std::string name_for(int number) {
+  const auto self = read_process(::getpid());
+  const auto prefix = prefix_for(own_pid_namespace(), ::getpid(), self ? self->start_time : 0);
+  return prefix + std::to_string(number);
+}
+
+// A hint: it spares the lock of most that live, also in the moment before they hold it.
+bool seems_stale(const std::string& name) {
   const auto parts = split(name, '-');
   if (parts.size() != 5 || parts[0] != "elastrun") return false;
   if (parts[1] != fmt::to_string(own_pid_namespace())) return false;
@@ -29,30 +34,59 @@ bool is_stale(const std::string& name) {
   return !owner || owner->zombie() || owner->start_time != static_cast<std::uint64_t>(*start);
 }
 
-bool is_own(const std::string& path) {
+bool is_own(const UniqueFd& directory) {
   struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && info.st_uid == ::geteuid();
+  return ::fstat(directory.get(), &info) == 0 && info.st_uid == ::geteuid();
+}
+
+struct Stale {
+  std::string name, path;
+  UniqueFd lock;  // held until all is done, so that it stays nobody's
+  bool populated = false;
+};
+
+constexpr std::size_t kAtOnce = 64;  // each holds a descriptor; the next start finds the others
+
+std::vector<Stale> take_stale(const std::string& parent) {
+  std::vector<Stale> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(parent, error);
+  for (; !error && entry != end(entry) && found.size() < kAtOnce; entry.increment(error)) {
+    Stale stale{entry->path().filename().string(), entry->path().string(), {}};
+    if (!seems_stale(stale.name)) continue;
+    stale.lock = lock_cgroup(stale.path);
+    if (stale.lock && is_own(stale.lock)) found.push_back(std::move(stale));
+  }
+  return found;
 }
 
 }  // namespace
 
-std::string cgroup_name(int number) {
-  const auto self = read_process(::getpid());
-  const auto prefix = prefix_for(own_pid_namespace(), ::getpid(), self ? self->start_time : 0);
-  return prefix + std::to_string(number);
+// Between mkdir(2) and the lock another may take it, or even remove it, but kills nothing: it is
+// empty, and without the lock we put nothing in.
+Result<Cgroup> make_own_cgroup(const std::string& parent, int number) {
+  const std::string name = name_for(number);
+  auto made = Cgroup::make(parent, name);
+  if (made && !made->lock()) made = Cgroup::make(parent, name + "-unlocked");
+  return made;
 }
 
-std::vector<std::string> end_stale_cgroups(const std::string& parent, Duration limit) {
-  std::vector<std::string> found;
-  if (!read_process(::getpid())) return found;  // who lives cannot be known
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
-    std::string name = entry.path().filename().string();
-    if (!is_stale(name) || !is_own(entry.path().string())) continue;
-    destroy_cgroup(entry.path().string(), limit);
-    found.push_back(std::move(name));
+EndedCgroups end_stale_cgroups(const std::string& parent, Duration limit) {
+  EndedCgroups ended;
+  if (!read_process(::getpid())) return ended;  // /proc would not even give a hint
+  const auto until = std::chrono::steady_clock::now() + limit;
+  auto all = take_stale(parent);
+  for (Stale& stale : all) {  // all, before one is waited for
+    stale.populated = is_populated(stale.path);
+    if (stale.populated) kill_cgroup(stale.path);
   }
-  return found;
+  for (const Stale& stale : all) {
+    const Duration left = until - std::chrono::steady_clock::now();
+    if (left > Duration::zero()) destroy_cgroup(stale.path, left);
+    if (!stale.populated) continue;
+    (is_populated(stale.path) ? ended.stuck : ended.killed).push_back(stale.name);
+  }
+  return ended;
 }
 
 }  // namespace elastrun::process
