@@ -64,7 +64,9 @@ bool lead_session(pid_t parent) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   // If our parent died before that call, no signal will ever come: see prctl(2).
-  return ::getppid() == parent;
+  if (::getppid() == parent) return true;
+  errno = ESRCH;  // getppid() sets none, and 0 would be no error: the program would run
+  return false;
 }
 
 void join_cgroup(const VforkLauncher& launcher) {

@@ -2,8 +2,10 @@
 #include "process/cgroup.hpp"
 #include "support/children.hpp"
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <linux/filter.h>
@@ -21,12 +23,13 @@ namespace {
 
 constexpr int kNoFilter = 64;
 
-/// From now on clone3(2) is refused to this process, as it is in the containers of older versions.
-bool refuse_clone3() {
+/// From now on this system call is not made for this process: it fails with `number`, or is
+/// answered with 0 if that is 0.
+bool refuse(std::uint32_t call, std::uint32_t number) {
   std::array<sock_filter, 4> code{
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
-      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | number),
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog program{code.size(), code.data()};
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
@@ -41,8 +44,8 @@ Result<std::unique_ptr<Nursery::Watched>> start_in_vain(Nursery& nursery) {
 }
 
 /// The exit code of a process: what went wrong, as bits.
-int start_without_clone3() {
-  if (!refuse_clone3()) return kNoFilter;
+int start_without_clone3() {  // as in the containers of older versions
+  if (!refuse(SYS_clone3, EPERM)) return kNoFilter;
   Nursery nursery;
   const std::string name = "elastrun-test-" + std::to_string(::getpid());
   const auto cgroup = Cgroup::make(own_cgroup_directory().value_or("/none"), name);
@@ -56,6 +59,31 @@ int start_without_clone3() {
   const bool inside = !cgroup || ear.line().ends_with(name);
   const bool refused = !start_in_vain(nursery);
   return (started ? 0 : 1) | (inside ? 0 : 2) | (refused ? 0 : 4);
+}
+
+/// The exit code of a process whose child sees another parent, as if this one had ended meanwhile.
+int start_and_be_gone() {
+  if (!refuse(SYS_getppid, 0)) return kNoFilter;
+  Nursery nursery;
+  const auto request = nursery.stub({"exit=0"});
+  errno = 0;  // that of an earlier call must not be what keeps the program from running
+  const auto worker = nursery.start(request);
+  if (worker) return 1;
+  return worker.error().text.ends_with(": the launcher is ending") ? 0 : 2;
+}
+
+/// In a process of its own, because no filter is ever taken away.
+void check_apart(int (*run)()) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(run());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoFilter) {
+    MESSAGE("not tested: this system takes no seccomp filter");
+  } else {
+    CHECK(WEXITSTATUS(status) == 0);
+  }
 }
 
 }  // namespace
@@ -79,14 +107,9 @@ TEST_CASE("launcher: a start leaves the loop and the exit handlers of its parent
 }
 
 TEST_CASE("launcher: where clone3 is refused workers start, and in their cgroup") {
-  const pid_t pid = ::fork();
-  if (pid == 0) ::_exit(start_without_clone3());
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  REQUIRE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kNoFilter) {
-    MESSAGE("not tested: this system takes no seccomp filter");
-  } else {
-    CHECK(WEXITSTATUS(status) == 0);
-  }
+  check_apart(start_without_clone3);
+}
+
+TEST_CASE("launcher: a child whose parent has ended does not run its program") {
+  check_apart(start_and_be_gone);
 }
