@@ -99,6 +99,10 @@ class PumpedStreams final : public WorkerStreams {
     const auto* pump = stderr_pump();
     return pump ? split_tail(pump->tail().text(), count) : std::vector<std::string>{};
   }
+  bool knows_all_lines() const override {
+    const auto* pump = stderr_pump();
+    return !pump || pump->tail().is_whole();
+  }
   std::optional<TimePoint> seen_at(std::string_view text) const override {
     const auto* pump = stderr_pump();
     return pump ? pump->tail().seen_at(text) : std::nullopt;

@@ -40,6 +40,8 @@ class WorkerStreams {
   /// The last lines seen on stderr, oldest first, at most `count`, each cut at 2,000 bytes. Where
   /// stdout and stderr go to one place untouched, what stdout wrote in between is among them.
   virtual std::vector<std::string> last_lines(std::size_t count) const = 0;
+  /// Whether all that stderr had is still known. If not, the first line that is may lack its start.
+  virtual bool knows_all_lines() const = 0;
   /// When the last occurrence of `text` on stderr came in. Nothing if it did not, or long ago.
   virtual std::optional<TimePoint> seen_at(std::string_view text) const = 0;
   /// Path of the file a stream is written to; empty if none.

@@ -21,6 +21,8 @@ class Tail {
   void add(std::string_view bytes, TimePoint now);
   /// The last bytes: at least as many as were asked for, at most twice that, or all there were.
   std::string_view text() const { return text_; }
+  /// Whether that is all there was. If not, it may begin inside a line.
+  bool is_whole() const { return total_ == text_.size(); }
   /// When the last occurrence of `text` came in. Nothing if it is not there, or so far back that
   /// its moment is forgotten.
   std::optional<TimePoint> seen_at(std::string_view text) const;

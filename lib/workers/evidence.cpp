@@ -13,6 +13,7 @@
 namespace elastrun::workers {
 namespace {
 
+constexpr std::string_view kStack = "Stack (most recent call last):";  // logging(stack_info=True)
 constexpr std::size_t kMaxMessage = 500;  // of an exception's first line, for a sentence
 // From the traceback to the exit: an interpreter that releases devices and joins threads. What was
 // printed longer ago belongs to an error that the program had got over.
@@ -54,6 +55,7 @@ std::optional<PythonException> exception_line(std::string_view line) {
 }
 
 /// `  File "train.py", line 7, in main`. Stacks that faulthandler(3) prints have no comma there.
+/// Other stacks have the same frames: those alone make no traceback.
 bool is_frame(std::string_view line) {
   const auto number = line.find("\", line ");
   if (!line.starts_with("  File \"") || number == std::string_view::npos) return false;
@@ -120,24 +122,29 @@ std::size_t choose_culprit(const Judgement& judgement, const Failure& first) {
 
 }  // namespace
 
-std::optional<PythonException> exception_in(const std::vector<std::string>& lines) {
+std::optional<PythonException> exception_in(const std::vector<std::string>& lines, bool are_all) {
+  // Frames alone are no traceback: logging(stack_info=True) and traceback.print_stack() write the
+  // same. Only before all else may they belong to a traceback whose header was forgotten.
+  bool header_forgotten = !are_all && !lines.empty() && !lines.front().ends_with(kStack);
   bool in_traceback = false, in_record = false;
   std::optional<PythonException> last;
   for (const auto& whole : lines) {
     const auto line = without_rank(whole);
-    // Of a long traceback only the end may be there.
+    const bool indented = line.empty() || line.front() == ' ' || line.front() == '\t';
     if (line.starts_with("Traceback (most recent call last):")) {
       in_traceback = true;
       in_record = false;
     } else if (is_frame(line)) {
-      in_traceback = true;
-      in_record = in_record || is_in_record(line);
-    } else if (in_traceback && !line.empty() && line.front() != ' ' && line.front() != '\t') {
+      in_traceback = in_traceback || header_forgotten;
+      in_record = in_traceback && (in_record || is_in_record(line));
+    } else if (in_traceback && !indented) {
       // Notes and chained text follow an exception's line, so only the first line counts.
       auto found = exception_line(line);
       if (found && !(in_record && last)) last = std::move(found);
       in_traceback = in_record = false;
     }
+    // The first line may be the end of one, which was indented.
+    if (!indented && &whole != &lines.front()) header_forgotten = false;
   }
   return last;
 }
@@ -148,7 +155,7 @@ std::optional<PythonException> exception_of(const Failure& failure) {
     const auto first_line = std::string_view(message).substr(0, message.find('\n'));
     if (auto found = exception_line(first_line)) return found;
   }
-  return exception_in(failure.last_lines);
+  return exception_in(failure.last_lines, failure.lines_are_all);
 }
 
 bool ended_by_watchdog(const Failure& failure) {

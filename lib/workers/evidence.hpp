@@ -11,8 +11,10 @@
 namespace elastrun::workers {
 
 /// The exception that Python reported last in these lines of stderr, also when torch put a rank in
-/// front of each ("[rank0]: "). Nothing if no traceback ends in them.
-std::optional<PythonException> exception_in(const std::vector<std::string>& lines);
+/// front of each ("[rank0]: "). Nothing if no traceback ends in them. `are_all`: stderr had no
+/// other lines. Else they may begin inside a line, and inside a traceback without its header.
+std::optional<PythonException> exception_in(const std::vector<std::string>& lines,
+                                            bool are_all = true);
 
 /// The same from the error file if there is one that can be understood, else from the last lines.
 std::optional<PythonException> exception_of(const Failure& failure);

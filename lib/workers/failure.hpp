@@ -35,6 +35,7 @@ struct Failure {
   std::optional<ErrorFile> error_file;  // none if the worker left none
   std::optional<PythonException> exception;
   std::vector<std::string> last_lines;   // of stderr, oldest first
+  bool lines_are_all = true;             // else the first of them may lack its start
   bool stderr_shown = false;             // they stand on the console already
   std::string stdout_path, stderr_path;  // log files; empty if none
   std::string out_of_memory;             // one sentence of evidence; empty if there is none

@@ -32,13 +32,18 @@ Failure failure_of(const Worker& worker, const process::Exit& exit, std::optiona
   if (left && !(worker.exit && left->raw.empty())) failure.error_file = std::move(left);
   if (worker.streams) {
     failure.last_lines = worker.streams->last_lines(kSearched);
+    failure.lines_are_all =
+        worker.streams->knows_all_lines() && failure.last_lines.size() < kSearched;
     failure.traceback_at = worker.streams->seen_at(kTraceback);
     failure.stdout_path = worker.streams->stdout_path();
     failure.stderr_path = worker.streams->stderr_path();
   }
   failure.exception = exception_of(failure);
   auto& lines = failure.last_lines;
-  if (lines.size() > kLastLines) lines.erase(lines.begin(), lines.end() - kLastLines);
+  if (lines.size() > kLastLines) {
+    lines.erase(lines.begin(), lines.end() - kLastLines);
+    failure.lines_are_all = false;
+  }
   return failure;
 }
 

@@ -87,6 +87,7 @@ TEST_CASE("streams: what is redirected is in the file and nowhere else") {
   CHECK(agent.shown().empty());
   CHECK(agent.complained().empty());
   CHECK(worker.streams->last_lines(5) == std::vector<std::string>{"also"});
+  CHECK(worker.streams->knows_all_lines());
 }
 
 TEST_CASE("streams: tee writes raw bytes to the file and prefixed whole lines to the console") {
@@ -510,6 +511,7 @@ TEST_CASE("streams: the last lines are those of stderr, cut to a sane length") {
   settle_loop(agent.loop);
   say(worker.err.get(), "one\n\n 10%\r 20%\r\nlast");
   worker.end();
+  CHECK_FALSE(worker.streams->knows_all_lines());
   const auto lines = worker.streams->last_lines(4);
   CHECK(lines == std::vector<std::string>{"one", "", " 20%", "last"});
   const auto all = worker.streams->last_lines(100);

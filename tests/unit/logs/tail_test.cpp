@@ -24,6 +24,18 @@ TEST_CASE("tail: the last bytes stay, whatever the size of the pieces") {
   CHECK(tail.text().size() <= 20);
 }
 
+TEST_CASE("tail: it is known whether anything was forgotten") {
+  Tail tail(10);
+  CHECK(tail.is_whole());
+  tail.add(std::string(15, 'a'), kStart);
+  CHECK_FALSE(tail.is_whole());
+  Tail slow(10);
+  for (int i = 0; i < 20; ++i) slow.add("a", kStart);
+  CHECK(slow.is_whole());
+  slow.add("a", kStart);
+  CHECK_FALSE(slow.is_whole());
+}
+
 TEST_CASE("tail: the last occurrence of a text has the time of its piece") {
   Tail tail(1000);
   CHECK_FALSE(tail.seen_at("error"));

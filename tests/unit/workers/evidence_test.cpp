@@ -83,12 +83,50 @@ TEST_CASE("evidence: output that is no traceback gives no exception") {
       exception_in({"Traceback (most recent call last):", "what is this: no type"}).has_value());
 }
 
-TEST_CASE("evidence: the end of a traceback is enough, the end of another stack is not") {
-  CHECK(exception_in({"    return deeper()", "  File \"train.py\", line 7, in deep",
-                      "    raise KeyError(1)", "KeyError: 1"}) == PythonException{"KeyError", "1"});
+using Lines = std::vector<std::string>;
+const Lines kFrame{"  File \"train.py\", line 7, in deep", "    go_on()"};
+
+Lines joined(std::initializer_list<Lines> parts) {
+  Lines all;
+  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+TEST_CASE("evidence: the end of a traceback is enough where its start was forgotten") {
+  const auto end = joined({kFrame, {"KeyError: 1"}});
+  CHECK(exception_in(end, false) == PythonException{"KeyError", "1"});
+  CHECK_FALSE(exception_in(end));
+  // Cut between lines, in the header, in a source line, in torch's rank.
+  for (const auto* first : {"    go_on()", "ack (most recent call last):", "on()", "k0]:     x"}) {
+    CAPTURE(first);
+    CHECK(exception_in(joined({{first}, end}), false) == PythonException{"KeyError", "1"});
+  }
+  CHECK_FALSE_MESSAGE(exception_in(joined({{"one", "two"}, end}), false), "it would be there");
   // faulthandler(3), and what a shell says of it.
   CHECK_FALSE(exception_in({"Current thread 0x1 (most recent call first):",
-                            "  File \"train.py\", line 7 in deep", "Aborted"}));
+                            "  File \"train.py\", line 7 in deep", "Aborted"},
+                           false));
+  CHECK_FALSE(exception_in({"  File \"train.py\", line 7 in deep", "Aborted"}, false));
+}
+
+TEST_CASE("evidence: a stack that a program prints is no traceback") {
+  const auto stack = joined({{"Stack (most recent call last):"}, kFrame});
+  const auto raised = joined({{"ERROR:root:lost", "Traceback (most recent call last):"},
+                              kFrame,
+                              {"RuntimeError: connection reset by peer"}});
+  const auto warned = joined({{"WARNING:root:slow"}, stack, {"WARNING: will go on"}});
+  const PythonException lost{"RuntimeError", "connection reset by peer"};
+  for (const bool are_all : {true, false}) {
+    CAPTURE(are_all);
+    CHECK(exception_in(joined({raised, warned}), are_all) == lost);
+    CHECK(exception_in(joined({raised, stack, {"loss: 0.25"}}), are_all) == lost);
+    CHECK(exception_in(joined({raised, kFrame, {"loss: 0.25"}}), are_all) == lost);
+    CHECK_FALSE(exception_in(warned, are_all));
+    CHECK_FALSE(exception_in(joined({stack, {"loss: 0.25"}}), are_all));
+  }
+  // traceback.print_stack() writes no header.
+  CHECK_FALSE(exception_in(joined({kFrame, {"loss: 0.25"}})));
+  CHECK_FALSE(exception_in(joined({{"step 1"}, kFrame, {"loss: 0.25"}})));
 }
 
 TEST_CASE("evidence: a worker that fails by itself is the root, those we stopped follow") {

@@ -23,6 +23,7 @@ struct FakeStreams final : logs::WorkerStreams {
     bool started = false;
     std::function<void()> on_drained;
     std::vector<std::string> in_the_pipe, lines;
+    bool knows_all_lines = true;
     std::optional<TimePoint> traceback_at;
   };
   explicit FakeStreams(std::shared_ptr<State> shared) : state(std::move(shared)) {}
@@ -39,6 +40,7 @@ struct FakeStreams final : logs::WorkerStreams {
     const auto& lines = state->lines;
     return {lines.end() - static_cast<std::ptrdiff_t>(std::min(count, lines.size())), lines.end()};
   }
+  bool knows_all_lines() const override { return state->knows_all_lines; }
   std::optional<TimePoint> seen_at(std::string_view text) const override {
     return text.starts_with("Traceback") ? state->traceback_at : std::nullopt;
   }
@@ -165,6 +167,24 @@ TEST_CASE("group: the exception of a long traceback is known, and its last lines
       CHECK(failures[0].last_lines.back() == last);
     }
   }
+}
+
+TEST_CASE("group: frames without a header are a traceback only where it was forgotten") {
+  const auto exception_of = [](const std::vector<std::string>& lines, bool all) {
+    Stage stage;
+    REQUIRE(stage.group.start(stage.plans(1, true)).has_value());
+    stage.streams[0]->lines = lines;
+    stage.streams[0]->knows_all_lines = all;
+    stage.launcher.end(0, ExitStatus::exited(1));
+    REQUIRE(stage.group.failures().size() == 1);
+    return stage.group.failures()[0].exception;
+  };
+  std::vector<std::string> lines{"  File \"a.py\", line 1, in f", "    f()", "KeyError: 1"};
+  const PythonException raised{"KeyError", "1"};
+  CHECK_FALSE(exception_of(lines, true));
+  CHECK(exception_of(lines, false) == raised);
+  lines.insert(lines.begin(), 5000, "    f()");
+  CHECK_MESSAGE(exception_of(lines, true) == raised, "there are more lines than are searched");
 }
 
 TEST_CASE("group: error files that cannot be read delay a failure by a bound, and no stop") {
