@@ -46,6 +46,8 @@ class Console {
   void say_files_are_in(std::string directory) { directory_ = std::move(directory); }
   /// As Outlet::skip.
   void skip(Stream stream) { outlet(stream).skip(); }
+  void skip_rest(Stream stream) { outlet(stream).skip_rest(); }
+  Duration patience(Stream stream) const { return outlet(stream).patience(); }
   bool skipping(Stream stream) const { return outlet(stream).skipping(); }
   bool idle() const { return out_->idle() && err_->idle(); }
   std::uint64_t written() const { return out_->written() + err_->written(); }

@@ -23,7 +23,7 @@ std::size_t Lag::take_filed(std::string_view lines, std::size_t waiting) {
   std::size_t taken = lines.size();
   if (skipping_) {
     taken = 0;
-  } else if (const auto room = room_below(kFiled, waiting); room < lines.size()) {
+  } else if (const auto room = room_below(bounds_.filed, waiting); room < lines.size()) {
     taken = lines.substr(0, room).rfind('\n') + 1;  // npos + 1 is 0
     skipping_ = true;
   }
@@ -33,7 +33,7 @@ std::size_t Lag::take_filed(std::string_view lines, std::size_t waiting) {
 
 std::size_t Lag::take(std::string_view bytes, std::size_t waiting, Weight weight) {
   if (weight == Weight::Verdict) return bytes.size();
-  const auto room = room_below(weight == Weight::Own ? kOwn : kOutput, waiting);
+  const auto room = room_below(weight == Weight::Own ? bounds_.own : bounds_.output, waiting);
   const auto taken = std::min(room, bytes.size());
   gap_.lost += lines_in(bytes.substr(taken));
   return taken;

@@ -20,12 +20,18 @@ class Lag {
   static constexpr std::size_t kOutput = 4 << 20;  // and of what no file has
   static constexpr std::size_t kOwn = 5 << 20;     // and with what the agent says
   static constexpr std::size_t kCaughtUp = 64 << 10;
+  struct Bounds {
+    std::size_t filed = kFiled, output = kOutput, own = kOwn;
+  };
 
   struct Gap {
     std::uint64_t filed = 0;  // lines that are in a file
     std::uint64_t lost = 0;   // lines that are nowhere
     bool empty() const { return filed == 0 && lost == 0; }
   };
+
+  Lag() = default;
+  explicit Lag(Bounds bounds) : bounds_(bounds) {}
 
   /// Nobody waits any more: lines that a file has are left out from now on.
   void skip() { skipping_ = true; }
@@ -39,6 +45,7 @@ class Lag {
   Gap gap_to_tell(std::size_t waiting, bool now);
 
  private:
+  Bounds bounds_{};
   bool skipping_ = false;
   Gap gap_;
 };

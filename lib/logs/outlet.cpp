@@ -47,6 +47,8 @@ bool Outlet::same_place(const Outlet& other) const {
 }
 
 void Outlet::open_file() {
+  // Within what an AppendedFile takes at most.
+  lag_ = Lag({.filed = 12 << 20, .output = 14 << 20, .own = 15 << 20});
   calls_ = std::make_unique<files::BlockingCalls>(executor_);
   const files::AppendedFile::Form form{.full = kCongested, .area = nullptr};
   const auto name = fmt::format("{}", fd_ == STDOUT_FILENO ? "stdout" : "stderr");

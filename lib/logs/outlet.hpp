@@ -48,6 +48,16 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   bool congested() const { return waiting() >= kCongested; }
   /// Nobody waits for room any more: offered lines are left out until the reader has caught up.
   void skip() { lag_.skip(); }
+  /// The same for what comes at the end of a worker, which a plain file takes up to its bounds.
+  void skip_rest() {
+    if (!file_) lag_.skip();
+  }
+  /// So long a worker waits for it when a file has its output as well. A disk that others use is
+  /// slow for longer than a reader that is there, and a plain file is read afterwards: it is whole
+  /// unless it is frozen.
+  Duration patience() const {
+    return file_ ? Duration(std::chrono::seconds(10)) : Duration(std::chrono::milliseconds(100));
+  }
   bool skipping() const { return lag_.skipping(); }
   /// What was left out and is to be told now; as Lag::gap_to_tell.
   Lag::Gap gap_to_tell(bool now) { return lag_.gap_to_tell(waiting(), now); }

@@ -31,8 +31,6 @@ constexpr Duration kLineInterval = 20ms;
 constexpr std::size_t kLongestLine = 64 << 10;
 // A tee'd line without its end ("Loading... ", a prompt) is shown after so long a silence.
 constexpr Duration kSilence = 100ms;
-// So long a worker waits for a console that lags behind its file.
-constexpr Duration kConsolePatience = 100ms;
 
 /// Whether this is shown while its end has not come. The states of a progress bar are not: they are
 /// lines of their own, once a second.
@@ -69,7 +67,9 @@ void Pump::await_bytes() {
 void Pump::on_readable() {
   for (int i = 0; i < (hurried_ ? kReadsInHurry : kReadsPerTurn); ++i) {
     if (hurried_) {
-      if (has_file() && console_.congested(route_.stream)) console_.skip(route_.stream);
+      if (has_file() && console_.congested(route_.stream)) {
+        console_.skip_rest(route_.stream);
+      }
     } else if (must_wait()) {
       break;
     }
@@ -97,7 +97,7 @@ bool Pump::must_wait() {
   if (has_file()) {
     if (console_.skipping(stream)) return false;
     if (!patience_) patience_ = clock_.make_alarm();
-    patience_->arm(clock_.now() + kConsolePatience, [weak = weak_from_this()] {
+    patience_->arm(clock_.now() + console_.patience(stream), [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->lose_patience();
     });
   }
