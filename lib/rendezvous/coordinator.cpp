@@ -6,8 +6,7 @@
 #include "core/text.hpp"
 #include "net/link.hpp"
 #include "rendezvous/admission.hpp"
-#include "rendezvous/doubts.hpp"
-#include "rendezvous/job.hpp"
+#include "rendezvous/job_book.hpp"
 #include "rendezvous/leave_taking.hpp"
 #include "rendezvous/message_parts.hpp"
 #include "rendezvous/messages.hpp"
@@ -31,7 +30,8 @@ struct Guest {
   std::shared_ptr<Link> link;
   Job* job = nullptr;  // once it has said hello as an agent
   bool greeted = false;
-  int missed = 0;  // beats in a row
+  int missed = 0;      // beats in a row
+  bool ended = false;  // it has said that its group has, and goes
 };
 
 class LinkCoordinator final : public Coordinator {
@@ -43,7 +43,8 @@ class LinkCoordinator final : public Coordinator {
         sealer_(std::move(sealer)),
         settings_(std::move(settings)),
         beat_(clock.make_alarm()),
-        leave_(loop, clock) {
+        leave_(loop, clock),
+        book_(settings_, clock, [this] { check_entitlement(); }) {
     settings_.run_id = fit_text(settings_.run_id);  // as agents will say it
   }
 
@@ -66,48 +67,41 @@ class LinkCoordinator final : public Coordinator {
 
   void hold(bool held) override {
     held_ = held;
-    for (auto& [run_id, job] : jobs_) {
+    for (auto& [run_id, job] : book_.jobs) {
       job->state.hold(held, clock_.now());
       job->deliver();
     }
   }
 
   void suspend(const std::string& why) override {
-    for (auto& [run_id, job] : jobs_) {
+    for (auto& [run_id, job] : book_.jobs) {
       job->state.suspend(why, clock_.now());
       job->deliver();
     }
   }
 
   void inherit(const Past& past, TimePoint until, const Leavers& leavers) override {
-    doubts_.inherit(settings_.run_id, past, until, leavers);
-    for (auto& [run_id, job] : jobs_) job->state.inherit(past, until, leavers);
+    Fence fence;
+    fence.expect(past.round, past.nodes, settings_.stand_alone ? 0 : 1);
+    book_.inherit(past, until, std::move(fence), leavers);
   }
-
-  void disinherit() override {
-    doubts_.disinherit(clock_.now());
-    for (auto& [run_id, job] : jobs_) {
-      job->state.disinherit(clock_.now());
-      job->deliver();
-    }
+  void inherit_stopping(const Past& past, const Leavers& stopping,
+                        const Leavers& leavers) override {
+    Fence fence;
+    fence.expect(past.round, stopping);
+    book_.inherit(past, clock_.now(), std::move(fence), leavers);
   }
+  void disinherit() override { book_.disinherit(); }
 
   void conclude(std::int64_t rounds, const Done& verdict) override {
-    over_ = {rounds, verdict};
-    for (auto& [run_id, job] : jobs_) job->state.conclude(rounds, verdict);
+    book_.conclude(rounds, verdict);
   }
-
-  std::optional<Done> verdict() const override {
-    for (const auto& [run_id, job] : jobs_) {
-      if (job->state.phase() == Phase::Ended) return job->state.verdict();
-    }
-    return ended_;
-  }
+  std::optional<Done> verdict() const override { return book_.verdict(); }
 
   void set_epoch(std::int64_t epoch) override {
     settings_.epoch = epoch;
     const std::string text = encode(FromCoordinator(NewEpoch{epoch}));
-    for (auto& [run_id, job] : jobs_) {
+    for (auto& [run_id, job] : book_.jobs) {
       job->state.set_epoch(epoch);
       for (auto& [peer, link] : job->links) link->send(text);
     }
@@ -118,8 +112,12 @@ class LinkCoordinator final : public Coordinator {
   }
   void on_deserted(std::function<void()> react) override { on_deserted_ = std::move(react); }
 
-  void await_leavers(std::function<void()> then) override { leave_.await(jobs_, std::move(then)); }
-  Leavers leavers() const override { return doubts_.with_leavers_of(jobs_); }
+  void await_leavers(std::function<void()> then) override {
+    leave_.await(book_.jobs, std::move(then));
+  }
+  Leavers leavers() const override { return book_.leavers(); }
+  Leavers at_work() const override { return book_.at_work(); }
+  bool is_in_doubt() const override { return book_.is_in_doubt(); }
 
   void resign(const std::string& why, bool another_follows) override {
     const std::string text = encode(FromCoordinator(Push(Lost{why, true})));
@@ -129,27 +127,23 @@ class LinkCoordinator final : public Coordinator {
       guest.link->close();
     }
     guests_.clear();
-    jobs_.clear();
+    book_.jobs.clear();
     beat_->disarm();
     agents_ = 0;
-    leave_.look(jobs_);
+    leave_.look(book_.jobs);
   }
 
   std::size_t agents() const override { return agents_; }
 
   bool is_needed() const override {
     return std::ranges::any_of(
-        jobs_, [](const auto& job) { return job.second->state.phase() == Phase::Gathering; });
-  }
-
-  bool is_at_work() const override {
-    return std::ranges::any_of(
-        jobs_, [](const auto& job) { return job.second->state.phase() == Phase::Running; });
+        book_.jobs, [](const auto& job) { return job.second->state.phase() == Phase::Gathering; });
   }
 
   std::string status() const override {
     json::array jobs;
-    for (const auto& [run_id, job] : jobs_) jobs.emplace_back(describe(job->state, clock_.now()));
+    for (const auto& [run_id, job] : book_.jobs)
+      jobs.emplace_back(describe(job->state, clock_.now()));
     if (jobs.empty() && !settings_.stand_alone) {
       jobs.emplace_back(describe(State(settings_.rules, settings_.run_id), clock_.now()));
     }
@@ -173,6 +167,7 @@ class LinkCoordinator final : public Coordinator {
     }
     const auto* leaving = std::get_if<Leaving>(&*message);
     if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, guest);
+    if (leaving != nullptr && leaving->ended) guest.ended = true;
     if (guest.job == nullptr && !std::holds_alternative<Join>(*message)) return;
     if (auto* join = std::get_if<Join>(&*message)) {
       if (!admit(peer, guest, *join)) return;
@@ -198,19 +193,40 @@ class LinkCoordinator final : public Coordinator {
       guest.link->send(encode(FromCoordinator(StatusText{status()})));
       return;
     }
-    Welcome answer{hello.run_id, settings_.epoch, settings_.stand_alone, settings_.beat,
-                   settings_.beats_missed};
+    Welcome answer{hello.run_id,   settings_.epoch,        settings_.stand_alone,
+                   settings_.beat, settings_.beats_missed, true};
+    if (const auto job = book_.jobs.find(hello.run_id); job != book_.jobs.end()) {
+      answer.world = job->second->state.last_world();
+    }
     guest.link->send(encode(FromCoordinator(std::move(answer))));
+    if (auto& at_work = hellos_[peer].at_work) meet_again(peer, guest, *at_work);
+  }
+
+  // It lost its connection, here or to another coordinator, while its group was at work.
+  void meet_again(Peer peer, Guest& guest, AtWork& at_work) {
+    if (!take_in(peer, guest, at_work.member)) return;
+    const Join& member = at_work.member;
+    guest.job->state.arrive_stopping(peer, member.node, member.past, at_work.left, clock_.now());
+    guest.job->deliver();
   }
 
   bool admit(Peer peer, Guest& guest, Join& join) {
+    if (!take_in(peer, guest, join)) return false;
+    hellos_.erase(peer);
+    State& state = guest.job->state;
+    state.hear_of(join.knows, join.node.grace, clock_.now());
+    state.join(peer, std::move(join.node), join.past, clock_.now());
+    return true;
+  }
+
+  bool take_in(Peer peer, Guest& guest, Join& join) {
     if (join.node.address.empty()) join.node.address = guest.link->remote_address().to_string();
     if (guest.job == nullptr) {
       const Hello& hello = hellos_[peer];
-      const auto known = jobs_.find(hello.run_id);
-      if (const auto* rules = known != jobs_.end()    ? &known->second->state.rules()
-                              : settings_.stand_alone ? nullptr
-                                                      : &settings_.rules) {
+      const auto known = book_.jobs.find(hello.run_id);
+      if (const auto* rules = known != book_.jobs.end() ? &known->second->state.rules()
+                              : settings_.stand_alone   ? nullptr
+                                                        : &settings_.rules) {
         if (const auto refusal = refusal_of(join.rules, *rules); !refusal.empty()) {
           dismiss(peer, refusal, true);
           return false;
@@ -221,47 +237,23 @@ class LinkCoordinator final : public Coordinator {
       enter(peer, guest, settings_.stand_alone ? join.rules : settings_.rules);
       check_rules(join, guest.job->state.rules());
     }
-    hellos_.erase(peer);
     note_source(join.node, guest.link->remote_address());
     note_reachable(*guest.job, *guest.link);
-    guest.job->state.join(peer, std::move(join.node), join.past, clock_.now());
     return true;
   }
 
   // One that has not joined since it was told to stop goes: its group is at work still.
   void attend(Peer peer, Guest& guest) {
     if (guest.job != nullptr) return;
-    if (settings_.stand_alone && !jobs_.contains(hellos_[peer].run_id)) return;
+    if (settings_.stand_alone && !book_.jobs.contains(hellos_[peer].run_id)) return;
     enter(peer, guest, settings_.rules);
   }
 
   void enter(Peer peer, Guest& guest, const Rules& rules) {
-    const std::string& run_id = hellos_[peer].run_id;
-    auto& job = jobs_[run_id];
-    if (!job) job = begin_job(run_id, rules);
-    guest.job = job.get();
-    job->links[peer] = guest.link;
+    Job& job = book_.open(hellos_[peer].run_id, rules, held_);
+    guest.job = &job;
+    job.links[peer] = guest.link;
     ++agents_;
-  }
-
-  std::unique_ptr<Job> begin_job(const std::string& run_id, const Rules& rules) {
-    Rules own = rules;
-    own.reaction = doubt();
-    auto job =
-        std::make_unique<Job>(own, settings_, run_id, clock_, [this] { check_entitlement(); });
-    doubts_.hand_to(job->state);
-    if (over_) job->state.conclude(over_->first, over_->second);
-    job->state.hold(held_, clock_.now());
-    return job;
-  }
-
-  // With its last agent the job is forgotten: the same run id may begin anew. But if its world was
-  // cut off whole, not before that is over.
-  void forget(const Job& job) {
-    const State& state = job.state;
-    if (state.phase() == Phase::Ended) ended_ = state.verdict();
-    doubts_.keep(state, clock_.now());
-    jobs_.erase(std::string(state.run_id()));
   }
 
   // Agents on this very machine come over loopback, an address that is of no use to the others: in
@@ -289,7 +281,9 @@ class LinkCoordinator final : public Coordinator {
     } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
       job.state.succeed(peer, succeeded->round, now);
     } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
-      job.state.depart(peer, Cause::Kind::NodeLeft, leaving->why, now, leaving->grace);
+      job.state.leave(peer, leaving->why, now, leaving->grace);
+    } else if (const auto* stopping = std::get_if<Stopping>(&message)) {
+      job.state.stopping(peer, stopping->left, now);
     }
   }
 
@@ -299,7 +293,7 @@ class LinkCoordinator final : public Coordinator {
                  text);
     // Wrapped like any message, so that the other side can tell it from a broken connection.
     found->second.link->send(encode(FromCoordinator(Refusal{text, final})));
-    remove(peer, text, doubt());
+    remove(peer, text, Loss::Broken);
   }
 
   void lose(Peer peer, const Error& error) {
@@ -311,16 +305,11 @@ class LinkCoordinator final : public Coordinator {
           settings_.run_id.empty() ? "" : fmt::format(" to the job \"{}\"", settings_.run_id);
       log::warning("rendezvous", "refused a connection{}: {}", job, error.text);
     }
-    // The kernel closes in order what a process leaves behind, and its workers die with it. An
-    // agent that lives closes only when its group has ended.
-    remove(peer, error.text, error.code == Code::Closed ? Duration::zero() : doubt());
+    const Loss in_order = found->second.ended ? Loss::Ended : Loss::Closed;
+    remove(peer, error.text, error.code == Code::Closed ? in_order : Loss::Broken);
   }
 
-  // For how long a member that was lost may go on until it stops its group (see Pulse), with a
-  // quarter for clocks that differ and machines that are busy.
-  Duration doubt() const { return settings_.beat + settings_.beat * settings_.beats_missed / 4; }
-
-  void remove(Peer peer, const std::string& why, Duration at_work) {
+  void remove(Peer peer, const std::string& why, Loss loss) {
     const auto found = guests_.find(peer);
     found->second.link->close();
     Job* job = found->second.job;
@@ -331,10 +320,10 @@ class LinkCoordinator final : public Coordinator {
     check_entitlement();
     job->links.erase(peer);
     --agents_;
-    job->state.depart(peer, Cause::Kind::NodeLost, why, clock_.now(), at_work);
+    job->state.depart(peer, why, clock_.now(), loss);
     job->deliver();
-    if (job->links.empty() && !leave_.is_awaited()) forget(*job);
-    leave_.look(jobs_, true);
+    if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);
+    leave_.look(book_.jobs, true);
     if (agents_ == 0 && on_deserted_) {
       boost::asio::post(loop_, [this, alive = alive_] {
         if (*alive && agents_ == 0 && on_deserted_) on_deserted_();
@@ -354,7 +343,7 @@ class LinkCoordinator final : public Coordinator {
         }
       }
       for (const auto& [peer, why] : silent) {
-        if (guests_.contains(peer)) remove(peer, why, doubt());
+        if (guests_.contains(peer)) remove(peer, why, Loss::Silent);
       }
       if (!guests_.empty()) watch_beats();
     });
@@ -372,10 +361,7 @@ class LinkCoordinator final : public Coordinator {
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Guest> guests_;
   std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
-  Jobs jobs_;
-  Doubts doubts_;
-  std::optional<std::pair<std::int64_t, Done>> over_;  // an earlier job of this run id
-  std::optional<Done> ended_;
+  JobBook book_;
   std::size_t agents_ = 0;
   bool held_ = false;
   // Posted reactions outlive the coordinator; this tells them that it has gone.

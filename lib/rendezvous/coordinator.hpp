@@ -64,6 +64,9 @@ class Coordinator {
   /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
   /// `disinherit`: that world is no more.
   virtual void inherit(const Past& past, TimePoint until, const Leavers& leavers) = 0;
+  /// It is no more, but so many of its members were being stopped.
+  virtual void inherit_stopping(const Past& past, const Leavers& stopping,
+                                const Leavers& leavers) = 0;
   virtual void disinherit() = 0;
   /// The job that has had that many rounds is over: members of it that come late are told so.
   virtual void conclude(std::int64_t rounds, const Done& verdict) = 0;
@@ -84,8 +87,10 @@ class Coordinator {
   virtual std::size_t agents() const = 0;
   /// Whether a job waits for something that only an entitled coordinator can decide.
   virtual bool is_needed() const = 0;
-  /// Whether a world is at work that its successor may find nobody of.
-  virtual bool is_at_work() const = 0;
+  /// Members whose groups run or are being stopped, and for how long if we leave them now.
+  virtual Leavers at_work() const = 0;
+  /// Whether others may be at work, whom we wait for.
+  virtual bool is_in_doubt() const = 0;
   /// How the job has ended, if it has.
   virtual std::optional<Done> verdict() const = 0;
   /// Runs on the loop each time the last agent has gone.

@@ -97,8 +97,11 @@ class ElectedLocator final : public Locator {
       });
     }
     // The others find the place free when they come.
-    forget_ = is_forgettable() && !host_->coordinator().is_at_work();
-    resign(false, [this, why, limit, retired = std::move(retired)]() mutable {
+    const Leavers at_work = host_->coordinator().at_work();
+    forget_ = is_forgettable() && at_work.count == 0;
+    const bool noteworthy = at_work.count > 0 && is_forgettable() && notes_.has_any();
+    if (noteworthy) notes_.leave(at_work);
+    resign(noteworthy, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
   }
@@ -325,7 +328,7 @@ class ElectedLocator final : public Locator {
 
   // The note: nobody who comes next needs to know.
   bool is_forgettable() const {
-    return !notes_.tells_of_end() && !host_->coordinator().leavers().are_at_work(clock_.now());
+    return !notes_.tells_of_end() && !host_->coordinator().is_in_doubt();
   }
 
   void disarm() {

@@ -40,6 +40,10 @@ std::string encode_note(const NotedWorld& noted) {
     note["leavers"] = noted.leavers;
     note["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(noted.leaving).count();
   }
+  if (noted.stopping > 0) {
+    note["stopping"] = noted.stopping;
+    note["stopping_ms"] = std::chrono::ceil<std::chrono::milliseconds>(noted.stopping_for).count();
+  }
   if (noted.verdict) note["over"] = noted.verdict->failed ? "failed" : "succeeded";
   if (noted.verdict && noted.verdict->failed) note["text"] = printable(noted.verdict->cause.text);
   return to_wire(note);
@@ -60,6 +64,8 @@ std::optional<NotedWorld> decode_note(const std::string& text) {
   constexpr auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
   noted.leavers = static_cast<int>(whole("leavers", 1 << 24));
   noted.leaving = std::chrono::milliseconds(whole("leaving_ms", longest.count()));
+  noted.stopping = static_cast<int>(whole("stopping", 1 << 24));
+  noted.stopping_for = std::chrono::milliseconds(whole("stopping_ms", longest.count()));
   noted.network = member_text_or(*parsed, "network", "");
   const std::string over = member_text_or(*parsed, "over", "");
   if (over != "failed" && over != "succeeded") return noted;

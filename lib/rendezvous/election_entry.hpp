@@ -35,6 +35,10 @@ struct NotedWorld {
   std::optional<Done> verdict{};  // of that job; none: it is at work
   int leavers = 0;                // that had said goodbye to it
   Duration leaving{};             // for how long their groups could be at work still
+  /// Its coordinator has left it: the groups of so many members were being stopped, for so long at
+  /// most, and those of all others had ended. 0: it has not, as far as anybody knows.
+  int stopping = 0;
+  Duration stopping_for{};
 };
 std::string encode_note(const NotedWorld& noted);
 /// None for an empty text. Of one that is not understood nothing is known but that there is one.

@@ -50,13 +50,14 @@ void Gathering::update(const Rules& rules, const Turnout& turnout, TimePoint now
 
 bool Gathering::may_close(const Rules& rules, const Turnout& turnout, TimePoint now) const {
   const int there = candidates(rules, turnout);
+  if (!rules.fixed_ranks && timed_out(rules, turnout, now)) {
+    return enough_without_stopping(rules, turnout);
+  }
+  if (turnout.stopping > 0) return false;
   if (there >= rules.max_nodes) return true;
-  if (rules.fixed_ranks) return false;
-  if (timed_out(rules, turnout, now)) return enough_without_stopping(rules, turnout);
-  if (there < rules.min_nodes) return false;
+  if (rules.fixed_ranks || there < rules.min_nodes) return false;
   if (all_back(rules, turnout)) return true;
   if (turnout.succession && turnout.returning >= turnout.previous_size) return true;
-  if (turnout.stopping > 0) return false;
   return enough_since_ &&
          now >= *enough_since_ + (nearly_all_back(rules, turnout)
                                       ? std::min(rules.growth_delay, rules.last_call_timeout)

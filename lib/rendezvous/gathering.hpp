@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 
+#include <algorithm>
 #include <optional>
 
 namespace elastrun::rendezvous {
@@ -24,6 +25,11 @@ struct Rules {
   /// How long it takes a member at most to notice that it was lost, or is to stop. Given by the
   /// coordinator, which knows how often it hears from its members.
   Duration reaction{};
+  /// After how long without a word of its coordinator a member stops its group at the latest.
+  Duration silence{};
+  /// Whether an agent hosts the coordinator. One that stands alone may be begun again, and has
+  /// nobody to tell it of the world that was before but those who come.
+  bool hosted = true;
   /// How often those who wait hear who is missing.
   Duration progress_interval = std::chrono::seconds(5);
 };
@@ -44,6 +50,8 @@ class Gathering {
   /// Members of the round before that are still to come back have stopped their groups by
   /// `stopped_by`.
   void begin(TimePoint now, TimePoint stopped_by);
+  /// One more that is still to come back, and may take longer.
+  void extend(TimePoint stopped_by) { stopped_by_ = std::max(stopped_by_, stopped_by); }
   /// Takes note of who is there; starts or forgets the last call.
   void update(const Rules& rules, const Turnout& turnout, TimePoint now);
   bool may_close(const Rules& rules, const Turnout& turnout, TimePoint now) const;

@@ -43,7 +43,7 @@ void Job::deliver() {
     link->second->send(text);
   }
   if (state.unlicensed() && !noting_) note_world();
-  const int before = std::exchange(leavers_, state.clearance().leavers());
+  const int before = std::exchange(leavers_, state.clearance().fence.leavers().count);
   if (leavers_ != before && leavers_changed_) leavers_changed_();
   arm();
 }

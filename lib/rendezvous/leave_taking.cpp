@@ -13,9 +13,8 @@ namespace elastrun::rendezvous {
 Leavers leavers_of(const Jobs& jobs) {
   Leavers all;
   for (const auto& [run_id, job] : jobs) {
-    const Clearance& clearance = job->state.clearance();
-    all.count += clearance.leavers();
-    all.until = std::max(all.until, clearance.leavers_limit().value_or(all.until));
+    const Leavers leavers = job->state.clearance().fence.leavers();
+    all = {all.count + leavers.count, std::max(all.until, leavers.until)};
   }
   return all;
 }

@@ -44,7 +44,7 @@ class LocalSession final : public Session {
     } else if (const auto* succeeded = std::get_if<Succeeded>(&report)) {
       state_.succeed(kSelf, succeeded->round, now);
     } else if (const auto* leaving = std::get_if<Leaving>(&report)) {
-      state_.depart(kSelf, Cause::Kind::NodeLeft, leaving->why, now);
+      state_.leave(kSelf, leaving->why, now);
     }
     deliver();
   }

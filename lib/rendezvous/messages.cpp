@@ -15,23 +15,51 @@ using json::object;
 
 constexpr Duration kUsualGrace = std::chrono::seconds(40);  // of an agent that does not say
 
-json::object write(const Hello& hello) {
-  return {{"do", "hello"},
-          {"run", hello.run_id},
-          {"who", hello.wants_status ? "status" : "agent"},
-          {"epoch", hello.epoch},
-          {"start", hello.start},
-          {"host", hello.host},
-          {"user", hello.user}};
+Past read_past(const Reader& past) {
+  return {past.integer("round"), static_cast<int>(past.integer("attempt", 0, kMaxCount)),
+          static_cast<int>(past.integer("nodes", 0, kMaxCount))};
 }
-json::object write(const Join& join) {
-  return {{"do", "join"},
-          {"node", write_node(join.node)},
-          {"past", object{{"round", join.past.round},
-                          {"attempt", join.past.attempt},
-                          {"nodes", join.past.nodes}}},
-          {"rules", write_rules(join.rules)},
-          {"grace", to_seconds(std::min(join.node.grace, kLongestGrace))}};
+object write_past(const Past& past) {
+  return {{"round", past.round}, {"attempt", past.attempt}, {"nodes", past.nodes}};
+}
+double write_grace(Duration grace) {
+  return to_seconds(std::clamp<Duration>(grace, Duration::zero(), kLongestGrace));
+}
+Duration read_grace(const Reader& reader, std::string_view name, Duration otherwise = {}) {
+  return from_seconds(reader.number(name, 0, to_seconds(kLongestGrace), to_seconds(otherwise)));
+}
+
+object write_member(const Join& join) {
+  object member{{"node", write_node(join.node)},
+                {"past", write_past(join.past)},
+                {"rules", write_rules(join.rules)},
+                {"grace", write_grace(join.node.grace)}};
+  if (join.knows.round > 0) member["knows"] = write_past(join.knows);
+  return member;
+}
+
+object write(const Hello& hello) {
+  object message{{"do", "hello"},
+                 {"run", hello.run_id},
+                 {"who", hello.wants_status ? "status" : "agent"},
+                 {"epoch", hello.epoch},
+                 {"start", hello.start},
+                 {"host", hello.host},
+                 {"user", hello.user}};
+  if (hello.at_work) {
+    object at_work = write_member(hello.at_work->member);
+    at_work["left"] = write_grace(hello.at_work->left);
+    message["at_work"] = std::move(at_work);
+  }
+  return message;
+}
+object write(const Join& join) {
+  object message = write_member(join);
+  message["do"] = "join";
+  return message;
+}
+object write(const Stopping& stopping) {
+  return {{"do", "stopping"}, {"left", write_grace(stopping.left)}};
 }
 json::object write(const Started& started) {
   return {{"do", "started"}, {"round", started.round}};
@@ -45,7 +73,8 @@ json::object write(const Succeeded& done) {
 json::object write(const Leaving& leaving) {
   return {{"do", "leaving"},
           {"why", leaving.why},
-          {"grace", to_seconds(std::min(leaving.grace, kLongestGrace))}};
+          {"grace", write_grace(leaving.grace)},
+          {"ended", leaving.ended}};
 }
 json::object write(const Beat&) {
   return {{"do", "beat"}};
@@ -57,7 +86,9 @@ json::object write(const Welcome& welcome) {
           {"epoch", welcome.epoch},
           {"stand_alone", welcome.stand_alone},
           {"beat", to_seconds(welcome.beat)},
-          {"beats_missed", welcome.beats_missed}};
+          {"beats_missed", welcome.beats_missed},
+          {"fences", welcome.fences},
+          {"world", write_past(welcome.world)}};
 }
 json::object write(const Refusal& refusal) {
   return {{"do", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
@@ -81,7 +112,7 @@ json::object write(const Done& done) {
   return {{"do", "done"}, {"failed", done.failed}, {"cause", write_cause(done.cause)}};
 }
 json::object write(const Spare& spare) {
-  return {{"do", "spare"}, {"ahead", spare.ahead}};
+  return {{"do", "spare"}, {"ahead", spare.ahead}, {"world", write_past(spare.world)}};
 }
 json::object write(const Lost& lost) {
   return {{"do", "lost"}, {"why", lost.why}, {"requeue", lost.requeue}};
@@ -99,19 +130,31 @@ json::object write(const Push& push) {
 Join read_join(const Reader& reader) {
   Join join;
   join.node = read_node(reader.member("node"));
-  const Reader past = reader.member("past");
-  join.past = {past.integer("round"), static_cast<int>(past.integer("attempt", 0, kMaxCount)),
-               static_cast<int>(past.integer("nodes", 0, kMaxCount))};
+  join.past = read_past(reader.member("past"));
   join.rules = read_rules(reader.member("rules"));
-  join.node.grace =
-      from_seconds(reader.number("grace", 0, to_seconds(kLongestGrace), to_seconds(kUsualGrace)));
+  join.knows = read_past(reader.member("knows"));
+  join.node.grace = read_grace(reader, "grace", kUsualGrace);
   return join;
 }
 
+Hello read_hello(const Reader& reader) {
+  Hello hello{reader.text("run"),      reader.text("who") == "status",
+              reader.integer("epoch"), reader.text("start"),
+              reader.text("host"),     reader.text("user")};
+  if (!reader.has("at_work")) return hello;
+  const Reader member = reader.member("at_work");
+  hello.at_work = {read_join(member), read_grace(member, "left")};
+  return hello;
+}
+
 Welcome read_welcome(const Reader& reader) {
-  return {reader.text("run"), reader.integer("epoch"), reader.flag("stand_alone"),
+  return {reader.text("run"),
+          reader.integer("epoch"),
+          reader.flag("stand_alone"),
           from_seconds(reader.number("beat", 0.001, 1e6, 5)),
-          static_cast<int>(reader.integer("beats_missed", 1, kMaxCount))};
+          static_cast<int>(reader.integer("beats_missed", 1, kMaxCount)),
+          reader.flag("fences"),
+          read_past(reader.member("world"))};
 }
 
 }  // namespace
@@ -134,9 +177,7 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   const std::string kind = reader.text("do");
   FromAgent message = Beat{};
   if (kind == "hello") {
-    message = Hello{reader.text("run"),      reader.text("who") == "status",
-                    reader.integer("epoch"), reader.text("start"),
-                    reader.text("host"),     reader.text("user")};
+    message = read_hello(reader);
   } else if (kind == "join") {
     message = read_join(reader);
   } else if (kind == "started") {
@@ -146,8 +187,9 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   } else if (kind == "succeeded") {
     message = Succeeded{reader.integer("round")};
   } else if (kind == "leaving") {
-    message = Leaving{reader.text("why"),
-                      from_seconds(reader.number("grace", 0, to_seconds(kLongestGrace), 0))};
+    message = Leaving{reader.text("why"), read_grace(reader, "grace"), reader.flag("ended")};
+  } else if (kind == "stopping") {
+    message = Stopping{read_grace(reader, "left")};
   } else if (kind != "beat") {
     return unknown_message(kind);
   }
@@ -172,7 +214,8 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
   } else if (kind == "done") {
     message = Done{reader.flag("failed"), read_cause(reader.member("cause"))};
   } else if (kind == "spare") {
-    message = Spare{static_cast<int>(reader.integer("ahead", 0, kMaxCount))};
+    message = Spare{static_cast<int>(reader.integer("ahead", 0, kMaxCount)),
+                    read_past(reader.member("world"))};
   } else if (kind == "lost") {
     message = Lost{reader.text("why"), reader.flag("requeue")};
   } else if (kind == "progress") {

@@ -7,6 +7,7 @@
 #include "rendezvous/state.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -16,6 +17,17 @@
 /// what is of the wrong kind is refused. Pure.
 namespace elastrun::rendezvous {
 
+struct Join {
+  Node node;
+  Past past;
+  Rules rules;   // used by a coordinator that serves any job, checked by others
+  Past knows{};  // of which world, if that is a later one, that it was no member of
+};
+/// A member whose group is being stopped, and ends within `left`: until then it does not join.
+struct AtWork {
+  Join member;
+  Duration left{};
+};
 /// The first message of whoever connects.
 struct Hello {
   std::string run_id;          // empty: any, only for status queries
@@ -23,14 +35,14 @@ struct Hello {
   std::int64_t epoch = 0;      // the highest that this agent has seen
   std::string start{};         // which start of the job, as its scheduler tells; empty: not known
   std::string host{}, user{};  // of the process
+  std::optional<AtWork> at_work{};
 };
-struct Join {
-  Node node;
-  Past past;
-  Rules rules;  // used by a coordinator that serves any job, checked by others
+/// It was told to stop its group, and has begun to; this ends within `left`.
+struct Stopping {
+  Duration left{};
 };
 struct Beat {};
-using FromAgent = std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Beat>;
+using FromAgent = std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping, Beat>;
 
 /// The first answer.
 struct Welcome {
@@ -39,6 +51,9 @@ struct Welcome {
   bool stand_alone = false;  // not hosted by an agent: may come back after it was lost
   Duration beat = std::chrono::seconds(5);
   int beats_missed = 3;  // so many in a row make a peer silent
+  /// It understands `Stopping`, and waits for those who say it.
+  bool fences = false;
+  Past world{};  // the last one that it knows of
 };
 struct Refusal {
   std::string text;

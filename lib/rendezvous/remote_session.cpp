@@ -6,8 +6,8 @@
 #include "net/dialer.hpp"
 #include "net/link.hpp"
 #include "rendezvous/admission.hpp"
+#include "rendezvous/membership.hpp"
 #include "rendezvous/messages.hpp"
-#include "rendezvous/other_addresses.hpp"
 #include "rendezvous/patience.hpp"
 #include "rendezvous/pulse.hpp"
 #include "rendezvous/refusals.hpp"
@@ -16,6 +16,7 @@
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
+#include <optional>
 #include <random>
 #include <unistd.h>
 #include <utility>
@@ -40,8 +41,8 @@ class RemoteSession final : public Session {
         retry_(clock.make_alarm()),
         beat_(clock.make_alarm()),
         progress_(clock.make_alarm()),
-        instance_(random_text(12)),
-        patience_(std::random_device{}()) {}
+        patience_(std::random_device{}()),
+        membership_(random_text(12)) {}
 
   ~RemoteSession() override {
     *alive_ = false;
@@ -58,15 +59,19 @@ class RemoteSession final : public Session {
   }
 
   void join(Node self) override {
-    self_ = std::move(self);
-    mine_ = Mine::Wanted;
+    if (!settings_.local_addr.empty()) self.address = settings_.local_addr;
+    membership_.want(std::move(self));
     release();
-    if (welcomed_) send_join();
+    if (welcomed_) send(describe());
   }
 
   void report(Report report) override {
+    if (std::holds_alternative<Failed>(report)) membership_.fail(clock_.now());
+    if (const auto* leaving = std::get_if<Leaving>(&report)) {
+      leaving_ = *leaving;
+      membership_.leave(clock_.now(), leaving->grace);
+    }
     std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
-    if (std::holds_alternative<Leaving>(report)) left_ = true;
   }
 
   void close(std::function<void()> on_closed) override {
@@ -74,6 +79,7 @@ class RemoteSession final : public Session {
     dialer_.cancel();
     locator_->cancel();
     for (Alarm* alarm : {retry_.get(), beat_.get(), progress_.get()}) alarm->disarm();
+    if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
     if (link_) hang_up();
     release();
     // The others have been told what we were told, if that was the verdict on the job.
@@ -91,7 +97,7 @@ class RemoteSession final : public Session {
   // Finding the coordinator
 
   void locate() {
-    locator_->heed(epoch_, std::max(past_.nodes, settings_.rules.min_nodes));
+    locator_->heed(epoch_, std::max(membership_.past().nodes, settings_.rules.min_nodes));
     locator_->locate([this](Result<Place> place) {
       if (place) {
         place_ = std::move(*place);
@@ -140,7 +146,7 @@ class RemoteSession final : public Session {
   void watch_progress() {
     progress_->arm(clock_.now() + settings_.rules.progress_interval, [this] {
       if (welcomed_) return;
-      if (mine_ == Mine::Wanted) tell_trouble();
+      if (membership_.wants_seat()) tell_trouble();
       watch_progress();
     });
   }
@@ -164,7 +170,9 @@ class RemoteSession final : public Session {
     link_->start({[this](const std::string& payload) { hear(payload); },
                   [this](const Error& error) { ended(error); }});
     greeted_at_ = clock_.now();
-    link_->send(encode(FromAgent(own_hello(settings_.run_id, settings_.start, epoch_))));
+    Hello hello = own_hello(settings_.run_id, settings_.start, epoch_);
+    if (const auto left = membership_.at_work(greeted_at_)) hello.at_work = {describe(), *left};
+    link_->send(encode(FromAgent(std::move(hello))));
     beat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
       trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
       hang_up();
@@ -198,12 +206,16 @@ class RemoteSession final : public Session {
     }
     epoch_ = welcome.epoch;
     stand_alone_ = welcome.stand_alone;
+    fences_ = welcome.fences;
+    membership_.learn(welcome.world);
     welcomed_ = connected_once_ = true;
     locator_->accept(place_);
     refusals_.forget();
     pulse_.begin(greeted_at_, welcome.beat, welcome.beats_missed);
     watch_beats();
-    if (mine_ == Mine::Wanted) send_join();
+    if (membership_.wants_seat()) send(describe());
+    if (leaving_)
+      send(Leaving{leaving_->why, membership_.at_work(clock_.now()).value_or(Duration()), false});
   }
 
   void hang_up() {
@@ -214,7 +226,7 @@ class RemoteSession final : public Session {
   // The same, but its end says that our group has ended: until that is true it stays open.
   void part() {
     beat_->disarm();
-    if (mine_ == Mine::Wanted || held_) return hang_up();
+    if (membership_.wants_seat() || held_) return hang_up();
     held_ = std::exchange(link_, nullptr);
     held_->hold();
   }
@@ -235,16 +247,9 @@ class RemoteSession final : public Session {
     return refusals_.are_of_live_one(place_.epoch, clock_.now(), settings_.entry_life);
   }
 
-  void send_join() {
-    Node node = self_;
-    if (!settings_.local_addr.empty()) node.address = settings_.local_addr;
-    if (node.address.empty()) node.address = link_->local_address().to_string();
-    if (node.instance.empty()) node.instance = instance_;
-    if (settings_.rules.fixed_ranks) node.node_rank = settings_.node_rank;
-    node.also = other_addresses(node.address, net::own_addresses());
-    if (node.id.empty()) node.id = fmt::format("{}_{}_0", node.address, ::getpid());
-    own_id_ = node.id;
-    send(Join{std::move(node), past_, settings_.rules});
+  Join describe() {
+    return membership_.describe(link_->local_address().to_string(), settings_.rules,
+                                settings_.node_rank);
   }
 
   void send(const FromAgent& message) {
@@ -256,17 +261,17 @@ class RemoteSession final : public Session {
       // Fences late words of a coordinator that was succeeded, or rounds of another life of it. It
       // must hear that, or it takes us for a member at work: our next hello and join say why.
       const auto epoch = ready->round.epoch, number = ready->round.number;
-      if (epoch < epoch_ || number <= past_.round) {
+      if (epoch < epoch_ || number <= membership_.past().round) {
         return drop({Code::Closed, fmt::format("it gave out round {} of epoch {} after {} of {}",
-                                               number, epoch, past_.round, epoch_)});
+                                               number, epoch, membership_.past().round, epoch_)});
       }
       epoch_ = epoch;
-      past_ = {number, ready->round.attempt, ready->round.group_world_size()};
-      mine_ = Mine::Held;
+      membership_.sit(ready->round);
     } else if (const auto* restart = std::get_if<Restart>(&told)) {
-      if (mine_ != Mine::Held) return;
-      mine_ = Mine::None;
-      if (restart->attempt_spent) ++past_.attempt;
+      if (!membership_.give_up(clock_.now(), restart->attempt_spent)) return;
+      if (fences_) send(Stopping{*membership_.at_work(clock_.now())});
+    } else if (const auto* spare = std::get_if<Spare>(&told)) {
+      membership_.learn(spare->world);
     } else if (std::holds_alternative<Done>(told) || std::holds_alternative<Lost>(told)) {
       done_ = std::holds_alternative<Done>(told);
       over_ = true;
@@ -286,15 +291,14 @@ class RemoteSession final : public Session {
     beat_->disarm();
     trouble_ = fmt::format("{}: {}", where(), error.text);
     const bool was_welcomed = std::exchange(welcomed_, false);
-    if (over_ || closed_ || left_) return;
+    if (is_through()) return;
     if (!was_welcomed) {
       // It never took us in: another secret or protocol is no use trying again.
       const bool refused = error.code == Code::Rendezvous || error.code == Code::Protocol;
       return refused && is_final() ? lose(trouble_, false) : try_again({error.code, trouble_});
     }
     log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble_);
-    const Duration time = locator_->elects() ? settings_.rules.join_timeout : silence();
-    patience_.begin(clock_.now() + time);
+    patience_.begin(clock_.now() + (locator_->elects() ? settings_.rules.join_timeout : silence()));
     watch_progress();
     stop_group(trouble_);
     locate();
@@ -302,27 +306,27 @@ class RemoteSession final : public Session {
 
   // The coordinator has given us up, or soon will: what our group does from now on is in vain.
   void stop_group(const std::string& why) {
-    if (mine_ != Mine::Held) return;
-    mine_ = Mine::None;
-    Cause cause;
-    cause.kind = Cause::Kind::CoordinatorLost;
-    cause.node = own_id_;
-    cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
-    push(Restart{std::move(cause), false,
-                 std::max(settings_.rules.max_restarts - past_.attempt, 0)});
+    if (!membership_.give_up(clock_.now(), false) || leaving_) return;
+    push(membership_.restart_after_loss(why, settings_.rules));
   }
 
   void moved() {
-    if (over_ || closed_ || left_) return;
+    if (is_through()) return;
     dialer_.cancel();
     retry_->disarm();
     if (link_) return drop({Code::Closed, "another coordinator was elected"});
     locate();
   }
 
+  // One that leaves comes back to say that it is saving, but is not elected: that has been noted.
+  bool is_through() const {
+    const bool comes_back = !locator_->elects() && membership_.is_saving(clock_.now());
+    return over_ || closed_ || (leaving_ && !comes_back);
+  }
+
   void lose(const std::string& why, bool requeue) {
     over_ = true;
-    push(Lost{why, requeue});
+    if (!leaving_) push(Lost{why, requeue});
   }
 
   void watch_beats() {
@@ -359,7 +363,6 @@ class RemoteSession final : public Session {
   const RemoteSettings settings_;
   net::Dialer dialer_;
   const std::unique_ptr<Alarm> retry_, beat_, progress_;
-  const std::string instance_;
   OnPush on_push_;
 
   // The coordinator
@@ -368,6 +371,7 @@ class RemoteSession final : public Session {
   std::shared_ptr<Link> link_;
   std::shared_ptr<Link> held_;  // to one before it, which sees by its end that our group has ended
   bool welcomed_ = false, connected_once_ = false, stand_alone_ = false;
+  bool fences_ = false;  // it waits for whoever says that it is being stopped
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
   Pulse pulse_;
@@ -376,13 +380,10 @@ class RemoteSession final : public Session {
   bool warned_ = false;  // that nobody is found
 
   // This node
-  Node self_;
-  std::string own_id_;
-  Past past_;
-  // Its seat in a round: not asked for (since it was told to stop), asked for, held.
-  enum class Mine { None, Wanted, Held } mine_ = Mine::None;
+  Membership membership_;
   bool done_ = false;  // has heard the verdict on the job
-  bool over_ = false, closed_ = false, left_ = false;
+  bool over_ = false, closed_ = false;
+  std::optional<Leaving> leaving_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -90,6 +90,16 @@ void Roster::remove(Peer peer) {
   attendees_.erase(found);
 }
 
+void Roster::rebind(Attendee& attendee, Peer peer) {
+  auto moved = attendees_.extract(attendee.peer);  // which stays where it is in memory
+  moved.key() = attendee.peer = peer;
+  attendees_.insert(std::move(moved));
+  attendee.told_ahead = -1;
+  if (const auto rank = by_node_rank_.find(attendee.node.node_rank); rank != by_node_rank_.end()) {
+    rank->second = peer;
+  }
+}
+
 void Roster::move(Attendee& attendee, Seat seat, TimePoint now) {
   tally(attendee, -1);
   // Who was in the round and comes back keeps its seat; everybody else starts as a newcomer.
@@ -105,9 +115,19 @@ void Roster::forget_returning() {
   returning_ = 0;
 }
 
+void Roster::set_returning(Attendee& attendee, bool returning) {
+  tally(attendee, -1);
+  attendee.returning = returning;
+  tally(attendee, +1);
+}
+
 Attendee* Roster::find(Peer peer) {
   const auto found = attendees_.find(peer);
   return found == attendees_.end() ? nullptr : &found->second;
+}
+
+std::string agent_name(const Node& node) {
+  return node.instance.empty() ? node.id : node.instance;
 }
 
 Attendee* Roster::find(const Node& node) {

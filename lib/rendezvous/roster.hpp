@@ -28,6 +28,10 @@ enum class Seat {
 constexpr std::size_t kSeatKinds = 5;
 std::string_view seat_name(Seat seat);
 
+/// By which an agent is known again, over whichever connection and under whichever address it
+/// comes.
+std::string agent_name(const Node& node);
+
 /// One agent in the job.
 struct Attendee {
   Peer peer = 0;
@@ -36,6 +40,10 @@ struct Attendee {
   bool returning = false;  // was in the round before: has its seat before all newcomers
   int told_ahead = -1;     // its place among the spares, as it was told last; -1: not at all
   bool started = false;    // its workers run
+  std::int64_t round = 0;  // it was in last
+  // Stopping: it knows that; by when its group has ended, by its own word if it knows.
+  bool knows_stop = false;
+  TimePoint stops_by;
   std::uint64_t arrival = 0;
   TimePoint since;  // of this seat
 };
@@ -51,11 +59,14 @@ class Roster {
 
   Attendee& add(Peer peer, Node node, bool returning, TimePoint now);
   void remove(Peer peer);
+  /// It is heard over another connection from now on.
+  void rebind(Attendee& attendee, Peer peer);
   void move(Attendee& attendee, Seat seat, TimePoint now);
   /// It describes itself anew, perhaps under another name.
   void describe(Attendee& attendee, Node node);
   /// Waiting attendees count as newcomers again.
   void forget_returning();
+  void set_returning(Attendee& attendee, bool returning);
 
   Attendee* find(Peer peer);
   /// The attendee that is this very agent (same id and instance), or null.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "rendezvous/past.hpp"
 
 #include <cstdint>
 #include <map>
@@ -88,6 +89,7 @@ struct Leaving {
   /// How long its group may take to end; 0: there is none. Whoever coordinates now may never have
   /// heard of this node: it has not joined since it was told to stop.
   Duration grace{};
+  bool ended = false;  // the group has ended, and with it soon the connection
 };
 using Report = std::variant<Started, Failed, Succeeded, Leaving>;
 
@@ -110,6 +112,7 @@ struct Done {
 /// Not needed in this world; stays connected, takes over when a member goes.
 struct Spare {
   int ahead = 0;
+  Past world{};  // that works without it
 };
 /// The coordinator is gone for good. `requeue`: the scheduler should start the job again.
 struct Lost {

@@ -5,6 +5,7 @@
 #include "rendezvous/wording.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <utility>
 
 namespace elastrun::rendezvous {
@@ -37,21 +38,72 @@ Turnout State::turnout() const {
           roster_.count(Seat::Stopping), previous_size_, succession_};
 }
 
-void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
-  if (const Attendee* old = roster_.find(node); old != nullptr && old->peer != peer) {
-    // An agent that is there twice is one whose old connection died without telling us.
-    depart(old->peer, Cause::Kind::NodeLost, "came back over a new connection", now);
+// An agent that is there twice is one whose old connection has died without telling us: it keeps
+// its place, or a round would be formed without it.
+Attendee* State::find_again(Peer peer, const Node& node, TimePoint now) {
+  Attendee* known = roster_.find(node);
+  if (known == nullptr || known->peer == peer) return roster_.find(peer);
+  const std::string why = "came back over a new connection";
+  if (phase_ == Phase::Verdict || roster_.find(peer) != nullptr) {
+    depart(known->peer, why, now, Loss::Closed);
+    return roster_.find(peer);
   }
-  if (is_too_late(peer, past)) return;
-  if (Attendee* known = roster_.find(peer)) return come_back(*known, std::move(node), now);
-  if (!admit(peer, node)) return;
+  if (phase_ == Phase::Running && (known->seat == Seat::Running || known->seat == Seat::Finished)) {
+    const auto kind = Cause::Kind::NodeLost;
+    break_up({.kind = kind, .node = node.id, .text = departed_text(*known, kind, why)}, false, now);
+  }
+  roster_.rebind(*known, peer);
+  return known;
+}
+
+Attendee* State::meet(Peer peer, const Node& node, const Past& past, TimePoint now) {
+  Attendee* known = find_again(peer, node, now);
+  if (is_too_late(peer, past) || (known == nullptr && !admit(peer, node))) return nullptr;
   if (roster_.empty() && phase_ == Phase::Gathering) begin_gathering(now, now);
   learn(past);
   std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
-  const bool returning = phase_ == Phase::Gathering && past.round > 0 && past.round == number_;
-  if (returning) clearance_.broken();
-  roster_.add(peer, std::move(node), returning, now);
+  // Whatever was feared of it is settled; another coordinator's world has one less to wait for.
+  const std::string name = agent_name(node);
+  clearance_.fence.release(name);
+  clearance_.fence.hear(name, past.round, now, now + rules_.silence + node.grace);
+  return known != nullptr ? known : &roster_.add(peer, node, false, now);
+}
+
+void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
+  const bool is_new = roster_.find(node) == nullptr && roster_.find(peer) == nullptr;
+  Attendee* attendee = meet(peer, node, past, now);
+  if (attendee == nullptr) return;
+  if (!is_new) return come_back(*attendee, std::move(node), now);
+  if (phase_ == Phase::Gathering && past.round > 0 && past.round == number_) {
+    clearance_.broken();
+    roster_.set_returning(*attendee, true);
+  }
   advance(now);
+}
+
+void State::arrive_stopping(Peer peer, const Node& node, const Past& past, Duration left,
+                            TimePoint now) {
+  Attendee* member = meet(peer, node, past, now);
+  if (member == nullptr) return;
+  roster_.move(*member, Seat::Stopping, now);
+  member->round = past.round;
+  stopping(peer, left, now);
+  advance(now);
+}
+
+void State::hear_of(const Past& world, Duration grace, TimePoint now) {
+  // What an elected coordinator has to fear stands in the register.
+  if (rules_.hosted || world.round <= std::max(number_, floor_)) return;
+  learn(world);
+  clearance_.fence.begin(now, now + rules_.silence + grace);
+}
+
+void State::stopping(Peer peer, Duration left, TimePoint now) {
+  Attendee* member = roster_.find(peer);
+  if (member == nullptr || member->seat != Seat::Stopping) return;
+  member->knows_stop = true;
+  member->stops_by = now + left;
+  gathering_.extend(member->stops_by);
 }
 
 // Whoever was a member hears how its job has ended; a new node, that it has come for nothing.
@@ -87,29 +139,39 @@ bool State::admit(Peer peer, const Node& node) {
 void State::learn(const Past& past) {
   // Whoever heard of a restart that its last coordinator could tell to some only: it is spent.
   budget_.learn(past.attempt);
-  if (past.round <= number_) return;
+  if (past.round <= std::max(number_, floor_)) return;
+  floor_ = past.round;
+  // The round that runs keeps its number: its members know no other one.
+  if (phase_ != Phase::Gathering) return;
   // Somebody remembers more than we: another coordinator was here before us.
   number_ = past.round;
   previous_size_ = past.nodes;
   succession_ = true;
   roster_.forget_returning();
+  if (!rules_.hosted) clearance_.fence.expect(past.round, past.nodes, 0);
 }
 
 void State::come_back(Attendee& attendee, Node node, TimePoint now) {
   const Seat before = attendee.seat;
-  if (before == Seat::Waiting || before == Seat::Failed) return;
+  // A fixed rank is a promise; a new one now would leave a hole or a rival.
+  if (rules_.fixed_ranks) node.node_rank = attendee.node.node_rank;
+  if (before == Seat::Waiting) {
+    roster_.describe(attendee, std::move(node));
+    return advance(now);
+  }
+  if (before == Seat::Failed) return;
   if (before != Seat::Stopping && phase_ == Phase::Running) {
     // It left its group by its own will: the others cannot go on without it, nor wait for nothing.
     break_up({.kind = Cause::Kind::NodeLeft, .node = node.id, .text = rejoined_text(node)}, false,
              now);
   }
   if (attendee.seat != Seat::Stopping) return;
-  // A fixed rank is a promise; a new one now would leave a hole or a rival.
-  if (rules_.fixed_ranks) node.node_rank = attendee.node.node_rank;
-  clearance_.broken();
+  const bool of_last_world = attendee.round == number_;
+  if (of_last_world) clearance_.broken();
   roster_.describe(attendee, std::move(node));
   roster_.move(attendee, Seat::Waiting, now);
-  if (phase_ != Phase::Gathering) roster_.forget_returning();  // too late for its seat
+  // Too late for its seat.
+  if (phase_ != Phase::Gathering || !of_last_world) roster_.set_returning(attendee, false);
   advance(now);
 }
 
@@ -123,7 +185,10 @@ void State::started(Peer peer, std::int64_t round) {
 void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
   Attendee* attendee = roster_.find(peer);
   if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
-  clearance_.doubtful(now + attendee->node.grace);  // the others of its group are being stopped
+  // The others of its group are being stopped.
+  attendee->knows_stop = true;
+  attendee->stops_by = now + attendee->node.grace;
+  clearance_.doubtful(attendee->stops_by);
   if (phase_ == Phase::Verdict) {
     roster_.move(*attendee, Seat::Failed, now);
     return finish_if_all_done(now);
@@ -147,26 +212,49 @@ void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   finish_if_all_done(now);
 }
 
-void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now,
-                   Duration at_work) {
-  Attendee* attendee = roster_.find(peer);
-  if (attendee == nullptr && kind == Cause::Kind::NodeLeft) {
-    if (at_work > Duration::zero()) clearance_.leaving_late(peer, now + at_work);
+void State::leave(Peer peer, const std::string& why, TimePoint now, Duration grace) {
+  const Attendee* attendee = roster_.find(peer);
+  if (attendee == nullptr) {
+    // It was told to stop by somebody else, and has not joined here: it has no name yet.
+    const std::string name = fmt::format("peer {}", peer);
+    if (grace > Duration::zero()) clearance_.fence.hold(name, peer, now + grace, false);
     return;
   }
+  const auto kind = Cause::Kind::NodeLeft;
+  if (attendee->seat == Seat::Finished) {
+    clearance_.broken();
+  } else if (attendee->seat != Seat::Waiting) {
+    const TimePoint until = now + std::max(grace, attendee->node.grace);
+    const bool of_last_world = attendee->seat != Seat::Stopping || attendee->round == number_;
+    clearance_.fence.hold(agent_name(attendee->node), peer, until, of_last_world);
+    clearance_.doubtful(until);
+  }
+  remove(*attendee,
+         {.kind = kind, .node = attendee->node.id, .text = departed_text(*attendee, kind, why)},
+         now);
+}
+
+void State::depart(Peer peer, const std::string& why, TimePoint now, Loss loss) {
+  const Attendee* attendee = roster_.find(peer);
   if (attendee == nullptr) {
     // One that had said goodbye. If its connection is merely broken, only time tells.
-    if (at_work == Duration::zero() && clearance_.left(peer)) advance(now);
-    return;
+    if (loss == Loss::Closed) clearance_.fence.shorten(peer, now + kTimeToReturn);
+    if (loss == Loss::Ended && !clearance_.left(peer)) return;
+    return advance(now);
   }
-  const Seat seat = attendee->seat;
-  const Cause cause{
-      .kind = kind, .node = attendee->node.id, .text = departed_text(*attendee, kind, why)};
+  const auto kind = Cause::Kind::NodeLost;
+  doubt(*attendee, now, loss);
+  remove(*attendee,
+         {.kind = kind, .node = attendee->node.id, .text = departed_text(*attendee, kind, why)},
+         now);
+}
+
+void State::remove(const Attendee& attendee, const Cause& cause, TimePoint now) {
+  const Seat seat = attendee.seat;
   constexpr std::size_t kMostGone = 16;
   if (gone_.size() == kMostGone) gone_.erase(gone_.begin());
-  gone_.push_back({attendee->node, cause.text, now});
-  doubt(*attendee, kind, now, at_work);
-  roster_.remove(peer);
+  gone_.push_back({attendee.node, cause.text, now});
+  roster_.remove(attendee.peer);
   if (phase_ == Phase::Ended) return;
   if (phase_ == Phase::Running && seat == Seat::Running) return break_up(cause, false, now);
   // One that had finished has done its part, and was not the last: that one would have ended the
@@ -175,14 +263,26 @@ void State::depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoin
   advance(now);
 }
 
-// For how long the group of a member that goes may be at work.
-void State::doubt(const Attendee& attendee, Cause::Kind kind, TimePoint now, Duration at_work) {
-  const Duration grace = attendee.node.grace;
+// For how long the group of a member that was lost may be at work.
+void State::doubt(const Attendee& attendee, TimePoint now, Loss loss) {
   if (attendee.seat == Seat::Waiting) return;
-  if (kind == Cause::Kind::NodeLeft && attendee.seat != Seat::Finished) {
-    return clearance_.leaving(attendee.peer, now + grace);
+  const bool of_last_world = attendee.seat != Seat::Stopping || attendee.round == number_;
+  if (attendee.seat == Seat::Finished || loss == Loss::Ended) {
+    if (of_last_world) clearance_.doubtful(now);
+    return;
   }
-  clearance_.doubtful(at_work == Duration::zero() ? now : now + at_work + grace);
+  const TimePoint back_by = now + kTimeToReturn;
+  if (loss == Loss::Closed) {
+    if (of_last_world) clearance_.doubtful(back_by);
+  } else if (of_last_world) {
+    clearance_.doubtful(now + rules_.reaction + attendee.node.grace);
+  }
+  std::optional<TimePoint> until;
+  if (loss != Loss::Silent) until = back_by;
+  // It was told to stop, and has heard that: it may be saving for as long as it has said.
+  if (loss != Loss::Closed && attendee.knows_stop) until = std::max(until, {attendee.stops_by});
+  if (!until) return;
+  clearance_.fence.hold(agent_name(attendee.node), attendee.peer, *until, of_last_world);
 }
 
 void State::close(const std::string& why, TimePoint now) {
@@ -197,24 +297,43 @@ void State::suspend(const std::string& why, TimePoint now) {
   break_up({.kind = Cause::Kind::CoordinatorLost, .text = why}, false, now);
 }
 
-void State::inherit(const Past& past, TimePoint until, const Leavers& leavers) {
-  clearance_.inherited(until, leavers);
+void State::inherit(const Past& past, TimePoint until, const Fence& fence) {
   learn(past);
+  clearance_.inherited(until);
+  clearance_.fence = fence;
 }
 
 void State::disinherit(TimePoint now) {
   clearance_.broken();
+  // Its coordinator has died on this machine: whoever has lost it knows that, and looks for us.
+  clearance_.fence.begin(now, now + kTimeToFollow);
   if (phase_ == Phase::Gathering) advance(now);
 }
 
 void State::conclude(std::int64_t rounds, Done verdict) {
-  concluded_ = number_ = rounds;
+  concluded_ = number_ = floor_ = rounds;
   conclusion_ = std::move(verdict);
 }
 
 void State::license(const WorldNote& note, TimePoint now) {
   clearance_.license(note);
   if (phase_ == Phase::Gathering) advance(now);
+}
+
+Past State::last_world() const {
+  return {std::max(number_, floor_), attempt(), previous_size_};
+}
+
+Leavers State::at_work(TimePoint now) const {
+  Leavers all;
+  for (const auto& [peer, attendee] : roster_.all()) {
+    const bool stopping = attendee.seat == Seat::Stopping;
+    if (!stopping && attendee.seat != Seat::Running) continue;
+    const TimePoint until =
+        stopping ? attendee.stops_by : now + rules_.silence + attendee.node.grace;
+    all = {all.count + 1, std::max(all.until, until)};
+  }
+  return all;
 }
 
 void State::hold(bool held, TimePoint now) {
@@ -249,7 +368,7 @@ std::optional<TimePoint> State::deadline() const {
   // What is overdue must not wake us again and again while something else is waited for.
   TimePoint due = gathering_.deadline(rules_, turnout());
   if (const auto limit = clearance_.limit()) {
-    if (clearance_.leavers() > 0) given_up = std::max(given_up, *limit);
+    given_up = std::max(given_up, clearance_.fence.limit().value_or(given_up));
     due = std::min(*limit, given_up);
   }
   if (clearance_.held() || unlicensed_) due = given_up;

@@ -7,6 +7,7 @@
 #include "rendezvous/gathering.hpp"
 #include "rendezvous/notice.hpp"
 #include "rendezvous/past.hpp"
+#include "rendezvous/phase.hpp"
 
 #include <optional>
 #include <string>
@@ -14,20 +15,6 @@
 #include <vector>
 
 namespace elastrun::rendezvous {
-
-enum class Phase {
-  Gathering,  // a round is being formed
-  Running,    // a round is complete, its members work
-  Verdict,    // the job has failed; other nodes' reports of the same moment are awaited
-  Ended,      // told to everybody
-};
-
-/// A node that was in the job and has gone: who is missing, by name. The latest few are kept.
-struct Gone {
-  Node node;
-  std::string why;
-  TimePoint since;
-};
 
 /// The whole job's rendezvous: which nodes form a round, with which ranks, and what happens when
 /// one joins, fails, finishes, leaves or dies. Pure: stepped with facts and the time; what is to be
@@ -46,13 +33,17 @@ class State {
   void started(Peer peer, std::int64_t round);
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
-  /// It says goodbye (Kind::NodeLeft): it is a member no more, but no round is formed until its
-  /// group has ended, which the end of its connection tells, or its grace. Or its connection is
-  /// broken or silent (Kind::NodeLost). `at_work`: for how long it may go on before it stops its
-  /// group, because it need not know that it was lost; 0: the group has ended. Of one that says
-  /// goodbye but has not come back since it was told to stop: its grace.
-  void depart(Peer peer, Cause::Kind kind, const std::string& why, TimePoint now,
-              Duration at_work = {});
+  /// It has heard that it is to stop, and its group ends within `left`.
+  void stopping(Peer peer, Duration left, TimePoint now);
+  /// The same of one that comes over a new connection, here or from another coordinator.
+  void arrive_stopping(Peer peer, const Node& node, const Past& past, Duration left, TimePoint now);
+  /// Somebody knows of that world, of which it was no member.
+  void hear_of(const Past& world, Duration grace, TimePoint now);
+  /// It says goodbye: it is a member no more, but no round is formed until its group has ended, or
+  /// its grace. `grace`: of one that was told to stop by somebody else, and has not joined here.
+  void leave(Peer peer, const std::string& why, TimePoint now, Duration grace = {});
+  /// Its connection has ended.
+  void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
   /// Somebody closed the job for everybody.
   void close(const std::string& why, TimePoint now);
   /// Time has passed.
@@ -60,13 +51,12 @@ class State {
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
-  /// Members are told to stop, and come back: nobody can say any more that theirs is the only
-  /// world.
+  /// Members are told to stop, and come back: nobody knows any more whether their world is alone.
   void suspend(const std::string& why, TimePoint now);
 
   // The world of a coordinator before this one, and licences for new worlds (see Clearance).
-  /// `past` may be at work until then, unless one of its members comes, and so may its leavers.
-  void inherit(const Past& past, TimePoint until, const Leavers& leavers = {});
+  /// `past` may be at work until then, unless one of its members comes, and so may they in `fence`.
+  void inherit(const Past& past, TimePoint until, const Fence& fence = {});
   /// It has been found out that the inherited world is no more.
   void disinherit(TimePoint now);
   /// The job of this run id has been over for good after that many rounds. Members of it that come
@@ -88,6 +78,10 @@ class State {
   Phase phase() const { return phase_; }
   std::int64_t epoch() const { return epoch_; }
   std::int64_t round_number() const { return number_; }
+  /// The last world that anybody has told of.
+  Past last_world() const;
+  /// Members that are connected and whose groups may be at work, and for how long if it is left.
+  Leavers at_work(TimePoint now) const;
   int attempt() const { return budget_.spent(); }
   const Rules& rules() const { return rules_; }
   const std::string& run_id() const { return run_id_; }
@@ -103,6 +97,8 @@ class State {
   bool is_too_late(Peer peer, const Past& past);
   bool admit(Peer peer, const Node& node);
   void learn(const Past& past);
+  Attendee* meet(Peer peer, const Node& node, const Past& past, TimePoint now);
+  Attendee* find_again(Peer peer, const Node& node, TimePoint now);
   void come_back(Attendee& attendee, Node node, TimePoint now);
   void advance(TimePoint now);
   void advance_gathering(TimePoint now);
@@ -112,7 +108,8 @@ class State {
   std::vector<Attendee*> choose_members();
   void dismiss_stuck();
   void tell_spares();
-  void doubt(const Attendee& attendee, Cause::Kind kind, TimePoint now, Duration at_work);
+  void remove(const Attendee& attendee, const Cause& cause, TimePoint now);
+  void doubt(const Attendee& attendee, TimePoint now, Loss loss);
   void break_up(const Cause& cause, bool attempt_spent, TimePoint now);
   void begin_gathering(TimePoint now, TimePoint stopped_by);
   void give_up_waiting(TimePoint now);
@@ -138,6 +135,7 @@ class State {
   std::optional<WorldNote> unlicensed_;
   Budget budget_;
   std::int64_t epoch_ = 1, number_ = 0;
+  std::int64_t floor_ = 0;  // of later rounds: others have had so many
   int previous_size_ = 0;
   bool succession_ = false, ending_ = false;  // ending: a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_;

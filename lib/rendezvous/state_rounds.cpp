@@ -33,7 +33,7 @@ void State::advance_gathering(TimePoint now) {
   clearance_.pass(now);
   const bool cleared = !clearance_.held() && !clearance_.in_doubt(now);
   if (cleared && gathering_.may_close(rules_, there, now)) return try_to_close_round(now);
-  if (gathering_.timed_out(rules_, there, now) && clearance_.leavers() == 0) {
+  if (gathering_.timed_out(rules_, there, now) && !clearance_.fence_limit(now)) {
     return give_up_waiting(now);
   }
   if (now >= progress_at_) push_progress(now);
@@ -70,7 +70,7 @@ void State::try_to_close_round(TimePoint now) {
   replace_loopback(nodes, reachable_);
   World world = make_world(std::move(nodes), rules_.fixed_ranks, master_addr_, master_port_);
   world.epoch = epoch_;
-  world.number = number_ + 1;
+  world.number = std::max(number_, floor_) + 1;
   world.attempt = budget_.spent();
   WorldNote note{world.number, static_cast<int>(chosen.size()), world.master_addr,
                  world.master_port};
@@ -84,9 +84,11 @@ void State::try_to_close_round(TimePoint now) {
 void State::seat(const std::vector<Attendee*>& chosen, World world, TimePoint now) {
   for (Attendee* attendee : chosen) {
     roster_.move(*attendee, Seat::Running, now);
-    attendee->started = false;
+    attendee->started = attendee->knows_stop = false;
+    attendee->round = world.number;
   }
-  number_ = world.number;
+  for (Attendee* spare : roster_.with(Seat::Waiting)) spare->told_ahead = -1;  // of this world
+  number_ = floor_ = world.number;
   const auto shared = std::make_shared<const World>(std::move(world));
   for (std::size_t i = 0; i < shared->members.size(); ++i) {
     const Attendee* member = roster_.find(shared->members[i]);
@@ -135,7 +137,7 @@ void State::tell_spares() {
   if (roster_.count(Seat::Waiting) == 0) return;
   int ahead = 0;
   for (Attendee* attendee : roster_.with(Seat::Waiting)) {
-    if (attendee->told_ahead != ahead) tell(attendee->peer, Spare{ahead});
+    if (attendee->told_ahead != ahead) tell(attendee->peer, Spare{ahead, last_world()});
     attendee->told_ahead = ahead++;
   }
 }
@@ -149,6 +151,7 @@ void State::break_up(const Cause& cause, bool attempt_spent, TimePoint now) {
   Duration grace{};
   for (Attendee* member : members) {
     grace = std::max(grace, member->node.grace);
+    if (!member->knows_stop) member->stops_by = now + rules_.reaction + member->node.grace;
     roster_.move(*member, Seat::Stopping, now);
   }
   tell_all(members, Restart{cause, attempt_spent, budget_.left()});

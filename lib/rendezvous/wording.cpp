@@ -90,13 +90,11 @@ std::string progress_text(const Rules& rules, const Turnout& there, const Gather
     return fmt::format("{} here, enough to start; the coordinator cannot renew its election",
                        nodes_text(here));
   }
-  if (here >= rules.min_nodes && clearance.leavers() > 0 && clearance.in_doubt(now)) {
-    const bool one = clearance.leavers() == 1;
-    return fmt::format(
-        "{} here, enough to start; waiting for {} that {} to stop {} workers, at most "
-        "{}",
-        nodes_text(here), nodes_text(clearance.leavers()), one ? "leaves" : "leave",
-        one ? "its" : "their", format_duration(*clearance.limit() - now));
+  if (const auto end = clearance.fence_limit(now); end && here >= rules.min_nodes) {
+    const int known = clearance.fence.leavers().count, unheard = clearance.fence.unheard();
+    return fmt::format("{} here, enough to start; waiting for {} to stop {} workers, at most {}",
+                       nodes_text(here), nodes_text(known + unheard),
+                       known + unheard == 1 ? "its" : "their", format_duration(*end - now));
   }
   if (here >= rules.min_nodes && clearance.in_doubt(now)) {
     return fmt::format(

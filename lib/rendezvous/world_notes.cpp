@@ -26,6 +26,12 @@ void WorldNotes::conclude(const Done& verdict) {
   latest_.verdict = verdict;
 }
 
+void WorldNotes::leave(const Leavers& stopping) {
+  noted_ = nullptr;
+  latest_.stopping = stopping.count;
+  latest_.stopping_for = stopping.until - clock_.now();
+}
+
 std::string WorldNotes::text(const Leavers& leavers) const {
   const TimePoint now = clock_.now();
   NotedWorld noted = latest_;
@@ -46,6 +52,10 @@ void WorldNotes::inherit(const std::string& note, Coordinator& coordinator, Dura
   if (noted->verdict) {
     if (leavers.count > 0) coordinator.inherit(past, now, leavers);
     return coordinator.conclude(noted->world.round, *noted->verdict);
+  }
+  if (noted->stopping > 0) {
+    return coordinator.inherit_stopping(past, {noted->stopping, now + noted->stopping_for},
+                                        leavers);
   }
   coordinator.inherit(past, now + isolation, leavers);
   predecessor_.investigate(*noted, [&coordinator] { coordinator.disinherit(); });

@@ -26,6 +26,8 @@ class WorldNotes {
   /// Whether there is one that belongs into the ballot: a coordinator without a world of its own
   /// leaves there what it has found.
   bool has_any() const { return !latest_.by.empty(); }
+  /// Its coordinator goes, and so many of its members are being stopped.
+  void leave(const Leavers& stopping);
   /// It, with the members that leave and the time that they have left.
   std::string text(const Leavers& leavers) const;
   /// Tells the coordinator what may be at work for so long, or is over, and who leaves, and finds

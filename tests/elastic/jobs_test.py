@@ -23,6 +23,7 @@ from harness import Job, lives, main, stub, wait_until  # noqa: E402
 from ports import free_port, listens  # noqa: E402
 
 REQUEUE = 75
+CTL = str(Path(sys.argv[1]).with_name("elastrunctl"))
 SAY = ["env=RANK", "env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
 
 
@@ -83,7 +84,7 @@ class Elastic(unittest.TestCase):
         leaver.process.send_signal(signal.SIGTERM)
         leaver.wait_for(r"^saving")
         for job, count in zip(others, before):
-            wait_until(lambda j=job, n=count: "that leaves to stop its workers" in j.errors()
+            wait_until(lambda j=job, n=count: "to stop its workers" in j.errors()
                        or len(j.lines(r"^WORLD_SIZE=")) > n, "the others wait, or do not")
             self.assertEqual(len(job.lines(r"^WORLD_SIZE=")), count, job.errors())
         (self.folder / "saved").touch()
@@ -97,7 +98,8 @@ class Elastic(unittest.TestCase):
         saved = self.folder / "saved"
         return ["--no-python", "sh", "-c",
                 f"trap 'echo saving; until [ -e {saved} ]; do sleep 0.02; done; echo has saved;"
-                " exit 0' TERM; echo WORLD_SIZE=$WORLD_SIZE; while :; do sleep 0.02; done"]
+                " exit 0' TERM; echo WORLD_SIZE=$WORLD_SIZE;"
+                f" until [ -e {self.go} ]; do sleep 0.02; done"]
 
     def leave_the_successor(self, conf: str) -> None:
         """The coordinator is killed while a member saves: who follows must know of that, too."""
@@ -108,7 +110,7 @@ class Elastic(unittest.TestCase):
         last = self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
         self.world(first, leaver, last, size=3)
         count = len(last.lines(r"^WORLD_SIZE="))
-        waits = "that leaves to stop its workers"
+        waits = "to stop its workers"
         leaver.process.send_signal(signal.SIGTERM)
         leaver.wait_for(r"^saving")
         last.wait_for(waits, 1, last.err)
@@ -125,6 +127,55 @@ class Elastic(unittest.TestCase):
         self.world(last, size=1)
         self.go.touch()
         self.all_end(last)
+
+    def wait_for_the_saver(self, saver: Job, *others: Job) -> None:
+        """The saver's connection or its coordinator is gone: nobody begins before it has saved."""
+        counts = {job: len(job.lines(r"^WORLD_SIZE=")) for job in others}
+        told = {job: job.errors().count("to stop ") for job in others}
+        wait_until(lambda: any(job.errors().count("to stop ") > told[job]
+                               or len(job.lines(r"^WORLD_SIZE=")) > counts[job] for job in others),
+                   "the others wait, or do not")
+        for job in others:
+            self.assertEqual(len(job.lines(r"^WORLD_SIZE=")), counts[job], job.errors())
+        self.assertEqual(saver.lines(r"^has saved"), [])
+        (self.folder / "saved").touch()
+        saver.wait_for(r"^WORLD_SIZE=", 2)
+        self.go.touch()
+        self.all_end(saver, *others)
+
+    def elect_first(self, nodes: str, conf: str, *words: str) -> Job:
+        first = self.agent(nodes, *SAY, f"wait={self.go}", *words, conf=conf,
+                           env={"LOGLEVEL": "INFO"})
+        wait_until(lambda: "coordinates the job" in first.errors() or
+                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+        return first
+
+    def save_beyond_the_leader(self, conf: str) -> None:
+        """The coordinator ends in order while a member saves that it told to stop."""
+        first = self.elect_first("2", conf)
+        saver = self.job("2", self.saver(), conf=conf)
+        self.world(first, saver, size=2)
+        spares = [self.agent("2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+                  for _ in range(2)]
+        for spare in spares:
+            spare.wait_for("is a spare", 1, spare.err)
+        first.process.send_signal(signal.SIGTERM)
+        saver.wait_for(r"^saving")
+        self.wait_for_the_saver(saver, *spares)
+
+    def save_beyond_the_crash(self, conf: str) -> None:
+        """The coordinator is killed: one member is back at once, another one saves."""
+        first = self.elect_first("3", conf)
+        quick = self.agent("3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+        saver = self.job("3", self.saver(), conf=conf)
+        self.world(first, quick, saver, size=3)
+        spares = [self.agent("3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+                  for _ in range(2)]
+        for spare in spares:
+            spare.wait_for("is a spare", 1, spare.err)
+        self.kill(first)
+        saver.wait_for(r"^saving")
+        self.wait_for_the_saver(saver, quick, *spares)
 
     def leave_as_elected(self, conf: str) -> None:
         first = self.job("1:3", self.saver(), conf=conf, env={"LOGLEVEL": "INFO"})
@@ -445,6 +496,53 @@ class Words(Elastic):
         self.assertIn("waiting for the other nodes no longer", host.errors())
 
 
+class Stores(Elastic):
+    """The coordinator stands alone, and is killed and begun again."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.port = free_port()
+        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}"]
+        self.addCleanup(self.stop_store)
+        self.start_store()
+
+    def start_store(self) -> None:
+        self.store = subprocess.Popen([CTL, "store", "--listen", f"127.0.0.1:{self.port}"],
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda: listens(self.port), "the store listens")
+
+    def stop_store(self) -> None:
+        self.store.kill()
+        self.store.wait()
+
+    def begin_again(self) -> None:
+        self.stop_store()
+        self.start_store()
+
+    def test_a_store_that_is_begun_again_waits_for_who_saves(self) -> None:
+        conf = "last_call_timeout=1,is_host=0"
+        quick = self.agent("1:2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+        saver = self.job("1:2", self.saver(), conf=conf)
+        self.world(quick, saver, size=2)
+        self.begin_again()
+        saver.wait_for(r"^saving")
+        self.wait_for_the_saver(saver, quick)
+
+    def test_its_spares_tell_it_of_the_world_that_was(self) -> None:
+        conf = "last_call_timeout=1,is_host=0"
+        savers = [self.job("2", self.saver(), conf=conf) for _ in range(2)]
+        self.world(*savers, size=2)
+        spares = [self.agent("2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+                  for _ in range(2)]
+        for spare in spares:
+            spare.wait_for("is a spare", 1, spare.err)
+        self.begin_again()
+        for saver in savers:
+            saver.wait_for(r"^saving")
+        self.wait_for_the_saver(savers[0], *spares)
+        self.all_end(savers[1])
+
+
 class Limits(Elastic):
     def group_of(self, processes: int) -> Path:
         """A control group that may have so many."""
@@ -486,6 +584,12 @@ class Coordinators(Elected):
 
     def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
         self.outlive_a_freeze(self.by_file())
+
+    def test_nobody_begins_while_a_member_of_a_leader_that_left_saves(self) -> None:
+        self.save_beyond_the_leader(self.by_file())
+
+    def test_nobody_begins_while_a_member_of_a_dead_leader_saves(self) -> None:
+        self.save_beyond_the_crash(self.by_file())
 
     def test_a_deleted_entry_delays_a_round_and_no_more(self) -> None:
         conf = self.by_file()

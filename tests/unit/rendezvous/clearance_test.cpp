@@ -15,7 +15,9 @@ namespace {
 
 /// One seat, taken by a; b is a spare.
 Script one_seat(Duration grace = {}) {
-  Script job(make_rules(1, 1, 1));
+  Rules rules = make_rules(1, 1, 1);
+  rules.reaction = 5s;
+  Script job(rules);
   job.grace = grace;
   job.join("a");
   job.join("b");
@@ -25,12 +27,12 @@ Script one_seat(Duration grace = {}) {
 
 /// That of a member that has said goodbye: its group has ended.
 void end_connection(Script& job, Peer peer) {
-  job.state.depart(peer, Cause::Kind::NodeLost, "closed", job.now);
+  job.state.depart(peer, "closed", job.now);
   job.read();
 }
 
-void fall_silent(Script& job, const std::string& name, Duration at_work) {
-  job.state.depart(job.peers[name], Cause::Kind::NodeLost, "silent", job.now, at_work);
+void fall_silent(Script& job, const std::string& name) {
+  job.state.depart(job.peers[name], "silent", job.now, Loss::Silent);
   job.peers.erase(name);
   job.read();
 }
@@ -64,14 +66,14 @@ TEST_CASE("clearance: nobody begins while one that leaves still saves") {
   job.pass(10s);
   REQUIRE(job.last<Progress>("b") != nullptr);
   CHECK(job.last<Progress>("b")->text ==
-        "1 node here, enough to start; waiting for 1 node that leaves to stop its workers, at most "
+        "1 node here, enough to start; waiting for 1 node to stop its workers, at most "
         "30.0 s");
   SUBCASE("until its agent ends") {
     end_connection(job, leaver);
     CHECK(job.seat("b") == "0/1#2");
   }
   SUBCASE("also if its connection breaks: that says nothing of its workers") {
-    job.state.depart(leaver, Cause::Kind::NodeLost, "silent", job.now, 5s);
+    job.state.depart(leaver, "silent", job.now, Loss::Silent);
     job.read();
     CHECK(job.seat("b") == "");
     job.pass(29s);
@@ -123,7 +125,7 @@ TEST_CASE("clearance: a save longer than join_timeout is waited for, and fails n
 TEST_CASE("clearance: the last grace of a world that was lost counts as well") {
   Script job = one_seat(40s);
   SUBCASE("fallen silent, it notices, and then stops its workers") {
-    fall_silent(job, "a", 5s);
+    fall_silent(job, "a");
     job.pass(44900ms);
     CHECK(job.seat("b") == "");
     job.pass(100ms);
@@ -131,7 +133,7 @@ TEST_CASE("clearance: the last grace of a world that was lost counts as well") {
   }
   SUBCASE("its failure was told while the rest of its group was being stopped") {
     job.fail("a");
-    fall_silent(job, "a", 5s);
+    fall_silent(job, "a");
     CHECK(job.seat("b") == "");
     job.pass(40s);
     CHECK(job.seat("b") == "0/1#2");
@@ -145,7 +147,7 @@ TEST_CASE("clearance: the last grace of a world that was lost counts as well") {
 
 TEST_CASE("clearance: of a world that is silent nobody knows that it has ended, until it must") {
   Script job = one_seat();
-  fall_silent(job, "a", 5s);
+  fall_silent(job, "a");
   CHECK(job.seat("b") == "");
   job.pass(4900ms);
   CHECK(job.seat("b") == "");
@@ -157,7 +159,7 @@ TEST_CASE("clearance: of a world that is silent nobody knows that it has ended, 
 TEST_CASE("clearance: one member's word is enough for all") {
   Script job(make_rules(2, 2));
   for (const char* name : {"a", "b", "c"}) job.join(name);
-  fall_silent(job, "a", 5s);
+  fall_silent(job, "a");
   job.join("b");
   CHECK(job.seat("b") == "0/2#2");
   CHECK(job.seat("c") == "1/2#2");
@@ -216,7 +218,9 @@ TEST_CASE("clearance: whoever comes back to a job that is over hears how it ende
 
 TEST_CASE("clearance: who had said goodbye to an earlier coordinator is waited for") {
   Script job(make_rules(1, 2));
-  job.state.inherit({7, 0, 2}, job.now + 60s, {1, job.now + 20s});
+  Fence fence;
+  fence.inherit({1, job.now + 20s});
+  job.state.inherit({7, 0, 2}, job.now + 60s, fence);
   job.join("m", {7, 0, 2});
   job.join("x");
   CHECK(job.seat("m") == "");  // its word is one for the world, not for them
@@ -224,7 +228,7 @@ TEST_CASE("clearance: who had said goodbye to an earlier coordinator is waited f
     job.pass(10s);
     REQUIRE(job.last<Progress>("x") != nullptr);
     CHECK(job.last<Progress>("x")->text ==
-          "2 nodes here, enough to start; waiting for 1 node that leaves to stop its workers, at "
+          "2 nodes here, enough to start; waiting for 1 node to stop its workers, at "
           "most 10.0 s");
     job.pass(10s);
     CHECK(job.seat("m") == "0/2#8");
@@ -243,7 +247,7 @@ TEST_CASE("clearance: one that has not come back since it was told to stop may s
   job.state.inherit({7, 0, 2}, job.now + 60s);
   job.join("m", {7, 0, 2});
   const Peer late = 99;
-  job.state.depart(late, Cause::Kind::NodeLeft, "SIGTERM", job.now, 20s);
+  job.state.leave(late, "SIGTERM", job.now, 20s);
   job.join("x");
   CHECK(job.seat("m") == "");
   SUBCASE("until its agent ends") {
@@ -260,9 +264,9 @@ TEST_CASE("clearance: one that has not come back since it was told to stop may s
 TEST_CASE("clearance: the end of one that came too late for a world says nothing of that world") {
   Script job = one_seat();
   const Peer late = 99;
-  job.state.depart(late, Cause::Kind::NodeLeft, "SIGTERM", job.now, 20s);
+  job.state.leave(late, "SIGTERM", job.now, 20s);
   end_connection(job, late);
-  fall_silent(job, "a", 5s);
+  fall_silent(job, "a");
   CHECK(job.seat("b") == "");
 }
 

@@ -27,13 +27,15 @@ Cause a_cause() {
 }
 
 std::vector<std::string> from_agents() {
-  Join join{make_node("a", 8), {4, 2, 7}, make_rules(2, 5, 3)};
+  Join join{make_node("a", 8), {4, 2, 7}, make_rules(2, 5, 3), {5, 2, 6}};
   return {encode(FromAgent(Hello{"job", true, 9, "17/1", "n7", "ada"})),
+          encode(FromAgent(Hello{"job", false, 9, "", "n7", "ada", AtWork{join, 12s}})),
           encode(FromAgent(join)),
+          encode(FromAgent(Stopping{7s})),
           encode(FromAgent(Started{3})),
           encode(FromAgent(Failed{3, a_cause()})),
           encode(FromAgent(Succeeded{3})),
-          encode(FromAgent(Leaving{"bye"})),
+          encode(FromAgent(Leaving{"bye", 3s, true})),
           encode(FromAgent(Beat{}))};
 }
 
@@ -48,13 +50,13 @@ World a_world(int nodes) {
 }
 
 std::vector<std::string> from_coordinators() {
-  return {encode(FromCoordinator(Welcome{"job", 4, true, 2s, 5})),
+  return {encode(FromCoordinator(Welcome{"job", 4, true, 2s, 5, true, {3, 1, 2}})),
           encode(FromCoordinator(Refusal{"no", true})),
           encode(FromCoordinator(NewEpoch{8})),
           encode(FromCoordinator(Push(RoundReady{round_of(a_world(3), 1)}))),
           encode(FromCoordinator(Push(Restart{a_cause(), true, 2}))),
           encode(FromCoordinator(Push(Done{true, a_cause()}))),
-          encode(FromCoordinator(Push(Spare{2}))),
+          encode(FromCoordinator(Push(Spare{2, {4, 1, 2}}))),
           encode(FromCoordinator(Push(Lost{"gone", true}))),
           encode(FromCoordinator(Push(Progress{"two", 1, 2}))),
           encode(FromCoordinator(Beat{})),

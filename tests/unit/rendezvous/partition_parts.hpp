@@ -28,14 +28,30 @@ using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one wor
 
 /// The coordinator in a process: the state, and until when it may decide.
 struct Office {
-  Office(const Rules& rules, std::int64_t elected) : state(rules, "job"), epoch(elected) {
+  enum class Kind { Elected, StandAlone };
+  Office(const Rules& rules, std::int64_t elected, Kind kind = Kind::Elected)
+      : state(rules_of(rules, kind), "job"), epoch(elected) {
     state.set_epoch(elected);
-    state.require_licences();
+    if (kind == Kind::Elected) state.require_licences();
+    if (kind == Kind::StandAlone) tenure = TimePoint::max();
   }
   // When its world must be told to stop, although nobody says that there is another one.
-  TimePoint isolated() const { return tenure + kIsolation * 19 / 20 - kSilence - kBeat - kGrace; }
+  static Rules rules_of(Rules rules, Kind kind) {
+    rules.hosted = kind == Kind::Elected;
+    return rules;
+  }
+  TimePoint isolated() const {
+    if (tenure == TimePoint::max()) return tenure;
+    return tenure + kIsolation * 19 / 20 - kSilence - kBeat - kGrace;
+  }
   State state;
   std::set<std::string> leavers;  // that have said goodbye to it
+  // They whose group was being stopped when they last said so, and who have not joined since.
+  std::set<std::string> saving;
+  std::set<std::string> heard;  // that have greeted it, or joined
+  void hear_of(std::int64_t round) { told_of = std::max(told_of, round); }
+  std::int64_t told_of = 0;    // the highest round
+  std::int64_t inherited = 0;  // the round before its first one, if it was another's
   int noted_leavers = 0;
   std::int64_t epoch;
   TimePoint tenure;
@@ -53,6 +69,9 @@ struct Register {
   // knows how long ago that was; and the names of all who ever were noted.
   int leavers = 0;
   Duration leaving{};
+  // Whose groups were being stopped when their coordinator left in order, which knew all.
+  int stopping = 0;
+  Duration stopping_for{};
   std::set<std::string> told;
 };
 
@@ -69,20 +88,21 @@ struct Machine {
   int side = 0;         // of the cut: only machines of one side hear each other
   bool paused = false;  // all of it stands still
   bool drowsy = false;  // it goes on, and has not looked at its clock yet
-  // It woke after others had to think that its group has ended: what it saves then, nobody can
-  // fence.
+  // Others had to think that its group has ended, before it woke or because its connection was
+  // closed in order and it cannot make another one: what it saves then, nobody can fence.
   bool overslept = false;
   std::string name;  // of its process
   std::shared_ptr<Office> office;
   // The agent. Stopped: its group has ended after a failure; whether to join again is not decided.
   enum class Doing { Waiting, Working, Stopping, Stopped, Over } doing = Doing::Waiting;
+  TimePoint told_at;       // when it was to stop it
   TimePoint stopped_at;    // when a group that is being stopped will have ended
   bool undecided = false;  // it reported a failure, and has not heard what follows
   bool leaves = false;     // for good, once its group has ended
   Peer line = 0;
   Peer held = 0;  // one that it is not on any more, but keeps open until its group has ended
   TimePoint patience;
-  Past past;
+  Past past, knows;
   std::int64_t epoch = 0;  // the highest it has seen
   Key world;
 };
@@ -103,9 +123,13 @@ class History {
     must(world.attempt <= rules.max_restarts, "no more restarts than there are");
     must(world.attempt <= static_cast<int>(failed_.size()), "a failure is counted once");
     const Key key{world.epoch, world.number};
-    must(worlds_.empty() || worlds_.rbegin()->first < key, "rounds come in order");
+    must(is_next(key), "rounds come in order");
     for (const Node& node : world.members) worlds_[key].insert(node.address);
   }
+  bool is_next(const Key& world) const {
+    return worlds_.empty() || worlds_.rbegin()->first < world;
+  }
+  void forget() { worlds_.clear(); }
   /// The coordinator of that epoch has spent a restart on its world.
   void failed(std::int64_t epoch) { failed_.insert(latest(epoch)); }
 
@@ -114,7 +138,7 @@ class History {
     std::map<Key, std::size_t> working;
     for (const Machine& machine : machines) {
       // A group that is being stopped may be saving: it is at work too.
-      if (!is_at_work(machine) || machine.overslept || machine.world == Key{}) continue;
+      if (!is_at_work(machine) || machine.overslept || !worlds_.contains(machine.world)) continue;
       if (worlds_.at(machine.world).contains(machine.name)) ++working[machine.world];
     }
     const auto whole = std::ranges::count_if(working, [this](const auto& world) {

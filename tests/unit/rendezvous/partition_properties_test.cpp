@@ -23,6 +23,7 @@ using namespace elastrun::rendezvous::test;
 namespace {
 
 constexpr int kMachines = 5;
+constexpr int kStore = kMachines;  // the machine of a stand-alone store, which runs no agent
 
 class Country {
  public:
@@ -33,24 +34,28 @@ class Country {
     rules_.join_timeout = std::chrono::seconds(30 + draw(600));
     rules_.growth_delay = 1s;
     rules_.reaction = kDoubt;
+    rules_.silence = kSilence + 2 * kBeat;
     for (int i = 0; i < kMachines; ++i) begin_process(i);
+    at(kStore).doing = Doing::Over;
+    at(kStore).name = "store";
+    if (draw(3) == 0) begin_store();
   }
 
   void run() {
-    if (draw(3) == 0) begin_with_death();
+    if (draw(3) == 0) begin_with_end();
     for (int step = 0; step < 300; ++step) {
       act();
       history_.check(machines_);
     }
     // All is whole again: everybody must come together, or be told that it is over.
-    for (int i = 0; i < kMachines; ++i) {
+    for (int i = 0; i <= kStore; ++i) {
       at(i).side = register_.side;
       if (at(i).paused) resume(i);
     }
     int calm = 0;
     for (int step = 0; step < 3000 && calm < 5; ++step) {
       pass(1s);
-      for (int i = 0; i < kMachines; ++i) live(i);
+      live_all();
       history_.check(machines_);
       calm = history_.is_settled(machines_, rules_) ? calm + 1 : 0;
     }
@@ -62,12 +67,18 @@ class Country {
   bool hears(int one, int other) {
     return at(one).side == at(other).side && !at(one).paused && !at(other).paused;
   }
-  bool reaches_register(int i) { return at(i).side == register_.side && !at(i).paused; }
+  bool reaches_register(int i) {
+    return (stands_alone_ || at(i).side == register_.side) && !at(i).paused;
+  }
 
   void act() {
-    const int who = draw(kMachines);
-    const int choice = draw(200);
-    if (choice < 8) {
+    const int who = draw(stands_alone_ ? kMachines + 1 : kMachines);
+    const int choice = draw(210);
+    if (choice >= 200) {
+      choice < 206 || !stands_alone_ ? reset(who, draw(2) == 0) : begin_store();
+    } else if (who == kStore && choice >= 24 && choice < 38) {
+      live(who);
+    } else if (choice < 8) {
       at(who).side = draw(3);
     } else if (choice < 12) {
       register_.side = draw(3);
@@ -86,18 +97,60 @@ class Country {
     }
   }
 
-  // All is well, somebody leaves, and the coordinator dies soon after it has heard that. Chance
-  // alone brings that about too seldom.
-  void begin_with_death() {
+  // All is well, then something ends: chance alone brings the worst about too seldom.
+  void begin_with_end() {
     for (int step = 0; step < 60; ++step) {
       pass(1s);
-      for (int i = 0; i < kMachines; ++i) live(i);
+      live_all();
     }
-    const int coordinator = register_.holder, leaver = draw(kMachines);
-    if (leaver == coordinator) return;
-    leave(leaver);
+    const int coordinator = register_.holder, other = draw(kMachines), kind = draw(5);
+    if (kind == 0 && other != coordinator) leave(other);
+    if (kind == 1) fail_worker(other);
     for (int turn = draw(4); turn > 0; --turn) live(coordinator);
-    replace(coordinator);
+    if (kind == 1) live_all();
+    if (kind == 4) return reset(other, draw(2) == 0);
+    if (stands_alone_) return begin_store();
+    draw(2) == 0 ? leave(coordinator) : replace(coordinator);
+  }
+
+  void live_all() {
+    for (int i = 0; i <= kStore; ++i) live(i);
+  }
+
+  // A store that nobody elects, and that no agent hosts. Begun again, it knows nothing; it learns
+  // from those who come back, as they do at once if they can.
+  void begin_store() {
+    const bool again = std::exchange(stands_alone_, true);
+    for (int i = 0; i <= kStore; ++i) {
+      at(i).side = at(kStore).side;
+      if (at(i).paused) resume(i);
+    }
+    end_process(kStore);
+    at(kStore).office = std::make_shared<Office>(rules_, 1, Office::Kind::StandAlone);
+    register_.holder = kStore;
+    register_.epoch = 1;
+    register_.until = TimePoint::max();
+    at(kStore).office->state.inherit({}, now_ + kTimeToFollow);
+    for (int turn = 0; again && turn < 3; ++turn) live_all();
+  }
+
+  // What stands between an agent and its coordinator breaks the connection, or closes it in order.
+  // Then the agent comes back at once, if it can: nothing else tells it from one that has died.
+  void reset(int i, bool in_order) {
+    const Peer peer = at(i).line;
+    if (peer == 0 || at(i).paused) return;
+    Line& line = lines_.at(peer);
+    const int host = line.host;
+    const bool heard = line.office_open && hears(i, host);
+    if (heard) lose(host, peer, in_order ? Loss::Closed : Loss::Broken);
+    line.agent_open = false;
+    if (at(i).line == peer) part(i);
+    if (!heard || !in_order || !at(host).office) return;
+    keep_agent(i);
+    if (at(host).office) hear_agents(host);
+    const Peer next = at(i).line;
+    const bool back = next != 0 && next != peer && lines_.at(next).up.empty();
+    at(i).overslept |= !back;
   }
 
   void begin_process(int i) {
@@ -182,13 +235,13 @@ class Country {
 
   void keep_office(int i) {
     if (!at(i).office) return;
-    renew(i);
+    if (i != kStore) renew(i);
     ring_alarms(i);
     if (at(i).office && draw(3) > 0) note_world(i);
     if (at(i).office && draw(3) > 0) note_leavers(i);
     for (auto& [peer, line] : lines_) {
       if (line.host == i && line.office_open && now_ - line.office_heard > kSilence) {
-        lose(i, peer, kDoubt);
+        lose(i, peer, Loss::Silent);
       }
     }
     if (!at(i).office) return;
@@ -198,7 +251,7 @@ class Country {
       at(i).office->state.tick(now_);
     }
     deliver(i);
-    if (at(i).doing == Doing::Over && !has_agents(i)) retire(i);
+    if (i != kStore && at(i).doing == Doing::Over && !has_agents(i)) retire(i);
   }
 
   void renew(int i) {
@@ -240,11 +293,29 @@ class Country {
   void retire(int i) {
     if (reaches_register(i) && at(i).office->epoch == register_.epoch) {
       register_.until = now_;
-      const State& state = at(i).office->state;
-      const bool leaving = now_ < state.clearance().leavers_limit().value_or(now_);
-      if (state.phase() != Phase::Running && !leaving) register_.by.clear();
+      leave_note(i);
     }
     at(i).office.reset();
+  }
+
+  void leave_note(int i) {
+    const State& state = at(i).office->state;
+    const Leavers at_work = state.at_work(now_);
+    if (state.clearance().in_doubt(now_)) return;
+    if (at_work.count == 0) return register_.by.clear();
+    if (register_.by != at(i).name) return;
+    register_.stopping = at_work.count;
+    register_.stopping_for = at_work.until - now_;
+  }
+
+  // Its process ends in order, and with it the coordinator.
+  void go(int i) {
+    for (auto& [peer, line] : lines_) {
+      if (line.host == i) close_office_end(peer);
+    }
+    if (at(i).office) retire(i);
+    if (at(i).line != 0) close_agent_end(at(i).line, Loss::Ended);
+    replace(i);
   }
 
   void step_down(int i) {
@@ -277,10 +348,10 @@ class Country {
     }
   }
 
-  void lose(int i, Peer peer, Duration at_work) {
+  void lose(int i, Peer peer, Loss loss) {
     close_office_end(peer);
     check_entitlement(i);
-    at(i).office->state.depart(peer, Cause::Kind::NodeLost, "silent", now_, at_work);
+    at(i).office->state.depart(peer, "silent", now_, loss);
     deliver(i);
   }
 
@@ -310,6 +381,7 @@ class Country {
     if (now_ >= register_.until) return;
     register_.world = *world;
     register_.by = at(i).name;
+    register_.stopping = 0;
     write_leavers(office);
     check_entitlement(i);
     office.state.license(*world, now_);
@@ -319,15 +391,15 @@ class Country {
   // At some time after it has changed who leaves. Until then a successor knows nothing of them.
   void note_leavers(int i) {
     const Office& office = *at(i).office;
-    if (office.state.clearance().leavers() == office.noted_leavers) return;
+    if (office.state.clearance().fence.leavers().count == office.noted_leavers) return;
     if (!reaches_register(i) || office.epoch != register_.epoch || now_ >= register_.until) return;
     if (register_.by == at(i).name) write_leavers(*at(i).office);
   }
 
   void write_leavers(Office& office) {
-    const Clearance& clearance = office.state.clearance();
-    register_.leavers = office.noted_leavers = clearance.leavers();
-    register_.leaving = clearance.leavers_limit().value_or(now_) - now_;
+    const Leavers leavers = office.state.clearance().fence.leavers();
+    register_.leavers = office.noted_leavers = leavers.count;
+    register_.leaving = std::max<Duration>(leavers.until - now_, 0s);
     register_.told.insert(office.leavers.begin(), office.leavers.end());
   }
 
@@ -335,8 +407,16 @@ class Country {
   void inherit(int i) {
     if (register_.by.empty()) return;
     Office& office = *at(i).office;
-    office.state.inherit({register_.world.round, 0, register_.world.nodes}, now_ + kIsolation,
-                         {register_.leavers, now_ + register_.leaving});
+    office.inherited = register_.world.round;
+    const Past past{register_.world.round, 0, register_.world.nodes};
+    Fence fence;
+    fence.inherit({register_.leavers, now_ + register_.leaving});
+    if (register_.stopping > 0) {
+      fence.expect(past.round, {register_.stopping, now_ + register_.stopping_for});
+    } else {
+      fence.expect(past.round, past.nodes, 1);
+    }
+    office.state.inherit(past, register_.stopping > 0 ? now_ : now_ + kIsolation, fence);
     office.noted_leavers = register_.leavers;
     const std::string& name = register_.world.address;
     const bool alive = std::ranges::any_of(
@@ -344,7 +424,7 @@ class Country {
     if (!alive && draw(2) == 0) office.state.disinherit(now_);
   }
 
-  void note(const Office& office, const World& world) {
+  void note(Office& office, const World& world) {
     must(world.epoch == office.epoch, "a round bears the epoch of its coordinator");
     must(std::ranges::none_of(machines_,
                               [&](const Machine& machine) {
@@ -353,6 +433,21 @@ class Country {
                                         register_.told.contains(machine.name));
                               }),
          "no round while somebody who has said goodbye is at work");
+    std::size_t unheard = 0;
+    for (const Machine& machine : machines_) {
+      if (!is_at_work(machine) || machine.overslept || machine.past.round == 0) continue;
+      must(machine.doing != Doing::Stopping || !office.saving.contains(machine.name),
+           "no round while somebody is at work who has said so");
+      const bool of_last = machine.past.round == office.inherited;
+      if (of_last && !office.heard.contains(machine.name)) ++unheard;
+    }
+    must(unheard <= 1, "a successor hears all but one, or waits");
+    office.inherited = 0;
+    // A store that was begun again knows no more than it is told.
+    if (stands_alone_ && !history_.is_next({world.epoch, world.number})) {
+      must(world.number > office.told_of, "no round of a number that was told");
+      history_.forget();
+    }
     history_.closed(world, rules_, office.epoch == register_.epoch && now_ < register_.until);
   }
 
@@ -365,7 +460,8 @@ class Country {
     if (machine.line == 0 && machine.doing == Doing::Waiting && now_ >= machine.patience) {
       machine.doing = Doing::Over;
     }
-    if (machine.line == 0 && machine.doing != Doing::Over && !machine.leaves) look(i);
+    const bool settled = machine.leaves && (!stands_alone_ || machine.doing != Doing::Stopping);
+    if (machine.line == 0 && machine.doing != Doing::Over && !settled) look(i);
   }
 
   void look(int i) {
@@ -382,33 +478,56 @@ class Country {
     const Peer peer = ++last_peer_;
     at(i).line = peer;
     lines_[peer] = {i, register_.holder, {}, {}, true, true, false, now_, now_};
-    lines_[peer].up.emplace_back([this, peer, seen = at(i).epoch] { greet(peer, seen); });
+    lines_[peer].up.emplace_back([this, peer, seen = at(i).epoch, past = at(i).past,
+                                  left = time_to_stop(i)] { greet(peer, seen, past, left); });
   }
 
-  void greet(Peer peer, std::int64_t seen) {
+  // By its own word: none, if its group is not being stopped.
+  Duration time_to_stop(int i) {
+    if (at(i).doing != Doing::Stopping) return {};
+    return std::max<Duration>(at(i).told_at + kGrace - now_, 1ms);
+  }
+
+  void greet(Peer peer, std::int64_t seen, const Past& past, Duration left) {
     Line& line = lines_.at(peer);
-    const Office& office = *at(line.host).office;
+    Office& office = *at(line.host).office;
     if (seen > office.epoch) return close_office_end(peer);
-    line.down.emplace_back([this, peer, epoch = office.epoch] { be_welcome(peer, epoch); });
+    const Machine& machine = at(line.agent);
+    office.heard.insert(machine.name);
+    line.down.emplace_back([this, peer, epoch = office.epoch, world = office.state.last_world()] {
+      be_welcome(peer, epoch, world);
+    });
+    if (left <= Duration::zero()) return;
+    office.saving.insert(machine.name);
+    office.hear_of(past.round);
+    Node node = make_node(machine.name);
+    node.grace = kGrace;
+    office.state.arrive_stopping(peer, node, past, left, now_);
   }
 
-  void be_welcome(Peer peer, std::int64_t epoch) {
+  void be_welcome(Peer peer, std::int64_t epoch, const Past& world) {
     Line& line = lines_.at(peer);
     Machine& machine = at(line.agent);
     if (epoch < machine.epoch) return part(line.agent);
     machine.epoch = epoch;
+    if (world.round > machine.knows.round) machine.knows = world;
     line.welcomed = true;
     if (machine.doing == Doing::Waiting) join(line.agent);
+    if (machine.leaves) say_goodbye(line.agent, time_to_stop(line.agent));
   }
 
   void join(int i) {
     const Peer peer = at(i).line;
     const int host = lines_.at(peer).host;
-    lines_.at(peer).up.emplace_back(
-        [this, peer, host, node = make_node(at(i).name), past = at(i).past]() mutable {
-          node.grace = kGrace;
-          at(host).office->state.join(peer, node, past, now_);
-        });
+    lines_.at(peer).up.emplace_back([this, peer, host, node = make_node(at(i).name),
+                                     past = at(i).past, knows = at(i).knows]() mutable {
+      node.grace = kGrace;
+      at(host).office->state.hear_of(knows, kGrace, now_);
+      at(host).office->hear_of(std::max(past.round, knows.round));
+      at(host).office->saving.erase(node.address);
+      at(host).office->heard.insert(node.address);
+      at(host).office->state.join(peer, node, past, now_);
+    });
   }
 
   void fail_worker(int i) {
@@ -428,17 +547,18 @@ class Country {
     Machine& machine = at(i);
     if (machine.paused || machine.leaves || machine.doing == Doing::Over) return;
     machine.leaves = true;
-    if (machine.line != 0) {
-      const Peer peer = machine.line;
-      const int host = lines_.at(peer).host;
-      const Duration grace = machine.doing == Doing::Stopping ? kGrace : Duration::zero();
-      lines_.at(peer).up.emplace_back([this, peer, host, name = machine.name, grace] {
-        at(host).office->leavers.insert(name);
-        at(host).office->state.depart(peer, Cause::Kind::NodeLeft, "preempted", now_, grace);
-      });
-    }
-    if (machine.doing == Doing::Working) return stop_group(i);
-    if (machine.doing != Doing::Stopping) replace(i);
+    if (machine.doing == Doing::Working) stop_group(i);
+    if (machine.line != 0) say_goodbye(i, time_to_stop(i));
+    if (machine.doing != Doing::Stopping) go(i);
+  }
+
+  void say_goodbye(int i, Duration grace) {
+    const Peer peer = at(i).line;
+    const int host = lines_.at(peer).host;
+    lines_.at(peer).up.emplace_back([this, peer, host, name = at(i).name, grace] {
+      at(host).office->leavers.insert(name);
+      at(host).office->state.leave(peer, "preempted", now_, grace);
+    });
   }
 
   void replace(int i) {
@@ -449,6 +569,7 @@ class Country {
   void stop_group(int i) {
     if (at(i).doing != Doing::Working) return;
     at(i).doing = Doing::Stopping;
+    at(i).told_at = now_;
     // Most end soon, some save for as long as they may. Seen within a second.
     at(i).stopped_at = now_ + std::chrono::milliseconds(draw(draw(3) == 0 ? 24'000 : 4000));
   }
@@ -456,7 +577,7 @@ class Country {
   void end_group(int i) {
     Machine& machine = at(i);
     machine.overslept = false;
-    if (machine.leaves) return replace(i);
+    if (machine.leaves) return go(i);
     if (machine.held != 0) close_agent_end(std::exchange(machine.held, 0));
     machine.doing = machine.undecided ? Doing::Stopped : Doing::Waiting;
     if (!machine.undecided && machine.line != 0 && lines_.at(machine.line).welcomed) join(i);
@@ -487,16 +608,30 @@ class Country {
     } else if (const auto* restart = std::get_if<Restart>(&push)) {
       const bool undecided = std::exchange(machine.undecided, false);
       if (machine.doing != Doing::Working && !undecided) return;
+      if (machine.doing == Doing::Working) acknowledge(agent);
       stop_group(agent);
       if (restart->attempt_spent) ++machine.past.attempt;
       if (machine.doing == Doing::Stopped) {
         machine.doing = Doing::Waiting;
         join(agent);
       }
+    } else if (const auto* spare = std::get_if<Spare>(&push)) {
+      if (spare->world.round > machine.knows.round) machine.knows = spare->world;
     } else if (std::holds_alternative<Done>(push) || std::holds_alternative<Lost>(push)) {
       machine.doing = Doing::Over;
       if (machine.line != 0) close_agent_end(std::exchange(machine.line, 0));
     }
+  }
+
+  // Told to stop, it says that it has heard it.
+  void acknowledge(int i) {
+    const Peer peer = at(i).line;
+    if (peer == 0) return;
+    const int host = lines_.at(peer).host;
+    lines_.at(peer).up.emplace_back([this, peer, host, name = at(i).name] {
+      at(host).office->saving.insert(name);
+      at(host).office->state.stopping(peer, kGrace, now_);
+    });
   }
 
   // Its coordinator is silent or gone: the group is stopped, another coordinator looked for.
@@ -515,10 +650,10 @@ class Country {
     machine.held = line;
   }
 
-  void close_agent_end(Peer peer) {
+  void close_agent_end(Peer peer, Loss loss = Loss::Closed) {
     Line& line = lines_.at(peer);
     if (!std::exchange(line.agent_open, false)) return;
-    line.up.emplace_back([this, peer, host = line.host] { lose(host, peer, {}); });
+    line.up.emplace_back([this, peer, host = line.host, loss] { lose(host, peer, loss); });
   }
 
   void close_office_end(Peer peer) {
@@ -532,10 +667,11 @@ class Country {
   Draw draw;
   Rules rules_;
   TimePoint now_{1000s};
-  std::vector<Machine> machines_{kMachines};
+  std::vector<Machine> machines_{kMachines + 1};
   std::map<Peer, Line> lines_;
   Peer last_peer_ = 0;
   int processes_ = 0;
+  bool stands_alone_ = false;
   Register register_;
   History history_;
 };

@@ -220,7 +220,7 @@ TEST_CASE("remote session: nobody begins anew before one that leaves has hung up
   // What it waits for is told; only then.
   run_until(town.network.loop, [&] { return !a->progress.text.empty() || !a->told.empty(); });
   CHECK(a->told.empty());
-  CHECK(a->progress.text.find("1 node that leaves to stop its workers") != std::string::npos);
+  CHECK(a->progress.text.find("1 node to stop its workers") != std::string::npos);
   b->close();
   CHECK(a->round().world_size == 1);
 }
@@ -273,7 +273,7 @@ TEST_CASE("remote session: any job may meet at a coordinator that stands alone")
   CHECK(status->at("jobs").as_array().size() == 2);
   CHECK(status->at("jobs").at(0).at("phase") == "running");
   CHECK(status->at("jobs").at(1).at("missing") == 1);
-  a.reset(), b.reset();
+  a->close(), b->close();
   run_until(town.network.loop, [&] { return town.host->coordinator().agents() == 1; });
   auto again = town.agent("one");
   again->join();

@@ -54,13 +54,26 @@ struct Script {
     state.succeed(peers[name], state.round_number(), now);
     read();
   }
-  void lose(const std::string& name) {
-    state.depart(peers[name], Cause::Kind::NodeLost, "connection reset", now);
+  void lose(const std::string& name, Loss loss = Loss::Ended) {
+    state.depart(peers[name], "connection reset", now, loss);
     peers.erase(name);
     read();
   }
+  /// Told to stop, it says that it has heard that.
+  void acknowledge(const std::string& name, Duration left) {
+    state.stopping(peers[name], left, now);
+    read();
+  }
+  /// It comes over a new connection while its group is being stopped.
+  void arrive_stopping(const std::string& name, const Past& past, Duration left) {
+    peers[name] = ++last_peer;
+    Node node = make_node(name);
+    node.grace = grace;
+    state.arrive_stopping(peers[name], node, past, left, now);
+    read();
+  }
   void leave(const std::string& name) {
-    state.depart(peers[name], Cause::Kind::NodeLeft, "SIGTERM", now);
+    state.leave(peers[name], "SIGTERM", now);
     peers.erase(name);
     read();
   }

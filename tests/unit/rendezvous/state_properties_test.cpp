@@ -79,11 +79,15 @@ class Simulation {
     agent.stuck = draw(8) == 0;
     agent.node.grace = std::chrono::seconds(draw(20));
     agent.node.node_rank = rules_.fixed_ranks ? draw(rules_.max_nodes + 1) : -1;
+    const Peer peer = ++last_peer_;
+    // One that is leaving is another process of that name.
+    if (leaving_.contains(agent.node.id)) agent.node.instance = std::to_string(peer);
     for (auto at = agents_.begin(); at != agents_.end();) {
       // The same agent twice: its process has begun anew, the old one is no more.
-      at = at->second.node.id == agent.node.id ? agents_.erase(at) : std::next(at);
+      const bool same = at->second.node.id == agent.node.id;
+      if (same) agent.node.instance = at->second.node.instance;
+      at = same ? agents_.erase(at) : std::next(at);
     }
-    const Peer peer = ++last_peer_;
     agents_[peer] = agent;
     state_.join(peer, agent.node, {}, now_);
     read();
@@ -93,7 +97,7 @@ class Simulation {
   void cooperate(Peer peer) {
     Agent& agent = agents_.at(peer);
     if (agent.doing == Agent::Doing::Over) {
-      state_.depart(peer, Cause::Kind::NodeLost, "end of file", now_);
+      state_.depart(peer, "end of file", now_);
       agents_.erase(peer);
     } else if (agent.doing == Agent::Doing::Stopping && !agent.stuck) {
       agent.doing = Agent::Doing::Waiting;
@@ -131,7 +135,7 @@ class Simulation {
     state_.fail(peer, state_.round_number() - 1, {}, now_);
     state_.succeed(peer, state_.round_number() - 1, now_);
     state_.fail(last_peer_ + 100, state_.round_number(), {}, now_);
-    state_.depart(last_peer_ + 100, Cause::Kind::NodeLost, "", now_);
+    state_.depart(last_peer_ + 100, "", now_);
     read();
   }
 
@@ -141,9 +145,14 @@ class Simulation {
         agent.doing == Agent::Doing::Working || agent.doing == Agent::Doing::Stopping;
     if (kind == Cause::Kind::NodeLeft && at_work && !over_) {
       leavers_[peer] = now_ + agent.node.grace;
+      leaving_.insert(agent.node.id);
     }
     agents_.erase(peer);
-    state_.depart(peer, kind, "test", now_);
+    if (kind == Cause::Kind::NodeLeft) {
+      state_.leave(peer, "test", now_);
+    } else {
+      state_.depart(peer, "test", now_);
+    }
     read();
   }
 
@@ -153,7 +162,7 @@ class Simulation {
     const Peer peer = leavers_.begin()->first;
     const bool in_order = draw(2) == 0;
     if (in_order) leavers_.erase(peer);
-    state_.depart(peer, Cause::Kind::NodeLost, "end", now_, in_order ? 0s : 3s);
+    state_.depart(peer, "end", now_, in_order ? Loss::Ended : Loss::Broken);
     read();
   }
 
@@ -306,6 +315,7 @@ class Simulation {
   TimePoint now_{1000s};
   std::map<Peer, Agent> agents_;
   std::map<Peer, TimePoint> leavers_;  // until when their groups may be at work
+  std::set<std::string> leaving_;      // the names of all that ever were
   Peer last_peer_ = 0, unasked_ = 0;
   std::int64_t last_number_ = 0;
   int last_attempt_ = 0;

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// Members that may be saving, and when the last of their groups has ended.
+struct Leavers {
+  int count = 0;
+  TimePoint until;
+  bool are_at_work(TimePoint now) const { return count > 0 && now < until; }
+};
+
+/// How long a member whose connection has ended without the word that its group has may take to say
+/// over another one that it is at work. One that was killed costs its job that long.
+constexpr auto kTimeToReturn = std::chrono::milliseconds(500);
+/// How long the last member of another coordinator's world may take to follow the others, who have
+/// found this one. As a rule it is that coordinator's own node, and gone.
+constexpr auto kTimeToFollow = std::chrono::seconds(1);
+
+/// Members whose groups may be at work out of sight: they have gone, or lost their connection, or
+/// belong to a world that another coordinator has given out. One entry each, whatever becomes of
+/// connections and of the other members, until it is heard that the group has ended, or its time is
+/// over. Pure.
+class Fence {
+ public:
+  using Peer = std::uint64_t;
+
+  /// That member's group ends by then. An entry that it has already is replaced. `of_last_world`:
+  /// its end is the end of that world.
+  void hold(const std::string& member, Peer peer, TimePoint until, bool of_last_world = true);
+  /// The member is here again, or its group has ended.
+  void release(const std::string& member);
+  /// The connection over which that member was heard last has ended in order: the group has ended.
+  /// Whether it was of the last world; none if there is no such member.
+  std::optional<bool> left(Peer peer);
+  /// The same, but its process may be alive.
+  void shorten(Peer peer, TimePoint until);
+  /// Members of whom only another coordinator knows.
+  void inherit(const Leavers& leavers) { strangers_ = leavers; }
+
+  /// Another coordinator has given out that round. All of its members are waited for but
+  /// `may_miss`, from when the first was heard.
+  void expect(std::int64_t round, int members, int may_miss);
+  /// So many of them are at work, and until then at most; all others have ended.
+  void expect(std::int64_t round, const Leavers& stopping);
+  /// A member of it was heard; all of it has ended by `until`.
+  void hear(const std::string& member, std::int64_t round, TimePoint now, TimePoint until);
+  /// That world has come to its end, whoever was heard.
+  void begin(TimePoint now, TimePoint until);
+
+  /// Entries whose time is over are forgotten.
+  void pass(TimePoint now);
+  /// When the last of all has ended.
+  std::optional<TimePoint> limit() const;
+  /// Those that are known one by one, or were inherited so.
+  Leavers leavers() const;
+  /// How many members of another coordinator's world have not been heard.
+  int unheard() const;
+
+ private:
+  struct Entry {
+    Peer peer = 0;
+    TimePoint until;
+    bool of_last_world = true;
+  };
+  using Entries = std::map<std::string, Entry>;
+  void erase(Entries::iterator entry);
+  std::optional<TimePoint> unheard_limit() const;
+
+  Entries held_;
+  std::multiset<TimePoint> ends_;  // of those
+  Leavers strangers_;
+
+  // The world of another coordinator
+  std::int64_t round_ = 0;
+  int expected_ = 0, may_miss_ = 0;
+  std::set<std::string> heard_;
+  std::optional<TimePoint> all_by_, most_by_;  // none: it may be at work, nobody was heard
+};
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Members whose groups are being stopped, and of whom the coordinator loses sight.
+#include "rendezvous/state.hpp"
+#include "unit/rendezvous/script.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <doctest/doctest.h>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+Rules patient(int min_nodes, int max_nodes, int max_restarts = 0) {
+  Rules rules = make_rules(min_nodes, max_nodes, max_restarts);
+  rules.reaction = 5s;
+  rules.silence = 20s;
+  rules.last_call_timeout = 2s;
+  return rules;
+}
+
+/// a, b and c work; a has failed, b is back, c is being stopped and has said that it knows.
+Script two_of_three_back() {
+  Script job(patient(2, 3, 1));
+  job.grace = 40s;
+  for (const char* name : {"a", "b", "c"}) job.join(name);
+  job.fail("a");
+  job.acknowledge("b", 40s);
+  job.acknowledge("c", 40s);
+  job.join("a", {1, 1, 3});
+  job.join("b", {1, 1, 3});
+  CHECK(job.seat("a") == "");
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("fence: a member that saves is waited for without its connection") {
+  Script job = two_of_three_back();
+  SUBCASE("which was reset, for as long as it has said") {
+    job.lose("c", Loss::Broken);
+    job.pass(39900ms);
+    CHECK(job.seat("a") == "");
+    job.pass(100ms);
+    job.pass(2s);
+    CHECK(job.seat("a") == "0/2#2");
+  }
+  SUBCASE("and takes its seat when it comes back and says that it has ended") {
+    job.lose("c", Loss::Broken);
+    job.join("spare");
+    job.pass(10s);
+    job.join("c", {1, 1, 3});
+    CHECK(job.seat("a") == "0/3#2");
+    CHECK(job.seat("c") == "2/3#2");
+  }
+  SUBCASE("which was closed in order, and it comes back to say that it saves") {
+    job.lose("c", Loss::Closed);
+    job.pass(10ms);
+    CHECK(job.seat("a") == "");
+    job.arrive_stopping("c", {1, 1, 3}, 30s);
+    job.pass(20s);
+    CHECK(job.seat("a") == "");
+    job.lose("c", Loss::Broken);
+    job.pass(9900ms);
+    CHECK(job.seat("a") == "");
+    job.join("c", {1, 1, 3});
+    CHECK(job.seat("a") == "0/3#2");
+  }
+  SUBCASE("which was closed in order, because it was killed") {
+    job.lose("c", Loss::Closed);
+    job.pass(kTimeToReturn);
+    CHECK(job.seat("a") == "0/2#2");
+  }
+}
+
+TEST_CASE("fence: a node that crashed before it could hear the order delays nobody") {
+  Script job(patient(2, 3, 1));
+  job.grace = 40s;
+  for (const char* name : {"a", "b", "c"}) job.join(name);
+  job.fail("a");
+  job.acknowledge("b", 40s);
+  job.join("a", {1, 1, 3});
+  job.join("b", {1, 1, 3});
+  job.lose("c", Loss::Silent);
+  CHECK(job.seat("a") == "0/2#2");
+}
+
+TEST_CASE("fence: a successor waits for a member that says it is at work") {
+  Script job(patient(2, 2));
+  job.grace = 40s;
+  Fence fence;
+  fence.expect(7, 2, 1);
+  job.state.inherit({7, 1, 2}, job.now + 60s, fence);
+  job.arrive_stopping("b", {7, 1, 2}, 30s);
+  job.join("x");
+  job.join("y");
+  job.pass(29s);
+  CHECK(job.seat("x") == "");
+  job.join("b", {7, 1, 2});
+  CHECK(job.seat("b") == "0/2#8");
+  CHECK(job.seat("x") == "1/2#8");
+}
+
+TEST_CASE("fence: a successor waits for all but one of whom it has heard nothing") {
+  Script job(patient(3, 3));
+  job.grace = 40s;
+  Fence fence;
+  fence.expect(7, 3, 1);
+  job.state.inherit({7, 0, 3}, job.now + 120s, fence);
+  for (const char* name : {"x", "y"}) job.join(name);
+  job.join("b", {7, 0, 3});
+  SUBCASE("until they must have ended") {
+    job.pass(59900ms);
+    CHECK(job.seat("b") == "");
+    job.pass(100ms);
+    CHECK(job.seat("b") == "0/3#8");
+  }
+  SUBCASE("until the last but one has come") {
+    job.pass(10s);
+    job.join("c", {7, 0, 3});
+    CHECK(job.seat("b") == "0/3#8");
+    CHECK(job.seat("c") == "1/3#8");
+  }
+  SUBCASE("who is given a moment to follow") {
+    job.arrive_stopping("c", {7, 0, 3}, 0s);
+    job.join("c", {7, 0, 3});
+    CHECK(job.seat("b") == "");
+    job.pass(kTimeToFollow);
+    CHECK(job.seat("b") == "0/3#8");
+  }
+}
+
+TEST_CASE("fence: whom a leader left behind is waited for, and nobody else") {
+  Script job(patient(2, 2));
+  Fence fence;
+  fence.expect(7, Leavers{1, job.now + 30s});
+  job.state.inherit({7, 0, 2}, job.now, fence);
+  job.join("x");
+  job.join("y");
+  SUBCASE("until its time is over") {
+    job.pass(29900ms);
+    CHECK(job.seat("x") == "");
+    job.pass(100ms);
+  }
+  SUBCASE("until it is heard") {
+    job.arrive_stopping("b", {7, 0, 2}, 20s);
+    CHECK(job.seat("x") == "");
+    job.lose("b", Loss::Ended);
+  }
+  CHECK(job.seat("x") == "0/2#8");
+}
+
+TEST_CASE("fence: a spare tells a store that was begun again of the world that it knows") {
+  Rules rules = patient(2, 2);
+  rules.hosted = false;
+  Script job(rules);
+  job.grace = 40s;
+  job.state.hear_of({7, 1, 2}, 40s, job.now);
+  for (const char* name : {"x", "y"}) job.join(name);
+  CHECK(job.seat("x") == "");
+  SUBCASE("its members come back") {
+    job.arrive_stopping("a", {7, 1, 2}, 40s);
+    job.arrive_stopping("b", {7, 1, 2}, 40s);
+    job.join("b", {7, 1, 2});
+    CHECK(job.seat("b") == "");
+    job.join("a", {7, 1, 2});
+    CHECK(job.seat("a") == "0/2#8");
+    CHECK(job.last<RoundReady>("a")->round.attempt == 1);
+  }
+  SUBCASE("nobody of it comes") {
+    job.pass(60s);
+    CHECK(job.seat("x") == "0/2#8");
+  }
+}
+
+namespace {
+
+/// a and b work in round 1 when somebody comes that remembers another one.
+Script joined_by(std::int64_t remembered, int max_restarts) {
+  Script job(patient(2, 2, max_restarts));
+  for (const char* name : {"a", "b"}) job.join(name);
+  job.join("late", {remembered, 0, 2});
+  return job;
+}
+
+void fail_round(Script& job, const std::string& name) {
+  job.state.fail(job.peers[name], 1, {}, job.now);
+  job.read();
+}
+
+constexpr std::int64_t kRemembered[] = {0, 1, 2, 9};
+
+}  // namespace
+
+TEST_CASE("fence: a round that runs keeps its number, whatever newcomers remember") {
+  for (const std::int64_t remembered : kRemembered) {
+    CAPTURE(remembered);
+    Script job = joined_by(remembered, 1);
+    for (const char* name : {"a", "b"}) job.state.succeed(job.peers[name], 1, job.now);
+    job.read();
+    CHECK(job.last<Done>("a") != nullptr);
+    CHECK(job.last<Done>("late") != nullptr);
+  }
+}
+
+TEST_CASE("fence: the next round has a number that nobody has seen") {
+  for (const std::int64_t remembered : kRemembered) {
+    CAPTURE(remembered);
+    Script job = joined_by(remembered, 1);
+    fail_round(job, "a");
+    for (const char* name : {"a", "b"}) job.join(name, {1, 1, 2});
+    const auto* ready = job.last<RoundReady>("a");
+    REQUIRE(ready != nullptr);
+    CHECK(ready->round.number == std::max<std::int64_t>(remembered, 1) + 1);
+    CHECK(ready->round.attempt == 1);
+  }
+}
+
+TEST_CASE("fence: newcomers that remember do not hold up a verdict") {
+  for (const std::int64_t remembered : kRemembered) {
+    CAPTURE(remembered);
+    Script job = joined_by(remembered, 0);
+    fail_round(job, "a");
+    job.join("later", {remembered + 1, 0, 2});
+    fail_round(job, "b");
+    CHECK(job.last<Done>("b") != nullptr);
+  }
+}
+
+TEST_CASE("fence: the verdict reaches a member that saves") {
+  Script job(patient(1, 1));
+  job.join("a");
+  job.arrive_stopping("b", {1, 0, 2}, 30s);
+  job.succeed("a");
+  REQUIRE(job.last<Done>("b") != nullptr);
+  CHECK(!job.last<Done>("b")->failed);
+}
+
+TEST_CASE("fence: a member that comes back beside its dead connection is not left out") {
+  Script job(patient(1, 2, 1));
+  for (const char* name : {"a", "b"}) job.join(name);
+  job.fail("a");
+  job.join("a", {1, 1, 2});
+  CHECK(job.seat("a") == "");
+  job.peers.erase("b");  // over a new connection
+  job.join("b", {1, 1, 2});
+  CHECK(job.seat("a") == "0/2#2");
+  CHECK(job.seat("b") == "1/2#2");
+}
