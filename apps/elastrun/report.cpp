@@ -3,6 +3,7 @@
 
 #include "agent/failure_report.hpp"
 #include "agent/verdict.hpp"
+#include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "workers/command.hpp"
@@ -38,8 +39,7 @@ std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& s
   if (!own || !result.judgement) return {};
   if (result.judgement->failures[result.judgement->root].stopped_by_us) return {};
   return "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
-         agent::torchrun_report(*result.judgement, workers::entry_name(spec), agent::host_name()) +
-         "\n";
+         agent::torchrun_report(*result.judgement, workers::entry_name(spec), host_name()) + "\n";
 }
 
 /// One node of a round: each has much the same account of the time.
@@ -57,7 +57,7 @@ void warn_of(const Result<std::string>& written) {
 std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
                         bool person_looks_on) {
   std::string text = torchrun_part(result, spec);
-  text += agent::verdict_text(result, agent::host_name(), spec.requeue_command);
+  text += agent::verdict_text(result, host_name(), spec.requeue_command);
   using spec::Summary;
   if (spec.summary == Summary::Off) return text;
   const bool worth_it = !result.succeeded() || result.restarts > 0 || person_looks_on ||

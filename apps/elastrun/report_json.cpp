@@ -3,6 +3,7 @@
 
 #include "agent/failure_report.hpp"
 #include "agent/verdict.hpp"
+#include "core/host_name.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
@@ -86,7 +87,7 @@ json::value culprit_json(const agent::JobResult& result) {
   if (!result.judgement) return nullptr;
   const auto& first = result.judgement->first();
   json::object out;
-  out["node"] = agent::host_name();
+  out["node"] = host_name();
   out["rank"] = first.rank;
   out["local_rank"] = first.local_rank;
   out["exit_code"] = first.status.as_python();
@@ -154,7 +155,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["versions"] = versions_json();
   out["run_id"] = spec.run_id;
   out["entry_point"] = workers::entry_name(spec);
-  out["host"] = agent::host_name();
+  out["host"] = host_name();
   out["ending"] = agent::ending_name(result.ending.kind);
   out["succeeded"] = result.succeeded();
   out["exit_code"] = exit_code;
@@ -183,7 +184,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
 std::string report_path(const agent::JobResult& result, const spec::JobSpec& spec) {
   const auto& path = spec.report_file;
   if (spec.max_nodes <= 1) return path;
-  if (!result.round) return files::with_word(path, agent::host_name());
+  if (!result.round) return files::with_word(path, host_name());
   if (result.round->group_rank == 0) return path;
   return files::with_word(path, fmt::format("node{}", result.round->group_rank));
 }

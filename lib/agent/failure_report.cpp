@@ -4,9 +4,7 @@
 #include "core/text.hpp"
 
 #include <algorithm>
-#include <array>
 #include <fmt/format.h>
-#include <unistd.h>
 
 namespace elastrun::agent {
 namespace {
@@ -97,12 +95,6 @@ std::string torchrun_report(const workers::Judgement& judgement, const std::stri
   return fmt::format(
       "\n{}\n{}\n{}\nFailures:\n{}\n{}\nRoot Cause (first observed failure):\n{}\n{}", border,
       title, section, others, section, root, border);
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  return name.data();
 }
 
 }  // namespace elastrun::agent

@@ -19,7 +19,4 @@ std::string signal_exception(int signal);
 /// The failure's moment, as torchrun counts it: that of the error file, else that of the end.
 WallTime time_of(const workers::Failure& failure);
 
-/// Name of this machine as gethostname(2) has it: no name server is asked.
-std::string host_name();
-
 }  // namespace elastrun::agent

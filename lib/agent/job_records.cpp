@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job_records.hpp"
 
-#include "agent/failure_report.hpp"
 #include "agent/verdict.hpp"
+#include "core/host_name.hpp"
 #include "core/text.hpp"
 #include "workers/command.hpp"
 

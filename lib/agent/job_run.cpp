@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job_run.hpp"
 
-#include "agent/failure_report.hpp"
+#include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "export/json_lines.hpp"

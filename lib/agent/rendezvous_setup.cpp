@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/rendezvous_setup.hpp"
 
-#include "agent/failure_report.hpp"
+#include "core/host_name.hpp"
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
 #include "process/descendants.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/log.hpp"
 
+#include "core/host_name.hpp"
 #include "core/json.hpp"
 #include "core/spdlog.hpp"
 #include "core/utf8.hpp"
@@ -77,12 +78,6 @@ class JsonObjects final : public spdlog::formatter {
   std::unique_ptr<formatter> clone() const override { return std::make_unique<JsonObjects>(); }
 
  private:
-  static std::string host_name() {
-    std::array<char, 256> name{};
-    ::gethostname(name.data(), name.size() - 1);
-    return name.data();
-  }
-
   std::string host_ = host_name();
   spdlog::pattern_formatter time_{"%Y-%m-%dT%H:%M:%S.%fZ", spdlog::pattern_time_type::utc, ""};
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/admission.hpp"
 
+#include "core/host_name.hpp"
 #include "core/text.hpp"
 
-#include <array>
 #include <cstdlib>
 #include <fmt/format.h>
 #include <string_view>
@@ -21,9 +21,7 @@ std::string nodes_text(const Rules& rules) {
 }  // namespace
 
 Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  Hello hello{run_id, false, epoch, start, host.data(), fmt::to_string(::geteuid())};
+  Hello hello{run_id, false, epoch, start, host_name(), fmt::to_string(::geteuid())};
   for (const char* name : {"LOGNAME", "USER"}) {
     const char* user = std::getenv(name);
     if (user != nullptr && *user != '\0') hello.user = user;

@@ -49,10 +49,7 @@ class Doubts {
   /// With those of jobs that are there.
   Leavers with_leavers_of(const Jobs& jobs) const {
     Leavers all = leavers_of(jobs);
-    for (const auto& [run_id, doubt] : doubts_) {
-      const Leavers leavers = doubt.fence.leavers();
-      all = {all.count + leavers.count, std::max(all.until, leavers.until)};
-    }
+    for (const auto& [run_id, doubt] : doubts_) all.add(doubt.fence.leavers());
     return all;
   }
 

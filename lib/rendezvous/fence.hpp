@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,6 +17,10 @@ struct Leavers {
   int count = 0;
   TimePoint until;
   bool are_at_work(TimePoint now) const { return count > 0 && now < until; }
+  void add(const Leavers& more) {
+    count += more.count;
+    until = std::max(until, more.until);
+  }
 };
 
 /// How long a member whose connection has ended without the word that its group has may take to say

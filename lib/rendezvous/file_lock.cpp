@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/file_lock.hpp"
 
+#include "core/host_name.hpp"
 #include "core/text.hpp"
 
 #include <algorithm>
@@ -31,9 +32,7 @@ std::string holder_of(int fd) {
 
 // For people alone: a lock without it is as good.
 void write_holder(int fd) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string text = fmt::format("{} {}\n", host.data(), ::getpid());
+  const std::string text = fmt::format("{} {}\n", host_name(), ::getpid());
   if (::pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
     static_cast<void>(!::ftruncate(fd, static_cast<off_t>(text.size())));
   }

@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/fixed_locator.hpp"
 
+#include "core/host_name.hpp"
 #include "net/resolver.hpp"
 #include "rendezvous/host.hpp"
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
-#include <unistd.h>
 #include <utility>
 
 namespace elastrun::rendezvous {
 namespace {
-
-std::string own_host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 class FixedLocator final : public Locator {
  public:
@@ -34,7 +27,7 @@ class FixedLocator final : public Locator {
   void locate(Answer answer) override {
     answer_ = std::move(answer);
     if (host_ || settings_.is_host == false || decided_) return give(place());
-    if (settings_.is_host == true || settings_.endpoint.host == own_host_name()) {
+    if (settings_.is_host == true || settings_.endpoint.host == host_name()) {
       return host_on(wildcard());
     }
     resolver_.resolve(settings_.endpoint.host, std::chrono::seconds(30),

@@ -79,10 +79,7 @@ std::optional<Done> JobBook::verdict() const {
 
 Leavers JobBook::at_work() const {
   Leavers all;
-  for (const auto& [run_id, job] : jobs) {
-    const Leavers some = job->state.at_work(clock_.now());
-    all = {all.count + some.count, std::max(all.until, some.until)};
-  }
+  for (const auto& [run_id, job] : jobs) all.add(job->state.at_work(clock_.now()));
   return all;
 }
 

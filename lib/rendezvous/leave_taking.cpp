@@ -13,8 +13,7 @@ namespace elastrun::rendezvous {
 Leavers leavers_of(const Jobs& jobs) {
   Leavers all;
   for (const auto& [run_id, job] : jobs) {
-    const Leavers leavers = job->state.clearance().fence.leavers();
-    all = {all.count + leavers.count, std::max(all.until, leavers.until)};
+    all.add(job->state.clearance().fence.leavers());
   }
   return all;
 }

@@ -329,9 +329,7 @@ Leavers State::at_work(TimePoint now) const {
   for (const auto& [peer, attendee] : roster_.all()) {
     const bool stopping = attendee.seat == Seat::Stopping;
     if (!stopping && attendee.seat != Seat::Running) continue;
-    const TimePoint until =
-        stopping ? attendee.stops_by : now + rules_.silence + attendee.node.grace;
-    all = {all.count + 1, std::max(all.until, until)};
+    all.add({1, stopping ? attendee.stops_by : now + rules_.silence + attendee.node.grace});
   }
   return all;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/appended_file.hpp"
 
-#include "core/log.hpp"
 #include "core/unique_fd.hpp"
+#include "support/logged_place.hpp"
 #include "support/loop.hpp"
 #include "support/no_threads.hpp"
 
@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <sstream>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,33 +23,13 @@ using test::run_until;
 
 namespace {
 
-struct Place {
-  Place() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "files_test_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-    log::set_writer(
-        [](void* place, std::string_view line) { static_cast<std::string*>(place)->append(line); },
-        &said);
-  }
-  ~Place() {
-    log::set_writer(nullptr, nullptr);
-    std::filesystem::remove_all(path);
-  }
-  std::string content(const std::string& name) const {
-    std::ifstream in(path + "/" + name, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    return text.str();
-  }
+struct Place : test::LoggedPlace {
   /// A file system that takes nothing yet.
   std::string fifo() const {
     const std::string name = path + "/fifo";
     REQUIRE(::mkfifo(name.c_str(), 0600) == 0);
     return name;
   }
-  boost::asio::io_context loop;
-  std::string path, said;
-  BlockingCalls calls{loop.get_executor()};
 };
 
 std::string read_all(const UniqueFd& fd, std::size_t size) {

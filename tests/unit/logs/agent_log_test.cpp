@@ -3,50 +3,27 @@
 
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
-#include "support/loop.hpp"
+#include "support/logged_place.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <sys/stat.h>
 #include <unistd.h>
 
 using namespace elastrun;
 using namespace elastrun::logs;
 using namespace std::chrono_literals;
-using test::run_until;
 
 namespace {
 
-struct Place {
-  Place() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "agent_log_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-    log::set_writer(
-        [](void* place, std::string_view line) { static_cast<std::string*>(place)->append(line); },
-        &said);
-  }
-  ~Place() {
-    log::set_writer(nullptr, nullptr);
-    std::filesystem::remove_all(path);
-  }
+struct Place : test::LoggedPlace {
   std::string file() const { return path + "/agent.log"; }
-  std::string content(const std::string& name) const {
-    std::ifstream in(path + "/" + name, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    return text.str();
-  }
   void settle() {
     REQUIRE(calls.finish(60s));
     loop.restart();
     loop.poll();
   }
-  boost::asio::io_context loop;
-  std::string path, said;
-  files::BlockingCalls calls{loop.get_executor()};
 };
 
 std::size_t count(std::string_view text, std::string_view what) {
