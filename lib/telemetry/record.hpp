@@ -4,7 +4,9 @@
 #include "core/clock.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -21,6 +23,32 @@ struct Stamp {
   WallTime wall;
 };
 
+/// How much a record matters, with OpenTelemetry's severity numbers.
+enum class Severity : std::uint8_t {
+  Trace = 1,
+  Debug = 5,
+  Info = 9,
+  Warn = 13,
+  Error = 17,
+  Fatal = 21
+};
+/// "TRACE", "DEBUG", ...
+std::string_view to_text(Severity severity);
+
+class Sketch;
+
+/// What a series did from `start` to `end`. In one window mean = sum / count holds.
+struct Window {
+  TimePoint start, end;
+  std::int64_t index = 0;     // rises from window to window, by one or more
+  std::uint64_t count = 0;    // values in the window
+  std::uint64_t dropped = 0;  // refused because the window was full, or because not finite
+  bool no_data = false;       // nothing was seen, which is not the same as zero
+  std::string unit{};         // UCUM: "s", "By", "1", "{restart}"
+  std::vector<Attribute> aggregates{};     // "mean" -> 0.5; null where there is none
+  std::shared_ptr<const Sketch> sketch{};  // of histograms
+};
+
 /// The one thing that travels the pipeline: born whole as an event, or made from cells as a sample
 /// or a window (telemetry.md section 7). Sinks read it, nobody changes it.
 struct Record {
@@ -30,6 +58,9 @@ struct Record {
   std::string name;   // "worker.ended"; "workers.default.run_total"
   Value value;        // of a Sample
   std::vector<Attribute> attributes;
+  Severity severity = Severity::Info;
+  std::uint64_t id = 0;                    // 0: has none
+  std::shared_ptr<const Window> window{};  // of a Window; attributes are the labels of its series
 
   /// The attribute of that name, or null.
   const Value* find(std::string_view attribute) const;

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/sketch.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+namespace elastrun::telemetry {
+namespace {
+
+constexpr int kMantissaBits = 52;
+constexpr std::uint64_t kMantissa = (std::uint64_t{1} << kMantissaBits) - 1;
+
+// floor((2^(k/32) - 1) * 2^52): a mantissa above it lies beyond the k-th bound of its octave.
+constexpr std::array<std::uint64_t, 34> kBounds = {
+    0x00000000000000, 0x0059b0d3158574, 0x00b5586cf9890f, 0x011301d0125b50, 0x0172b83c7d517a,
+    0x01d4873168b9aa, 0x02387a6e756238, 0x029e9df51fdee1, 0x0306fe0a31b715, 0x0371a7373aa9ca,
+    0x03dea64c123422, 0x044e086061892d, 0x04bfdad5362a27, 0x05342b569d4f81, 0x05ab07dd485429,
+    0x06247eb03a5584, 0x06a09e667f3bcc, 0x071f75e8ec5f73, 0x07a11473eb0186, 0x082589994cce12,
+    0x08ace5422aa0db, 0x093737b0cdc5e4, 0x09c49182a3f090, 0x0a5503b23e255c, 0x0ae89f995ad3ad,
+    0x0b7f76f2fb5e46, 0x0c199bdd85529c, 0x0cb720dcef9069, 0x0d5818dcfba487, 0x0dfc97337b9b5e,
+    0x0ea4afa2a490d9, 0x0f50765b6e4540, 0x10000000000000, 0x10b361a62b0ae8};
+
+// For each value of a mantissa's top six bits the bucket in which such mantissas begin. A bucket is
+// wider than a 64th of an octave, so one more comparison finds the right one.
+constexpr std::array<std::uint8_t, 64> kStart = [] {
+  std::array<std::uint8_t, 64> start{};
+  for (std::uint64_t top = 0; top < start.size(); ++top) {
+    std::uint8_t bucket = 0;
+    while (kBounds[bucket + 1u] < top << (kMantissaBits - 6)) ++bucket;
+    start[top] = bucket;
+  }
+  return start;
+}();
+
+int half(int index) {
+  return index >> 1;  // rounds down for negative numbers, too
+}
+
+}  // namespace
+
+int bucket_of(double value) noexcept {
+  auto bits = std::bit_cast<std::uint64_t>(value);
+  int exponent = static_cast<int>(bits >> kMantissaBits);
+  if (exponent == 0) [[unlikely]] {  // a subnormal number has no leading one
+    bits = std::bit_cast<std::uint64_t>(value * 0x1p64);
+    exponent = static_cast<int>(bits >> kMantissaBits) - 64;
+  }
+  const std::uint64_t mantissa = bits & kMantissa;
+  const int begin = kStart[mantissa >> (kMantissaBits - 6)];
+  const int beyond = mantissa > kBounds[static_cast<std::size_t>(begin) + 1] ? 1 : 0;
+  return 32 * (exponent - 1023) + begin + beyond - (mantissa == 0 ? 1 : 0);
+}
+
+double bucket_bound(int index, int scale) {
+  return scale >= 0 ? std::exp2(std::ldexp(index, -scale)) : std::ldexp(1.0, index << -scale);
+}
+
+std::uint64_t Buckets::total() const {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+
+void Buckets::add(int index, std::uint64_t count) {
+  if (count == 0) return;
+  if (counts.empty()) offset = index;
+  if (index < offset) {
+    counts.insert(counts.begin(), static_cast<std::size_t>(offset - index), 0);
+    offset = index;
+  }
+  const auto place = static_cast<std::size_t>(index - offset);
+  if (place >= counts.size()) counts.resize(place + 1);
+  counts[place] += count;
+}
+
+void Buckets::merge(const Buckets& other) {
+  const int last = other.offset + static_cast<int>(other.counts.size()) - 1;
+  if (!other.counts.empty()) add(last, other.counts.back());
+  for (int i = other.offset; i < last; ++i) {
+    add(i, other.counts[static_cast<std::size_t>(i - other.offset)]);
+  }
+}
+
+void Buckets::subtract(const Buckets& other) {
+  for (std::size_t i = 0; i < other.counts.size(); ++i) {
+    const auto place = static_cast<std::size_t>(other.offset + static_cast<int>(i) - offset);
+    if (place < counts.size()) counts[place] -= std::min(counts[place], other.counts[i]);
+  }
+  const auto some = [](std::uint64_t count) { return count != 0; };
+  const auto first = std::find_if(counts.begin(), counts.end(), some);
+  offset += static_cast<int>(first - counts.begin());
+  counts.erase(counts.begin(), first);
+  counts.erase(std::find_if(counts.rbegin(), counts.rend(), some).base(), counts.end());
+  if (counts.empty()) offset = 0;
+}
+
+void Buckets::halve() {
+  Buckets coarse;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    coarse.add(half(offset + static_cast<int>(i)), counts[i]);
+  }
+  *this = std::move(coarse);
+}
+
+void Sketch::add(double value, std::uint64_t count) {
+  if (!std::isfinite(value)) return;
+  if (value == 0) {
+    zeros_ += count;
+    return;
+  }
+  const int index = bucket_of(std::abs(value)) >> (kSketchScale - scale_);
+  add_bucket(index, count, value < 0);
+}
+
+void Sketch::add_bucket(int index, std::uint64_t count, bool negative) {
+  (negative ? negative_ : positive_).add(index, count);
+}
+
+void Sketch::merge(Sketch other) {
+  downscale(other.scale_);
+  other.downscale(scale_);
+  zeros_ += other.zeros_;
+  positive_.merge(other.positive_);
+  negative_.merge(other.negative_);
+}
+
+void Sketch::subtract(Sketch other) {
+  downscale(other.scale_);
+  other.downscale(scale_);
+  zeros_ -= std::min(zeros_, other.zeros_);
+  positive_.subtract(other.positive_);
+  negative_.subtract(other.negative_);
+}
+
+void Sketch::downscale(int scale) {
+  for (; scale_ > scale; --scale_) {
+    positive_.halve();
+    negative_.halve();
+  }
+}
+
+std::uint64_t Sketch::count() const {
+  return zeros_ + positive_.total() + negative_.total();
+}
+
+double Sketch::middle(int index) const {
+  const double below = bucket_bound(index, scale_), base = bucket_bound(1, scale_);
+  return 2 * below * base / (base + 1);  // equally far from both bounds, relative to them
+}
+
+std::optional<double> Sketch::quantile(double q) const {
+  const std::uint64_t all = count();
+  if (all == 0) return std::nullopt;
+  const double wanted = std::ceil(std::clamp(q, 0.0, 1.0) * static_cast<double>(all));
+  auto rank = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1, all);
+  for (std::size_t i = negative_.counts.size(); i-- > 0;) {
+    if (rank <= negative_.counts[i]) return -middle(negative_.offset + static_cast<int>(i));
+    rank -= negative_.counts[i];
+  }
+  if (rank <= zeros_) return 0.0;
+  rank -= zeros_;
+  for (std::size_t i = 0; i < positive_.counts.size(); ++i) {
+    if (rank <= positive_.counts[i]) return middle(positive_.offset + static_cast<int>(i));
+    rank -= positive_.counts[i];
+  }
+  return std::nullopt;
+}
+
+std::uint64_t Sketch::count_up_to(double bound) const {
+  std::uint64_t below = bound >= 0 ? zeros_ : 0;
+  for (std::size_t i = 0; i < positive_.counts.size(); ++i) {
+    const int index = positive_.offset + static_cast<int>(i);
+    if (middle(index) <= bound) below += positive_.counts[i];
+  }
+  for (std::size_t i = 0; i < negative_.counts.size(); ++i) {
+    const int index = negative_.offset + static_cast<int>(i);
+    if (-middle(index) <= bound) below += negative_.counts[i];
+  }
+  return below;
+}
+
+}  // namespace elastrun::telemetry
