@@ -5,25 +5,31 @@
 
 namespace elastrun::timer {
 
-int ExpiredWorker::signal() const {
-  const auto found = std::find_if(timers.begin(), timers.end(),
-                                  [](const Expired& timer) { return timer.signal > 0; });
-  return found == timers.end() ? 0 : found->signal;
+const Expired& ExpiredWorker::reason() const {
+  const auto found =
+      std::ranges::find_if(timers, [](const Expired& timer) { return timer.signal > 0; });
+  return found == timers.end() ? timers.front() : *found;
 }
 
 void Deadlines::erase(std::map<Key, Timer>::iterator timer) {
   auto [entry, end] = by_expiry_.equal_range(timer->second.expiry);
   entry = std::find_if(entry, end, [&](const auto& one) { return one.second == timer->first; });
   by_expiry_.erase(entry);
+  const auto count = count_.find(std::get<0>(timer->first));
+  if (--count->second == 0) count_.erase(count);
   timers_.erase(timer);
 }
 
-void Deadlines::apply(const Request& request) {
-  const Key key{request.worker, request.scope};
+bool Deadlines::apply(const Request& request) {
+  const Key key{request.worker, request.scope, request.number};
   if (const auto old = timers_.find(key); old != timers_.end()) erase(old);
-  if (!request.expiry) return;
-  timers_.emplace(key, Timer{*request.expiry, request.signal});
+  if (!request.expiry) return true;
+  auto& count = count_[request.worker];
+  if (count >= kMostOfWorker) return false;
+  ++count;
+  timers_.emplace(key, Timer{*request.expiry, request.signal, request.armed});
   by_expiry_.emplace(*request.expiry, key);
+  return true;
 }
 
 std::optional<TimePoint> Deadlines::next() const {
@@ -34,12 +40,12 @@ std::optional<TimePoint> Deadlines::next() const {
 std::vector<ExpiredWorker> Deadlines::take_expired(TimePoint now) {
   std::vector<ExpiredWorker> workers;
   while (!by_expiry_.empty() && by_expiry_.begin()->first <= now) {
-    const auto [expiry, key] = *by_expiry_.begin();
-    const auto timer = timers_.find(key);
-    auto worker = std::find_if(workers.begin(), workers.end(),
-                               [&](const ExpiredWorker& one) { return one.worker == key.first; });
-    if (worker == workers.end()) worker = workers.insert(worker, {key.first, {}});
-    worker->timers.push_back({key.second, expiry, timer->second.signal});
+    const auto timer = timers_.find(by_expiry_.begin()->second);
+    const auto& [pid, scope, number] = timer->first;
+    auto worker = std::ranges::find(workers, pid, &ExpiredWorker::worker);
+    if (worker == workers.end()) worker = workers.insert(worker, {pid, {}});
+    const auto& [expiry, signal, armed] = timer->second;
+    worker->timers.push_back({scope, expiry, signal, armed});
     erase(timer);
   }
   for (const auto& worker : workers) forget(worker.worker);
@@ -47,8 +53,8 @@ std::vector<ExpiredWorker> Deadlines::take_expired(TimePoint now) {
 }
 
 void Deadlines::forget(std::int64_t worker) {
-  auto timer = timers_.lower_bound({worker, {}});
-  while (timer != timers_.end() && timer->first.first == worker) erase(timer++);
+  auto timer = timers_.lower_bound({worker, {}, 0});
+  while (timer != timers_.end() && std::get<0>(timer->first) == worker) erase(timer++);
 }
 
 void Deadlines::postpone(Duration by) {
@@ -63,8 +69,8 @@ std::size_t Deadlines::size() const {
   return timers_.size();
 }
 
-bool Deadlines::has(std::int64_t worker, const std::string& scope) const {
-  return timers_.contains({worker, scope});
+bool Deadlines::has(std::int64_t worker, const std::string& scope, std::uint64_t number) const {
+  return timers_.contains({worker, scope, number});
 }
 
 }  // namespace elastrun::timer

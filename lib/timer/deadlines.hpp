@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace elastrun::timer {
@@ -18,28 +19,37 @@ struct Request {
   std::int64_t worker = 0;  // its pid
   std::string scope;        // "train.py#57"
   std::optional<TimePoint> expiry{};
-  int signal = SIGKILL;  // 0 or less: told, but not killed
+  int signal = SIGKILL;      // 0 or less: told, but not killed
+  std::uint64_t number = 0;  // tells apart timers of one worker and scope, where a client does
+  TimePoint armed{};         // when the worker asked, or was heard
 };
 
 struct Expired {
   std::string scope;
   TimePoint expiry;
   int signal = SIGKILL;
+  TimePoint armed{};
+  Duration after() const { return expiry - armed; }  // as the worker had asked
   bool operator==(const Expired&) const = default;
 };
 /// The expired timers of one worker, by the time of expiry.
 struct ExpiredWorker {
   std::int64_t worker = 0;
   std::vector<Expired> timers;
-  /// The signal of the first timer that has one; 0: nobody asked to be killed.
-  int signal() const;
+  /// The first timer that has a signal, else the first: the one to be named as the reason.
+  const Expired& reason() const;
+  /// Its signal; 0: nobody asked to be killed.
+  int signal() const { return reason().signal > 0 ? reason().signal : 0; }
 };
 
-/// Who must report by when: the expiration timers of all workers, pure. A timer is named by worker
-/// and scope; registering it again replaces it.
+/// Who must report by when: the expiration timers of all workers, pure. A timer is named by worker,
+/// scope and number; registering it again replaces it.
 class Deadlines {
  public:
-  void apply(const Request& request);
+  static constexpr std::size_t kMostOfWorker = 4096;  // nobody needs so many at a time
+
+  /// False if it was ignored: this worker has as many timers as it may have.
+  bool apply(const Request& request);
   /// The earliest expiry, for the one alarm that is needed.
   std::optional<TimePoint> next() const;
   /// Takes out what has expired by `now` (including), grouped by worker, those with the earliest
@@ -51,18 +61,20 @@ class Deadlines {
   /// all timers expire later by `by`.
   void postpone(Duration by);
   std::size_t size() const;
-  bool has(std::int64_t worker, const std::string& scope) const;
+  bool has(std::int64_t worker, const std::string& scope, std::uint64_t number = 0) const;
 
  private:
   struct Timer {
     TimePoint expiry;
     int signal;
+    TimePoint armed;
   };
-  using Key = std::pair<std::int64_t, std::string>;
+  using Key = std::tuple<std::int64_t, std::string, std::uint64_t>;
   void erase(std::map<Key, Timer>::iterator timer);
 
   std::map<Key, Timer> timers_;
-  std::multimap<TimePoint, Key> by_expiry_;  // each timer once
+  std::map<std::int64_t, std::size_t> count_;  // of timers, by worker
+  std::multimap<TimePoint, Key> by_expiry_;    // each timer once
 };
 
 }  // namespace elastrun::timer

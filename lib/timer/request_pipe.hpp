@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace elastrun::timer {
+
+/// The FIFO to which torch's FileTimerClients write their requests, a line each. Only our own user
+/// can write to it (mode 0600). It is never waited for: who writes nothing, or half a line, holds
+/// up nobody. One descriptor to write with is kept here, so that clients may come and go. Its end
+/// removes the FIFO, and the folder that was made for it alone.
+class RequestPipe {
+ public:
+  struct Statistics {
+    std::uint64_t lines = 0, too_long = 0;
+  };
+  using OnLine = std::function<void(std::string_view line)>;
+
+  /// At `path`, in place of a FIFO of our own user that an earlier agent has left there; if `path`
+  /// is empty, in a folder of its own below $TMPDIR or /tmp. Fails with Io: anything else is there,
+  /// or no FIFO can be made.
+  static Result<std::unique_ptr<RequestPipe>> make(boost::asio::io_context& loop,
+                                                   const std::string& path, OnLine on_line);
+  virtual ~RequestPipe() = default;
+  virtual const std::string& path() const = 0;
+  /// Empty: none was made.
+  virtual const std::string& own_folder() const = 0;
+  /// Reads what is there now: for whoever must know of every request before this moment.
+  virtual void catch_up() = 0;
+  virtual Statistics statistics() const = 0;
+};
+
+}  // namespace elastrun::timer

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "timer/deadlines.hpp"
+
+#include <string>
+#include <string_view>
+
+namespace elastrun::timer {
+
+/// PIPE_BUF and its LF: the longest line that torch's FileTimerClient sends.
+constexpr std::size_t kLongestLine = 4097;
+
+/// One line of torch's FileTimerClient, without its end: a JSON object with pid, scope_id,
+/// expiration_time (seconds since the epoch by the wall clock; negative: released) and signal.
+/// Other members mean nothing to us.
+///
+/// The expiration is turned into a deadline of the monotonic clock at once, so that a wall clock
+/// that is set later neither kills nor spares anybody. One in the past has expired already.
+/// Where a writer has died in the middle of its line, the request that follows on the same line
+/// counts. Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
+Result<Request> parse_torch_request(std::string_view line, TimePoint now, WallTime wall);
+
+/// Cuts the bytes of a pipe into lines. A line longer than kLongestLine is left out. Pure.
+class RequestLines {
+ public:
+  /// Calls `take` for each line that is complete now, without its LF. The number of lines left out.
+  template <class Take>
+  int feed(std::string_view bytes, Take take) {
+    int left_out = 0;
+    while (!bytes.empty()) {
+      const auto end = bytes.find('\n');
+      hold(bytes.substr(0, end));
+      if (end == std::string_view::npos) break;
+      bytes.remove_prefix(end + 1);
+      too_long_ ? void(++left_out) : take(std::string_view(held_));
+      held_.clear();
+      too_long_ = false;
+    }
+    return left_out;
+  }
+
+ private:
+  void hold(std::string_view bytes) {
+    too_long_ = too_long_ || held_.size() + bytes.size() > kLongestLine;
+    if (!too_long_) held_ += bytes;
+  }
+
+  std::string held_;  // what has no end yet
+  bool too_long_ = false;
+};
+
+}  // namespace elastrun::timer

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "timer/watchdog.hpp"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::timer {
+namespace {
+
+namespace asio = boost::asio;
+
+// Between the expiry and its consequence: the loop reads what has come by then through every
+// descriptor. A release that was written in time must count, though both are ready at once.
+constexpr Duration kLastReading = std::chrono::milliseconds(1);
+constexpr Duration kReapAgain = std::chrono::seconds(1);
+
+UniqueFd open_pidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool has_ended(int pidfd) {
+  pollfd one{pidfd, POLLIN, 0};
+  return ::poll(&one, 1, 0) == 1;
+}
+
+Status send_signal(int pidfd, int signal) {
+  if (::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0) return {};
+  return std::unexpected(errno_error(Code::Io, "cannot signal the process", errno));
+}
+
+}  // namespace
+
+Watchdog::Watchdog(Parts parts)
+    : parts_(std::move(parts)),
+      alarm_(parts_.clock.make_alarm()),
+      last_reading_(parts_.clock.make_alarm()),
+      again_(parts_.clock.make_alarm()) {}
+
+bool Watchdog::request(const Request& request) {
+  if (!apply(request)) return false;
+  arm();
+  return true;
+}
+
+bool Watchdog::torch_request(const Request& request) {
+  bool counted = true;
+  for (const auto& one : nested_.translate(request, parts_.clock.now())) {
+    counted = apply(one) && counted;
+  }
+  arm();
+  return counted;
+}
+
+bool Watchdog::apply(const Request& request) {
+  const auto pid = static_cast<pid_t>(request.worker);
+  if (!request.expiry && !processes_.contains(pid)) return true;  // nothing is to be released
+  return process_of(pid) != nullptr && deadlines_.apply(request);
+}
+
+/// Of a pid that another process has by now, the timers are those of the one that has ended.
+Watchdog::Process* Watchdog::process_of(pid_t pid) {
+  const auto known = processes_.find(pid);
+  if (known != processes_.end() && !has_ended(known->second.pidfd.get())) return &known->second;
+  if (known != processes_.end()) forget(pid);
+  auto pidfd = open_pidfd(pid);
+  if (!pidfd || has_ended(pidfd.get()) || !parts_.is_ours(pid)) return nullptr;
+  UniqueFd watched(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!watched) return nullptr;
+  using Descriptor = asio::posix::stream_descriptor;
+  auto watch = std::make_unique<Descriptor>(parts_.loop, watched.release());
+  watch->async_wait(Descriptor::wait_read,
+                    [this, pid, alive = std::weak_ptr(alive_)](const auto& error) {
+                      if (error || alive.expired()) return;
+                      forget(pid);
+                      arm();
+                    });
+  return &processes_.emplace(pid, Process{std::move(pidfd), std::move(watch)}).first->second;
+}
+
+void Watchdog::forget(pid_t pid) {
+  deadlines_.forget(pid);
+  nested_.forget(pid);
+  processes_.erase(pid);
+}
+
+void Watchdog::clear() {
+  while (!processes_.empty()) forget(processes_.begin()->first);
+  alarm_->disarm();
+  last_reading_->disarm();
+  again_->disarm();
+  due_ = false;
+}
+
+void Watchdog::arm() {
+  const auto next = deadlines_.next();
+  next ? alarm_->arm(*next, [this] { look_again(); }) : alarm_->disarm();
+}
+
+void Watchdog::look_again() {
+  if (std::exchange(due_, true)) return;
+  last_reading_->arm(parts_.clock.now() + kLastReading, [this] { expire(); });
+}
+
+void Watchdog::expire() {
+  due_ = false;
+  if (parts_.catch_up) parts_.catch_up();
+  auto expired = deadlines_.take_expired(parts_.clock.now());
+  for (const auto& worker : expired) nested_.forget(worker.worker);
+  arm();
+  if (!expired.empty()) parts_.on_expired(std::move(expired));
+}
+
+Status Watchdog::send(int pidfd, int signal) const {
+  return parts_.send ? parts_.send(pidfd, signal) : send_signal(pidfd, signal);
+}
+
+Status Watchdog::reap(pid_t pid, int signal) {
+  const auto process = processes_.find(pid);
+  if (process == processes_.end() || has_ended(process->second.pidfd.get())) return {};
+  const auto sent = send(process->second.pidfd.get(), signal);
+  process->second.reap_signal = sent ? 0 : signal;
+  if (!sent) again_->arm(parts_.clock.now() + kReapAgain, [this] { reap_again(); });
+  return sent;
+}
+
+void Watchdog::reap_again() {
+  for (const auto& [pid, process] : processes_) {
+    if (process.reap_signal != 0) (void)reap(pid, process.reap_signal);
+  }
+}
+
+}  // namespace elastrun::timer

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/unique_fd.hpp"
+#include "timer/deadlines.hpp"
+#include "timer/nested_scopes.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <sys/types.h>
+#include <vector>
+
+namespace elastrun::timer {
+
+/// Keeps the timers of running processes, tells when some expire, and ends processes. A process is
+/// held by a pidfd from its first request on: so a pid that the kernel gives to another process
+/// means nothing, and the timers of a process go with it at once.
+class Watchdog {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    Clock& clock;
+    /// Whether requests of this process count.
+    std::function<bool(pid_t)> is_ours;
+    /// Just before timers are found expired: time to read requests that wait to be read.
+    std::function<void()> catch_up;
+    /// Never empty. All timers of these processes are gone.
+    std::function<void(std::vector<ExpiredWorker>)> on_expired;
+    /// A pidfd and a signal, as pidfd_send_signal(2); fails with Io. Empty: that call.
+    std::function<Status(int, int)> send{};
+  };
+  explicit Watchdog(Parts parts);
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// False if it was ignored: the process has gone, is not ours, or has too many timers.
+  bool request(const Request& request);
+  /// One of torch's client, which puts different timers into one scope (NestedScopes).
+  bool torch_request(const Request& request);
+  /// Signals a process that had timers, and tries again each second as long as that fails and the
+  /// process runs. Succeeds as well if it has ended.
+  Status reap(pid_t pid, int signal);
+  /// Forgets all timers and processes.
+  void clear();
+  const Deadlines& deadlines() const { return deadlines_; }
+
+ private:
+  struct Process {
+    UniqueFd pidfd;
+    std::unique_ptr<boost::asio::posix::stream_descriptor> watch;
+    int reap_signal = 0;  // to be sent again
+  };
+  bool apply(const Request& request);
+  Process* process_of(pid_t pid);
+  void forget(pid_t pid);
+  void arm();
+  void look_again();
+  void expire();
+  Status send(int pidfd, int signal) const;
+  void reap_again();
+
+  const Parts parts_;
+  Deadlines deadlines_;
+  NestedScopes nested_;
+  std::map<pid_t, Process> processes_;
+  std::unique_ptr<Alarm> alarm_, last_reading_, again_;
+  bool due_ = false;                                       // last_reading_ is armed
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // completions may be queued when we go
+};
+
+}  // namespace elastrun::timer

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "timer/request_pipe.hpp"
+
+#include "core/unique_fd.hpp"
+#include "support/loop.hpp"
+#include "timer/torch_request.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+using namespace elastrun;
+using namespace elastrun::timer;
+
+namespace {
+
+struct Reader {
+  boost::asio::io_context loop;
+  std::vector<std::string> lines;
+  std::unique_ptr<RequestPipe> pipe;
+
+  explicit Reader(const std::string& path = {}) {
+    auto made =
+        RequestPipe::make(loop, path, [this](std::string_view line) { lines.emplace_back(line); });
+    REQUIRE(made);
+    pipe = std::move(*made);
+  }
+  void until(std::size_t count) {
+    test::run_until(loop, [&] { return lines.size() >= count; });
+  }
+};
+
+/// As torch's client does it.
+bool write_line(const std::string& path, std::string_view text) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  return fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+struct Folder {
+  std::string path = [] {
+    auto name = (std::filesystem::temp_directory_path() / "pipe_XXXXXX").string();
+    return std::string(::mkdtemp(name.data()));
+  }();
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+}  // namespace
+
+TEST_CASE("request pipe: V6, all of 10 processes with 10 nested scopes each are counted") {
+  Reader reader;
+  std::vector<pid_t> children;
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      bool all = true;
+      for (int step = 0; step < 20; ++step) {
+        const int scope = step < 10 ? step : 19 - step;
+        all = all && write_line(reader.pipe->path(),
+                                fmt::format("{{\"version\": 1, \"pid\": {}, \"scope_id\": \"s{}\", "
+                                            "\"expiration_time\": {}, \"signal\": 9}}\n",
+                                            ::getpid(), scope, step < 10 ? 4e9 : -1.0));
+      }
+      ::_exit(all ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  reader.until(200);
+  for (const auto child : children) {
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    CHECK(status == 0);
+  }
+  Deadlines deadlines;
+  for (const auto& line : reader.lines) {
+    const auto request = parse_torch_request(line, TimePoint{}, WallTime{});
+    REQUIRE(request);
+    deadlines.apply(*request);
+  }
+  CHECK(deadlines.size() == 0);
+  CHECK(reader.pipe->statistics().lines == 200);
+}
+
+TEST_CASE("request pipe: who holds it open, or writes half a line, holds up nobody") {
+  Reader reader;
+  const UniqueFd silent(::open(reader.pipe->path().c_str(), O_WRONLY | O_CLOEXEC));
+  REQUIRE(silent);
+  CHECK(write_line(reader.pipe->path(), "one\ntw"));
+  reader.until(1);
+  CHECK(write_line(reader.pipe->path(), "o\n"));
+  reader.until(2);
+  CHECK(reader.lines == std::vector<std::string>{"one", "two"});
+}
+
+TEST_CASE("request pipe: writers may leave and come again; what is there can be read at once") {
+  Reader reader;
+  CHECK(write_line(reader.pipe->path(), "one\n"));
+  reader.until(1);
+  test::run_ready(reader.loop);
+  CHECK(write_line(reader.pipe->path(), "two\n"));
+  reader.pipe->catch_up();
+  CHECK(reader.lines.size() == 2);
+}
+
+TEST_CASE("request pipe: only our user writes to it, and nothing is left of it") {
+  std::string path, folder;
+  {
+    const Reader reader;
+    path = reader.pipe->path();
+    folder = reader.pipe->own_folder();
+    struct stat info {};
+    REQUIRE(::stat(path.c_str(), &info) == 0);
+    CHECK(S_ISFIFO(info.st_mode));
+    CHECK((info.st_mode & 0777) == 0600);
+  }
+  CHECK_FALSE(std::filesystem::exists(path));
+  CHECK_FALSE(std::filesystem::exists(folder));
+}
+
+TEST_CASE("request pipe: at a path that was given, in place of an old FIFO but of nothing else") {
+  const Folder folder;
+  const auto path = folder.path + "/timers";
+  REQUIRE(::mkfifo(path.c_str(), 0644) == 0);
+  {
+    Reader reader(path);
+    CHECK(reader.pipe->path() == path);
+    CHECK(write_line(path, "one\n"));
+    reader.until(1);
+  }
+  CHECK_FALSE(std::filesystem::exists(path));
+  std::ofstream(path) << "kept";
+  boost::asio::io_context loop;
+  const auto refused = RequestPipe::make(loop, path, {});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().text == path + " is there already, and is not our FIFO");
+  CHECK(std::filesystem::file_size(path) == 4);
+  CHECK_FALSE(RequestPipe::make(loop, folder.path + "/none/timers", {}));
+}
