@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# One static library per folder of lib, one test program per module, named after the folder.
+# One static library per folder of lib, with its rooms if it has any, and one test program per
+# module, named after the folder.
 
 # elastrun_module(NAME [USES module...] [LINKS target...])
 function(elastrun_module name)
   cmake_parse_arguments(arg "" "" "USES;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/lib/${name}/*.cpp
-       ${CMAKE_SOURCE_DIR}/lib/${name}/*.c)
+       ${CMAKE_SOURCE_DIR}/lib/${name}/*/*.cpp ${CMAKE_SOURCE_DIR}/lib/${name}/*.c)
   if(NOT sources)
     add_library(elastrun_${name} INTERFACE)
     set(scope INTERFACE)

@@ -2,7 +2,7 @@
 #include "host_environment.hpp"
 
 #include "process/devices.hpp"
-#include "rendezvous/handler.hpp"
+#include "rendezvous/session/handler.hpp"
 #include "telemetry/events.hpp"
 
 #include <cstdlib>

@@ -4,7 +4,7 @@
 
 #include "command.hpp"
 #include "completion.hpp"
-#include "rendezvous/conf.hpp"
+#include "rendezvous/election/conf.hpp"
 #include "spec/rdzv_conf.hpp"
 
 #include <CLI/App.hpp>

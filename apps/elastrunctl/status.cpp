@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command.hpp"
-#include "core/clock.hpp"
 #include "core/json.hpp"
+#include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "local_runs.hpp"
 #include "net/dialer.hpp"
 #include "net/endpoint.hpp"
 #include "net/link.hpp"
-#include "rendezvous/messages.hpp"
-#include "rendezvous/munge.hpp"
+#include "rendezvous/session/munge.hpp"
+#include "rendezvous/wire/messages.hpp"
 #include "status_text.hpp"
 
 #include <cstdio>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command.hpp"
-#include "core/clock.hpp"
 #include "core/log.hpp"
+#include "core/system_clock.hpp"
 #include "net/endpoint.hpp"
-#include "rendezvous/conf.hpp"
-#include "rendezvous/host.hpp"
+#include "rendezvous/coordinator/host.hpp"
+#include "rendezvous/election/conf.hpp"
 #include "store/server.hpp"
 
 #include <boost/asio/signal_set.hpp>

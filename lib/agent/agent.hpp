@@ -7,7 +7,7 @@
 #include "agent/observer.hpp"
 #include "agent/restart_policy.hpp"
 #include "agent/round_store.hpp"
-#include "rendezvous/session.hpp"
+#include "rendezvous/session/session.hpp"
 #include "workers/group.hpp"
 
 #include <boost/asio/io_context.hpp>

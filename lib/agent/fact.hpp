@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/round.hpp"
+#include "rendezvous/membership/round.hpp"
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@ namespace elastrun::agent {
 
 /// What can happen to an agent. Each source (rendezvous, group of workers, signals, alarms,
 /// guardian) posts such facts into the agent's one queue; what a push means stands in
-/// rendezvous/round.hpp.
+/// rendezvous/membership/round.hpp.
 struct Pushed {
   rendezvous::Push push;
 };

@@ -4,7 +4,7 @@
 #include "agent/fact.hpp"
 #include "goodput/ledger.hpp"
 #include "process/launcher.hpp"
-#include "rendezvous/round.hpp"
+#include "rendezvous/membership/round.hpp"
 #include "workers/evidence.hpp"
 
 #include <optional>

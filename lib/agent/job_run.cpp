@@ -3,6 +3,7 @@
 
 #include "core/host_name.hpp"
 #include "core/log.hpp"
+#include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "export/json_lines.hpp"
 #include "logs/foreground.hpp"
@@ -29,10 +30,6 @@ Duration stuck_limit() {
   return seconds && *seconds > 0 ? from_seconds(*seconds) : Duration::zero();
 }
 
-std::string base_name(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
 telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
                                           const rendezvous::Session& session) {
   telemetry::events::AgentFacts facts;
@@ -40,7 +37,7 @@ telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
   facts.role = spec.role;
   facts.hostname = host_name();
   facts.rdzv_backend = session.backend();
-  facts.entry_point = base_name(workers::program_name(spec));
+  facts.entry_point = workers::program_base_name(spec);
   return facts;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "rendezvous/session.hpp"
+#include "rendezvous/session/session.hpp"
 
 #include <deque>
 #include <functional>

@@ -5,9 +5,9 @@
 #include "core/text.hpp"
 #include "net/endpoint.hpp"
 #include "process/descendants.hpp"
-#include "rendezvous/handler_session.hpp"
-#include "rendezvous/local_session.hpp"
-#include "rendezvous/make_session.hpp"
+#include "rendezvous/session/handler_session.hpp"
+#include "rendezvous/session/local_session.hpp"
+#include "rendezvous/session/make_session.hpp"
 
 #include <cstdlib>
 #include <fmt/format.h>

@@ -4,8 +4,8 @@
 #include "agent/round_store.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/handler.hpp"
-#include "rendezvous/session.hpp"
+#include "rendezvous/session/handler.hpp"
+#include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -3,8 +3,8 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/round.hpp"
-#include "rendezvous/session.hpp"
+#include "rendezvous/membership/round.hpp"
+#include "rendezvous/session/session.hpp"
 #include "store/server.hpp"
 
 #include <boost/asio/io_context.hpp>

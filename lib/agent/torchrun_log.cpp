@@ -36,10 +36,6 @@ std::string launch_block(const spec::JobSpec& spec) {
          row("signals_to_handle", spec.signals_text);
 }
 
-std::string base_name(const std::string& path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
 }  // namespace
 
 void TorchrunLog::launching() const {
@@ -60,7 +56,7 @@ void TorchrunLog::round_ready(const rendezvous::Round& round, Duration) {
   if (!log::is_on(log::Level::Info)) return;
   const int count = round.members[static_cast<std::size_t>(round.group_rank)].local_world_size;
   log::info(kArea, "[{}] starting workers for entrypoint: {}", spec_.role,
-            base_name(workers::program_name(spec_)));
+            workers::program_base_name(spec_));
   log::info(kArea,
             "[{}] Rendezvous complete for workers. Result:\n"
             "  restart_count={}\n  master_addr={}\n  master_port={}\n  group_rank={}\n"

@@ -4,7 +4,7 @@
 #include "core/error.hpp"
 #include "logs/layout.hpp"
 #include "logs/stream_factory.hpp"
-#include "rendezvous/round.hpp"
+#include "rendezvous/membership/round.hpp"
 #include "spec/job_spec.hpp"
 #include "workers/environment.hpp"
 #include "workers/group.hpp"

@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/handler.hpp"
+#include "rendezvous/session/handler.hpp"
 #include "spec/job_spec.hpp"
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <boost/asio/any_io_executor.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -33,8 +32,5 @@ class Clock {
   /// An alarm that must not outlive this clock.
   virtual std::unique_ptr<Alarm> make_alarm() = 0;
 };
-
-/// The kernel's clocks; alarms are timers of the given loop.
-std::unique_ptr<Clock> make_system_clock(boost::asio::any_io_executor executor);
 
 }  // namespace elastrun

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/blocking_store.hpp"
 
+#include "core/system_clock.hpp"
 #include "net/resolver.hpp"
 #include "store/client.hpp"
 #include "store/file_store.hpp"

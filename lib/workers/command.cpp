@@ -88,6 +88,11 @@ std::string program_name(const spec::JobSpec& spec) {
   }
 }
 
+std::string program_base_name(const spec::JobSpec& spec) {
+  const auto program = program_name(spec);
+  return program.substr(program.rfind('/') + 1);
+}
+
 std::string entry_name(const spec::JobSpec& spec) {
   if (spec.mode == spec::Mode::RunPath) return "run_script_path";
   if (spec.mode == spec::Mode::Program) return spec.script;

@@ -20,6 +20,8 @@ std::string fill_local_rank(std::string_view text, int local_rank);
 
 /// The program in "failed (exitcode: ..) .. of binary: PROGRAM".
 std::string program_name(const spec::JobSpec& spec);
+/// The same without its directory, as torch's events and log lines name it.
+std::string program_base_name(const spec::JobSpec& spec);
 
 /// The title of the failure report: script or module as typed, or the program. With an interpreter
 /// of the user's own (PYTHON_EXEC) that program, as torchrun does.

@@ -9,12 +9,12 @@
 // stand beside the figures.
 #include "bench/bare_sockets.hpp"
 #include "bench/figures.hpp"
-#include "core/clock.hpp"
+#include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "net/dialer.hpp"
 #include "net/link.hpp"
-#include "rendezvous/host.hpp"
-#include "rendezvous/messages.hpp"
+#include "rendezvous/coordinator/host.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
 #include <array>

@@ -6,7 +6,7 @@
 //
 // Wall time contains the writer, which has a core of its own if there is one; CPU time is ours
 // alone, with what the kernel does for us.
-#include "core/clock.hpp"
+#include "core/system_clock.hpp"
 #include "logs/stream_factory.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -3,7 +3,7 @@
 // byte by byte, which must come to the same; and payloads for both sides' messages, as if their
 // seal had been right. What parses is written and read again.
 #include "net/frame.hpp"
-#include "rendezvous/messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <cstdlib>
 #include <vector>

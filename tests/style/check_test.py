@@ -59,11 +59,26 @@ class CheckTest(unittest.TestCase):
                 ("lib/spec/a.cpp", "agent/agent.hpp", False),
                 ("lib/spec/a.cpp", "telemetry/record.hpp", False),
                 ("lib/spec/a.cpp", "spec/b.hpp", True),
-                ("lib/rendezvous/a.cpp", "store/table.hpp", True),
+                ("lib/rendezvous/wire/a.cpp", "store/table.hpp", True),
+                ("lib/rendezvous/wire/a.cpp", "rendezvous/membership/state.hpp", True),
+                ("lib/rendezvous/wire/a.cpp", "rendezvous/wire/b.hpp", True),
+                ("lib/rendezvous/wire/a.cpp", "rendezvous/session/b.hpp", False),
+                ("lib/rendezvous/election/a.cpp", "rendezvous/coordinator/b.hpp", False),
+                ("lib/rendezvous/a.cpp", "core/text.hpp", False),
                 ("apps/elastrun/a.cpp", "agent/agent.hpp", True),
                 ("lib/agent/a.cpp", "nowhere/b.hpp", False)):
             said = self.check(path, SPDX + f'#include "{name}"\n')
             self.assertEqual(said == "", allowed, f"{path} includes {name}: {said}")
+
+    def test_a_row_may_forbid_a_library(self) -> None:
+        path = "lib/rendezvous/membership/a.cpp"
+        said = self.check(path, SPDX + "#include <boost/asio/post.hpp>\n")
+        self.assertIn("does without boost/asio", said)
+        (self.root / "lib/core").mkdir(parents=True, exist_ok=True)
+        (self.root / "lib/core/b.hpp").write_text(SPDX + "#include <boost/asio/post.hpp>\n")
+        self.assertIn("does without boost/asio",
+                      self.check(path, SPDX + '#include "core/b.hpp"\n'))
+        self.assertEqual(self.check(path, SPDX + "#include <chrono>\n"), "")
 
     def test_forms_that_the_compiler_breaks_are_found(self) -> None:
         for line, allowed in AWAITS.items():

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/clock.hpp"
+#include "core/system_clock.hpp"
 #include "core/unique_fd.hpp"
 #include "process/posix_launcher.hpp"
 #include "support/stub_worker.hpp"

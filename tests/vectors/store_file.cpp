@@ -4,6 +4,7 @@
 //   store_file PATH set KEY VALUE | get KEY | add KEY NUMBER | erase KEY | list
 //
 // Prints the answer; exit status 1 and a sentence if there is none within 10 s.
+#include "core/system_clock.hpp"
 #include "store/file_store.hpp"
 
 #include <algorithm>

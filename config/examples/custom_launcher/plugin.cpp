@@ -2,7 +2,7 @@
 // The whole of elastrun, with every option, and a back end more:
 //   my_elastrun --rdzv-backend one-node --nproc-per-node 2 train.py
 #include <elastrun/elastrun/launch.hpp>
-#include <elastrun/rendezvous/handler.hpp>
+#include <elastrun/rendezvous/session/handler.hpp>
 
 using namespace elastrun;
 

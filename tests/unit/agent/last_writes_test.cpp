@@ -2,6 +2,7 @@
 #include "agent/last_writes.hpp"
 
 #include "core/log.hpp"
+#include "core/system_clock.hpp"
 #include "core/unique_fd.hpp"
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/link.hpp"
 
-#include "core/clock.hpp"
+#include "core/system_clock.hpp"
 #include "net/dialer.hpp"
 #include "net/key_exchange.hpp"
 #include "net/listener.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/resolver.hpp"
 
+#include "core/system_clock.hpp"
 #include "support/loop.hpp"
 #include "support/no_threads.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/admission.hpp"
+#include "rendezvous/wire/admission.hpp"
 
 #include "unit/rendezvous/agents.hpp"
 

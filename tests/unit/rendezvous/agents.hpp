@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/clock.hpp"
-#include "rendezvous/fixed_locator.hpp"
-#include "rendezvous/host.hpp"
-#include "rendezvous/remote_session.hpp"
+#include "core/system_clock.hpp"
+#include "rendezvous/coordinator/host.hpp"
+#include "rendezvous/discovery/fixed_locator.hpp"
+#include "rendezvous/session/remote_session.hpp"
 #include "support/loop.hpp"
 
 #include <boost/asio/io_context.hpp>

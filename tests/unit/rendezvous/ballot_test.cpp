@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One contract for every ballot, and what is particular to each.
-#include "rendezvous/ballot.hpp"
+#include "rendezvous/election/ballot.hpp"
 
 #include "core/unique_fd.hpp"
-#include "rendezvous/etcd_ballot.hpp"
-#include "rendezvous/file_ballot.hpp"
-#include "rendezvous/make_elected.hpp"
+#include "rendezvous/election/etcd_ballot.hpp"
+#include "rendezvous/election/file_ballot.hpp"
+#include "rendezvous/election/make_elected.hpp"
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"
 

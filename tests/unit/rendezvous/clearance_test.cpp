@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // No second world while the first may be at work: what counts as its end, and how long to wait.
-#include "rendezvous/pulse.hpp"
-#include "rendezvous/state.hpp"
+#include "rendezvous/membership/state.hpp"
+#include "rendezvous/session/pulse.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole sessions whose coordinator is elected: the job outlives it.
 #include "net/link.hpp"
-#include "rendezvous/elected_locator.hpp"
-#include "rendezvous/election_entry.hpp"
-#include "rendezvous/make_session.hpp"
-#include "rendezvous/messages.hpp"
+#include "rendezvous/discovery/elected_locator.hpp"
+#include "rendezvous/election/election_entry.hpp"
+#include "rendezvous/session/make_session.hpp"
+#include "rendezvous/wire/messages.hpp"
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/election_entry.hpp"
+#include "rendezvous/election/election_entry.hpp"
 
-#include "rendezvous/election.hpp"
+#include "rendezvous/election/election.hpp"
 
 #include <doctest/doctest.h>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The election against a model of a register: all orders in which requests are carried out, answers
 // come, are lost or come late, leases lapse, others lead, and this process is frozen.
-#include "rendezvous/election.hpp"
+#include "rendezvous/election/election.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/etcd_reader.hpp"
+#include "rendezvous/election/etcd_reader.hpp"
 
 #include "net/base64.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Members whose groups are being stopped, and of whom the coordinator loses sight.
-#include "rendezvous/state.hpp"
+#include "rendezvous/membership/state.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/fixed_locator.hpp"
+#include "rendezvous/discovery/fixed_locator.hpp"
 
 #include "unit/rendezvous/agents.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/gathering.hpp"
+#include "rendezvous/membership/gathering.hpp"
 
 #include "unit/rendezvous/script.hpp"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/handler_session.hpp"
+#include "rendezvous/session/handler_session.hpp"
 
+#include "core/system_clock.hpp"
 #include "store/blocking_store.hpp"
 #include "support/loop.hpp"
 

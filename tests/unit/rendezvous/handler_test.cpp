@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/handler.hpp"
+#include "rendezvous/session/handler.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>

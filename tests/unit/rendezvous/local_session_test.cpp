@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/local_session.hpp"
+#include "rendezvous/session/local_session.hpp"
+
+#include "core/system_clock.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <doctest/doctest.h>

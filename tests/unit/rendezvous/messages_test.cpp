@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/messages.hpp"
+#include "rendezvous/wire/messages.hpp"
 
-#include "rendezvous/message_parts.hpp"
+#include "rendezvous/wire/message_parts.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>

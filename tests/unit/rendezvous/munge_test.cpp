@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/munge.hpp"
+#include "rendezvous/session/munge.hpp"
 
 #include "unit/rendezvous/agents.hpp"
 

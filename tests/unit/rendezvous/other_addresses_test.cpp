@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/other_addresses.hpp"
+#include "rendezvous/session/other_addresses.hpp"
 
-#include "rendezvous/message_parts.hpp"
-#include "rendezvous/messages.hpp"
+#include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>

@@ -4,7 +4,7 @@
 // the states stands a model of what ElectedLocator, Coordinator and RemoteSession do with them.
 // Whatever is cut, no two worlds may be at work at once, and epochs, rounds and attempts never go
 // back for anybody; once all is whole again, everybody comes together.
-#include "rendezvous/state.hpp"
+#include "rendezvous/membership/state.hpp"
 #include "unit/rendezvous/partition_parts.hpp"
 #include "unit/rendezvous/script.hpp"
 

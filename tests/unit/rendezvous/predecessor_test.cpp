@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What proves that the world of an earlier coordinator is no more, and what does not.
-#include "rendezvous/predecessor.hpp"
+#include "rendezvous/discovery/predecessor.hpp"
 
 #include "core/unique_fd.hpp"
 #include "support/fake_clock.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/ranks.hpp"
+#include "rendezvous/membership/ranks.hpp"
 
 #include <doctest/doctest.h>
 #include <string>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/remote_session.hpp"
+#include "rendezvous/session/remote_session.hpp"
 
 #include "core/json.hpp"
 #include "net/link.hpp"
-#include "rendezvous/make_session.hpp"
-#include "rendezvous/messages.hpp"
+#include "rendezvous/session/make_session.hpp"
+#include "rendezvous/wire/messages.hpp"
 #include "unit/rendezvous/agents.hpp"
 
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "rendezvous/state.hpp"
+#include "rendezvous/membership/state.hpp"
 
 #include <chrono>
 #include <map>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random schedules of a whole job: agents that come, stop slowly, fail, die and leave, reports that
 // are late or twice. What must be true after each step is checked after each step.
-#include "rendezvous/state.hpp"
+#include "rendezvous/membership/state.hpp"
 #include "unit/rendezvous/random_schedule.hpp"
 #include "unit/rendezvous/script.hpp"
 

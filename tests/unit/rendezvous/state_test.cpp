@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/state.hpp"
+#include "rendezvous/membership/state.hpp"
 
 #include "unit/rendezvous/script.hpp"
 

@@ -2,6 +2,7 @@
 // One contract, every Store.
 #include "store/store.hpp"
 
+#include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "store/client.hpp"
 #include "store/file_store.hpp"

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/coordinator/coordinator.hpp"
+
+#include "core/json.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "net/link.hpp"
+#include "rendezvous/coordinator/job_book.hpp"
+#include "rendezvous/coordinator/leave_taking.hpp"
+#include "rendezvous/wire/admission.hpp"
+#include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "rendezvous/wire/status.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace elastrun::rendezvous {
+namespace {
+
+using boost::asio::ip::tcp;
+using net::Link;
+
+/// A connection, from its first byte on.
+struct Guest {
+  std::shared_ptr<Link> link;
+  Job* job = nullptr;  // once it has said hello as an agent
+  bool greeted = false;
+  int missed = 0;      // beats in a row
+  bool ended = false;  // it has said that its group has, and goes
+};
+
+class LinkCoordinator final : public Coordinator {
+ public:
+  LinkCoordinator(boost::asio::io_context& loop, Clock& clock,
+                  std::shared_ptr<const net::Sealer> sealer, Settings settings)
+      : loop_(loop),
+        clock_(clock),
+        sealer_(std::move(sealer)),
+        settings_(std::move(settings)),
+        beat_(clock.make_alarm()),
+        leave_(loop, clock),
+        book_(settings_, clock, [this] { check_entitlement(); }) {
+    settings_.run_id = fit_text(settings_.run_id);  // as agents will say it
+  }
+
+  ~LinkCoordinator() override {
+    *alive_ = false;
+    for (auto& [peer, guest] : guests_) guest.link->close();
+  }
+
+  void serve(tcp::socket socket, std::string first_bytes) override {
+    const Peer peer = ++last_peer_;
+    auto link = Link::make(std::move(socket), sealer_, Link::Side::Listener,
+                           secret_refusal_of(settings_.run_id));
+    Link::Handlers handlers;
+    handlers.on_frame = [this, peer](const std::string& payload) { hear(peer, payload); };
+    handlers.on_end = [this, peer](const Error& error) { lose(peer, error); };
+    link->start(std::move(handlers), std::move(first_bytes));
+    guests_[peer].link = std::move(link);
+    if (guests_.size() == 1) watch_beats();
+  }
+
+  void hold(bool held) override {
+    held_ = held;
+    for (auto& [run_id, job] : book_.jobs) {
+      job->state.hold(held, clock_.now());
+      job->deliver();
+    }
+  }
+
+  void suspend(const std::string& why) override {
+    for (auto& [run_id, job] : book_.jobs) {
+      job->state.suspend(why, clock_.now());
+      job->deliver();
+    }
+  }
+
+  void inherit(const Past& past, TimePoint until, const Leavers& leavers) override {
+    Fence fence;
+    fence.expect(past.round, past.nodes, settings_.stand_alone ? 0 : 1);
+    book_.inherit(past, until, std::move(fence), leavers);
+  }
+  void inherit_stopping(const Past& past, const Leavers& stopping,
+                        const Leavers& leavers) override {
+    Fence fence;
+    fence.expect(past.round, stopping);
+    book_.inherit(past, clock_.now(), std::move(fence), leavers);
+  }
+  void disinherit() override { book_.disinherit(); }
+
+  void conclude(std::int64_t rounds, const Done& verdict) override {
+    book_.conclude(rounds, verdict);
+  }
+  std::optional<Done> verdict() const override { return book_.verdict(); }
+
+  void set_epoch(std::int64_t epoch) override {
+    settings_.epoch = epoch;
+    const std::string text = encode(FromCoordinator(NewEpoch{epoch}));
+    for (auto& [run_id, job] : book_.jobs) {
+      job->state.set_epoch(epoch);
+      for (auto& [peer, link] : job->links) link->send(text);
+    }
+  }
+
+  void on_newer_epoch(std::function<void(std::int64_t)> ask) override {
+    on_newer_ = std::move(ask);
+  }
+  void on_deserted(std::function<void()> react) override { on_deserted_ = std::move(react); }
+
+  void await_leavers(std::function<void()> then) override {
+    leave_.await(book_.jobs, std::move(then));
+  }
+  Leavers leavers() const override { return book_.leavers(); }
+  Leavers at_work() const override { return book_.at_work(); }
+  bool is_in_doubt() const override { return book_.is_in_doubt(); }
+
+  void resign(const std::string& why, bool another_follows) override {
+    const std::string text = encode(FromCoordinator(Push(Lost{why, true})));
+    for (auto& [peer, guest] : guests_) {
+      const bool told = guest.job != nullptr && guest.job->state.phase() == Phase::Ended;
+      if (guest.job != nullptr && !told && !another_follows) guest.link->send(text);
+      guest.link->close();
+    }
+    guests_.clear();
+    book_.jobs.clear();
+    beat_->disarm();
+    agents_ = 0;
+    leave_.look(book_.jobs);
+  }
+
+  std::size_t agents() const override { return agents_; }
+
+  bool is_needed() const override {
+    return std::ranges::any_of(
+        book_.jobs, [](const auto& job) { return job.second->state.phase() == Phase::Gathering; });
+  }
+
+  std::string status() const override {
+    json::array jobs;
+    for (const auto& [run_id, job] : book_.jobs)
+      jobs.emplace_back(describe(job->state, clock_.now()));
+    if (jobs.empty() && !settings_.stand_alone) {
+      jobs.emplace_back(describe(State(settings_.rules, settings_.run_id), clock_.now()));
+    }
+    return json::serialize(json::object{{"stand_alone", settings_.stand_alone}, {"jobs", jobs}});
+  }
+
+ private:
+  void check_entitlement() {
+    if (!held_ && settings_.entitled && !settings_.entitled()) hold(true);
+  }
+
+  void hear(Peer peer, const std::string& payload) {
+    check_entitlement();
+    Guest& guest = guests_.at(peer);
+    auto message = decode_from_agent(payload);
+    if (!message) return dismiss(peer, message.error().text);
+    if (auto* hello = std::get_if<Hello>(&*message)) return welcome(peer, guest, *hello);
+    if (!guest.greeted) return dismiss(peer, "the first message must be \"hello\"");
+    if (std::holds_alternative<Beat>(*message)) {
+      return guest.link->send(encode(FromCoordinator(Beat{})));
+    }
+    const auto* leaving = std::get_if<Leaving>(&*message);
+    if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, guest);
+    if (leaving != nullptr && leaving->ended) guest.ended = true;
+    if (guest.job == nullptr && !std::holds_alternative<Join>(*message)) return;
+    if (auto* join = std::get_if<Join>(&*message)) {
+      if (!admit(peer, guest, *join)) return;
+    } else {
+      report(peer, *guest.job, std::move(*message));
+    }
+    if (guests_.contains(peer)) guest.job->deliver();
+  }
+
+  void welcome(Peer peer, Guest& guest, const Hello& hello) {
+    if (guest.greeted) return dismiss(peer, "a second \"hello\"");
+    const auto refusal = refusal_of(hello, settings_.run_id, settings_.start);
+    if (!refusal.empty()) return dismiss(peer, refusal);
+    if (hello.epoch > settings_.epoch) {
+      // It has seen our successor. Whoever elects us must find out, before we do anything more.
+      if (on_newer_) on_newer_(hello.epoch);
+      return dismiss(peer, fmt::format("this coordinator is of epoch {}, but epoch {} exists",
+                                       settings_.epoch, hello.epoch));
+    }
+    guest.greeted = true;
+    hellos_[peer] = hello;
+    if (hello.wants_status) {
+      guest.link->send(encode(FromCoordinator(StatusText{status()})));
+      return;
+    }
+    Welcome answer{hello.run_id,   settings_.epoch,        settings_.stand_alone,
+                   settings_.beat, settings_.beats_missed, true};
+    if (const auto job = book_.jobs.find(hello.run_id); job != book_.jobs.end()) {
+      answer.world = job->second->state.last_world();
+    }
+    guest.link->send(encode(FromCoordinator(std::move(answer))));
+    if (auto& at_work = hellos_[peer].at_work) meet_again(peer, guest, *at_work);
+  }
+
+  // It lost its connection, here or to another coordinator, while its group was at work.
+  void meet_again(Peer peer, Guest& guest, AtWork& at_work) {
+    if (!take_in(peer, guest, at_work.member)) return;
+    const Join& member = at_work.member;
+    guest.job->state.arrive_stopping(peer, member.node, member.past, at_work.left, clock_.now());
+    guest.job->deliver();
+  }
+
+  bool admit(Peer peer, Guest& guest, Join& join) {
+    if (!take_in(peer, guest, join)) return false;
+    hellos_.erase(peer);
+    State& state = guest.job->state;
+    state.hear_of(join.knows, join.node.grace, clock_.now());
+    state.join(peer, std::move(join.node), join.past, clock_.now());
+    return true;
+  }
+
+  bool take_in(Peer peer, Guest& guest, Join& join) {
+    if (join.node.address.empty()) join.node.address = guest.link->remote_address().to_string();
+    if (guest.job == nullptr) {
+      const Hello& hello = hellos_[peer];
+      const auto known = book_.jobs.find(hello.run_id);
+      if (const auto* rules = known != book_.jobs.end() ? &known->second->state.rules()
+                              : settings_.stand_alone   ? nullptr
+                                                        : &settings_.rules) {
+        if (const auto refusal = refusal_of(join.rules, *rules); !refusal.empty()) {
+          dismiss(peer, refusal, true);
+          return false;
+        }
+      }
+      log::info("rendezvous", "{}",
+                arrival_text(hello, join.node, guest.link->remote_address().to_string()));
+      enter(peer, guest, settings_.stand_alone ? join.rules : settings_.rules);
+      check_rules(join, guest.job->state.rules());
+    }
+    note_source(join.node, guest.link->remote_address());
+    note_reachable(*guest.job, *guest.link);
+    return true;
+  }
+
+  // One that has not joined since it was told to stop goes: its group is at work still.
+  void attend(Peer peer, Guest& guest) {
+    if (guest.job != nullptr) return;
+    if (settings_.stand_alone && !book_.jobs.contains(hellos_[peer].run_id)) return;
+    enter(peer, guest, settings_.rules);
+  }
+
+  void enter(Peer peer, Guest& guest, const Rules& rules) {
+    Job& job = book_.open(hellos_[peer].run_id, rules, held_);
+    guest.job = &job;
+    job.links[peer] = guest.link;
+    ++agents_;
+  }
+
+  // Agents on this very machine come over loopback, an address that is of no use to the others: in
+  // a world with other machines they get the address under which those have found us.
+  void note_reachable(Job& job, const Link& link) {
+    const auto address = link.local_address();
+    if (!address.is_loopback() && !link.remote_address().is_loopback() &&
+        link.remote_address() != address) {
+      job.state.set_reachable(address.to_string());
+    }
+  }
+
+  void check_rules(const Join& join, const Rules& rules) {
+    if (join.rules.max_restarts == rules.max_restarts) return;
+    log::warning("rendezvous", "{} was started with --max-restarts {}, the coordinator's {} counts",
+                 join.node.id, join.rules.max_restarts, rules.max_restarts);
+  }
+
+  void report(Peer peer, Job& job, FromAgent message) {
+    const TimePoint now = clock_.now();
+    if (const auto* started = std::get_if<Started>(&message)) {
+      job.state.started(peer, started->round);
+    } else if (auto* failed = std::get_if<Failed>(&message)) {
+      job.state.fail(peer, failed->round, std::move(failed->cause), now);
+    } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
+      job.state.succeed(peer, succeeded->round, now);
+    } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
+      job.state.leave(peer, leaving->why, now, leaving->grace);
+    } else if (const auto* stopping = std::get_if<Stopping>(&message)) {
+      job.state.stopping(peer, stopping->left, now);
+    }
+  }
+
+  void dismiss(Peer peer, const std::string& text, bool final = false) {
+    const auto found = guests_.find(peer);
+    log::warning("rendezvous", "refused {}: {}", found->second.link->remote_address().to_string(),
+                 text);
+    // Wrapped like any message, so that the other side can tell it from a broken connection.
+    found->second.link->send(encode(FromCoordinator(Refusal{text, final})));
+    remove(peer, text, Loss::Broken);
+  }
+
+  void lose(Peer peer, const Error& error) {
+    const auto found = guests_.find(peer);
+    if (found == guests_.end()) return;
+    const bool broken = error.code == Code::Closed || error.code == Code::Io;
+    if (!found->second.greeted && !broken) {
+      const std::string job =
+          settings_.run_id.empty() ? "" : fmt::format(" to the job \"{}\"", settings_.run_id);
+      log::warning("rendezvous", "refused a connection{}: {}", job, error.text);
+    }
+    const Loss in_order = found->second.ended ? Loss::Ended : Loss::Closed;
+    remove(peer, error.text, error.code == Code::Closed ? in_order : Loss::Broken);
+  }
+
+  void remove(Peer peer, const std::string& why, Loss loss) {
+    const auto found = guests_.find(peer);
+    found->second.link->close();
+    Job* job = found->second.job;
+    guests_.erase(found);
+    hellos_.erase(peer);
+    if (guests_.empty()) beat_->disarm();
+    if (job == nullptr) return;
+    check_entitlement();
+    job->links.erase(peer);
+    --agents_;
+    job->state.depart(peer, why, clock_.now(), loss);
+    job->deliver();
+    if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);
+    leave_.look(book_.jobs, true);
+    if (agents_ == 0 && on_deserted_) {
+      boost::asio::post(loop_, [this, alive = alive_] {
+        if (*alive && agents_ == 0 && on_deserted_) on_deserted_();
+      });
+    }
+  }
+
+  void watch_beats() {
+    beat_->arm(clock_.now() + settings_.beat, [this] {
+      std::vector<std::pair<Peer, std::string>> silent;
+      for (auto& [peer, guest] : guests_) {
+        guest.missed = guest.link->heard() ? 0 : guest.missed + 1;
+        if (guest.missed >= settings_.beats_missed) {
+          silent.emplace_back(
+              peer, fmt::format("silent for {}",
+                                format_duration(settings_.beat * settings_.beats_missed)));
+        }
+      }
+      for (const auto& [peer, why] : silent) {
+        if (guests_.contains(peer)) remove(peer, why, Loss::Silent);
+      }
+      if (!guests_.empty()) watch_beats();
+    });
+  }
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  Settings settings_;
+  std::unique_ptr<Alarm> beat_;
+  LeaveTaking leave_;
+  std::function<void(std::int64_t)> on_newer_;
+  std::function<void()> on_deserted_;
+
+  Peer last_peer_ = 0;
+  std::unordered_map<Peer, Guest> guests_;
+  std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
+  JobBook book_;
+  std::size_t agents_ = 0;
+  bool held_ = false;
+  // Posted reactions outlive the coordinator; this tells them that it has gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Coordinator> Coordinator::make(boost::asio::io_context& loop, Clock& clock,
+                                               std::shared_ptr<const net::Sealer> sealer,
+                                               Settings settings) {
+  return std::make_unique<LinkCoordinator>(loop, clock, std::move(sealer), std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "net/seal.hpp"
+#include "rendezvous/membership/clearance.hpp"
+#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/past.hpp"
+#include "rendezvous/membership/round.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// The one that steps `State` for all agents of a job, over their connections, and tells each what
+/// the state has decided. Takes connections from a listener that it does not own; decides nothing
+/// by itself but who is silent and who is no agent of this job.
+class Coordinator {
+ public:
+  struct Settings {
+    /// The job it serves. Empty: any number of jobs, each forgotten when its last agent has gone.
+    std::string run_id;
+    /// Which start of it, as the scheduler tells; agents of another one are refused. Empty:
+    /// unknown.
+    std::string start;
+    /// Not hosted by an agent (`elastrunctl store`): each job goes by the rules of the agent that
+    /// comes first, and agents that lose this coordinator wait for it to come back.
+    bool stand_alone = false;
+    Rules rules;
+    std::string master_addr;  // given to every round; empty: that of group rank 0
+    std::uint16_t master_port = 0;
+    std::int64_t epoch = 1;
+    Duration beat = std::chrono::seconds(5);  // keep_alive_interval
+    int beats_missed = 3;                     // keep_alive_max_attempt
+    /// Asked before every decision: may this process still decide? A process that was paused finds
+    /// the messages of its agents before any timer has run, and must not act on them. Empty:
+    /// always.
+    std::function<bool()> entitled;
+    /// Notes a world where a successor finds it, before it is given out, and runs `noted` later.
+    /// Empty: there are no successors.
+    std::function<void(const WorldNote&, std::function<void()> noted)> note_world;
+    /// Runs when `leavers` has changed: a successor must find them noted, too. May be empty.
+    std::function<void()> leavers_changed;
+  };
+
+  static std::unique_ptr<Coordinator> make(boost::asio::io_context& loop, Clock& clock,
+                                           std::shared_ptr<const net::Sealer> sealer,
+                                           Settings settings);
+  virtual ~Coordinator() = default;
+
+  /// Takes over a connection that began with the bytes of an agent.
+  virtual void serve(boost::asio::ip::tcp::socket socket, std::string first_bytes) = 0;
+
+  /// A coordinator that may have been succeeded forms no rounds until it knows better.
+  virtual void hold(bool held) = 0;
+  /// Stops the running world: nobody can say any more that it is the only one.
+  virtual void suspend(const std::string& why) = 0;
+  /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
+  /// `disinherit`: that world is no more.
+  virtual void inherit(const Past& past, TimePoint until, const Leavers& leavers) = 0;
+  /// It is no more, but so many of its members were being stopped.
+  virtual void inherit_stopping(const Past& past, const Leavers& stopping,
+                                const Leavers& leavers) = 0;
+  virtual void disinherit() = 0;
+  /// The job that has had that many rounds is over: members of it that come late are told so.
+  virtual void conclude(std::int64_t rounds, const Done& verdict) = 0;
+  /// Elected again: agents hear the new epoch and go on.
+  virtual void set_epoch(std::int64_t epoch) = 0;
+  /// Runs `ask` (once per agent) when an agent says that it has seen a higher epoch than ours.
+  virtual void on_newer_epoch(std::function<void(std::int64_t)> ask) = 0;
+  /// Tells everybody who is not told otherwise that this coordinator goes: Lost with `requeue`, or,
+  /// if another one will follow, just the end of the connection. Serves nobody any more.
+  virtual void resign(const std::string& why, bool another_follows) = 0;
+
+  /// Runs `then` on the loop once nobody who has said goodbye can be at work any more: their links
+  /// have ended, or the time that each had named is over. In one log line if that takes long.
+  virtual void await_leavers(std::function<void()> then) = 0;
+  virtual Leavers leavers() const = 0;
+
+  /// Agents connected at the moment (not status queries).
+  virtual std::size_t agents() const = 0;
+  /// Whether a job waits for something that only an entitled coordinator can decide.
+  virtual bool is_needed() const = 0;
+  /// Members whose groups run or are being stopped, and for how long if we leave them now.
+  virtual Leavers at_work() const = 0;
+  /// Whether others may be at work, whom we wait for.
+  virtual bool is_in_doubt() const = 0;
+  /// How the job has ended, if it has.
+  virtual std::optional<Done> verdict() const = 0;
+  /// Runs on the loop each time the last agent has gone.
+  virtual void on_deserted(std::function<void()> react) = 0;
+  /// What `elastrunctl status` shows: all jobs, as JSON.
+  virtual std::string status() const = 0;
+};
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/coordinator/host.hpp"
+
+#include "store/server.hpp"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+namespace elastrun::rendezvous {
+
+using boost::asio::ip::tcp;
+
+Host::Host(boost::asio::io_context& loop, Clock& clock)
+    : loop_(loop), clock_(clock), patience_(clock.make_alarm()) {}
+Host::~Host() = default;
+
+Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& clock,
+                                         std::shared_ptr<const net::Sealer> sealer,
+                                         const net::Listener::Settings& listener,
+                                         Coordinator::Settings coordinator) {
+  std::unique_ptr<Host> host(new Host(loop, clock));
+  host->coordinator_ = Coordinator::make(loop, clock, std::move(sealer), std::move(coordinator));
+  net::Listener::Takers takers;
+  takers.agent = [host = host.get()](tcp::socket socket, std::string first_bytes) {
+    host->coordinator_->serve(std::move(socket), std::move(first_bytes));
+  };
+  auto opened = net::Listener::open(loop, clock, listener, std::move(takers));
+  if (!opened) return std::unexpected(opened.error());
+  host->listener_ = std::move(*opened);
+  return host;
+}
+
+void Host::share_store(store::Server* server) {
+  if (server == nullptr) return listener_->take_stores({});
+  listener_->take_stores([server](tcp::socket socket, std::string first_bytes) {
+    server->adopt(std::move(socket), std::move(first_bytes));
+  });
+}
+
+void Host::retire(const std::string& why, bool another_follows, Duration limit,
+                  std::function<void()> retired) {
+  retired_ = std::move(retired);
+  if (!why.empty()) coordinator_->resign(why, another_follows);
+  if (coordinator_->agents() == 0) return finish();
+  coordinator_->on_deserted([this] { finish(); });
+  patience_->arm(clock_.now() + limit, [this] { finish(); });
+}
+
+void Host::finish() {
+  patience_->disarm();
+  coordinator_->on_deserted({});
+  if (retired_) boost::asio::post(loop_, std::exchange(retired_, {}));
+}
+
+}  // namespace elastrun::rendezvous

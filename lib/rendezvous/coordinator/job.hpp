@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "net/link.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/membership/state.hpp"
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+namespace elastrun::rendezvous {
+
+/// One job at a coordinator: its state, the links of its agents, and what drives the one and feeds
+/// the others. After each fact that `state` is given, `deliver` must be called.
+class Job {
+ public:
+  /// `before_deciding` runs before anything is decided because time has passed or an answer has
+  /// come. Of `settings` are used: master_addr, master_port, epoch, note_world,
+  /// leavers_changed.
+  Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
+      std::function<void()> before_deciding);
+  ~Job() { *alive_ = false; }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  /// Tells the agents what the state has to tell, has the world noted that waits for it, and arms
+  /// the alarm.
+  void deliver();
+
+  State state;
+  std::unordered_map<Peer, std::shared_ptr<net::Link>> links;
+
+ private:
+  void note_world();
+  void arm();
+
+  Clock& clock_;
+  const std::function<void(const WorldNote&, std::function<void()>)> note_world_;
+  const std::function<void()> leavers_changed_;
+  const std::function<void()> before_deciding_;
+  const std::unique_ptr<Alarm> alarm_;
+  std::optional<TimePoint> armed_;
+  bool noting_ = false;
+  int leavers_ = 0;
+  // Answers of the register outlive the job; this tells them that it has gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/coordinator/job_book.hpp"
+
+#include <algorithm>
+
+namespace elastrun::rendezvous {
+namespace {
+
+// For how long a member that was lost may go on until it stops its group (see Pulse), with a
+// quarter for clocks that differ and machines that are busy.
+Duration reaction_of(const Coordinator::Settings& settings) {
+  return settings.beat + settings.beat * settings.beats_missed / 4;
+}
+Duration silence_of(const Coordinator::Settings& settings) {
+  return settings.beat * (settings.beats_missed + 1) * 5 / 4;
+}
+
+}  // namespace
+
+JobBook::JobBook(const Coordinator::Settings& settings, Clock& clock,
+                 std::function<void()> before_deciding)
+    : settings_(settings),
+      clock_(clock),
+      before_deciding_(std::move(before_deciding)),
+      // Agents of an earlier life of this store look for it twice in that time.
+      ready_at_(settings.stand_alone ? clock.now() + kTimeToFollow : TimePoint()) {}
+
+Job& JobBook::open(const std::string& run_id, const Rules& rules, bool held) {
+  auto& job = jobs[run_id];
+  if (job) return *job;
+  Rules own = rules;
+  own.reaction = reaction_of(settings_);
+  own.silence = silence_of(settings_);
+  own.hosted = !settings_.stand_alone;
+  job = std::make_unique<Job>(own, settings_, run_id, clock_, before_deciding_);
+  if (clock_.now() < ready_at_) job->state.inherit({}, ready_at_);
+  doubts_.hand_to(job->state);
+  if (over_) job->state.conclude(over_->first, over_->second);
+  job->state.hold(held, clock_.now());
+  return *job;
+}
+
+void JobBook::forget(const Job& job) {
+  const State& state = job.state;
+  if (state.phase() == Phase::Ended) {
+    ended_ = state.verdict();
+    // Members that were out of reach come late.
+    if (!settings_.run_id.empty()) over_ = {state.round_number(), state.verdict()};
+  }
+  doubts_.keep(state, clock_.now());
+  jobs.erase(std::string(state.run_id()));
+}
+
+void JobBook::inherit(const Past& past, TimePoint until, Fence fence, const Leavers& leavers) {
+  fence.inherit(leavers);
+  for (auto& [run_id, job] : jobs) job->state.inherit(past, until, fence);
+  doubts_.inherit(settings_.run_id, past, until, std::move(fence));
+}
+
+void JobBook::disinherit() {
+  doubts_.disinherit(clock_.now());
+  for (auto& [run_id, job] : jobs) {
+    job->state.disinherit(clock_.now());
+    job->deliver();
+  }
+}
+
+void JobBook::conclude(std::int64_t rounds, const Done& verdict) {
+  over_ = {rounds, verdict};
+  for (auto& [run_id, job] : jobs) job->state.conclude(rounds, verdict);
+}
+
+std::optional<Done> JobBook::verdict() const {
+  for (const auto& [run_id, job] : jobs) {
+    if (job->state.phase() == Phase::Ended) return job->state.verdict();
+  }
+  return ended_;
+}
+
+Leavers JobBook::at_work() const {
+  Leavers all;
+  for (const auto& [run_id, job] : jobs) all.add(job->state.at_work(clock_.now()));
+  return all;
+}
+
+bool JobBook::is_in_doubt() const {
+  const TimePoint now = clock_.now();
+  return doubts_.are_any(now) || std::ranges::any_of(jobs, [now](const auto& job) {
+           return job.second->state.clearance().in_doubt(now);
+         });
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/coordinator/doubts.hpp"
+#include "rendezvous/coordinator/job.hpp"
+#include "rendezvous/coordinator/leave_taking.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace elastrun::rendezvous {
+
+/// The jobs at a coordinator, and what it knows of those of which nobody is here.
+class JobBook {
+ public:
+  /// `settings` are borrowed, and may change. `before_deciding`: as for each job.
+  JobBook(const Coordinator::Settings& settings, Clock& clock,
+          std::function<void()> before_deciding);
+
+  /// The job of that run id, which begins with its first agent.
+  Job& open(const std::string& run_id, const Rules& rules, bool held);
+  /// With its last agent the job is forgotten: the same run id may begin anew. But if its world was
+  /// cut off whole, or somebody may be saving, not before that is over.
+  void forget(const Job& job);
+
+  // See Coordinator
+  void inherit(const Past& past, TimePoint until, Fence fence, const Leavers& leavers);
+  void disinherit();
+  void conclude(std::int64_t rounds, const Done& verdict);
+  std::optional<Done> verdict() const;
+  Leavers leavers() const { return doubts_.with_leavers_of(jobs); }
+  Leavers at_work() const;
+  bool is_in_doubt() const;
+
+  Jobs jobs;
+
+ private:
+  const Coordinator::Settings& settings_;
+  Clock& clock_;
+  const std::function<void()> before_deciding_;
+  const TimePoint ready_at_;
+  Doubts doubts_;
+  std::optional<std::pair<std::int64_t, Done>> over_;  // an earlier job of this run id
+  std::optional<Done> ended_;
+};
+
+}  // namespace elastrun::rendezvous

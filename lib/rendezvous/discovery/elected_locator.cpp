@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/discovery/elected_locator.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "rendezvous/coordinator/host.hpp"
+#include "rendezvous/discovery/advertised.hpp"
+#include "rendezvous/discovery/stagger.hpp"
+#include "rendezvous/discovery/world_notes.hpp"
+#include "rendezvous/election/election.hpp"
+#include "rendezvous/election/election_entry.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <utility>
+#include <variant>
+
+namespace elastrun::rendezvous {
+namespace {
+
+namespace ip = boost::asio::ip;
+
+// How long a place that did not answer is not given again, unless something changes.
+constexpr auto kSecondLook = std::chrono::seconds(1);
+// That of the agents of a large job, which all wait for the same end.
+constexpr auto kLongestLook = std::chrono::seconds(5);
+
+// After which the group of a member that does not hear us has ended (see Pulse).
+Duration time_to_stop(const ElectedLocatorSettings& settings) {
+  return settings.coordinator.beat * (settings.coordinator.beats_missed + 1) + settings.grace;
+}
+
+class ElectedLocator final : public Locator {
+ public:
+  ElectedLocator(boost::asio::io_context& loop, Clock& clock,
+                 std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<Ballot> ballot,
+                 ElectedLocatorSettings settings)
+      : loop_(loop),
+        clock_(clock),
+        sealer_(std::move(sealer)),
+        ballot_(std::move(ballot)),
+        settings_(std::move(settings)),
+        due_(clock.make_alarm()),
+        doubt_(clock.make_alarm()),
+        second_look_(clock.make_alarm()),
+        isolation_(clock.make_alarm()),
+        election_(ballot_->term()),
+        notes_(clock) {}
+  ~ElectedLocator() override { *alive_ = false; }
+
+  bool elects() const override { return true; }
+  bool serves_others() const override { return leads() && host_->serves_others(); }
+  void on_moved(std::function<void()> moved) override { moved_ = std::move(moved); }
+
+  void locate(Answer answer) override {
+    answer_ = std::move(answer);
+    if (election_.is_entitled(clock_.now())) return give(own_place());
+    election_.look(clock_.now() + stagger_.next(nodes_));
+    step();
+  }
+
+  void accept(const Place&) override { look_pause_ = kSecondLook; }
+  void reject(const Place& place) override { election_.reject(place.epoch); }
+
+  void heed(std::int64_t epoch, int nodes) override {
+    nodes_ = nodes;
+    election_.hear_of(epoch);
+  }
+
+  void cancel() override {
+    answer_ = nullptr;
+    election_.cancel();
+    rest();
+  }
+
+  void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
+    retiring_ = true;
+    cancel();
+    if (!leads() || why.empty()) return leave(why, limit, std::move(retired));
+    // A successor would know nothing of those who have said goodbye and are saving still.
+    host_->coordinator().hold(true);
+    host_->coordinator().await_leavers([this, alive = alive_, why, limit, retired] {
+      if (*alive) leave(why, limit, retired);
+    });
+  }
+
+ private:
+  void leave(const std::string& why, Duration limit, std::function<void()> retired) {
+    disarm();
+    election_.retire();
+    if (!leads()) return boost::asio::post(loop_, std::move(retired));
+    if (why.empty()) {
+      // The last word first, then the entry: nobody needs to look for us before.
+      return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
+        end_job(std::move(retired));
+      });
+    }
+    // The others find the place free when they come.
+    const Leavers at_work = host_->coordinator().at_work();
+    forget_ = is_forgettable() && at_work.count == 0;
+    const bool noteworthy = at_work.count > 0 && is_forgettable() && notes_.has_any();
+    if (noteworthy) notes_.leave(at_work);
+    resign(noteworthy, [this, why, limit, retired = std::move(retired)]() mutable {
+      host_->retire(why, true, limit, std::move(retired));
+    });
+  }
+
+  // What the election asks for, and what it orders
+
+  bool leads() const { return election_.role() == Election::Role::Leader; }
+
+  void step() {
+    for (auto orders = election_.take(); !orders.empty(); orders = election_.take()) {
+      for (const Election::Order& order : orders) {
+        std::visit([this](const auto& each) { obey(each); }, order);
+      }
+    }
+    if (const auto request = election_.next(clock_.now())) send(*request);
+    const auto due = election_.due();
+    if (!due) return due_->disarm();
+    due_->arm(*due, [this] { step(); });
+  }
+
+  // Each answer is told to the election, which then says how to go on.
+  template <class Told>
+  auto then(Told told) {
+    return [this, alive = alive_, told = std::move(told)](auto&&... answer) {
+      if (!*alive) return;
+      told(std::forward<decltype(answer)>(answer)...);
+      step();
+    };
+  }
+
+  void send(Election::Request request) {
+    switch (request) {
+      case Election::Request::Read:
+        return ballot_->read(then([this](Result<std::optional<Ballot::Holder>> found) {
+          if (found && *found) raise(**found);
+          election_.read(std::move(found), clock_.now());
+        }));
+      case Election::Request::Campaign:
+        return campaign();
+      case Election::Request::Renew:
+        return ballot_->renew(
+            then([this](const Result<bool>& still) { election_.renewed(still, clock_.now()); }));
+      case Election::Request::Record:
+        return ballot_->record(
+            notes_.text(host_->coordinator().leavers()),
+            then([this](const Result<bool>& still) { election_.recorded(still, clock_.now()); }));
+      case Election::Request::Resign:
+        return ballot_->release(std::exchange(forget_, false),
+                                then([this] { election_.resigned(clock_.now()); }));
+    }
+  }
+
+  void campaign() {
+    // Under a new name each time: an entry of ours that is left over must not be taken for it.
+    value_ = encode_entry({own_text_, host_->port(), election_.highest_known()}, random_text(16));
+    ballot_->claim(value_, then([this](Result<Ballot::Holder> entry) {
+                     if (entry) raise(*entry);
+                     const bool ours = entry && entry->value == value_;
+                     const bool strange = ours && notes_.is_strange(entry->note);
+                     election_.campaigned(std::move(entry), ours, strange, clock_.now());
+                   }));
+  }
+
+  // The register's own count, or above what the entry's writer knew: a register may forget.
+  static void raise(Ballot::Holder& entry) {
+    if (const auto place = decode_entry(entry.value)) {
+      entry.epoch = std::max(entry.epoch, place->above + 1);
+    }
+  }
+
+  void obey(const Election::Follow& follow) {
+    rest();
+    auto place = decode_entry(follow.leader.value);
+    if (!place) return give(std::unexpected(place.error()));
+    seen_ = net::parse_address(place->address);
+    give(Place{{place->address, place->port}, follow.leader.epoch, false});
+  }
+
+  // Wait for its end, with a second look now and then, in case that it answers after all.
+  void obey(const Election::Await&) {
+    if (!waiting_) {
+      waiting_ = true;
+      ballot_->watch([this] {
+        election_.look(clock_.now() + stagger_.next(nodes_));
+        step();
+      });
+    }
+    second_look_->arm(clock_.now() + look_pause_, [this] {
+      election_.reject(0);
+      election_.look(clock_.now());
+      step();
+    });
+    look_pause_ = std::min<Duration>(look_pause_ * 2, kLongestLook);
+  }
+
+  void obey(const Election::OpenOffice&) {
+    rest();
+    auto text = advertised_address(settings_, *ballot_, seen_);
+    if (!text) return election_.cannot_campaign(text.error());
+    own_text_ = std::move(*text);
+    if (const auto open = open_host(); !open) election_.cannot_campaign(open.error());
+  }
+  void obey(const Election::CloseOffice&) { host_.reset(); }
+
+  void obey(const Election::Lead& lead) {
+    if (!lead.again) {
+      notes_.inherit(lead.entry.note, host_->coordinator(), isolation());
+    }
+    host_->coordinator().set_epoch(election_.epoch());
+    log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
+              host_->port());
+    obey(Election::Trust{});
+  }
+
+  void obey(const Election::Trust&) {
+    isolation_->arm(isolated_at(), [this] { suspend(); });
+    end_doubt();
+    host_->coordinator().hold(retiring_ || !election_.is_entitled(clock_.now()));
+    if (answer_) give(own_place());
+  }
+
+  // Nobody may have been elected in our place, so agents are kept; but a job that needs a decision
+  // now is better off looking for somebody who may decide.
+  void obey(const Election::Doubt&) {
+    host_->coordinator().hold(true);
+    if (std::exchange(doubting_, true)) return;  // each failed renewal comes here
+    doubt_->arm(clock_.now() + ballot_->term(), [this] {
+      doubting_ = false;
+      if (!host_->coordinator().is_needed()) return obey(Election::Doubt{});
+      election_.step_down("it could not renew its election");
+      step();
+    });
+  }
+
+  void obey(const Election::StepDown& down) {
+    log::warning("rendezvous", "this node coordinates the job no more: {}", down.why);
+    disarm();
+    host_->coordinator().resign(down.why, true);
+    // Not inside a call of the coordinator's.
+    boost::asio::post(loop_, [alive = alive_, old = std::shared_ptr<Host>(std::move(host_))] {});
+    boost::asio::post(loop_, [this, alive = alive_] {
+      if (*alive && !retiring_ && moved_) moved_();
+    });
+  }
+
+  void obey(const Election::Noted&) { notes_.recorded(); }
+
+  void obey(const Election::Resigned&) {
+    if (const auto resigned = std::exchange(resigned_, {})) resigned();
+  }
+
+  void obey(const Election::Fail& failed) { give(std::unexpected(failed.error)); }
+
+  void resign(bool with_note, std::function<void()> resigned) {
+    resigned_ = std::move(resigned);
+    // The entry lapses by itself: nobody waits for a register that does not answer.
+    doubt_->arm(clock_.now() + ballot_->term(), [this] { obey(Election::Resigned{}); });
+    election_.resign(with_note);
+    step();
+  }
+
+  void note() {
+    election_.note();
+    due_->arm(clock_.now(), [this] { step(); });
+  }
+
+  Status open_host() {
+    Coordinator::Settings coordinator = settings_.coordinator;
+    coordinator.entitled = [this] { return election_.is_entitled(clock_.now()); };
+    coordinator.note_world = [this](const WorldNote& world, std::function<void()> noted) {
+      notes_.record(world, std::move(noted));
+      note();
+    };
+    coordinator.leavers_changed = [this] {
+      if (notes_.has_any()) note();
+    };
+    Status failed;
+    for (int port = settings_.first_port; port <= settings_.last_port; ++port) {
+      net::Listener::Settings listener{.address = "::", .port = static_cast<std::uint16_t>(port)};
+      auto opened = Host::open(loop_, clock_, sealer_, listener, coordinator);
+      if (opened) {
+        host_ = std::move(*opened);
+        host_->coordinator().on_newer_epoch([this](std::int64_t epoch) {
+          election_.hear_of(epoch);
+          due_->arm(clock_.now(), [this] { step(); });
+        });
+        return {};
+      }
+      failed = std::unexpected(opened.error());
+    }
+    return failed;
+  }
+
+  // Being the coordinator
+
+  // When the world must be told to stop, so that its members have stopped before a successor thinks
+  // so: also those that only notice our silence.
+  TimePoint isolated_at() const {
+    return election_.lease_end() +
+           std::max<Duration>(isolation() * 19 / 20 - time_to_stop(settings_), Duration::zero());
+  }
+  Duration isolation() const { return effective_isolation(settings_); }
+  // By the address that others use, so that this node presents itself under it.
+  Place own_place() const {
+    const auto address = net::parse_address(own_text_);
+    const bool ours = !address.is_unspecified() && net::is_own_address(address);
+    return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, election_.epoch(), true};
+  }
+
+  void suspend() {
+    if (!leads() || election_.is_entitled(clock_.now())) return;
+    host_->coordinator().suspend(
+        fmt::format("the coordinator could not renew its election for {} (isolation_timeout)",
+                    format_duration(clock_.now() - election_.lease_end())));
+  }
+
+  // The last word has been said. It is left behind for those who were out of reach.
+  void end_job(std::function<void()> retired) {
+    const auto verdict = host_->coordinator().verdict();
+    forget_ = is_forgettable() && !verdict;
+    if (verdict) notes_.conclude(*verdict);
+    resign(verdict.has_value(), std::move(retired));
+  }
+
+  // The note: nobody who comes next needs to know.
+  bool is_forgettable() const {
+    return !notes_.tells_of_end() && !host_->coordinator().is_in_doubt();
+  }
+
+  void disarm() {
+    due_->disarm();
+    isolation_->disarm();
+    notes_.stop();
+    end_doubt();
+  }
+
+  void end_doubt() {
+    doubting_ = false;
+    doubt_->disarm();
+  }
+
+  void rest() {
+    second_look_->disarm();
+    if (std::exchange(waiting_, false)) ballot_->unwatch();
+  }
+
+  void give(Result<Place> place) {
+    boost::asio::post(loop_, [this, alive = alive_, place = std::move(place)]() mutable {
+      if (!*alive) return;
+      if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));
+    });
+  }
+
+  // Set at construction
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  const std::unique_ptr<Ballot> ballot_;
+  const ElectedLocatorSettings settings_;
+  const std::unique_ptr<Alarm> due_, doubt_, second_look_, isolation_;
+  std::function<void()> moved_;
+  Stagger stagger_;
+
+  // The question
+  Answer answer_;
+  bool waiting_ = false;
+  Duration look_pause_ = kSecondLook;
+  int nodes_ = 1;  // of the last world, or of the first one
+
+  // The office
+  Election election_;
+  WorldNotes notes_;
+  std::unique_ptr<Host> host_;
+  std::string own_text_;
+  ip::address seen_;  // of the last coordinator that was not us
+  std::string value_;
+  bool doubting_ = false, retiring_ = false, forget_ = false;
+  std::function<void()> resigned_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+Duration effective_isolation(const ElectedLocatorSettings& settings) {
+  return std::max<Duration>(settings.isolation, time_to_stop(settings) * 11 / 10);
+}
+
+std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
+                                              std::shared_ptr<const net::Sealer> sealer,
+                                              std::unique_ptr<Ballot> ballot,
+                                              ElectedLocatorSettings settings) {
+  return std::make_unique<ElectedLocator>(loop, clock, std::move(sealer), std::move(ballot),
+                                          std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/discovery/fixed_locator.hpp"
+
+#include "core/host_name.hpp"
+#include "net/resolver.hpp"
+#include "rendezvous/coordinator/host.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+class FixedLocator final : public Locator {
+ public:
+  FixedLocator(boost::asio::io_context& loop, Clock& clock,
+               std::shared_ptr<const net::Sealer> sealer, FixedLocatorSettings settings)
+      : loop_(loop),
+        clock_(clock),
+        sealer_(std::move(sealer)),
+        settings_(std::move(settings)),
+        resolver_(loop, clock) {}
+  ~FixedLocator() override { *alive_ = false; }
+
+  void locate(Answer answer) override {
+    answer_ = std::move(answer);
+    if (host_ || settings_.is_host == false || decided_) return give(place());
+    if (settings_.is_host == true || settings_.endpoint.host == host_name()) {
+      return host_on(wildcard());
+    }
+    resolver_.resolve(settings_.endpoint.host, std::chrono::seconds(30),
+                      [this](const Result<net::Addresses>& found) { decide(found); });
+  }
+
+  // From now on this job has its host. Before, one that had our port may have ended, and left the
+  // place to us.
+  void accept(const Place&) override { decided_ = true; }
+
+  void cancel() override {
+    resolver_.cancel();
+    answer_ = nullptr;
+  }
+
+  bool elects() const override { return false; }
+  bool serves_others() const override { return host_ && host_->serves_others(); }
+  void share_store(store::Server* server) override {
+    store_ = server;
+    if (host_) host_->share_store(server);
+  }
+
+  void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
+    if (!host_) return boost::asio::post(loop_, std::move(retired));
+    host_->retire(why, false, limit, std::move(retired));
+  }
+
+ private:
+  Place place() const {
+    net::Endpoint endpoint = settings_.endpoint;
+    if (host_) endpoint = {bound_, host_->port()};
+    return {std::move(endpoint), 0, host_ != nullptr};
+  }
+
+  void give(Result<Place> place) {
+    boost::asio::post(loop_, [this, alive = alive_, place = std::move(place)]() mutable {
+      if (!*alive) return;
+      if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));
+    });
+  }
+
+  void decide(const Result<net::Addresses>& found) {
+    // A name that is not known yet may be tomorrow's: the session asks again.
+    if (!found) return give(std::unexpected(found.error()));
+    // Another machine's for now: the name's address may be of an earlier host, and be ours
+    // tomorrow.
+    if (!std::ranges::all_of(*found, net::is_own_address)) return give(place());
+    const auto outward =
+        std::ranges::find_if(*found, [](const auto& address) { return !address.is_loopback(); });
+    if (outward != found->end()) own_ = outward->to_string();
+    const bool loopback =
+        std::ranges::all_of(*found, [](const auto& address) { return address.is_loopback(); });
+    const bool number = !net::parse_address(settings_.endpoint.host).is_unspecified();
+    if (number) return host_on(found->front().to_string());
+    // "localhost" means this machine alone. A name of our own may lead to loopback here and to
+    // another address elsewhere (Debian's 127.0.1.1): listen everywhere.
+    host_on(loopback && settings_.endpoint.host == "localhost" ? "127.0.0.1" : wildcard());
+  }
+
+  // Where nothing is known about the address. One that is a number and ours says where exactly.
+  std::string wildcard() const {
+    const auto address = net::parse_address(settings_.endpoint.host);
+    if (settings_.endpoint.host == "localhost") return "127.0.0.1";
+    if (!address.is_unspecified() && net::is_own_address(address)) return address.to_string();
+    return "::";
+  }
+
+  void host_on(const std::string& address) {
+    net::Listener::Settings listener{.address = address, .port = settings_.endpoint.port};
+    auto opened = Host::open(loop_, clock_, sealer_, listener, settings_.coordinator);
+    if (opened) {
+      host_ = std::move(*opened);
+      bound_ = address == "::" ? own_ : address;
+      if (store_ != nullptr) host_->share_store(store_);
+      return give(place());
+    }
+    if (settings_.is_host == true) {
+      return give(
+          fail(Code::Rendezvous,
+               fmt::format("this node was told to host the rendezvous at {}, but {}",
+                           net::format_endpoint(settings_.endpoint.host, settings_.endpoint.port),
+                           opened.error().text)));
+    }
+    // Another agent on this machine was first.
+    give(place());
+  }
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  const FixedLocatorSettings settings_;
+  net::Resolver resolver_;
+  Answer answer_;
+  bool decided_ = false;           // that somebody else hosts
+  std::string own_ = "127.0.0.1";  // how this node calls on its own host
+  std::string bound_;
+  std::unique_ptr<Host> host_;
+  store::Server* store_ = nullptr;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Locator> make_fixed_locator(boost::asio::io_context& loop, Clock& clock,
+                                            std::shared_ptr<const net::Sealer> sealer,
+                                            FixedLocatorSettings settings) {
+  return std::make_unique<FixedLocator>(loop, clock, std::move(sealer), std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/election/election.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace elastrun::rendezvous {
+namespace {
+
+constexpr auto kNotePause = std::chrono::milliseconds(200);
+
+}  // namespace
+
+void Election::look(TimePoint at) {
+  if (retired_) return;
+  wanted_ = true;
+  // Its own entry is what a leader must look at, and that is a renewal.
+  if (role_ == Role::Leader) {
+    renew_at_ = std::min(renew_at_, at);
+  } else if (role_ == Role::Follower) {
+    look_at_ = look_at_ ? std::min(*look_at_, at) : at;
+  }
+}
+
+void Election::hear_of(std::int64_t epoch) {
+  if (epoch > kHighestEpoch || epoch <= known_) return;
+  known_ = epoch;
+  if (role_ == Role::Leader) verify_at_ = TimePoint::min();
+}
+
+void Election::note() {
+  if (role_ == Role::Leader && !retired_) note_at_ = TimePoint::min();
+}
+
+void Election::cannot_campaign(const Error& why) {
+  role_ = Role::Follower;
+  answer_with(Fail{why});
+}
+
+void Election::step_down(const std::string& why) {
+  role_ = Role::Follower;
+  lapsed_ = raise_ = false;
+  note_at_.reset(), verify_at_.reset();
+  if (wanted_) look_at_ = TimePoint::min();
+  orders_.emplace_back(StepDown{why});
+}
+
+void Election::retire() {
+  retired_ = true;
+  cancel();
+  note_at_.reset(), verify_at_.reset();
+  raise_ = false;
+}
+
+void Election::resign(bool with_note) {
+  resign_ = true;
+  last_word_ = with_note;
+  if (with_note) note_at_ = TimePoint::min();
+}
+
+std::optional<Election::Request> Election::send(Request request, TimePoint now) {
+  under_way_ = request;
+  asked_ = now;
+  return request;
+}
+
+std::optional<Election::Request> Election::next(TimePoint now) {
+  if (under_way_) return std::nullopt;
+  if (resign_) {
+    if (!note_at_) return send(Request::Resign, now);
+    if (now < *note_at_) return std::nullopt;
+    note_at_.reset();
+    return send(Request::Record, now);
+  }
+  if (retired_) return std::nullopt;
+  if (role_ == Role::Leader) return next_of_leader(now);
+  if (role_ == Role::Candidate) return send(Request::Campaign, now);
+  if (!look_at_ || now < *look_at_) return std::nullopt;
+  look_at_.reset();
+  return send(Request::Read, now);
+}
+
+std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
+  if (raise_) return send(Request::Resign, now);
+  if (now >= renew_at_) return send(lapsed_ ? Request::Campaign : Request::Renew, now);
+  if (lapsed_) return std::nullopt;
+  if (note_at_ && now >= *note_at_) {
+    note_at_.reset();
+    return send(Request::Record, now);
+  }
+  if (verify_at_ && now >= *verify_at_) return send(Request::Read, now);
+  return std::nullopt;
+}
+
+std::optional<TimePoint> Election::due() const {
+  if (under_way_) return std::nullopt;
+  if (resign_) return note_at_;
+  if (retired_) return std::nullopt;
+  if (role_ == Role::Follower) return look_at_;
+  if (lapsed_) return renew_at_;
+  return std::min({renew_at_, note_at_.value_or(renew_at_), verify_at_.value_or(renew_at_)});
+}
+
+void Election::read(Result<std::optional<Ballot::Holder>> found, TimePoint now) {
+  under_way_.reset();
+  if (retired_) return;
+  if (role_ == Role::Leader) return read_as_leader(found, now);
+  // Who asks again wants to know what is true from then on.
+  if (wanted_ && !look_at_) read_as_follower(std::move(found));
+}
+
+void Election::read_as_leader(const Result<std::optional<Ballot::Holder>>& found, TimePoint now) {
+  if (!verify_at_) return;
+  if (!found) {
+    verify_at_ = now + retry_pause();
+    return;
+  }
+  verify_at_.reset();
+  if (!*found || (*found)->epoch != epoch_) {
+    // Another one's, or nobody's: the renewal will say so, and what follows.
+    renew_at_ = asked_;
+  } else if (known_ > epoch_) {
+    // It is ours, so the register has forgotten the leaders before: members would never listen.
+    raise_ = true;
+    lease_end_ = asked_;
+    doubt();
+  }
+}
+
+void Election::read_as_follower(Result<std::optional<Ballot::Holder>> found) {
+  if (!found) return answer_with(Fail{found.error()});
+  if (!*found) {
+    role_ = Role::Candidate;
+    orders_.emplace_back(OpenOffice{});
+  } else if ((*found)->epoch == rejected_) {
+    orders_.emplace_back(Await{});
+  } else {
+    answer_with(Follow{std::move(**found)});
+  }
+}
+
+void Election::campaigned(Result<Ballot::Holder> entry, bool ours, bool strange, TimePoint now) {
+  under_way_.reset();
+  if (retired_) return;
+  if (role_ == Role::Candidate) return campaigned_as_candidate(std::move(entry), ours);
+  if (role_ == Role::Leader) return campaigned_as_leader(entry, ours, strange, now);
+  // It has stepped down meanwhile.
+  resign_ = ours;
+}
+
+void Election::campaigned_as_candidate(Result<Ballot::Holder> entry, bool ours) {
+  if (entry && ours) return lead(std::move(*entry), false);
+  role_ = Role::Follower;
+  orders_.emplace_back(CloseOffice{});
+  if (!wanted_) return;
+  if (!entry) return answer_with(Fail{entry.error()});
+  answer_with(Follow{std::move(*entry)});
+}
+
+void Election::campaigned_as_leader(const Result<Ballot::Holder>& entry, bool ours, bool strange,
+                                    TimePoint now) {
+  if (!entry) {
+    renew_at_ = now + retry_pause();
+    if (wanted_) answer_with(Fail{entry.error()});
+  } else if (!ours) {
+    step_down("another coordinator was elected");
+  } else if (strange) {
+    // Somebody was elected meanwhile, has formed a world, and is gone again: we know too little.
+    resign_ = true;
+    step_down("another coordinator was elected meanwhile");
+  } else {
+    lead(*entry, true);
+  }
+}
+
+void Election::lead(Ballot::Holder entry, bool again) {
+  role_ = Role::Leader;
+  lapsed_ = false;
+  epoch_ = entry.epoch;
+  // A member may know a higher one even so: the entry's writer did not know all.
+  verify_at_ = known_ > epoch_ ? std::optional(TimePoint::min()) : std::nullopt;
+  known_ = std::max(known_, epoch_);
+  lease_end_ = asked_ + lease_ * 19 / 20;
+  renew_at_ = asked_ + lease_ / 3;
+  if (note_at_) note();
+  wanted_ = false;
+  orders_.emplace_back(Lead{std::move(entry), again});
+}
+
+void Election::renewed(const Result<bool>& still, TimePoint now) {
+  under_way_.reset();
+  if (retired_ || role_ != Role::Leader) return;
+  if (still && *still) {
+    lease_end_ = std::max(lease_end_, asked_ + lease_ * 19 / 20);
+    renew_at_ = asked_ + lease_ / 3;
+    // One that came too late proves nothing, and the next one is due at once.
+    if (is_entitled(now)) answer_with(Trust{});
+  } else if (still) {
+    lease_end_ = std::min(lease_end_, asked_);
+    lapsed_ = true;
+    renew_at_ = now;
+    doubt();
+  } else {
+    renew_at_ = now + retry_pause();
+    if (!is_entitled(now)) doubt();
+    if (wanted_ && !is_entitled(now)) answer_with(Fail{still.error()});
+  }
+}
+
+void Election::recorded(const Result<bool>& still, TimePoint now) {
+  under_way_.reset();
+  if (last_word_) return recorded_last_word(still, now);
+  if (retired_ || role_ != Role::Leader) return;
+  if (still && *still) {
+    // One that was asked for meanwhile may be another one: that tells when it is there, too.
+    if (!note_at_) orders_.emplace_back(Noted{});
+    return;
+  }
+  // If the entry is lost, the renewal says to whom. If it is ours again then, so is the note.
+  note_at_ = now + kNotePause;
+  if (still) renew_at_ = now;
+}
+
+// Those who are out of reach learn from nothing else that the job is over: it is tried as long as
+// the entry is ours for certain.
+void Election::recorded_last_word(const Result<bool>& still, TimePoint now) {
+  const bool under_way_before = note_at_.has_value();
+  if (still || under_way_before || now + kNotePause >= lease_end_) return;
+  note_at_ = now + kNotePause;
+}
+
+void Election::resigned(TimePoint now) {
+  under_way_.reset();
+  resign_ = false;
+  orders_.emplace_back(Resigned{});
+  if (!std::exchange(raise_, false)) return;
+  lapsed_ = true;
+  renew_at_ = now;
+}
+
+void Election::doubt() {
+  orders_.emplace_back(Doubt{});
+}
+
+void Election::answer_with(Order order) {
+  wanted_ = false;
+  orders_.push_back(std::move(order));
+}
+
+Duration Election::retry_pause() const {
+  return std::min<Duration>(lease_ / 6, std::chrono::seconds(1));
+}
+
+}  // namespace elastrun::rendezvous

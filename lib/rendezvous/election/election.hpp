@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "rendezvous/election/ballot.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace elastrun::rendezvous {
+
+/// One agent's part in a leader election: which request goes to the register next, and what its
+/// answer means, whatever has happened while it was under way. Pure.
+///
+/// One request is under way at a time. Two that overlap can each be answered truly and together
+/// mislead: a process that was frozen for longer than its lease finds the renewal, a look and a
+/// campaign due in the same moment. So whoever drives this tells it what has happened, carries out
+/// the orders that `take` gives, and then sends what `next` gives, until that gives nothing.
+class Election {
+ public:
+  enum class Role { Follower, Candidate, Leader };
+  enum class Request { Read, Campaign, Renew, Record, Resign };
+
+  // Orders
+  struct Follow {
+    Ballot::Holder leader;
+  };
+  struct Await {};       // for the end of a leader that does not answer; then `look`
+  struct OpenOffice {};  // a place for agents to come to, before the campaign
+  struct CloseOffice {};
+  struct Lead {
+    Ballot::Holder entry;
+    bool again = false;  // it led before, and everything goes on under the new epoch
+  };
+  struct Trust {};  // the lease has been renewed
+  struct Doubt {};  // perhaps somebody else leads: decide nothing
+  struct StepDown {
+    std::string why;
+  };
+  struct Noted {};     // the note has been recorded
+  struct Resigned {};  // the lease has been given back, as far as that was possible
+  struct Fail {
+    Error error;  // of a look
+  };
+  using Order = std::variant<Follow, Await, OpenOffice, CloseOffice, Lead, Trust, Doubt, StepDown,
+                             Noted, Resigned, Fail>;
+
+  /// `lease`: how long the register lets one be the leader without a renewal.
+  explicit Election(Duration lease) : lease_(lease) {}
+
+  // What has happened
+
+  /// Somebody wants to know the leader: Follow, Lead, Trust or Fail will tell. Not before `at`.
+  void look(TimePoint at);
+  /// The leader of that epoch does not answer; 0: whoever it is may be given again.
+  void reject(std::int64_t epoch) { rejected_ = epoch; }
+  /// Nobody wants to know any more.
+  void cancel() { wanted_ = false, look_at_.reset(); }
+  /// Some member knows a leader of that epoch.
+  void hear_of(std::int64_t epoch);
+  /// There is something to be recorded beside the entry; Noted tells when it has been.
+  void note();
+  /// No place can be opened.
+  void cannot_campaign(const Error& why);
+  void step_down(const std::string& why);
+  /// For good: nothing is asked any more, but what `resign` says.
+  void retire();
+  /// The last word: `with_note`, record one before; if that fails, again until the lease ends.
+  void resign(bool with_note);
+
+  /// The request that must be sent now.
+  std::optional<Request> next(TimePoint now);
+  /// When to ask again for the next one.
+  std::optional<TimePoint> due() const;
+
+  // The answers. `found` and `entry` with epochs above all that their writers knew.
+  void read(Result<std::optional<Ballot::Holder>> found, TimePoint now);
+  /// `ours`: it has the value of this campaign. `strange`: its note is of another leader's world.
+  void campaigned(Result<Ballot::Holder> entry, bool ours, bool strange, TimePoint now);
+  void renewed(const Result<bool>& still, TimePoint now);
+  void recorded(const Result<bool>& still, TimePoint now);
+  void resigned(TimePoint now);
+
+  std::vector<Order> take() { return std::exchange(orders_, {}); }
+
+  Role role() const { return role_; }
+  std::int64_t epoch() const { return epoch_; }
+  /// Any new leader's epoch must be above that.
+  std::int64_t highest_known() const { return known_; }
+  /// Until when the lease is ours for certain, by our own clock. A twentieth less than the register
+  /// gives, in case that its clock runs faster.
+  TimePoint lease_end() const { return lease_end_; }
+  bool is_entitled(TimePoint now) const { return role_ == Role::Leader && now < lease_end_; }
+
+ private:
+  Duration retry_pause() const;
+  std::optional<Request> next_of_leader(TimePoint now);
+  void read_as_leader(const Result<std::optional<Ballot::Holder>>& found, TimePoint now);
+  void read_as_follower(Result<std::optional<Ballot::Holder>> found);
+  void campaigned_as_candidate(Result<Ballot::Holder> entry, bool ours);
+  void campaigned_as_leader(const Result<Ballot::Holder>& entry, bool ours, bool strange,
+                            TimePoint now);
+  void lead(Ballot::Holder entry, bool again);
+  void recorded_last_word(const Result<bool>& still, TimePoint now);
+  void doubt();
+  void answer_with(Order order);
+  std::optional<Request> send(Request request, TimePoint now);
+
+  const Duration lease_;
+  Role role_ = Role::Follower;
+  std::optional<Request> under_way_;
+  TimePoint asked_;  // when it was sent
+  std::vector<Order> orders_;
+
+  // The question
+  bool wanted_ = false;
+  std::optional<TimePoint> look_at_;
+  std::int64_t rejected_ = 0, known_ = 0;
+
+  // The office
+  std::int64_t epoch_ = 0;
+  TimePoint lease_end_;
+  TimePoint renew_at_;                // or the next campaign, if the entry has lapsed
+  std::optional<TimePoint> note_at_;  // something is to be recorded
+  bool lapsed_ = false;
+  std::optional<TimePoint> verify_at_;  // somebody claims to know a newer leader
+  bool raise_ = false;                  // the epoch: by giving the entry back and taking it again
+  bool resign_ = false, retired_ = false;
+  bool last_word_ = false;  // which is recorded before the resignation
+};
+
+}  // namespace elastrun::rendezvous

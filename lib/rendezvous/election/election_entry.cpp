@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/election/election_entry.hpp"
+
+#include "core/json.hpp"
+#include "core/text.hpp"
+#include "rendezvous/wire/message_parts.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace elastrun::rendezvous {
+
+std::string encode_entry(const EntryPlace& place, const std::string& nonce) {
+  return to_wire(json::object{
+      {"address", place.address}, {"port", place.port}, {"nonce", nonce}, {"above", place.above}});
+}
+
+Result<EntryPlace> decode_entry(const std::string& text) {
+  const auto parsed = parse_json(text);
+  if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
+  const auto port = member_int_or(*parsed, "port", 0);
+  // The epoch that follows must be one that every agent believes, or nobody listens to it again.
+  EntryPlace place{
+      member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port),
+      std::clamp<std::int64_t>(member_int_or(*parsed, "above", 0), 0, kHighestEpoch - 1)};
+  if (place.address.empty() || port <= 0 || port > 65535) {
+    return fail(Code::Protocol, "the coordinator's entry names no address and port");
+  }
+  return place;
+}
+
+std::string encode_note(const NotedWorld& noted) {
+  json::object note{{"round", noted.world.round},
+                    {"nodes", noted.world.nodes},
+                    {"address", noted.world.address},
+                    {"port", noted.world.port},
+                    {"by", noted.by},
+                    {"network", noted.network}};
+  if (noted.leavers > 0) {
+    note["leavers"] = noted.leavers;
+    note["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(noted.leaving).count();
+  }
+  if (noted.stopping > 0) {
+    note["stopping"] = noted.stopping;
+    note["stopping_ms"] = std::chrono::ceil<std::chrono::milliseconds>(noted.stopping_for).count();
+  }
+  if (noted.verdict) note["over"] = noted.verdict->failed ? "failed" : "succeeded";
+  if (noted.verdict && noted.verdict->failed) note["text"] = printable(noted.verdict->cause.text);
+  return to_wire(note);
+}
+
+std::optional<NotedWorld> decode_note(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  NotedWorld noted;
+  const auto parsed = parse_json(text);
+  if (!parsed) return noted;
+  const auto whole = [&parsed](std::string_view name, std::int64_t most) {
+    return std::clamp<std::int64_t>(member_int_or(*parsed, name, 0), 0, most);
+  };
+  noted.world = {whole("round", std::int64_t{1} << 53), static_cast<int>(whole("nodes", 1 << 24)),
+                 member_text_or(*parsed, "address", ""),
+                 static_cast<std::uint16_t>(whole("port", 65535))};
+  noted.by = member_text_or(*parsed, "by", "");
+  constexpr auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
+  noted.leavers = static_cast<int>(whole("leavers", 1 << 24));
+  noted.leaving = std::chrono::milliseconds(whole("leaving_ms", longest.count()));
+  noted.stopping = static_cast<int>(whole("stopping", 1 << 24));
+  noted.stopping_for = std::chrono::milliseconds(whole("stopping_ms", longest.count()));
+  noted.network = member_text_or(*parsed, "network", "");
+  const std::string over = member_text_or(*parsed, "over", "");
+  if (over != "failed" && over != "succeeded") return noted;
+  noted.verdict = {over == "failed", {.kind = Cause::Kind::Closed}};
+  noted.verdict->cause.text = printable(member_text_or(*parsed, "text", ""));
+  return noted;
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "rendezvous/election/ballot.hpp"
+#include "rendezvous/membership/clearance.hpp"
+#include "rendezvous/membership/round.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+/// What an elected coordinator writes into its register, as JSON (elastrun-protocol(7), Election).
+/// Pure.
+namespace elastrun::rendezvous {
+
+/// The coordinator's place.
+struct EntryPlace {
+  std::string address;
+  std::uint16_t port = 0;
+  /// The highest epoch that its writer knew. Its own is above that, even if the register has been
+  /// restored from nothing and counts from 1 again.
+  std::int64_t above = 0;
+};
+/// `nonce` makes it unlike all others.
+std::string encode_entry(const EntryPlace& place, const std::string& nonce);
+/// Fails with Protocol.
+Result<EntryPlace> decode_entry(const std::string& text);
+
+/// A world that has been given out, or the last one of a job that is over.
+struct NotedWorld {
+  WorldNote world;
+  std::string by;       // the coordinator's process
+  std::string network;  // where that process is: an address of loopback means nothing elsewhere
+  std::optional<Done> verdict{};  // of that job; none: it is at work
+  int leavers = 0;                // that had said goodbye to it
+  Duration leaving{};             // for how long their groups could be at work still
+  /// Its coordinator has left it: the groups of so many members were being stopped, for so long at
+  /// most, and those of all others had ended. 0: it has not, as far as anybody knows.
+  int stopping = 0;
+  Duration stopping_for{};
+};
+std::string encode_note(const NotedWorld& noted);
+/// None for an empty text. Of one that is not understood nothing is known but that there is one.
+std::optional<NotedWorld> decode_note(const std::string& text);
+
+}  // namespace elastrun::rendezvous

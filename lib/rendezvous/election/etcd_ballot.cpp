@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/election/etcd_ballot.hpp"
+
+#include "core/text.hpp"
+#include "rendezvous/election/etcd_reader.hpp"
+
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+// The answer as `read` understands it, or why there was none.
+template <class Value>
+Result<Value> understand(const Result<std::string>& text, Result<Value> (*read)(std::string_view)) {
+  if (!text) return std::unexpected(text.error());
+  return read(*text);
+}
+
+std::int64_t whole_seconds(Duration time) {
+  return std::chrono::ceil<std::chrono::seconds>(time).count();
+}
+
+class EtcdBallot final : public Ballot {
+ public:
+  EtcdBallot(boost::asio::io_context& loop, Clock& clock, EtcdBallotSettings settings)
+      : loop_(loop), settings_(std::move(settings)), client_(loop, clock, settings_.access) {}
+
+  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
+    client_.ask("/v3/kv/range", etcd::range_request(settings_.key),
+                [this, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto range = understand(text, etcd::read_range);
+                  if (!range) return answer(std::unexpected(range.error()));
+                  seen_revision_ = range->revision;  // lower than before if all was lost
+                  if (!range->entry) return answer(std::nullopt);
+                  answer(Holder{range->entry->value, range->entry->create_revision});
+                });
+  }
+
+  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
+    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.term)),
+                [this, value, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  create(value, lease->id, answer);
+                });
+  }
+
+  void renew(std::function<void(Result<bool>)> answer) override {
+    client_.ask("/v3/lease/keepalive", etcd::lease_request(lease_),
+                [this, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  if (lease->ttl <= 0) return answer(false);
+                  renew_note();
+                  confirm(answer);
+                });
+  }
+
+  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
+    if (note_lease_ != 0) return put(note, answer);
+    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.note_life)),
+                [this, note, answer = std::move(answer)](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease) return answer(std::unexpected(lease.error()));
+                  note_lease_ = lease->id;
+                  put(note, answer);
+                });
+  }
+
+  void release(bool forget, std::function<void()> done) override {
+    if (lease_ == 0) return boost::asio::post(loop_, std::move(done));
+    const auto give_back = [this, lease = std::exchange(lease_, 0), done = std::move(done)] {
+      revoke(lease, done);
+    };
+    if (!forget) return give_back();
+    // First the note: who finds the entry free must not find a world that is no more. Of a
+    // successor's world it is all that tells: one who was frozen meanwhile must leave it.
+    client_.ask("/v3/kv/txn",
+                etcd::guarded_delete_request(settings_.key, epoch_, settings_.note_key),
+                [give_back](const Result<std::string>&) { give_back(); });
+  }
+
+  void watch(std::function<void()> changed) override {
+    client_.watch(settings_.key, seen_revision_ + 1, std::move(changed));
+  }
+  void unwatch() override { client_.unwatch(); }
+  Duration term() const override { return settings_.term; }
+  boost::asio::ip::address own_address() const override { return client_.own_address(); }
+
+ private:
+  void create(const std::string& value, std::int64_t lease,
+              const std::function<void(Result<Holder>)>& answer) {
+    client_.ask("/v3/kv/txn", etcd::create_request(settings_.key, value, lease),
+                [this, value, lease, answer](const Result<std::string>& text) {
+                  auto there = text ? etcd::read_create(*text, value)
+                                    : Result<etcd::RangeAnswer>(std::unexpected(text.error()));
+                  created(value, lease, std::move(there), answer);
+                });
+  }
+
+  void created(const std::string& value, std::int64_t lease, const Result<etcd::RangeAnswer>& there,
+               const std::function<void(Result<Holder>)>& answer) {
+    if (there && there->entry && there->entry->value == value) {
+      lease_ = lease;
+      epoch_ = there->entry->create_revision;
+      return read_note(value, answer);
+    }
+    // After an error nobody knows whether it was done; without its lease it is undone.
+    revoke(lease, [] {});
+    if (!there) return answer(std::unexpected(there.error()));
+    if (!there->entry) return answer(fail(Code::Io, "etcd: the entry came and went"));
+    answer(Holder{there->entry->value, there->entry->create_revision});
+  }
+
+  void read_note(const std::string& value, const std::function<void(Result<Holder>)>& answer) {
+    client_.ask("/v3/kv/range", etcd::range_request(settings_.note_key),
+                [this, value, answer](const Result<std::string>& text) {
+                  const auto range = understand(text, etcd::read_range);
+                  if (range)
+                    return answer(Holder{value, epoch_, range->entry ? range->entry->value : ""});
+                  revoke(std::exchange(lease_, 0), [] {});
+                  answer(std::unexpected(range.error()));
+                });
+  }
+
+  void put(const std::string& note, const std::function<void(Result<bool>)>& answer) {
+    client_.ask(
+        "/v3/kv/txn",
+        etcd::guarded_put_request(settings_.key, epoch_, settings_.note_key, note, note_lease_),
+        [this, answer](const Result<std::string>& text) {
+          const auto written = understand(text, etcd::read_guarded_put);
+          if (!written) note_lease_ = 0;  // perhaps it has lapsed
+          answer(written);
+        });
+  }
+
+  void renew_note() {
+    constexpr unsigned kEach = 8;  // it lives much longer than the entry
+    if (note_lease_ == 0 || ++renewals_ % kEach != 0) return;
+    client_.ask("/v3/lease/keepalive", etcd::lease_request(note_lease_),
+                [](const Result<std::string>&) {});
+  }
+
+  // The lease may live on although somebody has deleted the entry by hand.
+  void confirm(const std::function<void(Result<bool>)>& answer) {
+    read([this, answer](const Result<std::optional<Holder>>& found) {
+      if (!found) return answer(std::unexpected(found.error()));
+      answer(*found && (*found)->epoch == epoch_);
+    });
+  }
+
+  void revoke(std::int64_t lease, std::function<void()> done) {
+    client_.ask("/v3/lease/revoke", etcd::lease_request(lease),
+                [done = std::move(done)](const Result<std::string>&) { done(); });
+  }
+
+  boost::asio::io_context& loop_;
+  const EtcdBallotSettings settings_;
+  EtcdClient client_;
+  std::int64_t lease_ = 0, epoch_ = 0, note_lease_ = 0;
+  unsigned renewals_ = 0;
+  std::int64_t seen_revision_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Ballot> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
+                                         EtcdBallotSettings settings) {
+  return std::make_unique<EtcdBallot>(loop, clock, std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

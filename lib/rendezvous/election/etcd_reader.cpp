@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/election/etcd_reader.hpp"
+
+#include "core/json.hpp"
+#include "core/text.hpp"
+#include "net/base64.hpp"
+
+#include <fmt/format.h>
+
+namespace elastrun::rendezvous::etcd {
+namespace {
+
+using json::object;
+
+std::unexpected<Error> not_understood(std::string_view what) {
+  return fail(Code::Protocol, fmt::format("etcd's answer is not understood: {}", what));
+}
+
+// 64-bit integers are texts in this gateway; smaller ones, and some versions', are numbers.
+std::int64_t number(const json::value& value, std::string_view name) {
+  const json::value* found = find_member(value, name);
+  if (found == nullptr) return 0;
+  if (found->is_string()) return parse_int(std::string_view(found->get_string())).value_or(0);
+  return member_int_or(value, name, 0);
+}
+
+std::int64_t revision_of(const json::value& answer) {
+  const json::value* header = find_member(answer, "header");
+  return header == nullptr ? 0 : number(*header, "revision");
+}
+
+Result<std::optional<Entry>> first_entry(const json::value& range) {
+  const json::value* entries = find_member(range, "kvs");
+  if (entries == nullptr) return std::nullopt;
+  if (!entries->is_array()) return not_understood("\"kvs\" is no list");
+  if (entries->get_array().empty()) return std::nullopt;
+  const json::value& first = entries->get_array().front();
+  const auto value = net::decode_base64(member_text_or(first, "value", ""));
+  if (!value) return not_understood("a value is not base64");
+  Entry entry{*value, number(first, "create_revision")};
+  if (entry.create_revision <= 0) return not_understood("an entry without its create_revision");
+  return entry;
+}
+
+bool has_succeeded(const json::value& transaction) {
+  const json::value* succeeded = find_member(transaction, "succeeded");
+  return succeeded != nullptr && succeeded->is_bool() && succeeded->get_bool();
+}
+
+const json::value* first_response(const json::value& answer) {
+  const json::value* responses = find_member(answer, "responses");
+  if (responses == nullptr || !responses->is_array() || responses->get_array().empty()) {
+    return nullptr;
+  }
+  return find_member(responses->get_array().front(), "response_range");
+}
+
+// The condition of a transaction; revision 0: there is none.
+object same_entry(std::string_view key, std::int64_t create_revision) {
+  return {{"key", net::encode_base64(key)},
+          {"target", "CREATE"},
+          {"result", "EQUAL"},
+          {"create_revision", std::to_string(create_revision)}};
+}
+
+// Members of streams are wrapped, and their errors too.
+Result<json::value> unwrap(std::string_view text) {
+  auto value = parse_json(text);
+  if (!value) return std::unexpected(value.error().context("etcd's answer"));
+  if (!value->is_object()) return not_understood("it is no object");
+  if (const json::value* error = find_member(*value, "error")) {
+    const std::string said = error->is_string() ? std::string(error->get_string())
+                                                : member_text_or(*error, "message", "no reason");
+    return fail(Code::Io, fmt::format("etcd: {}", said));
+  }
+  if (const json::value* result = find_member(*value, "result")) return json::value(*result);
+  return value;
+}
+
+}  // namespace
+
+std::string range_request(std::string_view key) {
+  return json::serialize(object{{"key", net::encode_base64(key)}});
+}
+
+std::string create_request(std::string_view key, std::string_view value, std::int64_t lease) {
+  const std::string name = net::encode_base64(key);
+  object put{{"key", name}, {"value", net::encode_base64(value)}, {"lease", std::to_string(lease)}};
+  object range{{"key", name}};
+  return json::serialize(object{{"compare", json::array{same_entry(key, 0)}},
+                                {"success", json::array{object{{"request_put", put}}}},
+                                {"failure", json::array{object{{"request_range", range}}}}});
+}
+
+std::string guarded_put_request(std::string_view guard, std::int64_t create_revision,
+                                std::string_view key, std::string_view value, std::int64_t lease) {
+  object put{{"key", net::encode_base64(key)},
+             {"value", net::encode_base64(value)},
+             {"lease", std::to_string(lease)}};
+  return json::serialize(object{{"compare", json::array{same_entry(guard, create_revision)}},
+                                {"success", json::array{object{{"request_put", put}}}}});
+}
+
+std::string guarded_delete_request(std::string_view guard, std::int64_t create_revision,
+                                   std::string_view key) {
+  object range{{"key", net::encode_base64(key)}};
+  return json::serialize(object{{"compare", json::array{same_entry(guard, create_revision)}},
+                                {"success", json::array{object{{"request_delete_range", range}}}}});
+}
+
+std::string grant_request(std::int64_t ttl) {
+  return json::serialize(object{{"TTL", std::to_string(ttl)}});
+}
+
+std::string lease_request(std::int64_t id) {
+  return json::serialize(object{{"ID", std::to_string(id)}});
+}
+
+std::string watch_request(std::string_view key, std::int64_t from_revision) {
+  return json::serialize(
+      object{{"create_request", object{{"key", net::encode_base64(key)},
+                                       {"start_revision", std::to_string(from_revision)}}}});
+}
+
+std::string login_request(std::string_view user, std::string_view password) {
+  return json::serialize(object{{"name", user}, {"password", password}});
+}
+
+Result<RangeAnswer> read_range(std::string_view text) {
+  const auto answer = unwrap(text);
+  if (!answer) return std::unexpected(answer.error());
+  auto entry = first_entry(*answer);
+  if (!entry) return std::unexpected(entry.error());
+  return RangeAnswer{revision_of(*answer), std::move(*entry)};
+}
+
+Result<RangeAnswer> read_create(std::string_view text, std::string_view value) {
+  const auto answer = unwrap(text);
+  if (!answer) return std::unexpected(answer.error());
+  const std::int64_t revision = revision_of(*answer);
+  if (has_succeeded(*answer)) {
+    if (revision <= 0) return not_understood("no revision");
+    return RangeAnswer{revision, Entry{std::string(value), revision}};
+  }
+  const json::value* range = first_response(*answer);
+  if (range == nullptr) return not_understood("a transaction without its answer");
+  auto entry = first_entry(*range);
+  if (!entry) return std::unexpected(entry.error());
+  return RangeAnswer{revision, std::move(*entry)};
+}
+
+Result<bool> read_guarded_put(std::string_view text) {
+  const auto answer = unwrap(text);
+  if (!answer) return std::unexpected(answer.error());
+  return has_succeeded(*answer);
+}
+
+Result<LeaseAnswer> read_lease(std::string_view text) {
+  const auto answer = unwrap(text);
+  if (!answer) return std::unexpected(answer.error());
+  return LeaseAnswer{number(*answer, "ID"), number(*answer, "TTL")};
+}
+
+Result<WatchAnswer> read_watch(std::string_view line) {
+  const auto answer = unwrap(line);
+  if (!answer) return std::unexpected(answer.error());
+  const auto flag = [&answer](std::string_view name) {
+    const json::value* found = find_member(*answer, name);
+    return found != nullptr && found->is_bool() && found->get_bool();
+  };
+  WatchAnswer watch{revision_of(*answer), flag("created"), flag("canceled"),
+                    number(*answer, "compact_revision"), 0};
+  const json::value* events = find_member(*answer, "events");
+  if (events != nullptr && events->is_array()) {
+    watch.events = static_cast<int>(events->get_array().size());
+  }
+  return watch;
+}
+
+Result<std::string> read_token(std::string_view text) {
+  const auto answer = unwrap(text);
+  if (!answer) return std::unexpected(answer.error());
+  std::string token = member_text_or(*answer, "token", "");
+  if (token.empty()) return not_understood("no token");
+  return token;
+}
+
+Refused read_refusal(int status, std::string_view text) {
+  const auto parsed = parse_json(text);
+  std::string said = parsed ? member_text_or(*parsed, "message", "") : "";
+  if (said.empty() && parsed) said = member_text_or(*parsed, "error", "");
+  if (said.empty()) said = fmt::format("HTTP status {}", status);
+  const std::int64_t code = parsed ? member_int_or(*parsed, "code", 0) : 0;
+  // Codes of gRPC: 14 unavailable (no leader, stopping), 16 unauthenticated, 7 permission denied,
+  // 3 invalid argument, which is also what a wrong password and a token of before a restart give.
+  Refused refused{{Code::Io, fmt::format("etcd: {}", said)}};
+  // 5 not found: a lease that has lapsed; a server without this gateway has no code for its 404.
+  const auto says = [&said](std::string_view words) {
+    return said.find(words) != std::string::npos;
+  };
+  // Users or roles were changed since the login, or a member that was elected or restarted does not
+  // know the token: members keep those to themselves.
+  refused.bad_token = code == 16 || says("invalid auth token") ||
+                      says("revision of auth store is old") || says("user name is empty");
+  refused.unavailable = code == 14 || status == 503 || status == 502;
+  if (code == 7 || code == 3 || (status == 404 && code != 5)) refused.error.code = Code::Usage;
+  if (refused.bad_token) refused.error.code = Code::Io;
+  return refused;
+}
+
+}  // namespace elastrun::rendezvous::etcd

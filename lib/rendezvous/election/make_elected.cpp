@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/election/make_elected.hpp"
+
+#include "core/temporary_places.hpp"
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+#include "rendezvous/election/etcd_ballot.hpp"
+#include "rendezvous/election/file_ballot.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+constexpr std::uint16_t kEtcdPort = 2379;
+constexpr Duration kTerm = std::chrono::seconds(10);
+constexpr Duration kIsolation = std::chrono::seconds(120);
+
+std::string first_of(const Conf& conf, std::string_view one, std::string_view other) {
+  return conf.text(one, conf.text(other));
+}
+
+struct Servers {
+  std::vector<net::Endpoint> endpoints;
+  bool tls = false;
+};
+
+Result<Servers> read_servers(const std::string& text, bool tls) {
+  Servers servers{{}, tls};
+  for (const std::string& part : split(text, ',')) {
+    std::string_view rest = trim(part);
+    for (const std::string_view scheme : {"http://", "https://"}) {
+      if (!starts_with_ignoring_case(rest, scheme)) continue;
+      rest.remove_prefix(scheme.size());
+      servers.tls = servers.tls || scheme == "https://";
+    }
+    if (rest.ends_with('/')) rest.remove_suffix(1);
+    auto endpoint = net::parse_endpoint(rest, kEtcdPort);
+    if (!endpoint) return std::unexpected(endpoint.error());
+    servers.endpoints.push_back(std::move(*endpoint));
+  }
+  return servers;
+}
+
+Status read_tls(const Conf& conf, EtcdAccess& access) {
+  const net::TlsClient::Files files{first_of(conf, "ca_cert", "cacert"),
+                                    first_of(conf, "ssl_cert", "cert"),
+                                    first_of(conf, "ssl_cert_key", "key")};
+  if (files.cert.empty() != files.key.empty()) {
+    return fail(Code::Usage, "a client certificate for etcd needs both ssl_cert and ssl_cert_key");
+  }
+  auto tls = net::TlsClient::make(files);
+  if (!tls) return std::unexpected(tls.error());
+  access.tls = std::move(*tls);
+  return {};
+}
+
+Status read_login(const Conf& conf, EtcdAccess& access) {
+  access.user = first_of(conf, "user", "username");
+  access.password = conf.text("password");
+  if (access.user.empty() || !access.password.empty()) return {};
+  auto password = read_secret(conf.text("password_file"), "");
+  if (!password) return std::unexpected(password.error());
+  if (password->empty()) {
+    return fail(Code::Usage, fmt::format("etcd's user {} needs password or password_file in "
+                                         "--rdzv-conf",
+                                         access.user));
+  }
+  access.password = std::move(*password);
+  return {};
+}
+
+// Twice as long as anybody waits because of one.
+Duration note_life(const Conf& conf, Duration isolation) {
+  return 2 * std::max(read_isolation(conf), isolation) + read_term(conf);
+}
+
+}  // namespace
+
+Duration read_term(const Conf& conf) {
+  return conf.seconds("lease_ttl", kTerm);
+}
+
+Duration read_isolation(const Conf& conf) {
+  return conf.seconds("isolation_timeout", kIsolation);
+}
+
+Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
+                                                 const std::string& endpoint,
+                                                 const std::string& run_id, const Conf& conf,
+                                                 Duration isolation) {
+  auto servers = read_servers(endpoint, to_lower(conf.text("protocol")) == "https");
+  if (!servers) return std::unexpected(servers.error());
+  EtcdBallotSettings settings;
+  settings.access.endpoints = std::move(servers->endpoints);
+  if (servers->tls) {
+    if (auto read = read_tls(conf, settings.access); !read) return std::unexpected(read.error());
+  }
+  if (auto read = read_login(conf, settings.access); !read) return std::unexpected(read.error());
+  std::string prefix = conf.text("etcd_prefix", "/elastrun");
+  while (prefix.ends_with('/')) prefix.pop_back();
+  settings.key = fmt::format("{}/{}/coordinator", prefix, run_id);
+  settings.note_key = fmt::format("{}/{}/world", prefix, run_id);
+  settings.term = read_term(conf);
+  settings.note_life = note_life(conf, isolation);
+  // One that does not answer must leave time for the others before the term is over.
+  settings.access.limit = std::clamp<Duration>(settings.term / 4, std::chrono::milliseconds(500),
+                                               std::chrono::seconds(5));
+  return make_etcd_ballot(loop, clock, std::move(settings));
+}
+
+Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
+                                                 const std::string& endpoint,
+                                                 const std::string& run_id, const Conf& conf,
+                                                 Duration isolation) {
+  std::string path(trim(endpoint));
+  if (path.empty()) {
+    // As torchrun: a file that nobody else knows. Only one node can meet there.
+    UniqueFd created;
+    for (const auto& place : temporary_places()) {
+      path = place + "/elastrun.XXXXXX";
+      if (created.reset(::mkstemp(path.data())); created) break;
+    }
+    if (!created)
+      return std::unexpected(errno_error(Code::Usage, fmt::format("cannot make {}", path), errno));
+  }
+  const std::string file = ballot_file(path, run_id);
+  const auto parent = std::filesystem::path(file).parent_path();
+  struct stat status {};
+  if (!parent.empty() && (::stat(parent.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))) {
+    return fail(Code::Usage,
+                fmt::format("the rendezvous file {} cannot be: {} is no directory that "
+                            "this node can see",
+                            file, parent.string()));
+  }
+  return make_file_ballot(loop, clock, file, read_term(conf), note_life(conf, isolation));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/membership/fence.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// What a register is told of a world before anybody works in it. A successor that finds nobody of
+/// it learns from this what may still be at work, and where to ask.
+struct WorldNote {
+  std::int64_t round = 0;
+  int nodes = 0;
+  std::string address;  // of group rank 0's store, which is open as long as its agent lives
+  std::uint16_t port = 0;
+  bool operator==(const WorldNote&) const = default;
+};
+
+/// Whether a new world may be formed, as far as the last one is concerned: no two may be at work at
+/// once. A world is at work while all of its members are, so a single one whose group has ended is
+/// enough. Without any such word the last world was cut off whole; then the time must have passed
+/// after which its members stop by themselves. A member that was told to stop, or has said goodbye,
+/// is waited for in any case (Fence): it may be saving its last checkpoint. Pure.
+///
+/// An elected coordinator must also be able to prove that it still is, and needs a licence for each
+/// world: the register's word that it has noted it.
+class Clearance {
+ public:
+  /// A world has been formed.
+  void formed() {
+    at_work_until_ = TimePoint::max();
+    fence = {};
+  }
+  /// A member's group has ended.
+  void broken() { at_work_until_.reset(); }
+  /// A member was lost, whose group has ended by then.
+  void doubtful(TimePoint until) {
+    if (at_work_until_) at_work_until_ = std::min(*at_work_until_, until);
+  }
+  /// The connection of a member that had said goodbye has ended in order; whether there was one.
+  bool left(std::uint64_t peer) {
+    const auto of_last_world = fence.left(peer);
+    if (of_last_world.value_or(false)) broken();
+    return of_last_world.has_value();
+  }
+  /// Another coordinator's world may be at work until then.
+  void inherited(TimePoint until) { at_work_until_ = until; }
+
+  /// A doubt that is over by now is forgotten.
+  void pass(TimePoint now) {
+    if (world_limit() && now >= *world_limit()) at_work_until_.reset();
+    fence.pass(now);
+  }
+
+  /// Whether the last world may still be at work, although nobody of it is there who could say so,
+  /// or somebody out of sight may.
+  bool in_doubt(TimePoint now) const { return limit() && now < *limit(); }
+  /// The end of that doubt; none while members are there.
+  std::optional<TimePoint> limit() const { return std::max(world_limit(), fence.limit()); }
+  /// The end of what `fence` waits for, if that is not over.
+  std::optional<TimePoint> fence_limit(TimePoint now) const {
+    const auto end = fence.limit();
+    return end && now < *end ? end : std::nullopt;
+  }
+  /// Members that may be at work although nobody sees them.
+  Fence fence;
+
+  /// Whether it cannot prove that.
+  void hold(bool held) { held_ = held; }
+  bool held() const { return held_; }
+
+  void require_licences() { licence_.emplace(); }
+  void license(const WorldNote& note) {
+    if (licence_) licence_ = note;
+  }
+  bool is_licensed(const WorldNote& note) const { return !licence_ || *licence_ == note; }
+
+ private:
+  std::optional<TimePoint> world_limit() const {
+    return at_work_until_ == TimePoint::max() ? std::nullopt : at_work_until_;
+  }
+
+  bool held_ = false;
+  std::optional<TimePoint> at_work_until_;  // none: it is not; max: until its members say so
+  std::optional<WorldNote> licence_;        // none: no licences needed
+};
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/membership/past.hpp"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace elastrun::rendezvous {
+
+/// Whatever a node or a note says of a grace, nobody waits longer for its end.
+constexpr Duration kLongestGrace = std::chrono::hours(24 * 366);
+
+/// One node as it presents itself when it joins. An agent stands for one node.
+struct Node {
+  std::string id{};  // "ADDRESS_PID_SERIAL": unique in the job, also the order of group ranks
+  /// Tells two agents apart whose ids are alike (containers that share an address and count pids
+  /// from 1). Random; filled in by the session if empty.
+  std::string instance{};
+  /// By which the others reach this node. Filled in likewise: the own address of the connection to
+  /// the coordinator.
+  std::string address{};
+  /// Other addresses of this node, from which its workers may come to the store. Filled in too.
+  std::vector<std::string> also{};
+  std::uint16_t store_port = 0;  // where its store would listen; held open since the join
+  std::string role = "default";
+  int local_world_size = 1;
+  int node_rank = -1;  // given by the user or a scheduler; -1: none
+  /// How long its workers may take to end, from when they are asked to: --shutdown-timeout and what
+  /// SIGKILL may take. For the coordinator only.
+  Duration grace{};
+  bool operator==(const Node&) const = default;
+};
+
+/// Why a group is stopped, a job given up: named alike on every node.
+struct Cause {
+  enum class Kind {
+    WorkerFailed,  // a worker ended badly
+    NodeLost,      // an agent's connection broke or fell silent
+    NodeLeft,      // an agent said goodbye (preemption, signal)
+    NodeJoined,    // a larger world is possible
+    Closed,        // somebody closed the job
+    CoordinatorLost,
+    Timeout,  // a bounded wait of the rendezvous ended
+  } kind = Kind::WorkerFailed;
+  std::string node{};  // id of the node it happened on
+  int rank = -1;       // global rank of the culprit, if a worker
+  int local_rank = -1;
+  int exit_code = 0;        // torchrun's number: negative is a signal; only with WorkerFailed
+  std::string text{};       // one sentence for a person
+  double wall_seconds = 0;  // when, since the epoch, by that node's clock
+  bool operator==(const Cause&) const = default;
+};
+
+/// A complete round, as one node sees it. Members and sizes are the same on every node.
+struct Round {
+  std::int64_t epoch = 0;   // of the coordinator
+  std::int64_t number = 0;  // counts every round, never goes back
+  int attempt = 0;          // restarts spent so far, by the whole job: TORCHELASTIC_RESTART_COUNT
+  /// By group rank. Complete at group rank 0, which admits the others' addresses to its store, and
+  /// in worlds of up to 64 nodes. In larger ones the others' entries are blank: only their number
+  /// counts, and a list of everybody for everybody would be quadratic.
+  std::vector<Node> members;
+  int group_rank = 0;
+  int rank_base = 0, world_size = 1;            // of workers
+  int role_rank_base = 0, role_world_size = 1;  // of workers of this node's role
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  int group_world_size() const { return static_cast<int>(members.size()); }
+};
+
+/// What an agent tells.
+struct Started {
+  std::int64_t round = 0;
+};
+struct Failed {
+  std::int64_t round = 0;
+  Cause cause;
+};
+struct Succeeded {
+  std::int64_t round = 0;
+};
+struct Leaving {
+  std::string why;
+  /// How long its group may take to end; 0: there is none. Whoever coordinates now may never have
+  /// heard of this node: it has not joined since it was told to stop.
+  Duration grace{};
+  bool ended = false;  // the group has ended, and with it soon the connection
+};
+using Report = std::variant<Started, Failed, Succeeded, Leaving>;
+
+/// What an agent is told.
+struct RoundReady {
+  Round round;
+};
+/// Stop the group now, then join again: a new round is being formed. `attempt_spent` says whether
+/// it cost one of --max-restarts (a failure) or not (membership).
+struct Restart {
+  Cause cause;
+  bool attempt_spent = false;
+  int restarts_left = 0;
+};
+/// The job is over. `failed`: by `cause`, which is the same on every node.
+struct Done {
+  bool failed = false;
+  Cause cause;
+};
+/// Not needed in this world; stays connected, takes over when a member goes.
+struct Spare {
+  int ahead = 0;
+  Past world{};  // that works without it
+};
+/// The coordinator is gone for good. `requeue`: the scheduler should start the job again.
+struct Lost {
+  std::string why;
+  bool requeue = false;
+};
+/// Something a person waiting would like to know: who is missing, how long the last call lasts.
+struct Progress {
+  std::string text;
+  int present = 0, wanted = 0;
+};
+using Push = std::variant<RoundReady, Restart, Done, Spare, Lost, Progress>;
+
+}  // namespace elastrun::rendezvous

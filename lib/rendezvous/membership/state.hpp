@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/membership/budget.hpp"
+#include "rendezvous/membership/clearance.hpp"
+#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/notice.hpp"
+#include "rendezvous/membership/past.hpp"
+#include "rendezvous/membership/phase.hpp"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace elastrun::rendezvous {
+
+/// The whole job's rendezvous: which nodes form a round, with which ranks, and what happens when
+/// one joins, fails, finishes, leaves or dies. Pure: stepped with facts and the time; what is to be
+/// told to whom piles up until `take`. One of these decides for all nodes of a job (the
+/// coordinator's), so no two nodes disagree about ranks, attempts or the verdict.
+///
+/// Every wait in it ends: a round that does not come together fails the job after join_timeout.
+class State {
+ public:
+  /// `master_addr`/`master_port`: given to every round instead of those of group rank 0.
+  State(Rules rules, std::string run_id, std::string master_addr = {},
+        std::uint16_t master_port = 0);
+
+  // Facts. A peer that is not there is passed over; so is a report about a round that is over.
+  void join(Peer peer, Node node, const Past& past, TimePoint now);
+  void started(Peer peer, std::int64_t round);
+  void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);
+  void succeed(Peer peer, std::int64_t round, TimePoint now);
+  /// It has heard that it is to stop, and its group ends within `left`.
+  void stopping(Peer peer, Duration left, TimePoint now);
+  /// The same of one that comes over a new connection, here or from another coordinator.
+  void arrive_stopping(Peer peer, const Node& node, const Past& past, Duration left, TimePoint now);
+  /// Somebody knows of that world, of which it was no member.
+  void hear_of(const Past& world, Duration grace, TimePoint now);
+  /// It says goodbye: it is a member no more, but no round is formed until its group has ended, or
+  /// its grace. `grace`: of one that was told to stop by somebody else, and has not joined here.
+  void leave(Peer peer, const std::string& why, TimePoint now, Duration grace = {});
+  /// Its connection has ended.
+  void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
+  /// Somebody closed the job for everybody.
+  void close(const std::string& why, TimePoint now);
+  /// Time has passed.
+  void tick(TimePoint now);
+  /// A coordinator that cannot prove that it is still the elected one forms no rounds.
+  void hold(bool held, TimePoint now);
+  void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+  /// Members are told to stop, and come back: nobody knows any more whether their world is alone.
+  void suspend(const std::string& why, TimePoint now);
+
+  // The world of a coordinator before this one, and licences for new worlds (see Clearance).
+  /// `past` may be at work until then, unless one of its members comes, and so may they in `fence`.
+  void inherit(const Past& past, TimePoint until, const Fence& fence = {});
+  /// It has been found out that the inherited world is no more.
+  void disinherit(TimePoint now);
+  /// The job of this run id has been over for good after that many rounds. Members of it that come
+  /// late are told so; others begin anew.
+  void conclude(std::int64_t rounds, Done verdict);
+  void require_licences() { clearance_.require_licences(); }
+  /// The world that waits for its licence; the question is answered by `license`.
+  const std::optional<WorldNote>& unlicensed() const { return unlicensed_; }
+  void license(const WorldNote& note, TimePoint now);
+  /// By which address other machines reach this one. Members that came over loopback get it in
+  /// worlds that have members elsewhere.
+  void set_reachable(std::string address) { reachable_ = std::move(address); }
+
+  /// Everything to be told since the last call, in order.
+  std::vector<Delivery> take() { return std::exchange(deliveries_, {}); }
+  /// When `tick` is due, if nothing else happens.
+  std::optional<TimePoint> deadline() const;
+
+  Phase phase() const { return phase_; }
+  std::int64_t epoch() const { return epoch_; }
+  std::int64_t round_number() const { return number_; }
+  /// The last world that anybody has told of.
+  Past last_world() const;
+  /// Members that are connected and whose groups may be at work, and for how long if it is left.
+  Leavers at_work(TimePoint now) const;
+  int attempt() const { return budget_.spent(); }
+  const Rules& rules() const { return rules_; }
+  const std::string& run_id() const { return run_id_; }
+  const Roster& roster() const { return roster_; }
+  const Gathering& gathering() const { return gathering_; }
+  const Clearance& clearance() const { return clearance_; }
+  Turnout turnout() const;
+  const std::vector<Gone>& gone() const { return gone_; }
+  /// The verdict, once Ended.
+  const Done& verdict() const { return verdict_; }
+
+ private:
+  bool is_too_late(Peer peer, const Past& past);
+  bool admit(Peer peer, const Node& node);
+  void learn(const Past& past);
+  Attendee* meet(Peer peer, const Node& node, const Past& past, TimePoint now);
+  Attendee* find_again(Peer peer, const Node& node, TimePoint now);
+  void come_back(Attendee& attendee, Node node, TimePoint now);
+  void advance(TimePoint now);
+  void advance_gathering(TimePoint now);
+  void advance_running(TimePoint now);
+  void try_to_close_round(TimePoint now);
+  void seat(const std::vector<Attendee*>& chosen, World world, TimePoint now);
+  std::vector<Attendee*> choose_members();
+  void dismiss_stuck();
+  void tell_spares();
+  void remove(const Attendee& attendee, const Cause& cause, TimePoint now);
+  void doubt(const Attendee& attendee, TimePoint now, Loss loss);
+  void break_up(const Cause& cause, bool attempt_spent, TimePoint now);
+  void begin_gathering(TimePoint now, TimePoint stopped_by);
+  void give_up_waiting(TimePoint now);
+  void finish_if_all_done(TimePoint now);
+  void end(Done verdict, TimePoint now);
+  void push_progress(TimePoint now);
+  void tell(Peer peer, Push push);
+  void tell_all(const std::vector<Attendee*>& whom, Push push);
+
+  // Set at construction
+  const Rules rules_;
+  const std::string run_id_, master_addr_;
+  const std::uint16_t master_port_;
+
+  // Changes while running
+  Phase phase_ = Phase::Gathering;
+  Roster roster_;
+  std::vector<Gone> gone_;
+  Gathering gathering_;
+  std::int64_t concluded_ = 0;  // rounds of an earlier job of this run id
+  Done conclusion_;
+  Clearance clearance_;
+  std::optional<WorldNote> unlicensed_;
+  Budget budget_;
+  std::int64_t epoch_ = 1, number_ = 0;
+  std::int64_t floor_ = 0;  // of later rounds: others have had so many
+  int previous_size_ = 0;
+  bool succession_ = false, ending_ = false;  // ending: a member of this round has finished
+  std::optional<TimePoint> growth_at_, verdict_at_;
+  TimePoint progress_at_;
+  Done verdict_;
+  std::string reachable_;
+  std::vector<Delivery> deliveries_;
+};
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/membership/wording.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace elastrun::rendezvous {
+namespace {
+
+std::string nodes_text(int count) {
+  return fmt::format("{} node{}", count, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string already_over_text(const std::string& run_id) {
+  return fmt::format("the job \"{}\" is already over; start it under another --rdzv-id", run_id);
+}
+
+std::string coordinator_gone_text(const std::string& why) {
+  return fmt::format("the coordinator of this job is gone, and with it the rendezvous: {}", why);
+}
+
+std::string no_coordinator_text(const std::string& run_id, Duration time, const std::string& why) {
+  return fmt::format("no coordinator of the job \"{}\" within {}: {}", run_id,
+                     format_duration(time), why);
+}
+
+std::string rank_out_of_range_text(const Node& node, int nodes) {
+  return fmt::format(
+      "--node-rank {} of {} is not one of the {} nodes of this job: give each node a rank from 0 "
+      "to {}",
+      node.node_rank, node.id, nodes, nodes - 1);
+}
+
+std::string rank_taken_text(const Node& node, const Node& owner) {
+  return fmt::format("--node-rank {} is already taken by {}: give each node a rank of its own",
+                     node.node_rank, owner.id);
+}
+
+std::string rejoined_text(const Node& node) {
+  return fmt::format("node {} wants to start again", node.id);
+}
+
+std::string joined_text(const Node& first, int newcomers) {
+  if (newcomers == 1) return fmt::format("node {} has joined", first.id);
+  return fmt::format("node {} and {} more have joined", first.id, newcomers - 1);
+}
+
+std::string departed_text(const Attendee& attendee, Cause::Kind kind, const std::string& why) {
+  const bool left = kind == Cause::Kind::NodeLeft;
+  const std::string rank =
+      attendee.node.node_rank >= 0 ? fmt::format(" (node rank {})", attendee.node.node_rank) : "";
+  return fmt::format("node {}{} {}{}{}", attendee.node.id, rank, left ? "has left" : "was lost",
+                     why.empty() ? "" : ": ", why);
+}
+
+std::string stuck_text(const Rules& rules) {
+  return fmt::format(
+      "this node did not stop its workers and come back within {} (join_timeout); the others have "
+      "gone on without it",
+      format_duration(rules.join_timeout));
+}
+
+std::string join_timeout_text(const Rules& rules, const Turnout& there, const Clearance& clearance,
+                              TimePoint now) {
+  if (clearance.held()) {
+    return fmt::format("the coordinator could not renew its election within {} (join_timeout)",
+                       format_duration(rules.join_timeout));
+  }
+  if (clearance.in_doubt(now) && there.returning + there.fresh >= rules.min_nodes) {
+    return fmt::format("none of the {} of the last round came within {} (join_timeout)",
+                       nodes_text(there.previous_size), format_duration(rules.join_timeout));
+  }
+  return fmt::format("{} of at least {} came within {} (join_timeout)",
+                     nodes_text(there.returning + there.fresh), rules.min_nodes,
+                     format_duration(rules.join_timeout));
+}
+
+std::string progress_text(const Rules& rules, const Turnout& there, const Gathering& gathering,
+                          const Clearance& clearance, TimePoint now) {
+  const int here = there.returning + there.fresh;
+  if (there.stopping > 0) {
+    return fmt::format("{} here; waiting for {} to stop their workers", nodes_text(here),
+                       there.stopping);
+  }
+  if (here >= rules.min_nodes && clearance.held()) {
+    return fmt::format("{} here, enough to start; the coordinator cannot renew its election",
+                       nodes_text(here));
+  }
+  if (const auto end = clearance.fence_limit(now); end && here >= rules.min_nodes) {
+    const int known = clearance.fence.leavers().count, unheard = clearance.fence.unheard();
+    return fmt::format("{} here, enough to start; waiting for {} to stop {} workers, at most {}",
+                       nodes_text(here), nodes_text(known + unheard),
+                       known + unheard == 1 ? "its" : "their", format_duration(*end - now));
+  }
+  if (here >= rules.min_nodes && clearance.in_doubt(now)) {
+    return fmt::format(
+        "{} here; nobody of the {} of the last round, which may still be at work out of reach: "
+        "waiting for one of them, at most {}",
+        nodes_text(here), nodes_text(there.previous_size),
+        format_duration(*clearance.limit() - now));
+  }
+  const auto last_call = gathering.last_call(rules);
+  if (here >= rules.min_nodes && last_call) {
+    const Duration left = std::max(*last_call - now, Duration::zero());
+    return fmt::format("{} here, enough to start; last call for up to {} more ends in {}",
+                       nodes_text(here), rules.max_nodes - here, format_duration(left));
+  }
+  const Duration left = std::max(gathering.since() + rules.join_timeout - now, Duration::zero());
+  return fmt::format("{} of {} here; waiting for {} more, at most {}", here, rules.min_nodes,
+                     rules.min_nodes - here, format_duration(left));
+}
+
+}  // namespace elastrun::rendezvous

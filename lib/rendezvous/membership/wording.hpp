@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/membership/clearance.hpp"
+#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/roster.hpp"
+
+#include <string>
+
+/// The sentences that people read about a rendezvous. Pure.
+namespace elastrun::rendezvous {
+
+std::string already_over_text(const std::string& run_id);
+std::string coordinator_gone_text(const std::string& why);
+std::string no_coordinator_text(const std::string& run_id, Duration time, const std::string& why);
+std::string rank_out_of_range_text(const Node& node, int nodes);
+std::string rank_taken_text(const Node& node, const Node& owner);
+std::string rejoined_text(const Node& node);
+std::string joined_text(const Node& first, int newcomers);
+std::string departed_text(const Attendee& attendee, Cause::Kind kind, const std::string& why);
+std::string stuck_text(const Rules& rules);
+std::string join_timeout_text(const Rules& rules, const Turnout& there, const Clearance& clearance,
+                              TimePoint now);
+std::string progress_text(const Rules& rules, const Turnout& there, const Gathering& gathering,
+                          const Clearance& clearance, TimePoint now);
+
+}  // namespace elastrun::rendezvous

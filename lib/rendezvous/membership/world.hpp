@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/membership/ranks.hpp"
+#include "rendezvous/membership/round.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace elastrun::rendezvous {
+
+/// A complete round, computed once and shared by all of its members: what differs between them is
+/// only the group rank. Never changed after it was made.
+struct World {
+  std::int64_t epoch = 0;
+  std::int64_t number = 0;
+  int attempt = 0;
+  std::vector<Node> members;  // by group rank
+  Ranks ranks;
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+};
+
+/// Gives `reachable`, if there is one, to members on loopback, where other members are not: they
+/// sit on the coordinator's machine, and their own address means nothing elsewhere.
+void replace_loopback(std::vector<Node>& members, const std::string& reachable);
+
+/// Sorts the members and gives out ranks. The master is `master_addr` and `master_port` where these
+/// are set, and the address and store of group rank 0 otherwise.
+World make_world(std::vector<Node> members, bool by_node_rank, std::string master_addr,
+                 std::uint16_t master_port);
+
+/// The round as the member with that group rank sees it.
+Round round_of(const World& world, int group_rank);
+
+}  // namespace elastrun::rendezvous

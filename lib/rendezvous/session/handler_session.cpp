@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/session/handler_session.hpp"
+
+#include "core/log.hpp"
+#include "files/blocking_calls.hpp"
+#include "rendezvous/membership/budget.hpp"
+#include "rendezvous/session/agreement.hpp"
+
+#include <boost/asio/post.hpp>
+#include <exception>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
+// A call that is given up only at its end must not last.
+constexpr auto kAnotherWait = std::chrono::seconds(1);
+
+/// What a complete round comes to, with what is needed to end it.
+struct Seating {
+  RendezvousInfo info;
+  Round round;
+  bool workers_are_clients = true;
+};
+
+/// Calls into the user's code, from which exceptions may come.
+template <class Call>
+auto guarded(const Handler& handler, Call call) -> decltype(call(*handler)) {
+  try {
+    return call(*handler);
+  } catch (const std::exception& thrown) {
+    return fail(Code::Rendezvous, fmt::format("an exception: {}", thrown.what()));
+  } catch (...) {
+    return fail(Code::Rendezvous, "an exception that is no std::exception");
+  }
+}
+
+Result<Seating> find_seat(RendezvousHandler& handler, Contribution own) {
+  auto info = handler.next_rendezvous();
+  if (!info) return std::unexpected(info.error());
+  Seating seating{std::move(*info), {}, true};
+  if (const auto& said = seating.info.bootstrap_store_info) {
+    if (own.master.master_addr.empty()) own.master.master_addr = said->master_addr;
+    if (own.master.master_port == 0) own.master.master_port = said->master_port;
+    seating.workers_are_clients = handler.use_agent_store();
+  }
+  if (seating.info.world_size == 1 && own.self.address.empty()) own.self.address = kLoopback;
+  auto round = agree_on_round(seating.info, std::move(own));
+  if (!round) return std::unexpected(round.error());
+  seating.round = std::move(*round);
+  return seating;
+}
+
+class UsersSession final : public HandlerSession {
+ public:
+  UsersSession(boost::asio::io_context& loop, Clock& clock, Handler handler,
+               HandlerSettings settings)
+      : loop_(loop),
+        clock_(clock),
+        handler_(std::move(handler)),
+        settings_(std::move(settings)),
+        backend_(handler_->get_backend()),
+        run_id_(handler_->get_run_id()),
+        budget_(settings_.max_restarts),
+        poll_(clock.make_alarm()),
+        patience_(clock.make_alarm()),
+        calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
+  ~UsersSession() override { *alive_ = false; }
+
+  void open(OnPush on_push) override { on_push_ = std::move(on_push); }
+
+  void join(Node self) override {
+    Contribution own{std::move(self), round_, budget_.spent(), settings_.master};
+    calls_.make(
+        name(),
+        [handler = handler_, own = std::move(own)] {
+          return guarded(handler, [&own](RendezvousHandler& one) { return find_seat(one, own); });
+        },
+        [this](Result<Seating> seating) { seated(std::move(seating)); });
+  }
+
+  void report(Report report) override {
+    if (std::holds_alternative<Started>(report)) {
+      poll_later();
+    } else if (auto* failed = std::get_if<Failed>(&report)) {
+      poll_->disarm();
+      fail_round(std::move(failed->cause));
+    } else if (std::holds_alternative<Succeeded>(report)) {
+      poll_->disarm();
+      running_ = false;
+      await_others();
+    } else {
+      left_ = true;
+    }
+  }
+
+  void close(std::function<void()> on_closed) override {
+    closed_ = true;
+    poll_->disarm();
+    on_closed_ = std::move(on_closed);
+    if (left_) return end();
+    patience_->arm(clock_.now() + settings_.close_timeout, [this] { end(); });
+    calls_.make(
+        name(),
+        [handler = handler_] {
+          return guarded(handler,
+                         [](RendezvousHandler& one) -> Result<bool> { return one.shutdown(); });
+        },
+        [this](Result<bool> done) {
+          if (!done || !*done) log::warning("rendezvous", "{} did not shut down", name());
+          end();
+        });
+  }
+
+  std::string backend() const override { return backend_; }
+  std::string run_id() const override { return run_id_; }
+  bool agent_serves_store() const override {
+    return !seating_ || !seating_->info.bootstrap_store_info;
+  }
+  bool workers_are_clients() const override { return !seating_ || seating_->workers_are_clients; }
+
+ private:
+  std::string name() const { return fmt::format("the rendezvous handler {}", backend_); }
+
+  /// Pushes, later.
+  void push(Push push) {
+    boost::asio::post(loop_, [this, alive = alive_, push = std::move(push)]() mutable {
+      if (*alive && !closed_) on_push_(std::move(push));
+    });
+  }
+
+  void seated(Result<Seating> seating) {
+    if (closed_) return;
+    if (!seating) return refused(seating.error());
+    seating_ = std::move(*seating);
+    const Round& round = seating_->round;
+    round_ = round.number;
+    budget_.learn(round.attempt);
+    running_ = true;
+    push(RoundReady{round});
+  }
+
+  void refused(const Error& error) {
+    const std::string text = fmt::format("{}: {}", name(), error.text);
+    Cause cause{.kind = Cause::Kind::Closed, .text = text};
+    switch (error.code) {
+      case Code::Timeout:
+        cause.kind = Cause::Kind::Timeout;
+        return push(Done{true, std::move(cause)});
+      case Code::Closed:
+        return push(Done{true, std::move(cause)});
+      case Code::Cancelled:
+        log::info("rendezvous", "Rendezvous gracefully exited: {}", error.text);
+        return push(Done{false, std::move(cause)});
+      default:
+        return push(Lost{text, false});
+    }
+  }
+
+  void fail_round(Cause cause) {
+    if (!std::exchange(running_, false)) return;
+    if (!budget_.spend()) return push(Done{true, std::move(cause)});
+    push(Restart{std::move(cause), true, budget_.left()});
+  }
+
+  void await_others() {
+    if (seating_->info.world_size == 1) return push(Done{});
+    wait_at_barrier(leave_together, settings_.exit_barrier);
+  }
+
+  void wait_at_barrier(Status (*wait)(const RendezvousInfo&, Duration), Duration limit) {
+    calls_.make(
+        name(),
+        [handler = handler_, info = seating_->info, limit, wait] {
+          return guarded(handler, [&](RendezvousHandler&) { return wait(info, limit); });
+        },
+        [this](const Status& all_left) { passed(all_left); });
+  }
+
+  void passed(const Status& all_left) {
+    if (closed_) return;
+    // The others may work with the store of this node: its agent knows whether they do.
+    const bool serves = agent_serves_store() && seating_->round.group_rank == 0;
+    if (!all_left && all_left.error().code == Code::Timeout && serves) {
+      return wait_at_barrier(await_all_left, kAnotherWait);
+    }
+    if (!all_left) log::warning("rendezvous", "exit barrier: {}", all_left.error().text);
+    push(Done{});
+  }
+
+  void poll_later() {
+    poll_->arm(clock_.now() + settings_.monitor_interval, [this] { poll(); });
+  }
+
+  void poll() {
+    calls_.make(
+        name(),
+        [handler = handler_] {
+          return guarded(handler, [](RendezvousHandler& one) -> Result<int> {
+            return one.num_nodes_waiting();
+          });
+        },
+        [this, round = round_](Result<int> waiting) {
+          if (closed_ || !running_ || round != round_) return;
+          if (!waiting) return push(Lost{fmt::format("{}: {}", name(), waiting.error().text)});
+          if (*waiting < 1) return poll_later();
+          running_ = false;
+          Cause cause{.kind = Cause::Kind::NodeJoined};
+          cause.text =
+              fmt::format("{} new node{} to join", *waiting, *waiting == 1 ? " waits" : "s wait");
+          push(Restart{std::move(cause), false, budget_.left()});
+        });
+  }
+
+  void end() {
+    patience_->disarm();
+    if (auto on_closed = std::exchange(on_closed_, {})) {
+      boost::asio::post(loop_, std::move(on_closed));
+    }
+  }
+
+  // Set at construction
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const Handler handler_;
+  const HandlerSettings settings_;
+  const std::string backend_, run_id_;
+  OnPush on_push_;
+
+  // Changes while running
+  Budget budget_;
+  std::int64_t round_ = 0;
+  std::optional<Seating> seating_;
+  bool running_ = false;  // in a round that nobody has ended yet
+  bool left_ = false, closed_ = false;
+  std::function<void()> on_closed_;
+  std::unique_ptr<Alarm> poll_, patience_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  files::BlockingCalls calls_;  // last: its answers use all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<HandlerSession> make_handler_session(boost::asio::io_context& loop, Clock& clock,
+                                                     Handler handler, HandlerSettings settings) {
+  return std::make_unique<UsersSession>(loop, clock, std::move(handler), std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/session/local_session.hpp"
+
+#include "rendezvous/membership/state.hpp"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+constexpr Peer kSelf = 1;
+
+Rules rules_of(const LocalSettings& settings) {
+  Rules rules = settings.rules;
+  rules.min_nodes = 1;
+  rules.max_restarts = settings.max_restarts;
+  return rules;
+}
+
+class LocalSession final : public Session {
+ public:
+  LocalSession(boost::asio::io_context& loop, Clock& clock, LocalSettings settings)
+      : loop_(loop),
+        clock_(clock),
+        settings_(std::move(settings)),
+        state_(rules_of(settings_), settings_.run_id, settings_.master_addr,
+               settings_.master_port) {}
+  ~LocalSession() override { *alive_ = false; }
+
+  void open(OnPush on_push) override { on_push_ = std::move(on_push); }
+
+  void join(Node self) override {
+    state_.join(kSelf, std::move(self), Past{}, clock_.now());
+    deliver();
+  }
+
+  void report(Report report) override {
+    const TimePoint now = clock_.now();
+    if (const auto* started = std::get_if<Started>(&report)) {
+      state_.started(kSelf, started->round);
+    } else if (auto* failed = std::get_if<Failed>(&report)) {
+      state_.fail(kSelf, failed->round, std::move(failed->cause), now);
+    } else if (const auto* succeeded = std::get_if<Succeeded>(&report)) {
+      state_.succeed(kSelf, succeeded->round, now);
+    } else if (const auto* leaving = std::get_if<Leaving>(&report)) {
+      state_.leave(kSelf, leaving->why, now);
+    }
+    deliver();
+  }
+
+  void close(std::function<void()> on_closed) override {
+    closed_ = true;
+    if (alarm_) alarm_->disarm();
+    boost::asio::post(loop_, std::move(on_closed));
+  }
+
+  std::string backend() const override { return settings_.backend; }
+  std::string run_id() const override { return settings_.run_id; }
+
+ private:
+  void deliver() {
+    for (Delivery& delivery : state_.take()) {
+      boost::asio::post(loop_, [this, alive = alive_, notice = std::move(delivery.notice)] {
+        if (*alive && !closed_) on_push_(to_push(notice));
+      });
+    }
+    const auto due = state_.deadline();
+    if (!due) {
+      if (alarm_) alarm_->disarm();
+      return;
+    }
+    if (!alarm_) alarm_ = clock_.make_alarm();
+    alarm_->arm(*due, [this] {
+      state_.tick(clock_.now());
+      deliver();
+    });
+  }
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const LocalSettings settings_;
+  State state_;
+  OnPush on_push_;
+  std::unique_ptr<Alarm> alarm_;
+  bool closed_ = false;
+  // Posted pushes outlive the session; this tells them that it has gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Session> make_local_session(boost::asio::io_context& loop, Clock& clock,
+                                            LocalSettings settings) {
+  return std::make_unique<LocalSession>(loop, clock, std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

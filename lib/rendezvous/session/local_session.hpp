@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/session/session.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// A job that needs no other node. min_nodes is 1; with max_nodes above 1 (`--standalone --nnodes
+/// 1:2`) the last call passes before the only node starts, as in torchrun.
+struct LocalSettings {
+  std::string run_id = "none";
+  std::string backend = "c10d";
+  int max_restarts = 0;
+  std::string master_addr = "127.0.0.1";
+  std::uint16_t master_port = 0;  // 0: the node's store_port
+  Rules rules{};                  // max_restarts above wins over the one in here
+};
+
+/// The rendezvous of a one-node job: the same State that a coordinator steps, in this process,
+/// without sockets. Pushes arrive on `loop`. Loop and clock must outlive the session.
+std::unique_ptr<Session> make_local_session(boost::asio::io_context& loop, Clock& clock,
+                                            LocalSettings settings);
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/session/make_session.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "net/endpoint.hpp"
+#include "rendezvous/discovery/elected_locator.hpp"
+#include "rendezvous/discovery/fixed_locator.hpp"
+#include "rendezvous/election/conf.hpp"
+#include "rendezvous/election/make_elected.hpp"
+#include "rendezvous/session/munge.hpp"
+#include "rendezvous/session/remote_session.hpp"
+
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+constexpr std::uint16_t kC10dPort = 29400;    // torchrun's
+constexpr std::uint16_t kStaticPort = 29500;  // torchrun's
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || net::parse_address(host).is_loopback();
+}
+
+/// Where nobody from elsewhere can come: the address of this machine by which it is announced.
+std::string loopback_of(const std::string& host) {
+  const auto address = net::parse_address(host);
+  return address.is_v6() && address.is_loopback() ? address.to_string() : "127.0.0.1";
+}
+
+/// What all back ends share, worked out once.
+struct Plan {
+  boost::asio::io_context& loop;
+  Clock& clock;
+  const SessionSettings& settings;
+  Conf conf;
+  std::shared_ptr<const net::Sealer> sealer;
+  RemoteSettings remote;
+  Coordinator::Settings coordinator;
+
+  std::unique_ptr<Session> session(std::unique_ptr<Locator> locator) {
+    return make_remote_session(loop, clock, sealer, std::move(locator), std::move(remote));
+  }
+};
+
+Rules read_rules(const SessionSettings& settings, const Conf& conf) {
+  Rules rules;
+  rules.min_nodes = settings.min_nodes;
+  rules.max_nodes = settings.max_nodes;
+  rules.max_restarts = settings.max_restarts;
+  rules.join_timeout = conf.seconds("join_timeout", rules.join_timeout);
+  rules.last_call_timeout = conf.seconds("last_call_timeout", rules.last_call_timeout);
+  if (settings.backend == "static") {
+    rules.fixed_ranks = true;
+    rules.min_nodes = settings.max_nodes;  // as torchrun: the minimum is not looked at
+    rules.join_timeout = conf.seconds("timeout", std::chrono::seconds(900));
+  }
+  return rules;
+}
+
+void read_timing(Plan& plan) {
+  RemoteSettings& remote = plan.remote;
+  const Conf& conf = plan.conf;
+  remote.keep_alive_interval = conf.seconds("keep_alive_interval", remote.keep_alive_interval);
+  remote.keep_alive_max_attempt = static_cast<int>(std::max<std::int64_t>(
+      conf.number("keep_alive_max_attempt", remote.keep_alive_max_attempt), 1));
+  remote.close_timeout = conf.seconds("close_timeout", remote.close_timeout);
+  remote.read_timeout = conf.seconds("read_timeout", remote.read_timeout);
+  plan.coordinator.beat = remote.keep_alive_interval;
+  plan.coordinator.beats_missed = remote.keep_alive_max_attempt;
+}
+
+/// Null where MUNGE is not to be had: then the job is as open as anywhere else.
+std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
+                                                const SessionSettings& settings, const Conf& conf) {
+  auto munge = load_munge();
+  if (!munge) {
+    log::debug("rendezvous", "agents are not authenticated by MUNGE: {}", munge.error().text);
+    return nullptr;
+  }
+  log::debug("rendezvous", "agents of the job \"{}\" are authenticated by MUNGE", settings.run_id);
+  // Where the scheduler has said who hosts, that is a node like this one. An endpoint that a user
+  // has given may be a coordinator outside the cluster.
+  return net::make_exchanging_sealer(
+      make_munge_exchange(loop, std::move(*munge), !conf.text("job_start").empty()));
+}
+
+void warn_of_openness(const SessionSettings& settings, const std::string& host) {
+  if (is_loopback(host)) return;
+  log::warning("rendezvous",
+               "the job \"{}\" has no secret: whoever reaches {} can join or stop it. Set "
+               "ELASTRUN_SECRET, or secret_file in --rdzv-conf, to the same text on all nodes",
+               settings.run_id, host);
+}
+
+Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_port) {
+  const auto endpoint = net::parse_endpoint(plan.settings.endpoint, default_port);
+  if (!endpoint) return std::unexpected(endpoint.error());
+  const bool fixed_ranks = plan.settings.backend == "static";
+  const bool alone = is_loopback(endpoint->host) &&
+                     (plan.settings.local_addr.empty() || is_loopback(plan.settings.local_addr));
+  StorePlan& store = plan.remote.store_plan;
+  const std::string& known_as =
+      plan.settings.local_addr.empty() ? endpoint->host : plan.settings.local_addr;
+  store.bind_address = alone ? loopback_of(known_as) : "";
+  std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
+  FixedLocatorSettings locator{*endpoint, plan.conf.flag("is_host"), plan.coordinator};
+  if (fixed_ranks) {
+    locator.is_host = plan.settings.node_rank == 0;
+    locator.coordinator.master_addr = endpoint->host;
+    locator.coordinator.master_port = endpoint->port;
+    // Agents and workers all come to MASTER_PORT of node 0.
+    store = {.bind_address = "127.0.0.1", .lent_port = plan.settings.node_rank == 0};
+  }
+  return plan.session(make_fixed_locator(plan.loop, plan.clock, plan.sealer, std::move(locator)));
+}
+
+ElectedLocatorSettings elected_settings(const Plan& plan) {
+  ElectedLocatorSettings locator;
+  locator.coordinator = plan.coordinator;
+  locator.advertise = plan.conf.text("advertise", plan.settings.local_addr);
+  std::tie(locator.first_port, locator.last_port) = plan.conf.ports("coordinator_port");
+  locator.isolation = read_isolation(plan.conf);
+  locator.grace = plan.settings.grace;
+  return locator;
+}
+
+Result<std::unique_ptr<Session>> make_elected(Plan& plan, Result<std::unique_ptr<Ballot>> ballot) {
+  if (!ballot) return std::unexpected(ballot.error());
+  // A file's entry is taken after a term and a half; etcd's lives longer by etcd's own elections.
+  plan.remote.entry_life = 3 * read_term(plan.conf);
+  StorePlan& store = plan.remote.store_plan;
+  store.bind_address = "";
+  std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
+  return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*ballot),
+                                           elected_settings(plan)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
+                                              const SessionSettings& settings) {
+  Conf conf(settings.conf);
+  const auto secret = read_secret(conf.text("secret_file"), settings.secret);
+  if (!secret) return std::unexpected(secret.error());
+  auto sealer =
+      secret->empty() && settings.try_munge ? munge_sealer(loop, settings, conf) : nullptr;
+  const bool open = secret->empty() && !sealer;
+  if (!sealer) sealer = net::make_sealer(*secret);
+  Plan plan{loop, clock, settings, std::move(conf), std::move(sealer), {}, {}};
+  plan.remote.run_id = plan.coordinator.run_id = settings.run_id;
+  plan.remote.start = plan.coordinator.start = plan.conf.text("job_start");
+  plan.remote.backend = settings.backend;
+  plan.remote.rules = plan.coordinator.rules = read_rules(settings, plan.conf);
+  plan.remote.local_addr = settings.local_addr;
+  plan.remote.node_rank = settings.node_rank;
+  read_timing(plan);
+  const std::string& where = settings.endpoint;
+  const bool by_file =
+      settings.backend == "file" || to_lower(plan.conf.text("store_type")) == "file";
+  if (settings.backend == "etcd" || settings.backend == "etcd-v2") {
+    if (open) warn_of_openness(settings, "the coordinator");
+    return make_elected(plan, make_etcd_ballot(loop, clock, where, settings.run_id, plan.conf,
+                                               effective_isolation(elected_settings(plan))));
+  }
+  if (by_file) {
+    if (open) warn_of_openness(settings, "the coordinator");
+    return make_elected(plan, make_file_ballot(loop, clock, where, settings.run_id, plan.conf,
+                                               effective_isolation(elected_settings(plan))));
+  }
+  const auto endpoint = net::parse_endpoint(where, kC10dPort);
+  if (open) warn_of_openness(settings, endpoint ? endpoint->host : where);
+  if (settings.backend == "static") return make_fixed(plan, kStaticPort);
+  if (settings.backend == "c10d") return make_fixed(plan, kC10dPort);
+  return fail(Code::Usage,
+              fmt::format("the rendezvous backend \"{}\" is not known; the backends are "
+                          "static, c10d, etcd, etcd-v2 and file",
+                          settings.backend));
+}
+
+}  // namespace elastrun::rendezvous

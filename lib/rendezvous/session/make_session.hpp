@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/session/session.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// How this node is to meet the others, as the job's options say, checked and merged.
+struct SessionSettings {
+  std::string backend = "c10d";  // static, c10d, etcd, etcd-v2, file
+  std::string endpoint;          // as --rdzv-endpoint, or MASTER_ADDR:MASTER_PORT
+  std::string run_id = "none";
+  int min_nodes = 1, max_nodes = 1;
+  int max_restarts = 0;
+  int node_rank = 0;                        // static only
+  Duration grace{};                         // Node::grace, alike on all nodes
+  std::string local_addr;                   // --local-addr
+  std::map<std::string, std::string> conf;  // --rdzv-conf
+  std::string secret;                       // ELASTRUN_SECRET; secret_file of conf wins
+  /// Where there is no secret: by MUNGE, if it is there. Under Slurm its nodes have it.
+  bool try_munge = false;
+};
+
+/// A session for jobs of several nodes (and for single nodes that are to meet others at an
+/// endpoint, or wait as spares). Nothing is sent before `open`. Fails with Usage for a bad
+/// endpoint, an unreadable secret or an unknown back end; warns in the log where a job without a
+/// secret can be reached from other machines.
+Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
+                                              const SessionSettings& settings);
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/membership/past.hpp"
+#include "rendezvous/membership/round.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace elastrun::rendezvous {
+
+/// An agent's own part in the job, across connections and coordinators. Pure.
+class Membership {
+ public:
+  /// `instance`: for a node that names none.
+  explicit Membership(std::string instance) : instance_(std::move(instance)) {}
+
+  /// Its group is gone: it asks for a seat.
+  void want(Node self) {
+    self_ = std::move(self);
+    seat_ = Seat::Wanted;
+  }
+  void sit(const Round& round) {
+    past_ = {round.number, round.attempt, round.group_world_size()};
+    seat_ = Seat::Held;
+    stops_by_.reset();
+  }
+  /// A worker has failed: the group is being stopped, although the seat is held.
+  void fail(TimePoint now) { stops_by_ = now + self_.grace; }
+  /// Its group has to stop; false: it has no seat.
+  bool give_up(TimePoint now, bool attempt_spent) {
+    if (seat_ != Seat::Held) return false;
+    seat_ = Seat::None;
+    if (attempt_spent) ++past_.attempt;
+    if (!stops_by_) fail(now);
+    return true;
+  }
+  /// It goes for good, and its group ends within `grace`; 0: it has none.
+  void leave(TimePoint now, Duration grace) {
+    leaves_ = true;
+    stops_by_ = now + grace;
+  }
+  /// There is that world, of which it is no member.
+  void learn(const Past& world) {
+    if (world.round > knows_.round) knows_ = world;
+  }
+
+  bool wants_seat() const { return seat_ == Seat::Wanted; }
+  const Past& past() const { return past_; }
+  /// How long its group may be at work, which is being stopped; none if it is not.
+  std::optional<Duration> at_work(TimePoint now) const {
+    if ((seat_ != Seat::None && !leaves_) || past_.round == 0) return std::nullopt;
+    return std::max<Duration>(stops_by_.value_or(now) - now, Duration::zero());
+  }
+  bool is_saving(TimePoint now) const { return at_work(now).value_or(Duration()) > Duration(); }
+
+  /// What it says of itself. `address`: if it has named none.
+  Join describe(const std::string& address, const Rules& rules, int node_rank);
+  /// What its agent is told when its coordinator is lost.
+  Restart restart_after_loss(const std::string& why, const Rules& rules) const;
+  /// Under which name it was described last.
+  const std::string& id() const { return id_; }
+
+ private:
+  const std::string instance_;
+  Node self_;
+  std::string id_;
+  Past past_, knows_;
+  // None: not asked for since it was told to stop.
+  enum class Seat { None, Wanted, Held } seat_ = Seat::None;
+  std::optional<TimePoint> stops_by_;
+  bool leaves_ = false;
+};
+
+}  // namespace elastrun::rendezvous

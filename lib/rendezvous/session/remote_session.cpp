@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/session/remote_session.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "net/dialer.hpp"
+#include "net/link.hpp"
+#include "rendezvous/discovery/silent_port.hpp"
+#include "rendezvous/membership/wording.hpp"
+#include "rendezvous/session/membership.hpp"
+#include "rendezvous/session/patience.hpp"
+#include "rendezvous/session/pulse.hpp"
+#include "rendezvous/session/refusals.hpp"
+#include "rendezvous/wire/admission.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <optional>
+#include <random>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+using boost::asio::ip::tcp;
+using net::Link;
+
+class RemoteSession final : public Session {
+ public:
+  RemoteSession(boost::asio::io_context& loop, Clock& clock,
+                std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<Locator> locator,
+                RemoteSettings settings)
+      : loop_(loop),
+        clock_(clock),
+        sealer_(std::move(sealer)),
+        locator_(std::move(locator)),
+        settings_(std::move(settings)),
+        dialer_(loop, clock),
+        retry_(clock.make_alarm()),
+        beat_(clock.make_alarm()),
+        progress_(clock.make_alarm()),
+        patience_(std::random_device{}()),
+        membership_(random_text(12)) {}
+
+  ~RemoteSession() override {
+    *alive_ = false;
+    if (link_) link_->close();
+    release();
+  }
+
+  void open(OnPush on_push) override {
+    on_push_ = std::move(on_push);
+    locator_->on_moved([this] { moved(); });
+    patience_.begin(clock_.now() + settings_.rules.join_timeout);
+    watch_progress();
+    locate();
+  }
+
+  void join(Node self) override {
+    if (!settings_.local_addr.empty()) self.address = settings_.local_addr;
+    membership_.want(std::move(self));
+    release();
+    if (welcomed_) send(describe());
+  }
+
+  void report(Report report) override {
+    if (std::holds_alternative<Failed>(report)) membership_.fail(clock_.now());
+    if (const auto* leaving = std::get_if<Leaving>(&report)) {
+      leaving_ = *leaving;
+      membership_.leave(clock_.now(), leaving->grace);
+    }
+    std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
+  }
+
+  void close(std::function<void()> on_closed) override {
+    closed_ = true;
+    dialer_.cancel();
+    locator_->cancel();
+    for (Alarm* alarm : {retry_.get(), beat_.get(), progress_.get()}) alarm->disarm();
+    if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
+    if (link_) hang_up();
+    release();
+    // The others have been told what we were told, if that was the verdict on the job.
+    locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",
+                     settings_.close_timeout, std::move(on_closed));
+  }
+
+  StorePlan store_plan() const override { return settings_.store_plan; }
+  void share_store(store::Server* server) override { locator_->share_store(server); }
+  bool serves_others() const override { return !over_ && locator_->serves_others(); }
+  std::string backend() const override { return settings_.backend; }
+  std::string run_id() const override { return settings_.run_id; }
+
+ private:
+  // Finding the coordinator
+
+  void locate() {
+    locator_->heed(epoch_, std::max(membership_.past().nodes, settings_.rules.min_nodes));
+    locator_->locate([this](Result<Place> place) {
+      if (place) {
+        place_ = std::move(*place);
+        return dial();
+      }
+      // What has worked before is no mistake of the user's: the register will have it again.
+      const Code code = place.error().code;
+      const bool mistake = code == Code::Usage && !connected_once_;
+      if (mistake || code == Code::Rendezvous) return lose(place.error().text, false);
+      try_again(place.error());
+    });
+  }
+
+  Duration time_left() const {
+    return std::max<Duration>(patience_.deadline() - clock_.now(), std::chrono::milliseconds(100));
+  }
+
+  void dial() {
+    // No longer than for a silence later on: meanwhile others may have elected somebody else.
+    dialer_.dial(place_.endpoint, std::min({settings_.read_timeout, silence(), time_left()}),
+                 [this](Result<tcp::socket> socket) {
+                   if (socket) return greet(std::move(*socket));
+                   // An agent that hosted the rendezvous and is gone does not come back.
+                   const bool gone =
+                       socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
+                   if (gone && !locator_->elects())
+                     return lose(coordinator_gone_text(socket.error().text), true);
+                   try_again(socket.error());
+                 });
+  }
+
+  void try_again(const Error& error) {
+    if (!place_.endpoint.host.empty()) locator_->reject(place_);
+    trouble_ = error.text;
+    const TimePoint now = clock_.now();
+    if (patience_.over(now)) return lose(given_up_text(), connected_once_);
+    retry_->arm(std::min(now + patience_.next(), patience_.deadline()), [this] { locate(); });
+  }
+
+  std::string given_up_text() const {
+    const Duration time = connected_once_ ? silence() : settings_.rules.join_timeout;
+    return no_coordinator_text(settings_.run_id, time, trouble_);
+  }
+
+  // People who wait want to know for what, also before anybody answers.
+  void watch_progress() {
+    progress_->arm(clock_.now() + settings_.rules.progress_interval, [this] {
+      if (welcomed_) return;
+      if (membership_.wants_seat()) tell_trouble();
+      watch_progress();
+    });
+  }
+
+  void tell_trouble() {
+    if (link_) trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
+    if (trouble_.empty()) return;
+    push(Progress{fmt::format("looking for the coordinator: {}", trouble_), 0,
+                  settings_.rules.min_nodes});
+    if (std::exchange(warned_, true)) return;
+    log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
+                 settings_.run_id, trouble_);
+  }
+
+  // Talking to it
+
+  void greet(tcp::socket socket) {
+    link_ = Link::make(std::move(socket), sealer_, Link::Side::Connector);
+    // A round of a large world lists all of its members for group rank 0.
+    link_->frame_limit(16u << 20);
+    link_->start({[this](const std::string& payload) { hear(payload); },
+                  [this](const Error& error) { ended(error); }});
+    greeted_at_ = clock_.now();
+    Hello hello = own_hello(settings_.run_id, settings_.start, epoch_);
+    if (const auto left = membership_.at_work(greeted_at_)) hello.at_work = {describe(), *left};
+    link_->send(encode(FromAgent(std::move(hello))));
+    beat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
+      trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
+      hang_up();
+      try_again({Code::Timeout, trouble_});
+    });
+  }
+
+  void hear(const std::string& payload) {
+    // After a pause of this process, words of long ago come before any alarm.
+    if (welcomed_ && pulse_.is_over(clock_.now())) return fall_silent();
+    auto message = decode_from_coordinator(payload);
+    if (!message) return drop(message.error());
+    if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
+    if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
+    if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
+      epoch_ = std::max(epoch_, epoch->epoch);
+    } else if (std::holds_alternative<Beat>(*message)) {
+      pulse_.answered();
+    } else if (auto* told = std::get_if<Push>(&*message)) {
+      obey(std::move(*told));
+    }
+  }
+
+  void welcomed(const Welcome& welcome) {
+    if (welcome.epoch < epoch_) {
+      // A coordinator that does not know yet that it was succeeded. It must not be listened to.
+      hang_up();
+      return try_again(
+          {Code::Closed, fmt::format("the coordinator is of epoch {}, but epoch {} exists",
+                                     welcome.epoch, epoch_)});
+    }
+    epoch_ = welcome.epoch;
+    stand_alone_ = welcome.stand_alone;
+    fences_ = welcome.fences;
+    membership_.learn(welcome.world);
+    welcomed_ = connected_once_ = true;
+    locator_->accept(place_);
+    refusals_.forget();
+    pulse_.begin(greeted_at_, welcome.beat, welcome.beats_missed);
+    watch_beats();
+    if (membership_.wants_seat()) send(describe());
+    if (leaving_)
+      send(Leaving{leaving_->why, membership_.at_work(clock_.now()).value_or(Duration()), false});
+  }
+
+  void hang_up() {
+    beat_->disarm();
+    std::exchange(link_, nullptr)->close();
+  }
+
+  // The same, but its end says that our group has ended: until that is true it stays open.
+  void part() {
+    beat_->disarm();
+    if (membership_.wants_seat() || held_) return hang_up();
+    held_ = std::exchange(link_, nullptr);
+    held_->hold();
+  }
+  void release() {
+    if (held_) std::exchange(held_, nullptr)->close();
+  }
+
+  void refused(const Refusal& refusal) {
+    const bool final = !locator_->elects() || (refusal.final && (welcomed_ || is_final()));
+    hang_up();
+    if (!final) return ended({Code::Closed, refusal.text});
+    lose(fmt::format("{} refuses this node: {}", where(), refusal.text), false);
+  }
+
+  // Of one who has not taken us in: whether that is our job's coordinator all the same.
+  bool is_final() {
+    if (!connected_once_ || !locator_->elects()) return true;
+    return refusals_.are_of_live_one(place_.epoch, clock_.now(), settings_.entry_life);
+  }
+
+  Join describe() {
+    return membership_.describe(link_->local_address().to_string(), settings_.rules,
+                                settings_.node_rank);
+  }
+
+  void send(const FromAgent& message) {
+    if (link_ && welcomed_) link_->send(encode(message));
+  }
+
+  void obey(Push told) {
+    if (auto* ready = std::get_if<RoundReady>(&told)) {
+      // Fences late words of a coordinator that was succeeded, or rounds of another life of it. It
+      // must hear that, or it takes us for a member at work: our next hello and join say why.
+      const auto epoch = ready->round.epoch, number = ready->round.number;
+      if (epoch < epoch_ || number <= membership_.past().round) {
+        return drop({Code::Closed, fmt::format("it gave out round {} of epoch {} after {} of {}",
+                                               number, epoch, membership_.past().round, epoch_)});
+      }
+      epoch_ = epoch;
+      membership_.sit(ready->round);
+    } else if (const auto* restart = std::get_if<Restart>(&told)) {
+      if (!membership_.give_up(clock_.now(), restart->attempt_spent)) return;
+      if (fences_) send(Stopping{*membership_.at_work(clock_.now())});
+    } else if (const auto* spare = std::get_if<Spare>(&told)) {
+      membership_.learn(spare->world);
+    } else if (std::holds_alternative<Done>(told) || std::holds_alternative<Lost>(told)) {
+      done_ = std::holds_alternative<Done>(told);
+      over_ = true;
+    }
+    push(std::move(told));
+  }
+
+  // Losing it
+
+  void drop(const Error& error) {
+    part();
+    ended(error);
+  }
+
+  void ended(const Error& error) {
+    link_.reset();
+    beat_->disarm();
+    trouble_ = fmt::format("{}: {}", where(), error.text);
+    const bool was_welcomed = std::exchange(welcomed_, false);
+    if (is_through()) return;
+    if (!was_welcomed) {
+      // It never took us in: another secret or protocol is no use trying again.
+      const bool refused = error.code == Code::Rendezvous || error.code == Code::Protocol;
+      return refused && is_final() ? lose(trouble_, false) : try_again({error.code, trouble_});
+    }
+    log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble_);
+    patience_.begin(clock_.now() + (locator_->elects() ? settings_.rules.join_timeout : silence()));
+    watch_progress();
+    stop_group(trouble_);
+    locate();
+  }
+
+  // The coordinator has given us up, or soon will: what our group does from now on is in vain.
+  void stop_group(const std::string& why) {
+    if (!membership_.give_up(clock_.now(), false) || leaving_) return;
+    push(membership_.restart_after_loss(why, settings_.rules));
+  }
+
+  void moved() {
+    if (is_through()) return;
+    dialer_.cancel();
+    retry_->disarm();
+    if (link_) return drop({Code::Closed, "another coordinator was elected"});
+    locate();
+  }
+
+  // One that leaves comes back to say that it is saving, but is not elected: that has been noted.
+  bool is_through() const {
+    const bool comes_back = !locator_->elects() && membership_.is_saving(clock_.now());
+    return over_ || closed_ || (leaving_ && !comes_back);
+  }
+
+  void lose(const std::string& why, bool requeue) {
+    over_ = true;
+    if (!leaving_) push(Lost{why, requeue});
+  }
+
+  void watch_beats() {
+    beat_->arm(pulse_.next_beat(clock_.now()), [this] {
+      if (pulse_.is_over(clock_.now())) return fall_silent();
+      send(Beat{});
+      pulse_.sent(clock_.now());
+      watch_beats();
+    });
+  }
+
+  void fall_silent() {
+    drop({Code::Timeout, fmt::format("silent for {}", format_duration(pulse_.silence()))});
+  }
+
+  Duration silence() const {
+    return settings_.keep_alive_interval * settings_.keep_alive_max_attempt;
+  }
+  std::string where() const {
+    return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
+  }
+
+  void push(Push told) {
+    boost::asio::post(loop_, [this, alive = alive_, told = std::move(told)]() mutable {
+      if (*alive && !closed_) on_push_(std::move(told));
+    });
+  }
+
+  // Set at construction
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const std::shared_ptr<const net::Sealer> sealer_;
+  const std::unique_ptr<Locator> locator_;
+  const RemoteSettings settings_;
+  net::Dialer dialer_;
+  const std::unique_ptr<Alarm> retry_, beat_, progress_;
+  OnPush on_push_;
+
+  // The coordinator
+  Patience patience_;
+  Place place_;
+  std::shared_ptr<Link> link_;
+  std::shared_ptr<Link> held_;  // to one before it, which sees by its end that our group has ended
+  bool welcomed_ = false, connected_once_ = false, stand_alone_ = false;
+  bool fences_ = false;  // it waits for whoever says that it is being stopped
+  std::int64_t epoch_ = 0;
+  TimePoint greeted_at_;
+  Pulse pulse_;
+  Refusals refusals_;
+  std::string trouble_;
+  bool warned_ = false;  // that nobody is found
+
+  // This node
+  Membership membership_;
+  bool done_ = false;  // has heard the verdict on the job
+  bool over_ = false, closed_ = false;
+  std::optional<Leaving> leaving_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace
+
+std::unique_ptr<Session> make_remote_session(boost::asio::io_context& loop, Clock& clock,
+                                             std::shared_ptr<const net::Sealer> sealer,
+                                             std::unique_ptr<Locator> locator,
+                                             RemoteSettings settings) {
+  return std::make_unique<RemoteSession>(loop, clock, std::move(sealer), std::move(locator),
+                                         std::move(settings));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "rendezvous/membership/round.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace elastrun::store {
+class Server;
+}
+
+namespace elastrun::rendezvous {
+
+/// Where the agent of a node binds its workers' store before it joins.
+struct StorePlan {
+  std::string bind_address = "127.0.0.1";       // "::" where other nodes must reach it
+  std::uint16_t first_port = 0, last_port = 0;  // any free one in this range; 0-0: any at all
+  /// The session listens on MASTER_PORT itself and hands over the connections of workers
+  /// (`share_store`): bind to loopback, any port.
+  bool lent_port = false;
+};
+
+/// One agent's side of the rendezvous. The agent says `join`, reports what happens to its group,
+/// and obeys what is pushed; it never decides about the job by itself. Implementations:
+/// `LocalSession` (one node: the pure `State`, no sockets), `RemoteSession` (a coordinator over
+/// TCP, whichever way it was found), `HandlerSession` (a user's RendezvousHandler).
+///
+/// All calls return at once; pushes arrive on the loop, never inside a call, and none after
+/// close().
+class Session {
+ public:
+  using OnPush = std::function<void(Push)>;
+  virtual ~Session() = default;
+
+  /// Starts to listen for pushes. Called once, before join.
+  virtual void open(OnPush on_push) = 0;
+  /// Wants to be in the next round with this description of itself. Called at the start and after
+  /// each Restart, once the old group is gone.
+  virtual void join(Node self) = 0;
+  virtual void report(Report report) = 0;
+  /// Says goodbye if it can, and stops pushing. `on_closed` runs once that is out or hopeless
+  /// (bounded by close_timeout).
+  virtual void close(std::function<void()> on_closed) = 0;
+
+  /// How to bind the store. Asked before each join.
+  virtual StorePlan store_plan() const { return {}; }
+  /// The store of this node, told before each join: where `lent_port` is set, workers' connections
+  /// that reach the session's own port are adopted by it. Borrowed until another one, or null, is
+  /// told: say null before it is destroyed.
+  virtual void share_store(store::Server*) {}
+
+  /// Whether agents of other nodes depend on this process: were it closed now, their groups would
+  /// be stopped.
+  virtual bool serves_others() const { return false; }
+
+  /// "static", "c10d", ...: as RendezvousHandler.get_backend.
+  virtual std::string backend() const = 0;
+  virtual std::string run_id() const = 0;
+};
+
+}  // namespace elastrun::rendezvous

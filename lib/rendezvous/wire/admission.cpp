@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/wire/admission.hpp"
+
+#include "core/host_name.hpp"
+#include "core/text.hpp"
+
+#include <cstdlib>
+#include <fmt/format.h>
+#include <string_view>
+#include <unistd.h>
+
+namespace elastrun::rendezvous {
+namespace {
+
+std::string nodes_text(const Rules& rules) {
+  return rules.min_nodes == rules.max_nodes
+             ? fmt::format("--nnodes {}", rules.max_nodes)
+             : fmt::format("--nnodes {}:{}", rules.min_nodes, rules.max_nodes);
+}
+
+}  // namespace
+
+Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch) {
+  Hello hello{run_id, false, epoch, start, host_name(), fmt::to_string(::geteuid())};
+  for (const char* name : {"LOGNAME", "USER"}) {
+    const char* user = std::getenv(name);
+    if (user != nullptr && *user != '\0') hello.user = user;
+  }
+  return hello;
+}
+
+namespace {
+
+/// "1700000000/1": its time, which Slurm does not tell everywhere, and the number of requeues.
+bool may_be_same_start(std::string_view one, std::string_view other) {
+  const auto time_of = [](std::string_view start) { return start.substr(0, start.find('/')); };
+  const auto time = time_of(one), other_time = time_of(other);
+  const bool known = !time.empty() && !other_time.empty();
+  return known ? one == other : one.substr(time.size()) == other.substr(other_time.size());
+}
+
+}  // namespace
+
+std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start) {
+  if (!run_id.empty() && !hello.run_id.empty() && hello.run_id != run_id) {
+    return fmt::format(
+        "the job that meets here is \"{}\", not \"{}\" (--rdzv-id); give each job a "
+        "port of its own",
+        run_id, printable(hello.run_id));
+  }
+  if (!start.empty() && !hello.start.empty() && !may_be_same_start(hello.start, start)) {
+    return fmt::format(
+        "this is start {} of the job \"{}\", not {} (time and number of requeues, "
+        "as the scheduler tells them): end what an earlier start has left behind",
+        start, run_id, printable(hello.start));
+  }
+  return {};
+}
+
+std::string refusal_of(const Rules& its, const Rules& rules) {
+  if (its.min_nodes == rules.min_nodes && its.max_nodes == rules.max_nodes) return {};
+  return fmt::format(
+      "the job that meets here was started with {}, this node with {}: use the same "
+      "number of nodes on all of them, and another --rdzv-id for another job",
+      nodes_text(rules), nodes_text(its));
+}
+
+std::string secret_refusal_of(const std::string& run_id) {
+  return run_id.empty()
+             ? "your secret (ELASTRUN_SECRET, or secret_file in --rdzv-conf) is not the one of "
+               "this coordinator"
+             : fmt::format(
+                   "your secret (ELASTRUN_SECRET, or secret_file in --rdzv-conf) is not "
+                   "the one of the job \"{}\" that meets here; if yours is another job, "
+                   "give it another port",
+                   run_id);
+}
+
+std::string arrival_text(const Hello& hello, const Node& node, const std::string& address) {
+  return fmt::format("node {} of the job \"{}\" joins from {} (host {}, user {})",
+                     printable(node.id), printable(hello.run_id), address, printable(hello.host),
+                     printable(hello.user));
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "rendezvous/wire/messages.hpp"
+
+#include <string>
+
+/// Whom a coordinator takes in, and what its log says of them.
+namespace elastrun::rendezvous {
+
+/// The first word of an agent in this process. It claims host and user for people who read the log:
+/// gethostname(2), and USER, LOGNAME or the number of the user. Asks no name service, which may be
+/// far away.
+Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch);
+
+/// Why the coordinator of the job `run_id` (empty: of any), in its start `start`, does not talk to
+/// whoever says this; empty if it does. A side that does not know its start, or only
+/// how often the job was requeued ("/0"), is not refused for what it does not know.
+std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start);
+/// Why an agent with these rules cannot be of the job with those; empty if it can.
+std::string refusal_of(const Rules& its, const Rules& rules);
+
+/// What is said to somebody whose secret is another one than that of the job `run_id` (empty: any).
+std::string secret_refusal_of(const std::string& run_id);
+
+/// Who joins from where: "node 10.0.0.7_311_0 of the job "night" joins from 10.0.0.7 (host n7, user
+/// ada)".
+std::string arrival_text(const Hello& hello, const Node& node, const std::string& address);
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/wire/message_parts.hpp"
+
+#include "core/text.hpp"
+#include "core/utf8.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+constexpr std::array<std::pair<Cause::Kind, std::string_view>, 7> kCauseNames = {{
+    {Cause::Kind::WorkerFailed, "worker_failed"},
+    {Cause::Kind::NodeLost, "node_lost"},
+    {Cause::Kind::NodeLeft, "node_left"},
+    {Cause::Kind::NodeJoined, "node_joined"},
+    {Cause::Kind::Closed, "closed"},
+    {Cause::Kind::CoordinatorLost, "coordinator_lost"},
+    {Cause::Kind::Timeout, "timeout"},
+}};
+
+// How many bytes of the text need no more than that in JSON, where one becomes up to six.
+std::size_t bytes_within(std::string_view text, std::size_t escaped) {
+  std::size_t bytes = 0;
+  for (; bytes < text.size(); ++bytes) {
+    const char one = text[bytes];
+    const bool is_short = std::string_view("\"\\\b\f\n\r\t").contains(one);
+    const std::size_t needed = is_short ? 2 : static_cast<unsigned char>(one) < 0x20 ? 6 : 1;
+    if (needed > escaped) break;
+    escaped -= needed;
+  }
+  return bytes;
+}
+
+// A number, with the name of an interface.
+constexpr std::size_t kLongestAddress = 64;
+
+void fit(json::value& value, std::size_t longest) {
+  if (json::string* text = value.if_string()) {
+    *text = fit_text(*text, longest);
+  } else if (json::array* elements = value.if_array()) {
+    for (json::value& element : *elements) fit(element, longest);
+  } else if (json::object* members = value.if_object()) {
+    for (auto& member : *members) fit(member.value(), longest);
+  }
+}
+
+json::array write_members(const std::vector<Node>& members) {
+  json::array list;
+  list.reserve(members.size());
+  for (const Node& node : members) list.emplace_back(write_node(node));
+  return list;
+}
+
+json::object write_place(const World& world, int group_rank) {
+  const Bases& bases = world.ranks.of[static_cast<std::size_t>(group_rank)];
+  return {{"do", "round"},
+          {"epoch", world.epoch},
+          {"number", world.number},
+          {"attempt", world.attempt},
+          {"nodes", world.members.size()},
+          {"group_rank", group_rank},
+          {"rank_base", bases.rank},
+          {"world_size", world.ranks.world_size},
+          {"role_rank_base", bases.role_rank},
+          {"role_world_size", bases.role_world_size},
+          {"master_addr", world.master_addr},
+          {"master_port", world.master_port}};
+}
+
+}  // namespace
+
+std::string fit_text(std::string_view text, std::size_t longest) {
+  // What becomes longer by its replacements ends beyond the cut.
+  constexpr std::size_t kLongestCharacter = 4;
+  const auto beginning = text.substr(0, longest + kLongestCharacter);
+  std::string fit(cut(valid_utf8(beginning), longest));
+  fit.resize(cut(fit, bytes_within(fit, 2 * longest)).size());
+  return fit;
+}
+
+std::string to_wire(json::value message, std::size_t longest) {
+  fit(message, longest);
+  return json::serialize(message);
+}
+
+std::string Reader::text(std::string_view name, std::size_t longest) const {
+  const json::value* found = find_member(*value_, name);
+  if (found == nullptr) return {};
+  if (!found->is_string() || found->get_string().size() > longest) {
+    *sound_ = false;
+    return {};
+  }
+  return std::string(found->get_string());
+}
+
+bool Reader::flag(std::string_view name) const {
+  const json::value* found = find_member(*value_, name);
+  if (found == nullptr) return false;
+  if (!found->is_bool()) *sound_ = false;
+  return found->is_bool() && found->get_bool();
+}
+
+std::int64_t Reader::integer(std::string_view name, std::int64_t low, std::int64_t high,
+                             std::int64_t otherwise) const {
+  const json::value* found = find_member(*value_, name);
+  if (found == nullptr) return std::max(low, otherwise);
+  boost::system::error_code error;
+  const auto value = found->to_number<std::int64_t>(error);
+  if (!error && value >= low && value <= high) return value;
+  *sound_ = false;
+  return low;
+}
+
+double Reader::number(std::string_view name, double low, double high, double otherwise) const {
+  const json::value* found = find_member(*value_, name);
+  if (found == nullptr) return otherwise;
+  boost::system::error_code error;
+  const auto value = found->to_number<double>(error);
+  if (!error && value >= low && value <= high) return value;
+  *sound_ = false;
+  return otherwise;
+}
+
+Reader Reader::member(std::string_view name) const {
+  static const json::value kEmpty = json::object();
+  const json::value* found = find_member(*value_, name);
+  return {found == nullptr ? kEmpty : *found, *sound_};
+}
+
+const json::array& Reader::elements(std::string_view name) const {
+  static const json::array kNone;
+  const json::value* found = find_member(*value_, name);
+  if (found == nullptr) return kNone;
+  if (found->is_array()) return found->get_array();
+  *sound_ = false;
+  return kNone;
+}
+
+std::unexpected<Error> unknown_message(std::string_view kind) {
+  return fail(Code::Protocol, fmt::format("a message \"{}\" is not known", kind.substr(0, 40)));
+}
+
+std::unexpected<Error> unsound_message(std::string_view kind) {
+  return fail(Code::Protocol, fmt::format("a message \"{}\" has members of the wrong kind", kind));
+}
+
+void note_source(Node& node, const boost::asio::ip::address& seen) {
+  if (seen.is_loopback() || seen.is_unspecified()) return;  // says nothing to other machines
+  const std::string text = seen.to_string();
+  if (node.address == text || std::ranges::find(node.also, text) != node.also.end()) return;
+  if (node.also.size() >= kMaxOtherAddresses) node.also.pop_back();
+  node.also.push_back(text);
+}
+
+json::object write_node(const Node& node) {
+  json::object object{{"id", node.id},
+                      {"instance", node.instance},
+                      {"address", node.address},
+                      {"store_port", node.store_port},
+                      {"role", node.role},
+                      {"workers", node.local_world_size},
+                      {"node_rank", node.node_rank}};
+  json::array also;
+  for (const std::string& address : node.also)
+    also.emplace_back(fit_text(address, kLongestAddress));
+  if (!also.empty()) object["also"] = std::move(also);
+  return object;
+}
+
+Node read_node(const Reader& reader) {
+  Node node;
+  node.id = reader.text("id");
+  node.instance = reader.text("instance");
+  node.address = reader.text("address");
+  for (const json::value& element : reader.elements("also")) {
+    if (!element.is_string() || node.also.size() >= kMaxOtherAddresses) reader.sound() = false;
+    if (reader.sound()) node.also.emplace_back(element.get_string());
+  }
+  node.store_port = static_cast<std::uint16_t>(reader.integer("store_port", 0, 65535));
+  node.role = reader.text("role");
+  node.local_world_size = static_cast<int>(reader.integer("workers", 0, kMaxCount, 1));
+  node.node_rank = static_cast<int>(reader.integer("node_rank", -1, kMaxCount, -1));
+  return node;
+}
+
+json::object write_cause(const Cause& cause) {
+  const auto name =
+      std::ranges::find(kCauseNames, cause.kind, &decltype(kCauseNames)::value_type::first);
+  return {{"kind", name->second},           {"node", cause.node},           {"rank", cause.rank},
+          {"local_rank", cause.local_rank}, {"exit_code", cause.exit_code}, {"text", cause.text},
+          {"wall", cause.wall_seconds}};
+}
+
+Cause read_cause(const Reader& reader) {
+  Cause cause;
+  const std::string kind = reader.text("kind");
+  const auto name =
+      std::ranges::find(kCauseNames, kind, &decltype(kCauseNames)::value_type::second);
+  if (name != kCauseNames.end()) cause.kind = name->first;
+  if (name == kCauseNames.end() && !kind.empty()) reader.sound() = false;
+  cause.node = reader.text("node");
+  cause.rank = static_cast<int>(reader.integer("rank", -1, kMaxCount, -1));
+  cause.local_rank = static_cast<int>(reader.integer("local_rank", -1, kMaxCount, -1));
+  cause.exit_code = static_cast<int>(reader.integer("exit_code", -1000, 1000, 0));
+  cause.text = reader.text("text");
+  cause.wall_seconds = reader.number("wall", -1e12, 1e12, 0);
+  return cause;
+}
+
+json::object write_rules(const Rules& rules) {
+  return {{"min_nodes", rules.min_nodes},
+          {"max_nodes", rules.max_nodes},
+          {"max_restarts", rules.max_restarts},
+          {"fixed_ranks", rules.fixed_ranks},
+          {"join_timeout", to_seconds(rules.join_timeout)},
+          {"last_call_timeout", to_seconds(rules.last_call_timeout)}};
+}
+
+Rules read_rules(const Reader& reader) {
+  constexpr double kYear = 366.0 * 86400;
+  Rules rules;
+  rules.min_nodes = static_cast<int>(reader.integer("min_nodes", 1, kMaxCount, 1));
+  rules.max_nodes = static_cast<int>(reader.integer("max_nodes", rules.min_nodes, kMaxCount));
+  rules.max_restarts = static_cast<int>(reader.integer("max_restarts", 0, kMaxCount));
+  rules.fixed_ranks = reader.flag("fixed_ranks");
+  rules.join_timeout = from_seconds(reader.number("join_timeout", 0.001, kYear, 600));
+  rules.last_call_timeout = from_seconds(reader.number("last_call_timeout", 0, kYear, 30));
+  return rules;
+}
+
+json::object write_round(const Round& round) {
+  return {{"do", "round"},
+          {"epoch", round.epoch},
+          {"number", round.number},
+          {"attempt", round.attempt},
+          {"nodes", round.members.size()},
+          {"group_rank", round.group_rank},
+          {"rank_base", round.rank_base},
+          {"world_size", round.world_size},
+          {"role_rank_base", round.role_rank_base},
+          {"role_world_size", round.role_world_size},
+          {"master_addr", round.master_addr},
+          {"master_port", round.master_port},
+          {"members", write_members(round.members)}};
+}
+
+Round read_round(const Reader& reader) {
+  Round round;
+  const auto count = [&reader](std::string_view name) {
+    return static_cast<int>(reader.integer(name, 0, kMaxCount));
+  };
+  round.epoch = reader.integer("epoch");
+  round.number = reader.integer("number");
+  round.attempt = count("attempt");
+  round.group_rank = count("group_rank");
+  round.rank_base = count("rank_base");
+  round.world_size = count("world_size");
+  round.role_rank_base = count("role_rank_base");
+  round.role_world_size = count("role_world_size");
+  round.master_addr = reader.text("master_addr");
+  round.master_port = static_cast<std::uint16_t>(reader.integer("master_port", 0, 65535));
+  // The number of nodes sizes a vector: bounded by the most agents that one coordinator can serve.
+  const auto nodes = static_cast<std::size_t>(reader.integer("nodes", 1, 100'000));
+  for (const json::value& element : reader.elements("members")) {
+    round.members.push_back(read_node(Reader(element, reader.sound())));
+  }
+  if (round.group_rank >= static_cast<int>(nodes) || round.members.size() > nodes) {
+    reader.sound() = false;
+  }
+  if (reader.sound()) round.members.resize(nodes);
+  return round;
+}
+
+std::string encode_members(const World& world) {
+  return to_wire(write_members(world.members));
+}
+
+std::string encode_seat(const World& world, int group_rank, const std::string& members) {
+  std::string text = to_wire(write_place(world, group_rank));
+  if (group_rank != 0 && world.members.size() > kFullWorld) return text;
+  // The list is the largest part and the same for all: serialised once, put in as text.
+  text.pop_back();
+  return text + ",\"members\":" + members + "}";
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/wire/messages.hpp"
+
+#include "core/json.hpp"
+#include "core/text.hpp"
+#include "rendezvous/wire/message_parts.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+using json::object;
+
+constexpr Duration kUsualGrace = std::chrono::seconds(40);  // of an agent that does not say
+
+Past read_past(const Reader& past) {
+  return {past.integer("round"), static_cast<int>(past.integer("attempt", 0, kMaxCount)),
+          static_cast<int>(past.integer("nodes", 0, kMaxCount))};
+}
+object write_past(const Past& past) {
+  return {{"round", past.round}, {"attempt", past.attempt}, {"nodes", past.nodes}};
+}
+double write_grace(Duration grace) {
+  return to_seconds(std::clamp<Duration>(grace, Duration::zero(), kLongestGrace));
+}
+Duration read_grace(const Reader& reader, std::string_view name, Duration otherwise = {}) {
+  return from_seconds(reader.number(name, 0, to_seconds(kLongestGrace), to_seconds(otherwise)));
+}
+
+object write_member(const Join& join) {
+  object member{{"node", write_node(join.node)},
+                {"past", write_past(join.past)},
+                {"rules", write_rules(join.rules)},
+                {"grace", write_grace(join.node.grace)}};
+  if (join.knows.round > 0) member["knows"] = write_past(join.knows);
+  return member;
+}
+
+object write(const Hello& hello) {
+  object message{{"do", "hello"},
+                 {"run", hello.run_id},
+                 {"who", hello.wants_status ? "status" : "agent"},
+                 {"epoch", hello.epoch},
+                 {"start", hello.start},
+                 {"host", hello.host},
+                 {"user", hello.user}};
+  if (hello.at_work) {
+    object at_work = write_member(hello.at_work->member);
+    at_work["left"] = write_grace(hello.at_work->left);
+    message["at_work"] = std::move(at_work);
+  }
+  return message;
+}
+object write(const Join& join) {
+  object message = write_member(join);
+  message["do"] = "join";
+  return message;
+}
+object write(const Stopping& stopping) {
+  return {{"do", "stopping"}, {"left", write_grace(stopping.left)}};
+}
+json::object write(const Started& started) {
+  return {{"do", "started"}, {"round", started.round}};
+}
+json::object write(const Failed& failed) {
+  return {{"do", "failed"}, {"round", failed.round}, {"cause", write_cause(failed.cause)}};
+}
+json::object write(const Succeeded& done) {
+  return {{"do", "succeeded"}, {"round", done.round}};
+}
+json::object write(const Leaving& leaving) {
+  return {{"do", "leaving"},
+          {"why", leaving.why},
+          {"grace", write_grace(leaving.grace)},
+          {"ended", leaving.ended}};
+}
+json::object write(const Beat&) {
+  return {{"do", "beat"}};
+}
+
+json::object write(const Welcome& welcome) {
+  return {{"do", "welcome"},
+          {"run", welcome.run_id},
+          {"epoch", welcome.epoch},
+          {"stand_alone", welcome.stand_alone},
+          {"beat", to_seconds(welcome.beat)},
+          {"beats_missed", welcome.beats_missed},
+          {"fences", welcome.fences},
+          {"world", write_past(welcome.world)}};
+}
+json::object write(const Refusal& refusal) {
+  return {{"do", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
+}
+json::object write(const NewEpoch& epoch) {
+  return {{"do", "epoch"}, {"epoch", epoch.epoch}};
+}
+json::object write(const StatusText& status) {
+  return {{"do", "status"}, {"status", status.json}};
+}
+json::object write(const RoundReady& ready) {
+  return write_round(ready.round);
+}
+json::object write(const Restart& restart) {
+  return {{"do", "restart"},
+          {"cause", write_cause(restart.cause)},
+          {"spent", restart.attempt_spent},
+          {"left", restart.restarts_left}};
+}
+json::object write(const Done& done) {
+  return {{"do", "done"}, {"failed", done.failed}, {"cause", write_cause(done.cause)}};
+}
+json::object write(const Spare& spare) {
+  return {{"do", "spare"}, {"ahead", spare.ahead}, {"world", write_past(spare.world)}};
+}
+json::object write(const Lost& lost) {
+  return {{"do", "lost"}, {"why", lost.why}, {"requeue", lost.requeue}};
+}
+json::object write(const Progress& progress) {
+  return {{"do", "progress"},
+          {"text", progress.text},
+          {"present", progress.present},
+          {"wanted", progress.wanted}};
+}
+json::object write(const Push& push) {
+  return std::visit([](const auto& each) { return write(each); }, push);
+}
+
+Join read_join(const Reader& reader) {
+  Join join;
+  join.node = read_node(reader.member("node"));
+  join.past = read_past(reader.member("past"));
+  join.rules = read_rules(reader.member("rules"));
+  join.knows = read_past(reader.member("knows"));
+  join.node.grace = read_grace(reader, "grace", kUsualGrace);
+  return join;
+}
+
+Hello read_hello(const Reader& reader) {
+  Hello hello{reader.text("run"),      reader.text("who") == "status",
+              reader.integer("epoch"), reader.text("start"),
+              reader.text("host"),     reader.text("user")};
+  if (!reader.has("at_work")) return hello;
+  const Reader member = reader.member("at_work");
+  hello.at_work = {read_join(member), read_grace(member, "left")};
+  return hello;
+}
+
+Welcome read_welcome(const Reader& reader) {
+  return {reader.text("run"),
+          reader.integer("epoch"),
+          reader.flag("stand_alone"),
+          from_seconds(reader.number("beat", 0.001, 1e6, 5)),
+          static_cast<int>(reader.integer("beats_missed", 1, kMaxCount)),
+          reader.flag("fences"),
+          read_past(reader.member("world"))};
+}
+
+}  // namespace
+
+std::string encode(const FromAgent& message) {
+  return to_wire(std::visit([](const auto& each) { return write(each); }, message));
+}
+
+std::string encode(const FromCoordinator& message) {
+  const bool is_status = std::holds_alternative<StatusText>(message);
+  return to_wire(std::visit([](const auto& each) { return write(each); }, message),
+                 is_status ? kLongestStatus : kLongestSent);
+}
+
+Result<FromAgent> decode_from_agent(std::string_view text) {
+  const auto value = parse_json(text);
+  if (!value) return std::unexpected(value.error());
+  bool sound = true;
+  const Reader reader(*value, sound);
+  const std::string kind = reader.text("do");
+  FromAgent message = Beat{};
+  if (kind == "hello") {
+    message = read_hello(reader);
+  } else if (kind == "join") {
+    message = read_join(reader);
+  } else if (kind == "started") {
+    message = Started{reader.integer("round")};
+  } else if (kind == "failed") {
+    message = Failed{reader.integer("round"), read_cause(reader.member("cause"))};
+  } else if (kind == "succeeded") {
+    message = Succeeded{reader.integer("round")};
+  } else if (kind == "leaving") {
+    message = Leaving{reader.text("why"), read_grace(reader, "grace"), reader.flag("ended")};
+  } else if (kind == "stopping") {
+    message = Stopping{read_grace(reader, "left")};
+  } else if (kind != "beat") {
+    return unknown_message(kind);
+  }
+  if (!sound) return unsound_message(kind);
+  return message;
+}
+
+Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
+  const auto value = parse_json(text);
+  if (!value) return std::unexpected(value.error());
+  bool sound = true;
+  const Reader reader(*value, sound);
+  const std::string kind = reader.text("do");
+  FromCoordinator message = Beat{};
+  if (kind == "welcome") {
+    message = read_welcome(reader);
+  } else if (kind == "round") {
+    message = RoundReady{read_round(reader)};
+  } else if (kind == "restart") {
+    message = Restart{read_cause(reader.member("cause")), reader.flag("spent"),
+                      static_cast<int>(reader.integer("left", 0, kMaxCount))};
+  } else if (kind == "done") {
+    message = Done{reader.flag("failed"), read_cause(reader.member("cause"))};
+  } else if (kind == "spare") {
+    message = Spare{static_cast<int>(reader.integer("ahead", 0, kMaxCount)),
+                    read_past(reader.member("world"))};
+  } else if (kind == "lost") {
+    message = Lost{reader.text("why"), reader.flag("requeue")};
+  } else if (kind == "progress") {
+    message =
+        Progress{reader.text("text"), static_cast<int>(reader.integer("present", 0, kMaxCount)),
+                 static_cast<int>(reader.integer("wanted", 0, kMaxCount))};
+  } else if (kind == "refuse") {
+    message = Refusal{reader.text("text"), reader.flag("final")};
+  } else if (kind == "epoch") {
+    message = NewEpoch{reader.integer("epoch")};
+  } else if (kind == "status") {
+    message = StatusText{reader.text("status", kLongestStatus)};
+  } else if (kind != "beat") {
+    return unknown_message(kind);
+  }
+  if (!sound) return unsound_message(kind);
+  return message;
+}
+
+}  // namespace elastrun::rendezvous

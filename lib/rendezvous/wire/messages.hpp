@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/round.hpp"
+#include "rendezvous/membership/state.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+/// What agents and coordinator say to each other, as JSON objects (elastrun-protocol(7)). Unknown
+/// members are passed over, so that later versions may add some; what is missing has its default;
+/// what is of the wrong kind is refused. Pure.
+namespace elastrun::rendezvous {
+
+struct Join {
+  Node node;
+  Past past;
+  Rules rules;   // used by a coordinator that serves any job, checked by others
+  Past knows{};  // of which world, if that is a later one, that it was no member of
+};
+/// A member whose group is being stopped, and ends within `left`: until then it does not join.
+struct AtWork {
+  Join member;
+  Duration left{};
+};
+/// The first message of whoever connects.
+struct Hello {
+  std::string run_id;          // empty: any, only for status queries
+  bool wants_status = false;   // only asks, is no agent
+  std::int64_t epoch = 0;      // the highest that this agent has seen
+  std::string start{};         // which start of the job, as its scheduler tells; empty: not known
+  std::string host{}, user{};  // of the process
+  std::optional<AtWork> at_work{};
+};
+/// It was told to stop its group, and has begun to; this ends within `left`.
+struct Stopping {
+  Duration left{};
+};
+struct Beat {};
+using FromAgent = std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping, Beat>;
+
+/// The first answer.
+struct Welcome {
+  std::string run_id;
+  std::int64_t epoch = 0;
+  bool stand_alone = false;  // not hosted by an agent: may come back after it was lost
+  Duration beat = std::chrono::seconds(5);
+  int beats_missed = 3;  // so many in a row make a peer silent
+  /// It understands `Stopping`, and waits for those who say it.
+  bool fences = false;
+  Past world{};  // the last one that it knows of
+};
+struct Refusal {
+  std::string text;
+  bool final = false;  // another coordinator of this job would say the same
+};
+/// The coordinator was elected anew and stays the same.
+struct NewEpoch {
+  std::int64_t epoch = 0;
+};
+/// The answer to a status query: JSON for people's tools.
+struct StatusText {
+  std::string json;
+};
+using FromCoordinator = std::variant<Welcome, Refusal, NewEpoch, Push, Beat, StatusText>;
+
+std::string encode(const FromAgent& message);
+std::string encode(const FromCoordinator& message);
+/// Fails with Protocol.
+Result<FromAgent> decode_from_agent(std::string_view text);
+Result<FromCoordinator> decode_from_coordinator(std::string_view text);
+
+/// The members of a world as text, made once and given to `encode_seat` for each of its members.
+std::string encode_members(const World& world);
+/// What `encode` gives for the RoundReady of that member: with all members for group rank 0 and in
+/// worlds of up to kFullWorld nodes, with their number only otherwise.
+std::string encode_seat(const World& world, int group_rank, const std::string& members);
+constexpr std::size_t kFullWorld = 64;
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/wire/status.hpp"
+
+#include "core/text.hpp"
+#include "rendezvous/membership/wording.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace elastrun::rendezvous {
+namespace {
+
+std::string_view phase_name(Phase phase) {
+  switch (phase) {
+    case Phase::Gathering:
+      return "gathering";
+    case Phase::Running:
+      return "running";
+    case Phase::Verdict:
+      return "failing";
+    case Phase::Ended:
+      return "ended";
+  }
+  return "unknown";
+}
+
+std::string_view doing(const Attendee& attendee, Phase phase) {
+  switch (attendee.seat) {
+    case Seat::Waiting:
+      return phase == Phase::Running ? "spare" : "waiting for the round";
+    case Seat::Running:
+      return attendee.started ? "running" : "starting its workers";
+    case Seat::Finished:
+      return "finished, waiting for the others";
+    case Seat::Failed:
+      return "failed";
+    case Seat::Stopping:
+      return "stopping its workers";
+  }
+  return "unknown";
+}
+
+json::object describe(const Attendee& attendee, Phase phase, TimePoint now) {
+  json::object node{{"id", attendee.node.id},
+                    {"address", attendee.node.address},
+                    {"role", attendee.node.role},
+                    {"workers", attendee.node.local_world_size},
+                    {"seat", seat_name(attendee.seat)},
+                    {"doing", doing(attendee, phase)},
+                    {"seconds", to_seconds(now - attendee.since)}};
+  if (attendee.node.node_rank >= 0) node["node_rank"] = attendee.node.node_rank;
+  return node;
+}
+
+// With fixed ranks the missing have a name: their rank.
+json::array missing_ranks(const State& state) {
+  std::vector<bool> there(static_cast<std::size_t>(state.rules().max_nodes));
+  for (const auto& [peer, attendee] : state.roster().all()) {
+    there.at(static_cast<std::size_t>(attendee.node.node_rank)) = true;
+  }
+  json::array missing;
+  for (std::size_t rank = 0; rank < there.size(); ++rank) {
+    if (!there[rank]) missing.emplace_back(rank);
+  }
+  return missing;
+}
+
+// The latest first, and no more than are missing: the place of the others has been taken.
+json::array gone_nodes(const State& state, TimePoint now) {
+  auto missing = state.rules().max_nodes - state.roster().size();
+  json::array nodes;
+  for (auto gone = state.gone().rbegin(); gone != state.gone().rend() && missing > 0; ++gone) {
+    nodes.emplace_back(json::object{{"id", gone->node.id},
+                                    {"address", gone->node.address},
+                                    {"why", gone->why},
+                                    {"seconds", to_seconds(now - gone->since)}});
+    --missing;
+  }
+  return nodes;
+}
+
+}  // namespace
+
+json::object describe(const State& state, TimePoint now) {
+  std::vector<const Attendee*> order;
+  for (const auto& [peer, attendee] : state.roster().all()) order.push_back(&attendee);
+  std::ranges::sort(order, [](const Attendee* left, const Attendee* right) {
+    return comes_before(left->node, right->node);
+  });
+  json::array nodes;
+  for (const Attendee* attendee : order)
+    nodes.emplace_back(describe(*attendee, state.phase(), now));
+  const Rules& rules = state.rules();
+  const int here = state.roster().size();
+  json::object job{{"run_id", state.run_id()},
+                   {"epoch", state.epoch()},
+                   {"phase", phase_name(state.phase())},
+                   {"round", state.round_number()},
+                   {"attempt", state.attempt()},
+                   {"max_restarts", rules.max_restarts},
+                   {"min_nodes", rules.min_nodes},
+                   {"max_nodes", rules.max_nodes},
+                   {"missing", std::max(rules.min_nodes - here, 0)},
+                   {"nodes", std::move(nodes)}};
+  if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
+  if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
+  if (state.phase() == Phase::Gathering && here > 0) {
+    job["seconds"] = to_seconds(now - state.gathering().since());
+    job["text"] = progress_text(rules, state.turnout(), state.gathering(), state.clearance(), now);
+  }
+  if (state.phase() == Phase::Ended) {
+    job["failed"] = state.verdict().failed;
+    job["text"] = state.verdict().cause.text;
+  }
+  return job;
+}
+
+}  // namespace elastrun::rendezvous
