@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the registry gives to those who collect: points for who pulls, windows for who is told.
+#include "telemetry/family.hpp"
+
+namespace elastrun::telemetry {
+namespace {
+
+Value value_of(Kind kind, bool whole, const Totals& totals, const Totals& base,
+               const Range& range) {
+  if (kind == Kind::Gauge) return range.count == 0 ? Value() : Value(range.last);
+  if (kind != Kind::Counter && kind != Kind::UpDown) return {};
+  if (whole) return totals.whole - base.whole;
+  return totals.sum - base.sum;
+}
+
+std::int64_t index_at(TimePoint now, Duration period) {
+  return now.time_since_epoch() / period;
+}
+
+}  // namespace
+
+Cursor::Cursor(Registry& registry, Temporality temporality)
+    : registry_(registry), temporality_(temporality), start_(registry.clock().now()) {
+  const std::lock_guard lock(registry_.mutex_);
+  registry_.cursors_.push_back(this);
+}
+
+Cursor::~Cursor() {
+  const std::lock_guard lock(registry_.mutex_);
+  std::erase(registry_.cursors_, this);
+}
+
+void Registry::harvest(Entry& entry, TimePoint now) {
+  Range range;
+  Totals totals = entry.series->harvest(range);
+  if (totals.count != entry.totals.count || totals.whole != entry.totals.whole ||
+      totals.sum != entry.totals.sum) {
+    entry.changed = now;
+  }
+  entry.totals = std::move(totals);
+  entry.range = range;
+  for (auto& state : entry.views) state.cursor.range.merge(range);
+  for (Cursor* const cursor : cursors_) cursor->places_[entry.series.get()].range.merge(range);
+}
+
+Point Registry::point_of(const Family& family, const Entry& entry, Cursor& cursor, TimePoint now) {
+  auto& at = cursor.places_[entry.series.get()];
+  const bool delta = cursor.temporality_ == Cursor::Temporality::Delta;
+  Point point{family.spec, family.kind, attributes_of(*family.spec, entry.labels)};
+  point.value = value_of(family.kind, entry.series->is_whole(), entry.totals, at.base, entry.range);
+  point.summary = entry.series->since(at, entry.totals);
+  point.no_data = family.kind == Kind::Gauge && entry.range.count == 0;
+  point.start = delta ? std::max(cursor.start_, entry.start) : entry.start;
+  point.changed = entry.changed;
+  if (delta) at = {entry.totals, {}};
+  if (now < point.start) point.start = now;
+  return point;
+}
+
+Snapshot Registry::collect(Cursor& cursor, std::string_view pattern) {
+  run_observers();
+  const std::lock_guard lock(mutex_);
+  Snapshot snapshot{++tick_, {clock_.now(), clock_.wall()}, {}};
+  for (const auto& [key, family] : families_) {
+    if (!fits_pattern(pattern, family->spec->name)) continue;
+    for (auto& [labels, entry] : family->entries) {
+      harvest(entry, snapshot.at.mono);
+      snapshot.points.push_back(point_of(*family, entry, cursor, snapshot.at.mono));
+    }
+  }
+  cursor.start_ = snapshot.at.mono;
+  return snapshot;
+}
+
+std::optional<TimePoint> Registry::due() const {
+  const std::lock_guard lock(mutex_);
+  std::optional<TimePoint> first;
+  for (const auto& [key, family] : families_) {
+    if (family->entries.empty() && !family->observer) continue;
+    for (const auto& view : family->views) {
+      const Duration period = view.window.period;
+      if (period == Duration::zero()) continue;
+      const TimePoint end(period * (index_at(clock_.now(), period) + 1));
+      if (!first || end < *first) first = end;
+    }
+  }
+  return first;
+}
+
+std::vector<Record> Registry::close_windows() {
+  run_observers();
+  const std::lock_guard lock(mutex_);
+  const Stamp now{clock_.now(), clock_.wall()};
+  std::vector<Record> records;
+  const auto add = [&](Record record) {
+    record.stamp = now;
+    records.push_back(std::move(record));
+  };
+  for (const auto& [key, family] : families_) {
+    for (auto& [labels, entry] : family->entries) {
+      const bool due = std::any_of(entry.views.begin(), entry.views.end(), [&](const auto& state) {
+        const Duration period = state.view.window.period;
+        return !state.exact && period != Duration::zero() &&
+               index_at(now.mono, period) > state.index;
+      });
+      if (due) harvest(entry, now.mono);
+      for (auto& state : entry.views) close_view(*family, entry, state, now.mono, add);
+    }
+  }
+  return records;
+}
+
+void Registry::close_view(const Family& family, Entry& entry, ViewState& state, TimePoint now,
+                          const std::function<void(Record)>& add) {
+  const bool whole = entry.series->is_whole();
+  if (state.exact) {
+    for (auto& closed : state.exact->take_closed(now)) {
+      Window window{closed.start, closed.end, closed.index};
+      window.dropped = closed.dropped;
+      window.count = closed.summary.count;
+      add(window_record(*family.spec, entry.labels, state.view, closed.summary, std::move(window),
+                        whole));
+    }
+    return;
+  }
+  const Duration period = state.view.window.period;
+  if (period == Duration::zero()) return;
+  const std::int64_t index = index_at(now, period);
+  if (index <= state.index) return;
+  auto summary = entry.series->since(state.cursor, entry.totals);
+  Window window{TimePoint(period * state.index), TimePoint(period * index), index - 1};
+  window.count = summary.count;
+  state.index = index;
+  state.cursor = {entry.totals, {}};
+  if (summary.count == 0 && summary.not_finite == 0) {
+    if (state.view.on_empty == OnEmpty::Skip) return;
+    window.no_data = state.view.on_empty == OnEmpty::NoData ||
+                     (state.view.on_empty == OnEmpty::KeepLast && !state.last);
+    if (state.view.on_empty == OnEmpty::KeepLast && state.last) summary = *state.last;
+  } else {
+    state.last = summary;
+  }
+  add(window_record(*family.spec, entry.labels, state.view, summary, std::move(window), whole));
+}
+
+}  // namespace elastrun::telemetry

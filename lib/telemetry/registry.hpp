@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "telemetry/series.hpp"
+
+#include <map>
+#include <source_location>
+#include <unordered_map>
+
+namespace elastrun::telemetry {
+
+/// At most so many series of one instrument; values under more labels go to one that is labelled
+/// otel.metric.overflow="true", as OpenTelemetry has it.
+constexpr std::size_t kSeriesOfInstrument = 2000;
+
+/// One series as a collector sees it at one moment.
+struct Point {
+  std::shared_ptr<const Spec> spec;
+  Kind kind = Kind::Stat;
+  std::vector<Attribute> labels{};
+  Value value{};              // of counters the sum, of gauges the value; whole numbers stay whole
+  Summary<double> summary{};  // of stats and histograms
+  bool no_data = false;       // a gauge that nobody has set, an observer that failed
+  TimePoint start{}, changed{};  // since when; when a collector last saw something new
+};
+struct Snapshot {
+  std::uint64_t tick = 0;  // one number for all series of one collection
+  Stamp at;
+  std::vector<Point> points;  // by scope, name and labels
+};
+
+/// A series that is registered, whether or not it has ever been touched.
+struct SeriesInfo {
+  std::shared_ptr<const Spec> spec;
+  Kind kind = Kind::Stat;
+  std::vector<Attribute> labels;
+  std::vector<View> views;
+  bool enabled = true;
+};
+
+class Registry;
+
+/// How far one who pulls has come. Any number of them see the same totals. Must not outlive the
+/// registry.
+class Cursor {
+ public:
+  /// Delta: values since the last collection. Cumulative: since the start.
+  enum class Temporality { Delta, Cumulative };
+  explicit Cursor(Registry& registry, Temporality temporality = Temporality::Cumulative);
+  ~Cursor();
+  Cursor(const Cursor&) = delete;
+  Cursor& operator=(const Cursor&) = delete;
+
+ private:
+  friend class Registry;
+  Registry& registry_;
+  const Temporality temporality_;
+  TimePoint start_;
+  std::unordered_map<const Series*, Series::Cursor> places_;
+};
+
+/// All instruments of a process. Everything here is for all threads, and no lock is held while an
+/// observer is called.
+///
+/// Patterns are names with `*` for anything but a dot, and `**` for anything.
+class Registry {
+ public:
+  /// Called once for each collection, however many sinks there are: calls `report` for what it
+  /// sees. One that throws has no data this time.
+  using Report = std::function<void(double value, std::vector<std::string> labels)>;
+  using Observer = std::function<void(const Report& report)>;
+
+  /// Borrows `clock`.
+  explicit Registry(const Clock& clock);
+  ~Registry();
+
+  /// The series of these label values, made or found. The same spec again gives the same series;
+  /// another spec under one scope and name, a bad name, or the wrong number of labels fail with
+  /// Usage and say what is wrong, and where the first one was. Without any label values an
+  /// instrument with keys is made known, and its series belongs to nobody. `make` makes a series of
+  /// the type that belongs to `type`.
+  Result<std::shared_ptr<Series>> series(Kind kind, const std::string& type, Spec spec,
+                                         std::vector<std::string> labels,
+                                         const std::function<std::shared_ptr<Series>()>& make,
+                                         std::source_location where);
+  /// `kind`: Gauge, or Counter and UpDown for totals that somebody else keeps.
+  Status observe(Kind kind, Spec spec, Observer observer,
+                 std::source_location where = std::source_location::current());
+
+  std::vector<SeriesInfo> select(std::string_view pattern = "**") const;
+  /// What is off adds nothing. Returns how many series there are of that pattern; holds for those
+  /// that come later, too.
+  std::size_t enable(std::string_view pattern, bool on);
+  /// The user decides, not the author; holds for instruments that come later, too.
+  void override_views(std::string pattern, std::vector<View> views);
+
+  Snapshot collect(Cursor& cursor, std::string_view pattern = "**");
+  /// The windows of all views that have ended by now, as Window records. Somebody must ask: see
+  /// Collector.
+  std::vector<Record> close_windows();
+  /// When the next window of time ends; nothing if there is none.
+  std::optional<TimePoint> due() const;
+
+  const Clock& clock() const { return clock_; }
+  /// Label sets beyond kSeriesOfInstrument, observers that failed.
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+  std::uint64_t failed() const { return failed_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class Cursor;
+  struct ViewState;
+  struct Entry;
+  struct Family;
+  Result<std::shared_ptr<Series>> series_of(Family& family, std::vector<std::string> labels,
+                                            const std::function<std::shared_ptr<Series>()>& make);
+  Entry& make_entry(Family& family, std::vector<std::string> labels, std::shared_ptr<Series> made);
+  void apply_views(Family& family, Entry& entry);
+  void run_observers();
+  void harvest(Entry& entry, TimePoint now);
+  static void close_view(const Family& family, Entry& entry, ViewState& state, TimePoint now,
+                         const std::function<void(Record)>& add);
+  static Point point_of(const Family& family, const Entry& entry, Cursor& cursor, TimePoint now);
+
+  const Clock& clock_;
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Family>> families_;
+  std::vector<std::pair<std::string, std::vector<View>>> overrides_;
+  std::vector<std::pair<std::string, bool>> switches_;
+  std::vector<Cursor*> cursors_;
+  std::vector<std::unique_ptr<ExactWindows>> retired_;  // somebody may still add to them
+  std::uint64_t tick_ = 0;
+  std::atomic<std::uint64_t> refused_{0}, failed_{0};
+};
+
+/// The registry of this process. Never destroyed, because threads may add until the very end.
+Registry& process_registry();
+
+}  // namespace elastrun::telemetry

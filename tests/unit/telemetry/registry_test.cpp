@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/registry.hpp"
+
+#include "clock.hpp"
+#include "telemetry/collector.hpp"
+#include "telemetry/instruments.hpp"
+
+#include <cmath>
+#include <doctest/doctest.h>
+
+using namespace elastrun;
+using namespace elastrun::telemetry;
+using A = Aggregation;
+
+namespace {
+
+struct Recorder final : Sink {
+  void consume(const Record& record) override { records.push_back(record); }
+  std::vector<Record> records;
+};
+
+/// A registry with a clock set by hand, whose windows end in a list.
+struct Place {
+  Place() { pipeline.route({{}, {}, Record::Kind::Window}, sink); }
+  const std::vector<Record>& after(Duration time) {
+    sink->records.clear();
+    clock.mono += time;
+    collector.step();
+    return sink->records;
+  }
+  SetClock clock;
+  Registry registry{clock};
+  Pipeline pipeline{clock};
+  Collector collector{registry, pipeline};
+  std::shared_ptr<Recorder> sink = std::make_shared<Recorder>();
+};
+
+constexpr Duration kMinute = std::chrono::minutes(1);
+
+Value aggregate(const Record& record, std::string_view name) {
+  for (const auto& [key, value] : record.window->aggregates) {
+    if (key == name) return value;
+  }
+  return "none of that name";
+}
+
+Value whole(std::int64_t number) {
+  return number;
+}
+
+}  // namespace
+
+TEST_CASE("registry: what was never touched is listed, and off adds nothing") {
+  Place place;
+  const Counter<std::int64_t> one({.name = "training.steps"}, place.registry);
+  const Gauge two({.name = "training.batch.size"}, place.registry);
+  CHECK(place.registry.select("training.*").size() == 1);
+  CHECK(place.registry.select("training.**").size() == 2);
+  CHECK(place.registry.select("nothing").empty());
+  CHECK(place.registry.enable("training.**", false) == 2);
+  one.add(5);
+  two.set(5);
+  const Counter<std::int64_t> late({.name = "training.late"}, place.registry);
+  late.add(5);
+  Cursor cursor(place.registry);
+  for (const auto& point : place.registry.collect(cursor).points) {
+    CHECK((point.no_data || point.value == whole(0)));
+  }
+  CHECK_FALSE(place.registry.select("training.late").front().enabled);
+}
+
+TEST_CASE("registry: one name and one spec are one series; another spec is refused, with places") {
+  Place place;
+  const Counter<std::int64_t> one({.name = "a", .unit = "s"}, place.registry);
+  const Counter<std::int64_t> two({.name = "a", .unit = "s"}, place.registry);
+  one.add(2);
+  two.add(3);
+  Cursor cursor(place.registry);
+  CHECK(place.registry.collect(cursor).points.at(0).value == whole(5));
+  const Counter<std::int64_t> other_scope({.name = "a", .scope = "mine"}, place.registry);
+  std::string text;
+  try {
+    const Counter<std::int64_t> clash({.name = "a", .unit = "By"}, place.registry);
+  } catch (const std::invalid_argument& error) {
+    text = error.what();
+  }
+  CHECK(text.find("instrument 'a'") == 0);
+  CHECK(text.find("registry_test.cpp") != text.rfind("registry_test.cpp"));
+  CHECK_THROWS_AS(Counter<double>({.name = "a", .unit = "s"}, place.registry),
+                  std::invalid_argument);
+  for (const char* bad : {"", "9a", "a b", "a{x}"}) {
+    CHECK_THROWS_AS(Gauge({.name = bad}, place.registry), std::invalid_argument);
+  }
+  CHECK_THROWS_AS(Gauge({.name = "g", .label_keys = {"x", "x"}}, place.registry),
+                  std::invalid_argument);
+}
+
+TEST_CASE("registry: labels make series, up to a limit; the rest share one") {
+  Place place;
+  const Counter<std::int64_t> all({.name = "c", .label_keys = {"rank"}}, place.registry);
+  all.add(100);  // without its label it goes nowhere
+  for (int i = 0; i < 2010; ++i) all.with({std::to_string(i)}).add(1);
+  CHECK_THROWS_AS(static_cast<void>(all.with({"1", "2"})), std::invalid_argument);
+  Cursor cursor(place.registry);
+  std::int64_t sum = 0;
+  std::size_t overflow = 0;
+  for (const auto& point : place.registry.collect(cursor).points) {
+    sum += std::get<std::int64_t>(point.value);
+    if (point.labels.at(0).first == "otel.metric.overflow") {
+      overflow += 1;
+      CHECK(point.value == whole(10));
+    }
+  }
+  CHECK(sum == 2010);
+  CHECK(overflow == 1);
+  CHECK(place.registry.refused() == 10);
+}
+
+TEST_CASE("registry: collectors of any period see the same totals") {
+  Place place;
+  const Stat stat({.name = "s"}, place.registry);
+  Cursor often(place.registry, Cursor::Temporality::Delta),
+      seldom(place.registry, Cursor::Temporality::Delta), always(place.registry);
+  std::uint64_t count = 0;
+  double sum = 0, min = 1e9;
+  for (int i = 0; i < 60; ++i) {
+    stat.add(i);
+    const auto snapshot = place.registry.collect(often);
+    count += snapshot.points.at(0).summary.count;
+    sum += snapshot.points.at(0).summary.sum;
+    min = std::min(min, snapshot.points.at(0).summary.min);
+    CHECK(snapshot.points.at(0).summary.max == i);
+  }
+  for (Cursor* const cursor : {&seldom, &always}) {
+    const auto whole_time = place.registry.collect(*cursor).points.at(0).summary;
+    CHECK(whole_time.count == count);
+    CHECK(whole_time.sum == sum);
+    CHECK(whole_time.min == min);
+    CHECK(whole_time.max == 59);
+  }
+  CHECK(place.registry.collect(seldom).points.at(0).summary.count == 0);
+  CHECK(place.registry.collect(always).points.at(0).summary.count == 60);
+}
+
+TEST_CASE("registry: one collection has one tick for all series, and tells their age") {
+  Place place;
+  const Gauge one({.name = "a"}, place.registry), two({.name = "b"}, place.registry);
+  Cursor cursor(place.registry);
+  one.set(1);
+  place.clock.mono += kMinute;
+  place.registry.collect(cursor);
+  place.clock.mono += kMinute;
+  two.set(1);
+  const auto snapshot = place.registry.collect(cursor);
+  CHECK(snapshot.tick == 2);
+  CHECK(snapshot.at.mono == place.clock.mono);
+  CHECK(snapshot.points.at(0).start == TimePoint());
+  CHECK(snapshot.points.at(1).changed == place.clock.mono);
+}
+
+TEST_CASE("registry: a counter takes no negative value, one that may fall does") {
+  Place place;
+  const Counter<double> up({.name = "up"}, place.registry);
+  const UpDown<std::int64_t> both({.name = "both"}, place.registry);
+  CHECK(up.add(0.5));
+  CHECK_FALSE(up.add(-1));
+  CHECK_FALSE(up.add(std::nan("")));
+  CHECK(both.add(-3));
+  Cursor cursor(place.registry);
+  const auto points = place.registry.collect(cursor).points;
+  CHECK(points.at(0).value == whole(-3));
+  CHECK(points.at(1).value == Value(0.5));
+}
+
+TEST_CASE("registry: an observer is asked once for each collection, and its failure is no data") {
+  Place place;
+  int calls = 0;
+  bool broken = false;
+  REQUIRE(place.registry.observe(Kind::Gauge,
+                                 {.name = "gpu.memory", .unit = "By", .label_keys = {"gpu"}},
+                                 [&](const Registry::Report& report) {
+                                   calls += 1;
+                                   if (broken) throw std::runtime_error("no driver");
+                                   report(10, {"0"});
+                                   report(20, {"1"});
+                                   // No lock is held: an observer may use the registry.
+                                   CHECK(place.registry.select("gpu.memory").size() <= 2);
+                                 }));
+  CHECK_FALSE(place.registry.observe(Kind::Gauge, {.name = "gpu.memory"}, {}));
+  CHECK_FALSE(place.registry.observe(Kind::Stat, {.name = "x"}, {}));
+  Cursor cursor(place.registry);
+  const auto points = place.registry.collect(cursor).points;
+  REQUIRE(points.size() == 2);
+  CHECK(points[1].value == Value(20.0));
+  CHECK(points[1].labels == std::vector<Attribute>{{"gpu", "1"}});
+  broken = true;
+  const auto gap = place.registry.collect(cursor).points;
+  CHECK(gap.at(0).no_data);
+  CHECK(gap.at(0).value == Value());
+  CHECK(calls == 2);
+  CHECK(place.registry.failed() == 1);
+}
+
+TEST_CASE("registry: windows of time close when their time is over, with the views of the author") {
+  Place place;
+  const Stat stat(
+      {.name = "batch.time",
+       .unit = "s",
+       .scope = "training",
+       .label_keys = {"rank"},
+       .views = {{{A::Mean, A::Max}, every(kMinute)}, {{A::Count}, every(2 * kMinute)}}},
+      place.registry);
+  const auto mine = stat.with({"3"});
+  mine.add(1);
+  mine.add(3);
+  CHECK(place.after(kMinute / 2).empty());
+  const auto first = place.after(kMinute / 2);
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].scope == "training");
+  CHECK(first[0].attributes == std::vector<Attribute>{{"rank", "3"}});
+  CHECK(aggregate(first[0], "mean") == Value(2.0));
+  CHECK(aggregate(first[0], "max") == Value(3.0));
+  CHECK(first[0].window->count == 2);
+  CHECK(first[0].window->start == TimePoint());
+  CHECK(first[0].window->end == TimePoint(kMinute));
+  CHECK(first[0].window->unit == "s");
+  mine.add(5);
+  const auto both = place.after(kMinute);
+  REQUIRE(both.size() == 2);
+  CHECK(aggregate(both[0], "mean") == Value(5.0));
+  CHECK(aggregate(both[1], "count") == whole(3));
+  CHECK(place.after(10 * kMinute).empty());
+  CHECK(place.registry.due() == TimePoint(13 * kMinute));
+}
+
+TEST_CASE("registry: the user overrides the author's view: a mean becomes a 99th percentile") {
+  Place place;
+  const Stat stat({.name = "training.batch.time", .views = {{{A::Mean}, every(kMinute)}}},
+                  place.registry);
+  stat.add(1000);
+  place.registry.override_views("training.batch.*", {{{A::P99}, every(kMinute)}});
+  const Stat late({.name = "training.batch.late"}, place.registry);
+  for (int i = 1; i <= 100; ++i) {
+    stat.add(i);
+    late.add(i);
+  }
+  const auto records = place.after(kMinute);
+  REQUIRE(records.size() == 2);
+  for (const auto& record : records) {
+    CHECK(record.window->count == 100);
+    CHECK(std::get<double>(aggregate(record, "p99")) == doctest::Approx(99).epsilon(0.011));
+    CHECK(record.window->aggregates.size() == 1);
+  }
+}
+
+TEST_CASE("registry: an empty window is nothing, a zero, no data or the last one, as is asked") {
+  Place place;
+  const auto make = [&](const char* name, OnEmpty on_empty) {
+    return Stat({.name = name, .views = {{{A::Mean, A::Count}, every(kMinute), on_empty}}},
+                place.registry);
+  };
+  make("a.skip", OnEmpty::Skip);
+  make("b.zero", OnEmpty::Zero);
+  make("c.none", OnEmpty::NoData);
+  make("d.last", OnEmpty::KeepLast).add(7);
+  CHECK(place.after(kMinute).size() == 3);
+  const auto& records = place.after(kMinute);
+  REQUIRE(records.size() == 3);
+  CHECK(aggregate(records[0], "mean") == Value(0.0));
+  CHECK_FALSE(records[0].window->no_data);
+  CHECK(records[1].window->no_data);
+  CHECK(aggregate(records[1], "mean") == Value());
+  CHECK(aggregate(records[2], "mean") == Value(7.0));
+  CHECK(aggregate(records[2], "count") == whole(0));
+}
+
+TEST_CASE("registry: windows by number of values are exact, and none is dropped") {
+  Place place;
+  const Stat stat({.name = "s", .views = {{{A::Mean, A::P50}, every_samples(10)}}}, place.registry);
+  for (int i = 1; i <= 25; ++i) stat.add(i);
+  const auto records = place.after({});
+  REQUIRE(records.size() == 2);
+  CHECK(aggregate(records[0], "mean") == Value(5.5));
+  CHECK(aggregate(records[1], "mean") == Value(15.5));
+  CHECK(std::get<double>(aggregate(records[1], "p50")) == doctest::Approx(15).epsilon(0.011));
+  CHECK(records[1].window->index == 1);
+  const Stat some({.name = "t", .views = {{{A::Count}, first(3, kMinute)}}}, place.registry);
+  for (int i = 0; i < 5; ++i) some.add(i);
+  place.after(kMinute);
+  some.add(1);
+  const auto next = place.after(kMinute);
+  REQUIRE(next.size() == 1);
+  CHECK(next[0].window->dropped == 2);
+  CHECK(place.registry.due());
+}
+
+TEST_CASE("registry: counters tell the increase of a window, gauges their value") {
+  Place place;
+  const Counter<std::int64_t> counter({.name = "c"}, place.registry);
+  const Gauge gauge({.name = "g"}, place.registry);
+  counter.add(3);
+  place.after(kMinute);
+  counter.add(4);
+  gauge.set(0.25);
+  const auto records = place.after(kMinute);
+  REQUIRE(records.size() == 2);
+  CHECK(aggregate(records[0], "sum") == whole(4));
+  CHECK(aggregate(records[1], "value") == Value(0.25));
+  CHECK(aggregate(place.after(kMinute).at(0), "sum") == whole(0));
+}
+
+TEST_CASE("registry: a time is measured however its scope ends, unless it is cancelled") {
+  Place place;
+  const Histogram histogram({.name = "h", .unit = "s"}, place.registry);
+  try {
+    const auto timing = histogram.add_time();
+    throw std::runtime_error("x");
+  } catch (const std::runtime_error&) {
+  }
+  {
+    auto timing = histogram.add_time();
+    timing.cancel();
+  }
+  Cursor cursor(place.registry);
+  const auto point = place.registry.collect(cursor).points.at(0);
+  CHECK(point.summary.count == 1);
+  CHECK(point.summary.sum >= 0);
+  CHECK(point.summary.sketch->count() == 1);
+}
+
+TEST_CASE("registry: patterns know dots") {
+  const auto stat = [](Place& place, const char* name) {
+    return Stat({.name = name}, place.registry);
+  };
+  Place place;
+  for (const char* name : {"a", "a.b", "a.b.c", "ab.c"}) stat(place, name);
+  const auto count = [&](const char* pattern) { return place.registry.select(pattern).size(); };
+  CHECK(count("a") == 1);
+  CHECK(count("a.*") == 1);
+  CHECK(count("a.**") == 2);
+  CHECK(count("a**") == 4);
+  CHECK(count("*.c") == 1);
+  CHECK(count("**.c") == 2);
+  CHECK(count("") == 0);
+}
