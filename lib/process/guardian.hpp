@@ -15,8 +15,8 @@
 ///
 /// The guardian passes on each signal that can be passed on, with its true sender, and ends as the
 /// agent ended: same exit code, or the same signal (without a second core file).
-/// When both are killed by SIGKILL at the same moment, only the workers themselves die with the
-/// agent, by PR_SET_PDEATHSIG: their children survive, until the next agent finds their cgroup
+/// When both are killed by SIGKILL at the same moment, the kernel kills the workers' groups
+/// (group_death_signal.hpp). What has left them survives, until the next agent finds their cgroup
 /// (stale_cgroups.hpp), if there is one.
 namespace elastrun::guardian {
 

@@ -3,6 +3,7 @@
 
 #include "core/log.hpp"
 #include "process/descendants.hpp"
+#include "process/group_death_signal.hpp"
 #include "process/process_table.hpp"
 #include "process/spawn.hpp"
 
@@ -63,6 +64,7 @@ class PosixChild final : public Child {
         pid_(spawned.pid),
         pidfd_(std::move(spawned.pidfd)),
         family_(std::move(family)),
+        death_signal_(spawned.pid),
         watch_(io) {
     family_->ended.emplace(pid_, false);
   }
@@ -178,6 +180,7 @@ class PosixChild final : public Child {
   const pid_t pid_;
   UniqueFd pidfd_;
   std::shared_ptr<Family> family_;
+  const GroupDeathSignal death_signal_;
   // Changes while running. The flag is shared with a completion that may already be queued.
   boost::asio::posix::stream_descriptor watch_;
   std::function<void(const Exit&)> on_exit_;

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from harness import Job, lives, main, stat_of, stub, wait_until
+from harness import STUB, Job, lives, main, stat_of, stub, wait_until
 
 AWFUL = ("child=setsid", "child=setsid,double,deaf", "child=setsid,double,bare,deaf,deep", "say=up")
 
@@ -60,6 +60,18 @@ class Lifetime(unittest.TestCase):
     def test_after_kill_9_of_the_guardian(self) -> None:
         with self.start("stay") as job:
             job.process.kill()
+            self.assertEqual(job.end(), -signal.SIGKILL)
+            job.nothing_left()
+
+    def test_after_kill_9_of_both_nothing_is_left_below_a_wrapper(self) -> None:
+        script = f"'{STUB}' pid ignore=TERM ignore=HUP stay; exit"  # the shell waits for its child
+        with Job("--nproc-per-node=2", "--no-python", "sh", "-c", script) as job:
+            job.said |= {int(pid) for pid in job.wait_for(r"^pid (\d+)", 2)}
+            agent = job.agent()
+            for pid in (job.process.pid, agent):  # stopped, none of them sees the other's end
+                os.kill(pid, signal.SIGSTOP)
+            for pid in (job.process.pid, agent):
+                os.kill(pid, signal.SIGKILL)
             self.assertEqual(job.end(), -signal.SIGKILL)
             job.nothing_left()
 

@@ -2,6 +2,7 @@
 #include "process/posix_launcher.hpp"
 
 #include "process/descriptor_limit.hpp"
+#include "process/group_death_signal.hpp"
 #include "process/process_table.hpp"
 #include "support/children.hpp"
 
@@ -125,6 +126,45 @@ TEST_CASE("launcher: a child leads its own session and dies with its parent") {
   ::kill(parent, SIGKILL);
   CHECK(orphan.rest().empty());  // comes back only when the child has gone too
   ::waitpid(parent, nullptr, 0);
+}
+
+TEST_CASE("launcher: what a child has started dies with the parent, too") {
+  Ear everybody;
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    Nursery inner;
+    const auto child = inner.start(inner.stub({"child=double,deaf", "stay"}, everybody.mouth()));
+    everybody.close_mouth();
+    ::pause();
+  }
+  CHECK(everybody.line().starts_with("child "));
+  ::kill(parent, SIGKILL);
+  CHECK(everybody.rest().empty());  // comes back only when the grandchild has gone too
+  ::waitpid(parent, nullptr, 0);
+}
+
+TEST_CASE("launcher: a group that has outlived its child's object dies of no later event") {
+  Ear ear;
+  const pid_t group = ::fork();
+  if (group == 0) {
+    ::setpgid(0, 0);
+    const std::string said = "up\n";
+    if (::write(ear.mouth(), said.data(), said.size()) < 0) ::_exit(1);
+    ::pause();
+    ::_exit(0);
+  }
+  CHECK(ear.line() == "up");
+  {
+    GroupDeathSignal signal(group);
+    CHECK(signal.armed());
+    const GroupDeathSignal moved(std::move(signal));
+    CHECK(moved.armed());
+  }
+  siginfo_t info{};
+  CHECK(::waitid(P_PID, static_cast<id_t>(group), &info, WEXITED | WNOHANG | WNOWAIT) == 0);
+  CHECK(info.si_pid == 0);
+  ::kill(group, SIGKILL);
+  ::waitpid(group, nullptr, 0);
 }
 
 TEST_CASE("launcher: a child has three descriptors and no signal ignored or blocked") {
