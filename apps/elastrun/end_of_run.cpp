@@ -62,7 +62,7 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
   const int code = exit_code(result, spec.exit_code_of_worker);
   const bool watched = run.console().is_terminal(Stream::Err);
   run.console().write(Stream::Err, report_text(result, spec, watched), kVerdict);
-  hand_error_on(result, run.files());
+  hand_error_on(result, run.errors());
   const bool kept = !result.run_dir.empty();
   const auto text = kept || !spec.report_file.empty() ? report_json(result, spec, code) : "";
   if (!spec.report_file.empty()) {

@@ -6,6 +6,7 @@
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "export/json_lines.hpp"
+#include "files/patient_call.hpp"
 #include "logs/foreground.hpp"
 #include "workers/apart.hpp"
 #include "workers/command.hpp"
@@ -56,6 +57,14 @@ bool keeps_output(const spec::JobSpec& spec) {
   return writes_files(spec.redirects) || writes_files(spec.tee);
 }
 
+/// For a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
+template <class Work>
+auto patiently(const std::string& what, Work work) -> decltype(work()) {
+  auto done = files::result_within(what, LogFolders::kPatience, std::move(work));
+  if (!done) return std::unexpected(done.error());
+  return std::move(*done);
+}
+
 }  // namespace
 
 JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout)
@@ -65,6 +74,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       started_(clock_->now()),
       files_(loop_.get_executor()),
       reports_(loop_.get_executor()),
+      errors_(loop_.get_executor()),
       evidence_(loop_.get_executor()),
       console_(loop_.get_executor()),
       layout_(std::move(layout)),
@@ -80,10 +90,13 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       binding_(spec),
       registration_(*clock_, guardian, spec, keeps_output(spec) && !layout_.is_null(),
                     [this] { return layout_.run_directory(); }),
+      folders_({files_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
+                [this](MaybePlace place) { open_channel(std::move(place)); }}),
       gate_([this](const rendezvous::Round& round, std::function<void()> done) {
-        make_folders_for(round, std::move(done));
+        folders_.prepare(round, std::move(done));
       }),
-      last_writes_(loop_, *clock_, console_, {&files_, &reports_}, spec.shutdown_timeout) {
+      last_writes_(loop_, *clock_, console_, {&files_, &reports_, &errors_},
+                   spec.shutdown_timeout) {
   console_.take_log_lines();
   console_.draw_status_while([guardian_pid = guardian.guardian_pid()] {
     return logs::is_in_foreground(STDERR_FILENO, guardian_pid);
@@ -99,7 +112,10 @@ Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian
                                              OwnRendezvous own) {
   const auto expected =
       keeps_output(spec) ? logs::Layout::Expected::Logs : logs::Layout::Expected::ErrorFiles;
-  auto layout = logs::Layout::plan(spec.log_dir, spec.run_id, expected);
+  const auto plan = [dir = spec.log_dir, run_id = spec.run_id, expected] {
+    return logs::Layout::plan(dir, run_id, expected);
+  };
+  auto layout = spec.log_dir.empty() ? plan() : patiently("--log-dir " + spec.log_dir, plan);
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> parts(new JobRun(spec, guardian, std::move(*layout)));
   if (const auto connected = parts->connect(std::move(own)); !connected) {
@@ -150,7 +166,14 @@ void JobRun::add_observers() {
 /// nothing.
 Status JobRun::open_records() {
   if (files_are_near()) return {};
-  if (const auto made = layout_.make_run(); !made) return made;
+  const auto make = [layout = layout_]() mutable -> Result<logs::Layout> {
+    if (auto made = layout.make_run(); !made) return std::unexpected(made.error());
+    return layout;
+  };
+  auto made = patiently("the directory of this run", make);
+  if (!made) return std::unexpected(made.error());
+  layout_ = std::move(*made);
+  layout_.say_remark();
   pipeline_.route({}, std::make_shared<exporter::JsonLines>(files_, layout_.journal()));
   agent_log_.emplace(files_, layout_.agent_log());
   return {};
@@ -158,7 +181,7 @@ Status JobRun::open_records() {
 
 WorkerPlans::Parts JobRun::plan_parts() {
   return {
-      .folders = [this](const rendezvous::Round& round) { return folders_of(round); },
+      .folders = [this](const rendezvous::Round& round) { return folders_.take(round); },
       .streams = streams_,
       .environment = workers::own_environment(),
       .facts = job_facts(spec_, mark_of_this_agent()),
@@ -174,38 +197,6 @@ WorkerPlans::Parts JobRun::plan_parts() {
 /// does not answer.
 bool JobRun::files_are_near() const {
   return layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_));
-}
-
-/// By the thread for files, unless they are near: then they are made when they are asked for.
-void JobRun::make_folders_for(const rendezvous::Round& round, std::function<void()> done) {
-  if (files_are_near()) return done();
-  struct Made {
-    logs::Layout layout;
-    Result<Folders> folders;
-    std::optional<MaybePlace> place;
-  };
-  files_.make(
-      "the directories of the workers' logs",
-      [layout = layout_, attempt = round.attempt, workers = spec_.nproc_per_node,
-       first = !channel_tried_]() mutable {
-        auto folders = make_folders(layout, attempt, workers);
-        std::optional<MaybePlace> place;
-        if (first && folders) place = workers::ChannelPlace::find(layout.run_directory());
-        return Made{std::move(layout), std::move(folders), std::move(place)};
-      },
-      [this, done = std::move(done)](Made made) {
-        layout_ = std::move(made.layout);
-        folders_ = std::move(made.folders);
-        if (made.place) open_channel(std::move(*made.place));
-        done();
-      });
-}
-
-Result<Folders> JobRun::folders_of(const rendezvous::Round& round) {
-  if (!folders_) return make_folders(layout_, round.attempt, spec_.nproc_per_node);
-  auto made = std::move(*folders_);
-  folders_.reset();
-  return made;
 }
 
 workers::ErrorFileReader::Read JobRun::reader_of_error_files() {
@@ -320,10 +311,9 @@ JobResult JobRun::run() {
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
-  // What is empty goes with a temporary directory. Otherwise people read first how the job ended.
-  if (!layout_.temporary_root().empty()) last_writes_.wait(false);
-  registration_.end();
+  if (folders_.is_unanswered()) last_writes_.give_up_on(files_);
   result->run_dir = settle(result->succeeded());
+  registration_.end();
   return std::move(*result);
 }
 
@@ -385,13 +375,23 @@ void JobRun::heard(pid_t sender, workers::Message message) {
 
 /// Removes what is only temporary, or leaves that to the guardian, if no descriptor is free for it;
 /// but not output that -r or -t asked for, nor what explains a failure. The directory if it stays.
+/// A failure waits for no file here: people are told of it first.
 std::string JobRun::settle(bool succeeded) {
   const auto& root = layout_.temporary_root();
-  const bool named_in_report = keeps_output(spec_) && !succeeded;
-  const bool kept =
-      root.empty() || named_in_report || logs::settle(root, keeps_output(spec_) || !succeeded);
+  bool kept = root.empty() || (keeps_output(spec_) && !succeeded);  // named in the report
+  if (!kept) kept = files_are_near() ? logs::settle(root, !succeeded) : settle_patiently(root);
   if (kept || ::access(root.c_str(), F_OK) != 0) guardian_.forget(root);
   return kept ? layout_.run_directory() : std::string();
+}
+
+/// When all is written that belongs there. True if it was kept, or does not answer.
+bool JobRun::settle_patiently(const std::string& root) {
+  const auto kept = std::make_shared<bool>(true);
+  last_writes_.wait(false);
+  files_.make(
+      root, [root] { return logs::settle(root, true); }, [kept](bool is) { *kept = is; });
+  last_writes_.wait(false);
+  return *kept;
 }
 
 }  // namespace elastrun::agent

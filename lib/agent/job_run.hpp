@@ -7,6 +7,7 @@
 #include "agent/goodput_account.hpp"
 #include "agent/job_records.hpp"
 #include "agent/last_writes.hpp"
+#include "agent/log_folders.hpp"
 #include "agent/push_gate.hpp"
 #include "agent/rendezvous_setup.hpp"
 #include "agent/run_registration.hpp"
@@ -51,6 +52,8 @@ class JobRun {
   files::BlockingCalls& files() { return files_; }
   /// The one for what somebody wants to have wherever the logs are.
   files::BlockingCalls& reports() { return reports_; }
+  /// The one for the error that is handed on, which a program that started us waits for.
+  files::BlockingCalls& errors() { return errors_; }
   /// After run(), and after everything that is written because of its result: waits, as LastWrites
   /// does, until files and console have it.
   void finish() { last_writes_.wait(true); }
@@ -66,7 +69,7 @@ class JobRun {
   Status open_records();
   void signalled(const process::SignalEvent& event);
   void watch();
-  using MaybePlace = Result<std::unique_ptr<workers::ChannelPlace>>;
+  using MaybePlace = LogFolders::MaybePlace;
   void open_channel(MaybePlace place);
   std::string channel_path();
   void end_channel();
@@ -74,10 +77,9 @@ class JobRun {
   process::KillResult sweep(Duration limit);
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);
+  bool settle_patiently(const std::string& root);
   WorkerPlans::Parts plan_parts();
   bool files_are_near() const;
-  void make_folders_for(const rendezvous::Round& round, std::function<void()> done);
-  Result<Folders> folders_of(const rendezvous::Round& round);
   workers::ErrorFileReader::Read reader_of_error_files();
   Agent::Parts agent_parts();
   Agent::Settings agent_settings() const;
@@ -90,7 +92,7 @@ class JobRun {
   TimePoint started_;
   // Each a thread of its own, if it is needed: a file that does not answer holds up its own kind
   // only.
-  files::BlockingCalls files_, reports_, evidence_;
+  files::BlockingCalls files_, reports_, errors_, evidence_;
   std::optional<logs::AgentLog> agent_log_;
   logs::Console console_;
   logs::Layout layout_;
@@ -115,8 +117,8 @@ class JobRun {
   std::unique_ptr<ElasticRecords> records_;
   Observers observers_;
   std::unique_ptr<WorkerPlans> plans_;
+  LogFolders folders_;
   PushGate gate_;
-  std::optional<Result<Folders>> folders_;  // for the round that comes next
   std::unique_ptr<Agent> agent_;
   std::unique_ptr<process::SignalSource> signals_, resizes_;
   process::Insistence insistence_;

@@ -146,6 +146,15 @@ void LastWrites::give_up_now() {
   give_up();
 }
 
+void LastWrites::give_up_on(const files::BlockingCalls& calls) {
+  for (auto& queue : files_) {
+    if (queue.calls != &calls || queue.given_up || calls.idle()) continue;
+    queue.given_up = true;
+    log::error(kArea, "{} took nothing: what is left for that file system is lost",
+               calls.busy_with());
+  }
+}
+
 void LastWrites::give_up() {
   for (auto& queue : files_) queue.given_up = queue.given_up || !queue.calls->idle();
   over_ = true;

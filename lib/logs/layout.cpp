@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::logs {
 namespace {
@@ -141,19 +142,23 @@ Status Layout::make_run() {
 }
 
 /// In the first place that can be used. One that the user has named and that cannot be is told.
-Result<std::string> Layout::make_temporary_root() const {
+Result<std::string> Layout::make_temporary_root() {
   const bool in_memory = expected_ == Expected::ErrorFiles && is_in_memory(kMemory);
   const auto places = temporary_places(in_memory ? kMemory : "");
   std::optional<Error> first;
   for (const auto& place : places) {
     auto root = make_private((place == "/" ? "" : place) + "/elastrun_", announce_);
     if (root) {
-      if (first) log::warning("logs", "{}; files are in {}", first->text, *root);
+      if (first) remark_ = fmt::format("{}; files are in {}", first->text, *root);
       return root;
     }
     if (!first) first = root.error();
   }
   return std::unexpected(*first);
+}
+
+void Layout::say_remark() {
+  if (!remark_.empty()) log::warning("logs", "{}", std::exchange(remark_, {}));
 }
 
 Result<std::string> Layout::make_attempt(int restart_count) {

@@ -41,6 +41,9 @@ class Layout {
   /// Makes the run's directory, with BASE where missing; true on the first call, afterwards it
   /// exists and nothing is done. Mode 0700: logs and error files are nobody else's.
   Status make_run();
+  /// Logs once what people should know of what was made. On the thread of the loop; the others may
+  /// be used on another.
+  void say_remark();
   /// Makes the directory of the next start of workers, and the run's if need be: anew where
   /// somebody has tidied it away (tmpfiles.d(5) does in /tmp, a logout may in /dev/shm). The path.
   Result<std::string> make_attempt(int restart_count);
@@ -60,7 +63,7 @@ class Layout {
  private:
   enum class Kind { Given, Temporary, Null };
   Layout(Kind kind, std::string base, std::string run_id);
-  Result<std::string> make_temporary_root() const;
+  Result<std::string> make_temporary_root();
 
   // Set at construction
   Kind kind_;
@@ -71,6 +74,7 @@ class Layout {
   // Change while running
   std::string temporary_root_;
   std::string run_;
+  std::string remark_;         // empty: none
   std::map<int, int> starts_;  // by restart count
 };
 

@@ -1,28 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 // For LD_PRELOAD: a file system that does not answer. As long as the file $STUCK_WHILE exists,
-// write(2) to the regular file $STUCK_FILE waits, for the processes that have it loaded.
+// write(2) to the regular file $STUCK_FILE and mkdir(2) of a path that has $STUCK_FOLDER in it
+// wait, for the processes that have it loaded.
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 namespace {
 
+bool is_time() {
+  const char* const during = getenv("STUCK_WHILE");
+  return during != nullptr && access(during, F_OK) == 0;
+}
+
 bool is_stuck(int fd) {
   const char* const file = getenv("STUCK_FILE");
-  const char* const during = getenv("STUCK_WHILE");
-  if (file == nullptr || during == nullptr || access(during, F_OK) != 0) return false;
+  if (file == nullptr || !is_time()) return false;
   struct stat named {
   }, given{};
   return stat(file, &named) == 0 && fstat(fd, &given) == 0 && S_ISREG(given.st_mode) &&
          named.st_dev == given.st_dev && named.st_ino == given.st_ino;
 }
 
+bool is_stuck(const char* path) {
+  const char* const folder = getenv("STUCK_FOLDER");
+  return folder != nullptr && strstr(path, folder) != nullptr && is_time();
+}
+
+constexpr timespec kMoment{0, 20'000'000};
+
 }  // namespace
 
+extern "C" int mkdir(const char* path, mode_t mode) {
+  while (is_stuck(path)) nanosleep(&kMoment, nullptr);
+  return static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+}
+
 extern "C" ssize_t write(int fd, const void* bytes, size_t size) {
-  const timespec moment{0, 20'000'000};
-  while (is_stuck(fd)) nanosleep(&moment, nullptr);
+  while (is_stuck(fd)) nanosleep(&kMoment, nullptr);
   return syscall(SYS_write, fd, bytes, size);
 }

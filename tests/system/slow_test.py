@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 import time
 import unittest
 from pathlib import Path
 
-from harness import LIMIT, Job, main, stat_of, wait_until
+from harness import LIMIT, STUB, Job, main, stat_of, stub, wait_until
 from ports import free_port
 
+STUCK_WRITE = STUB.parent / "libstuck_write.so"
 # Prints 12 MiB, says so by a file, and fails when it may.
 TALKER = """
 import os, sys, time
@@ -182,9 +184,11 @@ class SlowFiles(unittest.TestCase):
 
     def test_a_frozen_log_does_not_hold_back_the_report(self) -> None:
         script = ("echo some; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || "
-                  "while [ ! -e go ]; do sleep 0.1; done; exit 3")
+                  "while [ ! -e go ]; do sleep 0.1; done; "
+                  "echo '{\"message\": \"boom\"}' > $TORCHELASTIC_ERROR_FILE; exit 3")
         with Job("--log-dir=logs", "-r", "1", "--max-restarts=1", "--report=report.json",
-                 "--no-python", "sh", "-c", script) as job:
+                 "--no-python", "sh", "-c", script,
+                 env={"TORCHELASTIC_ERROR_FILE": "handed.json"}) as job:
             wait_until(lambda: list((job.folder / "logs").glob("*/attempt_0/0/stdout.log")),
                        "the first attempt has begun")
             [run] = (job.folder / "logs").iterdir()
@@ -194,8 +198,26 @@ class SlowFiles(unittest.TestCase):
             (job.folder / "go").touch()
             job.wait_for("waiting for .*stdout.log to take", path=job.err)
             self.assertIn('"exit_code": 1', (job.folder / "report.json").read_text())
+            self.assertIn('"boom"', (job.folder / "handed.json").read_text())
             self.assertEqual((place / "stdout.log").read_text(), "some\n")
             self.assertEqual(job.end(), 1)
+
+    def test_a_frozen_log_in_a_temporary_directory_does_not_hold_back_the_verdict(self) -> None:
+        script = ("echo some; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || "
+                  "while [ ! -e go ]; do sleep 0.1; done; exit 3")
+        with Job("-r", "1", "--max-restarts=1", "--no-python", "sh", "-c", script) as job:
+            wait_until(lambda: list(job.temporary.glob("*/*/attempt_0/0/stdout.log")),
+                       "the first attempt has begun")
+            [run] = job.temporary.glob("*/*")
+            place = run / "attempt_1" / "0"
+            place.mkdir(parents=True)
+            os.mkfifo(place / "stdout.log")
+            (job.folder / "go").touch()
+            job.wait_for("waiting for .*stdout.log to take", path=job.err)
+            self.assertIn("ChildFailedError", job.errors())
+            self.assertEqual((place / "stdout.log").read_text(), "some\n")
+            self.assertEqual(job.end(), 1)
+            self.assertIn("files of this run are in", job.errors())
 
     def test_at_the_end_the_file_that_is_waited_for_is_named(self) -> None:
         with Job("--log-dir=logs", "--report=report", "--no-python", "sh", "-c", "exit 3",
@@ -206,6 +228,54 @@ class SlowFiles(unittest.TestCase):
             self.assertEqual(job.end(), 1)
             self.assertIn('"exit_code": 1', text)
             self.assertTrue((job.folder / "report").is_fifo())
+
+
+class FrozenFolder(unittest.TestCase):
+    """A log directory in which mkdir(2) does not come back."""
+
+    def start(self, *words: str, stuck: bool) -> Job:
+        return self.enterContext(Job(
+            "--log-dir=logs", "-r", "1", *words, env={
+                "LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_FOLDER": "/logs/",
+                "ASAN_OPTIONS": "verify_asan_link_order=0"},
+            before=lambda: Path("stuck").touch() if stuck else None))
+
+    def frozen_restart(self) -> Job:
+        job = self.start("--max-restarts=1", *stub("attempt=0", "pid", "wait=fail", "exit=3", "all",
+                                                   "say=again"), stuck=False)
+        wait_until(lambda: list((job.folder / "logs").glob("*/attempt_0/0/stdout.log")), "it runs")
+        (job.folder / "stuck").touch()
+        (job.folder / "fail").touch()
+        job.wait_for("waiting for the directories of the workers' logs in .*/logs/",
+                     path=job.err)
+        return job
+
+    def test_a_signal_ends_the_wait_at_a_restart(self) -> None:
+        job = self.frozen_restart()
+        job.process.terminate()
+        self.assertEqual(job.end(), 1)
+        self.assertIn("took nothing: what is left for that file system is lost", job.errors())
+        job.nothing_left()
+
+    def test_the_restart_comes_when_the_file_system_does(self) -> None:
+        job = self.frozen_restart()
+        (job.folder / "stuck").unlink()
+        self.assertEqual(job.end(), 0, job.errors())
+        [log] = (job.folder / "logs").glob("*/attempt_1/0/stdout.log")
+        self.assertEqual(log.read_text(), "again\n")
+
+    def test_a_signal_ends_the_wait_at_the_start(self) -> None:
+        job = self.start(*stub("say=up"), stuck=True)
+        job.wait_for("waiting for the directory of this run", path=job.err)
+        job.process.terminate()
+        self.assertEqual(job.end(), -signal.SIGTERM)
+        job.nothing_left()
+
+    def test_the_start_comes_when_the_file_system_does(self) -> None:
+        job = self.start(*stub("say=up"), stuck=True)
+        job.wait_for("waiting for the directory of this run", path=job.err)
+        (job.folder / "stuck").unlink()
+        self.assertEqual(job.end(), 0, job.errors())
 
 
 class Devices(unittest.TestCase):

@@ -84,6 +84,35 @@ TEST_CASE("last writes: one thread that is given up does not cost what another i
   thawed->release();
 }
 
+TEST_CASE("last writes: who is known not to answer is not waited for; the others are") {
+  std::string said;
+  log::set_writer(
+      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  logs::Console console(loop.get_executor(), null.get(), null.get());
+  files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
+  const auto thawed = std::make_shared<std::binary_semaphore>(0);
+  logs.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
+    thawed->acquire();
+    return files::BlockingCalls::Outcome{};
+  });
+  agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
+  last.give_up_on(logs);
+  CHECK(said.contains("/frozen/log took nothing"));
+  said.clear();
+  last.give_up_on(reports);  // has nothing to do
+  CHECK(said.empty());
+  bool reported = false;
+  reports.make(
+      "report", [] { return 1; }, [&](int) { reported = true; });
+  last.wait(true);
+  CHECK(reported);
+  thawed->release();
+  log::set_writer(nullptr, nullptr);
+}
+
 TEST_CASE("last writes: a signal limits the wait; what is taken in time is not lost") {
   std::string said;
   log::set_writer(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/layout.hpp"
 
+#include "core/log.hpp"
+
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -135,6 +137,9 @@ TEST_CASE("layout: a place that cannot be used is skipped, as Python's tempfile 
   write(scratch.path / "file", "");
   const auto good = scratch.path / "good";
   fs::create_directory(good);
+  std::string said;
+  log::set_writer(
+      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
   for (const char* bad : {"/nowhere/at/all", "file", "/proc"}) {
     CAPTURE(bad);
     const auto place = *bad == '/' ? fs::path(bad) : scratch.path / bad;
@@ -143,6 +148,12 @@ TEST_CASE("layout: a place that cannot be used is skipped, as Python's tempfile 
     auto layout = Layout::plan("", "x").value();
     CHECK(layout.make_run());
     CHECK(fs::path(layout.temporary_root()).parent_path() == good);
+    CHECK(said.empty());  // another thread may have made it
+    layout.say_remark();
+    CHECK(said.contains("; files are in " + layout.temporary_root()));
+    said.clear();
+    layout.say_remark();
+    CHECK(said.empty());
     ::setenv("TMP", place.c_str(), 1);
     auto on_disk = Layout::plan("", "x").value();
     CHECK(on_disk.make_run());
@@ -150,6 +161,7 @@ TEST_CASE("layout: a place that cannot be used is skipped, as Python's tempfile 
     settle(on_disk.temporary_root(), false);
   }
   ::unsetenv("TMP");
+  log::set_writer(nullptr, nullptr);
 }
 
 TEST_CASE("layout: without TMPDIR a run of error files alone is made in memory") {

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/log_folders.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr Duration kUnsaid = std::chrono::seconds(2);  // a wait that needs no words
+
+}  // namespace
+
+struct LogFolders::Made {
+  logs::Layout layout;
+  Result<Folders> folders;
+  std::optional<MaybePlace> place;
+};
+
+LogFolders::LogFolders(Parts parts)
+    : parts_(std::move(parts)),
+      said_(parts_.clock.make_alarm()),
+      limit_(parts_.clock.make_alarm()) {}
+
+void LogFolders::prepare(const rendezvous::Round& round, std::function<void()> done) {
+  if (parts_.near) return done();
+  done_ = std::move(done);
+  unanswered_ = true;
+  const auto now = parts_.clock.now();
+  said_->arm(now + kUnsaid, [this] { say(); });
+  limit_->arm(now + kPatience, [this] { give_up(); });
+  parts_.files.make(
+      what(),
+      [layout = parts_.layout, attempt = round.attempt, workers = parts_.workers,
+       first = !channel_tried_]() mutable {
+        auto folders = make_folders(layout, attempt, workers);
+        std::optional<MaybePlace> place;
+        if (first && folders) place = workers::ChannelPlace::find(layout.run_directory());
+        return Made{std::move(layout), std::move(folders), std::move(place)};
+      },
+      [this, asked = ++asked_](Made made) {
+        if (asked == asked_ && done_) answered(std::move(made));
+      });
+}
+
+void LogFolders::answered(Made made) {
+  said_->disarm();
+  limit_->disarm();
+  unanswered_ = false;
+  parts_.layout = std::move(made.layout);
+  parts_.layout.say_remark();
+  folders_ = std::move(made.folders);
+  if (made.place) {
+    channel_tried_ = true;
+    parts_.channel_found(std::move(*made.place));
+  }
+  std::exchange(done_, {})();
+}
+
+std::string LogFolders::what() const {
+  const auto& run = parts_.layout.run_directory();
+  return fmt::format("the directories of the workers' logs in {}", run);
+}
+
+void LogFolders::say() const {
+  log::warning("files",
+               "waiting for {}: the file system does not answer. The workers start when it does; "
+               "after {} the start fails, and a signal ends the job at once",
+               what(), format_duration(kPatience));
+}
+
+void LogFolders::give_up() {
+  folders_ = fail(Code::Io, fmt::format("cannot make {}: the file system has not answered within "
+                                        "{}; choose another place with --log-dir",
+                                        what(), format_duration(kPatience)));
+  std::exchange(done_, {})();
+}
+
+Result<Folders> LogFolders::take(const rendezvous::Round& round) {
+  if (!folders_) {
+    auto made = make_folders(parts_.layout, round.attempt, parts_.workers);
+    parts_.layout.say_remark();
+    return made;
+  }
+  auto made = std::move(*folders_);
+  folders_.reset();
+  return made;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/log_folders.hpp"
+
+#include "core/log.hpp"
+#include "support/fake_clock.hpp"
+#include "support/loop.hpp"
+
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <semaphore>
+#include <unistd.h>
+
+using namespace elastrun;
+using namespace elastrun::agent;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A log directory behind a thread that stands still until thaw().
+struct Frozen {
+  fs::path base;
+  boost::asio::io_context loop;
+  test::FakeClock clock;
+  files::BlockingCalls files{loop.get_executor()};
+  std::shared_ptr<std::binary_semaphore> thawed = std::make_shared<std::binary_semaphore>(0);
+  logs::Layout layout;
+  int channels = 0;
+  LogFolders folders{{files, clock, layout, 2, false,
+                      [this](const LogFolders::MaybePlace& place) { channels += place ? 1 : 0; }}};
+  std::string said;
+  rendezvous::Round round;
+
+  Frozen() : base(make_base()), layout(*logs::Layout::plan(base.string(), "job")) {
+    log::set_writer(
+        [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); },
+        &said);
+    files.enqueue(std::make_shared<const std::string>("a log"), [thawed = thawed] {
+      thawed->acquire();
+      return files::BlockingCalls::Outcome{};
+    });
+  }
+  ~Frozen() {
+    thaw();
+    files.finish(60s);
+    log::set_writer(nullptr, nullptr);
+    fs::remove_all(base);
+  }
+  static fs::path make_base() {
+    std::string name = fs::temp_directory_path() / "elastrun-test-XXXXXX";
+    return ::mkdtemp(name.data());
+  }
+  void thaw() { thawed->release(); }
+  /// Until the thread has nothing to do, with all that it answers.
+  void settle() {
+    test::run_until(loop, [&] { return files.idle(); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("log folders: a file system that does not answer is said, and then the start fails") {
+  Frozen frozen;
+  int done = 0;
+  frozen.folders.prepare(frozen.round, [&] { ++done; });
+  CHECK(frozen.folders.is_unanswered());
+  frozen.clock.advance(1s);
+  CHECK(frozen.said.empty());
+  frozen.clock.advance(1s);
+  CHECK(frozen.said.contains("waiting for the directories of the workers' logs"));
+  frozen.clock.advance(LogFolders::kPatience - 3s);
+  CHECK(done == 0);
+  frozen.clock.advance(1s);
+  CHECK(done == 1);
+  CHECK(frozen.folders.is_unanswered());
+  const auto taken = frozen.folders.take(frozen.round);
+  REQUIRE_FALSE(taken);
+  CHECK(taken.error().code == Code::Io);
+  CHECK(taken.error().text.contains("has not answered within 5 min 00 s"));
+  CHECK(taken.error().text.contains("--log-dir"));
+  frozen.thaw();  // what comes too late changes nothing
+  frozen.settle();
+  CHECK(done == 1);
+  CHECK(frozen.channels == 0);
+  CHECK(frozen.folders.is_unanswered());
+}
+
+TEST_CASE("log folders: what answers late, but in time, is used") {
+  Frozen frozen;
+  int done = 0;
+  frozen.folders.prepare(frozen.round, [&] { ++done; });
+  frozen.clock.advance(LogFolders::kPatience - 1s);
+  frozen.thaw();
+  test::run_until(frozen.loop, [&] { return done == 1; });
+  CHECK_FALSE(frozen.folders.is_unanswered());
+  CHECK(frozen.clock.armed() == 0);
+  const auto taken = frozen.folders.take(frozen.round);
+  REQUIRE(taken);
+  REQUIRE(taken->ranks.size() == 2);
+  CHECK(fs::is_directory(taken->ranks[1]));
+  CHECK(taken->attempt.starts_with(frozen.layout.run_directory()));
+  CHECK(frozen.channels == 1);
+  frozen.folders.prepare(frozen.round, [&] { ++done; });  // there is one channel
+  test::run_until(frozen.loop, [&] { return done == 2; });
+  CHECK(frozen.channels == 1);
+  CHECK(frozen.folders.take(frozen.round)->attempt.ends_with("attempt_0.1"));
+}
