@@ -10,11 +10,11 @@
 namespace elastrun::telemetry {
 
 /// How the values of one window become one number. The first seven are torch.monitor's, with its
-/// numbers and names; its Python binding takes VALUE for NONE, ours does not. STDDEV is that of the
-/// values themselves (divided by their count); the quantiles come from a Sketch.
+/// numbers and names, Last being its VALUE (which its Python binding takes for NONE). STDDEV is
+/// that of the values themselves (divided by their count); the quantiles come from a Sketch.
 enum class Aggregation : std::uint8_t {
   None,
-  Value,
+  Last,
   Mean,
   Count,
   Sum,

@@ -58,61 +58,42 @@ void SketchCell::read(Sketch& into) const {
   }
 }
 
+void StatCell::Tick::operator=(const Tick& other) noexcept {
+  number.store(other.number.load(kRelaxed), kRelaxed);
+  sequence_before.store(other.sequence_before.load(kRelaxed), kRelaxed);
+  sum_before.store(other.sum_before.load(kRelaxed), kRelaxed);
+  squares_before.store(other.squares_before.load(kRelaxed), kRelaxed);
+  min.store(other.min.load(kRelaxed), kRelaxed);
+  max.store(other.max.load(kRelaxed), kRelaxed);
+}
+
+StatReading::Tick StatCell::Tick::read() const {
+  return {number.load(kRelaxed),     sequence_before.load(kRelaxed) / 2,
+          sum_before.load(kRelaxed), squares_before.load(kRelaxed),
+          min.load(kRelaxed),        max.load(kRelaxed)};
+}
+
 void StatCell::begin_tick(double value, std::uint64_t tick, std::atomic<double>& shift) noexcept {
   double common = shift.load(kRelaxed);
   if (std::isnan(common) && shift.compare_exchange_strong(common, value, kRelaxed)) common = value;
   shift_.store(common, kRelaxed);
-  Tick* const old = current_.load(kRelaxed);
-  Tick* const next = old == &ticks_[0] ? &ticks_[1] : &ticks_[0];
-  next->number.store(tick, kRelaxed);
-  next->count_before.store(count_.load(kRelaxed), kRelaxed);
-  next->sum_before.store(sum_.load(kRelaxed), kRelaxed);
-  next->squares_before.store(squares_.load(kRelaxed), kRelaxed);
-  next->min.store(value, kRelaxed);
-  next->max.store(value, kRelaxed);
-  current_.store(next, kRelaxed);
-}
-
-void StatCell::add(double value, std::uint64_t tick, std::atomic<double>& shift) noexcept {
-  if (!(value - value == 0)) [[unlikely]] {  // NaN or infinite
-    increase(not_finite_, std::uint64_t{1});
-    return;
-  }
-  const auto sequence = sequence_.load(kRelaxed);
-  sequence_.store(sequence + 1, kRelaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  Tick* now = current_.load(kRelaxed);
-  if (now->number.load(kRelaxed) != tick) [[unlikely]] {
-    begin_tick(value, tick, shift);
-    now = current_.load(kRelaxed);
-  } else {
-    if (value < now->min.load(kRelaxed)) now->min.store(value, kRelaxed);
-    if (value > now->max.load(kRelaxed)) now->max.store(value, kRelaxed);
-  }
-  const double apart = value - shift_.load(kRelaxed);
-  increase(count_, std::uint64_t{1});
-  increase(sum_, value);
-  increase(squares_, apart * apart);
-  last_.store(value, kRelaxed);
-  if (SketchCell* const sketch = sketch_.load(std::memory_order_acquire)) sketch->add(value);
-  sequence_.store(sequence + 2, std::memory_order_release);
-}
-
-StatReading::Tick StatCell::read(const Tick& tick) {
-  return {tick.number.load(kRelaxed),     tick.count_before.load(kRelaxed),
-          tick.sum_before.load(kRelaxed), tick.squares_before.load(kRelaxed),
-          tick.min.load(kRelaxed),        tick.max.load(kRelaxed)};
+  previous_ = current_;
+  current_.number.store(tick, kRelaxed);
+  current_.sequence_before.store(sequence_.load(kRelaxed), kRelaxed);
+  current_.sum_before.store(sum_.load(kRelaxed), kRelaxed);
+  current_.squares_before.store(squares_.load(kRelaxed), kRelaxed);
+  current_.min.store(value, kRelaxed);
+  current_.max.store(value, kRelaxed);
 }
 
 StatReading StatCell::read() const {
   StatReading reading;
   for (int i = 0; i < kTries; ++i) {
     const auto before = sequence_.load(std::memory_order_acquire);
-    const Tick* const current = current_.load(kRelaxed);
-    const Tick* const previous = current == &ticks_[0] ? &ticks_[1] : &ticks_[0];
-    reading = {count_.load(kRelaxed),   not_finite_.load(kRelaxed), sum_.load(kRelaxed),
-               squares_.load(kRelaxed), last_.load(kRelaxed),       read(*current),
-               read(*previous)};
+    reading = {before / 2,           not_finite_.load(kRelaxed),
+               sum_.load(kRelaxed),  squares_.load(kRelaxed),
+               last_.load(kRelaxed), current_.read(),
+               previous_.read()};
     std::atomic_thread_fence(std::memory_order_acquire);
     if (before % 2 == 0 && sequence_.load(kRelaxed) == before) break;
     std::this_thread::yield();

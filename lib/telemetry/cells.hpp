@@ -59,25 +59,45 @@ class alignas(64) StatCell {
  public:
   /// `shift`: common to all cells of a series, NaN until one of them sets it to its first value:
   /// squares of distances from it keep their digits.
-  void add(double value, std::uint64_t tick, std::atomic<double>& shift) noexcept;
+  void add(double value, std::uint64_t tick, std::atomic<double>& shift) noexcept {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    if (!(value - value == 0)) [[unlikely]] {  // NaN or infinite
+      not_finite_.store(not_finite_.load(relaxed) + 1, relaxed);
+      return;
+    }
+    const auto sequence = sequence_.load(relaxed);
+    sequence_.store(sequence + 1, relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    if (current_.number.load(relaxed) != tick) [[unlikely]]
+      begin_tick(value, tick, shift);
+    if (value < current_.min.load(relaxed)) current_.min.store(value, relaxed);
+    if (value > current_.max.load(relaxed)) current_.max.store(value, relaxed);
+    const double apart = value - shift_.load(relaxed);
+    sum_.store(sum_.load(relaxed) + value, relaxed);
+    squares_.store(squares_.load(relaxed) + apart * apart, relaxed);
+    last_.store(value, relaxed);
+    if (SketchCell* const sketch = sketch_.load(std::memory_order_acquire)) sketch->add(value);
+    sequence_.store(sequence + 2, std::memory_order_release);
+  }
   StatReading read() const;
   void want_sketch(SketchCell* sketch) { sketch_.store(sketch, std::memory_order_release); }
   const SketchCell* sketch() const { return sketch_.load(std::memory_order_acquire); }
 
  private:
   struct Tick {
-    std::atomic<std::uint64_t> number{0}, count_before{0};
+    std::atomic<std::uint64_t> number{0}, sequence_before{0};
     std::atomic<double> sum_before{0}, squares_before{0}, min{0}, max{0};
+    void operator=(const Tick& other) noexcept;
+    StatReading::Tick read() const;
   };
   void begin_tick(double value, std::uint64_t tick, std::atomic<double>& shift) noexcept;
-  static StatReading::Tick read(const Tick& tick);
 
-  std::atomic<std::uint64_t> sequence_{0}, count_{0};  // odd while it is written to
+  std::atomic<std::uint64_t> sequence_{0};  // twice the count, odd while it is written to
   std::atomic<double> sum_{0}, squares_{0}, last_{0}, shift_{0};
-  std::atomic<Tick*> current_{&ticks_[0]};
   std::atomic<SketchCell*> sketch_{nullptr};
-  std::array<Tick, 2> ticks_{};
+  Tick current_;
   std::atomic<std::uint64_t> not_finite_{0};
+  Tick previous_;
 };
 
 }  // namespace elastrun::telemetry

@@ -3,6 +3,7 @@
 
 #include "telemetry/windows.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +39,13 @@ struct Spec {
 
 /// A letter, then letters, digits and `_ . - /`, 255 at most: what OpenTelemetry takes as the name
 /// of an instrument.
-bool is_name(std::string_view text);
+constexpr bool is_name(std::string_view text) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  return !text.empty() && text.size() <= 255 && is_letter(text.front()) &&
+         std::all_of(text.begin(), text.end(), [&](char c) {
+           return is_letter(c) || (c >= '0' && c <= '9') || std::string_view("_.-/").contains(c);
+         });
+}
 /// What an instrument of that kind has when its author says nothing.
 std::vector<View> default_views(Kind kind);
 

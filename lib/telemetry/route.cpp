@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/route.hpp"
 
+#include "telemetry/event.hpp"
+
 #include <algorithm>
 
 namespace elastrun::telemetry {
@@ -24,45 +26,70 @@ class KernelClock final : public Clock {
 }  // namespace
 
 bool Selector::matches(const Record& record) const {
-  return (!kind || *kind == record.kind) && fits(scope, record.scope) && fits(name, record.name);
+  return (!kind || *kind == record.kind) && record.severity >= at_least &&
+         fits(scope, record.scope) && fits(name, record.name);
 }
 
 Pipeline::Pipeline(const Clock& clock) : clock_(clock) {}
 
+std::shared_ptr<const Pipeline::Routes> Pipeline::routes() const {
+  const std::lock_guard lock(mutex_);
+  return routes_;
+}
+
+void Pipeline::replace(Routes routes) {
+  any_.store(!routes.empty(), std::memory_order_relaxed);
+  routes_ = std::make_shared<const Routes>(std::move(routes));
+}
+
 RouteId Pipeline::route(Selector selector, std::shared_ptr<Sink> sink) {
-  routes_.push_back({next_id_, std::move(selector), std::move(sink)});
-  return next_id_++;
+  RouteId id = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    Routes routes = *routes_;
+    id = next_id_++;
+    routes.push_back(std::make_shared<Route>(id, std::move(selector), std::move(sink)));
+    replace(std::move(routes));
+  }
+  if (changed_) changed_();
+  return id;
 }
 
 bool Pipeline::unroute(RouteId id) {
-  const auto found = std::find_if(routes_.begin(), routes_.end(), [id](const Route& route) {
-    return route.id == id && route.sink != nullptr;
-  });
-  if (found == routes_.end()) return false;
-  found->sink.reset();  // places in the list stay while somebody walks it
-  sweep();
+  std::shared_ptr<Route> left;  // outlives the lock: the end of its sink is foreign code
+  {
+    const std::lock_guard lock(mutex_);
+    Routes routes = *routes_;
+    const auto found = std::find_if(routes.begin(), routes.end(),
+                                    [id](const auto& route) { return route->id == id; });
+    if (found == routes.end()) return false;
+    left = std::move(*found);
+    left->off = true;  // somebody may be walking the old list
+    routes.erase(found);
+    replace(std::move(routes));
+  }
+  if (changed_) changed_();
   return true;
 }
 
-void Pipeline::sweep() {
-  if (delivering_) return;
-  std::erase_if(routes_, [](const Route& route) { return route.sink == nullptr; });
+bool Pipeline::asks_for(std::string_view scope) const {
+  const auto known = routes();
+  return std::any_of(known->begin(), known->end(),
+                     [scope](const auto& route) { return fits(route->selector.scope, scope); });
 }
 
-bool Pipeline::wants(std::string_view scope) const {
-  return std::any_of(routes_.begin(), routes_.end(), [scope](const Route& route) {
-    return route.sink != nullptr && fits(route.selector.scope, scope);
-  });
+bool Pipeline::wants(const Record& record) const {
+  const auto known = routes();
+  return std::any_of(known->begin(), known->end(),
+                     [&](const auto& route) { return route->selector.matches(record); });
 }
 
 void Pipeline::deliver(const Record& record) {
-  // Routes that a sink adds now are for later records.
-  const std::size_t count = routes_.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    if (routes_[i].sink == nullptr || !routes_[i].selector.matches(record)) continue;
-    const auto sink = routes_[i].sink;  // lives on though it unroutes itself
+  const auto known = routes();  // routes that a sink adds now are for later records
+  for (const auto& route : *known) {
+    if (route->off || !route->selector.matches(record)) continue;
     try {
-      sink->consume(record);
+      route->sink->consume(record);
     } catch (...) {  // foreign code: whatever it throws is its own loss
       lost_ += 1;
     }
@@ -70,20 +97,27 @@ void Pipeline::deliver(const Record& record) {
 }
 
 void Pipeline::emit(Record record) {
-  if (routes_.empty()) return;
-  if (delivering_) {
-    waiting_.push_back(std::move(record));
-    return;
+  if (!any_.load(std::memory_order_relaxed)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (delivering_) {
+      if (waiting_.size() >= kWaiting) {
+        waiting_.pop_front();
+        dropped_ += 1;
+      }
+      waiting_.push_back(std::move(record));
+      return;
+    }
+    delivering_ = true;
   }
-  delivering_ = true;
-  deliver(record);
-  for (std::size_t i = 0; i < waiting_.size(); ++i) {
-    const Record next = std::move(waiting_[i]);
-    deliver(next);
+  for (;;) {
+    deliver(record);
+    const std::lock_guard lock(mutex_);
+    delivering_ = !waiting_.empty();
+    if (!delivering_) return;
+    record = std::move(waiting_.front());
+    waiting_.pop_front();
   }
-  waiting_.clear();
-  delivering_ = false;
-  sweep();
 }
 
 void Pipeline::event(std::string scope, std::string name, std::vector<Attribute> attributes) {
@@ -98,24 +132,25 @@ void Pipeline::sample(std::string scope, std::string name, Value value) {
 }
 
 void Pipeline::flush(TimePoint deadline) {
-  const auto routes = routes_;  // a sink may unroute itself when it is flushed
-  for (const auto& route : routes) {
-    if (route.sink == nullptr) continue;
+  const auto known = routes();
+  for (const auto& route : *known) {
+    if (route->off) continue;
     try {
-      route.sink->flush(deadline);
+      route->sink->flush(deadline);
     } catch (...) {
       lost_ += 1;
     }
   }
 }
 
-std::uint64_t Pipeline::lost() const {
-  return lost_;
-}
-
 Pipeline& process_pipeline() {
   static const KernelClock clock;
   static Pipeline pipeline(clock);
+  // Types of events ask no pipeline whether they are on; they are told.
+  [[maybe_unused]] static const bool told = [] {
+    pipeline.on_change([] { refresh_event_types(pipeline); });
+    return true;
+  }();
   return pipeline;
 }
 

@@ -3,9 +3,12 @@
 
 #include "telemetry/record.hpp"
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,8 +27,9 @@ class Sink {
 
 /// Which records a route carries. Empty fields match all; a scope or name may end in `*`.
 struct Selector {
-  std::string scope, name;
-  std::optional<Record::Kind> kind;
+  std::string scope{}, name{};
+  std::optional<Record::Kind> kind{};
+  Severity at_least = Severity::Trace;
   bool matches(const Record& record) const;
 };
 
@@ -34,22 +38,33 @@ using RouteId = std::uint64_t;
 /// The pipeline: instruments and events in, routes to sinks out; one way. Emitting returns nothing,
 /// never fails and never blocks. With no route nothing is built and nothing is written.
 ///
-/// A sink may emit, route or unroute from inside consume(): such records are delivered after the
-/// one in hand, in order.
+/// For all threads. One record is delivered at a time, by the thread that emitted it, and no lock
+/// is held meanwhile: sinks need none of their own, and one may emit, route or unroute from inside
+/// consume(). What is emitted meanwhile, by a sink or another thread, is delivered after the record
+/// in hand, in order, by the thread that is delivering; of more than kWaiting the oldest go.
 class Pipeline {
  public:
+  static constexpr std::size_t kWaiting = 65'536;
   explicit Pipeline(const Clock& clock);
   RouteId route(Selector selector, std::shared_ptr<Sink> sink);
+  /// False if the id is not known. Another thread may still be inside the sink.
   bool unroute(RouteId id);
   /// Whether anybody would get a record of this scope: lets callers skip building one.
-  bool wants(std::string_view scope) const;
+  bool wants(std::string_view scope) const {
+    return any_.load(std::memory_order_relaxed) && asks_for(scope);
+  }
+  /// The same for a record as a whole.
+  bool wants(const Record& record) const;
+  /// Called after each route and unroute. Set before others know the pipeline.
+  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
   void emit(Record record);
   /// An event stamped now.
   void event(std::string scope, std::string name, std::vector<Attribute> attributes = {});
   /// A sample stamped now.
   void sample(std::string scope, std::string name, Value value);
   void flush(TimePoint deadline);
-  std::uint64_t lost() const;  // records that sinks refused by throwing
+  std::uint64_t lost() const { return lost_; }        // records that sinks refused by throwing
+  std::uint64_t dropped() const { return dropped_; }  // that waited among too many
   const Clock& clock() const { return clock_; }
 
  private:
@@ -57,17 +72,24 @@ class Pipeline {
     RouteId id;
     Selector selector;
     std::shared_ptr<Sink> sink;
+    std::atomic<bool> off{false};
   };
+  using Routes = std::vector<std::shared_ptr<Route>>;
+  bool asks_for(std::string_view scope) const;
+  std::shared_ptr<const Routes> routes() const;
+  void replace(Routes routes);
   Stamp stamp() const { return {clock_.now(), clock_.wall()}; }
   void deliver(const Record& record);
-  void sweep();
 
   const Clock& clock_;
-  std::vector<Route> routes_;
-  std::vector<Record> waiting_;  // emitted while another record is being delivered
+  std::function<void()> changed_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Routes> routes_ = std::make_shared<const Routes>();  // never changed
+  std::atomic<bool> any_{false};
+  std::deque<Record> waiting_;  // emitted while another record is being delivered
   bool delivering_ = false;
   RouteId next_id_ = 1;
-  std::uint64_t lost_ = 0;
+  std::atomic<std::uint64_t> lost_{0}, dropped_{0};
 };
 
 /// The pipeline of this process, for facades that are called without one (`metrics::put_metric` in

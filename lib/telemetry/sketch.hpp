@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "telemetry/bucket_index.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 namespace elastrun::telemetry {
 
-/// The scale of new sketches: 2^5 buckets for each doubling, so a bucket's upper bound is 2.19 %
-/// above its lower one.
-constexpr int kSketchScale = 5;
-
-/// The bucket of a positive, finite value at kSketchScale: bucket i holds (b^i, b^(i+1)] with
-/// b = 2^(1/32). By table from the bits of the value, without a logarithm.
-int bucket_of(double value) noexcept;
 /// b^i for b = 2^(2^-scale): the bound below bucket i.
 double bucket_bound(int index, int scale = kSketchScale);
 

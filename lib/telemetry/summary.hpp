@@ -91,7 +91,7 @@ Value Summary<T>::get(Aggregation aggregation) const {
   switch (aggregation) {
     case Aggregation::None:
       return std::monostate{};
-    case Aggregation::Value:
+    case Aggregation::Last:
       return last;
     case Aggregation::Mean:
       if constexpr (std::is_integral_v<T>) return count == 0 ? T{} : sum / static_cast<T>(count);

@@ -3,8 +3,11 @@
 
 #include "clock.hpp"
 
+#include <atomic>
 #include <doctest/doctest.h>
+#include <future>
 #include <stdexcept>
+#include <thread>
 
 using namespace elastrun;
 using namespace elastrun::telemetry;
@@ -117,4 +120,49 @@ TEST_CASE("pipeline: a sink may route and unroute, also itself, while it is call
   pipeline.event("s", "two");
   CHECK(late->names == Names{"two"});
   CHECK(last->names == Names{"one", "two"});
+}
+
+TEST_CASE("pipeline: records of many threads reach a sink one at a time, and none is lost") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  const auto sink = std::make_shared<Recorder>();
+  std::atomic<int> inside{0};
+  bool alone = true;
+  sink->then = [&](const Record&) {
+    alone = alone && inside.fetch_add(1) == 0;
+    inside.fetch_sub(1);
+  };
+  pipeline.route({}, sink);
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 1000; ++i) pipeline.event("s", "e");
+      });
+    }
+  }
+  CHECK(sink->names.size() == 4000);
+  CHECK(alone);
+  CHECK(pipeline.dropped() == 0);
+}
+
+TEST_CASE(
+    "pipeline: a sink that stands still delays no other thread; what is too much is counted") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  const auto sink = std::make_shared<Recorder>();
+  std::promise<void> inside, free;
+  sink->then = [&, first = true](const Record&) mutable {
+    if (!std::exchange(first, false)) return;
+    inside.set_value();
+    free.get_future().wait();
+  };
+  pipeline.route({}, sink);
+  std::jthread slow([&] { pipeline.event("s", "slow"); });
+  inside.get_future().wait();
+  for (std::size_t i = 0; i < Pipeline::kWaiting + 10; ++i) pipeline.event("s", "e");
+  CHECK(pipeline.dropped() == 10);
+  free.set_value();
+  slow.join();
+  CHECK(sink->names.size() == Pipeline::kWaiting + 1);
 }

@@ -25,7 +25,7 @@ TEST_CASE("summary: the seven aggregations, in the values' type") {
   CHECK(ints.get(Aggregation::Min) == Value(std::int64_t{-6}));
   CHECK(ints.get(Aggregation::Sum) == Value(std::int64_t{5}));
   CHECK(ints.get(Aggregation::Mean) == Value(std::int64_t{0}));
-  CHECK(ints.get(Aggregation::Value) == Value(std::int64_t{2}));
+  CHECK(ints.get(Aggregation::Last) == Value(std::int64_t{2}));
   CHECK(ints.get(Aggregation::Count) == Value(std::int64_t{6}));
   CHECK(ints.get(Aggregation::None) == Value());
   CHECK(summary_of<double>({5, 6}).get(Aggregation::Mean) == Value(5.5));
@@ -82,8 +82,8 @@ TEST_CASE("summary: a quantile is never outside of what was seen") {
 }
 
 TEST_CASE("aggregation: names are torch.monitor's, and are found again") {
-  const Aggregations all{Aggregation::Mean, Aggregation::P99, Aggregation::Value};
-  CHECK(all.list() == std::vector{Aggregation::Value, Aggregation::Mean, Aggregation::P99});
+  const Aggregations all{Aggregation::Mean, Aggregation::P99, Aggregation::Last};
+  CHECK(all.list() == std::vector{Aggregation::Last, Aggregation::Mean, Aggregation::P99});
   CHECK(all.need_sketch());
   CHECK_FALSE(Aggregations{Aggregation::Stddev, Aggregation::None}.need_sketch());
   CHECK(Aggregations{Aggregation::None}.empty());

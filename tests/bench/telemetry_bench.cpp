@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// What does it cost to have instruments in hot code? One JSON object on stdout, name -> nanoseconds
+// of one call (or of one whole collection), the best of several rounds. telemetry_bench.py puts
+// other libraries beside it.
+#include "telemetry/event.hpp"
+#include "telemetry/instruments.hpp"
+#include "telemetry/metrics.hpp"
+
+#include <barrier>
+#include <chrono>
+#include <fmt/format.h>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace elastrun;
+using namespace elastrun::telemetry;
+
+namespace {
+
+constexpr int kRounds = 7, kCalls = 4'000'000;
+
+double nanoseconds(auto&& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Best time of one call of `work(i)` with so many threads that all call it.
+double per_call(int threads, auto&& work) {
+  double best = 1e9;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<double> times(static_cast<std::size_t>(threads));
+    std::barrier ready(threads);
+    {
+      std::vector<std::jthread> all;
+      for (auto& time : times) {
+        all.emplace_back([&] {
+          work(0);
+          ready.arrive_and_wait();
+          time = nanoseconds([&] {
+            for (int i = 0; i < kCalls; ++i) {
+              work(i);
+              asm volatile("" ::: "memory");
+            }
+          });
+        });
+      }
+    }
+    double slowest = 0;
+    for (const double time : times) slowest = std::max(slowest, time / kCalls);
+    best = std::min(best, slowest);
+  }
+  return best;
+}
+
+class Results {
+ public:
+  void add(std::string_view name, double value) {
+    text_ += fmt::format("{}\"{}\": {:.2f}", text_.empty() ? "{" : ", ", name, value);
+  }
+  void print() const { fmt::print("{}}}\n", text_); }
+
+ private:
+  std::string text_;
+};
+
+struct Ignored final : metrics::MetricHandler {
+  void emit(const metrics::MetricData&) override {}
+};
+
+/// Collection of 1000 stats that so many threads have added to.
+double collection(int threads) {
+  Registry registry(process_pipeline().clock());
+  const Stat all({.name = "s", .label_keys = {"n"}}, registry);
+  std::vector<Stat> stats;
+  for (int i = 0; i < 1000; ++i) stats.push_back(all.with({std::to_string(i)}));
+  std::barrier touched(threads + 1), done(threads + 1);
+  std::vector<std::jthread> adding;
+  for (int t = 0; t < threads; ++t) {
+    adding.emplace_back([&] {
+      for (const auto& stat : stats) stat.add(1);
+      touched.arrive_and_wait();
+      done.arrive_and_wait();
+    });
+  }
+  touched.arrive_and_wait();
+  Cursor cursor(registry);
+  double best = 1e9;
+  for (int round = 0; round < kRounds; ++round) {
+    best = std::min(best, nanoseconds([&] { registry.collect(cursor); }));
+  }
+  done.arrive_and_wait();
+  return best;
+}
+
+}  // namespace
+
+int main() {
+  const Counter<std::int64_t> counter({.name = "bench.counter"});
+  const Counter<double> real({.name = "bench.real"});
+  const Gauge gauge({.name = "bench.gauge"});
+  const Stat stat({.name = "bench.stat"});
+  const Histogram histogram({.name = "bench.histogram"});
+  Results results;
+  results.add("empty_loop", per_call(1, [](int) {}));
+  for (const int threads : {1, 2}) {
+    const auto add = [&](std::string_view name, auto work) {
+      results.add(fmt::format("{}_{}", name, threads), per_call(threads, work));
+    };
+    add("counter", [&](int) { counter.add(1); });
+    add("counter_double", [&](int) { real.add(0.5); });
+    add("gauge", [&](int i) { gauge.set(i); });
+    add("stat", [&](int i) { stat.add(i & 1023); });
+    add("histogram", [&](int i) { histogram.add(1 + (i & 1023)); });
+    add("event_off", [](int i) {
+      if (auto e = event<"bench.event.off">()) e.set("i", std::int64_t{i});
+    });
+    add("put_metric_null", [](int i) { metrics::put_metric("bench.metric", i); });
+  }
+  metrics::configure(std::make_shared<Ignored>());
+  results.add("put_metric_handler", per_call(1, [](int i) { metrics::put_metric("bench", i); }));
+  for (const int threads : {1, 16}) {
+    results.add(fmt::format("collect_1000_series_{}", threads), collection(threads));
+  }
+  results.print();
+}
