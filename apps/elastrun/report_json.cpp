@@ -33,6 +33,12 @@ json::value signal_or_null(const process::ExitStatus& status) {
   return json::value(process::signal_name(status.number));
 }
 
+json::array lines_json(const std::vector<std::string>& lines) {
+  json::array out;
+  for (const auto& line : lines) out.emplace_back(line);
+  return out;
+}
+
 json::object failure_json(const workers::Failure& failure, bool consequence) {
   json::object out;
   out["rank"] = failure.rank;
@@ -49,13 +55,13 @@ json::object failure_json(const workers::Failure& failure, bool consequence) {
   out["exception"] =
       failure.exception ? json::value(failure.exception->text()) : json::value(nullptr);
   out["out_of_memory"] = text_or_null(failure.out_of_memory);
+  out["expired_timer"] = text_or_null(failure.expired_timer);
+  out["stack"] = lines_json(failure.stack);
   out["error_file"] = failure.error_file ? json::value(failure.error_file_path) : nullptr;
   out["stdout"] = text_or_null(failure.stdout_path);
   out["stderr"] = text_or_null(failure.stderr_path);
   out["peak_rss_bytes"] = failure.peak_rss_bytes;
-  json::array lines;
-  for (const auto& line : failure.last_lines) lines.emplace_back(line);
-  out["last_lines"] = std::move(lines);
+  out["last_lines"] = lines_json(failure.last_lines);
   return out;
 }
 
@@ -96,6 +102,24 @@ json::value culprit_json(const agent::JobResult& result) {
   return out;
 }
 
+json::array expired_timers_json(const agent::JobResult& result, std::size_t attempt) {
+  json::array out;
+  for (const auto& timer : result.expired_timers) {
+    if (static_cast<std::size_t>(timer.attempt) != attempt) continue;
+    json::object row;
+    row["rank"] = timer.rank;
+    row["local_rank"] = timer.local_rank;
+    row["pid"] = timer.pid;
+    row["scope"] = timer.scope;
+    row["after_s"] = to_seconds(timer.after);
+    row["expired"] = to_seconds(timer.expiry);
+    row["signal"] = timer.reaped ? json::value(process::signal_name(timer.signal)) : nullptr;
+    row["stack"] = lines_json(timer.stack);
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
 /// The restart waterfall: each row begins where the one before it was given up.
 json::array attempts_json(const agent::JobResult& result) {
   json::array out;
@@ -113,6 +137,8 @@ json::array attempts_json(const agent::JobResult& result) {
                    : last && !result.succeeded() ? culprit_json(result)
                                                  : json::value(nullptr);
     row["restarted"] = !last;
+    row["expired_timers"] =
+        expired_timers_json(result, static_cast<std::size_t>(&attempt - result.attempts.data()));
     out.push_back(std::move(row));
   }
   return out;

@@ -272,7 +272,7 @@ void Agent::perform(const TellStarted&) {
 workers::Judgement Agent::judge_failures() const {
   auto failures = group_->failures();
   for (auto& failure : failures) {
-    if (parts_.out_of_memory) failure.out_of_memory = parts_.out_of_memory(failure);
+    if (parts_.explain) parts_.explain(failure);
   }
   return workers::judge(std::move(failures));
 }

@@ -38,8 +38,8 @@ class Agent {
     std::function<process::ProcessTable()> leftovers;
     std::function<void(const process::ProcessTable&, int)> signal_each;
     std::function<void()> release{};
-    /// Evidence that a failure was an OOM kill, as a sentence; may be empty.
-    std::function<std::string(const workers::Failure&)> out_of_memory;
+    /// Adds to a failure what others know: an expired timer, an OOM kill; may be empty.
+    std::function<void(workers::Failure&)> explain;
     /// What the rendezvous says may go through this on its way; may be empty.
     std::function<rendezvous::Session::OnPush(rendezvous::Session::OnPush)> before{};
     /// As that of workers::Group.

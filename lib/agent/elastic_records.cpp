@@ -4,6 +4,7 @@
 #include "agent/failure_report.hpp"
 #include "agent/verdict.hpp"
 #include "core/json.hpp"
+#include "core/text.hpp"
 #include "process/exit_status.hpp"
 
 #include <algorithm>
@@ -122,6 +123,17 @@ void ElasticRecords::restarting(const rendezvous::Restart&) {
 void ElasticRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
   const bool told = restarting_ || std::ranges::any_of(group, &workers::Worker::failed);
   if (told) profile("_stop_workers", took);
+}
+
+void ElasticRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
+  std::vector<std::pair<std::string, std::string>> details;
+  if (timer != nullptr) {
+    details = {{"worker_pid", std::to_string(timer->pid)},
+               {"scope_id", timer->scope},
+               {"expiration_time", python_float(to_seconds(timer->expiry))},
+               {"signal", std::to_string(timer->signal)}};
+  }
+  events::record(pipeline_, events::watchdog_event(event, facts_, details));
 }
 
 void ElasticRecords::end_of_workers(const JobResult& result,

@@ -26,6 +26,7 @@ class ElasticRecords final : public Observer {
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void watchdog(std::string_view event, const ExpiredTimer* timer) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
  private:

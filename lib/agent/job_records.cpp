@@ -128,6 +128,20 @@ void JobRecords::stopped(const std::vector<workers::Worker>& group, Duration too
   tell("group.gone", {{"took_s", to_seconds(took)}});
 }
 
+/// Whether the FIFO is there is no event of the job.
+void JobRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
+  if (timer == nullptr || !pipeline_.wants(kScope)) return;
+  const bool kill = event == "kill worker process";
+  Attributes attributes{{"rank", whole(timer->rank)},
+                        {"local_rank", whole(timer->local_rank)},
+                        {"pid", whole(timer->pid)},
+                        {"scope", timer->scope},
+                        {"after_s", to_seconds(timer->after)},
+                        {"signal", whole(timer->signal)}};
+  if (kill) attributes.emplace_back("stack", join(timer->stack, "\n"));
+  tell(kill ? "timer.killed" : "timer.expired", std::move(attributes));
+}
+
 void JobRecords::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   if (!pipeline_.wants(kScope)) return;
   tell("job.ended", {{"ending", std::string(ending_name(result.ending.kind))},

@@ -32,6 +32,7 @@ class JobRecords final : public Observer {
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void watchdog(std::string_view event, const ExpiredTimer* timer) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
   /// What a worker said over its channel.
   void heard(int rank, const workers::Message& message);

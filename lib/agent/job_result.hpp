@@ -24,6 +24,20 @@ struct Attempt {
   std::optional<rendezvous::Cause> cause;  // why another followed; none: see the ending
 };
 
+/// A timer of a worker that expired.
+struct ExpiredTimer {
+  int attempt = 0;  // index of the row in `attempts`
+  int rank = -1, local_rank = -1;
+  pid_t worker_pid = 0, pid = 0;  // the process that had it may be below the worker
+  std::string scope;
+  Duration after{};  // as it was asked for
+  WallTime expiry;
+  int signal = 0;                  // 0: it was not to be ended
+  bool reaped = false;             // the signal was sent
+  std::vector<std::string> stack;  // lines, taken before that
+  std::string sentence() const;    // "expired timer 'train.py#57' after 2.0 s"
+};
+
 /// How one worker of the last group ended.
 struct WorkerEnd {
   int rank = 0, local_rank = 0;
@@ -40,6 +54,7 @@ struct JobResult {
   std::vector<Attempt> attempts;
   std::vector<WorkerEnd> workers;  // of the last group, by local rank; empty: none was started
   std::vector<pid_t> abandoned;    // workers that not even SIGKILL could end
+  std::vector<ExpiredTimer> expired_timers;  // of all attempts, in order
   goodput::Ledger::Summary goodput;
   int restarts = 0;  // spent by the whole job
   int max_restarts = 0;

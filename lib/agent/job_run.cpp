@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job_run.hpp"
 
-#include "core/host_name.hpp"
+#include "agent/run_settings.hpp"
 #include "core/log.hpp"
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
@@ -13,49 +13,10 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <unistd.h>
 
 namespace elastrun::agent {
 namespace {
-
-/// Marks all that we start: ELASTRUN_AGENT_ID.
-std::string mark_of_this_agent() {
-  return fmt::format("{}_{}", host_name(), ::getpid());
-}
-
-/// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
-Duration stuck_limit() {
-  const char* text = std::getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
-  const auto seconds = text == nullptr ? std::nullopt : parse_float(text);
-  return seconds && *seconds > 0 ? from_seconds(*seconds) : Duration::zero();
-}
-
-telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
-                                          const rendezvous::Session& session) {
-  telemetry::events::AgentFacts facts;
-  facts.run_id = session.run_id();
-  facts.role = spec.role;
-  facts.hostname = host_name();
-  facts.rdzv_backend = session.backend();
-  facts.entry_point = workers::program_base_name(spec);
-  return facts;
-}
-
-bool shows_status(const spec::JobSpec& spec) {
-  if (spec.status == spec::Switch::Auto) return logs::is_interactive(STDERR_FILENO);
-  return spec.status == spec::Switch::On;
-}
-
-bool writes_files(const spec::StdMap& streams) {
-  const auto some = [](const auto& one) { return one.second != spec::StdMap::kNone; };
-  return streams.by_local_rank.empty() ? streams.everyone != spec::StdMap::kNone
-                                       : std::ranges::any_of(streams.by_local_rank, some);
-}
-
-bool keeps_output(const spec::JobSpec& spec) {
-  return writes_files(spec.redirects) || writes_files(spec.tee);
-}
 
 /// For a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
 template <class Work>
@@ -144,6 +105,7 @@ Status JobRun::connect(OwnRendezvous own) {
     records_->print_metrics(
         [this](std::string_view line) { console_.write(logs::Console::Stream::Out, line); });
   }
+  open_timers();
   add_observers();
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings());
@@ -160,6 +122,29 @@ void JobRun::add_observers() {
   observers_.add(&job_records_);
   observers_.add(&binding_);
   observers_.add(&registration_);
+  observers_.add(timers_.get());
+}
+
+void JobRun::open_timers() {
+  timers_ = std::make_unique<ExpirationTimers>(ExpirationTimers::Parts{
+      .loop = loop_,
+      .clock = *clock_,
+      .launcher = *launcher_,
+      .observers = observers_,
+      .worker_of = [this](pid_t pid) { return agent_->worker_of(pid); },
+      .run_id = spec_.run_id,
+      .environment = workers::own_environment(),
+  });
+  timers_->open_pipe();
+  const auto folder = timers_->own_folder();
+  if (!folder.empty()) guardian_.remember_directory(folder);
+}
+
+void JobRun::end_timers(JobResult& result) {
+  result.expired_timers = timers_->expired();
+  const auto folder = timers_->own_folder();
+  timers_->close_pipe();
+  if (!folder.empty()) guardian_.forget(folder);
 }
 
 /// Only where somebody will find it: a temporary directory that will be removed costs time for
@@ -184,7 +169,7 @@ WorkerPlans::Parts JobRun::plan_parts() {
       .folders = [this](const rendezvous::Round& round) { return folders_.take(round); },
       .streams = streams_,
       .environment = workers::own_environment(),
-      .facts = job_facts(spec_, mark_of_this_agent()),
+      .facts = job_facts(spec_, mark_of_this_agent(), timers_->pipe_path()),
       .use_agent_store = [this] { return store_->serves_workers(); },
       .channel = [this] { return channel_path(); },
       .cpus = [this](int local_rank) { return binding_.cpus(local_rank); },
@@ -227,10 +212,12 @@ Agent::Parts JobRun::agent_parts() {
           [this] {
             if (channel_) channel_->release();
           },
-      .out_of_memory =
-          [this](const workers::Failure& failure) {
+      .explain =
+          [this](workers::Failure& failure) {
+            timers_->explain(failure);
             const auto said = failure.exception ? failure.exception->text() : std::string();
-            return oom_kills_.evidence(failure.status, failure.pid, said);
+            if (!failure.expired_timer.empty()) return;
+            failure.out_of_memory = oom_kills_.evidence(failure.status, failure.pid, said);
           },
       .before =
           [this](rendezvous::Session::OnPush on_push) { return gate_.before(std::move(on_push)); },
@@ -307,6 +294,7 @@ JobResult JobRun::run() {
   loop_.run();
   result->goodput = goodput_.summary();
   job_records_.summary(result->goodput);
+  end_timers(*result);
   end_channel();
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));

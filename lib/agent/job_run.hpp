@@ -4,6 +4,7 @@
 #include "agent/agent.hpp"
 #include "agent/binding.hpp"
 #include "agent/elastic_records.hpp"
+#include "agent/expiration_timers.hpp"
 #include "agent/goodput_account.hpp"
 #include "agent/job_records.hpp"
 #include "agent/last_writes.hpp"
@@ -66,6 +67,8 @@ class JobRun {
   JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
   Status connect(OwnRendezvous own);
   void add_observers();
+  void open_timers();
+  void end_timers(JobResult& result);
   Status open_records();
   void signalled(const process::SignalEvent& event);
   void watch();
@@ -115,6 +118,7 @@ class JobRun {
   Binding binding_;
   RunRegistration registration_;
   std::unique_ptr<ElasticRecords> records_;
+  std::unique_ptr<ExpirationTimers> timers_;
   Observers observers_;
   std::unique_ptr<WorkerPlans> plans_;
   LogFolders folders_;

@@ -25,6 +25,9 @@ void Observers::restarting(const rendezvous::Restart& order) {
 void Observers::stopped(const std::vector<workers::Worker>& group, Duration took) {
   for (auto* one : all_) one->stopped(group, took);
 }
+void Observers::watchdog(std::string_view event, const ExpiredTimer* timer) {
+  for (auto* one : all_) one->watchdog(event, timer);
+}
 void Observers::ended(const JobResult& result, const std::vector<workers::Worker>* last_group) {
   for (auto* one : all_) one->ended(result, last_group);
 }

@@ -33,6 +33,11 @@ class Observer {
   virtual void stopped(const std::vector<workers::Worker>& group, Duration took) {
     (void)group, (void)took;
   }
+  /// "watchdog started", "watchdog stopped", and with a timer "timer expired" and "kill worker
+  /// process": torch's names.
+  virtual void watchdog(std::string_view event, const ExpiredTimer* timer) {
+    (void)event, (void)timer;
+  }
   virtual void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) {
     (void)result, (void)last_group;
   }
@@ -50,6 +55,7 @@ class Observers final : public Observer {
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void watchdog(std::string_view event, const ExpiredTimer* timer) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
  private:

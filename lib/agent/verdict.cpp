@@ -18,6 +18,7 @@ constexpr std::size_t kShownLines = 12;
 constexpr std::size_t kShownAgain = 3;    // of those that the console has already
 constexpr std::size_t kShownWidth = 300;  // of one quoted line
 constexpr std::size_t kShownRestarts = 5;
+constexpr std::size_t kShownStack = 40;
 
 std::string rank_list(const std::vector<int>& ranks) {
   constexpr std::size_t kMost = 16;
@@ -65,6 +66,19 @@ std::string quoted_lines(const workers::Failure& failure, int local_world_size) 
   return text;
 }
 
+/// Of a worker whose timer has expired: where it stood.
+std::string stack_text(const workers::Failure& failure) {
+  const auto& lines = failure.stack;
+  if (lines.empty()) return {};
+  std::string text = "  its stack when the timer expired:\n";
+  const auto count = std::min(lines.size(), kShownStack);
+  for (std::size_t i = 0; i < count; ++i) {
+    text += fmt::format("    | {}\n", cut(lines[i], kShownWidth));
+  }
+  if (count < lines.size()) text += fmt::format("    | and {} more lines\n", lines.size() - count);
+  return text;
+}
+
 std::string files_text(const workers::Failure& failure) {
   std::string text;
   if (!failure.stderr_path.empty()) {
@@ -84,6 +98,9 @@ std::string files_text(const workers::Failure& failure) {
 std::string next_step(const workers::Failure& failure) {
   using How = process::ExitStatus::How;
   const auto& status = failure.status;
+  if (!failure.expired_timer.empty()) {
+    return "find out what it waited for, or give the timer more time";
+  }
   if (!failure.out_of_memory.empty()) {
     return "use less memory (batch size, data loader workers) or raise the memory limit";
   }
@@ -120,7 +137,8 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
         "  note      rank {} was seen first, but {}\n", judgement.failures[judgement.root].rank,
         judgement.consequence[judgement.root] ? "only lost its peer" : "began to fail later");
   }
-  text += others_text(judgement) + quoted_lines(first, local_world_size) + files_text(first);
+  text += others_text(judgement) + quoted_lines(first, local_world_size) + stack_text(first) +
+          files_text(first);
   if (const auto next = next_step(first); !next.empty()) text += "  next      " + next + "\n";
   return text;
 }

@@ -45,7 +45,8 @@ workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_s
   return place;
 }
 
-workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_id) {
+workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_id,
+                            const std::string& timer_file) {
   workers::JobFacts facts;
   facts.run_id = spec.run_id;
   facts.max_restarts = spec.max_restarts;
@@ -53,6 +54,7 @@ workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_
   facts.signals = spec.signals_text;
   facts.extra = spec.worker_env;
   facts.agent_id = agent_id;
+  facts.timer_file = timer_file;
   return facts;
 }
 

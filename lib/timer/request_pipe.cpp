@@ -21,25 +21,6 @@ namespace asio = boost::asio;
 constexpr int kCapacity = 1 << 20;  // what the kernel gives without privileges: 8,700 requests
 constexpr int kPiecesAtOnce = 16;   // of 64 KiB: then others have their turn
 
-/// The FIFO in the file system.
-struct Place {
-  std::string path, own_folder;
-  bool made = false;
-
-  Place() = default;
-  Place(Place&& other) noexcept
-      : path(std::move(other.path)),
-        own_folder(std::move(other.own_folder)),
-        made(std::exchange(other.made, false)) {
-    other.own_folder.clear();
-  }
-  Place& operator=(Place&&) = delete;
-  ~Place() {
-    if (made) ::unlink(path.c_str());
-    if (!own_folder.empty()) ::rmdir(own_folder.c_str());
-  }
-};
-
 std::unexpected<Error> io_error(const std::string& what) {
   return std::unexpected(errno_error(Code::Io, what, errno));
 }
@@ -48,7 +29,7 @@ bool is_own_fifo(const struct stat& info) {
   return S_ISFIFO(info.st_mode) && info.st_uid == ::geteuid();
 }
 
-Status make_fifo(Place& place) {
+Status make_fifo(RequestPlace& place) {
   struct stat info {};
   if (::lstat(place.path.c_str(), &info) == 0) {
     if (!is_own_fifo(info)) {
@@ -62,55 +43,45 @@ Status make_fifo(Place& place) {
   return {};
 }
 
-Result<Place> make_place(const std::string& path) {
-  Place place;
-  place.path = path;
-  if (path.empty()) {
-    const char* given = std::getenv("TMPDIR");
-    const std::string base = given == nullptr || *given == '\0' ? "/tmp" : given;
-    std::string folder = base + "/elastrun_timer_XXXXXX";
-    if (::mkdtemp(folder.data()) == nullptr) return io_error("cannot make the folder " + folder);
-    place.own_folder = folder;
-    place.path = folder + "/requests";
-  }
-  if (const auto made = make_fifo(place); !made) return std::unexpected(made.error());
-  return place;
+Status make_own_folder(RequestPlace& place) {
+  const char* given = std::getenv("TMPDIR");
+  const std::string base = given == nullptr || *given == '\0' ? "/tmp" : given;
+  std::string folder = base + "/elastrun_timer_XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) return io_error("cannot make the folder " + folder);
+  place.own_folder = folder;
+  place.path = folder + "/requests";
+  return {};
 }
 
-struct Ends {
-  UniqueFd reading, writing;
-};
-
 /// The writer after the reader: without one, its open(2) would fail, see fifo(7).
-Result<Ends> open_ends(const std::string& path) {
-  Ends ends;
-  ends.reading.reset(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
-  if (!ends.reading) return io_error("cannot open " + path);
+Status open_ends(RequestPlace& place) {
+  const char* path = place.path.c_str();
+  place.reading.reset(::open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
+  if (!place.reading) return io_error("cannot open " + place.path);
   struct stat info {};
-  if (::fstat(ends.reading.get(), &info) != 0 || !is_own_fifo(info)) {
-    return fail(Code::Io, path + " has been replaced by something that is not our FIFO");
+  if (::fstat(place.reading.get(), &info) != 0 || !is_own_fifo(info)) {
+    return fail(Code::Io, place.path + " has been replaced by something that is not our FIFO");
   }
-  ends.writing.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
-  if (!ends.writing) return io_error("cannot open " + path);
-  ::fcntl(ends.reading.get(), F_SETPIPE_SZ, kCapacity);  // a refusal leaves 64 KiB
-  return ends;
+  place.writing.reset(::open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
+  if (!place.writing) return io_error("cannot open " + place.path);
+  ::fcntl(place.reading.get(), F_SETPIPE_SZ, kCapacity);  // a refusal leaves 64 KiB
+  return {};
 }
 
 class FifoPipe final : public RequestPipe {
  public:
-  FifoPipe(asio::io_context& loop, Place place, Ends ends, OnLine on_line)
+  FifoPipe(asio::io_context& loop, std::unique_ptr<RequestPlace> place, OnLine on_line)
       : place_(std::move(place)),
-        reader_(loop, ends.reading.release()),
-        writing_(std::move(ends.writing)),
+        reader_(loop, place_->reading.release()),
         on_line_(std::move(on_line)) {
     await_bytes();
   }
   FifoPipe(const FifoPipe&) = delete;
   FifoPipe& operator=(const FifoPipe&) = delete;
 
-  const std::string& path() const override { return place_.path; }
-  const std::string& own_folder() const override { return place_.own_folder; }
-  Statistics statistics() const override { return statistics_; }
+  const std::string& path() const override { return place_->path; }
+  const std::string& own_folder() const override { return place_->own_folder; }
+  std::uint64_t lines() const override { return lines_heard_; }
 
   void catch_up() override {
     std::array<char, 65536> buffer;
@@ -133,31 +104,44 @@ class FifoPipe final : public RequestPipe {
   }
 
   void take(std::string_view bytes) {
-    const auto left_out = lines_.feed(bytes, [this](std::string_view line) {
-      ++statistics_.lines;
+    lines_.feed(bytes, [this](std::string_view line) {
+      ++lines_heard_;
       on_line_(line);
     });
-    statistics_.too_long += static_cast<std::uint64_t>(left_out);
   }
 
-  Place place_;
+  std::unique_ptr<RequestPlace> place_;
   asio::posix::stream_descriptor reader_;
-  UniqueFd writing_;
   const OnLine on_line_;
   RequestLines lines_;
-  Statistics statistics_;
+  std::uint64_t lines_heard_ = 0;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // completions may be queued when we go
 };
 
 }  // namespace
 
-Result<std::unique_ptr<RequestPipe>> RequestPipe::make(asio::io_context& loop,
-                                                       const std::string& path, OnLine on_line) {
-  auto place = make_place(path);
-  if (!place) return std::unexpected(place.error());
-  auto ends = open_ends(place->path);
-  if (!ends) return std::unexpected(ends.error());
-  return std::make_unique<FifoPipe>(loop, std::move(*place), std::move(*ends), std::move(on_line));
+RequestPlace::~RequestPlace() {
+  if (made) ::unlink(path.c_str());
+  if (!own_folder.empty()) ::rmdir(own_folder.c_str());
+}
+
+Result<std::unique_ptr<RequestPlace>> RequestPlace::make(const std::string& path) {
+  auto place = std::make_unique<RequestPlace>();
+  place->path = path;
+  if (path.empty()) {
+    if (const auto folder = make_own_folder(*place); !folder) {
+      return std::unexpected(folder.error());
+    }
+  }
+  if (const auto made = make_fifo(*place); !made) return std::unexpected(made.error());
+  if (const auto opened = open_ends(*place); !opened) return std::unexpected(opened.error());
+  return place;
+}
+
+std::unique_ptr<RequestPipe> RequestPipe::open(asio::io_context& loop,
+                                               std::unique_ptr<RequestPlace> place,
+                                               OnLine on_line) {
+  return std::make_unique<FifoPipe>(loop, std::move(place), std::move(on_line));
 }
 
 }  // namespace elastrun::timer

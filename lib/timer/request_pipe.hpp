@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/unique_fd.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
@@ -12,29 +13,41 @@
 
 namespace elastrun::timer {
 
-/// The FIFO to which torch's FileTimerClients write their requests, a line each. Only our own user
-/// can write to it (mode 0600). It is never waited for: who writes nothing, or half a line, holds
-/// up nobody. One descriptor to write with is kept here, so that clients may come and go. Its end
-/// removes the FIFO, and the folder that was made for it alone.
-class RequestPipe {
- public:
-  struct Statistics {
-    std::uint64_t lines = 0, too_long = 0;
-  };
-  using OnLine = std::function<void(std::string_view line)>;
+/// A FIFO of our own, open at both ends. Its end removes it, and the folder that was made for it
+/// alone. Making it may wait for the file system.
+struct RequestPlace {
+  std::string path, own_folder;  // own_folder empty: none
+  UniqueFd reading, writing;
+  bool made = false;
+
+  RequestPlace() = default;
+  RequestPlace(const RequestPlace&) = delete;
+  RequestPlace& operator=(const RequestPlace&) = delete;
+  ~RequestPlace();
 
   /// At `path`, in place of a FIFO of our own user that an earlier agent has left there; if `path`
   /// is empty, in a folder of its own below $TMPDIR or /tmp. Fails with Io: anything else is there,
   /// or no FIFO can be made.
-  static Result<std::unique_ptr<RequestPipe>> make(boost::asio::io_context& loop,
-                                                   const std::string& path, OnLine on_line);
+  static Result<std::unique_ptr<RequestPlace>> make(const std::string& path);
+};
+
+/// The FIFO to which torch's FileTimerClients write their requests, a line each. Only our own user
+/// can write to it (mode 0600). It is never waited for: who writes nothing, or half a line, holds
+/// up nobody. One descriptor to write with is kept here, so that clients may come and go.
+class RequestPipe {
+ public:
+  using OnLine = std::function<void(std::string_view line)>;
+
+  static std::unique_ptr<RequestPipe> open(boost::asio::io_context& loop,
+                                           std::unique_ptr<RequestPlace> place, OnLine on_line);
   virtual ~RequestPipe() = default;
   virtual const std::string& path() const = 0;
   /// Empty: none was made.
   virtual const std::string& own_folder() const = 0;
   /// Reads what is there now: for whoever must know of every request before this moment.
   virtual void catch_up() = 0;
-  virtual Statistics statistics() const = 0;
+  /// How many have been heard.
+  virtual std::uint64_t lines() const = 0;
 };
 
 }  // namespace elastrun::timer

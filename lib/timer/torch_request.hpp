@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 #include "timer/deadlines.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -22,33 +23,25 @@ constexpr std::size_t kLongestLine = 4097;
 /// counts. Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Request> parse_torch_request(std::string_view line, TimePoint now, WallTime wall);
 
-/// Cuts the bytes of a pipe into lines. A line longer than kLongestLine is left out. Pure.
+/// Cuts the bytes of a pipe into lines. Of a line longer than kLongestLine only its beginning is
+/// kept, which is no request. Pure.
 class RequestLines {
  public:
-  /// Calls `take` for each line that is complete now, without its LF. The number of lines left out.
+  /// Calls `take` for each line that is complete now, without its LF.
   template <class Take>
-  int feed(std::string_view bytes, Take take) {
-    int left_out = 0;
+  void feed(std::string_view bytes, Take take) {
     while (!bytes.empty()) {
       const auto end = bytes.find('\n');
-      hold(bytes.substr(0, end));
+      held_ += bytes.substr(0, std::min(end, kLongestLine - held_.size()));
       if (end == std::string_view::npos) break;
       bytes.remove_prefix(end + 1);
-      too_long_ ? void(++left_out) : take(std::string_view(held_));
+      take(std::string_view(held_));
       held_.clear();
-      too_long_ = false;
     }
-    return left_out;
   }
 
  private:
-  void hold(std::string_view bytes) {
-    too_long_ = too_long_ || held_.size() + bytes.size() > kLongestLine;
-    if (!too_long_) held_ += bytes;
-  }
-
   std::string held_;  // what has no end yet
-  bool too_long_ = false;
 };
 
 }  // namespace elastrun::timer

@@ -115,13 +115,24 @@ void Watchdog::expire() {
   if (!expired.empty()) parts_.on_expired(std::move(expired));
 }
 
+bool Watchdog::runs(pid_t pid) const {
+  const auto process = processes_.find(pid);
+  return process != processes_.end() && !has_ended(process->second.pidfd.get());
+}
+
+UniqueFd Watchdog::pidfd_of(pid_t pid) const {
+  const auto process = processes_.find(pid);
+  if (process == processes_.end()) return {};
+  return UniqueFd(::fcntl(process->second.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+}
+
 Status Watchdog::send(int pidfd, int signal) const {
   return parts_.send ? parts_.send(pidfd, signal) : send_signal(pidfd, signal);
 }
 
 Status Watchdog::reap(pid_t pid, int signal) {
   const auto process = processes_.find(pid);
-  if (process == processes_.end() || has_ended(process->second.pidfd.get())) return {};
+  if (!runs(pid)) return {};
   const auto sent = send(process->second.pidfd.get(), signal);
   process->second.reap_signal = sent ? 0 : signal;
   if (!sent) again_->arm(parts_.clock.now() + kReapAgain, [this] { reap_again(); });

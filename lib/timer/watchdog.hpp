@@ -45,6 +45,10 @@ class Watchdog {
   /// Signals a process that had timers, and tries again each second as long as that fails and the
   /// process runs. Succeeds as well if it has ended.
   Status reap(pid_t pid, int signal);
+  /// Whether a process that had timers has not ended.
+  bool runs(pid_t pid) const;
+  /// For whoever looks at such a process; empty if it has been seen to end.
+  UniqueFd pidfd_of(pid_t pid) const;
   /// Forgets all timers and processes.
   void clear();
   const Deadlines& deadlines() const { return deadlines_; }

@@ -75,6 +75,7 @@ void add_elastic(Entries& out, const JobFacts& job, const Placement& place,
   out.add("TORCHELASTIC_USE_AGENT_STORE", place.use_agent_store ? "True" : "False");
   out.add("TORCHELASTIC_SIGNALS_TO_HANDLE", job.signals);
   out.add("TORCHELASTIC_ERROR_FILE", files.error_file);
+  if (!job.timer_file.empty()) out.add("TORCHELASTIC_TIMER_FILE", job.timer_file);
 }
 
 void add_own(Entries& out, const JobFacts& job, const WorkerFiles& files) {

@@ -21,6 +21,7 @@ struct JobFacts {
   std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // TORCHELASTIC_SIGNALS_TO_HANDLE
   std::map<std::string, std::string> extra;               // [env] of the TOML file
   std::string agent_id;                                   // ELASTRUN_AGENT_ID
+  std::string timer_file;  // TORCHELASTIC_TIMER_FILE; empty: as the agent has it
 };
 
 /// Paths of one worker of one attempt. Empty ones become an empty variable (error file, as torchrun

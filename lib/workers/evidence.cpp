@@ -245,6 +245,7 @@ std::string what_happened(const Failure& failure) {
   std::string text = failure.status.how == How::Exited
                          ? fmt::format("ended with exit code {}", failure.status.number)
                          : fmt::format("was killed by {}", failure.status.text());
+  if (!failure.expired_timer.empty()) return text + ": " + failure.expired_timer;
   if (!failure.out_of_memory.empty()) return text + ": " + failure.out_of_memory;
   if (ended_by_watchdog(failure)) {
     return text + " (NCCL's watchdog: other ranks did not answer in time)";

@@ -39,6 +39,8 @@ struct Failure {
   bool stderr_shown = false;             // they stand on the console already
   std::string stdout_path, stderr_path;  // log files; empty if none
   std::string out_of_memory;             // one sentence of evidence; empty if there is none
+  std::string expired_timer;             // why it was ended: one sentence; empty: not by a timer
+  std::vector<std::string> stack;        // then: its stack before that, lines
   std::int64_t peak_rss_bytes = 0;
 };
 

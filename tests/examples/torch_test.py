@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -28,6 +29,23 @@ if dist.get_rank() == 0:
     print("attempt", attempt, "went through", flush=True)
 dist.destroy_process_group()
 """
+# As torch's documents show it. The outer timer is disarmed by the inner one's end with torch.
+HANGS_ONCE = """
+import os, time
+from torch.distributed.elastic import timer
+timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
+rank, attempt = (int(os.environ[name]) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
+with timer.expires(after=600):
+    with timer.expires(after=2, scope="load the data"):
+        if (rank, attempt) == (1, 0):
+            time.sleep(600)
+with timer.expires(after=2):
+    with timer.expires(after=1):
+        pass
+    if (rank, attempt) == (0, 1):
+        time.sleep(600)
+print("rank", rank, "went through in attempt", attempt, flush=True)
+"""
 
 
 class TorchTest(unittest.TestCase):
@@ -37,8 +55,8 @@ class TorchTest(unittest.TestCase):
         self.folder = Path(folder.name)
         (self.folder / "tmp").mkdir()
 
-    def run_job(self, *words: object) -> subprocess.CompletedProcess[str]:
-        env = dict(os.environ, TMPDIR=str(self.folder / "tmp"))
+    def run_job(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
+        env = dict(os.environ, TMPDIR=str(self.folder / "tmp")) | more
         return subprocess.run([ELASTRUN, *map(str, words)], env=env, cwd=self.folder, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=400)
 
@@ -68,6 +86,25 @@ class TorchTest(unittest.TestCase):
         done = self.run_job("--nproc-per-node", 2, "--max-restarts", 20, script)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout, "attempt 20 went through\n")
+
+    def test_a_script_that_hangs_inside_expires_is_ended_with_its_stack_and_goes_on(self) -> None:
+        script = self.folder / "hangs.py"
+        script.write_text(HANGS_ONCE)
+        done = self.run_job("--nproc-per-node", 2, "--max-restarts", 2, "--report", "report.json",
+                            script, TORCHELASTIC_ENABLE_FILE_TIMER="1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} went through in attempt 2\n", done.stdout)
+        report = json.loads((self.folder / "report.json").read_text())
+        causes = [attempt["cause"]["text"] for attempt in report["attempts"][:2]]
+        self.assertEqual(causes[0], "rank 1 was killed by SIGKILL: "
+                                    "expired timer 'load the data' after 2.0 s")
+        self.assertRegex(causes[1], r"rank 0 was killed by SIGKILL: "
+                                    r"expired timer '.*contextlib.py#\d+' after [0-9.]+ s")
+        for attempt in report["attempts"][:2]:
+            timer, = attempt["expired_timers"]
+            self.assertRegex(timer["stack"][0], r"main\): sleeping")
+            self.assertIn(timer["stack"][0], done.stderr)
 
 
 if __name__ == "__main__":

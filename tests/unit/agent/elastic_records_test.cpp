@@ -105,6 +105,24 @@ TEST_CASE("elastic records: each worker's end is told for itself") {
   CHECK(attribute<std::string>(all[4], "raw_error") == R"({"message": "<NONE>"})");
 }
 
+TEST_CASE("elastic records: an expired timer is told as torch's watchdog does") {
+  Job job("torchelastic.*");
+  job.heard->records.clear();
+  ExpiredTimer timer;
+  timer.pid = 4242;
+  timer.scope = "train.py#57";
+  timer.expiry = WallTime(1500ms);
+  timer.signal = SIGKILL;
+  job.records.watchdog("watchdog started", nullptr);
+  job.records.watchdog("timer expired", &timer);
+  CHECK(states(job) == Names{"watchdog started", "timer expired"});
+  CHECK(
+      attribute<std::string>(job.last(), "metadata")
+          .ends_with(
+              R"("watchdog_event": "timer expired", "worker_pid": "4242", "scope_id": "train.py#57", )"
+              R"("expiration_time": "1.5", "signal": "9"})"));
+}
+
 TEST_CASE("elastic records: an error file is passed on as it is") {
   Job job(kWorkerScope);
   const auto group = workers_of({ExitStatus::exited(1)});

@@ -122,6 +122,19 @@ TEST_CASE("summary: of many restarts the last ones are told") {
   CHECK_FALSE(text.contains("cause 8"));  // of the last attempt: told by the verdict
 }
 
+TEST_CASE("verdict: of a worker whose timer has expired the stack is shown, bounded") {
+  auto result = result_with({failure(1, ExitStatus::signaled(SIGKILL))});
+  result.round->members.resize(1);
+  auto& first = result.judgement->failures[0];
+  first.expired_timer = "expired timer 'load' after 2.0 s";
+  for (int i = 0; i < 50; ++i) first.stack.push_back("frame " + std::to_string(i));
+  const auto text = verdict_text(result, "here");
+  CHECK(text.contains("killed by SIGKILL: expired timer 'load' after 2.0 s\n"));
+  CHECK(text.contains("  its stack when the timer expired:\n    | frame 0\n    | frame 1\n"));
+  CHECK(text.contains("    | frame 39\n    | and 10 more lines\n"));
+  CHECK(text.contains("  next      find out what it waited for"));
+}
+
 TEST_CASE("verdict: who mostly sends SIGKILL is told where nobody knows who did") {
   auto result = result_with({failure(1, ExitStatus::signaled(SIGKILL))});
   result.round->members.resize(1);

@@ -26,10 +26,10 @@ struct Reader {
   std::unique_ptr<RequestPipe> pipe;
 
   explicit Reader(const std::string& path = {}) {
-    auto made =
-        RequestPipe::make(loop, path, [this](std::string_view line) { lines.emplace_back(line); });
-    REQUIRE(made);
-    pipe = std::move(*made);
+    auto place = RequestPlace::make(path);
+    REQUIRE(place);
+    pipe = RequestPipe::open(loop, std::move(*place),
+                             [this](std::string_view line) { lines.emplace_back(line); });
   }
   void until(std::size_t count) {
     test::run_until(loop, [&] { return lines.size() >= count; });
@@ -83,7 +83,7 @@ TEST_CASE("request pipe: V6, all of 10 processes with 10 nested scopes each are 
     deadlines.apply(*request);
   }
   CHECK(deadlines.size() == 0);
-  CHECK(reader.pipe->statistics().lines == 200);
+  CHECK(reader.pipe->lines() == 200);
 }
 
 TEST_CASE("request pipe: who holds it open, or writes half a line, holds up nobody") {
@@ -134,10 +134,9 @@ TEST_CASE("request pipe: at a path that was given, in place of an old FIFO but o
   }
   CHECK_FALSE(std::filesystem::exists(path));
   std::ofstream(path) << "kept";
-  boost::asio::io_context loop;
-  const auto refused = RequestPipe::make(loop, path, {});
+  const auto refused = RequestPlace::make(path);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().text == path + " is there already, and is not our FIFO");
   CHECK(std::filesystem::file_size(path) == 4);
-  CHECK_FALSE(RequestPipe::make(loop, folder.path + "/none/timers", {}));
+  CHECK_FALSE(RequestPlace::make(folder.path + "/none/timers"));
 }

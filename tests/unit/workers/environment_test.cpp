@@ -72,6 +72,18 @@ TEST_CASE("environment: a worker gets every variable of the contract") {
   CHECK(have == wanted);
 }
 
+TEST_CASE("environment: the FIFO of timers is the agent's own, or what it was given") {
+  JobFacts job;
+  const Entries agent{"TORCHELASTIC_TIMER_FILE=given"};
+  const auto of_worker = [&] {
+    return as_map(worker_environment(agent, job, second_of_two_nodes(), 0, {}))
+        .at("TORCHELASTIC_TIMER_FILE");
+  };
+  CHECK(of_worker() == "given");
+  job.timer_file = "/tmp/made";
+  CHECK(of_worker() == "/tmp/made");
+}
+
 TEST_CASE("environment: stale values of the agent are replaced, others stay untouched") {
   const Entries agent{"RANK=7",
                       "MASTER_ADDR=old",

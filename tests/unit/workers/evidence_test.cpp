@@ -283,6 +283,8 @@ TEST_CASE("evidence: what happened is one phrase") {
   failure.status = ExitStatus::signaled(SIGKILL);
   failure.out_of_memory = "memory ran out";
   CHECK(what_happened(failure) == "was killed by SIGKILL: memory ran out");
+  failure.expired_timer = "expired timer 'load' after 2.0 s";
+  CHECK(what_happened(failure) == "was killed by SIGKILL: expired timer 'load' after 2.0 s");
 }
 
 TEST_CASE("evidence: the error file's exception is preferred to that of stderr") {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/hung_stacks.hpp"
+#include "agent/job_result.hpp"
+#include "agent/observer.hpp"
+#include "timer/request_pipe.hpp"
+#include "timer/watchdog.hpp"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// The expiration timers of the workers of this node: hears their requests while a group runs, and
+/// when a timer expires tells of it, takes the stack of the process, and then sends it the signal
+/// that it asked for. What follows is that of any failure of a worker; the agent goes on.
+class ExpirationTimers final : public Observer {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    Clock& clock;
+    process::Launcher& launcher;
+    Observer& observers;  // hear of `watchdog`; may include this object
+    /// The worker to which a process belongs, or null.
+    std::function<const workers::Worker*(pid_t)> worker_of;
+    std::string run_id;
+    std::vector<std::string> environment;  // of the agent
+  };
+  explicit ExpirationTimers(Parts parts);
+
+  /// Opens the FIFO for torch's clients if TORCHELASTIC_ENABLE_FILE_TIMER is 1 in the environment,
+  /// at TORCHELASTIC_TIMER_FILE or in a folder of its own. Without one, only a warning.
+  void open_pipe();
+  void close_pipe() { pipe_.reset(); }
+  /// For the workers' TORCHELASTIC_TIMER_FILE; empty: there is no FIFO.
+  std::string pipe_path() const { return pipe_ ? pipe_->path() : std::string(); }
+  /// The folder that was made for it alone; empty: none.
+  std::string own_folder() const { return pipe_ ? pipe_->own_folder() : std::string(); }
+
+  /// What is known of a worker that such a signal has ended.
+  void explain(workers::Failure& failure) const;
+  /// All timers that have expired so far, by attempt.
+  const std::vector<ExpiredTimer>& expired() const { return expired_; }
+
+  void phase(Phase phase, TimePoint now) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+
+ private:
+  void heard_line(std::string_view line);
+  void have_expired(std::vector<timer::ExpiredWorker> workers);
+  ExpiredTimer tell(const timer::ExpiredWorker& expired, const timer::Expired& one);
+  void stacks_taken(std::vector<ExpiredTimer> timers, const HungStacks::Stacks& stacks, int group);
+  void reap(ExpiredTimer& timer);
+  bool may_complain() { return complaints_++ < kMostComplaints; }
+
+  static constexpr int kMostComplaints = 5;  // about requests, in the life of an agent
+
+  const Parts parts_;
+  timer::Watchdog watchdog_;
+  HungStacks hung_stacks_;
+  std::unique_ptr<timer::RequestPipe> pipe_;
+  bool active_ = false;  // a group runs
+  int group_ = 0;        // how many have begun
+  int complaints_ = 0;
+  std::vector<ExpiredTimer> expired_;
+};
+
+}  // namespace elastrun::agent

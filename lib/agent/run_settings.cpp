@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/run_settings.hpp"
+
+#include "core/host_name.hpp"
+#include "core/text.hpp"
+#include "logs/foreground.hpp"
+#include "workers/command.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+bool writes_files(const spec::StdMap& streams) {
+  const auto some = [](const auto& one) { return one.second != spec::StdMap::kNone; };
+  return streams.by_local_rank.empty() ? streams.everyone != spec::StdMap::kNone
+                                       : std::ranges::any_of(streams.by_local_rank, some);
+}
+
+}  // namespace
+
+std::string mark_of_this_agent() {
+  return fmt::format("{}_{}", host_name(), ::getpid());
+}
+
+Duration stuck_limit() {
+  const char* text = std::getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+  const auto seconds = text == nullptr ? std::nullopt : parse_float(text);
+  return seconds && *seconds > 0 ? from_seconds(*seconds) : Duration::zero();
+}
+
+telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
+                                          const rendezvous::Session& session) {
+  telemetry::events::AgentFacts facts;
+  facts.run_id = session.run_id();
+  facts.role = spec.role;
+  facts.hostname = host_name();
+  facts.rdzv_backend = session.backend();
+  facts.entry_point = workers::program_base_name(spec);
+  return facts;
+}
+
+bool shows_status(const spec::JobSpec& spec) {
+  if (spec.status == spec::Switch::Auto) return logs::is_interactive(STDERR_FILENO);
+  return spec.status == spec::Switch::On;
+}
+
+bool keeps_output(const spec::JobSpec& spec) {
+  return writes_files(spec.redirects) || writes_files(spec.tee);
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/session/session.hpp"
+#include "spec/job_spec.hpp"
+#include "telemetry/events.hpp"
+
+#include <string>
+
+namespace elastrun::agent {
+
+/// Marks all that this agent starts: ELASTRUN_AGENT_ID.
+std::string mark_of_this_agent();
+/// TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT; zero when unset, not above 0 or no number.
+Duration stuck_limit();
+telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
+                                          const rendezvous::Session& session);
+/// Whether people see a line that tells how the job stands.
+bool shows_status(const spec::JobSpec& spec);
+/// Whether output of workers goes to files.
+bool keeps_output(const spec::JobSpec& spec);
+
+}  // namespace elastrun::agent

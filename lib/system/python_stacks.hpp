@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace elastrun::system {
+
+/// What a Python process has offered: at this signal its faulthandler writes the stacks of all
+/// threads, from inside the signal handler and so even while it hangs, to this descriptor of its,
+/// a file in memory (memfd_create(2)).
+struct StackOffer {
+  int signal = 0;
+  int descriptor = -1;
+  bool operator==(const StackOffer&) const = default;
+};
+
+/// Signals the process, and returns the lines that it writes then; none if it writes none within
+/// `limit`: it is stopped, or in uninterruptible sleep. Waits, so it belongs on a thread; how long
+/// at most is known only if the process keeps its word and the file is in memory. `pidfd` is that
+/// of `pid`: nobody else is signalled.
+std::vector<std::string> ask_python_stacks(pid_t pid, int pidfd, StackOffer offer,
+                                           std::chrono::milliseconds limit);
+
+}  // namespace elastrun::system

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Expiration timers: a worker that hangs is named, looked at, ended and started again."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import unittest
+from pathlib import Path
+
+from harness import Job, lives, main, wait_until
+
+# As torch's FileTimerClient writes: open, one line, close. torch itself: tests/examples.
+CLIENT = """
+import json, os, signal, sys, time
+
+FIRST = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+RANK = int(os.environ["RANK"])
+
+def write(text):
+    fd = os.open(os.environ["TORCHELASTIC_TIMER_FILE"], os.O_WRONLY | os.O_NONBLOCK)
+    os.write(fd, text.encode())
+    os.close(fd)
+
+def ask(scope, after, signal=9, pid=None):
+    write(json.dumps({"version": 1, "pid": pid or os.getpid(), "scope_id": scope,
+                      "expiration_time": time.time() + after, "signal": signal}) + "\\n")
+
+def take_back(scope):
+    write(json.dumps({"version": 1, "pid": os.getpid(), "scope_id": scope,
+                      "expiration_time": -1, "signal": 0}) + "\\n")
+"""
+
+
+class Timers(unittest.TestCase):
+    def start(self, script: str, *options: str, **env: str) -> Job:
+        env.setdefault("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+        env = {name: value for name, value in env.items() if value}
+        return self.enterContext(Job(
+            "--report=report.json", *options, "train.py",
+            files={"train.py": CLIENT + script},
+            env={"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"} | env))
+
+    def report(self, job: Job) -> dict:
+        return json.loads((job.folder / "report.json").read_text())
+
+    def test_a_worker_that_hangs_is_ended_with_its_stack_and_started_again(self) -> None:
+        job = self.start("ask('outer', 600)\n"
+                         "if FIRST and RANK == 1: ask('load', 0.2); time.sleep(600)\n"
+                         "take_back('outer')\nprint('went through')\n",
+                         "--nproc-per-node=2", "--max-restarts=1")
+        self.assertEqual(job.end(), 0, job.errors())
+        report = self.report(job)
+        self.assertEqual(report["restarts"], 1)
+        first, second = report["attempts"]
+        self.assertEqual(first["cause"]["text"],
+                         "rank 1 was killed by SIGKILL: expired timer 'load' after 200.0 ms")
+        timer, = first["expired_timers"]
+        self.assertEqual((timer["rank"], timer["scope"], timer["after_s"], timer["signal"]),
+                         (1, "load", 0.2, "SIGKILL"))
+        self.assertRegex(timer["stack"][0],
+                         rf"^thread {timer['pid']} \(.*, main\): sleeping.*nanosleep")
+        self.assertEqual(second["expired_timers"], [])
+        self.assertIn(timer["stack"][0], job.errors())
+        self.assertEqual(list(job.temporary.iterdir()), [], "the FIFO is left")
+
+    def test_the_verdict_names_the_scope_and_shows_the_stack(self) -> None:
+        job = self.start("ask('load', 0.1); time.sleep(600)\n", "--event-log-handler=console")
+        self.assertEqual(job.end(), 1, job.errors())
+        report = self.report(job)
+        self.assertEqual(report["verdict"], "rank 0 failed first: it was killed by SIGKILL: "
+                                            "expired timer 'load' after 100.0 ms")
+        failure, = report["failures"]
+        self.assertEqual(failure["expired_timer"], "expired timer 'load' after 100.0 ms")
+        self.assertEqual(failure["stack"], report["attempts"][0]["expired_timers"][0]["stack"])
+        self.assertIn("elastrun: " + report["verdict"], job.errors())
+        self.assertIn("  its stack when the timer expired:\n    | thread ", job.errors())
+        events = [json.loads(line) for line in job.errors().splitlines()
+                  if line.startswith('{"name"')]
+        names = [event["name"].rsplit(".")[-1] for event in events]
+        self.assertEqual(names, ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "watchdog started", "START",
+                                 "timer expired", "kill worker process", "watchdog stopped",
+                                 "FAILED", "SUCCEEDED"])
+        details = json.loads(events[4]["metadata"]["metadata"])
+        self.assertEqual((details["scope_id"], details["signal"]), ("load", "9"))
+
+    def test_requests_that_mean_nothing_cost_only_themselves(self) -> None:
+        job = self.start(
+            "ask('kept', 600)\n"
+            "for line in ['nonsense', '{\"pid\": ', '[]', '{\"pid\": \"x\"}', 'x' * 9000]:\n"
+            "    write(line + '\\n')\n"
+            "ask('foreign', 0, pid=1)\nask('gone', 0, pid=os.fork() or os._exit(0))\n"
+            "write('{\"version\": 1, \"pid\": 12')\n"  # and is continued by another's line
+            "ask('past', -5)\ntime.sleep(600)\n")
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertIn("timer 'past' had expired when it came", self.report(job)["verdict"])
+        self.assertEqual(len(job.lines(r"timer\] Ignored: ", job.err)), 5, job.errors())
+
+    def test_a_timer_without_a_signal_is_told_and_ends_nobody(self) -> None:
+        job = self.start("ask('slow', 0.1, signal=0)\n"
+                         "while not os.path.exists('go'): time.sleep(0.01)\n"
+                         "print('went through')\n")
+        wait_until(lambda: "Stack of rank 0" in job.errors(), "the stack is in the log")
+        self.assertIn("expired timer 'slow' after 100.0 ms; taking its stack, no signal",
+                      job.errors())
+        (job.folder / "go").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        timer, = self.report(job)["attempts"][0]["expired_timers"]
+        self.assertIsNone(timer["signal"])
+
+    def test_the_signal_is_the_one_that_was_asked_for(self) -> None:
+        job = self.start("signal.signal(15, lambda *_: os._exit(7))\n"
+                         "ask('soft', 0.1, signal=15)\ntime.sleep(600)\n")
+        self.assertEqual(job.end(), 1, job.errors())
+        # It ended by itself, whatever had led to that.
+        self.assertIn("ended with exit code 7", self.report(job)["verdict"])
+
+    def test_a_process_below_a_worker_can_have_timers(self) -> None:
+        job = self.start("if len(sys.argv) == 1:\n"
+                         "    import subprocess\n"
+                         "    end = subprocess.call([sys.executable, __file__, 'child'])\n"
+                         "    sys.exit(128 - end)\n"
+                         "ask('below', 0.1); time.sleep(600)\n")
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertEqual(self.report(job)["verdict"], "rank 0 failed first: it ended with exit "
+                         "code 137: expired timer 'below' after 100.0 ms")
+
+    def test_a_worker_that_is_being_stopped_has_no_timers(self) -> None:
+        job = self.start("if RANK == 1:\n"
+                         "    while not os.path.exists('ready'): time.sleep(0.01)\n"
+                         "    sys.exit(3)\n"
+                         "def save(*_):\n"
+                         "    ask('while it saves', 0.05); time.sleep(0.3); os._exit(5)\n"
+                         "signal.signal(15, save)\nask('before', 600)\nopen('ready', 'w')\n"
+                         "time.sleep(600)\n", "--nproc-per-node=2")
+        self.assertEqual(job.end(), 1, job.errors())
+        codes = [worker["exit_code"] for worker in self.report(job)["workers"]]
+        self.assertEqual(codes, [5, 3])
+        self.assertNotIn("expired", job.errors())
+
+    def test_without_the_variable_there_is_no_fifo(self) -> None:
+        for value in ("", "true"):
+            job = self.start("print('file', os.environ.get('TORCHELASTIC_TIMER_FILE'))\n",
+                             TORCHELASTIC_ENABLE_FILE_TIMER=value)
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertIn("file None", job.output())
+
+    def test_a_path_of_ones_own(self) -> None:
+        script = "print('file', os.environ['TORCHELASTIC_TIMER_FILE']); ask('a', 600)\n"
+        job = self.start(script, TORCHELASTIC_TIMER_FILE="timers")
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertIn("file timers\n", job.output())
+        self.assertFalse((job.folder / "timers").exists())
+        job = self.start("", TORCHELASTIC_TIMER_FILE="train.py")
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertIn("train.py is there already, and is not our FIFO", job.errors())
+        self.assertTrue((job.folder / "train.py").stat().st_size > 0)
+
+    def test_nothing_is_left_of_an_agent_that_was_killed(self) -> None:
+        job = self.start("print('ready', flush=True); time.sleep(600)\n")
+        job.wait_for("ready")
+        self.assertTrue(list(job.temporary.glob("elastrun_timer_*")))
+        os.kill(job.agent(), signal.SIGKILL)
+        job.end()
+        job.nothing_left()
+        self.assertFalse(list(job.temporary.glob("elastrun_timer_*")))
+
+    def test_py_spy_is_asked_where_it_is_installed(self) -> None:
+        folder = Path(self.enterContext(Job("--version")).folder)
+        spy = folder / "py-spy"
+        spy.write_text('#!/bin/sh\necho "Thread $3 (idle): \\"MainThread\\""\n'
+                       'echo "    load (train.py:7)"\n')
+        spy.chmod(0o755)
+        job = self.start("ask('load', 0.1); time.sleep(600)\n",
+                         PATH=f"{folder}:{os.environ['PATH']}")
+        self.assertEqual(job.end(), 1, job.errors())
+        failure, = self.report(job)["failures"]
+        self.assertEqual(failure["stack"][:2], [f'Thread {failure["pid"]} (idle): "MainThread"',
+                                                "    load (train.py:7)"])
+        self.assertRegex(failure["stack"][2], "^thread ")
+
+    def test_a_py_spy_that_hangs_is_not_waited_for(self) -> None:
+        folder = Path(self.enterContext(Job("--version")).folder)
+        spy = folder / "py-spy"
+        spy.write_text("#!/bin/sh\necho $$ > spy\nexec sleep 600\n")
+        spy.chmod(0o755)
+        job = self.start("ask('load', 0.1); time.sleep(600)\n",
+                         PATH=f"{folder}:{os.environ['PATH']}")
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertIn("expired timer 'load'", self.report(job)["verdict"])
+        self.assertFalse(lives(int((job.folder / "spy").read_text())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "system/python_stacks.hpp"
+
+#include "core/unique_fd.hpp"
+
+#include <csignal>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <string_view>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace elastrun::system {
+namespace {
+
+using namespace std::chrono_literals;
+using Lines = std::vector<std::string>;
+
+int file_of_child = -1;
+
+void write_stacks(int) {
+  for (const std::string_view piece :
+       {"Thread 0x1:\n", "  File \"a.py\", line 3 in f\n\x1b[2J\n"}) {
+    (void)!::write(file_of_child, piece.data(), piece.size());
+  }
+}
+
+/// A process that hangs, and writes its stacks at SIGUSR1 if `answers`.
+struct Python {
+  int file;
+  pid_t pid = 0;
+  UniqueFd pidfd;
+  explicit Python(int descriptor, bool answers = true) : file(descriptor) {
+    pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      file_of_child = file;
+      std::signal(SIGUSR1, answers ? write_stacks : SIG_IGN);
+      ::raise(SIGSTOP);  // so that nobody asks before
+      while (true) ::pause();
+    }
+    pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    ::waitpid(pid, nullptr, WUNTRACED);
+    ::kill(pid, SIGCONT);
+  }
+  Python(const Python&) = delete;
+  Python& operator=(const Python&) = delete;
+  ~Python() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    ::close(file);
+  }
+  Lines ask(std::chrono::milliseconds limit) const {
+    return ask_python_stacks(pid, pidfd.get(), {SIGUSR1, file}, limit);
+  }
+};
+
+TEST_CASE("python stacks: a process that hangs writes them at its signal, each time anew") {
+  const Python python(::memfd_create("stacks", 0));
+  for (int i = 0; i < 2; ++i) {
+    CHECK(python.ask(1h) == Lines{"Thread 0x1:", "  File \"a.py\", line 3 in f", "[2J"});
+  }
+}
+
+TEST_CASE("python stacks: who does not answer is not waited for without a bound") {
+  const Python python(::memfd_create("stacks", 0), false);
+  CHECK(python.ask(50ms).empty());
+}
+
+TEST_CASE(
+    "python stacks: an offer that is no file in memory is not read, and nobody is signalled") {
+  for (const char* path : {"/dev/zero", "/proc/self/stat", "/"}) {
+    CAPTURE(path);
+    const Python python(::open(path, O_RDONLY));
+    CHECK(python.ask(1h).empty());
+  }
+  const Python closed(-1);
+  CHECK(closed.ask(1h).empty());
+}
+
+}  // namespace
+}  // namespace elastrun::system
