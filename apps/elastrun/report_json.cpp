@@ -234,6 +234,7 @@ std::string trouble_with_report(const std::string& path) {
         path, folder);
   }
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  if (::access(path.c_str(), W_OK) == 0) return {};  // it will be written in place
   return fmt::format("--report {}: no file can be made in {} ({}); there will be no report", path,
                      folder, std::strerror(errno));
 }

@@ -4,12 +4,15 @@
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <fcntl.h>
+#include <filesystem>
 #include <fmt/format.h>
-#include <memory>
 #include <sys/stat.h>
+#include <system_error>
+#include <tuple>
 #include <unistd.h>
 
 namespace elastrun::files {
@@ -37,26 +40,72 @@ Status write_to(const std::string& path, std::string_view text) {
   return {};
 }
 
-Status replace(const std::string& path, std::string_view text, mode_t mode) {
-  // Several nodes may write the same file of a shared file system: each has its draft.
-  const std::string draft = fmt::format("{}.{}.part", path, random_text(8));
-  UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!fd) return refused(path, errno);
+/// What no name beside the file, or no rename onto it, may fail of while the file itself can be
+/// written to: a file that is mounted alone (EBUSY, EXDEV; Kubernetes' /dev/termination-log), a
+/// folder that is not ours (EACCES, EPERM) or is mounted read-only (EROFS).
+bool may_yet_be_written(int number) {
+  constexpr std::array kNumbers{EBUSY, EACCES, EPERM, EROFS, EXDEV};
+  return std::ranges::find(kNumbers, number) != kNumbers.end();
+}
+
+/// 0 or an errno. Readers may see half of it, and a crash leaves half of it: the last resort.
+int write_in_place(const std::string& path, std::string_view text) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_TRUNC | O_NOCTTY | O_CLOEXEC));
+  if (!fd) return errno;
+  int number = write_all(fd.get(), text);
+  if (number == 0 && ::fsync(fd.get()) != 0) number = errno;
+  if (::close(fd.release()) != 0 && number == 0) number = errno;
+  return number;
+}
+
+/// Lets a draft have the owner and the mode of the file that it will replace: who could read that
+/// one is to read this one, and nobody else. Another owner is only root's to give.
+void take_after(int fd, const struct stat& old) {
+  struct stat own {};
+  if (::fstat(fd, &own) != 0) return;
+  if (own.st_uid != old.st_uid || own.st_gid != old.st_gid) {
+    std::ignore = ::fchown(fd, old.st_uid, old.st_gid);
+  }
+  std::ignore = ::fchmod(fd, old.st_mode & 0777);
+}
+
+/// 0 or an errno.
+int write_draft(const std::string& draft, std::string_view text, mode_t mode,
+                const struct stat* old) {
+  UniqueFd fd(
+      ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old == nullptr ? mode : 0600));
+  if (!fd) return errno;
+  if (old != nullptr) take_after(fd.get(), *old);
   int number = write_all(fd.get(), text);
   // NFS says only now that its disk is full.
   if (::close(fd.release()) != 0 && number == 0) number = errno;
+  return number;
+}
+
+Status replace(const std::string& path, std::string_view text, mode_t mode) {
+  struct stat info {};
+  const bool is_there = ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  // Several nodes may write the same file of a shared file system: each has its draft.
+  const std::string draft = fmt::format("{}.{}.part", path, random_text(8));
+  int number = write_draft(draft, text, mode, is_there ? &info : nullptr);
   if (number == 0 && ::rename(draft.c_str(), path.c_str()) != 0) number = errno;
   if (number == 0) return {};
   ::unlink(draft.c_str());
+  if (is_there && may_yet_be_written(number)) number = write_in_place(path, text);
+  if (number == 0) return {};
   return refused(path, number);
 }
 
-/// Where a symbolic link leads; the path itself if there is none, or it leads nowhere.
-std::string target_of(const std::string& path) {
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return path;
-  const std::unique_ptr<char, decltype(&::free)> real(::realpath(path.c_str(), nullptr), &::free);
-  return real ? real.get() : path;
+/// Where a symbolic link leads, also when nothing is there yet; the path itself if it is none.
+std::string target_of(std::string path) {
+  constexpr int kMostLinks = 40;  // as the kernel, path_resolution(7)
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::error_code none;
+    const auto next = std::filesystem::read_symlink(path, none);
+    if (none) break;
+    path = std::filesystem::path(path).parent_path() / next;
+  }
+  return path;
 }
 
 }  // namespace

@@ -120,6 +120,26 @@ class Outputs(Case):
         self.assertTrue(done.stdout.endswith("[default0]:end\n"))
         self.assertIn("No space left on device; what does not fit is dropped", done.stderr)
 
+    def test_files_that_are_mounted_alone_are_written(self) -> None:
+        if not can_mount():
+            self.skipTest("mounting a file in a namespace needs root")
+        for name in ("report", "error"):  # what a container's runtime has mounted there
+            (self.folder / name).touch()
+            (self.folder / f"{name}.there").touch()
+        script = ('mount --bind report report.there && mount --bind error error.there && '
+                  'exec "$0" --report report.there --no-python "$1" "$2" exit=3')
+        error = {"message": {"message": "boom", "extraInfo": {"timestamp": "1"}}}
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script, ELASTRUN, STUB,
+                               "error=" + json.dumps(error)], text=True, capture_output=True,
+                              env=self.environment | {"TORCHELASTIC_ERROR_FILE": "error.there"},
+                              cwd=self.folder, timeout=LIMIT, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertNotIn("cannot write", done.stderr)
+        self.assertEqual(json.loads((self.folder / "report").read_text())["exit_code"], 1)
+        told = json.loads((self.folder / "error").read_text())
+        self.assertEqual((told["message"]["message"], told["message"]["errorCode"]), ("boom", 3))
+        self.assertEqual(list(self.folder.glob("*.part")), [])
+
     def test_more_than_ten_local_ranks(self) -> None:
         done = self.run_elastrun("--nproc-per-node", "12", "--tee", "10:3,11:1", "--redirects",
                                  "10:3,11:1", "--log-dir", "logs", "--no-python", STUB,

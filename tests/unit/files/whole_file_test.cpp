@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 #include <stdlib.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -62,6 +63,59 @@ TEST_CASE("whole file: a symbolic link stays, and what it leads to is replaced")
   REQUIRE(put_file(place.path + "/link", "new", 0644));
   CHECK(fs::is_symlink(place.path + "/link"));
   CHECK(content(place.path + "/target") == "new");
+}
+
+TEST_CASE("whole file: what a dangling link leads to is made") {
+  const Place place;
+  fs::create_directory(place.path + "/there");
+  fs::create_symlink("there/second", place.path + "/first");
+  fs::create_symlink("target", place.path + "/there/second");
+  REQUIRE(put_file(place.path + "/first", "new", 0644));
+  CHECK(fs::is_symlink(place.path + "/first"));
+  CHECK(fs::is_symlink(place.path + "/there/second"));
+  CHECK(content(place.path + "/there/target") == "new");
+  fs::create_symlink("loop", place.path + "/loop");
+  REQUIRE(put_file(place.path + "/loop", "new", 0644));  // leads nowhere: replaced
+  CHECK(content(place.path + "/loop") == "new");
+}
+
+TEST_CASE("whole file: a file that is replaced keeps its mode") {
+  const Place place;
+  const auto file = place.path + "/report.json";
+  REQUIRE(put_file(file, "old", 0644));
+  for (const mode_t mode : {0600u, 0666u}) {
+    REQUIRE(::chmod(file.c_str(), mode) == 0);
+    REQUIRE(put_file(file, "new", 0644));
+    struct stat info {};
+    REQUIRE(::stat(file.c_str(), &info) == 0);
+    CHECK((info.st_mode & 0777) == mode);
+  }
+}
+
+TEST_CASE("whole file: in a folder that may not be changed, the file is written in place") {
+  const Place place;
+  const auto file = place.path + "/report.json", other = place.path + "/other";
+  REQUIRE(put_file(file, "old and long", 0644));
+  REQUIRE(put_file(other, "locked", 0444));
+  REQUIRE(::chmod(place.path.c_str(), 0555) == 0);
+  // Root may change all: this thread is somebody else for a moment.
+  const bool root = ::geteuid() == 0;
+  for (const auto& path : {file, other, place.path}) {
+    if (root) REQUIRE(::chown(path.c_str(), 65534, 65534) == 0);
+  }
+  if (root) ::setfsuid(65534);
+  const auto put = put_file(file, "new", 0644);
+  const auto locked = put_file(other, "new", 0644);
+  const auto absent = put_file(place.path + "/absent", "new", 0644);
+  if (root) ::setfsuid(0);
+  REQUIRE(::chmod(place.path.c_str(), 0755) == 0);
+  CHECK(put);
+  CHECK(content(file) == "new");
+  CHECK_FALSE(locked);
+  CHECK(content(other) == "locked");
+  REQUIRE_FALSE(absent);
+  CHECK(absent.error().text == "cannot write " + place.path + "/absent: Permission denied");
+  CHECK(files_in(place.path) == 2);
 }
 
 TEST_CASE("whole file: a device is written to, and stays one") {
