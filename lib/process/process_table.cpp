@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <unordered_map>
 #include <unordered_set>
@@ -131,6 +132,15 @@ std::uint64_t own_pid_namespace() {
 std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc) {
   if (!is_ours(proc)) return {};
   return parse_process(read_kernel_file(proc + "/" + std::to_string(pid) + "/stat"));
+}
+
+std::uint64_t start_time_now() {
+  static const auto ticks_per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);  // as field 22 in proc_pid_stat(5), also in a container
+  return static_cast<std::uint64_t>(now.tv_sec) * ticks_per_second +
+         static_cast<std::uint64_t>(now.tv_nsec) / (kSecond / ticks_per_second);
 }
 
 ProcessTable read_all_processes(const std::string& proc) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ struct ProcessEntry {
   bool operator==(const ProcessEntry&) const = default;
 };
 
+/// A start time later than any.
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
 /// What to read and whom to spare when looking for descendants. Pure: no process is touched.
 using ProcessTable = std::vector<ProcessEntry>;
 
@@ -38,6 +42,9 @@ std::string command_of(const ProcessEntry& process, const std::string& proc = "/
 /// From the text of a stat file. A name may hold blanks and parentheses.
 std::optional<ProcessEntry> parse_process(std::string_view stat);
 std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc = "/proc");
+/// The start_time of a process that begins now. A process of which it is greater, or the same, has
+/// begun since; that may be wrong by a tick for one that is no older than that.
+std::uint64_t start_time_now();
 /// Every process that we may see: one file each, some microseconds.
 ProcessTable read_all_processes(const std::string& proc = "/proc");
 /// The descendants of `ancestor`, without it, in no order. Where the kernel keeps lists of children

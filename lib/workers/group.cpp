@@ -126,6 +126,7 @@ void Group::stop(int signal, Duration grace) {
   } else if (stage_ == Stage::Waiting && !killed_) {
     ask_all(signal);
     leftovers_->asked(until);
+    leftovers_->spare_born_since(asked_at_);
     look_at_leftovers();
   }
 }
@@ -152,6 +153,7 @@ void Group::begin_killing() {
 
 void Group::ask_all(int signal) {
   if (std::exchange(asked_, true)) return;
+  asked_at_ = process::start_time_now();
   for (const auto& worker : workers_) {
     if (!worker.exit) {
       log::warning("api", "Sending process {} closing signal {}", worker.pid,
@@ -176,6 +178,7 @@ void Group::ask_apart() {
   std::vector<pid_t> pids;
   for (const auto& worker : workers_) pids.push_back(worker.pid);
   asked_apart_ = parts_.apart(pids);
+  std::erase_if(asked_apart_, [this](const auto& one) { return one.start_time >= asked_at_; });
   if (asked_apart_.empty()) return;
   log::warning(kArea, "Sending SIGTERM to processes in other process groups: {}",
                names_of({true, {}, asked_apart_}));
@@ -234,6 +237,7 @@ void Group::wait_for_leftovers(TimePoint until) {
   alarm_->disarm();
   leftovers_.emplace(parts_.clock.now(), until, asked_, limits_.last_grace);
   leftovers_->have_been_told(asked_apart_);
+  leftovers_->spare_born_since(asked_at_);
   look_at_leftovers();
 }
 

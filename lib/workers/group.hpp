@@ -57,10 +57,11 @@ class Group {
   /// Starts all, in order. When one cannot be started, those before it are killed again, nothing is
   /// left and no event comes.
   Status start(std::vector<WorkerPlan> plans);
-  /// Asks every group with `signal`, and a moment later what is apart from one by SIGTERM. Whoever
-  /// is left after `grace` is killed; until then the children of workers that have obeyed go on as
-  /// well. Called again, the earlier of both ends of grace counts, but nobody is asked again: a
-  /// second signal might end what the first has begun.
+  /// Asks every group with `signal`, and a moment later what is apart from one by SIGTERM, but not
+  /// what was born since: a worker saves by it. Whoever is left after `grace` is killed; until then
+  /// the children of workers that have obeyed go on as well. Called again, the earlier of both ends
+  /// of grace counts, but nobody is asked again: a second signal might end what the first has
+  /// begun.
   void stop(int signal, Duration grace);
   /// After all have ended by themselves: what they left behind may go on for so long, then it is
   /// asked by SIGTERM, and killed.
@@ -118,8 +119,9 @@ class Group {
   TimePoint deadline_{};                                 // of the grace, then of the kill
   std::optional<TimePoint> ask_apart_at_, given_up_at_;  // until SIGKILL, after the first one
   process::ProcessTable asked_apart_;
-  std::optional<Leftovers> leftovers_;  // once all workers have ended
-  int swept_ = 0;                       // processes that had left the groups
+  std::uint64_t asked_at_ = process::kNever;  // as start_time of a process
+  std::optional<Leftovers> leftovers_;        // once all workers have ended
+  int swept_ = 0;                             // processes that had left the groups
   bool asked_ = false, killed_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // posted calls look whether we exist
 };

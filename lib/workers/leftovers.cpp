@@ -67,7 +67,7 @@ process::ProcessTable Leftovers::newly_orphaned(const Left& left) {
   }
   process::ProcessTable found;
   for (const auto& one : left.escaped) {
-    if (parents.contains(one.parent)) continue;
+    if (parents.contains(one.parent) || one.start_time >= spared_since_) continue;
     if (told_.emplace(one.pid, one.start_time).second) found.push_back(one);
   }
   return found;

@@ -34,6 +34,9 @@ class Leftovers {
   Leftovers(TimePoint now, TimePoint until, bool asked, Duration last_grace);
   /// These have had a signal already and get no second one.
   void have_been_told(const process::ProcessTable& table);
+  /// What was born at `start_time` (process::ProcessEntry) or later gets no signal but SIGKILL: it
+  /// was begun because of the stop, such as the upload of a checkpoint, and has the whole time.
+  void spare_born_since(std::uint64_t start_time) { spared_since_ = start_time; }
   /// The groups have been asked now; not later than `until` they are killed.
   void asked(TimePoint until);
   Orders look(TimePoint now, const Left& left);
@@ -48,6 +51,7 @@ class Leftovers {
   Duration last_grace_;
   Duration pause_;
   bool named_ = false;
+  std::uint64_t spared_since_ = process::kNever;
   std::set<std::pair<pid_t, std::uint64_t>> told_;  // pid and start time
 };
 

@@ -29,6 +29,18 @@ while True: signal.pause()
 # A trainer with a service in a process group of its own, which ends by the first signal.
 USER = "import os, subprocess\nservice = subprocess.Popen(['sleep', '1000'], preexec_fn=os.setpgrp)"
 USER += TRAINER.replace("    with open", "    assert service.poll() is None\n    with open")
+# A trainer that saves, and uploads then by a program in a process group or session of its own.
+UPLOADER = """
+import os, signal, subprocess, sys
+def save(number, frame):
+    upload = [sys.executable, "upload.py", sys.argv[2]]
+    if sys.argv[1] == "group": subprocess.run(upload, preexec_fn=os.setpgrp)
+    if sys.argv[1] == "session": subprocess.Popen(upload, start_new_session=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+print("trainer", os.getpid(), flush=True)
+while True: signal.pause()
+"""
 # What a successful worker leaves behind: "upload SECONDS".
 UPLOAD = """
 import sys, time
@@ -45,7 +57,8 @@ print("child", subprocess.Popen([sys.executable, "upload.py", *sys.argv[1:2]],
 class Files(Case):
     def setUp(self) -> None:
         super().setUp()
-        for name, text in (("trainer.py", TRAINER), ("upload.py", UPLOAD), ("leaver.py", LEAVER)):
+        for name, text in (("trainer.py", TRAINER), ("upload.py", UPLOAD), ("leaver.py", LEAVER),
+                           ("uploader.py", UPLOADER)):
             (self.folder / name).write_text(text)
 
 
@@ -102,6 +115,24 @@ class Stop(Files):
         child = self.train("user.py", "SIGTERM")
         child.terminate()
         self.assertNotIn("Sending SIGTERM to what is in", self.saved(child))
+
+    def test_an_upload_that_the_signal_begins_finishes(self) -> None:
+        for where in ("group", "session"):
+            with self.subTest(where):
+                child = self.train("uploader.py", where, str(SAVING))
+                child.terminate()
+                said = child.communicate(timeout=LIMIT)[1]
+                self.assertEqual((child.returncode, self.alive()), (1, []), said)
+                self.assertEqual((self.folder / "uploaded").read_text(), "whole", said)
+                (self.folder / "uploaded").unlink()
+
+    def test_an_upload_that_takes_longer_than_the_grace_is_killed(self) -> None:
+        child = self.start_elastrun("--shutdown-timeout", "1", "uploader.py", "session", LONG)
+        self.line_with(child.stdout, "trainer")
+        child.terminate()
+        said = child.communicate(timeout=LIMIT)[1]
+        self.assertEqual((child.returncode, self.alive()), (1, []), said)
+        self.assertIn("Killing what the workers have left", said)
 
     def test_one_that_never_ends_is_killed_and_named(self) -> None:
         child = self.start_elastrun("--shutdown-timeout", "1", "--no-python",

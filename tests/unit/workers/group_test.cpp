@@ -328,6 +328,24 @@ TEST_CASE("group: what is apart is asked once, if a worker waits for it") {
   CHECK(stage.happened() == Events{Event::Gone});
 }
 
+TEST_CASE("group: what a worker has begun because of the stop is not asked to end") {
+  Stage stage;
+  stage.start(1);
+  stage.apart = {Stage::process_of(77, 77)};
+  stage.apart[0].start_time = process::start_time_now() + 100;
+  stage.group.stop(SIGTERM, 30s);
+  stage.clock.advance(10s);
+  CHECK(stage.looks == 1);
+  stage.leftovers = stage.apart;
+  stage.launcher.obey();
+  stage.clock.advance(19s);
+  CHECK(stage.told.empty());
+  CHECK(stage.sweeps == 0);
+  stage.clock.advance(1s);
+  CHECK(stage.sweeps == 1);
+  CHECK(stage.happened() == Events{Event::Gone});
+}
+
 TEST_CASE("group: workers that end at once cost no look at all processes") {
   Stage stage;
   stage.start(2);

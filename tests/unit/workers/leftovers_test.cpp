@@ -50,6 +50,21 @@ TEST_CASE("leftovers: whoever has a parent there is told by that one") {
   CHECK(pids(leftovers.look(kStart, orphan).ask) == Pids{8});
 }
 
+TEST_CASE("leftovers: what was born by the stop is not asked, but killed when the time is over") {
+  Leftovers leftovers(kStart, kStart + 30s, true, 500ms);
+  leftovers.spare_born_since(700);
+  auto service = process_of(9, 1), upload = process_of(10, 1);
+  service.start_time = 699;
+  upload.start_time = 700;
+  const Leftovers::Left both{false, {}, {service, upload}};
+  CHECK(pids(leftovers.look(kStart, both).ask) == Pids{9});
+  const Leftovers::Left alone{false, {}, {upload}};
+  const auto later = leftovers.look(kStart + 29s, alone);
+  CHECK(later.ask.empty());
+  CHECK_FALSE(later.over);
+  CHECK(leftovers.look(kStart + 30s, alone).kill);
+}
+
 TEST_CASE("leftovers: after a stop comes SIGKILL, after a success SIGTERM and then SIGKILL") {
   const Leftovers::Left left{true, {process_of(5, 1)}, {process_of(9, 1)}};
   Leftovers stopped(kStart, kStart + 30s, true, 500ms);
