@@ -30,6 +30,9 @@ struct StatusOptions {
 };
 int run_status(const StatusOptions& options);
 
+/// `elastrunctl clean`
+int run_clean();
+
 /// `elastrunctl logs`
 struct LogsOptions {
   std::string job;          // its run id or how it begins; empty: the only one

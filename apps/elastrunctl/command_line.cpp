@@ -169,6 +169,8 @@ int run_command(int argc, char** argv) try {
   const CLI::App* asks_status = add_status(app, status, conf);
   const CLI::App* asks_logs = add_logs(app, logs);
   add_store(app, store, conf);
+  const CLI::App* cleans = app.add_subcommand(
+      "clean", "Kill what jobs have left on this machine whose two processes were killed together");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -177,6 +179,7 @@ int run_command(int argc, char** argv) try {
                     kExitUsage);
   }
   if (asks_logs->parsed()) return run_logs(logs);
+  if (cleans->parsed()) return run_clean();
   if (!read_conf(conf, asks_status->parsed() ? status.job : store.job)) return kExitUsage;
   return asks_status->parsed() ? run_status(status) : run_store(store);
 } catch (const std::exception& error) {

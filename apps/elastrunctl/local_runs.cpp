@@ -105,6 +105,16 @@ std::string local_status_text(const std::vector<ListedRun>& runs, WallTime now) 
   return text;
 }
 
+std::string dead_runs_text(const std::vector<runs::DeadRun>& dead) {
+  std::string text;
+  for (const auto& [run, left] : dead) {
+    text += fmt::format("job \"{}\": agent and guardian were killed, and these live on: {}\n",
+                        shown(run.entry.run_id), runs::names_of(left));
+  }
+  if (dead.empty()) return text;
+  return text + "  elastrunctl clean kills them, and so does the next start of elastrun\n";
+}
+
 std::string local_status_json(const std::vector<ListedRun>& runs) {
   std::string list;
   for (const auto& run : runs) {

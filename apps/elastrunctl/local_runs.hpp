@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "runs/leftovers.hpp"
 #include "runs/registry.hpp"
 
 #include <string>
@@ -18,6 +19,10 @@ Result<std::vector<runs::ListedRun>> runs_of(std::vector<runs::ListedRun> all,
 
 /// For people: one job in full, several with a line each. Pure.
 std::string local_status_text(const std::vector<runs::ListedRun>& runs, WallTime now);
+
+/// What runs have left of which agent and guardian were killed together; empty: nothing. Pure but
+/// for the command lines.
+std::string dead_runs_text(const std::vector<runs::DeadRun>& dead);
 
 /// As one line of JSON: {"runs":[...]}.
 std::string local_status_json(const std::vector<runs::ListedRun>& runs);

@@ -150,6 +150,7 @@ std::shared_ptr<const net::Sealer> sealer_for(boost::asio::io_context& loop,
 
 int run_local_status(const StatusOptions& options) {
   auto listed = runs::list_runs(runs::registry_places());
+  const auto dead = runs::list_dead_runs(runs::registry_places());
   if (!options.job.run_id.empty()) {
     auto chosen = runs_of(std::move(listed), options.job.run_id);
     if (!chosen) {
@@ -160,6 +161,7 @@ int run_local_status(const StatusOptions& options) {
   }
   const WallTime now = std::chrono::system_clock::now();
   fmt::print("{}", options.json ? local_status_json(listed) : local_status_text(listed, now));
+  if (!options.json) fmt::print("{}", dead_runs_text(dead));
   return kExitDone;
 }
 

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <functional>
 #include <unistd.h>
 
 namespace elastrun::agent {
@@ -49,13 +50,12 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1),
       log_(spec),
       binding_(spec),
-      registration_(*clock_, guardian, spec, keeps_output(spec) && !layout_.is_null(),
-                    [this] { return layout_.run_directory(); }),
+      registration_(*clock_, guardian, spec,
+                    {mark_of_this_agent(), keeps_output(spec) && !layout_.is_null(),
+                     [this] { return layout_.run_directory(); }}),
       folders_({files_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
                 [this](MaybePlace place) { open_channel(std::move(place)); }}),
-      gate_([this](const rendezvous::Round& round, std::function<void()> done) {
-        folders_.prepare(round, std::move(done));
-      }),
+      gate_(std::bind_front(&LogFolders::prepare, &folders_)),
       last_writes_(loop_, *clock_, console_, {&files_, &reports_, &errors_},
                    spec.shutdown_timeout) {
   console_.take_log_lines();
@@ -285,6 +285,7 @@ void JobRun::ignore_signals() {
 
 JobResult JobRun::run() {
   watch();
+  RunRegistration::end_dead_runs();
   job_records_.begin(spec_);
   std::optional<JobResult> result;
   agent_->run([this, &result](JobResult ended) {

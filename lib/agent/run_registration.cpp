@@ -2,6 +2,8 @@
 #include "agent/run_registration.hpp"
 
 #include "core/log.hpp"
+#include "process/process_table.hpp"
+#include "runs/leftovers.hpp"
 #include "workers/command.hpp"
 
 #include <filesystem>
@@ -12,6 +14,8 @@ namespace {
 
 // Long enough that the launch is over, short enough that nobody who types a command waits for it.
 constexpr auto kMoment = std::chrono::milliseconds(50);
+// A start waits for it.
+constexpr auto kToEnd = std::chrono::milliseconds(900);
 
 std::string directory_of(const std::string& path) {
   const auto slash = path.rfind('/');
@@ -28,10 +32,10 @@ std::string absolute(const std::string& path) {
 }  // namespace
 
 RunRegistration::RunRegistration(Clock& clock, guardian::Agent& guardian, const spec::JobSpec& spec,
-                                 bool keeps_output, std::function<std::string()> run_directory)
+                                 Facts facts)
     : clock_(clock),
       guardian_(guardian),
-      run_directory_(std::move(run_directory)),
+      run_directory_(std::move(facts.run_directory)),
       several_nodes_(spec.max_nodes > 1),
       soon_(clock.make_alarm()),
       registration_(runs::registry_places()) {
@@ -44,7 +48,8 @@ RunRegistration::RunRegistration(Clock& clock, guardian::Agent& guardian, const 
   const bool asked_at_endpoint = spec.rdzv_backend == "c10d" || spec.rdzv_backend == "static";
   if (!spec.standalone && several_nodes_ && asked_at_endpoint) entry_.endpoint = spec.rdzv_endpoint;
   entry_.max_restarts = spec.max_restarts;
-  entry_.keeps_output = keeps_output;
+  entry_.keeps_output = facts.keeps_output;
+  entry_.agent_id = std::move(facts.agent_id);
 }
 
 void RunRegistration::phase(Phase phase, TimePoint) {
@@ -64,7 +69,7 @@ void RunRegistration::started(const rendezvous::Round&, const std::vector<worker
   entry_.workers.clear();
   for (const auto& worker : group) {
     entry_.workers.push_back(
-        {worker.rank, worker.local_rank, worker.pid, absolute(directory_of(worker.error_file))});
+        {worker.rank, worker.local_rank, worker.pid, absolute(directory_of(worker.error_file)), 0});
   }
   entry_.group_started = clock_.wall();
   changed();
@@ -91,6 +96,11 @@ void RunRegistration::write() {
       return log::debug("runs", "not registered: {}", identified.error().text);
     }
   }
+  for (auto& worker : entry_.workers) {
+    if (worker.start_time > 0) continue;
+    const auto process = process::read_process(worker.pid);
+    worker.start_time = process ? process->start_time : 0;
+  }
   const auto written = registration_.write(entry_);
   if (!written && !std::exchange(said_, true)) {
     const auto level = runs::is_place_named() ? log::Level::Warning : log::Level::Info;
@@ -100,6 +110,19 @@ void RunRegistration::write() {
   if (!remembered_.empty()) guardian_.forget(remembered_);
   remembered_ = registration_.path();
   if (!remembered_.empty()) guardian_.remember_directory(remembered_);
+}
+
+void RunRegistration::end_dead_runs() {
+  for (const auto& run : runs::end_dead_runs(runs::registry_places(), kToEnd)) {
+    const auto& id = run.entry.run_id;
+    log::warning("runs",
+                 "killed what the job \"{}\" had left, of which agent and guardian were "
+                 "killed: {}",
+                 id, runs::names_of(run.killed));
+    if (run.alive.empty()) continue;
+    log::warning("runs", "cannot end these processes of the job \"{}\": {}", id,
+                 runs::names_of(run.alive));
+  }
 }
 
 void RunRegistration::end() {

@@ -19,9 +19,13 @@ namespace elastrun::agent {
 /// costs a debug line, never the job.
 class RunRegistration final : public Observer {
  public:
+  struct Facts {
+    std::string agent_id;  // ELASTRUN_AGENT_ID of the workers
+    bool keeps_output = false;
+    std::function<std::string()> run_directory;
+  };
   /// Borrows all. The guardian removes the entry of an agent that was killed.
-  RunRegistration(Clock& clock, guardian::Agent& guardian, const spec::JobSpec& spec,
-                  bool keeps_output, std::function<std::string()> run_directory);
+  RunRegistration(Clock& clock, guardian::Agent& guardian, const spec::JobSpec& spec, Facts facts);
   ~RunRegistration() override { end(); }
 
   void phase(Phase phase, TimePoint now) override;
@@ -31,6 +35,11 @@ class RunRegistration final : public Observer {
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   /// Removes the entry: after all files of the run are complete.
   void end();
+
+  /// Kills what earlier runs of this user have left on this machine whose agents and guardians were
+  /// killed together, and says so. Waits a second at most; some microseconds if there is no such
+  /// run.
+  static void end_dead_runs();
 
  private:
   void changed();

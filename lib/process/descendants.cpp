@@ -153,6 +153,16 @@ void signal_each(const ProcessTable& table, int signal) {
   }
 }
 
+ProcessTable kill_listed(const ProcessTable& table, Duration limit) {
+  if (!table.empty()) await_deaths(kill_and_hold(table), limit);
+  ProcessTable alive = table;
+  std::erase_if(alive, [](const ProcessEntry& entry) {
+    const auto now = read_process(entry.pid);
+    return !now || now->start_time != entry.start_time || now->zombie();
+  });
+  return alive;
+}
+
 bool reap_adopted(const std::vector<pid_t>& known) {
   siginfo_t info{};
   while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0) {

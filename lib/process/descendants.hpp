@@ -38,6 +38,10 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit);
 /// follows, without which a stopped process would notice no other than SIGKILL.
 void signal_each(const ProcessTable& table, int signal);
 
+/// SIGKILL for each process of a table that still is the one in it, children of ours or not, and
+/// waits for their ends, `limit` at most. Those that live on.
+ProcessTable kill_listed(const ProcessTable& table, Duration limit);
+
 /// Reaps children that have ended and are not in `known`: orphans that were adopted. Cheap; but the
 /// kernel shows only the first that has ended, so it gives up, with false, when that one is in
 /// `known`, and some may be behind it.

@@ -31,6 +31,7 @@ json::array write_workers(const std::vector<RunWorker>& workers) {
     list.emplace_back(json::object{{"rank", worker.rank},
                                    {"local_rank", worker.local_rank},
                                    {"pid", worker.pid},
+                                   {"start_time", worker.start_time},
                                    {"directory", valid_utf8(worker.directory)}});
   }
   return list;
@@ -42,7 +43,8 @@ std::vector<RunWorker> read_workers(const json::value& value) {
   if (list == nullptr || !list->is_array()) return workers;
   for (const json::value& one : list->get_array()) {
     workers.push_back({small_number(one, "rank", 0), small_number(one, "local_rank", 0),
-                       small_number(one, "pid", 0), member_text_or(one, "directory", "")});
+                       small_number(one, "pid", 0), member_text_or(one, "directory", ""),
+                       static_cast<std::uint64_t>(member_int_or(one, "start_time", 0))});
   }
   return workers;
 }
@@ -55,6 +57,7 @@ std::string encode(const RunEntry& entry) {
                                       {"pid", entry.pid},
                                       {"start_time", entry.start_time},
                                       {"pid_namespace", entry.pid_namespace},
+                                      {"agent_id", valid_utf8(entry.agent_id)},
                                       {"entry_point", valid_utf8(entry.entry_point)},
                                       {"phase", entry.phase},
                                       {"started", to_seconds(entry.started)},
@@ -83,6 +86,7 @@ Result<RunEntry> decode(std::string_view text) {
     return fail(Code::Protocol, "not the entry of a run: run_id, pid or start_time is missing");
   }
   entry.pid_namespace = static_cast<std::uint64_t>(member_int_or(*value, "pid_namespace", 0));
+  entry.agent_id = member_text_or(*value, "agent_id", "");
   entry.entry_point = member_text_or(*value, "entry_point", "");
   entry.phase = member_text_or(*value, "phase", "");
   entry.started = wall_time(*value, "started");

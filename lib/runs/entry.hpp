@@ -16,7 +16,8 @@ namespace elastrun::runs {
 struct RunWorker {
   int rank = 0, local_rank = 0;
   pid_t pid = 0;
-  std::string directory;  // its files: stdout.log, stderr.log, error.json; empty: none
+  std::string directory;         // its files: stdout.log, stderr.log, error.json; empty: none
+  std::uint64_t start_time = 0;  // as that of the run; 0: not known
   bool operator==(const RunWorker&) const = default;
 };
 
@@ -27,6 +28,7 @@ struct RunEntry {
   pid_t pid = 0;                    // of the agent
   std::uint64_t start_time = 0;     // of that process: process::ProcessEntry
   std::uint64_t pid_namespace = 0;  // inode of /proc/self/ns/pid: where those numbers hold
+  std::string agent_id;             // ELASTRUN_AGENT_ID of all that it starts
   std::string entry_point;          // script or module as typed
   std::string phase;                // "running", ...
   WallTime started{}, phase_since{};

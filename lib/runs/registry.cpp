@@ -81,7 +81,7 @@ std::string file_name(const RunEntry& entry) {
   return fmt::format("{}-{}.json", entry.pid, entry.start_time);
 }
 
-void list_place(const std::string& place, std::vector<ListedRun>& found) {
+void list_place(const std::string& place, Agents agents, std::vector<ListedRun>& found) {
   auto directory = open_private(place);
   if (!directory) return;
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(place.c_str()), ::closedir);
@@ -94,10 +94,12 @@ void list_place(const std::string& place, std::vector<ListedRun>& found) {
     const auto text = read_at(directory->get(), name);
     auto entry = text ? decode(*text) : Result<RunEntry>(std::unexpected(text.error()));
     if (!entry || entry->pid_namespace != here) continue;
-    if (!is_alive(*entry)) {
+    const bool alive = is_alive(*entry);
+    if (!alive && (entry->agent_id.empty() || entry->workers.empty())) {
       ::unlinkat(directory->get(), name.c_str(), 0);
       continue;
     }
+    if (alive != (agents == Agents::Alive)) continue;
     const std::string path = place + "/" + name;
     found.push_back({std::move(*entry), path});
   }
@@ -160,9 +162,9 @@ bool is_alive(const RunEntry& entry) {
   return process && process->start_time == entry.start_time && !process->zombie();
 }
 
-std::vector<ListedRun> list_runs(const std::vector<std::string>& places) {
+std::vector<ListedRun> list_runs(const std::vector<std::string>& places, Agents agents) {
   std::vector<ListedRun> found;
-  for (const std::string& place : places) list_place(place, found);
+  for (const std::string& place : places) list_place(place, agents, found);
   std::ranges::sort(
       found, {}, [](const ListedRun& run) { return std::pair(run.entry.started, run.entry.pid); });
   return found;

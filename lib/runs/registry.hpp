@@ -49,10 +49,13 @@ struct ListedRun {
 };
 /// Whether that process still is the one that wrote the entry.
 bool is_alive(const RunEntry& entry);
-/// The runs that are alive, the oldest first. Removes the files of those that are not. Entries of
-/// another pid namespace (a container that shares the directory) cannot be judged from here and are
-/// neither listed nor removed.
-std::vector<ListedRun> list_runs(const std::vector<std::string>& places);
+enum class Agents { Alive, Gone };
+/// The runs whose agents are so, the oldest first. Removes the files of runs that have gone and can
+/// have left nothing that one could find (leftovers.hpp). Entries of another pid namespace (a
+/// container that shares the directory) cannot be judged from here and are neither listed nor
+/// removed.
+std::vector<ListedRun> list_runs(const std::vector<std::string>& places,
+                                 Agents agents = Agents::Alive);
 /// One file again; fails with Closed if the run has gone, with Protocol or Io if it is unreadable.
 Result<RunEntry> read_run(const std::string& path);
 

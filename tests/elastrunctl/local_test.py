@@ -138,8 +138,7 @@ class Status(Case):
         os.kill(run["pid"], signal.SIGKILL)
         os.kill(job.pid, signal.SIGKILL)
         job.wait(60)
-        self.runs(lambda runs: not runs)
-        self.assertEqual(list(self.registry.iterdir()), [])
+        self.runs(lambda runs: not runs and not list(self.registry.iterdir()))
 
     def test_names_that_are_no_text_hide_no_job(self) -> None:
         self.named("night-\udcff")
@@ -228,6 +227,67 @@ class Logs(Case):
         self.assertIn("no rank 2 on this machine; ranks here: 0, 1", text)
         for words in (("day", "x"), ("day", "-1"), ("-n", "x")):
             self.assertEqual(self.ctl("logs", *words)[0], 2, words)
+
+
+class DeadRuns(Case):
+    """Runs of which agent and guardian were killed together: their entries, and what they left."""
+
+    def left(self) -> subprocess.Popen[bytes]:
+        """A process in the session of a worker that has ended, and the entry of its run."""
+        helper = ("import os, sys\n"
+                  "os.setsid()\n"
+                  "start = open('/proc/self/stat').read().rsplit(')', 1)[1].split()[19]\n"
+                  "if os.fork():\n"
+                  "    os._exit(0)\n"
+                  "os.setpgid(0, 0)\n"
+                  "print(os.getsid(0), start, os.getpid(), flush=True)\n"
+                  "sys.stdin.read()\n")
+        child = subprocess.Popen([sys.executable, "-c", helper], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE,
+                                 env=self.environment | {"ELASTRUN_AGENT_ID": "node_of_the_dead"})
+        self.addCleanup(lambda: (child.stdin.close(), child.stdout.read(), child.stdout.close()))
+        leader, start, self.pid = map(int, child.stdout.readline().split())
+        child.wait(60)
+        self.registry.mkdir(mode=0o700, exist_ok=True)
+        entry = {"format": 1, "run_id": "night", "pid": leader, "start_time": start,
+                 "agent_id": "node_of_the_dead",
+                 "pid_namespace": os.stat("/proc/self/ns/pid").st_ino,
+                 "workers": [{"rank": 0, "local_rank": 0, "pid": leader, "start_time": start}]}
+        (self.registry / "dead.json").write_text(json.dumps(entry))
+        return child
+
+    def test_status_names_what_is_left_and_clean_kills_it(self) -> None:
+        child = self.left()
+        code, out, err = self.ctl("status")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, rf'job "night": agent and guardian were killed, and these live on: '
+                              rf"{self.pid} \(.*python")
+        self.assertIn("elastrunctl clean kills them", out)
+        code, out, err = self.ctl("clean")
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn(f'job "night": killed {self.pid} (', out)
+        self.assertEqual(child.stdout.read(), b"")  # its end: nobody holds it any more
+        self.assertEqual(self.ctl("clean"), (0, "", ""))
+        self.assertEqual(self.ctl("status")[1], "no job of this user runs on this machine\n")
+
+    def test_the_next_start_kills_it_and_says_so(self) -> None:
+        child = self.left()
+        job = self.start(ELASTRUN, "--no-python", "true")
+        self.assertEqual(job.wait(60), 0)
+        self.assertEqual(child.stdout.read(), b"")
+        self.assertIn(f'killed what the job "night" had left, of which agent and guardian were '
+                      f"killed: {self.pid} (", job.stderr.read())
+        self.assertEqual(list(self.registry.glob("*.json")), [])
+
+    def test_a_run_tells_what_is_needed_for_that(self) -> None:
+        self.job()
+        [run] = self.running()
+        environment = Path(f"/proc/{run['workers'][0]['pid']}/environ").read_bytes().split(b"\0")
+        self.assertIn(f"ELASTRUN_AGENT_ID={run['agent_id']}".encode(), environment)
+        for worker in run["workers"]:
+            stat = Path(f"/proc/{worker['pid']}/stat").read_text().rsplit(")", 1)[1].split()
+            self.assertEqual(worker["start_time"], int(stat[19]))
+        (self.folder / "fail").touch()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command.hpp"
+#include "process/descendants.hpp"
+#include "runs/leftovers.hpp"
+#include "table.hpp"
+
+#include <fmt/format.h>
+
+namespace elastrun::ctl {
+
+int run_clean() {
+  int code = kExitDone;
+  for (const auto& run : runs::end_dead_runs(runs::registry_places(), process::kKillBound)) {
+    const auto id = shown(run.entry.run_id);
+    fmt::print("job \"{}\": killed {}\n", id, runs::names_of(run.killed));
+    if (run.alive.empty()) continue;
+    code = complain(fmt::format("job \"{}\": cannot end {}", id, runs::names_of(run.alive)),
+                    kExitFailed);
+  }
+  return code;
+}
+
+}  // namespace elastrun::ctl
