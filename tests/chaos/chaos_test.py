@@ -159,7 +159,10 @@ class Round:
         """What is still there, as sentences."""
         found = [f"process {named(pid)}" for pid in alive(self.mark)]
         found += [f"listening socket {inode}" for inode in self.held & listening()]
-        return found + [f"file {path}" for path in self.temporary.rglob("*")]
+        try:
+            return found + [f"file {path}" for path in self.temporary.rglob("*")]
+        except FileNotFoundError:  # a folder went while it was read
+            return [*found, "a file that goes"]
 
     def check(self) -> tuple[list[str], float]:
         start = time.monotonic()
