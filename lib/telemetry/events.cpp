@@ -4,6 +4,7 @@
 #include "core/text.hpp"
 #include "telemetry/value.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
 #include <map>
@@ -11,9 +12,6 @@
 
 namespace elastrun::telemetry::events {
 namespace {
-
-constexpr std::string_view kAgentScope = "torchelastic.agent";
-constexpr std::string_view kWorkerScope = "torchelastic.worker";
 
 std::string_view source_name(Source source) {
   return source == Source::Agent ? "AGENT" : "WORKER";
@@ -45,15 +43,47 @@ Value to_value(const json::value& value) {
   }
 }
 
+template <class T>
+std::optional<T> found(const Record& record, std::string_view attribute) {
+  const Value* const value = record.find(attribute);
+  const T* const wanted = value == nullptr ? nullptr : std::get_if<T>(value);
+  return wanted == nullptr ? std::nullopt : std::optional(*wanted);
+}
+
+RdzvEvent rdzv_event_of(const Record& record) {
+  const auto text = [&](std::string_view key) {
+    return found<std::string>(record, key).value_or("");
+  };
+  const auto number = [&](std::string_view key) -> std::optional<int> {
+    const auto value = found<std::int64_t>(record, key);
+    return value ? std::optional(static_cast<int>(*value)) : std::nullopt;
+  };
+  const auto state = static_cast<NodeState>(std::clamp(number("node_state").value_or(1), 0, 3));
+  return {record.name,
+          text("run_id"),
+          text("message"),
+          text("hostname"),
+          number("pid").value_or(0),
+          state,
+          text("master_endpoint"),
+          number("rank"),
+          number("local_id"),
+          text("error_trace")};
+}
+
 /// Turns records back into events for one handler.
 class HandlerSink final : public Sink {
  public:
   explicit HandlerSink(std::shared_ptr<EventHandler> handler) : handler_(std::move(handler)) {}
   void consume(const Record& record) override {
+    if (record.scope == kRdzvScope) {
+      handler_->record_rdzv(rdzv_event_of(record));
+      return;
+    }
     const auto since = record.stamp.wall.time_since_epoch();
-    handler_->record({record.name, record.scope == kAgentScope ? Source::Agent : Source::Worker,
-                      std::chrono::duration_cast<std::chrono::milliseconds>(since).count(),
-                      record.attributes});
+    handler_->record(
+        {record.name, record.scope.ends_with(".agent") ? Source::Agent : Source::Worker,
+         std::chrono::duration_cast<std::chrono::milliseconds>(since).count(), record.attributes});
   }
 
  private:
@@ -147,6 +177,10 @@ void ConsoleEventHandler::record(const Event& event) {
   write_(event.to_json() + "\n");
 }
 
+void ConsoleEventHandler::record_rdzv(const RdzvEvent& event) {
+  write_(event.to_json() + "\n");
+}
+
 void register_handler(std::string name, HandlerFactory factory) {
   registry()[std::move(name)] = std::move(factory);
 }
@@ -167,22 +201,35 @@ Result<std::shared_ptr<EventHandler>> find_handler(std::string_view name, LineWr
   return fail(Code::Usage, std::move(text));
 }
 
-RouteId attach(Pipeline& pipeline, std::shared_ptr<EventHandler> handler) {
-  return pipeline.route({"torchelastic.*", {}, Record::Kind::Event},
+RouteId attach(Pipeline& pipeline, std::shared_ptr<EventHandler> handler, std::string scope) {
+  return pipeline.route({std::move(scope), {}, Record::Kind::Event},
                         std::make_shared<HandlerSink>(std::move(handler)));
 }
 
-void record(Pipeline& pipeline, Event event) {
-  const auto scope = event.source == Source::Agent ? kAgentScope : kWorkerScope;
+void record_rdzv(Pipeline& pipeline, const RdzvEvent& event) {
+  if (!pipeline.wants(kRdzvScope)) return;
+  const auto number = [](const std::optional<int>& value) {
+    return value ? Value(std::int64_t{*value}) : Value();
+  };
+  pipeline.event(std::string(kRdzvScope), event.name,
+                 {{"run_id", event.run_id},
+                  {"message", event.message},
+                  {"hostname", event.hostname},
+                  {"pid", std::int64_t{event.pid}},
+                  {"node_state", static_cast<std::int64_t>(event.node_state)},
+                  {"master_endpoint", event.master_endpoint},
+                  {"rank", number(event.rank)},
+                  {"local_id", number(event.local_id)},
+                  {"error_trace", event.error_trace}});
+}
+
+void record(Pipeline& pipeline, Event event, std::string_view prefix) {
+  const auto scope = fmt::format("{}{}", prefix, to_lower(source_name(event.source)));
   if (!pipeline.wants(scope)) return;
   Stamp stamp{pipeline.clock().now(), pipeline.clock().wall()};
   if (event.timestamp != 0) stamp.wall = WallTime(std::chrono::milliseconds(event.timestamp));
-  pipeline.emit({Record::Kind::Event,
-                 stamp,
-                 std::string(scope),
-                 std::move(event.name),
-                 {},
-                 std::move(event.metadata)});
+  pipeline.emit(
+      {Record::Kind::Event, stamp, scope, std::move(event.name), {}, std::move(event.metadata)});
 }
 
 }  // namespace elastrun::telemetry::events

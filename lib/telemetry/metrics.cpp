@@ -65,8 +65,32 @@ void Metrics::put_profile(std::string_view base, bool success, Duration duration
   put(fmt::format("{}.duration.ms", base), whole, group);
 }
 
+std::string profile_name(std::string_view function) {
+  function = function.substr(0, function.find(" [with"));
+  // What is in brackets of any kind is left out. The parameters are the last of them; a parenthesis
+  // before "::" belongs to an anonymous namespace or to the function around a local class.
+  std::string name;
+  int depth = 0;
+  for (std::size_t i = 0; i < function.size(); ++i) {
+    const char c = function[i];
+    if (c == '(' && depth == 0 && function.find(")::", i) == function.npos) break;
+    if (c == '<' || c == '(' || c == '{') ++depth;
+    if (depth == 0) name += c;
+    if (c == '>' || c == ')' || c == '}') --depth;
+  }
+  name = name.substr(name.rfind(' ') + 1);
+  std::vector<std::string> parts = split(name, ':');
+  std::erase(parts, "");
+  if (parts.size() > 2) parts.erase(parts.begin(), parts.end() - 2);
+  return join(parts, ".");
+}
+
 Prof Metrics::prof(std::string base, std::string group) {
   return Prof(*this, std::move(base), std::move(group));
+}
+
+Prof Metrics::prof(std::source_location where) {
+  return prof(profile_name(where.function_name()));
 }
 
 Prof::Prof(Metrics& metrics, std::string base, std::string group)

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -57,6 +58,10 @@ Value to_value(T number) {
 
 class Prof;
 
+/// "Class.method" or "namespace.function" of a function as the compiler writes it, without result,
+/// parameters and template arguments.
+std::string profile_name(std::string_view function);
+
 /// The facade of one pipeline, which it borrows.
 class Metrics {
  public:
@@ -78,6 +83,8 @@ class Metrics {
                    std::string_view group = kDefaultGroup);
   /// Measures from here to the end of the returned object.
   [[nodiscard]] Prof prof(std::string base, std::string group = std::string(kDefaultGroup));
+  /// Under the name of the function that it is called from, as torchelastic's decorator.
+  [[nodiscard]] Prof prof(std::source_location where = std::source_location::current());
 
   const Clock& clock() const { return pipeline_.clock(); }
 

@@ -124,3 +124,53 @@ TEST_CASE("metrics: the process-wide functions reach their handler and pass resu
   put_metric("a", 3, "test");
   CHECK(all->lines.size() == 5);
 }
+
+TEST_CASE("metrics: a handler that throws disturbs neither the caller nor other groups, counted") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  Metrics metrics(pipeline);
+  struct Bad final : MetricHandler {
+    void emit(const MetricData&) override { throw std::runtime_error("no"); }
+  };
+  const auto good = std::make_shared<Recorder>();
+  metrics.configure(std::make_shared<Bad>(), "bad");
+  metrics.configure(good);
+  metrics.put("a", 1, "bad");
+  metrics.put("b", 2);
+  CHECK(good->lines == Lines{"torchelastic/b=2"});
+  CHECK(pipeline.lost() == 1);
+}
+
+TEST_CASE("metrics: without a handler nothing is built") {
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  Metrics metrics(pipeline);
+  CHECK_FALSE(pipeline.wants(kDefaultGroup));
+  metrics.put("a", 1);
+  { const auto guard = metrics.prof("x"); }
+  CHECK(pipeline.lost() == 0);
+}
+
+TEST_CASE("metrics: K3: a profile is named after its class and method, or namespace and function") {
+  const std::pair<const char*, const char*> known[] = {
+      {"void elastrun::agent::Agent::run(int)", "Agent.run"},
+      {"static bool {anonymous}::parse(std::string_view)", "parse"},
+      {"void (anonymous namespace)::Agent::stop() const", "Agent.stop"},
+      {"std::vector<int> trainer::steps(std::map<int, long>&)", "trainer.steps"},
+      {"T trainer::Pool<T>::take(T) [with T = int]", "Pool.take"},
+      {"int main(int, char**)", "main"}};
+  for (const auto& [function, name] : known) CHECK(profile_name(function) == name);
+
+  const SetClock clock;
+  Pipeline pipeline(clock);
+  struct Base {
+    virtual ~Base() = default;
+    virtual void work(Metrics& metrics) { const auto guard = metrics.prof(); }
+  };
+  struct Derived final : Base {};
+  Metrics metrics(pipeline);
+  const auto all = std::make_shared<Recorder>();
+  metrics.configure(all);
+  Derived().work(metrics);
+  CHECK(all->lines.at(0).ends_with("Base.work.success=1"));
+}
