@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/verdict.hpp"
 
+#include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "goodput/summary.hpp"
@@ -57,11 +58,12 @@ std::string quoted_lines(const workers::Failure& failure, int local_world_size) 
   const auto& lines = failure.last_lines;
   const bool seen = failure.stderr_shown && local_world_size <= 2;
   if (lines.empty() || (seen && workers::last_words(failure).empty())) return {};
-  std::string text = "  its last lines on stderr:\n";
+  std::string text =
+      failure.lines_are_mixed ? "  its last output:\n" : "  its last lines on stderr:\n";
   const std::size_t most = seen ? kShownAgain : kShownLines;
   const std::size_t first = lines.size() > most ? lines.size() - most : 0;
   for (std::size_t i = first; i < lines.size(); ++i) {
-    text += fmt::format("    | {}\n", cut(lines[i], kShownWidth));
+    text += fmt::format("    | {}\n", cut(without_escapes(lines[i]), kShownWidth));
   }
   return text;
 }
@@ -73,7 +75,7 @@ std::string stack_text(const workers::Failure& failure) {
   std::string text = "  its stack when the timer expired:\n";
   const auto count = std::min(lines.size(), kShownStack);
   for (std::size_t i = 0; i < count; ++i) {
-    text += fmt::format("    | {}\n", cut(lines[i], kShownWidth));
+    text += fmt::format("    | {}\n", cut(without_escapes(lines[i]), kShownWidth));
   }
   if (count < lines.size()) text += fmt::format("    | and {} more lines\n", lines.size() - count);
   return text;

@@ -99,6 +99,7 @@ class PumpedStreams final : public WorkerStreams {
     const auto* pump = stderr_pump();
     return pump ? split_tail(pump->tail().text(), count) : std::vector<std::string>{};
   }
+  bool mixes_streams() const override { return err_.pump && out_.fd == err_.fd; }
   bool knows_all_lines() const override {
     const auto* pump = stderr_pump();
     return !pump || pump->tail().is_whole();

@@ -40,6 +40,8 @@ class WorkerStreams {
   /// The last lines seen on stderr, oldest first, at most `count`, each cut at 2,000 bytes. Where
   /// stdout and stderr go to one place untouched, what stdout wrote in between is among them.
   virtual std::vector<std::string> last_lines(std::size_t count) const = 0;
+  /// Whether that is so: the last lines may be of either.
+  virtual bool mixes_streams() const = 0;
   /// Whether all that stderr had is still known. If not, the first line that is may lack its start.
   virtual bool knows_all_lines() const = 0;
   /// When the last occurrence of `text` on stderr came in. Nothing if it did not, or long ago.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/evidence.hpp"
 
+#include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 
@@ -14,6 +15,7 @@ namespace elastrun::workers {
 namespace {
 
 constexpr std::string_view kStack = "Stack (most recent call last):";  // logging(stack_info=True)
+constexpr std::string_view kGroup = "  + Exception Group Traceback (most recent call last):";
 constexpr std::size_t kMaxMessage = 500;  // of an exception's first line, for a sentence
 // From the traceback to the exit: an interpreter that releases devices and joins threads. What was
 // printed longer ago belongs to an error that the program had got over.
@@ -34,6 +36,16 @@ std::string_view without_rank(std::string_view line) {
   return line;
 }
 
+/// The line without the margin of an exception group. Its parts stand further to the right, and
+/// stay behind their margins: the group is what was raised.
+std::string_view without_margin(std::string_view line) {
+  constexpr std::string_view kMargin = "  |";
+  if (!line.starts_with(kMargin)) return line;
+  line.remove_prefix(kMargin.size());
+  if (line.starts_with(' ')) line.remove_prefix(1);
+  return line;
+}
+
 bool is_dotted_name(std::string_view text) {
   if (text.empty() || text.front() == '.' || text.back() == '.') return false;
   return std::ranges::all_of(text, [](char c) {
@@ -49,7 +61,7 @@ std::optional<PythonException> exception_line(std::string_view line) {
   if (!is_dotted_name(type) || (type.front() >= '0' && type.front() <= '9')) return std::nullopt;
   PythonException found{std::string(type), {}};
   if (colon != std::string_view::npos) {
-    found.message = std::string(cut(trim(line.substr(colon + 1)), kMaxMessage));
+    found.message = without_escapes(cut(trim(line.substr(colon + 1)), kMaxMessage));
   }
   return found;
 }
@@ -129,9 +141,10 @@ std::optional<PythonException> exception_in(const std::vector<std::string>& line
   bool in_traceback = false, in_record = false;
   std::optional<PythonException> last;
   for (const auto& whole : lines) {
-    const auto line = without_rank(whole);
+    const auto plain = without_escapes(whole);  // Python 3.13 colours them
+    const auto line = without_margin(without_rank(plain));
     const bool indented = line.empty() || line.front() == ' ' || line.front() == '\t';
-    if (line.starts_with("Traceback (most recent call last):")) {
+    if (line.starts_with("Traceback (most recent call last):") || line.starts_with(kGroup)) {
       in_traceback = true;
       in_record = false;
     } else if (is_frame(line)) {

@@ -34,7 +34,8 @@ struct Failure {
   std::string error_file_path;
   std::optional<ErrorFile> error_file;  // none if the worker left none
   std::optional<PythonException> exception;
-  std::vector<std::string> last_lines;   // of stderr, oldest first
+  std::vector<std::string> last_lines;   // of stderr, oldest first, as they were written
+  bool lines_are_mixed = false;          // with those of stdout
   bool lines_are_all = true;             // else the first of them may lack its start
   bool stderr_shown = false;             // they stand on the console already
   std::string stdout_path, stderr_path;  // log files; empty if none

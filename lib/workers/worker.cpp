@@ -32,6 +32,7 @@ Failure failure_of(const Worker& worker, const process::Exit& exit, std::optiona
   if (left && !(worker.exit && left->raw.empty())) failure.error_file = std::move(left);
   if (worker.streams) {
     failure.last_lines = worker.streams->last_lines(kSearched);
+    failure.lines_are_mixed = worker.streams->mixes_streams();
     failure.lines_are_all =
         worker.streams->knows_all_lines() && failure.last_lines.size() < kSearched;
     failure.traceback_at = worker.streams->seen_at(kTraceback);

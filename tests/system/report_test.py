@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person, a program and the shell are told at the end."""
 import json
+import subprocess
 import unittest
 
 from harness import Job, main, stub, wait_until
@@ -88,6 +89,23 @@ class Reports(unittest.TestCase):
         with Job("train.py", files={"train.py": script}) as job:
             self.assertEqual(job.end(), 1)
             self.assertIn("  its last lines on stderr:\n    | data set not found\n", job.errors())
+
+    def test_what_two_streams_wrote_into_one_file_is_not_said_to_be_of_stderr(self) -> None:
+        with Job(*stub("say=step 7", "complain=no data", "exit=3"),
+                 stderr=subprocess.STDOUT) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertIn("  its last output:\n    | step 7\n    | no data\n", job.output())
+
+    def test_escape_sequences_change_neither_the_verdict_nor_the_terminal(self) -> None:
+        coloured = ("Traceback (most recent call last):",  # Python 3.13, FORCE_COLOR=1
+                    '  File \x1b[35m"a.py"\x1b[0m, line \x1b[35m1\x1b[0m, in \x1b[35mmain\x1b[0m',
+                    "\x1b[1;35mValueError\x1b[0m: \x1b[35mboom\x1b[0m")
+        with Job("--redirects=3", *stub(*(f"complain={line}" for line in coloured),
+                                        "exit=7")) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertIn("it ended with exit code 7 (ValueError: boom)", job.errors())
+            self.assertIn("    | ValueError: boom\n", job.errors())
+            self.assertNotIn("\x1b", job.errors())
 
     def test_the_summary_is_as_long_as_asked_for(self) -> None:
         for form, outcome, account in (("full", True, True), ("short", True, False),

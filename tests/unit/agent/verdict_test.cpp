@@ -83,6 +83,27 @@ TEST_CASE("verdict: without a traceback the last words on stderr are quoted, whe
   CHECK_FALSE(verdict_text(result, "here").contains("its last lines"));
 }
 
+TEST_CASE("verdict: a quoted line steers no terminal, and is as wide as it looks") {
+  auto one = failure(1, ExitStatus::exited(1));
+  std::string wide;
+  for (int i = 0; i < 400; ++i) wide += "\x1b[31m\xC3\xBC";
+  one.last_lines = {"\x1b[?1049h\x1b[31mred\x1b]0;title\x07", wide};
+  auto result = result_with({one});
+  CHECK(verdict_text(result, "here").contains("  its last lines on stderr:\n    | red\n    | "));
+  CHECK_FALSE(verdict_text(result, "here").contains('\x1b'));
+  std::string shown;
+  for (int i = 0; i < 150; ++i) shown += "\xC3\xBC";
+  CHECK(verdict_text(result, "here").contains("    | " + shown + "\n"));
+}
+
+TEST_CASE("verdict: lines of two streams in one pipe are not said to be of stderr") {
+  auto one = failure(1, ExitStatus::exited(1));
+  one.last_lines = {"step 7"};
+  one.lines_are_mixed = true;
+  const auto text = verdict_text(result_with({one}), "here");
+  CHECK(text.contains("  its last output:\n    | step 7\n"));
+}
+
 Attempt attempt(int number, Duration ran, std::string why) {
   Attempt one;
   one.number = number;

@@ -129,6 +129,49 @@ TEST_CASE("evidence: a stack that a program prints is no traceback") {
   CHECK_FALSE(exception_in(joined({{"step 1"}, kFrame, {"loss: 0.25"}})));
 }
 
+TEST_CASE("evidence: a traceback in colours is read like any other") {
+  // Python 3.13, FORCE_COLOR=1.
+  const Lines coloured{
+      "Traceback (most recent call last):",
+      "  File \x1b[35m\"train.py\"\x1b[0m, line \x1b[35m7\x1b[0m, in \x1b[35mdeep\x1b[0m",
+      "    \x1b[31mgo_on\x1b[0m\x1b[1;31m()\x1b[0m",
+      "\x1b[1;35mKeyError\x1b[0m: \x1b[35m'a'\x1b[0m"};
+  const auto plain = exception_in(joined(
+      {{"Traceback (most recent call last):"}, kFrame, {"TimeoutError: got over"}, coloured}));
+  CHECK(plain == PythonException{"KeyError", "'a'"});
+  CHECK(exception_in({coloured.begin() + 1, coloured.end()}, false) == plain);
+  Failure failure;
+  failure.error_file = parse_error_file(R"({"message": {"message": "KeyError: \u001b[2Ja"}})");
+  CHECK(exception_of(failure) == PythonException{"KeyError", "a"});
+}
+
+TEST_CASE("evidence: an exception group is named, not what was got over before, nor a part") {
+  const Lines older = joined({{"Traceback (most recent call last):"}, kFrame, {"KeyError: 'old'"}});
+  const Lines group{"  + Exception Group Traceback (most recent call last):",
+                    "  |   File \"train.py\", line 17, in <module>",
+                    "  |     main()",
+                    "  | ExceptionGroup: two went wrong (2 sub-exceptions)",
+                    "  | a note: of it",
+                    "  +-+---------------- 1 ----------------",
+                    "    | Traceback (most recent call last):",
+                    "    |   File \"train.py\", line 3, in deep",
+                    "    | ValueError: boom",
+                    "    +---------------- 2 ----------------",
+                    "    | ExceptionGroup: inner (1 sub-exception)",
+                    "    +-+---------------- 1 ----------------",
+                    "      | TypeError: inner",
+                    "      +------------------------------------"};
+  const PythonException named{"ExceptionGroup", "two went wrong (2 sub-exceptions)"};
+  CHECK(exception_in(joined({older, group})) == named);
+  CHECK(exception_in({group.begin() + 1, group.end()}, false) == named);
+  auto of_rank = group;
+  for (auto& line : of_rank) line.insert(0, "[rank3]: ");
+  CHECK(exception_in(joined({older, of_rank})) == named);
+  const Lines after = joined({{"", "Traceback (most recent call last):"}, kFrame, {"OSError: 1"}});
+  CHECK(exception_in(joined({group, after}))->type == "OSError");
+  CHECK_FALSE(exception_in({"a table:", "  | KeyError: 1", "    | KeyError: 2"}));
+}
+
 TEST_CASE("evidence: a worker that fails by itself is the root, those we stopped follow") {
   const auto judgement = judge({failed(0, ExitStatus::signaled(SIGTERM), 20, true),
                                 failed(1, ExitStatus::exited(3), 5),

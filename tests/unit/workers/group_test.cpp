@@ -40,6 +40,7 @@ struct FakeStreams final : logs::WorkerStreams {
     const auto& lines = state->lines;
     return {lines.end() - static_cast<std::ptrdiff_t>(std::min(count, lines.size())), lines.end()};
   }
+  bool mixes_streams() const override { return false; }
   bool knows_all_lines() const override { return state->knows_all_lines; }
   std::optional<TimePoint> seen_at(std::string_view text) const override {
     return text.starts_with("Traceback") ? state->traceback_at : std::nullopt;

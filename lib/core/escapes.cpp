@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/escapes.hpp"
+
+#include "core/utf8.hpp"
+
+#include <algorithm>
+
+namespace elastrun {
+namespace {
+
+constexpr char kEscape = '\x1b', kBell = '\a';
+
+bool is_within(char c, char first, char last) {
+  return first <= c && c <= last;
+}
+
+/// Removes characters of that range from the front.
+void skip(std::string_view& text, char first, char last) {
+  const auto other = std::ranges::find_if(text, [&](char c) { return !is_within(c, first, last); });
+  text.remove_prefix(static_cast<std::size_t>(other - text.begin()));
+}
+
+void skip_one(std::string_view& text, char first, char last) {
+  if (!text.empty() && is_within(text.front(), first, last)) text.remove_prefix(1);
+}
+
+/// To BEL, which ends a title in xterm, or ST.
+void skip_string(std::string_view& text) {
+  while (!text.empty() && text.front() != kBell && !text.starts_with("\x1b\\")) {
+    text.remove_prefix(1);
+  }
+  text.remove_prefix(std::min<std::size_t>(text.size(), text.starts_with(kBell) ? 1 : 2));
+}
+
+/// A whole sequence whose ESC has been removed from the front of `text`.
+void skip_sequence(std::string_view& text) {
+  constexpr std::string_view kStrings = "]PX^_";  // OSC, DCS, SOS, PM, APC
+  if (text.starts_with('[')) {
+    text.remove_prefix(1);
+    skip(text, '0', '?');      // parameters
+    skip(text, ' ', '/');      // intermediates
+    skip_one(text, '@', '~');  // the final
+  } else if (!text.empty() && kStrings.contains(text.front())) {
+    text.remove_prefix(1);
+    skip_string(text);
+  } else {
+    skip(text, ' ', '/');
+    skip_one(text, '0', '~');
+  }
+}
+
+bool is_control(char32_t point) {
+  return (point < 0x20 && point != U'\t') || (point >= 0x7F && point < 0xA0);
+}
+
+}  // namespace
+
+std::string without_escapes(std::string_view line) {
+  const std::string valid = valid_utf8(line);
+  std::string_view text = valid;
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    if (text.front() == kEscape) {
+      text.remove_prefix(1);
+      skip_sequence(text);
+      continue;
+    }
+    const auto before = text;
+    if (!is_control(take_code_point(text))) out += before.substr(0, before.size() - text.size());
+  }
+  return out;
+}
+
+}  // namespace elastrun

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace elastrun {
+
+/// A line that a program wrote for a terminal, as its reader sees it: valid UTF-8 without control
+/// sequences (ECMA-48: colours, cursor, titles, links) and without control characters except tab.
+/// A sequence that has no end takes the rest of the line with it, as on a terminal.
+std::string without_escapes(std::string_view line);
+
+}  // namespace elastrun
