@@ -6,6 +6,7 @@
 #include "core/text.hpp"
 #include "files/patient_call.hpp"
 #include "process/exit_status.hpp"
+#include "process/process_table.hpp"
 #include "timer/debug_info.hpp"
 #include "timer/torch_request.hpp"
 #include "workers/environment.hpp"
@@ -21,6 +22,8 @@ constexpr std::string_view kArea = "timer";
 constexpr std::string_view kSwitch = "TORCHELASTIC_ENABLE_FILE_TIMER";
 constexpr std::string_view kFile = "TORCHELASTIC_TIMER_FILE";
 constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr double kLongest = 10 * 365.0 * 86400;  // years; a deadline must fit into nanoseconds
+constexpr std::size_t kMostOffers = 4096;
 constexpr std::size_t kLoggedLines = 60;  // of one stack; the report has all
 
 /// As torch's client writes a request.
@@ -106,6 +109,44 @@ void ExpirationTimers::heard_line(std::string_view line) {
   }
 }
 
+bool ExpirationTimers::heard(pid_t sender, const workers::Message& message) {
+  const auto* timer = std::get_if<workers::TimerSet>(&message);
+  const auto* offer = std::get_if<workers::StacksOffered>(&message);
+  if (timer != nullptr && active_) set(sender, *timer);
+  if (offer != nullptr) offered(sender, *offer);
+  return timer != nullptr || offer != nullptr;
+}
+
+/// The worker's monotonic clock is ours.
+void ExpirationTimers::set(pid_t sender, const workers::TimerSet& timer) {
+  timer::Request request{sender, timer.scope, {}, timer.signal, timer.id, {}};
+  if (timer.deadline) {
+    const auto now = parts_.clock.now();
+    const double seconds_left = *timer.deadline - to_seconds(now.time_since_epoch());
+    const double left = std::clamp(seconds_left, 0.0, kLongest);
+    request.expiry = now + from_seconds(left);
+    request.armed = *request.expiry - from_seconds(std::clamp(timer.after, 0.0, kLongest));
+  }
+  if (!watchdog_.request(request) && may_complain()) {
+    log::warning(kArea, "Ignored: a timer '{}' of process {}, which has too many timers or ends",
+                 printable(timer.scope), sender);
+  }
+}
+
+void ExpirationTimers::offered(pid_t sender, const workers::StacksOffered& offer) {
+  const auto process = process::read_process(sender);
+  if (!process || offers_.size() >= kMostOffers) return;
+  offers_.insert_or_assign(sender, Offer{{offer.signal, offer.descriptor}, process->start_time});
+}
+
+std::optional<system::StackOffer> ExpirationTimers::offer_of(pid_t pid) const {
+  const auto found = offers_.find(pid);
+  if (found == offers_.end()) return std::nullopt;
+  const auto process = process::read_process(pid);
+  if (!process || process->start_time != found->second.start_time) return std::nullopt;
+  return found->second.how;
+}
+
 /// While a group is being stopped its workers save what they have; they are told how long that may
 /// take by other means.
 void ExpirationTimers::phase(Phase phase, TimePoint) {
@@ -115,6 +156,7 @@ void ExpirationTimers::phase(Phase phase, TimePoint) {
 
 void ExpirationTimers::round_ready(const rendezvous::Round&, Duration) {
   ++group_;
+  offers_.clear();
   if (pipe_) parts_.observers.watchdog("watchdog started", nullptr);
 }
 
@@ -158,7 +200,7 @@ void ExpirationTimers::have_expired(std::vector<timer::ExpiredWorker> workers) {
         reason.signal > 0 ? "then " + process::signal_name(reason.signal) : "no signal: it goes on";
     log::warning(kArea, "Rank {} (pid {}): {}; taking its stack, {}", reason.rank, reason.pid,
                  reason.sentence(), then);
-    hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), {}});
+    hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), offer_of(reason.pid)});
   }
   timer::log_debug_info_for_expired_timers(parts_.run_id, texts);
   hung_stacks_.take(std::move(hung), [this, reasons = std::move(reasons),

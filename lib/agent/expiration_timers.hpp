@@ -6,9 +6,12 @@
 #include "agent/observer.hpp"
 #include "timer/request_pipe.hpp"
 #include "timer/watchdog.hpp"
+#include "workers/message.hpp"
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +43,9 @@ class ExpirationTimers final : public Observer {
   /// The folder that was made for it alone; empty: none.
   std::string own_folder() const { return pipe_ ? pipe_->own_folder() : std::string(); }
 
+  /// What a process of a worker said over its channel. False: it is not about timers.
+  bool heard(pid_t sender, const workers::Message& message);
+
   /// What is known of a worker that such a signal has ended.
   void explain(workers::Failure& failure) const;
   /// All timers that have expired so far, by attempt.
@@ -51,6 +57,9 @@ class ExpirationTimers final : public Observer {
 
  private:
   void heard_line(std::string_view line);
+  void set(pid_t sender, const workers::TimerSet& timer);
+  void offered(pid_t sender, const workers::StacksOffered& offer);
+  std::optional<system::StackOffer> offer_of(pid_t pid) const;
   void have_expired(std::vector<timer::ExpiredWorker> workers);
   ExpiredTimer tell(const timer::ExpiredWorker& expired, const timer::Expired& one);
   void stacks_taken(std::vector<ExpiredTimer> timers, const HungStacks::Stacks& stacks, int group);
@@ -67,6 +76,11 @@ class ExpirationTimers final : public Observer {
   int group_ = 0;        // how many have begun
   int complaints_ = 0;
   std::vector<ExpiredTimer> expired_;
+  struct Offer {
+    system::StackOffer how;
+    std::uint64_t start_time;  // of the process that made it: a pid may be given away
+  };
+  std::map<pid_t, Offer> offers_;
 };
 
 }  // namespace elastrun::agent

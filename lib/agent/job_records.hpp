@@ -47,6 +47,8 @@ class JobRecords final : public Observer {
   void heard(int rank, const workers::MetricSample& metric);
   void heard(int rank, const workers::WorkerEvent& event);
   void heard(int /*rank*/, const workers::Returned& /*returned*/) {}
+  void heard(int /*rank*/, const workers::TimerSet& /*timer*/) {}  // told when it expires
+  void heard(int /*rank*/, const workers::StacksOffered& /*offer*/) {}
 
   telemetry::Pipeline& pipeline_;
 };

@@ -352,6 +352,7 @@ void JobRun::heard(pid_t sender, workers::Message message) {
   // An orphan of a worker that has ended: if it has returned, it waits for nobody.
   if (worker == nullptr) return channel_->release(sender);
   if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(worker->pid);
+  if (timers_->heard(sender, message)) return;
   job_records_.heard(worker->rank, message);
   if (const auto* step = std::get_if<workers::StepDone>(&message)) {
     if (worker->rank != 0) return;

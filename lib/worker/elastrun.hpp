@@ -6,6 +6,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <string_view>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -41,6 +43,17 @@ class Channel {
   void send(std::string_view packet) {
     const Turn turn(*this);
     if (!turn || !deliver(packet)) dropped_.fetch_add(1, std::memory_order_relaxed);
+  }
+  /// For what must not be lost: where the agent is behind, it is tried again for a second.
+  void send_surely(std::string_view packet) {
+    const auto until = Clock::now() + std::chrono::seconds(1);
+    while (!offer(packet)) {
+      if (Clock::now() >= until) {
+        dropped_.fetch_add(1, std::memory_order_relaxed);
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
  private:
@@ -73,6 +86,12 @@ class Channel {
     std::atomic<pid_t>& holder_;
     bool taken_ = false;
   };
+
+  /// False: it may be tried again. Without an agent there is nothing to try.
+  bool offer(std::string_view packet) {
+    const Turn turn(*this);
+    return turn && (deliver(packet) || fd_ < 0);
+  }
 
   enum class Agent { Unknown, None, Named };
   using Path = decltype(sockaddr_un::sun_path);
@@ -206,6 +225,71 @@ inline void event(std::string_view name, std::initializer_list<Attribute> attrib
     return packet + "}}";
   });
 }
+
+/// This process is ended by `signal` (0: the agent only tells), with its stack in the agent's
+/// report, unless this object has ended `after` seconds from now:
+///
+///     elastrun::worker::Expires timer(60);
+///     all_reduce(gradients);
+///
+/// `scope` names it there; empty: file and line. Timers inside each other are separate; only a
+/// function that calls itself arms the timer of its scope again, with the whole time once the inner
+/// call has returned. To be ended by the thread that has made it, the newest first.
+class Expires {
+ public:
+  explicit Expires(double after, std::string_view scope = {}, int signal = SIGKILL,
+                   const char* file = __builtin_FILE(), int line = __builtin_LINE())
+      : after_(after),
+        signal_(signal),
+        scope_(scope.empty() ? std::string(file) + '#' + std::to_string(line) : scope),
+        number_(numbers().fetch_add(1, std::memory_order_relaxed)),
+        around_(std::exchange(innermost(), this)) {
+    if (scope_.size() > kLongest) scope_.erase(0, scope_.size() - kLongest);
+    for (outer_ = around_; outer_ != nullptr && outer_->scope_ != scope_;) outer_ = outer_->around_;
+    arm();
+    if (outer_ != nullptr) outer_->disarm();
+  }
+  ~Expires() {
+    innermost() = around_;
+    if (outer_ != nullptr) outer_->arm();
+    disarm();
+  }
+  Expires(const Expires&) = delete;
+  Expires& operator=(const Expires&) = delete;
+
+ private:
+  static constexpr std::size_t kLongest = 256;  // bytes of a scope: its end tells more of a path
+
+  static std::atomic<std::uint64_t>& numbers() {
+    static std::atomic<std::uint64_t> next{1};
+    return next;
+  }
+  static Expires*& innermost() {
+    thread_local Expires* innermost = nullptr;
+    return innermost;
+  }
+  std::string begin() const {
+    return R"({"kind":"timer","id":)" + std::to_string(number_) + R"(,"scope":)" + quoted(scope_);
+  }
+  /// By the monotonic clock: a wall clock that is set neither ends nor spares anybody.
+  void arm() const {
+    tell([&] {
+      const std::chrono::duration<double> now = std::chrono::steady_clock::now().time_since_epoch();
+      return begin() + R"(,"deadline":)" + number(now.count() + after_) + R"(,"after":)" +
+             number(after_) + R"(,"signal":)" + std::to_string(signal_) + '}';
+    });
+  }
+  /// One that is lost would cost the life of a process that is well.
+  void disarm() const {
+    if (Channel::instance().configured()) Channel::instance().send_surely(begin() + '}');
+  }
+
+  double after_;
+  int signal_;
+  std::string scope_;
+  std::uint64_t number_;
+  Expires *around_, *outer_ = nullptr;  // the timer around this one; that of the same scope
+};
 
 /// How many packets of this process were thrown away: no agent, or one that is behind.
 inline std::uint64_t dropped() {

@@ -4,11 +4,15 @@
 #include "core/text.hpp"
 
 #include <boost/json.hpp>
+#include <cmath>
+#include <csignal>
 #include <fmt/format.h>
 
 namespace elastrun::workers {
 namespace {
 namespace json = boost::json;
+
+constexpr std::int64_t kMaxDescriptor = 1 << 30;  // fs.nr_open allows no more
 
 std::unexpected<Error> refuse(std::string_view what) {
   return fail(Code::Protocol, fmt::format("a message of a worker {}", what));
@@ -80,6 +84,40 @@ Result<Message> event_from(const json::object& object) {
   return event;
 }
 
+Result<Message> timer_from(const json::object& object) {
+  const auto id = whole(object, "id");
+  auto scope = text_of(object, "scope");
+  if (!id || *id < 0) return refuse("of kind timer needs a whole number `id` of at least 0");
+  if (!scope) return refuse("of kind timer needs a text `scope` of at most 256 bytes");
+  TimerSet timer{static_cast<std::uint64_t>(*id), std::move(*scope)};
+  const auto* deadline = object.if_contains("deadline");
+  if (deadline == nullptr || deadline->is_null()) return timer;
+  timer.deadline = number_of(deadline);
+  timer.after = number_of(object.if_contains("after")).value_or(0);
+  const auto signal = object.contains("signal") ? whole(object, "signal") : timer.signal;
+  if (!timer.deadline || !std::isfinite(*timer.deadline) || !std::isfinite(timer.after)) {
+    return refuse("of kind timer has a `deadline` that is no number of seconds");
+  }
+  if (!signal || *signal < 0 || *signal > SIGRTMAX) {
+    return refuse("of kind timer has a `signal` that does not exist");
+  }
+  timer.signal = static_cast<int>(*signal);
+  return timer;
+}
+
+Result<Message> stacks_from(const json::object& object) {
+  const auto signal = whole(object, "signal");
+  const auto descriptor = whole(object, "descriptor");
+  const bool exists = signal && *signal > 0 && *signal <= SIGRTMAX;
+  if (!exists || *signal == SIGKILL || *signal == SIGSTOP) {
+    return refuse("of kind stacks needs a `signal` that can be handled");
+  }
+  if (!descriptor || *descriptor < 0 || *descriptor > kMaxDescriptor) {
+    return refuse("of kind stacks needs a `descriptor`");
+  }
+  return StacksOffered{static_cast<int>(*signal), static_cast<int>(*descriptor)};
+}
+
 }  // namespace
 
 Result<Message> parse_message(std::string_view packet) {
@@ -96,6 +134,8 @@ Result<Message> parse_message(std::string_view packet) {
   if (*kind == "checkpoint") return checkpoint_from(object);
   if (*kind == "metric") return metric_from(object);
   if (*kind == "event") return event_from(object);
+  if (*kind == "timer") return timer_from(object);
+  if (*kind == "stacks") return stacks_from(object);
   if (*kind == "returned") return Returned{};
   return refuse(fmt::format("has the unknown kind '{}'", *kind));
 }

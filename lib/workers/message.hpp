@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,10 +37,24 @@ struct WorkerEvent {
 };
 /// The script of --run-path has returned; its process waits for the others before it ends.
 struct Returned {};
-using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned>;
+/// An expiration timer of the sender, or its release. `id` tells apart those of one process.
+struct TimerSet {
+  std::uint64_t id = 0;
+  std::string scope;                 // of kMaxName bytes at most
+  std::optional<double> deadline{};  // seconds of CLOCK_MONOTONIC; none: released
+  double after = 0;                  // seconds, as was asked for
+  int signal = 9;                    // 0: told, but not ended
+};
+/// The sender writes its stacks to this descriptor of its when it gets this signal.
+struct StacksOffered {
+  int signal = 0;
+  int descriptor = -1;
+};
+using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned,
+                             TimerSet, StacksOffered>;
 
-/// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric, event or
-/// returned.
+/// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric, event,
+/// timer, stacks or returned.
 /// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Message> parse_message(std::string_view packet);
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness import Job, lives, main, wait_until
 
+PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
 # As torch's FileTimerClient writes: open, one line, close. torch itself: tests/examples.
 CLIENT = """
 import json, os, signal, sys, time
@@ -98,6 +99,39 @@ class Timers(unittest.TestCase):
         self.assertEqual(job.end(), 1, job.errors())
         self.assertIn("timer 'past' had expired when it came", self.report(job)["verdict"])
         self.assertEqual(len(job.lines(r"timer\] Ignored: ", job.err)), 5, job.errors())
+
+    def test_the_python_stack_comes_from_a_worker_that_offers_it(self) -> None:
+        # Without a FIFO: these timers come over the channel.
+        job = self.start("import elastrun\n"
+                         "def load():\n    with elastrun.timer.expires(after=0.2):\n"
+                         "        time.sleep(600)\n"
+                         "if FIRST: load()\n"
+                         "with elastrun.timer.expires(after=600): pass\n", "--max-restarts=1",
+                         TORCHELASTIC_ENABLE_FILE_TIMER="", PYTHONPATH=PACKAGE)
+        self.assertEqual(job.end(), 0, job.errors())
+        timer, = self.report(job)["attempts"][0]["expired_timers"]
+        self.assertRegex(timer["scope"], r"/train\.py#\d+$")
+        self.assertEqual(timer["after_s"], 0.2)
+        stack = "\n".join(timer["stack"])
+        self.assertRegex(stack, r'(?s)most recent call first\):\n  File ".*train.py", line \d+ in '
+                                r"load\n.* in <module>\n.*thread \d+ \(.*, main\): sleeping")
+        self.assertIn(f"expired timer '{timer['scope']}' after 200.0 ms", job.errors())
+
+    def test_a_script_with_torchs_timers_can_offer_its_stacks_too(self) -> None:
+        job = self.start("import elastrun\nelastrun.offer_stacks()\n"
+                         "def load():\n    ask('load', 0.2)\n    time.sleep(600)\nload()\n",
+                         PYTHONPATH=PACKAGE)
+        self.assertEqual(job.end(), 1, job.errors())
+        failure, = self.report(job)["failures"]
+        self.assertIn(" in load", "\n".join(failure["stack"]))
+        self.assertRegex(job.errors(), r"\n    \|   File .*, line \d+ in load\n")
+
+    def test_who_offers_stacks_and_does_not_answer_is_ended_all_the_same(self) -> None:
+        job = self.start("import elastrun\nelastrun.offer_stacks()\nask('load', 0.2)\n"
+                         "os.kill(os.getpid(), signal.SIGSTOP)\n", PYTHONPATH=PACKAGE)
+        self.assertEqual(job.end(), 1, job.errors())
+        failure, = self.report(job)["failures"]
+        self.assertRegex(failure["stack"][0], "^thread .*: stopped")
 
     def test_a_timer_without_a_signal_is_told_and_ends_nobody(self) -> None:
         job = self.start("ask('slow', 0.1, signal=0)\n"

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <sys/wait.h>
 #include <thread>
 #include <vector>
@@ -82,6 +83,85 @@ TEST_CASE("worker header: each call is one packet of JSON") {
             R"({"kind":"metric","name":"bad","value":"nan","group":"opt"})",
             R"({"kind":"event","name":"epoch","attributes":{"name":"a\"b\u000a","number":"3"}})",
             R"({"kind":"event","name":"plain","attributes":{}})"});
+}
+
+namespace {
+
+// What is armed after each packet, by id: the seconds that were asked for.
+std::vector<std::map<std::string, std::string>> armed_after_each(
+    const std::vector<std::string>& packets) {
+  std::vector<std::map<std::string, std::string>> all;
+  std::map<std::string, std::string> armed;
+  for (const auto& packet : packets) {
+    const auto part = [&](const std::string& name) {
+      const auto at = packet.find('"' + name + "\":") + name.size() + 3;
+      return packet.substr(at, packet.find_first_of(",}", at) - at);
+    };
+    if (packet.find("\"deadline\":") == std::string::npos) {
+      armed.erase(part("id"));
+    } else {
+      armed[part("id")] = part("after");
+    }
+    all.push_back(armed);
+  }
+  return all;
+}
+
+void recurse(int depth) {
+  const worker::Expires timer(depth);
+  if (depth > 1) recurse(depth - 1);
+}
+
+}  // namespace
+
+TEST_CASE("worker header: a timer is two packets, its scope is where it was made") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    const worker::Expires timer(60, {}, SIGTERM);
+    return 0;
+  });
+  const auto packets = listener.packets();
+  REQUIRE(packets.size() == 2);
+  CHECK(packets[0].find("header_test.cpp#") != std::string::npos);
+  CHECK(packets[0].find(R"(,"after":60,"signal":15})") != std::string::npos);
+  CHECK(packets[1] == packets[0].substr(0, packets[0].find(",\"deadline\"")) + "}");
+}
+
+TEST_CASE("worker header: timers inside each other are separate, recursion arms one again") {
+  using Armed = std::map<std::string, std::string>;
+  const Listener listener;
+  in_worker(listener.path, [] {
+    const worker::Expires outer(60);
+    const worker::Expires inner(2);
+    return 0;
+  });
+  CHECK(armed_after_each(listener.packets()) ==
+        std::vector<Armed>{{{"1", "60"}}, {{"1", "60"}, {"2", "2"}}, {{"1", "60"}}, {}});
+  in_worker(listener.path, [] {
+    recurse(2);
+    return 0;
+  });
+  CHECK(armed_after_each(listener.packets()) == std::vector<Armed>{{{"1", "2"}},
+                                                                   {{"1", "2"}, {"2", "1"}},
+                                                                   {{"2", "1"}},
+                                                                   {{"1", "2"}, {"2", "1"}},
+                                                                   {{"1", "2"}},
+                                                                   {}});
+}
+
+TEST_CASE("worker header: the end of a timer is not lost while the agent is behind") {
+  const Listener listener;
+  std::thread reader;
+  const int dropped = in_worker(listener.path, [&]() -> int {
+    {
+      const worker::Expires timer(60);
+      while (worker::dropped() == 0) worker::step(1);
+      reader = std::thread([&] { (void)listener.packets(); });
+    }
+    const auto count = static_cast<int>(worker::dropped());
+    ::_exit(count);  // not waiting for the reader
+  });
+  CHECK(dropped == 1);
 }
 
 TEST_CASE("worker header: an absent agent costs nothing but the count") {

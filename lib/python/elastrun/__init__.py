@@ -10,6 +10,9 @@
     elastrun.metric("loss", loss.item())
     elastrun.event("data.epoch", epoch=3)
 
+    with elastrun.timer.expires(after=60):       # or this worker is ended, with its stack reported
+        dist.all_reduce(gradients)
+
     @elastrun.record                             # writes the error file the verdict is made from
     def main(): ...
 
@@ -17,7 +20,10 @@ Nothing here blocks, and nothing raises because of the channel: under another la
 agent that has gone or cannot keep up, messages are dropped and counted (`elastrun.dropped()`).
 Standard library only. The bytes are described in elastrun-protocol(7).
 """
+from elastrun import timer
 from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, step
 from elastrun.errors import record
+from elastrun.stacks import offer_stacks
 
-__all__ = ["checkpoint_done", "dropped", "event", "is_connected", "metric", "record", "step"]
+__all__ = ["checkpoint_done", "dropped", "event", "is_connected", "metric", "offer_stacks",
+           "record", "step", "timer"]

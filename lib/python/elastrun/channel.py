@@ -2,6 +2,7 @@
 """Worker to agent: one JSON object a packet, over the SOCK_SEQPACKET socket ELASTRUN_CHANNEL."""
 from __future__ import annotations
 
+import collections
 import errno
 import json
 import math
@@ -14,6 +15,7 @@ from typing import Any
 # After a failed connect the next try waits this long, so that a vanished agent costs a worker that
 # reports every millisecond one system call a second and not a thousand.
 _RETRY_SECONDS = 1.0
+_OWED_SECONDS = 0.02  # between two tries of what must not be lost
 
 
 class Channel:
@@ -30,6 +32,8 @@ class Channel:
     def _forget(self) -> None:
         self._socket: socket.socket | None = None
         self._next_try = 0.0
+        self._owed: collections.deque[bytes] = collections.deque()
+        self._paying = threading.Lock()
         self._connecting = threading.Lock()  # a new one: another thread may have held the old
 
     def _connect(self) -> socket.socket | None:
@@ -54,28 +58,62 @@ class Channel:
     def connected(self) -> bool:
         return (self._socket or self._connect()) is not None
 
-    def send(self, packet: bytes) -> None:
+    def _try(self, packet: bytes) -> int:
+        """An errno; 0: it is with the agent."""
         connection = self._socket or self._connect()
         if connection is None:
-            self.dropped += 1
-            return
+            return errno.ENOTCONN
         try:
             connection.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            return 0
         except (BlockingIOError, InterruptedError):
-            self.dropped += 1  # the agent is behind: it must never be the reason why training waits
+            return errno.EAGAIN
         except OSError as error:
-            self.dropped += 1
             if error.errno not in _ONLY_THIS_PACKET:
                 self._socket = None  # the agent has gone; the object is closed with its last user
                 self._next_try = time.monotonic() + _RETRY_SECONDS
+            return error.errno or errno.EIO
 
-    def send_object(self, fields: dict[str, Any]) -> None:
+    def send(self, packet: bytes) -> bool:
+        if self._owed:
+            self._send_owed()
+        if self._try(packet) == 0:
+            return True
+        self.dropped += 1  # the agent is behind: it must never be the reason why training waits
+        return False
+
+    def send_surely(self, packet: bytes) -> None:
+        """Not dropped because the agent is behind: kept, and sent as soon as it can be."""
+        if self._owed or self._try(packet) == errno.EAGAIN:
+            self._owed.append(packet)
+            if len(self._owed) == 1:
+                threading.Thread(target=self._send_owed_later, daemon=True).start()
+
+    def _send_owed(self) -> None:
+        if not self._paying.acquire(blocking=False):
+            return
+        try:
+            while self._owed and self._try(self._owed[0]) != errno.EAGAIN:
+                self._owed.popleft()
+        finally:
+            self._paying.release()
+
+    def _send_owed_later(self) -> None:
+        owed = self._owed  # a forked child has another one, and not this thread
+        while owed:
+            time.sleep(_OWED_SECONDS)
+            self._send_owed()
+
+    def send_object(self, fields: dict[str, Any], surely: bool = False) -> bool:
         try:
             packet = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError):
             self.dropped += 1
-            return
-        self.send(packet)
+            return False
+        if surely:
+            self.send_surely(packet)
+            return True
+        return self.send(packet)
 
 
 def _number(value: Any) -> float | int | str | None:
@@ -139,6 +177,11 @@ def event(name: str, /, **attributes: Any) -> None:
     if _channel is not None:
         _channel.send_object({"kind": "event", "name": str(name),
                               "attributes": {k: _plain(v) for k, v in attributes.items()}})
+
+
+def send_object(fields: dict[str, Any], surely: bool = False) -> bool:
+    """For the other modules of this package. False: nobody has it."""
+    return _channel is not None and _channel.send_object(fields, surely)
 
 
 def is_connected() -> bool:

@@ -32,6 +32,45 @@ TEST_CASE("message: each kind is read") {
   CHECK(event.attributes[4].second == AttributeValue(std::monostate{}));
 }
 
+TEST_CASE("message: a timer is set and released") {
+  const auto set = parsed<TimerSet>(
+      R"({"kind":"timer","id":7,"scope":"train.py#57","deadline":12.5,"after":2,"signal":15})");
+  CHECK(set.id == 7);
+  CHECK(set.scope == "train.py#57");
+  CHECK(set.deadline == 12.5);
+  CHECK(set.after == 2);
+  CHECK(set.signal == 15);
+  CHECK(parsed<TimerSet>(R"({"kind":"timer","id":0,"scope":"","deadline":1})").signal == 9);
+  CHECK_FALSE(parsed<TimerSet>(R"({"kind":"timer","id":7,"scope":"a"})").deadline);
+  CHECK_FALSE(parsed<TimerSet>(R"({"kind":"timer","id":7,"scope":"a","deadline":null})").deadline);
+  for (const std::string_view bad :
+       {R"({"kind":"timer","scope":"a"})", R"({"kind":"timer","id":-1,"scope":"a"})",
+        R"({"kind":"timer","id":1})", R"({"kind":"timer","id":1,"scope":"a","deadline":"nan"})",
+        R"({"kind":"timer","id":1,"scope":"a","deadline":{}})",
+        R"({"kind":"timer","id":1,"scope":"a","deadline":1,"after":"inf"})",
+        R"({"kind":"timer","id":1,"scope":"a","deadline":1,"signal":-1})",
+        R"({"kind":"timer","id":1,"scope":"a","deadline":1,"signal":65})",
+        R"({"kind":"timer","id":1,"scope":"a","deadline":1,"signal":"KILL"})"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(parse_message(bad));
+  }
+}
+
+TEST_CASE("message: stacks are offered with a signal that can be handled") {
+  const auto offer = parsed<StacksOffered>(R"({"kind":"stacks","signal":60,"descriptor":5})");
+  CHECK(offer.signal == 60);
+  CHECK(offer.descriptor == 5);
+  for (const std::string_view bad :
+       {R"({"kind":"stacks"})", R"({"kind":"stacks","signal":9,"descriptor":5})",
+        R"({"kind":"stacks","signal":19,"descriptor":5})",
+        R"({"kind":"stacks","signal":0,"descriptor":5})",
+        R"({"kind":"stacks","signal":60,"descriptor":-1})",
+        R"({"kind":"stacks","signal":60,"descriptor":4294967296})"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(parse_message(bad));
+  }
+}
+
 TEST_CASE("message: numbers that JSON does not have come as text") {
   CHECK(std::isnan(parsed<MetricSample>(R"({"kind":"metric","name":"l","value":"nan"})").value));
   CHECK(std::isinf(parsed<MetricSample>(R"({"kind":"metric","name":"l","value":"-inf"})").value));
