@@ -3,6 +3,7 @@
 
 #include "command_line.hpp"
 #include "core/log.hpp"
+#include "core/write_all.hpp"
 #include "dry_run.hpp"
 #include "exit_code.hpp"
 #include "report.hpp"
@@ -16,14 +17,6 @@
 
 namespace elastrun {
 namespace {
-
-void write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const auto put = ::write(fd, text.data(), text.size());
-    if (put <= 0) return;
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
-}
 
 int terminal_columns() {
   winsize size{};

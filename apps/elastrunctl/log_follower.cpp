@@ -2,11 +2,11 @@
 #include "log_follower.hpp"
 
 #include "core/text.hpp"
+#include "core/write_all.hpp"
 #include "table.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <fmt/format.h>
@@ -37,12 +37,8 @@ std::vector<std::string> names_in(const std::string& directory) {
 }
 
 void write_out(std::string_view text) {
-  while (!text.empty()) {
-    const auto put = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) std::_Exit(kExitFailed);  // a full disk; a closed pipe has ended us already
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
+  // A full disk; a closed pipe has ended us already.
+  if (write_all(STDOUT_FILENO, text) != 0) std::_Exit(kExitFailed);
 }
 
 }  // namespace

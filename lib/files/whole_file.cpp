@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "core/write_all.hpp"
 
 #include <algorithm>
 #include <array>
@@ -20,17 +21,6 @@ namespace {
 
 std::unexpected<Error> refused(const std::string& path, int number) {
   return std::unexpected(errno_error(Code::Io, "cannot write " + path, number));
-}
-
-/// 0 or an errno.
-int write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const auto put = ::write(fd, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return put < 0 ? errno : ENOSPC;
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
-  return 0;
 }
 
 Status write_to(const std::string& path, std::string_view text) {

@@ -207,6 +207,20 @@ class Logs(Case):
         self.assertEqual(self.ctl("logs", "--no-follow", "-n", "0"), (0, "", ""))
         self.assertEqual(len(self.ctl("logs", "--no-follow", "-n", "50000")[1].splitlines()), 50000)
 
+    def test_no_line_is_lost_where_somebody_has_made_stdout_non_blocking(self) -> None:
+        job = self.start(ELASTRUN, "-r", "1", "--no-python", "sh", "-c",
+                         f"seq 100000; echo end; until [ -e {self.folder}/go ]; do sleep 0.02; "
+                         "done")
+        while not self.ctl("logs", "--no-follow", "-n", "1")[1].endswith("end\n"):
+            self.assertIsNone(job.poll())
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        with subprocess.Popen([CTL, "logs", "--no-follow"], stdout=writer, env=self.environment,
+                              cwd=self.folder) as logs, open(reader, encoding="ascii") as lines:
+            os.close(writer)
+            self.assertEqual(sum(1 for _ in lines), 100001)
+        self.assertEqual(logs.returncode, 0)
+
     def test_what_is_wrong_is_said(self) -> None:
         code, out, text = self.ctl("logs")
         self.assertEqual((code, out), (1, ""))

@@ -1,15 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What workers write arrives whole, and trouble with the console is not theirs."""
+import array
+import fcntl
 import json
 import os
 import resource
 import socket
+import termios
 import unittest
 
-from harness import Job, main, stub
+from harness import Job, main, stub, wait_until
 
 LIMIT_OF_FILES = 20 << 10  # bytes
+
+
+def waiting(reader: int) -> int:
+    """Bytes in a pipe."""
+    count = array.array("i", [0])
+    fcntl.ioctl(reader, termios.FIONREAD, count)
+    return count[0]
 
 
 class Output(unittest.TestCase):
@@ -36,6 +46,27 @@ class Output(unittest.TestCase):
         with Job(*stub("binary=100000")) as job:
             self.assertEqual(job.end(), 0)
             self.assertEqual(job.out.stat().st_size, 100000)
+
+    def test_the_help_is_whole_where_somebody_has_made_stdout_non_blocking(self) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        size = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        try:
+            with Job("--help", stdout=writer) as job:
+                wait_until(lambda: waiting(reader) == size or job.process.poll() is not None,
+                           "the pipe is full")
+                os.close(writer)
+                writer = -1
+                with open(reader, "rb", closefd=False) as file:
+                    text = file.read()
+                self.assertEqual(job.end(), 0)
+            with Job("--help") as job:
+                self.assertEqual(job.end(), 0)
+                self.assertEqual(job.output().encode(), text)
+        finally:
+            os.close(reader)
+            if writer >= 0:
+                os.close(writer)
 
     def test_a_closed_stdout_does_not_end_the_training(self) -> None:
         reading, writing = os.pipe()
