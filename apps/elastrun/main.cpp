@@ -10,7 +10,7 @@ constinit std::optional<elastrun::guardian::Agent> agent;
 
 // Before the program's own initialization: what that touches would stay with the guardian, which
 // needs none of it.
-[[gnu::constructor(101)]] void divide() {
+[[gnu::constructor(101)]] void fork_guardian() {
   agent.emplace(elastrun::guardian::split());
 }
 

@@ -48,9 +48,9 @@ rendezvous::Coordinator::Settings coordinator_settings(const JobChoice& job) {
   rendezvous::Coordinator::Settings settings;
   settings.run_id = job.run_id;
   settings.stand_alone = true;
-  settings.beat = conf.seconds("keep_alive_interval", settings.beat);
-  settings.beats_missed = static_cast<int>(
-      std::max<std::int64_t>(conf.number("keep_alive_max_attempt", settings.beats_missed), 1));
+  settings.heartbeat = conf.seconds("keep_alive_interval", settings.heartbeat);
+  settings.heartbeats_missed = static_cast<int>(
+      std::max<std::int64_t>(conf.number("keep_alive_max_attempt", settings.heartbeats_missed), 1));
   return settings;
 }
 

@@ -32,7 +32,7 @@ std::string listening_address(const std::string& host) {
   return net::parse_address(host).is_loopback() ? host : "";
 }
 
-/// Whether nobody else can ever take part: then no socket is needed to agree with oneself.
+/// Whether nobody else can ever take part: then no socket is needed for a standalone rendezvous.
 bool is_alone(const spec::JobSpec& spec) {
   if (spec.standalone) return true;
   const auto type = spec.rdzv_conf.find("store_type");
@@ -44,8 +44,8 @@ std::string own_id() {
   return fmt::format("{}_{}_0", host_name(), ::getpid());
 }
 
-Result<RendezvousSetup> meet_oneself(boost::asio::io_context& loop, Clock& clock,
-                                     const spec::JobSpec& spec, rendezvous::Node& self) {
+Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& clock,
+                                        const spec::JobSpec& spec, rendezvous::Node& self) {
   rendezvous::LocalSettings settings;
   settings.run_id = spec.run_id;
   settings.backend = spec.rdzv_backend;
@@ -147,7 +147,7 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
     own.handler = std::move(*made);
   }
   if (own.handler) return meet_by_handler(loop, clock, spec, self, std::move(own));
-  if (is_alone(spec)) return meet_oneself(loop, clock, spec, self);
+  if (is_alone(spec)) return make_standalone(loop, clock, spec, self);
   const char* secret = std::getenv("ELASTRUN_SECRET");
   auto session = rendezvous::make_session(loop, clock,
                                           {.backend = spec.rdzv_backend,

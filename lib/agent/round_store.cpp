@@ -141,7 +141,7 @@ Visitors visitors_of(const rendezvous::Round& round) {
   Visitors found;
   for (const auto& member : round.members) {
     bool known = false;
-    auto texts = member.also;
+    auto texts = member.alternates;
     texts.push_back(member.address);
     for (const auto& text : texts) {
       const auto address = net::parse_address(text);

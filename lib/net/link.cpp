@@ -24,7 +24,7 @@ using boost::system::error_code;
 constexpr std::size_t kMaxBacklog = 16u << 20;
 
 std::string refusal_payload(std::string_view text) {
-  return json::serialize(json::object{{"do", "refuse"}, {"text", valid_utf8(text)}});
+  return json::serialize(json::object{{"type", "refuse"}, {"text", valid_utf8(text)}});
 }
 
 }  // namespace
@@ -52,9 +52,9 @@ void Link::start(Handlers handlers, std::string first_bytes) {
   socket_.non_blocking(true, error);
   // Without it a peer that has lost its network keeps what is being sent, and so us, for a quarter
   // of an hour (tcp(7)).
-  const int patience_ms = 30'000;
-  ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms,
-               sizeof patience_ms);
+  const int timeout_ms = 30'000;
+  ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms,
+               sizeof timeout_ms);
   in_ = std::move(first_bytes);
   out_ += encode_greeting(own_);
   flush();

@@ -116,7 +116,7 @@ class PortListener final : public Listener {
     socket.non_blocking(true, error);
     if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
     newcomers_.push_back({std::move(socket), {}, clock_.now() + settings_.patience});
-    if (newcomers_.size() == 1) watch_patience();
+    if (newcomers_.size() == 1) watch_first_bytes();
     listen_to(std::prev(newcomers_.end()));
   }
 
@@ -161,7 +161,7 @@ class PortListener final : public Listener {
   }
 
   // The list is in the order of deadlines.
-  void watch_patience() {
+  void watch_first_bytes() {
     if (newcomers_.empty()) return;
     patience_->arm(newcomers_.front().deadline, [this] {
       const TimePoint now = clock_.now();
@@ -173,7 +173,7 @@ class PortListener final : public Listener {
           newcomers_.pop_front();
         }
       }
-      watch_patience();
+      watch_first_bytes();
     });
   }
 

@@ -83,7 +83,7 @@ ProcessTable find_victims(const std::vector<pid_t>& spared, bool& any_spared_ali
   return descendants(all, self, spared);
 }
 
-void bury(ProcessTable& victims) {
+void reap_all(ProcessTable& victims) {
   std::erase_if(victims, [self = ::getpid()](const ProcessEntry& entry) {
     if (entry.zombie() && entry.parent == self) reap(entry.pid);
     return entry.zombie();
@@ -130,7 +130,7 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
     ProcessTable victims = find_victims(spared, any_spared_alive);
     // With somebody to spare, a group may hold both those below him and an orphan that is to end.
     if (!any_spared_alive) kill_groups(victims, spared);
-    bury(victims);
+    reap_all(victims);
     // A table is read entry by entry, so a birth can be overlooked: with somebody to spare, when
     // the system call above cannot decide, only the second empty table is believed.
     quiet = victims.empty() ? quiet + 1 : 0;

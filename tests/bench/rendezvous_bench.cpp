@@ -231,16 +231,16 @@ class Crowd {
   }
   // Reading a message fully is the agents' work, of which each has a machine of its own.
   void hear(std::size_t i, const std::string& payload) {
-    if (payload.starts_with(R"({"do":"round")")) {
+    if (payload.starts_with(R"({"type":"round")")) {
       const auto number = payload.find(R"("number":)");
       past_[i].round = std::strtoll(payload.c_str() + number + 9, nullptr, 10);
       if (past_[i].round == 0) std::abort();
       past_[i].nodes = static_cast<int>(links_.size());
       ++seated_;
-    } else if (payload.starts_with(R"({"do":"restart")")) {
+    } else if (payload.starts_with(R"({"type":"restart")")) {
       stops_.push_back(seconds_since(start_));
       if (returns_) join(i);
-    } else if (payload.starts_with(R"({"do":"welcome")")) {
+    } else if (payload.starts_with(R"({"type":"welcome")")) {
       ++welcomed_;
       if (joins_at_once_) join(i);
     }
@@ -254,7 +254,7 @@ class Crowd {
   const std::unique_ptr<Clock> clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
   std::vector<std::shared_ptr<net::Link>> links_;
-  std::vector<Past> past_;
+  std::vector<PreviousWorld> past_;
   const std::uint16_t port_;
   bool joins_at_once_ = false, returns_ = true;
   std::size_t welcomed_ = 0, seated_ = 0;
@@ -269,9 +269,9 @@ double measure_state(int agents) {
   for (int i = 0; i < agents; ++i) state.join(static_cast<Peer>(i + 1), node(i), {}, start);
   const auto told = state.take();
   const double time = seconds_since(start);
-  const auto seats = std::ranges::count_if(
-      told, [](const Delivery& each) { return std::holds_alternative<Seated>(each.notice); });
-  if (seats != agents) std::abort();
+  const auto states = std::ranges::count_if(
+      told, [](const Delivery& each) { return std::holds_alternative<Assigned>(each.notice); });
+  if (states != agents) std::abort();
   return time;
 }
 
@@ -292,7 +292,7 @@ void keep_quickest(Cost& best, const Cost& one) {
 /// The quickest of several repeats of everything.
 struct Measured {
   double state = 0, floor = 0;
-  Cost meeting, gathering, stop, loss;
+  Cost meeting, join_phase, stop, loss;
   double stop_p99 = 0, whole_coordinator = 0, whole = 0;
   std::uint64_t memory = 0;
 };
@@ -314,7 +314,7 @@ void measure(int agents, Measured& best) {
   const TimePoint start = std::chrono::steady_clock::now();
   Crowd crowd(agents, remote.port());
   crowd.connect();
-  keep_quickest(best.gathering, cost_of(remote, [&] { return crowd.gather(); }));
+  keep_quickest(best.join_phase, cost_of(remote, [&] { return crowd.gather(); }));
   std::vector<double> stops;
   keep_quickest(best.stop, cost_of(remote, [&] {
                   stops = crowd.fail_one();
@@ -332,7 +332,7 @@ void show(Table& table, int agents, const Measured& best) {
   table.add(
       {"floor: as many bare connections, a message each way", agents, best.floor * 1e3, "ms", 0});
   table.add("connect, join, all have the round", agents, best.meeting, round);
-  table.add("connected, join, all have the round", agents, best.gathering, round);
+  table.add("connected, join, all have the round", agents, best.join_phase, round);
   table.add("one lost, all others have the next round", agents, best.loss,
             agents == 4000 ? 500 : 0);
   table.add({"one fails: stop heard by 99 %", agents, best.stop_p99 * 1e3, "ms",

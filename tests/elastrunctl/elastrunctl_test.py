@@ -76,7 +76,7 @@ class Status(Case):
         port = free_port()
         first = self.agent(port)
         job = self.job(port, lambda job: len(job["nodes"]) == 1)
-        self.assertEqual((job["run_id"], job["phase"], job["missing"]), ("exam", "gathering", 1))
+        self.assertEqual((job["run_id"], job["phase"], job["missing"]), ("exam", "joining", 1))
         self.assertEqual(job["nodes"][0]["doing"], "waiting for the round")
         self.assertGreaterEqual(job["nodes"][0]["seconds"], 0)
         code, text, _ = self.ctl("status", f"127.0.0.1:{port}")

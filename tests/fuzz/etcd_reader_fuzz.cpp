@@ -30,11 +30,11 @@ void read_base64(std::string_view text) {
 }
 
 // Whatever stands there, there is a note, and what it is understood to say can be said again.
-void read_note(std::string_view text) {
-  const auto noted = rendezvous::decode_note(std::string(text));
+void read_record(std::string_view text) {
+  const auto noted = rendezvous::decode_record(std::string(text));
   require(noted.has_value() != text.empty());
   if (!noted) return;
-  const auto again = rendezvous::decode_note(rendezvous::encode_note(*noted));
+  const auto again = rendezvous::decode_record(rendezvous::encode_record(*noted));
   require(again && again->world == noted->world);
   require(again->verdict.has_value() == noted->verdict.has_value());
 }
@@ -61,7 +61,7 @@ void read_answer(char kind, std::string_view text) {
       static_cast<void>(etcd::read_guarded_put(text));
       return;
     case 8:
-      return read_note(text);
+      return read_record(text);
     default:
       read_base64(text);
   }

@@ -85,7 +85,7 @@ void say(std::string_view bytes) {
   cause.node = cause.text = said;
   Node node;
   node.id = node.role = node.address = said;
-  node.also = {said};
+  node.alternates = {said};
   for (const FromAgent& message :
        {FromAgent(Failed{1, cause}), FromAgent(Leaving{said}), FromAgent(Hello{said, false, 1}),
         FromAgent(Join{node, {}, {}})}) {

@@ -149,7 +149,7 @@ class SilentC10d(Hosts):
         self.all_end(jobs[2], code=REQUEUE)
         self.assertEqual(self.worlds(jobs[2]), ["3"])
         self.assertIn("silent for 3.0 s", jobs[2].errors())
-        # The network is whole again: another agent on that host takes the seat.
+        # The network is whole again: another agent on that host takes the place.
         self.lan.heal()
         jobs[2] = self.agent(2, "2:3")
         self.world(*jobs, size=3)

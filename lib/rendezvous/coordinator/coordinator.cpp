@@ -26,11 +26,11 @@ using boost::asio::ip::tcp;
 using net::Link;
 
 /// A connection, from its first byte on.
-struct Guest {
+struct Connection {
   std::shared_ptr<Link> link;
   Job* job = nullptr;  // once it has said hello as an agent
   bool greeted = false;
-  int missed = 0;      // beats in a row
+  int missed = 0;      // heartbeats in a row
   bool ended = false;  // it has said that its group has, and goes
 };
 
@@ -42,7 +42,7 @@ class LinkCoordinator final : public Coordinator {
         clock_(clock),
         sealer_(std::move(sealer)),
         settings_(std::move(settings)),
-        beat_(clock.make_alarm()),
+        heartbeat_(clock.make_alarm()),
         leave_(loop, clock),
         book_(settings_, clock, [this] { check_entitlement(); }) {
     settings_.run_id = fit_text(settings_.run_id);  // as agents will say it
@@ -50,7 +50,7 @@ class LinkCoordinator final : public Coordinator {
 
   ~LinkCoordinator() override {
     *alive_ = false;
-    for (auto& [peer, guest] : guests_) guest.link->close();
+    for (auto& [peer, connection] : connections_) connection.link->close();
   }
 
   void serve(tcp::socket socket, std::string first_bytes) override {
@@ -61,8 +61,8 @@ class LinkCoordinator final : public Coordinator {
     handlers.on_frame = [this, peer](const std::string& payload) { hear(peer, payload); };
     handlers.on_end = [this, peer](const Error& error) { lose(peer, error); };
     link->start(std::move(handlers), std::move(first_bytes));
-    guests_[peer].link = std::move(link);
-    if (guests_.size() == 1) watch_beats();
+    connections_[peer].link = std::move(link);
+    if (connections_.size() == 1) watch_heartbeats();
   }
 
   void hold(bool held) override {
@@ -80,16 +80,16 @@ class LinkCoordinator final : public Coordinator {
     }
   }
 
-  void inherit(const Past& past, TimePoint until, const Leavers& leavers) override {
-    Fence fence;
-    fence.expect(past.round, past.nodes, settings_.stand_alone ? 0 : 1);
-    book_.inherit(past, until, std::move(fence), leavers);
+  void inherit(const PreviousWorld& previous, TimePoint until, const Leavers& leavers) override {
+    MemberFence fence;
+    fence.expect(previous.round, previous.nodes, settings_.stand_alone ? 0 : 1);
+    book_.inherit(previous, until, std::move(fence), leavers);
   }
-  void inherit_stopping(const Past& past, const Leavers& stopping,
+  void inherit_stopping(const PreviousWorld& previous, const Leavers& stopping,
                         const Leavers& leavers) override {
-    Fence fence;
-    fence.expect(past.round, stopping);
-    book_.inherit(past, clock_.now(), std::move(fence), leavers);
+    MemberFence fence;
+    fence.expect(previous.round, stopping);
+    book_.inherit(previous, clock_.now(), std::move(fence), leavers);
   }
   void disinherit() override { book_.disinherit(); }
 
@@ -117,18 +117,18 @@ class LinkCoordinator final : public Coordinator {
   }
   Leavers leavers() const override { return book_.leavers(); }
   Leavers at_work() const override { return book_.at_work(); }
-  bool is_in_doubt() const override { return book_.is_in_doubt(); }
+  bool is_fenced() const override { return book_.is_fenced(); }
 
   void resign(const std::string& why, bool another_follows) override {
     const std::string text = encode(FromCoordinator(Push(Lost{why, true})));
-    for (auto& [peer, guest] : guests_) {
-      const bool told = guest.job != nullptr && guest.job->state.phase() == Phase::Ended;
-      if (guest.job != nullptr && !told && !another_follows) guest.link->send(text);
-      guest.link->close();
+    for (auto& [peer, connection] : connections_) {
+      const bool told = connection.job != nullptr && connection.job->state.phase() == Phase::Ended;
+      if (connection.job != nullptr && !told && !another_follows) connection.link->send(text);
+      connection.link->close();
     }
-    guests_.clear();
+    connections_.clear();
     book_.jobs.clear();
-    beat_->disarm();
+    heartbeat_->disarm();
     agents_ = 0;
     leave_.look(book_.jobs);
   }
@@ -137,7 +137,7 @@ class LinkCoordinator final : public Coordinator {
 
   bool is_needed() const override {
     return std::ranges::any_of(
-        book_.jobs, [](const auto& job) { return job.second->state.phase() == Phase::Gathering; });
+        book_.jobs, [](const auto& job) { return job.second->state.phase() == Phase::JoinPhase; });
   }
 
   std::string status() const override {
@@ -157,28 +157,28 @@ class LinkCoordinator final : public Coordinator {
 
   void hear(Peer peer, const std::string& payload) {
     check_entitlement();
-    Guest& guest = guests_.at(peer);
+    Connection& connection = connections_.at(peer);
     auto message = decode_from_agent(payload);
     if (!message) return dismiss(peer, message.error().text);
-    if (auto* hello = std::get_if<Hello>(&*message)) return welcome(peer, guest, *hello);
-    if (!guest.greeted) return dismiss(peer, "the first message must be \"hello\"");
-    if (std::holds_alternative<Beat>(*message)) {
-      return guest.link->send(encode(FromCoordinator(Beat{})));
+    if (auto* hello = std::get_if<Hello>(&*message)) return welcome(peer, connection, *hello);
+    if (!connection.greeted) return dismiss(peer, "the first message must be \"hello\"");
+    if (std::holds_alternative<Heartbeat>(*message)) {
+      return connection.link->send(encode(FromCoordinator(Heartbeat{})));
     }
     const auto* leaving = std::get_if<Leaving>(&*message);
-    if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, guest);
-    if (leaving != nullptr && leaving->ended) guest.ended = true;
-    if (guest.job == nullptr && !std::holds_alternative<Join>(*message)) return;
+    if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, connection);
+    if (leaving != nullptr && leaving->ended) connection.ended = true;
+    if (connection.job == nullptr && !std::holds_alternative<Join>(*message)) return;
     if (auto* join = std::get_if<Join>(&*message)) {
-      if (!admit(peer, guest, *join)) return;
+      if (!admit(peer, connection, *join)) return;
     } else {
-      report(peer, *guest.job, std::move(*message));
+      report(peer, *connection.job, std::move(*message));
     }
-    if (guests_.contains(peer)) guest.job->deliver();
+    if (connections_.contains(peer)) connection.job->deliver();
   }
 
-  void welcome(Peer peer, Guest& guest, const Hello& hello) {
-    if (guest.greeted) return dismiss(peer, "a second \"hello\"");
+  void welcome(Peer peer, Connection& connection, const Hello& hello) {
+    if (connection.greeted) return dismiss(peer, "a second \"hello\"");
     const auto refusal = refusal_of(hello, settings_.run_id, settings_.start);
     if (!refusal.empty()) return dismiss(peer, refusal);
     if (hello.epoch > settings_.epoch) {
@@ -187,41 +187,47 @@ class LinkCoordinator final : public Coordinator {
       return dismiss(peer, fmt::format("this coordinator is of epoch {}, but epoch {} exists",
                                        settings_.epoch, hello.epoch));
     }
-    guest.greeted = true;
+    connection.greeted = true;
     hellos_[peer] = hello;
     if (hello.wants_status) {
-      guest.link->send(encode(FromCoordinator(StatusText{status()})));
+      connection.link->send(encode(FromCoordinator(StatusText{status()})));
       return;
     }
-    Welcome answer{hello.run_id,   settings_.epoch,        settings_.stand_alone,
-                   settings_.beat, settings_.beats_missed, true};
+    Welcome answer{hello.run_id,
+                   settings_.epoch,
+                   settings_.stand_alone,
+                   settings_.heartbeat,
+                   settings_.heartbeats_missed,
+                   true};
     if (const auto job = book_.jobs.find(hello.run_id); job != book_.jobs.end()) {
       answer.world = job->second->state.last_world();
     }
-    guest.link->send(encode(FromCoordinator(std::move(answer))));
-    if (auto& at_work = hellos_[peer].at_work) meet_again(peer, guest, *at_work);
+    connection.link->send(encode(FromCoordinator(std::move(answer))));
+    if (auto& at_work = hellos_[peer].at_work) meet_again(peer, connection, *at_work);
   }
 
   // It lost its connection, here or to another coordinator, while its group was at work.
-  void meet_again(Peer peer, Guest& guest, AtWork& at_work) {
-    if (!take_in(peer, guest, at_work.member)) return;
+  void meet_again(Peer peer, Connection& connection, AtWork& at_work) {
+    if (!take_in(peer, connection, at_work.member)) return;
     const Join& member = at_work.member;
-    guest.job->state.arrive_stopping(peer, member.node, member.past, at_work.left, clock_.now());
-    guest.job->deliver();
+    connection.job->state.arrive_stopping(peer, member.node, member.previous, at_work.left,
+                                          clock_.now());
+    connection.job->deliver();
   }
 
-  bool admit(Peer peer, Guest& guest, Join& join) {
-    if (!take_in(peer, guest, join)) return false;
+  bool admit(Peer peer, Connection& connection, Join& join) {
+    if (!take_in(peer, connection, join)) return false;
     hellos_.erase(peer);
-    State& state = guest.job->state;
+    State& state = connection.job->state;
     state.hear_of(join.knows, join.node.grace, clock_.now());
-    state.join(peer, std::move(join.node), join.past, clock_.now());
+    state.join(peer, std::move(join.node), join.previous, clock_.now());
     return true;
   }
 
-  bool take_in(Peer peer, Guest& guest, Join& join) {
-    if (join.node.address.empty()) join.node.address = guest.link->remote_address().to_string();
-    if (guest.job == nullptr) {
+  bool take_in(Peer peer, Connection& connection, Join& join) {
+    if (join.node.address.empty())
+      join.node.address = connection.link->remote_address().to_string();
+    if (connection.job == nullptr) {
       const Hello& hello = hellos_[peer];
       const auto known = book_.jobs.find(hello.run_id);
       if (const auto* rules = known != book_.jobs.end() ? &known->second->state.rules()
@@ -233,26 +239,26 @@ class LinkCoordinator final : public Coordinator {
         }
       }
       log::info("rendezvous", "{}",
-                arrival_text(hello, join.node, guest.link->remote_address().to_string()));
-      enter(peer, guest, settings_.stand_alone ? join.rules : settings_.rules);
-      check_rules(join, guest.job->state.rules());
+                arrival_text(hello, join.node, connection.link->remote_address().to_string()));
+      enter(peer, connection, settings_.stand_alone ? join.rules : settings_.rules);
+      check_rules(join, connection.job->state.rules());
     }
-    note_source(join.node, guest.link->remote_address());
-    note_reachable(*guest.job, *guest.link);
+    add_source_address(join.node, connection.link->remote_address());
+    note_reachable(*connection.job, *connection.link);
     return true;
   }
 
   // One that has not joined since it was told to stop goes: its group is at work still.
-  void attend(Peer peer, Guest& guest) {
-    if (guest.job != nullptr) return;
+  void attend(Peer peer, Connection& connection) {
+    if (connection.job != nullptr) return;
     if (settings_.stand_alone && !book_.jobs.contains(hellos_[peer].run_id)) return;
-    enter(peer, guest, settings_.rules);
+    enter(peer, connection, settings_.rules);
   }
 
-  void enter(Peer peer, Guest& guest, const Rules& rules) {
+  void enter(Peer peer, Connection& connection, const Rules& rules) {
     Job& job = book_.open(hellos_[peer].run_id, rules, held_);
-    guest.job = &job;
-    job.links[peer] = guest.link;
+    connection.job = &job;
+    job.links[peer] = connection.link;
     ++agents_;
   }
 
@@ -288,7 +294,7 @@ class LinkCoordinator final : public Coordinator {
   }
 
   void dismiss(Peer peer, const std::string& text, bool final = false) {
-    const auto found = guests_.find(peer);
+    const auto found = connections_.find(peer);
     log::warning("rendezvous", "refused {}: {}", found->second.link->remote_address().to_string(),
                  text);
     // Wrapped like any message, so that the other side can tell it from a broken connection.
@@ -297,8 +303,8 @@ class LinkCoordinator final : public Coordinator {
   }
 
   void lose(Peer peer, const Error& error) {
-    const auto found = guests_.find(peer);
-    if (found == guests_.end()) return;
+    const auto found = connections_.find(peer);
+    if (found == connections_.end()) return;
     const bool broken = error.code == Code::Closed || error.code == Code::Io;
     if (!found->second.greeted && !broken) {
       const std::string job =
@@ -310,12 +316,12 @@ class LinkCoordinator final : public Coordinator {
   }
 
   void remove(Peer peer, const std::string& why, Loss loss) {
-    const auto found = guests_.find(peer);
+    const auto found = connections_.find(peer);
     found->second.link->close();
     Job* job = found->second.job;
-    guests_.erase(found);
+    connections_.erase(found);
     hellos_.erase(peer);
-    if (guests_.empty()) beat_->disarm();
+    if (connections_.empty()) heartbeat_->disarm();
     if (job == nullptr) return;
     check_entitlement();
     job->links.erase(peer);
@@ -331,21 +337,21 @@ class LinkCoordinator final : public Coordinator {
     }
   }
 
-  void watch_beats() {
-    beat_->arm(clock_.now() + settings_.beat, [this] {
+  void watch_heartbeats() {
+    heartbeat_->arm(clock_.now() + settings_.heartbeat, [this] {
       std::vector<std::pair<Peer, std::string>> silent;
-      for (auto& [peer, guest] : guests_) {
-        guest.missed = guest.link->heard() ? 0 : guest.missed + 1;
-        if (guest.missed >= settings_.beats_missed) {
+      for (auto& [peer, connection] : connections_) {
+        connection.missed = connection.link->heard() ? 0 : connection.missed + 1;
+        if (connection.missed >= settings_.heartbeats_missed) {
           silent.emplace_back(
-              peer, fmt::format("silent for {}",
-                                format_duration(settings_.beat * settings_.beats_missed)));
+              peer, fmt::format("silent for {}", format_duration(settings_.heartbeat *
+                                                                 settings_.heartbeats_missed)));
         }
       }
       for (const auto& [peer, why] : silent) {
-        if (guests_.contains(peer)) remove(peer, why, Loss::Silent);
+        if (connections_.contains(peer)) remove(peer, why, Loss::Silent);
       }
-      if (!guests_.empty()) watch_beats();
+      if (!connections_.empty()) watch_heartbeats();
     });
   }
 
@@ -353,13 +359,13 @@ class LinkCoordinator final : public Coordinator {
   Clock& clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
   Settings settings_;
-  std::unique_ptr<Alarm> beat_;
+  std::unique_ptr<Alarm> heartbeat_;
   LeaveTaking leave_;
   std::function<void(std::int64_t)> on_newer_;
   std::function<void()> on_deserted_;
 
   Peer last_peer_ = 0;
-  std::unordered_map<Peer, Guest> guests_;
+  std::unordered_map<Peer, Connection> connections_;
   std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
   JobBook book_;
   std::size_t agents_ = 0;

@@ -3,10 +3,10 @@
 
 #include "core/clock.hpp"
 #include "net/seal.hpp"
-#include "rendezvous/membership/clearance.hpp"
-#include "rendezvous/membership/gathering.hpp"
-#include "rendezvous/membership/past.hpp"
+#include "rendezvous/membership/join_phase.hpp"
+#include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/round.hpp"
+#include "rendezvous/membership/world_fence.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -36,16 +36,16 @@ class Coordinator {
     std::string master_addr;  // given to every round; empty: that of group rank 0
     std::uint16_t master_port = 0;
     std::int64_t epoch = 1;
-    Duration beat = std::chrono::seconds(5);  // keep_alive_interval
-    int beats_missed = 3;                     // keep_alive_max_attempt
+    Duration heartbeat = std::chrono::seconds(5);  // keep_alive_interval
+    int heartbeats_missed = 3;                     // keep_alive_max_attempt
     /// Asked before every decision: may this process still decide? A process that was paused finds
     /// the messages of its agents before any timer has run, and must not act on them. Empty:
     /// always.
     std::function<bool()> entitled;
-    /// Notes a world where a successor finds it, before it is given out, and runs `noted` later.
+    /// Records a world where a successor finds it, before it is given out, and runs `noted` later.
     /// Empty: there are no successors.
-    std::function<void(const WorldNote&, std::function<void()> noted)> note_world;
-    /// Runs when `leavers` has changed: a successor must find them noted, too. May be empty.
+    std::function<void(const WorldRecord&, std::function<void()> recorded)> record_world;
+    /// Runs when `leavers` has changed: a successor must find them recorded, too. May be empty.
     std::function<void()> leavers_changed;
   };
 
@@ -63,9 +63,9 @@ class Coordinator {
   virtual void suspend(const std::string& why) = 0;
   /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
   /// `disinherit`: that world is no more.
-  virtual void inherit(const Past& past, TimePoint until, const Leavers& leavers) = 0;
+  virtual void inherit(const PreviousWorld& previous, TimePoint until, const Leavers& leavers) = 0;
   /// It is no more, but so many of its members were being stopped.
-  virtual void inherit_stopping(const Past& past, const Leavers& stopping,
+  virtual void inherit_stopping(const PreviousWorld& previous, const Leavers& stopping,
                                 const Leavers& leavers) = 0;
   virtual void disinherit() = 0;
   /// The job that has had that many rounds is over: members of it that come late are told so.
@@ -90,7 +90,7 @@ class Coordinator {
   /// Members whose groups run or are being stopped, and for how long if we leave them now.
   virtual Leavers at_work() const = 0;
   /// Whether others may be at work, whom we wait for.
-  virtual bool is_in_doubt() const = 0;
+  virtual bool is_fenced() const = 0;
   /// How the job has ended, if it has.
   virtual std::optional<Done> verdict() const = 0;
   /// Runs on the loop each time the last agent has gone.

@@ -11,7 +11,7 @@ namespace elastrun::rendezvous {
 using boost::asio::ip::tcp;
 
 Host::Host(boost::asio::io_context& loop, Clock& clock)
-    : loop_(loop), clock_(clock), patience_(clock.make_alarm()) {}
+    : loop_(loop), clock_(clock), deadline_(clock.make_alarm()) {}
 Host::~Host() = default;
 
 Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& clock,
@@ -43,11 +43,11 @@ void Host::retire(const std::string& why, bool another_follows, Duration limit,
   if (!why.empty()) coordinator_->resign(why, another_follows);
   if (coordinator_->agents() == 0) return finish();
   coordinator_->on_deserted([this] { finish(); });
-  patience_->arm(clock_.now() + limit, [this] { finish(); });
+  deadline_->arm(clock_.now() + limit, [this] { finish(); });
 }
 
 void Host::finish() {
-  patience_->disarm();
+  deadline_->disarm();
   coordinator_->on_deserted({});
   if (retired_) boost::asio::post(loop_, std::exchange(retired_, {}));
 }

@@ -48,7 +48,7 @@ class Host {
   Clock& clock_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<net::Listener> listener_;
-  std::unique_ptr<Alarm> patience_;
+  std::unique_ptr<Alarm> deadline_;
   std::function<void()> retired_;
 };
 

@@ -12,12 +12,12 @@ Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id,
          std::function<void()> before_deciding)
     : state(rules, std::move(run_id), settings.master_addr, settings.master_port),
       clock_(clock),
-      note_world_(settings.note_world),
+      record_world_(settings.record_world),
       leavers_changed_(settings.leavers_changed),
       before_deciding_(std::move(before_deciding)),
       alarm_(clock.make_alarm()) {
   state.set_epoch(settings.epoch);
-  if (note_world_) state.require_licences();
+  if (record_world_) state.require_acknowledgements();
 }
 
 void Job::deliver() {
@@ -27,12 +27,12 @@ void Job::deliver() {
   for (const Delivery& delivery : state.take()) {
     const auto link = links.find(delivery.to);
     if (link == links.end()) continue;
-    if (const auto* seated = std::get_if<Seated>(&delivery.notice)) {
-      if (seated->world != world) {
-        world = seated->world;
+    if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
+      if (assigned->world != world) {
+        world = assigned->world;
         members = encode_members(*world);
       }
-      link->second->send(encode_seat(*world, seated->group_rank, members));
+      link->second->send(encode_assignment(*world, assigned->group_rank, members));
       continue;
     }
     const auto& push = std::get<std::shared_ptr<const Push>>(delivery.notice);
@@ -42,20 +42,20 @@ void Job::deliver() {
     }
     link->second->send(text);
   }
-  if (state.unlicensed() && !noting_) note_world();
-  const int before = std::exchange(leavers_, state.clearance().fence.leavers().count);
+  if (state.unacknowledged() && !recording_) record_world();
+  const int before = std::exchange(leavers_, state.world_fence().fence.leavers().count);
   if (leavers_ != before && leavers_changed_) leavers_changed_();
   arm();
 }
 
-void Job::note_world() {
-  noting_ = true;
-  const WorldNote world = *state.unlicensed();
-  note_world_(world, [this, alive = alive_, world] {
+void Job::record_world() {
+  recording_ = true;
+  const WorldRecord world = *state.unacknowledged();
+  record_world_(world, [this, alive = alive_, world] {
     if (!*alive) return;
     before_deciding_();
-    noting_ = false;
-    state.license(world, clock_.now());
+    recording_ = false;
+    state.acknowledge(world, clock_.now());
     deliver();
   });
 }

@@ -19,7 +19,7 @@ namespace elastrun::rendezvous {
 class Job {
  public:
   /// `before_deciding` runs before anything is decided because time has passed or an answer has
-  /// come. Of `settings` are used: master_addr, master_port, epoch, note_world,
+  /// come. Of `settings` are used: master_addr, master_port, epoch, record_world,
   /// leavers_changed.
   Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
       std::function<void()> before_deciding);
@@ -27,24 +27,24 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// Tells the agents what the state has to tell, has the world noted that waits for it, and arms
-  /// the alarm.
+  /// Tells the agents what the state has to tell, has the world recorded that waits for it, and
+  /// arms the alarm.
   void deliver();
 
   State state;
   std::unordered_map<Peer, std::shared_ptr<net::Link>> links;
 
  private:
-  void note_world();
+  void record_world();
   void arm();
 
   Clock& clock_;
-  const std::function<void(const WorldNote&, std::function<void()>)> note_world_;
+  const std::function<void(const WorldRecord&, std::function<void()>)> record_world_;
   const std::function<void()> leavers_changed_;
   const std::function<void()> before_deciding_;
   const std::unique_ptr<Alarm> alarm_;
   std::optional<TimePoint> armed_;
-  bool noting_ = false;
+  bool recording_ = false;
   int leavers_ = 0;
   // Answers of the register outlive the job; this tells them that it has gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

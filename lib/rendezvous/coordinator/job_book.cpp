@@ -6,13 +6,13 @@
 namespace elastrun::rendezvous {
 namespace {
 
-// For how long a member that was lost may go on until it stops its group (see Pulse), with a
-// quarter for clocks that differ and machines that are busy.
+// For how long a member that was lost may go on until it stops its group (see HeartbeatLease), with
+// a quarter for clocks that differ and machines that are busy.
 Duration reaction_of(const Coordinator::Settings& settings) {
-  return settings.beat + settings.beat * settings.beats_missed / 4;
+  return settings.heartbeat + settings.heartbeat * settings.heartbeats_missed / 4;
 }
 Duration silence_of(const Coordinator::Settings& settings) {
-  return settings.beat * (settings.beats_missed + 1) * 5 / 4;
+  return settings.heartbeat * (settings.heartbeats_missed + 1) * 5 / 4;
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ Job& JobBook::open(const std::string& run_id, const Rules& rules, bool held) {
   own.hosted = !settings_.stand_alone;
   job = std::make_unique<Job>(own, settings_, run_id, clock_, before_deciding_);
   if (clock_.now() < ready_at_) job->state.inherit({}, ready_at_);
-  doubts_.hand_to(job->state);
+  fenced_jobs_.hand_to(job->state);
   if (over_) job->state.conclude(over_->first, over_->second);
   job->state.hold(held, clock_.now());
   return *job;
@@ -47,18 +47,19 @@ void JobBook::forget(const Job& job) {
     // Members that were out of reach come late.
     if (!settings_.run_id.empty()) over_ = {state.round_number(), state.verdict()};
   }
-  doubts_.keep(state, clock_.now());
+  fenced_jobs_.keep(state, clock_.now());
   jobs.erase(std::string(state.run_id()));
 }
 
-void JobBook::inherit(const Past& past, TimePoint until, Fence fence, const Leavers& leavers) {
+void JobBook::inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
+                      const Leavers& leavers) {
   fence.inherit(leavers);
-  for (auto& [run_id, job] : jobs) job->state.inherit(past, until, fence);
-  doubts_.inherit(settings_.run_id, past, until, std::move(fence));
+  for (auto& [run_id, job] : jobs) job->state.inherit(previous, until, fence);
+  fenced_jobs_.inherit(settings_.run_id, previous, until, std::move(fence));
 }
 
 void JobBook::disinherit() {
-  doubts_.disinherit(clock_.now());
+  fenced_jobs_.disinherit(clock_.now());
   for (auto& [run_id, job] : jobs) {
     job->state.disinherit(clock_.now());
     job->deliver();
@@ -83,10 +84,10 @@ Leavers JobBook::at_work() const {
   return all;
 }
 
-bool JobBook::is_in_doubt() const {
+bool JobBook::is_fenced() const {
   const TimePoint now = clock_.now();
-  return doubts_.are_any(now) || std::ranges::any_of(jobs, [now](const auto& job) {
-           return job.second->state.clearance().in_doubt(now);
+  return fenced_jobs_.are_any(now) || std::ranges::any_of(jobs, [now](const auto& job) {
+           return job.second->state.world_fence().is_up(now);
          });
 }
 

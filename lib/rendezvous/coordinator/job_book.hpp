@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
-#include "rendezvous/coordinator/doubts.hpp"
+#include "rendezvous/coordinator/fenced_jobs.hpp"
 #include "rendezvous/coordinator/job.hpp"
 #include "rendezvous/coordinator/leave_taking.hpp"
 
@@ -29,13 +29,14 @@ class JobBook {
   void forget(const Job& job);
 
   // See Coordinator
-  void inherit(const Past& past, TimePoint until, Fence fence, const Leavers& leavers);
+  void inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
+               const Leavers& leavers);
   void disinherit();
   void conclude(std::int64_t rounds, const Done& verdict);
   std::optional<Done> verdict() const;
-  Leavers leavers() const { return doubts_.with_leavers_of(jobs); }
+  Leavers leavers() const { return fenced_jobs_.with_leavers_of(jobs); }
   Leavers at_work() const;
-  bool is_in_doubt() const;
+  bool is_fenced() const;
 
   Jobs jobs;
 
@@ -44,7 +45,7 @@ class JobBook {
   Clock& clock_;
   const std::function<void()> before_deciding_;
   const TimePoint ready_at_;
-  Doubts doubts_;
+  FencedJobs fenced_jobs_;
   std::optional<std::pair<std::int64_t, Done>> over_;  // an earlier job of this run id
   std::optional<Done> ended_;
 };

@@ -13,7 +13,7 @@ namespace elastrun::rendezvous {
 Leavers leavers_of(const Jobs& jobs) {
   Leavers all;
   for (const auto& [run_id, job] : jobs) {
-    all.add(job->state.clearance().fence.leavers());
+    all.add(job->state.world_fence().fence.leavers());
   }
   return all;
 }

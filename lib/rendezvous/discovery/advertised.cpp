@@ -7,10 +7,10 @@ namespace elastrun::rendezvous {
 
 namespace ip = boost::asio::ip;
 
-Result<std::string> advertised_address(const ElectedLocatorSettings& settings, const Ballot& ballot,
-                                       const ip::address& seen) {
+Result<std::string> advertised_address(const ElectedLocatorSettings& settings,
+                                       const LeaderLease& lease, const ip::address& seen) {
   if (!settings.advertise.empty()) return settings.advertise;
-  ip::address own = ballot.own_address();
+  ip::address own = lease.own_address();
   // A register on this machine is reached over loopback, which means nothing to other machines.
   if (own.is_unspecified() || own.is_loopback()) {
     const auto outward = net::outward_address(seen);

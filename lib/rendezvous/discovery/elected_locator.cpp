@@ -6,7 +6,7 @@
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/advertised.hpp"
 #include "rendezvous/discovery/stagger.hpp"
-#include "rendezvous/discovery/world_notes.hpp"
+#include "rendezvous/discovery/world_records.hpp"
 #include "rendezvous/election/election.hpp"
 #include "rendezvous/election/election_entry.hpp"
 
@@ -26,27 +26,28 @@ constexpr auto kSecondLook = std::chrono::seconds(1);
 // That of the agents of a large job, which all wait for the same end.
 constexpr auto kLongestLook = std::chrono::seconds(5);
 
-// After which the group of a member that does not hear us has ended (see Pulse).
+// After which the group of a member that does not hear us has ended (see HeartbeatLease).
 Duration time_to_stop(const ElectedLocatorSettings& settings) {
-  return settings.coordinator.beat * (settings.coordinator.beats_missed + 1) + settings.grace;
+  return settings.coordinator.heartbeat * (settings.coordinator.heartbeats_missed + 1) +
+         settings.grace;
 }
 
 class ElectedLocator final : public Locator {
  public:
   ElectedLocator(boost::asio::io_context& loop, Clock& clock,
-                 std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<Ballot> ballot,
+                 std::shared_ptr<const net::Sealer> sealer, std::unique_ptr<LeaderLease> lease,
                  ElectedLocatorSettings settings)
       : loop_(loop),
         clock_(clock),
         sealer_(std::move(sealer)),
-        ballot_(std::move(ballot)),
+        leader_lease_(std::move(lease)),
         settings_(std::move(settings)),
         due_(clock.make_alarm()),
         doubt_(clock.make_alarm()),
         second_look_(clock.make_alarm()),
         isolation_(clock.make_alarm()),
-        election_(ballot_->term()),
-        notes_(clock) {}
+        election_(leader_lease_->ttl()),
+        records_(clock) {}
   ~ElectedLocator() override { *alive_ = false; }
 
   bool elects() const override { return true; }
@@ -99,8 +100,8 @@ class ElectedLocator final : public Locator {
     // The others find the place free when they come.
     const Leavers at_work = host_->coordinator().at_work();
     forget_ = is_forgettable() && at_work.count == 0;
-    const bool noteworthy = at_work.count > 0 && is_forgettable() && notes_.has_any();
-    if (noteworthy) notes_.leave(at_work);
+    const bool noteworthy = at_work.count > 0 && is_forgettable() && records_.has_any();
+    if (noteworthy) records_.leave(at_work);
     resign(noteworthy, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
@@ -135,38 +136,38 @@ class ElectedLocator final : public Locator {
   void send(Election::Request request) {
     switch (request) {
       case Election::Request::Read:
-        return ballot_->read(then([this](Result<std::optional<Ballot::Holder>> found) {
+        return leader_lease_->read(then([this](Result<std::optional<LeaderLease::Leader>> found) {
           if (found && *found) raise(**found);
           election_.read(std::move(found), clock_.now());
         }));
       case Election::Request::Campaign:
         return campaign();
       case Election::Request::Renew:
-        return ballot_->renew(
+        return leader_lease_->renew(
             then([this](const Result<bool>& still) { election_.renewed(still, clock_.now()); }));
       case Election::Request::Record:
-        return ballot_->record(
-            notes_.text(host_->coordinator().leavers()),
+        return leader_lease_->record(
+            records_.text(host_->coordinator().leavers()),
             then([this](const Result<bool>& still) { election_.recorded(still, clock_.now()); }));
       case Election::Request::Resign:
-        return ballot_->release(std::exchange(forget_, false),
-                                then([this] { election_.resigned(clock_.now()); }));
+        return leader_lease_->release(std::exchange(forget_, false),
+                                      then([this] { election_.resigned(clock_.now()); }));
     }
   }
 
   void campaign() {
     // Under a new name each time: an entry of ours that is left over must not be taken for it.
     value_ = encode_entry({own_text_, host_->port(), election_.highest_known()}, random_text(16));
-    ballot_->claim(value_, then([this](Result<Ballot::Holder> entry) {
-                     if (entry) raise(*entry);
-                     const bool ours = entry && entry->value == value_;
-                     const bool strange = ours && notes_.is_strange(entry->note);
-                     election_.campaigned(std::move(entry), ours, strange, clock_.now());
-                   }));
+    leader_lease_->claim(value_, then([this](Result<LeaderLease::Leader> entry) {
+                           if (entry) raise(*entry);
+                           const bool ours = entry && entry->value == value_;
+                           const bool strange = ours && records_.is_strange(entry->record);
+                           election_.campaigned(std::move(entry), ours, strange, clock_.now());
+                         }));
   }
 
   // The register's own count, or above what the entry's writer knew: a register may forget.
-  static void raise(Ballot::Holder& entry) {
+  static void raise(LeaderLease::Leader& entry) {
     if (const auto place = decode_entry(entry.value)) {
       entry.epoch = std::max(entry.epoch, place->above + 1);
     }
@@ -184,7 +185,7 @@ class ElectedLocator final : public Locator {
   void obey(const Election::Await&) {
     if (!waiting_) {
       waiting_ = true;
-      ballot_->watch([this] {
+      leader_lease_->watch([this] {
         election_.look(clock_.now() + stagger_.next(nodes_));
         step();
       });
@@ -199,7 +200,7 @@ class ElectedLocator final : public Locator {
 
   void obey(const Election::OpenOffice&) {
     rest();
-    auto text = advertised_address(settings_, *ballot_, seen_);
+    auto text = advertised_address(settings_, *leader_lease_, seen_);
     if (!text) return election_.cannot_campaign(text.error());
     own_text_ = std::move(*text);
     if (const auto open = open_host(); !open) election_.cannot_campaign(open.error());
@@ -207,9 +208,7 @@ class ElectedLocator final : public Locator {
   void obey(const Election::CloseOffice&) { host_.reset(); }
 
   void obey(const Election::Lead& lead) {
-    if (!lead.again) {
-      notes_.inherit(lead.entry.note, host_->coordinator(), isolation());
-    }
+    if (!lead.again) records_.inherit(lead.entry.record, host_->coordinator(), isolation());
     host_->coordinator().set_epoch(election_.epoch());
     log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
               host_->port());
@@ -218,7 +217,7 @@ class ElectedLocator final : public Locator {
 
   void obey(const Election::Trust&) {
     isolation_->arm(isolated_at(), [this] { suspend(); });
-    end_doubt();
+    end_suspension();
     host_->coordinator().hold(retiring_ || !election_.is_entitled(clock_.now()));
     if (answer_) give(own_place());
   }
@@ -227,9 +226,9 @@ class ElectedLocator final : public Locator {
   // now is better off looking for somebody who may decide.
   void obey(const Election::Doubt&) {
     host_->coordinator().hold(true);
-    if (std::exchange(doubting_, true)) return;  // each failed renewal comes here
-    doubt_->arm(clock_.now() + ballot_->term(), [this] {
-      doubting_ = false;
+    if (std::exchange(suspended_, true)) return;  // each failed renewal comes here
+    doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] {
+      suspended_ = false;
       if (!host_->coordinator().is_needed()) return obey(Election::Doubt{});
       election_.step_down("it could not renew its election");
       step();
@@ -247,7 +246,7 @@ class ElectedLocator final : public Locator {
     });
   }
 
-  void obey(const Election::Noted&) { notes_.recorded(); }
+  void obey(const Election::Recorded&) { records_.recorded(); }
 
   void obey(const Election::Resigned&) {
     if (const auto resigned = std::exchange(resigned_, {})) resigned();
@@ -255,28 +254,28 @@ class ElectedLocator final : public Locator {
 
   void obey(const Election::Fail& failed) { give(std::unexpected(failed.error)); }
 
-  void resign(bool with_note, std::function<void()> resigned) {
+  void resign(bool with_record, std::function<void()> resigned) {
     resigned_ = std::move(resigned);
     // The entry lapses by itself: nobody waits for a register that does not answer.
-    doubt_->arm(clock_.now() + ballot_->term(), [this] { obey(Election::Resigned{}); });
-    election_.resign(with_note);
+    doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] { obey(Election::Resigned{}); });
+    election_.resign(with_record);
     step();
   }
 
-  void note() {
-    election_.note();
+  void record() {
+    election_.record();
     due_->arm(clock_.now(), [this] { step(); });
   }
 
   Status open_host() {
     Coordinator::Settings coordinator = settings_.coordinator;
     coordinator.entitled = [this] { return election_.is_entitled(clock_.now()); };
-    coordinator.note_world = [this](const WorldNote& world, std::function<void()> noted) {
-      notes_.record(world, std::move(noted));
-      note();
+    coordinator.record_world = [this](const WorldRecord& world, std::function<void()> recorded) {
+      records_.record(world, std::move(recorded));
+      record();
     };
     coordinator.leavers_changed = [this] {
-      if (notes_.has_any()) note();
+      if (records_.has_any()) record();
     };
     Status failed;
     for (int port = settings_.first_port; port <= settings_.last_port; ++port) {
@@ -322,30 +321,30 @@ class ElectedLocator final : public Locator {
   void end_job(std::function<void()> retired) {
     const auto verdict = host_->coordinator().verdict();
     forget_ = is_forgettable() && !verdict;
-    if (verdict) notes_.conclude(*verdict);
+    if (verdict) records_.conclude(*verdict);
     resign(verdict.has_value(), std::move(retired));
   }
 
-  // The note: nobody who comes next needs to know.
+  // The record: nobody who comes next needs to know.
   bool is_forgettable() const {
-    return !notes_.tells_of_end() && !host_->coordinator().is_in_doubt();
+    return !records_.tells_of_end() && !host_->coordinator().is_fenced();
   }
 
   void disarm() {
     due_->disarm();
     isolation_->disarm();
-    notes_.stop();
-    end_doubt();
+    records_.stop();
+    end_suspension();
   }
 
-  void end_doubt() {
-    doubting_ = false;
+  void end_suspension() {
+    suspended_ = false;
     doubt_->disarm();
   }
 
   void rest() {
     second_look_->disarm();
-    if (std::exchange(waiting_, false)) ballot_->unwatch();
+    if (std::exchange(waiting_, false)) leader_lease_->unwatch();
   }
 
   void give(Result<Place> place) {
@@ -359,7 +358,7 @@ class ElectedLocator final : public Locator {
   boost::asio::io_context& loop_;
   Clock& clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
-  const std::unique_ptr<Ballot> ballot_;
+  const std::unique_ptr<LeaderLease> leader_lease_;
   const ElectedLocatorSettings settings_;
   const std::unique_ptr<Alarm> due_, doubt_, second_look_, isolation_;
   std::function<void()> moved_;
@@ -373,12 +372,12 @@ class ElectedLocator final : public Locator {
 
   // The office
   Election election_;
-  WorldNotes notes_;
+  WorldRecords records_;
   std::unique_ptr<Host> host_;
   std::string own_text_;
   ip::address seen_;  // of the last coordinator that was not us
   std::string value_;
-  bool doubting_ = false, retiring_ = false, forget_ = false;
+  bool suspended_ = false, retiring_ = false, forget_ = false;
   std::function<void()> resigned_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
@@ -391,9 +390,9 @@ Duration effective_isolation(const ElectedLocatorSettings& settings) {
 
 std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
                                               std::shared_ptr<const net::Sealer> sealer,
-                                              std::unique_ptr<Ballot> ballot,
+                                              std::unique_ptr<LeaderLease> lease,
                                               ElectedLocatorSettings settings) {
-  return std::make_unique<ElectedLocator>(loop, clock, std::move(sealer), std::move(ballot),
+  return std::make_unique<ElectedLocator>(loop, clock, std::move(sealer), std::move(lease),
                                           std::move(settings));
 }
 

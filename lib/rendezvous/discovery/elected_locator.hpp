@@ -4,7 +4,7 @@
 #include "net/seal.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/discovery/locator.hpp"
-#include "rendezvous/election/ballot.hpp"
+#include "rendezvous/election/leader_lease.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
@@ -17,8 +17,8 @@ struct ElectedLocatorSettings {
   Coordinator::Settings coordinator;
   std::string advertise;                        // address for others; empty: found out
   std::uint16_t first_port = 0, last_port = 0;  // to listen on; 0-0: any
-  /// How long a running world goes on when the term of its coordinator has ended and the ballot is
-  /// out of reach; and for how long a new coordinator waits for a member of the last world.
+  /// How long a running world goes on when its coordinator's lease has ended and etcd or the file
+  /// is out of reach; and for how long a new coordinator waits for a member of the last world.
   Duration isolation = std::chrono::seconds(120);
   /// How long the group of a member may take to end once it is to stop (Node::grace), on any node.
   Duration grace{};
@@ -28,20 +28,20 @@ struct ElectedLocatorSettings {
 /// members need at least to notice that, and to stop.
 Duration effective_isolation(const ElectedLocatorSettings& settings);
 
-/// Finds the coordinator in a ballot, or becomes it when nobody is (`etcd`, `file`).
+/// Finds the coordinator by its leader lease, or becomes it when there is none (`etcd`, `file`).
 ///
-/// The holder decides only while its term lasts by its own clock, counted from before it asked for
-/// it: so when the ballot lets another one in, the old one has stopped deciding, even if it was
+/// The leader decides only while its lease lasts by its own clock, counted from before it asked for
+/// it: when another one can take the lease, the old leader has stopped deciding, even if it was
 /// paused meanwhile. Epochs do the rest: agents refuse a coordinator older than one they know.
-/// A holder whose ballot is out of reach keeps its agents and their running round for `isolation`,
-/// decides nothing new, and goes on under a new epoch when it is elected again.
+/// A leader that cannot reach etcd or the file keeps its agents and their running round for
+/// `isolation`, decides nothing new, and goes on under a new epoch when it is elected again.
 ///
-/// Each world is noted in the ballot before it is given out. A new coordinator forms none until a
-/// member of the noted one has come back, or the process of its group rank 0 is found to be gone,
-/// or it must have stopped by itself.
+/// Each world is recorded beside the lease before it is given out. A new coordinator forms none
+/// until a member of the recorded one has come back, or the process of its group rank 0 is found to
+/// be gone, or it must have stopped by itself.
 std::unique_ptr<Locator> make_elected_locator(boost::asio::io_context& loop, Clock& clock,
                                               std::shared_ptr<const net::Sealer> sealer,
-                                              std::unique_ptr<Ballot> ballot,
+                                              std::unique_ptr<LeaderLease> lease,
                                               ElectedLocatorSettings settings);
 
 }  // namespace elastrun::rendezvous

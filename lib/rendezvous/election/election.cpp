@@ -7,7 +7,7 @@
 namespace elastrun::rendezvous {
 namespace {
 
-constexpr auto kNotePause = std::chrono::milliseconds(200);
+constexpr auto kRecordPause = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -28,8 +28,8 @@ void Election::hear_of(std::int64_t epoch) {
   if (role_ == Role::Leader) verify_at_ = TimePoint::min();
 }
 
-void Election::note() {
-  if (role_ == Role::Leader && !retired_) note_at_ = TimePoint::min();
+void Election::record() {
+  if (role_ == Role::Leader && !retired_) record_at_ = TimePoint::min();
 }
 
 void Election::cannot_campaign(const Error& why) {
@@ -40,7 +40,7 @@ void Election::cannot_campaign(const Error& why) {
 void Election::step_down(const std::string& why) {
   role_ = Role::Follower;
   lapsed_ = raise_ = false;
-  note_at_.reset(), verify_at_.reset();
+  record_at_.reset(), verify_at_.reset();
   if (wanted_) look_at_ = TimePoint::min();
   orders_.emplace_back(StepDown{why});
 }
@@ -48,14 +48,14 @@ void Election::step_down(const std::string& why) {
 void Election::retire() {
   retired_ = true;
   cancel();
-  note_at_.reset(), verify_at_.reset();
+  record_at_.reset(), verify_at_.reset();
   raise_ = false;
 }
 
-void Election::resign(bool with_note) {
+void Election::resign(bool with_record) {
   resign_ = true;
-  last_word_ = with_note;
-  if (with_note) note_at_ = TimePoint::min();
+  last_word_ = with_record;
+  if (with_record) record_at_ = TimePoint::min();
 }
 
 std::optional<Election::Request> Election::send(Request request, TimePoint now) {
@@ -67,9 +67,9 @@ std::optional<Election::Request> Election::send(Request request, TimePoint now) 
 std::optional<Election::Request> Election::next(TimePoint now) {
   if (under_way_) return std::nullopt;
   if (resign_) {
-    if (!note_at_) return send(Request::Resign, now);
-    if (now < *note_at_) return std::nullopt;
-    note_at_.reset();
+    if (!record_at_) return send(Request::Resign, now);
+    if (now < *record_at_) return std::nullopt;
+    record_at_.reset();
     return send(Request::Record, now);
   }
   if (retired_) return std::nullopt;
@@ -84,8 +84,8 @@ std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
   if (raise_) return send(Request::Resign, now);
   if (now >= renew_at_) return send(lapsed_ ? Request::Campaign : Request::Renew, now);
   if (lapsed_) return std::nullopt;
-  if (note_at_ && now >= *note_at_) {
-    note_at_.reset();
+  if (record_at_ && now >= *record_at_) {
+    record_at_.reset();
     return send(Request::Record, now);
   }
   if (verify_at_ && now >= *verify_at_) return send(Request::Read, now);
@@ -94,14 +94,14 @@ std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
 
 std::optional<TimePoint> Election::due() const {
   if (under_way_) return std::nullopt;
-  if (resign_) return note_at_;
+  if (resign_) return record_at_;
   if (retired_) return std::nullopt;
   if (role_ == Role::Follower) return look_at_;
   if (lapsed_) return renew_at_;
-  return std::min({renew_at_, note_at_.value_or(renew_at_), verify_at_.value_or(renew_at_)});
+  return std::min({renew_at_, record_at_.value_or(renew_at_), verify_at_.value_or(renew_at_)});
 }
 
-void Election::read(Result<std::optional<Ballot::Holder>> found, TimePoint now) {
+void Election::read(Result<std::optional<LeaderLease::Leader>> found, TimePoint now) {
   under_way_.reset();
   if (retired_) return;
   if (role_ == Role::Leader) return read_as_leader(found, now);
@@ -109,7 +109,8 @@ void Election::read(Result<std::optional<Ballot::Holder>> found, TimePoint now) 
   if (wanted_ && !look_at_) read_as_follower(std::move(found));
 }
 
-void Election::read_as_leader(const Result<std::optional<Ballot::Holder>>& found, TimePoint now) {
+void Election::read_as_leader(const Result<std::optional<LeaderLease::Leader>>& found,
+                              TimePoint now) {
   if (!verify_at_) return;
   if (!found) {
     verify_at_ = now + retry_pause();
@@ -127,7 +128,7 @@ void Election::read_as_leader(const Result<std::optional<Ballot::Holder>>& found
   }
 }
 
-void Election::read_as_follower(Result<std::optional<Ballot::Holder>> found) {
+void Election::read_as_follower(Result<std::optional<LeaderLease::Leader>> found) {
   if (!found) return answer_with(Fail{found.error()});
   if (!*found) {
     role_ = Role::Candidate;
@@ -139,7 +140,8 @@ void Election::read_as_follower(Result<std::optional<Ballot::Holder>> found) {
   }
 }
 
-void Election::campaigned(Result<Ballot::Holder> entry, bool ours, bool strange, TimePoint now) {
+void Election::campaigned(Result<LeaderLease::Leader> entry, bool ours, bool strange,
+                          TimePoint now) {
   under_way_.reset();
   if (retired_) return;
   if (role_ == Role::Candidate) return campaigned_as_candidate(std::move(entry), ours);
@@ -148,7 +150,7 @@ void Election::campaigned(Result<Ballot::Holder> entry, bool ours, bool strange,
   resign_ = ours;
 }
 
-void Election::campaigned_as_candidate(Result<Ballot::Holder> entry, bool ours) {
+void Election::campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours) {
   if (entry && ours) return lead(std::move(*entry), false);
   role_ = Role::Follower;
   orders_.emplace_back(CloseOffice{});
@@ -157,8 +159,8 @@ void Election::campaigned_as_candidate(Result<Ballot::Holder> entry, bool ours) 
   answer_with(Follow{std::move(*entry)});
 }
 
-void Election::campaigned_as_leader(const Result<Ballot::Holder>& entry, bool ours, bool strange,
-                                    TimePoint now) {
+void Election::campaigned_as_leader(const Result<LeaderLease::Leader>& entry, bool ours,
+                                    bool strange, TimePoint now) {
   if (!entry) {
     renew_at_ = now + retry_pause();
     if (wanted_) answer_with(Fail{entry.error()});
@@ -173,7 +175,7 @@ void Election::campaigned_as_leader(const Result<Ballot::Holder>& entry, bool ou
   }
 }
 
-void Election::lead(Ballot::Holder entry, bool again) {
+void Election::lead(LeaderLease::Leader entry, bool again) {
   role_ = Role::Leader;
   lapsed_ = false;
   epoch_ = entry.epoch;
@@ -182,7 +184,7 @@ void Election::lead(Ballot::Holder entry, bool again) {
   known_ = std::max(known_, epoch_);
   lease_end_ = asked_ + lease_ * 19 / 20;
   renew_at_ = asked_ + lease_ / 3;
-  if (note_at_) note();
+  if (record_at_) record();
   wanted_ = false;
   orders_.emplace_back(Lead{std::move(entry), again});
 }
@@ -213,20 +215,20 @@ void Election::recorded(const Result<bool>& still, TimePoint now) {
   if (retired_ || role_ != Role::Leader) return;
   if (still && *still) {
     // One that was asked for meanwhile may be another one: that tells when it is there, too.
-    if (!note_at_) orders_.emplace_back(Noted{});
+    if (!record_at_) orders_.emplace_back(Recorded{});
     return;
   }
-  // If the entry is lost, the renewal says to whom. If it is ours again then, so is the note.
-  note_at_ = now + kNotePause;
+  // If the entry is lost, the renewal says to whom. If it is ours again then, so is the record.
+  record_at_ = now + kRecordPause;
   if (still) renew_at_ = now;
 }
 
 // Those who are out of reach learn from nothing else that the job is over: it is tried as long as
 // the entry is ours for certain.
 void Election::recorded_last_word(const Result<bool>& still, TimePoint now) {
-  const bool under_way_before = note_at_.has_value();
-  if (still || under_way_before || now + kNotePause >= lease_end_) return;
-  note_at_ = now + kNotePause;
+  const bool under_way_before = record_at_.has_value();
+  if (still || under_way_before || now + kRecordPause >= lease_end_) return;
+  record_at_ = now + kRecordPause;
 }
 
 void Election::resigned(TimePoint now) {

@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/election/ballot.hpp"
+#include "rendezvous/election/leader_lease.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -28,13 +28,13 @@ class Election {
 
   // Orders
   struct Follow {
-    Ballot::Holder leader;
+    LeaderLease::Leader leader;
   };
   struct Await {};       // for the end of a leader that does not answer; then `look`
   struct OpenOffice {};  // a place for agents to come to, before the campaign
   struct CloseOffice {};
   struct Lead {
-    Ballot::Holder entry;
+    LeaderLease::Leader entry;
     bool again = false;  // it led before, and everything goes on under the new epoch
   };
   struct Trust {};  // the lease has been renewed
@@ -42,13 +42,13 @@ class Election {
   struct StepDown {
     std::string why;
   };
-  struct Noted {};     // the note has been recorded
+  struct Recorded {};  // the record has been recorded
   struct Resigned {};  // the lease has been given back, as far as that was possible
   struct Fail {
     Error error;  // of a look
   };
   using Order = std::variant<Follow, Await, OpenOffice, CloseOffice, Lead, Trust, Doubt, StepDown,
-                             Noted, Resigned, Fail>;
+                             Recorded, Resigned, Fail>;
 
   /// `lease`: how long the register lets one be the leader without a renewal.
   explicit Election(Duration lease) : lease_(lease) {}
@@ -63,15 +63,15 @@ class Election {
   void cancel() { wanted_ = false, look_at_.reset(); }
   /// Some member knows a leader of that epoch.
   void hear_of(std::int64_t epoch);
-  /// There is something to be recorded beside the entry; Noted tells when it has been.
-  void note();
+  /// There is something to be recorded beside the entry; Recorded tells when it has been.
+  void record();
   /// No place can be opened.
   void cannot_campaign(const Error& why);
   void step_down(const std::string& why);
   /// For good: nothing is asked any more, but what `resign` says.
   void retire();
-  /// The last word: `with_note`, record one before; if that fails, again until the lease ends.
-  void resign(bool with_note);
+  /// The last word: `with_record`, record one before; if that fails, again until the lease ends.
+  void resign(bool with_record);
 
   /// The request that must be sent now.
   std::optional<Request> next(TimePoint now);
@@ -79,9 +79,9 @@ class Election {
   std::optional<TimePoint> due() const;
 
   // The answers. `found` and `entry` with epochs above all that their writers knew.
-  void read(Result<std::optional<Ballot::Holder>> found, TimePoint now);
-  /// `ours`: it has the value of this campaign. `strange`: its note is of another leader's world.
-  void campaigned(Result<Ballot::Holder> entry, bool ours, bool strange, TimePoint now);
+  void read(Result<std::optional<LeaderLease::Leader>> found, TimePoint now);
+  /// `ours`: it has the value of this campaign. `strange`: its record is of another leader's world.
+  void campaigned(Result<LeaderLease::Leader> entry, bool ours, bool strange, TimePoint now);
   void renewed(const Result<bool>& still, TimePoint now);
   void recorded(const Result<bool>& still, TimePoint now);
   void resigned(TimePoint now);
@@ -100,12 +100,12 @@ class Election {
  private:
   Duration retry_pause() const;
   std::optional<Request> next_of_leader(TimePoint now);
-  void read_as_leader(const Result<std::optional<Ballot::Holder>>& found, TimePoint now);
-  void read_as_follower(Result<std::optional<Ballot::Holder>> found);
-  void campaigned_as_candidate(Result<Ballot::Holder> entry, bool ours);
-  void campaigned_as_leader(const Result<Ballot::Holder>& entry, bool ours, bool strange,
+  void read_as_leader(const Result<std::optional<LeaderLease::Leader>>& found, TimePoint now);
+  void read_as_follower(Result<std::optional<LeaderLease::Leader>> found);
+  void campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours);
+  void campaigned_as_leader(const Result<LeaderLease::Leader>& entry, bool ours, bool strange,
                             TimePoint now);
-  void lead(Ballot::Holder entry, bool again);
+  void lead(LeaderLease::Leader entry, bool again);
   void recorded_last_word(const Result<bool>& still, TimePoint now);
   void doubt();
   void answer_with(Order order);
@@ -125,8 +125,8 @@ class Election {
   // The office
   std::int64_t epoch_ = 0;
   TimePoint lease_end_;
-  TimePoint renew_at_;                // or the next campaign, if the entry has lapsed
-  std::optional<TimePoint> note_at_;  // something is to be recorded
+  TimePoint renew_at_;                  // or the next campaign, if the entry has lapsed
+  std::optional<TimePoint> record_at_;  // something is to be recorded
   bool lapsed_ = false;
   std::optional<TimePoint> verify_at_;  // somebody claims to know a newer leader
   bool raise_ = false;                  // the epoch: by giving the entry back and taking it again

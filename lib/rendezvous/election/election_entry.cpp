@@ -29,49 +29,51 @@ Result<EntryPlace> decode_entry(const std::string& text) {
   return place;
 }
 
-std::string encode_note(const NotedWorld& noted) {
-  json::object note{{"round", noted.world.round},
-                    {"nodes", noted.world.nodes},
-                    {"address", noted.world.address},
-                    {"port", noted.world.port},
-                    {"by", noted.by},
-                    {"network", noted.network}};
-  if (noted.leavers > 0) {
-    note["leavers"] = noted.leavers;
-    note["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(noted.leaving).count();
+std::string encode_record(const RecordedWorld& recorded) {
+  json::object record{{"round", recorded.world.round},
+                      {"nodes", recorded.world.nodes},
+                      {"address", recorded.world.address},
+                      {"port", recorded.world.port},
+                      {"by", recorded.by},
+                      {"network", recorded.network}};
+  if (recorded.leavers > 0) {
+    record["leavers"] = recorded.leavers;
+    record["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(recorded.leaving).count();
   }
-  if (noted.stopping > 0) {
-    note["stopping"] = noted.stopping;
-    note["stopping_ms"] = std::chrono::ceil<std::chrono::milliseconds>(noted.stopping_for).count();
+  if (recorded.stopping > 0) {
+    record["stopping"] = recorded.stopping;
+    record["stopping_ms"] =
+        std::chrono::ceil<std::chrono::milliseconds>(recorded.stopping_for).count();
   }
-  if (noted.verdict) note["over"] = noted.verdict->failed ? "failed" : "succeeded";
-  if (noted.verdict && noted.verdict->failed) note["text"] = printable(noted.verdict->cause.text);
-  return to_wire(note);
+  if (recorded.verdict) record["over"] = recorded.verdict->failed ? "failed" : "succeeded";
+  if (recorded.verdict && recorded.verdict->failed)
+    record["text"] = printable(recorded.verdict->cause.text);
+  return to_wire(record);
 }
 
-std::optional<NotedWorld> decode_note(const std::string& text) {
+std::optional<RecordedWorld> decode_record(const std::string& text) {
   if (text.empty()) return std::nullopt;
-  NotedWorld noted;
+  RecordedWorld recorded;
   const auto parsed = parse_json(text);
-  if (!parsed) return noted;
+  if (!parsed) return recorded;
   const auto whole = [&parsed](std::string_view name, std::int64_t most) {
     return std::clamp<std::int64_t>(member_int_or(*parsed, name, 0), 0, most);
   };
-  noted.world = {whole("round", std::int64_t{1} << 53), static_cast<int>(whole("nodes", 1 << 24)),
-                 member_text_or(*parsed, "address", ""),
-                 static_cast<std::uint16_t>(whole("port", 65535))};
-  noted.by = member_text_or(*parsed, "by", "");
+  recorded.world = {
+      whole("round", std::int64_t{1} << 53), static_cast<int>(whole("nodes", 1 << 24)),
+      member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(whole("port", 65535))};
+  recorded.by = member_text_or(*parsed, "by", "");
   constexpr auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
-  noted.leavers = static_cast<int>(whole("leavers", 1 << 24));
-  noted.leaving = std::chrono::milliseconds(whole("leaving_ms", longest.count()));
-  noted.stopping = static_cast<int>(whole("stopping", 1 << 24));
-  noted.stopping_for = std::chrono::milliseconds(whole("stopping_ms", longest.count()));
-  noted.network = member_text_or(*parsed, "network", "");
+  recorded.leavers = static_cast<int>(whole("leavers", 1 << 24));
+  recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", longest.count()));
+  recorded.stopping = static_cast<int>(whole("stopping", 1 << 24));
+  recorded.stopping_for = std::chrono::milliseconds(whole("stopping_ms", longest.count()));
+  recorded.network = member_text_or(*parsed, "network", "");
   const std::string over = member_text_or(*parsed, "over", "");
-  if (over != "failed" && over != "succeeded") return noted;
-  noted.verdict = {over == "failed", {.kind = Cause::Kind::Closed}};
-  noted.verdict->cause.text = printable(member_text_or(*parsed, "text", ""));
-  return noted;
+  if (over != "failed" && over != "succeeded") return recorded;
+  recorded.verdict = {over == "failed", {.kind = Cause::Kind::Closed}};
+  recorded.verdict->cause.text = printable(member_text_or(*parsed, "text", ""));
+  return recorded;
 }
 
 }  // namespace elastrun::rendezvous

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "rendezvous/election/ballot.hpp"
-#include "rendezvous/membership/clearance.hpp"
+#include "rendezvous/election/leader_lease.hpp"
 #include "rendezvous/membership/round.hpp"
+#include "rendezvous/membership/world_fence.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -28,8 +28,8 @@ std::string encode_entry(const EntryPlace& place, const std::string& nonce);
 Result<EntryPlace> decode_entry(const std::string& text);
 
 /// A world that has been given out, or the last one of a job that is over.
-struct NotedWorld {
-  WorldNote world;
+struct RecordedWorld {
+  WorldRecord world;
   std::string by;       // the coordinator's process
   std::string network;  // where that process is: an address of loopback means nothing elsewhere
   std::optional<Done> verdict{};  // of that job; none: it is at work
@@ -40,8 +40,8 @@ struct NotedWorld {
   int stopping = 0;
   Duration stopping_for{};
 };
-std::string encode_note(const NotedWorld& noted);
+std::string encode_record(const RecordedWorld& recorded);
 /// None for an empty text. Of one that is not understood nothing is known but that there is one.
-std::optional<NotedWorld> decode_note(const std::string& text);
+std::optional<RecordedWorld> decode_record(const std::string& text);
 
 }  // namespace elastrun::rendezvous

@@ -17,7 +17,7 @@ namespace elastrun::rendezvous {
 namespace {
 
 // "process 4711 on n7": as much as anybody may read out of a file.
-std::string holder_of(int fd) {
+std::string leader_of(int fd) {
   std::array<char, 320> text{};
   const ssize_t got = ::pread(fd, text.data(), text.size() - 1, 0);
   const auto words = split(
@@ -31,7 +31,7 @@ std::string holder_of(int fd) {
 }
 
 // For people alone: a lock without it is as good.
-void write_holder(int fd) {
+void write_leader(int fd) {
   const std::string text = fmt::format("{} {}\n", host_name(), ::getpid());
   if (::pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
     static_cast<void>(!::ftruncate(fd, static_cast<off_t>(text.size())));
@@ -63,10 +63,10 @@ Result<UniqueFd> lock_file(const std::string& name) {
                 fmt::format("{} is locked by {}; if that lasts, its machine may have died within "
                             "the lock, which NFS 3 keeps until it is up again: if it is down, "
                             "delete this file",
-                            name, holder_of(fd.get())));
+                            name, leader_of(fd.get())));
   }
   if (!is_still_there(fd.get(), name)) return fail(Code::Io, fmt::format("{} was deleted", name));
-  write_holder(fd.get());
+  write_leader(fd.get());
   return fd;
 }
 

@@ -4,8 +4,8 @@
 #include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "rendezvous/election/etcd_ballot.hpp"
-#include "rendezvous/election/file_ballot.hpp"
+#include "rendezvous/election/etcd_leader_lease.hpp"
+#include "rendezvous/election/file_leader_lease.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,7 +18,7 @@ namespace elastrun::rendezvous {
 namespace {
 
 constexpr std::uint16_t kEtcdPort = 2379;
-constexpr Duration kTerm = std::chrono::seconds(10);
+constexpr Duration kTtl = std::chrono::seconds(10);
 constexpr Duration kIsolation = std::chrono::seconds(120);
 
 std::string first_of(const Conf& conf, std::string_view one, std::string_view other) {
@@ -76,27 +76,27 @@ Status read_login(const Conf& conf, EtcdAccess& access) {
 }
 
 // Twice as long as anybody waits because of one.
-Duration note_life(const Conf& conf, Duration isolation) {
-  return 2 * std::max(read_isolation(conf), isolation) + read_term(conf);
+Duration record_life(const Conf& conf, Duration isolation) {
+  return 2 * std::max(read_isolation(conf), isolation) + read_ttl(conf);
 }
 
 }  // namespace
 
-Duration read_term(const Conf& conf) {
-  return conf.seconds("lease_ttl", kTerm);
+Duration read_ttl(const Conf& conf) {
+  return conf.seconds("lease_ttl", kTtl);
 }
 
 Duration read_isolation(const Conf& conf) {
   return conf.seconds("isolation_timeout", kIsolation);
 }
 
-Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
-                                                 const std::string& endpoint,
-                                                 const std::string& run_id, const Conf& conf,
-                                                 Duration isolation) {
+Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
+                                                     const std::string& endpoint,
+                                                     const std::string& run_id, const Conf& conf,
+                                                     Duration isolation) {
   auto servers = read_servers(endpoint, to_lower(conf.text("protocol")) == "https");
   if (!servers) return std::unexpected(servers.error());
-  EtcdBallotSettings settings;
+  EtcdLeaseSettings settings;
   settings.access.endpoints = std::move(servers->endpoints);
   if (servers->tls) {
     if (auto read = read_tls(conf, settings.access); !read) return std::unexpected(read.error());
@@ -105,19 +105,19 @@ Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, 
   std::string prefix = conf.text("etcd_prefix", "/elastrun");
   while (prefix.ends_with('/')) prefix.pop_back();
   settings.key = fmt::format("{}/{}/coordinator", prefix, run_id);
-  settings.note_key = fmt::format("{}/{}/world", prefix, run_id);
-  settings.term = read_term(conf);
-  settings.note_life = note_life(conf, isolation);
-  // One that does not answer must leave time for the others before the term is over.
-  settings.access.limit = std::clamp<Duration>(settings.term / 4, std::chrono::milliseconds(500),
+  settings.record_key = fmt::format("{}/{}/world", prefix, run_id);
+  settings.ttl = read_ttl(conf);
+  settings.record_life = record_life(conf, isolation);
+  // One that does not answer must leave time for the others before the TTL is over.
+  settings.access.limit = std::clamp<Duration>(settings.ttl / 4, std::chrono::milliseconds(500),
                                                std::chrono::seconds(5));
-  return make_etcd_ballot(loop, clock, std::move(settings));
+  return make_etcd_lease(loop, clock, std::move(settings));
 }
 
-Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
-                                                 const std::string& endpoint,
-                                                 const std::string& run_id, const Conf& conf,
-                                                 Duration isolation) {
+Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& loop, Clock& clock,
+                                                     const std::string& endpoint,
+                                                     const std::string& run_id, const Conf& conf,
+                                                     Duration isolation) {
   std::string path(trim(endpoint));
   if (path.empty()) {
     // As torchrun: a file that nobody else knows. Only one node can meet there.
@@ -129,7 +129,7 @@ Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, 
     if (!created)
       return std::unexpected(errno_error(Code::Usage, fmt::format("cannot make {}", path), errno));
   }
-  const std::string file = ballot_file(path, run_id);
+  const std::string file = lease_file(path, run_id);
   const auto parent = std::filesystem::path(file).parent_path();
   struct stat status {};
   if (!parent.empty() && (::stat(parent.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))) {
@@ -138,7 +138,7 @@ Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, 
                             "this node can see",
                             file, parent.string()));
   }
-  return make_file_ballot(loop, clock, file, read_term(conf), note_life(conf, isolation));
+  return make_file_lease(loop, clock, file, read_ttl(conf), record_life(conf, isolation));
 }
 
 }  // namespace elastrun::rendezvous

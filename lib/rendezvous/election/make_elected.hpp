@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "rendezvous/election/ballot.hpp"
 #include "rendezvous/election/conf.hpp"
+#include "rendezvous/election/leader_lease.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
@@ -12,25 +12,25 @@
 namespace elastrun::rendezvous {
 
 /// How long an entry lasts without being renewed (lease_ttl).
-Duration read_term(const Conf& conf);
+Duration read_ttl(const Conf& conf);
 /// How long a world goes on without an entitled coordinator (isolation_timeout).
 Duration read_isolation(const Conf& conf);
 
-/// The ballots of the back ends whose coordinator is elected, from what --rdzv-endpoint and
-/// --rdzv-conf say. Fail with Usage. Notes live twice as long as `isolation`, or as
+/// The leases of the back ends whose coordinator is elected, from what --rdzv-endpoint and
+/// --rdzv-conf say. Fail with Usage. Records live twice as long as `isolation`, or as
 /// isolation_timeout if that is more.
 
 /// `endpoint`: one or several "[http[s]://]host[:port]", separated by commas. Keys: protocol,
 /// ca_cert (cacert), ssl_cert (cert), ssl_cert_key (key), user (username), password or
 /// password_file, etcd_prefix, lease_ttl, isolation_timeout.
-Result<std::unique_ptr<Ballot>> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
-                                                 const std::string& endpoint,
-                                                 const std::string& run_id, const Conf& conf,
-                                                 Duration isolation = {});
+Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
+                                                     const std::string& endpoint,
+                                                     const std::string& run_id, const Conf& conf,
+                                                     Duration isolation = {});
 /// `endpoint`: a directory, or a file of the job's own. Empty: a new temporary one (one node only).
-Result<std::unique_ptr<Ballot>> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
-                                                 const std::string& endpoint,
-                                                 const std::string& run_id, const Conf& conf,
-                                                 Duration isolation = {});
+Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& loop, Clock& clock,
+                                                     const std::string& endpoint,
+                                                     const std::string& run_id, const Conf& conf,
+                                                     Duration isolation = {});
 
 }  // namespace elastrun::rendezvous

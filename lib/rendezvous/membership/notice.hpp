@@ -11,12 +11,13 @@
 namespace elastrun::rendezvous {
 
 /// A member's place in a round. The world is shared, not copied, between thousands of members.
-struct Seated {
+struct Assigned {
   std::shared_ptr<const World> world;
   int group_rank = 0;
 };
-/// What one agent has to be told: its seat, or something that is the same for all who hear it.
-using Notice = std::variant<Seated, std::shared_ptr<const Push>>;
+/// What one agent has to be told: its assignment, or something that is the same for all who hear
+/// it.
+using Notice = std::variant<Assigned, std::shared_ptr<const Push>>;
 struct Delivery {
   Peer to = 0;
   Notice notice;

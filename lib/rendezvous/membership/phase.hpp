@@ -9,7 +9,7 @@
 namespace elastrun::rendezvous {
 
 enum class Phase {
-  Gathering,  // a round is being formed
+  JoinPhase,  // a round is being formed
   Running,    // a round is complete, its members work
   Verdict,    // the job has failed; other nodes' reports of the same moment are awaited
   Ended,      // told to everybody

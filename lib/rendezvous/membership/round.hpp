@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/past.hpp"
+#include "rendezvous/membership/previous_world.hpp"
 
 #include <cstdint>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace elastrun::rendezvous {
 
-/// Whatever a node or a note says of a grace, nobody waits longer for its end.
+/// Whatever a node or a record says of a grace, nobody waits longer for its end.
 constexpr Duration kLongestGrace = std::chrono::hours(24 * 366);
 
 /// One node as it presents itself when it joins. An agent stands for one node.
@@ -25,7 +25,7 @@ struct Node {
   /// the coordinator.
   std::string address{};
   /// Other addresses of this node, from which its workers may come to the store. Filled in too.
-  std::vector<std::string> also{};
+  std::vector<std::string> alternates{};
   std::uint16_t store_port = 0;  // where its store would listen; held open since the join
   std::string role = "default";
   int local_world_size = 1;
@@ -112,7 +112,7 @@ struct Done {
 /// Not needed in this world; stays connected, takes over when a member goes.
 struct Spare {
   int ahead = 0;
-  Past world{};  // that works without it
+  PreviousWorld world{};  // that works without it
 };
 /// The coordinator is gone for good. `requeue`: the scheduler should start the job again.
 struct Lost {

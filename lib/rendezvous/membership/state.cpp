@@ -11,8 +11,8 @@
 namespace elastrun::rendezvous {
 
 Push to_push(const Notice& notice) {
-  if (const auto* seated = std::get_if<Seated>(&notice)) {
-    return RoundReady{round_of(*seated->world, seated->group_rank)};
+  if (const auto* assigned = std::get_if<Assigned>(&notice)) {
+    return RoundReady{round_of(*assigned->world, assigned->group_rank)};
   }
   return *std::get<std::shared_ptr<const Push>>(notice);
 }
@@ -28,27 +28,28 @@ void State::tell(Peer peer, Push push) {
   deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});
 }
 
-void State::tell_all(const std::vector<Attendee*>& whom, Push push) {
+void State::tell_all(const std::vector<Member*>& whom, Push push) {
   const auto shared = std::make_shared<const Push>(std::move(push));
-  for (const Attendee* attendee : whom) deliveries_.push_back({attendee->peer, shared});
+  for (const Member* member : whom) deliveries_.push_back({member->peer, shared});
 }
 
-Turnout State::turnout() const {
-  return {roster_.returning(), roster_.count(Seat::Waiting) - roster_.returning(),
-          roster_.count(Seat::Stopping), previous_size_, succession_};
+Quorum State::quorum() const {
+  return {roster_.returning(), roster_.count(MemberState::Waiting) - roster_.returning(),
+          roster_.count(MemberState::Stopping), previous_size_, succession_};
 }
 
 // An agent that is there twice is one whose old connection has died without telling us: it keeps
 // its place, or a round would be formed without it.
-Attendee* State::find_again(Peer peer, const Node& node, TimePoint now) {
-  Attendee* known = roster_.find(node);
+Member* State::find_again(Peer peer, const Node& node, TimePoint now) {
+  Member* known = roster_.find(node);
   if (known == nullptr || known->peer == peer) return roster_.find(peer);
   const std::string why = "came back over a new connection";
   if (phase_ == Phase::Verdict || roster_.find(peer) != nullptr) {
     depart(known->peer, why, now, Loss::Closed);
     return roster_.find(peer);
   }
-  if (phase_ == Phase::Running && (known->seat == Seat::Running || known->seat == Seat::Finished)) {
+  if (phase_ == Phase::Running &&
+      (known->state == MemberState::Running || known->state == MemberState::Finished)) {
     const auto kind = Cause::Kind::NodeLost;
     break_up({.kind = kind, .node = node.id, .text = departed_text(*known, kind, why)}, false, now);
   }
@@ -56,65 +57,65 @@ Attendee* State::find_again(Peer peer, const Node& node, TimePoint now) {
   return known;
 }
 
-Attendee* State::meet(Peer peer, const Node& node, const Past& past, TimePoint now) {
-  Attendee* known = find_again(peer, node, now);
-  if (is_too_late(peer, past) || (known == nullptr && !admit(peer, node))) return nullptr;
-  if (roster_.empty() && phase_ == Phase::Gathering) begin_gathering(now, now);
-  learn(past);
+Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now) {
+  Member* known = find_again(peer, node, now);
+  if (is_too_late(peer, previous) || (known == nullptr && !admit(peer, node))) return nullptr;
+  if (roster_.empty() && phase_ == Phase::JoinPhase) begin_join_phase(now, now);
+  learn(previous);
   std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
   // Whatever was feared of it is settled; another coordinator's world has one less to wait for.
   const std::string name = agent_name(node);
-  clearance_.fence.release(name);
-  clearance_.fence.hear(name, past.round, now, now + rules_.silence + node.grace);
+  world_fence_.fence.release(name);
+  world_fence_.fence.hear(name, previous.round, now, now + rules_.silence + node.grace);
   return known != nullptr ? known : &roster_.add(peer, node, false, now);
 }
 
-void State::join(Peer peer, Node node, const Past& past, TimePoint now) {
+void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint now) {
   const bool is_new = roster_.find(node) == nullptr && roster_.find(peer) == nullptr;
-  Attendee* attendee = meet(peer, node, past, now);
-  if (attendee == nullptr) return;
-  if (!is_new) return come_back(*attendee, std::move(node), now);
-  if (phase_ == Phase::Gathering && past.round > 0 && past.round == number_) {
-    clearance_.broken();
-    roster_.set_returning(*attendee, true);
+  Member* member = meet(peer, node, previous, now);
+  if (member == nullptr) return;
+  if (!is_new) return come_back(*member, std::move(node), now);
+  if (phase_ == Phase::JoinPhase && previous.round > 0 && previous.round == number_) {
+    world_fence_.broken();
+    roster_.set_returning(*member, true);
   }
   advance(now);
 }
 
-void State::arrive_stopping(Peer peer, const Node& node, const Past& past, Duration left,
-                            TimePoint now) {
-  Attendee* member = meet(peer, node, past, now);
+void State::arrive_stopping(Peer peer, const Node& node, const PreviousWorld& previous,
+                            Duration left, TimePoint now) {
+  Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return;
-  roster_.move(*member, Seat::Stopping, now);
-  member->round = past.round;
+  roster_.move(*member, MemberState::Stopping, now);
+  member->round = previous.round;
   stopping(peer, left, now);
   advance(now);
 }
 
-void State::hear_of(const Past& world, Duration grace, TimePoint now) {
+void State::hear_of(const PreviousWorld& world, Duration grace, TimePoint now) {
   // What an elected coordinator has to fear stands in the register.
   if (rules_.hosted || world.round <= std::max(number_, floor_)) return;
   learn(world);
-  clearance_.fence.begin(now, now + rules_.silence + grace);
+  world_fence_.fence.begin(now, now + rules_.silence + grace);
 }
 
 void State::stopping(Peer peer, Duration left, TimePoint now) {
-  Attendee* member = roster_.find(peer);
-  if (member == nullptr || member->seat != Seat::Stopping) return;
+  Member* member = roster_.find(peer);
+  if (member == nullptr || member->state != MemberState::Stopping) return;
   member->knows_stop = true;
   member->stops_by = now + left;
-  gathering_.extend(member->stops_by);
+  join_phase_.extend(member->stops_by);
 }
 
 // Whoever was a member hears how its job has ended; a new node, that it has come for nothing.
-bool State::is_too_late(Peer peer, const Past& past) {
-  if (past.round > 0 && past.round <= concluded_) {
+bool State::is_too_late(Peer peer, const PreviousWorld& previous) {
+  if (previous.round > 0 && previous.round <= concluded_) {
     tell(peer, conclusion_);
     return true;
   }
   if (phase_ != Phase::Ended) return false;
   Done done = verdict_;
-  if (!done.failed && past.round == 0) {
+  if (!done.failed && previous.round == 0) {
     done = {true, {.kind = Cause::Kind::Closed}};
     done.cause.text = already_over_text(run_id_);
   }
@@ -129,73 +130,73 @@ bool State::admit(Peer peer, const Node& node) {
     tell(peer, Lost{rank_out_of_range_text(node, rules_.max_nodes), false});
     return false;
   }
-  if (const Attendee* owner = roster_.with_node_rank(node.node_rank)) {
+  if (const Member* owner = roster_.with_node_rank(node.node_rank)) {
     tell(peer, Lost{rank_taken_text(node, owner->node), false});
     return false;
   }
   return true;
 }
 
-void State::learn(const Past& past) {
+void State::learn(const PreviousWorld& previous) {
   // Whoever heard of a restart that its last coordinator could tell to some only: it is spent.
-  budget_.learn(past.attempt);
-  if (past.round <= std::max(number_, floor_)) return;
-  floor_ = past.round;
+  budget_.learn(previous.attempt);
+  if (previous.round <= std::max(number_, floor_)) return;
+  floor_ = previous.round;
   // The round that runs keeps its number: its members know no other one.
-  if (phase_ != Phase::Gathering) return;
+  if (phase_ != Phase::JoinPhase) return;
   // Somebody remembers more than we: another coordinator was here before us.
-  number_ = past.round;
-  previous_size_ = past.nodes;
+  number_ = previous.round;
+  previous_size_ = previous.nodes;
   succession_ = true;
   roster_.forget_returning();
-  if (!rules_.hosted) clearance_.fence.expect(past.round, past.nodes, 0);
+  if (!rules_.hosted) world_fence_.fence.expect(previous.round, previous.nodes, 0);
 }
 
-void State::come_back(Attendee& attendee, Node node, TimePoint now) {
-  const Seat before = attendee.seat;
+void State::come_back(Member& member, Node node, TimePoint now) {
+  const MemberState before = member.state;
   // A fixed rank is a promise; a new one now would leave a hole or a rival.
-  if (rules_.fixed_ranks) node.node_rank = attendee.node.node_rank;
-  if (before == Seat::Waiting) {
-    roster_.describe(attendee, std::move(node));
+  if (rules_.fixed_ranks) node.node_rank = member.node.node_rank;
+  if (before == MemberState::Waiting) {
+    roster_.describe(member, std::move(node));
     return advance(now);
   }
-  if (before == Seat::Failed) return;
-  if (before != Seat::Stopping && phase_ == Phase::Running) {
+  if (before == MemberState::Failed) return;
+  if (before != MemberState::Stopping && phase_ == Phase::Running) {
     // It left its group by its own will: the others cannot go on without it, nor wait for nothing.
     break_up({.kind = Cause::Kind::NodeLeft, .node = node.id, .text = rejoined_text(node)}, false,
              now);
   }
-  if (attendee.seat != Seat::Stopping) return;
-  const bool of_last_world = attendee.round == number_;
-  if (of_last_world) clearance_.broken();
-  roster_.describe(attendee, std::move(node));
-  roster_.move(attendee, Seat::Waiting, now);
-  // Too late for its seat.
-  if (phase_ != Phase::Gathering || !of_last_world) roster_.set_returning(attendee, false);
+  if (member.state != MemberState::Stopping) return;
+  const bool of_last_world = member.round == number_;
+  if (of_last_world) world_fence_.broken();
+  roster_.describe(member, std::move(node));
+  roster_.move(member, MemberState::Waiting, now);
+  // Too late for its place.
+  if (phase_ != Phase::JoinPhase || !of_last_world) roster_.set_returning(member, false);
   advance(now);
 }
 
 void State::started(Peer peer, std::int64_t round) {
-  Attendee* attendee = roster_.find(peer);
-  if (attendee != nullptr && round == number_ && attendee->seat == Seat::Running) {
-    attendee->started = true;
+  Member* member = roster_.find(peer);
+  if (member != nullptr && round == number_ && member->state == MemberState::Running) {
+    member->started = true;
   }
 }
 
 void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
-  Attendee* attendee = roster_.find(peer);
-  if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
+  Member* member = roster_.find(peer);
+  if (member == nullptr || round != number_ || member->state != MemberState::Running) return;
   // The others of its group are being stopped.
-  attendee->knows_stop = true;
-  attendee->stops_by = now + attendee->node.grace;
-  clearance_.doubtful(attendee->stops_by);
+  member->knows_stop = true;
+  member->stops_by = now + member->node.grace;
+  world_fence_.lost_member(member->stops_by);
   if (phase_ == Phase::Verdict) {
-    roster_.move(*attendee, Seat::Failed, now);
+    roster_.move(*member, MemberState::Failed, now);
     return finish_if_all_done(now);
   }
   if (phase_ != Phase::Running) return;
   if (budget_.spend()) return break_up(cause, true, now);
-  roster_.move(*attendee, Seat::Failed, now);
+  roster_.move(*member, MemberState::Failed, now);
   verdict_ = {true, std::move(cause)};
   phase_ = Phase::Verdict;
   verdict_at_ = now + rules_.verdict_window;
@@ -203,60 +204,58 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
 }
 
 void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
-  Attendee* attendee = roster_.find(peer);
-  if (attendee == nullptr || round != number_ || attendee->seat != Seat::Running) return;
-  clearance_.broken();
-  roster_.move(*attendee, Seat::Finished, now);
+  Member* member = roster_.find(peer);
+  if (member == nullptr || round != number_ || member->state != MemberState::Running) return;
+  world_fence_.broken();
+  roster_.move(*member, MemberState::Finished, now);
   ending_ = true;  // a job that is ending is not stopped for newcomers
   growth_at_.reset();
   finish_if_all_done(now);
 }
 
 void State::leave(Peer peer, const std::string& why, TimePoint now, Duration grace) {
-  const Attendee* attendee = roster_.find(peer);
-  if (attendee == nullptr) {
+  const Member* member = roster_.find(peer);
+  if (member == nullptr) {
     // It was told to stop by somebody else, and has not joined here: it has no name yet.
     const std::string name = fmt::format("peer {}", peer);
-    if (grace > Duration::zero()) clearance_.fence.hold(name, peer, now + grace, false);
+    if (grace > Duration::zero()) world_fence_.fence.hold(name, peer, now + grace, false);
     return;
   }
   const auto kind = Cause::Kind::NodeLeft;
-  if (attendee->seat == Seat::Finished) {
-    clearance_.broken();
-  } else if (attendee->seat != Seat::Waiting) {
-    const TimePoint until = now + std::max(grace, attendee->node.grace);
-    const bool of_last_world = attendee->seat != Seat::Stopping || attendee->round == number_;
-    clearance_.fence.hold(agent_name(attendee->node), peer, until, of_last_world);
-    clearance_.doubtful(until);
+  if (member->state == MemberState::Finished) {
+    world_fence_.broken();
+  } else if (member->state != MemberState::Waiting) {
+    const TimePoint until = now + std::max(grace, member->node.grace);
+    const bool of_last_world = member->state != MemberState::Stopping || member->round == number_;
+    world_fence_.fence.hold(agent_name(member->node), peer, until, of_last_world);
+    world_fence_.lost_member(until);
   }
-  remove(*attendee,
-         {.kind = kind, .node = attendee->node.id, .text = departed_text(*attendee, kind, why)},
-         now);
+  remove(*member,
+         {.kind = kind, .node = member->node.id, .text = departed_text(*member, kind, why)}, now);
 }
 
 void State::depart(Peer peer, const std::string& why, TimePoint now, Loss loss) {
-  const Attendee* attendee = roster_.find(peer);
-  if (attendee == nullptr) {
+  const Member* member = roster_.find(peer);
+  if (member == nullptr) {
     // One that had said goodbye. If its connection is merely broken, only time tells.
-    if (loss == Loss::Closed) clearance_.fence.shorten(peer, now + kTimeToReturn);
-    if (loss == Loss::Ended && !clearance_.left(peer)) return;
+    if (loss == Loss::Closed) world_fence_.fence.shorten(peer, now + kTimeToReturn);
+    if (loss == Loss::Ended && !world_fence_.left(peer)) return;
     return advance(now);
   }
   const auto kind = Cause::Kind::NodeLost;
-  doubt(*attendee, now, loss);
-  remove(*attendee,
-         {.kind = kind, .node = attendee->node.id, .text = departed_text(*attendee, kind, why)},
-         now);
+  doubt(*member, now, loss);
+  remove(*member,
+         {.kind = kind, .node = member->node.id, .text = departed_text(*member, kind, why)}, now);
 }
 
-void State::remove(const Attendee& attendee, const Cause& cause, TimePoint now) {
-  const Seat seat = attendee.seat;
+void State::remove(const Member& member, const Cause& cause, TimePoint now) {
+  const MemberState state = member.state;
   constexpr std::size_t kMostGone = 16;
   if (gone_.size() == kMostGone) gone_.erase(gone_.begin());
-  gone_.push_back({attendee.node, cause.text, now});
-  roster_.remove(attendee.peer);
+  gone_.push_back({member.node, cause.text, now});
+  roster_.remove(member.peer);
   if (phase_ == Phase::Ended) return;
-  if (phase_ == Phase::Running && seat == Seat::Running) return break_up(cause, false, now);
+  if (phase_ == Phase::Running && state == MemberState::Running) return break_up(cause, false, now);
   // One that had finished has done its part, and was not the last: that one would have ended the
   // job.
   if (phase_ == Phase::Verdict) return finish_if_all_done(now);
@@ -264,25 +263,25 @@ void State::remove(const Attendee& attendee, const Cause& cause, TimePoint now) 
 }
 
 // For how long the group of a member that was lost may be at work.
-void State::doubt(const Attendee& attendee, TimePoint now, Loss loss) {
-  if (attendee.seat == Seat::Waiting) return;
-  const bool of_last_world = attendee.seat != Seat::Stopping || attendee.round == number_;
-  if (attendee.seat == Seat::Finished || loss == Loss::Ended) {
-    if (of_last_world) clearance_.doubtful(now);
+void State::doubt(const Member& member, TimePoint now, Loss loss) {
+  if (member.state == MemberState::Waiting) return;
+  const bool of_last_world = member.state != MemberState::Stopping || member.round == number_;
+  if (member.state == MemberState::Finished || loss == Loss::Ended) {
+    if (of_last_world) world_fence_.lost_member(now);
     return;
   }
   const TimePoint back_by = now + kTimeToReturn;
   if (loss == Loss::Closed) {
-    if (of_last_world) clearance_.doubtful(back_by);
+    if (of_last_world) world_fence_.lost_member(back_by);
   } else if (of_last_world) {
-    clearance_.doubtful(now + rules_.reaction + attendee.node.grace);
+    world_fence_.lost_member(now + rules_.reaction + member.node.grace);
   }
   std::optional<TimePoint> until;
   if (loss != Loss::Silent) until = back_by;
   // It was told to stop, and has heard that: it may be saving for as long as it has said.
-  if (loss != Loss::Closed && attendee.knows_stop) until = std::max(until, {attendee.stops_by});
+  if (loss != Loss::Closed && member.knows_stop) until = std::max(until, {member.stops_by});
   if (!until) return;
-  clearance_.fence.hold(agent_name(attendee.node), attendee.peer, *until, of_last_world);
+  world_fence_.fence.hold(agent_name(member.node), member.peer, *until, of_last_world);
 }
 
 void State::close(const std::string& why, TimePoint now) {
@@ -297,17 +296,17 @@ void State::suspend(const std::string& why, TimePoint now) {
   break_up({.kind = Cause::Kind::CoordinatorLost, .text = why}, false, now);
 }
 
-void State::inherit(const Past& past, TimePoint until, const Fence& fence) {
-  learn(past);
-  clearance_.inherited(until);
-  clearance_.fence = fence;
+void State::inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence) {
+  learn(previous);
+  world_fence_.inherited(until);
+  world_fence_.fence = fence;
 }
 
 void State::disinherit(TimePoint now) {
-  clearance_.broken();
+  world_fence_.broken();
   // Its coordinator has died on this machine: whoever has lost it knows that, and looks for us.
-  clearance_.fence.begin(now, now + kTimeToFollow);
-  if (phase_ == Phase::Gathering) advance(now);
+  world_fence_.fence.begin(now, now + kTimeToFollow);
+  if (phase_ == Phase::JoinPhase) advance(now);
 }
 
 void State::conclude(std::int64_t rounds, Done verdict) {
@@ -315,32 +314,32 @@ void State::conclude(std::int64_t rounds, Done verdict) {
   conclusion_ = std::move(verdict);
 }
 
-void State::license(const WorldNote& note, TimePoint now) {
-  clearance_.license(note);
-  if (phase_ == Phase::Gathering) advance(now);
+void State::acknowledge(const WorldRecord& record, TimePoint now) {
+  world_fence_.acknowledge(record);
+  if (phase_ == Phase::JoinPhase) advance(now);
 }
 
-Past State::last_world() const {
+PreviousWorld State::last_world() const {
   return {std::max(number_, floor_), attempt(), previous_size_};
 }
 
 Leavers State::at_work(TimePoint now) const {
   Leavers all;
-  for (const auto& [peer, attendee] : roster_.all()) {
-    const bool stopping = attendee.seat == Seat::Stopping;
-    if (!stopping && attendee.seat != Seat::Running) continue;
-    all.add({1, stopping ? attendee.stops_by : now + rules_.silence + attendee.node.grace});
+  for (const auto& [peer, member] : roster_.all()) {
+    const bool stopping = member.state == MemberState::Stopping;
+    if (!stopping && member.state != MemberState::Running) continue;
+    all.add({1, stopping ? member.stops_by : now + rules_.silence + member.node.grace});
   }
   return all;
 }
 
 void State::hold(bool held, TimePoint now) {
-  clearance_.hold(held);
+  world_fence_.hold(held);
   if (!held && phase_ != Phase::Ended) advance(now);
 }
 
 void State::finish_if_all_done(TimePoint now) {
-  if (roster_.count(Seat::Running) > 0) return;
+  if (roster_.count(MemberState::Running) > 0) return;
   end(phase_ == Phase::Verdict ? verdict_ : Done{}, now);
 }
 
@@ -350,26 +349,26 @@ void State::end(Done verdict, TimePoint) {
   growth_at_.reset();
   verdict_at_.reset();
   const auto shared = std::make_shared<const Push>(verdict_);
-  for (const auto& [peer, attendee] : roster_.all()) deliveries_.push_back({peer, shared});
+  for (const auto& [peer, member] : roster_.all()) deliveries_.push_back({peer, shared});
 }
 
 void State::tick(TimePoint now) {
   if (phase_ == Phase::Verdict && verdict_at_ && now >= *verdict_at_) return end(verdict_, now);
-  if (phase_ == Phase::Gathering || phase_ == Phase::Running) advance(now);
+  if (phase_ == Phase::JoinPhase || phase_ == Phase::Running) advance(now);
 }
 
 std::optional<TimePoint> State::deadline() const {
   if (phase_ == Phase::Verdict) return verdict_at_;
   if (phase_ == Phase::Running) return growth_at_;
   if (phase_ == Phase::Ended || roster_.empty()) return std::nullopt;
-  TimePoint given_up = gathering_.given_up(rules_, turnout());
+  TimePoint given_up = join_phase_.given_up(rules_, quorum());
   // What is overdue must not wake us again and again while something else is waited for.
-  TimePoint due = gathering_.deadline(rules_, turnout());
-  if (const auto limit = clearance_.limit()) {
-    given_up = std::max(given_up, clearance_.fence.limit().value_or(given_up));
+  TimePoint due = join_phase_.deadline(rules_, quorum());
+  if (const auto limit = world_fence_.limit()) {
+    given_up = std::max(given_up, world_fence_.fence.limit().value_or(given_up));
     due = std::min(*limit, given_up);
   }
-  if (clearance_.held() || unlicensed_) due = given_up;
+  if (world_fence_.held() || unacknowledged_) due = given_up;
   return std::min(due, progress_at_);
 }
 

@@ -3,11 +3,11 @@
 
 #include "core/clock.hpp"
 #include "rendezvous/membership/budget.hpp"
-#include "rendezvous/membership/clearance.hpp"
-#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/notice.hpp"
-#include "rendezvous/membership/past.hpp"
 #include "rendezvous/membership/phase.hpp"
+#include "rendezvous/membership/previous_world.hpp"
+#include "rendezvous/membership/world_fence.hpp"
 
 #include <optional>
 #include <string>
@@ -29,16 +29,17 @@ class State {
         std::uint16_t master_port = 0);
 
   // Facts. A peer that is not there is passed over; so is a report about a round that is over.
-  void join(Peer peer, Node node, const Past& past, TimePoint now);
+  void join(Peer peer, Node node, const PreviousWorld& previous, TimePoint now);
   void started(Peer peer, std::int64_t round);
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
   /// It has heard that it is to stop, and its group ends within `left`.
   void stopping(Peer peer, Duration left, TimePoint now);
   /// The same of one that comes over a new connection, here or from another coordinator.
-  void arrive_stopping(Peer peer, const Node& node, const Past& past, Duration left, TimePoint now);
+  void arrive_stopping(Peer peer, const Node& node, const PreviousWorld& previous, Duration left,
+                       TimePoint now);
   /// Somebody knows of that world, of which it was no member.
-  void hear_of(const Past& world, Duration grace, TimePoint now);
+  void hear_of(const PreviousWorld& world, Duration grace, TimePoint now);
   /// It says goodbye: it is a member no more, but no round is formed until its group has ended, or
   /// its grace. `grace`: of one that was told to stop by somebody else, and has not joined here.
   void leave(Peer peer, const std::string& why, TimePoint now, Duration grace = {});
@@ -54,18 +55,19 @@ class State {
   /// Members are told to stop, and come back: nobody knows any more whether their world is alone.
   void suspend(const std::string& why, TimePoint now);
 
-  // The world of a coordinator before this one, and licences for new worlds (see Clearance).
-  /// `past` may be at work until then, unless one of its members comes, and so may they in `fence`.
-  void inherit(const Past& past, TimePoint until, const Fence& fence = {});
+  // The world of a coordinator before this one, and the record of new ones (see WorldFence).
+  /// `previous` may be at work until then, unless one of its members comes, and so may they in
+  /// `fence`.
+  void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {});
   /// It has been found out that the inherited world is no more.
   void disinherit(TimePoint now);
   /// The job of this run id has been over for good after that many rounds. Members of it that come
   /// late are told so; others begin anew.
   void conclude(std::int64_t rounds, Done verdict);
-  void require_licences() { clearance_.require_licences(); }
-  /// The world that waits for its licence; the question is answered by `license`.
-  const std::optional<WorldNote>& unlicensed() const { return unlicensed_; }
-  void license(const WorldNote& note, TimePoint now);
+  void require_acknowledgements() { world_fence_.require_acknowledgements(); }
+  /// The world that waits to be recorded; `acknowledge` says that it has been.
+  const std::optional<WorldRecord>& unacknowledged() const { return unacknowledged_; }
+  void acknowledge(const WorldRecord& record, TimePoint now);
   /// By which address other machines reach this one. Members that came over loopback get it in
   /// worlds that have members elsewhere.
   void set_reachable(std::string address) { reachable_ = std::move(address); }
@@ -79,45 +81,45 @@ class State {
   std::int64_t epoch() const { return epoch_; }
   std::int64_t round_number() const { return number_; }
   /// The last world that anybody has told of.
-  Past last_world() const;
+  PreviousWorld last_world() const;
   /// Members that are connected and whose groups may be at work, and for how long if it is left.
   Leavers at_work(TimePoint now) const;
   int attempt() const { return budget_.spent(); }
   const Rules& rules() const { return rules_; }
   const std::string& run_id() const { return run_id_; }
   const Roster& roster() const { return roster_; }
-  const Gathering& gathering() const { return gathering_; }
-  const Clearance& clearance() const { return clearance_; }
-  Turnout turnout() const;
+  const JoinPhase& join_phase() const { return join_phase_; }
+  const WorldFence& world_fence() const { return world_fence_; }
+  Quorum quorum() const;
   const std::vector<Gone>& gone() const { return gone_; }
   /// The verdict, once Ended.
   const Done& verdict() const { return verdict_; }
 
  private:
-  bool is_too_late(Peer peer, const Past& past);
+  bool is_too_late(Peer peer, const PreviousWorld& previous);
   bool admit(Peer peer, const Node& node);
-  void learn(const Past& past);
-  Attendee* meet(Peer peer, const Node& node, const Past& past, TimePoint now);
-  Attendee* find_again(Peer peer, const Node& node, TimePoint now);
-  void come_back(Attendee& attendee, Node node, TimePoint now);
+  void learn(const PreviousWorld& previous);
+  Member* meet(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now);
+  Member* find_again(Peer peer, const Node& node, TimePoint now);
+  void come_back(Member& member, Node node, TimePoint now);
   void advance(TimePoint now);
-  void advance_gathering(TimePoint now);
+  void advance_join_phase(TimePoint now);
   void advance_running(TimePoint now);
   void try_to_close_round(TimePoint now);
-  void seat(const std::vector<Attendee*>& chosen, World world, TimePoint now);
-  std::vector<Attendee*> choose_members();
+  void state(const std::vector<Member*>& chosen, World world, TimePoint now);
+  std::vector<Member*> choose_members();
   void dismiss_stuck();
   void tell_spares();
-  void remove(const Attendee& attendee, const Cause& cause, TimePoint now);
-  void doubt(const Attendee& attendee, TimePoint now, Loss loss);
+  void remove(const Member& member, const Cause& cause, TimePoint now);
+  void doubt(const Member& member, TimePoint now, Loss loss);
   void break_up(const Cause& cause, bool attempt_spent, TimePoint now);
-  void begin_gathering(TimePoint now, TimePoint stopped_by);
+  void begin_join_phase(TimePoint now, TimePoint stopped_by);
   void give_up_waiting(TimePoint now);
   void finish_if_all_done(TimePoint now);
   void end(Done verdict, TimePoint now);
   void push_progress(TimePoint now);
   void tell(Peer peer, Push push);
-  void tell_all(const std::vector<Attendee*>& whom, Push push);
+  void tell_all(const std::vector<Member*>& whom, Push push);
 
   // Set at construction
   const Rules rules_;
@@ -125,14 +127,14 @@ class State {
   const std::uint16_t master_port_;
 
   // Changes while running
-  Phase phase_ = Phase::Gathering;
+  Phase phase_ = Phase::JoinPhase;
   Roster roster_;
   std::vector<Gone> gone_;
-  Gathering gathering_;
+  JoinPhase join_phase_;
   std::int64_t concluded_ = 0;  // rounds of an earlier job of this run id
   Done conclusion_;
-  Clearance clearance_;
-  std::optional<WorldNote> unlicensed_;
+  WorldFence world_fence_;
+  std::optional<WorldRecord> unacknowledged_;
   Budget budget_;
   std::int64_t epoch_ = 1, number_ = 0;
   std::int64_t floor_ = 0;  // of later rounds: others have had so many

@@ -49,11 +49,11 @@ std::string joined_text(const Node& first, int newcomers) {
   return fmt::format("node {} and {} more have joined", first.id, newcomers - 1);
 }
 
-std::string departed_text(const Attendee& attendee, Cause::Kind kind, const std::string& why) {
+std::string departed_text(const Member& member, Cause::Kind kind, const std::string& why) {
   const bool left = kind == Cause::Kind::NodeLeft;
   const std::string rank =
-      attendee.node.node_rank >= 0 ? fmt::format(" (node rank {})", attendee.node.node_rank) : "";
-  return fmt::format("node {}{} {}{}{}", attendee.node.id, rank, left ? "has left" : "was lost",
+      member.node.node_rank >= 0 ? fmt::format(" (node rank {})", member.node.node_rank) : "";
+  return fmt::format("node {}{} {}{}{}", member.node.id, rank, left ? "has left" : "was lost",
                      why.empty() ? "" : ": ", why);
 }
 
@@ -64,13 +64,13 @@ std::string stuck_text(const Rules& rules) {
       format_duration(rules.join_timeout));
 }
 
-std::string join_timeout_text(const Rules& rules, const Turnout& there, const Clearance& clearance,
-                              TimePoint now) {
-  if (clearance.held()) {
+std::string join_timeout_text(const Rules& rules, const Quorum& there,
+                              const WorldFence& world_fence, TimePoint now) {
+  if (world_fence.held()) {
     return fmt::format("the coordinator could not renew its election within {} (join_timeout)",
                        format_duration(rules.join_timeout));
   }
-  if (clearance.in_doubt(now) && there.returning + there.fresh >= rules.min_nodes) {
+  if (world_fence.is_up(now) && there.returning + there.fresh >= rules.min_nodes) {
     return fmt::format("none of the {} of the last round came within {} (join_timeout)",
                        nodes_text(there.previous_size), format_duration(rules.join_timeout));
   }
@@ -79,37 +79,37 @@ std::string join_timeout_text(const Rules& rules, const Turnout& there, const Cl
                      format_duration(rules.join_timeout));
 }
 
-std::string progress_text(const Rules& rules, const Turnout& there, const Gathering& gathering,
-                          const Clearance& clearance, TimePoint now) {
+std::string progress_text(const Rules& rules, const Quorum& there, const JoinPhase& join_phase,
+                          const WorldFence& world_fence, TimePoint now) {
   const int here = there.returning + there.fresh;
   if (there.stopping > 0) {
     return fmt::format("{} here; waiting for {} to stop their workers", nodes_text(here),
                        there.stopping);
   }
-  if (here >= rules.min_nodes && clearance.held()) {
+  if (here >= rules.min_nodes && world_fence.held()) {
     return fmt::format("{} here, enough to start; the coordinator cannot renew its election",
                        nodes_text(here));
   }
-  if (const auto end = clearance.fence_limit(now); end && here >= rules.min_nodes) {
-    const int known = clearance.fence.leavers().count, unheard = clearance.fence.unheard();
+  if (const auto end = world_fence.fence_limit(now); end && here >= rules.min_nodes) {
+    const int known = world_fence.fence.leavers().count, unheard = world_fence.fence.unheard();
     return fmt::format("{} here, enough to start; waiting for {} to stop {} workers, at most {}",
                        nodes_text(here), nodes_text(known + unheard),
                        known + unheard == 1 ? "its" : "their", format_duration(*end - now));
   }
-  if (here >= rules.min_nodes && clearance.in_doubt(now)) {
+  if (here >= rules.min_nodes && world_fence.is_up(now)) {
     return fmt::format(
         "{} here; nobody of the {} of the last round, which may still be at work out of reach: "
         "waiting for one of them, at most {}",
         nodes_text(here), nodes_text(there.previous_size),
-        format_duration(*clearance.limit() - now));
+        format_duration(*world_fence.limit() - now));
   }
-  const auto last_call = gathering.last_call(rules);
+  const auto last_call = join_phase.last_call(rules);
   if (here >= rules.min_nodes && last_call) {
     const Duration left = std::max(*last_call - now, Duration::zero());
     return fmt::format("{} here, enough to start; last call for up to {} more ends in {}",
                        nodes_text(here), rules.max_nodes - here, format_duration(left));
   }
-  const Duration left = std::max(gathering.since() + rules.join_timeout - now, Duration::zero());
+  const Duration left = std::max(join_phase.since() + rules.join_timeout - now, Duration::zero());
   return fmt::format("{} of {} here; waiting for {} more, at most {}", here, rules.min_nodes,
                      rules.min_nodes - here, format_duration(left));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "rendezvous/membership/clearance.hpp"
-#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/roster.hpp"
+#include "rendezvous/membership/world_fence.hpp"
 
 #include <string>
 
@@ -17,11 +17,11 @@ std::string rank_out_of_range_text(const Node& node, int nodes);
 std::string rank_taken_text(const Node& node, const Node& owner);
 std::string rejoined_text(const Node& node);
 std::string joined_text(const Node& first, int newcomers);
-std::string departed_text(const Attendee& attendee, Cause::Kind kind, const std::string& why);
+std::string departed_text(const Member& member, Cause::Kind kind, const std::string& why);
 std::string stuck_text(const Rules& rules);
-std::string join_timeout_text(const Rules& rules, const Turnout& there, const Clearance& clearance,
-                              TimePoint now);
-std::string progress_text(const Rules& rules, const Turnout& there, const Gathering& gathering,
-                          const Clearance& clearance, TimePoint now);
+std::string join_timeout_text(const Rules& rules, const Quorum& there,
+                              const WorldFence& world_fence, TimePoint now);
+std::string progress_text(const Rules& rules, const Quorum& there, const JoinPhase& join_phase,
+                          const WorldFence& world_fence, TimePoint now);
 
 }  // namespace elastrun::rendezvous

@@ -37,7 +37,7 @@ auto guarded(const Handler& handler, Call call) -> decltype(call(*handler)) {
   }
 }
 
-Result<Seating> find_seat(RendezvousHandler& handler, Contribution own) {
+Result<Seating> find_state(RendezvousHandler& handler, Contribution own) {
   auto info = handler.next_rendezvous();
   if (!info) return std::unexpected(info.error());
   Seating seating{std::move(*info), {}, true};
@@ -65,7 +65,7 @@ class UsersSession final : public HandlerSession {
         run_id_(handler_->get_run_id()),
         budget_(settings_.max_restarts),
         poll_(clock.make_alarm()),
-        patience_(clock.make_alarm()),
+        deadline_(clock.make_alarm()),
         calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
   ~UsersSession() override { *alive_ = false; }
 
@@ -76,9 +76,9 @@ class UsersSession final : public HandlerSession {
     calls_.make(
         name(),
         [handler = handler_, own = std::move(own)] {
-          return guarded(handler, [&own](RendezvousHandler& one) { return find_seat(one, own); });
+          return guarded(handler, [&own](RendezvousHandler& one) { return find_state(one, own); });
         },
-        [this](Result<Seating> seating) { seated(std::move(seating)); });
+        [this](Result<Seating> seating) { assigned(std::move(seating)); });
   }
 
   void report(Report report) override {
@@ -101,7 +101,7 @@ class UsersSession final : public HandlerSession {
     poll_->disarm();
     on_closed_ = std::move(on_closed);
     if (left_) return end();
-    patience_->arm(clock_.now() + settings_.close_timeout, [this] { end(); });
+    deadline_->arm(clock_.now() + settings_.close_timeout, [this] { end(); });
     calls_.make(
         name(),
         [handler = handler_] {
@@ -131,7 +131,7 @@ class UsersSession final : public HandlerSession {
     });
   }
 
-  void seated(Result<Seating> seating) {
+  void assigned(Result<Seating> seating) {
     if (closed_) return;
     if (!seating) return refused(seating.error());
     seating_ = std::move(*seating);
@@ -215,7 +215,7 @@ class UsersSession final : public HandlerSession {
   }
 
   void end() {
-    patience_->disarm();
+    deadline_->disarm();
     if (auto on_closed = std::exchange(on_closed_, {})) {
       boost::asio::post(loop_, std::move(on_closed));
     }
@@ -236,7 +236,7 @@ class UsersSession final : public HandlerSession {
   bool running_ = false;  // in a round that nobody has ended yet
   bool left_ = false, closed_ = false;
   std::function<void()> on_closed_;
-  std::unique_ptr<Alarm> poll_, patience_;
+  std::unique_ptr<Alarm> poll_, deadline_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   files::BlockingCalls calls_;  // last: its answers use all of the above
 };

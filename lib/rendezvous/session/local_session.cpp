@@ -31,7 +31,7 @@ class LocalSession final : public Session {
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
 
   void join(Node self) override {
-    state_.join(kSelf, std::move(self), Past{}, clock_.now());
+    state_.join(kSelf, std::move(self), PreviousWorld{}, clock_.now());
     deliver();
   }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/session/session.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -68,8 +68,8 @@ void read_timing(Plan& plan) {
       conf.number("keep_alive_max_attempt", remote.keep_alive_max_attempt), 1));
   remote.close_timeout = conf.seconds("close_timeout", remote.close_timeout);
   remote.read_timeout = conf.seconds("read_timeout", remote.read_timeout);
-  plan.coordinator.beat = remote.keep_alive_interval;
-  plan.coordinator.beats_missed = remote.keep_alive_max_attempt;
+  plan.coordinator.heartbeat = remote.keep_alive_interval;
+  plan.coordinator.heartbeats_missed = remote.keep_alive_max_attempt;
 }
 
 /// Null where MUNGE is not to be had: then the job is as open as anywhere else.
@@ -127,14 +127,15 @@ ElectedLocatorSettings elected_settings(const Plan& plan) {
   return locator;
 }
 
-Result<std::unique_ptr<Session>> make_elected(Plan& plan, Result<std::unique_ptr<Ballot>> ballot) {
-  if (!ballot) return std::unexpected(ballot.error());
-  // A file's entry is taken after a term and a half; etcd's lives longer by etcd's own elections.
-  plan.remote.entry_life = 3 * read_term(plan.conf);
+Result<std::unique_ptr<Session>> make_elected(Plan& plan,
+                                              Result<std::unique_ptr<LeaderLease>> lease) {
+  if (!lease) return std::unexpected(lease.error());
+  // A file's entry is taken after a TTL and a half; etcd's lives longer by etcd's own elections.
+  plan.remote.entry_life = 3 * read_ttl(plan.conf);
   StorePlan& store = plan.remote.store_plan;
   store.bind_address = "";
   std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
-  return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*ballot),
+  return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*lease),
                                            elected_settings(plan)));
 }
 
@@ -162,13 +163,13 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
       settings.backend == "file" || to_lower(plan.conf.text("store_type")) == "file";
   if (settings.backend == "etcd" || settings.backend == "etcd-v2") {
     if (open) warn_of_openness(settings, "the coordinator");
-    return make_elected(plan, make_etcd_ballot(loop, clock, where, settings.run_id, plan.conf,
-                                               effective_isolation(elected_settings(plan))));
+    return make_elected(plan, make_etcd_lease(loop, clock, where, settings.run_id, plan.conf,
+                                              effective_isolation(elected_settings(plan))));
   }
   if (by_file) {
     if (open) warn_of_openness(settings, "the coordinator");
-    return make_elected(plan, make_file_ballot(loop, clock, where, settings.run_id, plan.conf,
-                                               effective_isolation(elected_settings(plan))));
+    return make_elected(plan, make_file_lease(loop, clock, where, settings.run_id, plan.conf,
+                                              effective_isolation(elected_settings(plan))));
   }
   const auto endpoint = net::parse_endpoint(where, kC10dPort);
   if (open) warn_of_openness(settings, endpoint ? endpoint->host : where);

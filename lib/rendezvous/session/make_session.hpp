@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/session/session.hpp"
 
 #include <boost/asio/io_context.hpp>

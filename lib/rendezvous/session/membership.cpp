@@ -2,7 +2,7 @@
 #include "rendezvous/session/membership.hpp"
 
 #include "net/endpoint.hpp"
-#include "rendezvous/session/other_addresses.hpp"
+#include "rendezvous/session/alternate_addresses.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,12 +10,12 @@
 namespace elastrun::rendezvous {
 
 Join Membership::describe(const std::string& address, const Rules& rules, int node_rank) {
-  Join join{self_, past_, rules, knows_.round > past_.round ? knows_ : Past{}};
+  Join join{self_, previous_, rules, knows_.round > previous_.round ? knows_ : PreviousWorld{}};
   Node& node = join.node;
   if (node.address.empty()) node.address = address;
   if (node.instance.empty()) node.instance = instance_;
   if (rules.fixed_ranks) node.node_rank = node_rank;
-  node.also = other_addresses(node.address, net::own_addresses());
+  node.alternates = alternate_addresses(node.address, net::own_addresses());
   if (node.id.empty()) node.id = fmt::format("{}_{}_0", node.address, ::getpid());
   id_ = node.id;
   return join;
@@ -24,7 +24,7 @@ Join Membership::describe(const std::string& address, const Rules& rules, int no
 Restart Membership::restart_after_loss(const std::string& why, const Rules& rules) const {
   Cause cause{.kind = Cause::Kind::CoordinatorLost, .node = id_};
   cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
-  return {std::move(cause), false, std::max(rules.max_restarts - past_.attempt, 0)};
+  return {std::move(cause), false, std::max(rules.max_restarts - previous_.attempt, 0)};
 }
 
 }  // namespace elastrun::rendezvous

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/past.hpp"
+#include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/wire/messages.hpp"
 
@@ -19,23 +19,23 @@ class Membership {
   /// `instance`: for a node that names none.
   explicit Membership(std::string instance) : instance_(std::move(instance)) {}
 
-  /// Its group is gone: it asks for a seat.
+  /// Its group is gone: it asks for membership.
   void want(Node self) {
     self_ = std::move(self);
-    seat_ = Seat::Wanted;
+    state_ = MemberState::Wanted;
   }
   void sit(const Round& round) {
-    past_ = {round.number, round.attempt, round.group_world_size()};
-    seat_ = Seat::Held;
+    previous_ = {round.number, round.attempt, round.group_world_size()};
+    state_ = MemberState::Held;
     stops_by_.reset();
   }
-  /// A worker has failed: the group is being stopped, although the seat is held.
+  /// A worker has failed: the group is being stopped, although it is a member.
   void fail(TimePoint now) { stops_by_ = now + self_.grace; }
-  /// Its group has to stop; false: it has no seat.
+  /// Its group has to stop; false: it is no member.
   bool give_up(TimePoint now, bool attempt_spent) {
-    if (seat_ != Seat::Held) return false;
-    seat_ = Seat::None;
-    if (attempt_spent) ++past_.attempt;
+    if (state_ != MemberState::Held) return false;
+    state_ = MemberState::None;
+    if (attempt_spent) ++previous_.attempt;
     if (!stops_by_) fail(now);
     return true;
   }
@@ -45,15 +45,15 @@ class Membership {
     stops_by_ = now + grace;
   }
   /// There is that world, of which it is no member.
-  void learn(const Past& world) {
+  void learn(const PreviousWorld& world) {
     if (world.round > knows_.round) knows_ = world;
   }
 
-  bool wants_seat() const { return seat_ == Seat::Wanted; }
-  const Past& past() const { return past_; }
+  bool wants_seat() const { return state_ == MemberState::Wanted; }
+  const PreviousWorld& previous() const { return previous_; }
   /// How long its group may be at work, which is being stopped; none if it is not.
   std::optional<Duration> at_work(TimePoint now) const {
-    if ((seat_ != Seat::None && !leaves_) || past_.round == 0) return std::nullopt;
+    if ((state_ != MemberState::None && !leaves_) || previous_.round == 0) return std::nullopt;
     return std::max<Duration>(stops_by_.value_or(now) - now, Duration::zero());
   }
   bool is_saving(TimePoint now) const { return at_work(now).value_or(Duration()) > Duration(); }
@@ -69,9 +69,9 @@ class Membership {
   const std::string instance_;
   Node self_;
   std::string id_;
-  Past past_, knows_;
+  PreviousWorld previous_, knows_;
   // None: not asked for since it was told to stop.
-  enum class Seat { None, Wanted, Held } seat_ = Seat::None;
+  enum class MemberState { None, Wanted, Held } state_ = MemberState::None;
   std::optional<TimePoint> stops_by_;
   bool leaves_ = false;
 };

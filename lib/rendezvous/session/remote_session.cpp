@@ -7,9 +7,9 @@
 #include "net/link.hpp"
 #include "rendezvous/discovery/silent_port.hpp"
 #include "rendezvous/membership/wording.hpp"
+#include "rendezvous/session/backoff.hpp"
+#include "rendezvous/session/heartbeat_lease.hpp"
 #include "rendezvous/session/membership.hpp"
-#include "rendezvous/session/patience.hpp"
-#include "rendezvous/session/pulse.hpp"
 #include "rendezvous/session/refusals.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -18,7 +18,6 @@
 #include <fmt/format.h>
 #include <optional>
 #include <random>
-#include <unistd.h>
 #include <utility>
 
 namespace elastrun::rendezvous {
@@ -39,9 +38,9 @@ class RemoteSession final : public Session {
         settings_(std::move(settings)),
         dialer_(loop, clock),
         retry_(clock.make_alarm()),
-        beat_(clock.make_alarm()),
+        heartbeat_(clock.make_alarm()),
         progress_(clock.make_alarm()),
-        patience_(std::random_device{}()),
+        backoff_(std::random_device{}()),
         membership_(random_text(12)) {}
 
   ~RemoteSession() override {
@@ -53,7 +52,7 @@ class RemoteSession final : public Session {
   void open(OnPush on_push) override {
     on_push_ = std::move(on_push);
     locator_->on_moved([this] { moved(); });
-    patience_.begin(clock_.now() + settings_.rules.join_timeout);
+    backoff_.begin(clock_.now() + settings_.rules.join_timeout);
     watch_progress();
     locate();
   }
@@ -78,7 +77,7 @@ class RemoteSession final : public Session {
     closed_ = true;
     dialer_.cancel();
     locator_->cancel();
-    for (Alarm* alarm : {retry_.get(), beat_.get(), progress_.get()}) alarm->disarm();
+    for (Alarm* alarm : {retry_.get(), heartbeat_.get(), progress_.get()}) alarm->disarm();
     if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
     if (link_) hang_up();
     release();
@@ -97,7 +96,7 @@ class RemoteSession final : public Session {
   // Finding the coordinator
 
   void locate() {
-    locator_->heed(epoch_, std::max(membership_.past().nodes, settings_.rules.min_nodes));
+    locator_->heed(epoch_, std::max(membership_.previous().nodes, settings_.rules.min_nodes));
     locator_->locate([this](Result<Place> place) {
       if (place) {
         place_ = std::move(*place);
@@ -112,7 +111,7 @@ class RemoteSession final : public Session {
   }
 
   Duration time_left() const {
-    return std::max<Duration>(patience_.deadline() - clock_.now(), std::chrono::milliseconds(100));
+    return std::max<Duration>(backoff_.deadline() - clock_.now(), std::chrono::milliseconds(100));
   }
 
   void dial() {
@@ -133,8 +132,8 @@ class RemoteSession final : public Session {
     if (!place_.endpoint.host.empty()) locator_->reject(place_);
     trouble_ = error.text;
     const TimePoint now = clock_.now();
-    if (patience_.over(now)) return lose(given_up_text(), connected_once_);
-    retry_->arm(std::min(now + patience_.next(), patience_.deadline()), [this] { locate(); });
+    if (backoff_.over(now)) return lose(given_up_text(), connected_once_);
+    retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
   }
 
   std::string given_up_text() const {
@@ -173,7 +172,7 @@ class RemoteSession final : public Session {
     Hello hello = own_hello(settings_.run_id, settings_.start, epoch_);
     if (const auto left = membership_.at_work(greeted_at_)) hello.at_work = {describe(), *left};
     link_->send(encode(FromAgent(std::move(hello))));
-    beat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
+    heartbeat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
       trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
       hang_up();
       try_again({Code::Timeout, trouble_});
@@ -182,15 +181,15 @@ class RemoteSession final : public Session {
 
   void hear(const std::string& payload) {
     // After a pause of this process, words of long ago come before any alarm.
-    if (welcomed_ && pulse_.is_over(clock_.now())) return fall_silent();
+    if (welcomed_ && heartbeat_lease_.is_over(clock_.now())) return miss_heartbeats();
     auto message = decode_from_coordinator(payload);
     if (!message) return drop(message.error());
     if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
     if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
     if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
       epoch_ = std::max(epoch_, epoch->epoch);
-    } else if (std::holds_alternative<Beat>(*message)) {
-      pulse_.answered();
+    } else if (std::holds_alternative<Heartbeat>(*message)) {
+      heartbeat_lease_.answered();
     } else if (auto* told = std::get_if<Push>(&*message)) {
       obey(std::move(*told));
     }
@@ -211,21 +210,21 @@ class RemoteSession final : public Session {
     welcomed_ = connected_once_ = true;
     locator_->accept(place_);
     refusals_.forget();
-    pulse_.begin(greeted_at_, welcome.beat, welcome.beats_missed);
-    watch_beats();
+    heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
+    watch_heartbeats();
     if (membership_.wants_seat()) send(describe());
     if (leaving_)
       send(Leaving{leaving_->why, membership_.at_work(clock_.now()).value_or(Duration()), false});
   }
 
   void hang_up() {
-    beat_->disarm();
+    heartbeat_->disarm();
     std::exchange(link_, nullptr)->close();
   }
 
   // The same, but its end says that our group has ended: until that is true it stays open.
   void part() {
-    beat_->disarm();
+    heartbeat_->disarm();
     if (membership_.wants_seat() || held_) return hang_up();
     held_ = std::exchange(link_, nullptr);
     held_->hold();
@@ -261,9 +260,10 @@ class RemoteSession final : public Session {
       // Fences late words of a coordinator that was succeeded, or rounds of another life of it. It
       // must hear that, or it takes us for a member at work: our next hello and join say why.
       const auto epoch = ready->round.epoch, number = ready->round.number;
-      if (epoch < epoch_ || number <= membership_.past().round) {
-        return drop({Code::Closed, fmt::format("it gave out round {} of epoch {} after {} of {}",
-                                               number, epoch, membership_.past().round, epoch_)});
+      if (epoch < epoch_ || number <= membership_.previous().round) {
+        return drop(
+            {Code::Closed, fmt::format("it gave out round {} of epoch {} after {} of {}", number,
+                                       epoch, membership_.previous().round, epoch_)});
       }
       epoch_ = epoch;
       membership_.sit(ready->round);
@@ -288,7 +288,7 @@ class RemoteSession final : public Session {
 
   void ended(const Error& error) {
     link_.reset();
-    beat_->disarm();
+    heartbeat_->disarm();
     trouble_ = fmt::format("{}: {}", where(), error.text);
     const bool was_welcomed = std::exchange(welcomed_, false);
     if (is_through()) return;
@@ -298,7 +298,7 @@ class RemoteSession final : public Session {
       return refused && is_final() ? lose(trouble_, false) : try_again({error.code, trouble_});
     }
     log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble_);
-    patience_.begin(clock_.now() + (locator_->elects() ? settings_.rules.join_timeout : silence()));
+    backoff_.begin(clock_.now() + (locator_->elects() ? settings_.rules.join_timeout : silence()));
     watch_progress();
     stop_group(trouble_);
     locate();
@@ -318,7 +318,7 @@ class RemoteSession final : public Session {
     locate();
   }
 
-  // One that leaves comes back to say that it is saving, but is not elected: that has been noted.
+  // One that leaves comes back to say that it is saving, but is not elected: it is recorded.
   bool is_through() const {
     const bool comes_back = !locator_->elects() && membership_.is_saving(clock_.now());
     return over_ || closed_ || (leaving_ && !comes_back);
@@ -329,17 +329,17 @@ class RemoteSession final : public Session {
     if (!leaving_) push(Lost{why, requeue});
   }
 
-  void watch_beats() {
-    beat_->arm(pulse_.next_beat(clock_.now()), [this] {
-      if (pulse_.is_over(clock_.now())) return fall_silent();
-      send(Beat{});
-      pulse_.sent(clock_.now());
-      watch_beats();
+  void watch_heartbeats() {
+    heartbeat_->arm(heartbeat_lease_.next_heartbeat(clock_.now()), [this] {
+      if (heartbeat_lease_.is_over(clock_.now())) return miss_heartbeats();
+      send(Heartbeat{});
+      heartbeat_lease_.sent(clock_.now());
+      watch_heartbeats();
     });
   }
 
-  void fall_silent() {
-    drop({Code::Timeout, fmt::format("silent for {}", format_duration(pulse_.silence()))});
+  void miss_heartbeats() {
+    drop({Code::Timeout, "silent for " + format_duration(heartbeat_lease_.silence())});
   }
 
   Duration silence() const {
@@ -362,11 +362,11 @@ class RemoteSession final : public Session {
   const std::unique_ptr<Locator> locator_;
   const RemoteSettings settings_;
   net::Dialer dialer_;
-  const std::unique_ptr<Alarm> retry_, beat_, progress_;
+  const std::unique_ptr<Alarm> retry_, heartbeat_, progress_;
   OnPush on_push_;
 
   // The coordinator
-  Patience patience_;
+  Backoff backoff_;
   Place place_;
   std::shared_ptr<Link> link_;
   std::shared_ptr<Link> held_;  // to one before it, which sees by its end that our group has ended
@@ -374,7 +374,7 @@ class RemoteSession final : public Session {
   bool fences_ = false;  // it waits for whoever says that it is being stopped
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
-  Pulse pulse_;
+  HeartbeatLease heartbeat_lease_;
   Refusals refusals_;
   std::string trouble_;
   bool warned_ = false;  // that nobody is found

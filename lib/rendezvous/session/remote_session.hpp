@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "net/seal.hpp"
 #include "rendezvous/discovery/locator.hpp"
-#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/session/session.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -58,7 +58,7 @@ json::array write_members(const std::vector<Node>& members) {
 
 json::object write_place(const World& world, int group_rank) {
   const Bases& bases = world.ranks.of[static_cast<std::size_t>(group_rank)];
-  return {{"do", "round"},
+  return {{"type", "round"},
           {"epoch", world.epoch},
           {"number", world.number},
           {"attempt", world.attempt},
@@ -149,12 +149,13 @@ std::unexpected<Error> unsound_message(std::string_view kind) {
   return fail(Code::Protocol, fmt::format("a message \"{}\" has members of the wrong kind", kind));
 }
 
-void note_source(Node& node, const boost::asio::ip::address& seen) {
+void add_source_address(Node& node, const boost::asio::ip::address& seen) {
   if (seen.is_loopback() || seen.is_unspecified()) return;  // says nothing to other machines
   const std::string text = seen.to_string();
-  if (node.address == text || std::ranges::find(node.also, text) != node.also.end()) return;
-  if (node.also.size() >= kMaxOtherAddresses) node.also.pop_back();
-  node.also.push_back(text);
+  if (node.address == text || std::ranges::find(node.alternates, text) != node.alternates.end())
+    return;
+  if (node.alternates.size() >= kMaxAlternateAddresses) node.alternates.pop_back();
+  node.alternates.push_back(text);
 }
 
 json::object write_node(const Node& node) {
@@ -165,10 +166,10 @@ json::object write_node(const Node& node) {
                       {"role", node.role},
                       {"workers", node.local_world_size},
                       {"node_rank", node.node_rank}};
-  json::array also;
-  for (const std::string& address : node.also)
-    also.emplace_back(fit_text(address, kLongestAddress));
-  if (!also.empty()) object["also"] = std::move(also);
+  json::array alternates;
+  for (const std::string& address : node.alternates)
+    alternates.emplace_back(fit_text(address, kLongestAddress));
+  if (!alternates.empty()) object["alternates"] = std::move(alternates);
   return object;
 }
 
@@ -177,9 +178,10 @@ Node read_node(const Reader& reader) {
   node.id = reader.text("id");
   node.instance = reader.text("instance");
   node.address = reader.text("address");
-  for (const json::value& element : reader.elements("also")) {
-    if (!element.is_string() || node.also.size() >= kMaxOtherAddresses) reader.sound() = false;
-    if (reader.sound()) node.also.emplace_back(element.get_string());
+  for (const json::value& element : reader.elements("alternates")) {
+    if (!element.is_string() || node.alternates.size() >= kMaxAlternateAddresses)
+      reader.sound() = false;
+    if (reader.sound()) node.alternates.emplace_back(element.get_string());
   }
   node.store_port = static_cast<std::uint16_t>(reader.integer("store_port", 0, 65535));
   node.role = reader.text("role");
@@ -234,7 +236,7 @@ Rules read_rules(const Reader& reader) {
 }
 
 json::object write_round(const Round& round) {
-  return {{"do", "round"},
+  return {{"type", "round"},
           {"epoch", round.epoch},
           {"number", round.number},
           {"attempt", round.attempt},
@@ -280,7 +282,7 @@ std::string encode_members(const World& world) {
   return to_wire(write_members(world.members));
 }
 
-std::string encode_seat(const World& world, int group_rank, const std::string& members) {
+std::string encode_assignment(const World& world, int group_rank, const std::string& members) {
   std::string text = to_wire(write_place(world, group_rank));
   if (group_rank != 0 && world.members.size() > kFullWorld) return text;
   // The list is the largest part and the same for all: serialised once, put in as text.

@@ -3,7 +3,7 @@
 
 #include "core/error.hpp"
 #include "core/json.hpp"
-#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/round.hpp"
 
 #include <boost/asio/ip/address.hpp>
@@ -20,7 +20,7 @@ constexpr std::int64_t kMaxCount = 100'000'000;
 /// Machines have an address for each rail of each network: eight of them, twice, with IPv4 and
 /// IPv6, and those of container bridges. All of them are within the frame that a coordinator takes,
 /// and those of five thousand nodes within the 16 MiB of a round.
-constexpr std::size_t kMaxOtherAddresses = 64;
+constexpr std::size_t kMaxAlternateAddresses = 64;
 
 /// Texts are people's names and sentences; a traceback does not travel with the verdict. As sent:
 /// a message with all of them, escaped, is within the frame that a coordinator takes (64 KiB).
@@ -66,7 +66,7 @@ std::unexpected<Error> unsound_message(std::string_view kind);
 
 /// Adds the address from which this node was seen to come, if it did not name it itself. Behind
 /// address translation no node knows its own, and its workers come to the store from there.
-void note_source(Node& node, const boost::asio::ip::address& seen);
+void add_source_address(Node& node, const boost::asio::ip::address& seen);
 
 json::object write_node(const Node& node);
 Node read_node(const Reader& reader);

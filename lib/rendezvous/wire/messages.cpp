@@ -15,12 +15,12 @@ using json::object;
 
 constexpr Duration kUsualGrace = std::chrono::seconds(40);  // of an agent that does not say
 
-Past read_past(const Reader& past) {
-  return {past.integer("round"), static_cast<int>(past.integer("attempt", 0, kMaxCount)),
-          static_cast<int>(past.integer("nodes", 0, kMaxCount))};
+PreviousWorld read_previous(const Reader& previous) {
+  return {previous.integer("round"), static_cast<int>(previous.integer("attempt", 0, kMaxCount)),
+          static_cast<int>(previous.integer("nodes", 0, kMaxCount))};
 }
-object write_past(const Past& past) {
-  return {{"round", past.round}, {"attempt", past.attempt}, {"nodes", past.nodes}};
+object write_previous(const PreviousWorld& previous) {
+  return {{"round", previous.round}, {"attempt", previous.attempt}, {"nodes", previous.nodes}};
 }
 double write_grace(Duration grace) {
   return to_seconds(std::clamp<Duration>(grace, Duration::zero(), kLongestGrace));
@@ -31,15 +31,15 @@ Duration read_grace(const Reader& reader, std::string_view name, Duration otherw
 
 object write_member(const Join& join) {
   object member{{"node", write_node(join.node)},
-                {"past", write_past(join.past)},
+                {"previous", write_previous(join.previous)},
                 {"rules", write_rules(join.rules)},
                 {"grace", write_grace(join.node.grace)}};
-  if (join.knows.round > 0) member["knows"] = write_past(join.knows);
+  if (join.knows.round > 0) member["knows"] = write_previous(join.knows);
   return member;
 }
 
 object write(const Hello& hello) {
-  object message{{"do", "hello"},
+  object message{{"type", "hello"},
                  {"run", hello.run_id},
                  {"who", hello.wants_status ? "status" : "agent"},
                  {"epoch", hello.epoch},
@@ -55,70 +55,70 @@ object write(const Hello& hello) {
 }
 object write(const Join& join) {
   object message = write_member(join);
-  message["do"] = "join";
+  message["type"] = "join";
   return message;
 }
 object write(const Stopping& stopping) {
-  return {{"do", "stopping"}, {"left", write_grace(stopping.left)}};
+  return {{"type", "stopping"}, {"left", write_grace(stopping.left)}};
 }
 json::object write(const Started& started) {
-  return {{"do", "started"}, {"round", started.round}};
+  return {{"type", "started"}, {"round", started.round}};
 }
 json::object write(const Failed& failed) {
-  return {{"do", "failed"}, {"round", failed.round}, {"cause", write_cause(failed.cause)}};
+  return {{"type", "failed"}, {"round", failed.round}, {"cause", write_cause(failed.cause)}};
 }
 json::object write(const Succeeded& done) {
-  return {{"do", "succeeded"}, {"round", done.round}};
+  return {{"type", "succeeded"}, {"round", done.round}};
 }
 json::object write(const Leaving& leaving) {
-  return {{"do", "leaving"},
+  return {{"type", "leaving"},
           {"why", leaving.why},
           {"grace", write_grace(leaving.grace)},
           {"ended", leaving.ended}};
 }
-json::object write(const Beat&) {
-  return {{"do", "beat"}};
+json::object write(const Heartbeat&) {
+  return {{"type", "heartbeat"}};
 }
 
 json::object write(const Welcome& welcome) {
-  return {{"do", "welcome"},
+  return {{"type", "welcome"},
           {"run", welcome.run_id},
           {"epoch", welcome.epoch},
           {"stand_alone", welcome.stand_alone},
-          {"beat", to_seconds(welcome.beat)},
-          {"beats_missed", welcome.beats_missed},
+          {"heartbeat_interval", to_seconds(welcome.heartbeat)},
+          {"heartbeats_missed", welcome.heartbeats_missed},
           {"fences", welcome.fences},
-          {"world", write_past(welcome.world)}};
+          {"world", write_previous(welcome.world)}};
 }
 json::object write(const Refusal& refusal) {
-  return {{"do", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
+  return {{"type", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
 }
 json::object write(const NewEpoch& epoch) {
-  return {{"do", "epoch"}, {"epoch", epoch.epoch}};
+  return {{"type", "epoch"}, {"epoch", epoch.epoch}};
 }
 json::object write(const StatusText& status) {
-  return {{"do", "status"}, {"status", status.json}};
+  return {{"type", "status"}, {"status", status.json}};
 }
 json::object write(const RoundReady& ready) {
   return write_round(ready.round);
 }
 json::object write(const Restart& restart) {
-  return {{"do", "restart"},
+  return {{"type", "restart"},
           {"cause", write_cause(restart.cause)},
           {"spent", restart.attempt_spent},
           {"left", restart.restarts_left}};
 }
 json::object write(const Done& done) {
-  return {{"do", "done"}, {"failed", done.failed}, {"cause", write_cause(done.cause)}};
+  return {{"type", "done"}, {"failed", done.failed}, {"cause", write_cause(done.cause)}};
 }
 json::object write(const Spare& spare) {
-  return {{"do", "spare"}, {"ahead", spare.ahead}, {"world", write_past(spare.world)}};
+  return {{"type", "spare"}, {"ahead", spare.ahead}, {"world", write_previous(spare.world)}};
 }
 json::object write(const Lost& lost) {
-  return {{"do", "lost"}, {"why", lost.why}, {"requeue", lost.requeue}};
+  return {{"type", "lost"}, {"why", lost.why}, {"requeue", lost.requeue}};
 }
 json::object write(const Progress& progress) {
-  return {{"do", "progress"},
+  return {{"type", "progress"},
           {"text", progress.text},
           {"present", progress.present},
           {"wanted", progress.wanted}};
@@ -130,9 +130,9 @@ json::object write(const Push& push) {
 Join read_join(const Reader& reader) {
   Join join;
   join.node = read_node(reader.member("node"));
-  join.past = read_past(reader.member("past"));
+  join.previous = read_previous(reader.member("previous"));
   join.rules = read_rules(reader.member("rules"));
-  join.knows = read_past(reader.member("knows"));
+  join.knows = read_previous(reader.member("knows"));
   join.node.grace = read_grace(reader, "grace", kUsualGrace);
   return join;
 }
@@ -151,10 +151,10 @@ Welcome read_welcome(const Reader& reader) {
   return {reader.text("run"),
           reader.integer("epoch"),
           reader.flag("stand_alone"),
-          from_seconds(reader.number("beat", 0.001, 1e6, 5)),
-          static_cast<int>(reader.integer("beats_missed", 1, kMaxCount)),
+          from_seconds(reader.number("heartbeat_interval", 0.001, 1e6, 5)),
+          static_cast<int>(reader.integer("heartbeats_missed", 1, kMaxCount)),
           reader.flag("fences"),
-          read_past(reader.member("world"))};
+          read_previous(reader.member("world"))};
 }
 
 }  // namespace
@@ -174,8 +174,8 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   if (!value) return std::unexpected(value.error());
   bool sound = true;
   const Reader reader(*value, sound);
-  const std::string kind = reader.text("do");
-  FromAgent message = Beat{};
+  const std::string kind = reader.text("type");
+  FromAgent message = Heartbeat{};
   if (kind == "hello") {
     message = read_hello(reader);
   } else if (kind == "join") {
@@ -190,7 +190,7 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
     message = Leaving{reader.text("why"), read_grace(reader, "grace"), reader.flag("ended")};
   } else if (kind == "stopping") {
     message = Stopping{read_grace(reader, "left")};
-  } else if (kind != "beat") {
+  } else if (kind != "heartbeat") {
     return unknown_message(kind);
   }
   if (!sound) return unsound_message(kind);
@@ -202,8 +202,8 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
   if (!value) return std::unexpected(value.error());
   bool sound = true;
   const Reader reader(*value, sound);
-  const std::string kind = reader.text("do");
-  FromCoordinator message = Beat{};
+  const std::string kind = reader.text("type");
+  FromCoordinator message = Heartbeat{};
   if (kind == "welcome") {
     message = read_welcome(reader);
   } else if (kind == "round") {
@@ -215,7 +215,7 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
     message = Done{reader.flag("failed"), read_cause(reader.member("cause"))};
   } else if (kind == "spare") {
     message = Spare{static_cast<int>(reader.integer("ahead", 0, kMaxCount)),
-                    read_past(reader.member("world"))};
+                    read_previous(reader.member("world"))};
   } else if (kind == "lost") {
     message = Lost{reader.text("why"), reader.flag("requeue")};
   } else if (kind == "progress") {
@@ -228,7 +228,7 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
     message = NewEpoch{reader.integer("epoch")};
   } else if (kind == "status") {
     message = StatusText{reader.text("status", kLongestStatus)};
-  } else if (kind != "beat") {
+  } else if (kind != "heartbeat") {
     return unknown_message(kind);
   }
   if (!sound) return unsound_message(kind);

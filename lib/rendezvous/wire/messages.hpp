@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/state.hpp"
 
@@ -19,9 +19,9 @@ namespace elastrun::rendezvous {
 
 struct Join {
   Node node;
-  Past past;
-  Rules rules;   // used by a coordinator that serves any job, checked by others
-  Past knows{};  // of which world, if that is a later one, that it was no member of
+  PreviousWorld previous;
+  Rules rules;            // used by a coordinator that serves any job, checked by others
+  PreviousWorld knows{};  // of which world, if that is a later one, that it was no member of
 };
 /// A member whose group is being stopped, and ends within `left`: until then it does not join.
 struct AtWork {
@@ -41,19 +41,20 @@ struct Hello {
 struct Stopping {
   Duration left{};
 };
-struct Beat {};
-using FromAgent = std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping, Beat>;
+struct Heartbeat {};
+using FromAgent =
+    std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping, Heartbeat>;
 
 /// The first answer.
 struct Welcome {
   std::string run_id;
   std::int64_t epoch = 0;
   bool stand_alone = false;  // not hosted by an agent: may come back after it was lost
-  Duration beat = std::chrono::seconds(5);
-  int beats_missed = 3;  // so many in a row make a peer silent
+  Duration heartbeat = std::chrono::seconds(5);
+  int heartbeats_missed = 3;  // so many in a row make a peer silent
   /// It understands `Stopping`, and waits for those who say it.
   bool fences = false;
-  Past world{};  // the last one that it knows of
+  PreviousWorld world{};  // the last one that it knows of
 };
 struct Refusal {
   std::string text;
@@ -67,7 +68,7 @@ struct NewEpoch {
 struct StatusText {
   std::string json;
 };
-using FromCoordinator = std::variant<Welcome, Refusal, NewEpoch, Push, Beat, StatusText>;
+using FromCoordinator = std::variant<Welcome, Refusal, NewEpoch, Push, Heartbeat, StatusText>;
 
 std::string encode(const FromAgent& message);
 std::string encode(const FromCoordinator& message);
@@ -75,11 +76,12 @@ std::string encode(const FromCoordinator& message);
 Result<FromAgent> decode_from_agent(std::string_view text);
 Result<FromCoordinator> decode_from_coordinator(std::string_view text);
 
-/// The members of a world as text, made once and given to `encode_seat` for each of its members.
+/// The members of a world as text, made once and given to `encode_assignment` for each of its
+/// members.
 std::string encode_members(const World& world);
 /// What `encode` gives for the RoundReady of that member: with all members for group rank 0 and in
 /// worlds of up to kFullWorld nodes, with their number only otherwise.
-std::string encode_seat(const World& world, int group_rank, const std::string& members);
+std::string encode_assignment(const World& world, int group_rank, const std::string& members);
 constexpr std::size_t kFullWorld = 64;
 
 }  // namespace elastrun::rendezvous

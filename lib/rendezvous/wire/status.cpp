@@ -13,8 +13,8 @@ namespace {
 
 std::string_view phase_name(Phase phase) {
   switch (phase) {
-    case Phase::Gathering:
-      return "gathering";
+    case Phase::JoinPhase:
+      return "joining";
     case Phase::Running:
       return "running";
     case Phase::Verdict:
@@ -25,39 +25,39 @@ std::string_view phase_name(Phase phase) {
   return "unknown";
 }
 
-std::string_view doing(const Attendee& attendee, Phase phase) {
-  switch (attendee.seat) {
-    case Seat::Waiting:
+std::string_view doing(const Member& member, Phase phase) {
+  switch (member.state) {
+    case MemberState::Waiting:
       return phase == Phase::Running ? "spare" : "waiting for the round";
-    case Seat::Running:
-      return attendee.started ? "running" : "starting its workers";
-    case Seat::Finished:
+    case MemberState::Running:
+      return member.started ? "running" : "starting its workers";
+    case MemberState::Finished:
       return "finished, waiting for the others";
-    case Seat::Failed:
+    case MemberState::Failed:
       return "failed";
-    case Seat::Stopping:
+    case MemberState::Stopping:
       return "stopping its workers";
   }
   return "unknown";
 }
 
-json::object describe(const Attendee& attendee, Phase phase, TimePoint now) {
-  json::object node{{"id", attendee.node.id},
-                    {"address", attendee.node.address},
-                    {"role", attendee.node.role},
-                    {"workers", attendee.node.local_world_size},
-                    {"seat", seat_name(attendee.seat)},
-                    {"doing", doing(attendee, phase)},
-                    {"seconds", to_seconds(now - attendee.since)}};
-  if (attendee.node.node_rank >= 0) node["node_rank"] = attendee.node.node_rank;
+json::object describe(const Member& member, Phase phase, TimePoint now) {
+  json::object node{{"id", member.node.id},
+                    {"address", member.node.address},
+                    {"role", member.node.role},
+                    {"workers", member.node.local_world_size},
+                    {"state", member_state_name(member.state)},
+                    {"doing", doing(member, phase)},
+                    {"seconds", to_seconds(now - member.since)}};
+  if (member.node.node_rank >= 0) node["node_rank"] = member.node.node_rank;
   return node;
 }
 
 // With fixed ranks the missing have a name: their rank.
 json::array missing_ranks(const State& state) {
   std::vector<bool> there(static_cast<std::size_t>(state.rules().max_nodes));
-  for (const auto& [peer, attendee] : state.roster().all()) {
-    there.at(static_cast<std::size_t>(attendee.node.node_rank)) = true;
+  for (const auto& [peer, member] : state.roster().all()) {
+    there.at(static_cast<std::size_t>(member.node.node_rank)) = true;
   }
   json::array missing;
   for (std::size_t rank = 0; rank < there.size(); ++rank) {
@@ -83,14 +83,13 @@ json::array gone_nodes(const State& state, TimePoint now) {
 }  // namespace
 
 json::object describe(const State& state, TimePoint now) {
-  std::vector<const Attendee*> order;
-  for (const auto& [peer, attendee] : state.roster().all()) order.push_back(&attendee);
-  std::ranges::sort(order, [](const Attendee* left, const Attendee* right) {
+  std::vector<const Member*> order;
+  for (const auto& [peer, member] : state.roster().all()) order.push_back(&member);
+  std::ranges::sort(order, [](const Member* left, const Member* right) {
     return comes_before(left->node, right->node);
   });
   json::array nodes;
-  for (const Attendee* attendee : order)
-    nodes.emplace_back(describe(*attendee, state.phase(), now));
+  for (const Member* member : order) nodes.emplace_back(describe(*member, state.phase(), now));
   const Rules& rules = state.rules();
   const int here = state.roster().size();
   json::object job{{"run_id", state.run_id()},
@@ -105,9 +104,10 @@ json::object describe(const State& state, TimePoint now) {
                    {"nodes", std::move(nodes)}};
   if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
-  if (state.phase() == Phase::Gathering && here > 0) {
-    job["seconds"] = to_seconds(now - state.gathering().since());
-    job["text"] = progress_text(rules, state.turnout(), state.gathering(), state.clearance(), now);
+  if (state.phase() == Phase::JoinPhase && here > 0) {
+    job["seconds"] = to_seconds(now - state.join_phase().since());
+    job["text"] =
+        progress_text(rules, state.quorum(), state.join_phase(), state.world_fence(), now);
   }
   if (state.phase() == Phase::Ended) {
     job["failed"] = state.verdict().failed;

@@ -10,10 +10,10 @@ using namespace elastrun::agent;
 
 namespace {
 
-rendezvous::Node node_at(std::string address, std::vector<std::string> also = {}) {
+rendezvous::Node node_at(std::string address, std::vector<std::string> alternates = {}) {
   rendezvous::Node node;
   node.address = std::move(address);
-  node.also = std::move(also);
+  node.alternates = std::move(alternates);
   return node;
 }
 

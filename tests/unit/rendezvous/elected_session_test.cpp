@@ -22,60 +22,60 @@ namespace {
 
 /// A register in memory, whose entry lapses, and whose line breaks, when the test says so.
 struct Register {
-  Ballot::Holder holder;
-  std::string note;
+  LeaderLease::Leader leader;
+  std::string record;
   bool away = false;
   bool mute = false;  // no answer ever comes, as of a network file system whose server is gone
-  bool lapses_at_note = false;
+  bool lapses_at_record = false;
   int reads = 0;
   std::vector<std::function<void()>> watchers;
   void lapse() {
-    holder.value.clear();
+    leader.value.clear();
     for (const auto& watcher : watchers) watcher();
   }
 };
 
-class MemoryBallot final : public Ballot {
+class MemoryLeaderLease final : public LeaderLease {
  public:
-  MemoryBallot(boost::asio::io_context& loop, Register& shared, Duration term)
-      : loop_(loop), register_(shared), term_(term) {}
-  ~MemoryBallot() override { *alive_ = false; }
+  MemoryLeaderLease(boost::asio::io_context& loop, Register& shared, Duration ttl)
+      : loop_(loop), register_(shared), ttl_(ttl) {}
+  ~MemoryLeaderLease() override { *alive_ = false; }
 
-  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
+  void read(std::function<void(Result<std::optional<Leader>>)> answer) override {
     later([this, answer = std::move(answer)] {
       ++register_.reads;
       if (register_.away) return answer(fail(Code::Io, "away"));
-      if (register_.holder.value.empty()) return answer(std::nullopt);
-      answer(register_.holder);
+      if (register_.leader.value.empty()) return answer(std::nullopt);
+      answer(register_.leader);
     });
   }
-  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
+  void claim(const std::string& value, std::function<void(Result<Leader>)> answer) override {
     later([this, value, answer = std::move(answer)] {
       if (register_.away) return answer(fail(Code::Io, "away"));
-      if (register_.holder.value.empty()) register_.holder = {value, register_.holder.epoch + 1};
-      if (register_.holder.value == value) mine_ = register_.holder.epoch;
-      register_.holder.note = register_.note;
-      answer(register_.holder);
+      if (register_.leader.value.empty()) register_.leader = {value, register_.leader.epoch + 1};
+      if (register_.leader.value == value) mine_ = register_.leader.epoch;
+      register_.leader.record = register_.record;
+      answer(register_.leader);
     });
   }
   void renew(std::function<void(Result<bool>)> answer) override {
     later([this, answer = std::move(answer)] {
       if (register_.away) return answer(fail(Code::Io, "away"));
-      answer(!register_.holder.value.empty() && register_.holder.epoch == mine_);
+      answer(!register_.leader.value.empty() && register_.leader.epoch == mine_);
     });
   }
-  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
-    later([this, note, answer = std::move(answer)] {
+  void record(const std::string& record, std::function<void(Result<bool>)> answer) override {
+    later([this, record, answer = std::move(answer)] {
       if (register_.away) return answer(fail(Code::Io, "away"));
-      if (std::exchange(register_.lapses_at_note, false)) register_.lapse();
-      const bool mine = !register_.holder.value.empty() && register_.holder.epoch == mine_;
-      if (mine) register_.note = note;
+      if (std::exchange(register_.lapses_at_record, false)) register_.lapse();
+      const bool mine = !register_.leader.value.empty() && register_.leader.epoch == mine_;
+      if (mine) register_.record = record;
       answer(mine);
     });
   }
   void release(bool forget, std::function<void()> done) override {
-    if (register_.holder.epoch == mine_) {
-      if (forget) register_.note.clear();
+    if (register_.leader.epoch == mine_) {
+      if (forget) register_.record.clear();
       register_.lapse();
     }
     later(std::move(done));
@@ -84,7 +84,7 @@ class MemoryBallot final : public Ballot {
     register_.watchers.push_back(std::move(changed));
   }
   void unwatch() override { register_.watchers.clear(); }
-  Duration term() const override { return term_; }
+  Duration ttl() const override { return ttl_; }
 
  private:
   template <class Reply>
@@ -96,21 +96,21 @@ class MemoryBallot final : public Ballot {
 
   boost::asio::io_context& loop_;
   Register& register_;
-  const Duration term_;
+  const Duration ttl_;
   std::int64_t mine_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 struct Parish {
-  std::unique_ptr<TestAgent> agent(Rules rules, Duration term, Duration entry_life = 30s) {
+  std::unique_ptr<TestAgent> agent(Rules rules, Duration ttl, Duration entry_life = 30s) {
     auto sealer = net::make_sealer("s");
     ElectedLocatorSettings where;
     where.coordinator.run_id = "job";
     where.coordinator.rules = rules;
     where.advertise = "127.0.0.1";
-    auto locator = make_elected_locator(network.loop, *network.clock, sealer,
-                                        std::make_unique<MemoryBallot>(network.loop, shared, term),
-                                        std::move(where));
+    auto locator = make_elected_locator(
+        network.loop, *network.clock, sealer,
+        std::make_unique<MemoryLeaderLease>(network.loop, shared, ttl), std::move(where));
     RemoteSettings settings;
     settings.run_id = "job";
     settings.rules = rules;
@@ -219,15 +219,15 @@ TEST_CASE(
   b->join(1, "b");
   settle_into({a.get(), b.get()}, 2);
   parish.shared.away = true;
-  const auto epoch = parish.shared.holder.epoch;
-  // Longer than a term: the holder has to doubt, but nobody is disturbed.
+  const auto epoch = parish.shared.leader.epoch;
+  // Longer than a TTL: the leader has to doubt, but nobody is disturbed.
   const TimePoint later = parish.network.clock->now() + 100ms;
   run_until(parish.network.loop, [&] { return parish.network.clock->now() > later; });
   CHECK(a->told.empty());
   CHECK(b->told.empty());
   parish.shared.lapse();
   parish.shared.away = false;
-  run_until(parish.network.loop, [&] { return parish.shared.holder.epoch > epoch; });
+  run_until(parish.network.loop, [&] { return parish.shared.leader.epoch > epoch; });
   a->succeed(), b->succeed();
   CHECK(!a->hear<Done>().failed);
   CHECK(!b->hear<Done>().failed);
@@ -235,14 +235,14 @@ TEST_CASE(
 
 TEST_CASE("elected session: a round whose note found the entry lost is given out all the same") {
   Parish parish;
-  parish.shared.lapses_at_note = true;
+  parish.shared.lapses_at_record = true;
   auto a = parish.agent(rules_for(2, 2), 30ms);
   auto b = parish.agent(rules_for(2, 2), 30ms);
   a->join(1, "a");
   b->join(1, "b");
   settle_into({a.get(), b.get()}, 2);
-  CHECK(!parish.shared.lapses_at_note);
-  CHECK(!parish.shared.note.empty());
+  CHECK(!parish.shared.lapses_at_record);
+  CHECK(!parish.shared.record.empty());
 }
 
 TEST_CASE("elected session: a register that answers no more holds up no end") {
@@ -263,7 +263,7 @@ TEST_CASE("elected session: a register that answers no more holds up no end") {
 TEST_CASE("elected session: a leader that does not answer is looked for less and less often") {
   Parish parish;
   const auto port = parish.network.free_port();
-  parish.shared.holder = {encode_entry({"127.0.0.1", port, 0}, "of one that is gone"), 5};
+  parish.shared.leader = {encode_entry({"127.0.0.1", port, 0}, "of one that is gone"), 5};
   auto a = parish.agent(rules_for(1, 1), 30ms);
   a->join(1, "a");
   // At the beginning, and after one, three and seven seconds. A busy machine looks less often.
@@ -277,15 +277,15 @@ TEST_CASE("elected session: a leader that does not answer is looked for less and
 
 TEST_CASE("elected session: members follow the leader that a register elects which forgot all") {
   Parish parish;
-  parish.shared.holder.epoch = 500;
+  parish.shared.leader.epoch = 500;
   auto a = parish.agent(rules_for(2, 2, 3), 30ms);
   auto b = parish.agent(rules_for(2, 2, 3), 30ms);
   a->join(1, "a");
   b->join(1, "b");
   settle_into({a.get(), b.get()}, 2);
   for (int life = 1; life <= 2; ++life) {
-    parish.shared.note.clear();
-    parish.shared.holder = {};
+    parish.shared.record.clear();
+    parish.shared.leader = {};
     a->fail(1);
     for (auto* agent : {a.get(), b.get()}) {
       CHECK(agent->hear<Restart>().attempt_spent);
@@ -300,7 +300,7 @@ TEST_CASE("elected session: members follow the leader that a register elects whi
 TEST_CASE(
     "elected session: a newcomer whom a register elects that forgot all learns from members") {
   Parish parish;
-  parish.shared.holder.epoch = 500;
+  parish.shared.leader.epoch = 500;
   auto a = parish.agent(rules_for(2, 2), 30ms);
   a->join(1, "a");
   run_until(parish.network.loop, [&] { return a->progress.present == 1; });
@@ -310,11 +310,11 @@ TEST_CASE(
   a.reset();
   CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
   // What is lost is the register, and the first who comes is one who knows of no earlier epoch.
-  parish.shared.note.clear();
-  parish.shared.holder = {};
+  parish.shared.record.clear();
+  parish.shared.leader = {};
   auto c = parish.agent(rules_for(2, 2), 30ms);
   c->join(1, "c");
-  run_until(parish.network.loop, [&] { return parish.shared.holder.epoch > 0; });
+  run_until(parish.network.loop, [&] { return parish.shared.leader.epoch > 0; });
   b->join();
   const Round round = b->round();
   CHECK(round.epoch > 501);
@@ -333,7 +333,7 @@ TEST_CASE("elected session: whoever gets the port of a leader that died ends no 
     b->join(1, "b");
     settle_into({a.get(), b.get()}, 2);
     a.reset();
-    Stranger stranger(parish.network, parish.shared.holder.value, kind);
+    Stranger stranger(parish.network, parish.shared.leader.value, kind);
     CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
     b->join();
     run_until(parish.network.loop, [&] { return stranger.met >= 2 || !b->told.empty(); });
@@ -355,7 +355,7 @@ TEST_CASE("elected session: a refusal at the place of a leader that lives on is 
     settle_into({a.get(), b.get()}, 2);
     a.reset();
     // Its entry stands on for longer than any that nobody renews.
-    Stranger stranger(parish.network, parish.shared.holder.value, kind);
+    Stranger stranger(parish.network, parish.shared.leader.value, kind);
     CHECK(b->hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
     b->join();
     const auto lost = b->hear<Lost>();
@@ -380,7 +380,7 @@ TEST_CASE("elected session: a leader that leaves stays while the others that lea
     b->grace = ends ? Duration(1h) : Duration(200ms);
     b->join(1, "b");
     settle_into({a.get(), b.get()}, 2);
-    const std::string leader = parish.shared.holder.value;
+    const std::string leader = parish.shared.leader.value;
     const auto began = parish.network.clock->now();
     a->session->report(Leaving{"preempted"});
     b->session->report(Leaving{"preempted"});
@@ -391,9 +391,9 @@ TEST_CASE("elected session: a leader that leaves stays while the others that lea
     auto c = parish.agent(rules_for(2, 2), 30ms), d = parish.agent(rules_for(2, 2), 30ms);
     c->join(1, "c"), d->join(1, "d");
     if (ends) {
-      // For several terms.
+      // For several TTLs.
       run_until(parish.network.loop, [&] { return parish.network.clock->now() > began + 150ms; });
-      CHECK(parish.shared.holder.value == leader);
+      CHECK(parish.shared.leader.value == leader);
       CHECK(!a_closed);
       CHECK(c->told.empty());
       b->close();
@@ -401,7 +401,7 @@ TEST_CASE("elected session: a leader that leaves stays while the others that lea
     settle_into({c.get(), d.get()}, 2);
     if (!ends) CHECK(parish.network.clock->now() >= began + 200ms);
     run_until(parish.network.loop, [&] { return a_closed; });
-    CHECK(parish.shared.holder.value != leader);
+    CHECK(parish.shared.leader.value != leader);
   }
 }
 
@@ -414,7 +414,7 @@ struct Vestry {
     rules.last_call_timeout = 10ms;
     a = parish.agent(rules, 30ms);
     a->join(1, "a");
-    run_until(parish.network.loop, [this] { return parish.shared.note.size() > 0; });
+    run_until(parish.network.loop, [this] { return parish.shared.record.size() > 0; });
     b = parish.agent(rules, 30ms), c = parish.agent(rules, 30ms);
     b->grace = grace_of_b;
     for (auto* agent : {b.get(), c.get()}) agent->join(1, agent == b.get() ? "b" : "c");
@@ -436,7 +436,7 @@ struct Vestry {
     size = agent.round().group_world_size();
     return true;
   }
-  bool notes_leavers() { return parish.shared.note.find("leavers") != std::string::npos; }
+  bool records_leavers() { return parish.shared.record.find("leavers") != std::string::npos; }
   void crash() {
     a.reset();
     parish.shared.lapse();
@@ -452,7 +452,7 @@ TEST_CASE("elected session: the successor of a leader that dies waits for those 
   for (const bool ends : {true, false}) {
     CAPTURE(ends);
     Vestry vestry(ends ? Duration(200ms) : Duration(1h));
-    run_until(vestry.parish.network.loop, [&] { return vestry.notes_leavers(); });
+    run_until(vestry.parish.network.loop, [&] { return vestry.records_leavers(); });
     const auto died = vestry.parish.network.clock->now();
     vestry.crash();
     vestry.c->join(1, "c");
@@ -460,7 +460,7 @@ TEST_CASE("elected session: the successor of a leader that dies waits for those 
       settle_into({vestry.c.get()}, 1);
       continue;
     }
-    // For several terms.
+    // For several TTLs.
     run_until(vestry.parish.network.loop,
               [&] { return vestry.parish.network.clock->now() > died + 150ms; });
     CHECK(vestry.c->told.empty());
@@ -471,9 +471,9 @@ TEST_CASE(
     "elected session: a successor does not wait for those of whom it is noted that they "
     "have left") {
   Vestry vestry(1h);
-  run_until(vestry.parish.network.loop, [&] { return vestry.notes_leavers(); });
+  run_until(vestry.parish.network.loop, [&] { return vestry.records_leavers(); });
   vestry.b->close();
-  run_until(vestry.parish.network.loop, [&] { return !vestry.notes_leavers(); });
+  run_until(vestry.parish.network.loop, [&] { return !vestry.records_leavers(); });
   vestry.crash();
   vestry.c->join(1, "c");
   settle_into({vestry.c.get()}, 1);
@@ -483,10 +483,10 @@ TEST_CASE("elected session: a node that leaves before it has joined a new leader
   Vestry vestry(1h);
   // What it has told a is forgotten; another one knows nothing of it, until it says so there.
   vestry.crash();
-  vestry.parish.shared.note.clear();
+  vestry.parish.shared.record.clear();
   TestAgent& c = *vestry.c;
   auto late = vestry.parish.agent(rules_for(1, 3), 30ms);
-  run_until(vestry.parish.network.loop, [&] { return !vestry.parish.shared.holder.value.empty(); });
+  run_until(vestry.parish.network.loop, [&] { return !vestry.parish.shared.leader.value.empty(); });
   const auto since = vestry.parish.network.clock->now();
   late->session->report(Leaving{"preempted", 1h});
   run_until(vestry.parish.network.loop,

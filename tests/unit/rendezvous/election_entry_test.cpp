@@ -10,14 +10,14 @@ using namespace elastrun;
 using namespace elastrun::rendezvous;
 
 TEST_CASE("election entry: a note of a job that failed with any words is understood") {
-  NotedWorld noted{{3, 2, "10.0.0.1", 29500}, "me", "here", Done{true, {}}};
-  for (int i = 0; i < 400; ++i) noted.verdict->cause.text += "\xE2\x82\xAC";
-  noted.verdict->cause.text += "\xFF";
-  const auto read = decode_note(encode_note(noted));
+  RecordedWorld recorded{{3, 2, "10.0.0.1", 29500}, "me", "here", Done{true, {}}};
+  for (int i = 0; i < 400; ++i) recorded.verdict->cause.text += "\xE2\x82\xAC";
+  recorded.verdict->cause.text += "\xFF";
+  const auto read = decode_record(encode_record(recorded));
   REQUIRE(read.has_value());
-  CHECK(read->world == noted.world);
+  CHECK(read->world == recorded.world);
   REQUIRE(read->verdict.has_value());
-  CHECK(noted.verdict->cause.text.starts_with(read->verdict->cause.text));
+  CHECK(recorded.verdict->cause.text.starts_with(read->verdict->cause.text));
 }
 
 TEST_CASE("election entry: a place and a world come back as they were written") {
@@ -30,28 +30,28 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
         kHighestEpoch - 1);
   CHECK(place->port == 29500);
 
-  const auto noted = decode_note(encode_note({{7, 4, "10.0.0.2", 41000}, "me", "here"}));
-  REQUIRE(noted.has_value());
-  CHECK(noted->world == WorldNote{7, 4, "10.0.0.2", 41000});
-  CHECK(noted->by == "me");
-  CHECK(noted->network == "here");
-  CHECK(!noted->verdict);
+  const auto recorded = decode_record(encode_record({{7, 4, "10.0.0.2", 41000}, "me", "here"}));
+  REQUIRE(recorded.has_value());
+  CHECK(recorded->world == WorldRecord{7, 4, "10.0.0.2", 41000});
+  CHECK(recorded->by == "me");
+  CHECK(recorded->network == "here");
+  CHECK(!recorded->verdict);
 
-  CHECK(noted->leavers == 0);
+  CHECK(recorded->leavers == 0);
 
-  NotedWorld left{{7, 4, "10.0.0.2", 41000}, "me", "here"};
+  RecordedWorld left{{7, 4, "10.0.0.2", 41000}, "me", "here"};
   left.leavers = 2;
   left.leaving = std::chrono::microseconds(29'500'001);
-  const auto leaving = decode_note(encode_note(left));
+  const auto leaving = decode_record(encode_record(left));
   CHECK(leaving->leavers == 2);
   CHECK(leaving->leaving == std::chrono::milliseconds(29'501));
 
   Done failed{true, {.kind = Cause::Kind::WorkerFailed, .text = "rank 3 failed"}};
-  const auto over = decode_note(encode_note({{7, 4, "10.0.0.2", 41000}, "me", "here", failed}));
+  const auto over = decode_record(encode_record({{7, 4, "10.0.0.2", 41000}, "me", "here", failed}));
   REQUIRE(over->verdict.has_value());
   CHECK(over->verdict->failed);
   CHECK(over->verdict->cause.text == "rank 3 failed");
-  CHECK(!decode_note(encode_note({{}, "me", "here", Done{}}))->verdict->failed);
+  CHECK(!decode_record(encode_record({{}, "me", "here", Done{}}))->verdict->failed);
 }
 
 TEST_CASE("election entry: a claim of the highest epoch leaves room for the leaders after it") {
@@ -70,18 +70,18 @@ TEST_CASE("election entry: what somebody else has written is not believed") {
   CHECK(!decode_entry("").has_value());
   CHECK(!decode_entry(R"({"address":"a","port":70000})").has_value());
   CHECK(!decode_entry(R"({"port":1})").has_value());
-  CHECK(!decode_note("").has_value());
-  // There is a note, so there may be a world.
+  CHECK(!decode_record("").has_value());
+  // There is a record, so there may be a world.
   for (const char* text : {"{", "7", R"({"round":-3,"nodes":-1,"port":99999,"address":5})"}) {
     CAPTURE(text);
-    const auto noted = decode_note(text);
-    REQUIRE(noted.has_value());
-    CHECK(noted->world.round == 0);
-    CHECK(noted->world.nodes == 0);
-    CHECK(noted->world.address.empty());
-    CHECK(noted->leavers == 0);
+    const auto recorded = decode_record(text);
+    REQUIRE(recorded.has_value());
+    CHECK(recorded->world.round == 0);
+    CHECK(recorded->world.nodes == 0);
+    CHECK(recorded->world.address.empty());
+    CHECK(recorded->leavers == 0);
   }
-  const auto long_ago = decode_note(R"({"leavers":-1,"leaving_ms":9223372036854775807})");
+  const auto long_ago = decode_record(R"({"leavers":-1,"leaving_ms":9223372036854775807})");
   CHECK(long_ago->leavers == 0);
   CHECK(long_ago->leaving == kLongestGrace);
 }

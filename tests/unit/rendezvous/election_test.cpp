@@ -49,10 +49,10 @@ class Agent {
     asks = true;
     step();
   }
-  void want_note() {
-    if (!office || election.role() != Role::Leader || noting) return;
-    noting = true;
-    election.note();
+  void want_record() {
+    if (!office || election.role() != Role::Leader || recording) return;
+    recording = true;
+    election.record();
     step();
   }
   void hear_of(std::int64_t epoch) {
@@ -79,17 +79,17 @@ class Agent {
     switch (*under_way) {
       case Request::Read:
         found.reset();
-        if (reg.is_held(now)) found = Ballot::Holder{reg.value, reg.epoch};
+        if (reg.is_held(now)) found = LeaderLease::Leader{reg.value, reg.epoch};
         break;
       case Request::Campaign:
         if (!reg.is_held(now)) reg.take(value, election.highest_known(), now);
-        found = Ballot::Holder{reg.value, reg.epoch};
+        found = LeaderLease::Leader{reg.value, reg.epoch};
         break;
       case Request::Renew:
         if (ours) reg.until = now + kLease;
         break;
       case Request::Record:
-        if (ours) note_written = true;
+        if (ours) record_written = true;
         break;
       case Request::Resign:
         if (ours) reg.value.clear();
@@ -104,11 +104,11 @@ class Agent {
     const Error lost{Code::Io, "no answer"};
     under_way.reset();
     if (request == Request::Read) {
-      election.read(well ? Result<std::optional<Ballot::Holder>>(found) : std::unexpected(lost),
-                    now);
+      election.read(
+          well ? Result<std::optional<LeaderLease::Leader>>(found) : std::unexpected(lost), now);
     } else if (request == Request::Campaign) {
       const bool ours = well && found->value == value;
-      election.campaigned(well ? Result<Ballot::Holder>(*found) : std::unexpected(lost), ours,
+      election.campaigned(well ? Result<LeaderLease::Leader>(*found) : std::unexpected(lost), ours,
                           false, now);
     } else if (request == Request::Resign) {
       election.resigned(now);
@@ -131,7 +131,7 @@ class Agent {
   TimePoint now{1000s};
   Election election{kLease};
   std::optional<Request> under_way;
-  bool asks = false, awaits = false, office = false, noting = false, note_written = false,
+  bool asks = false, awaits = false, office = false, recording = false, record_written = false,
        doubts = false;
   std::int64_t followed = 0, led = 0;
 
@@ -179,12 +179,12 @@ class Agent {
   void obey(const Election::StepDown&) {
     must(office, "office");
     must(leads, "leads");
-    office = leads = noting = doubts = false;
+    office = leads = recording = doubts = false;
   }
-  void obey(const Election::Noted&) {
+  void obey(const Election::Recorded&) {
     must(office, "office");
-    must(note_written, "note_written");
-    noting = note_written = false;
+    must(record_written, "note_written");
+    recording = record_written = false;
   }
   void obey(const Election::Resigned&) {}
   void obey(const Election::Fail&) { asks = false; }
@@ -192,7 +192,7 @@ class Agent {
   std::string value;
   int campaigns = 0;
   bool carried_out = false, done = false, leads = false;
-  std::optional<Ballot::Holder> found;
+  std::optional<LeaderLease::Leader> found;
 };
 
 /// Of `most` possibilities the next one.
@@ -217,7 +217,7 @@ void happen(Agent& agent, int event, bool& tampered) {
     case 6:
       return agent.pass(kLease * 5 / 2);  // frozen, or suspended
     case 7:
-      return agent.want_note();
+      return agent.want_record();
     case 8:
       return agent.step_down();
     case 9:  // somebody else leads, as soon as that is possible
@@ -265,7 +265,7 @@ void check_recovery(Agent& agent) {
   work();
   must(agent.election.role() == Role::Leader, "agent.election.role() == Role::Leader");
   must(agent.election.is_entitled(agent.now), "agent.election.is_entitled(agent.now)");
-  must(!agent.noting, "!agent.noting");
+  must(!agent.recording, "!agent.noting");
   must(!agent.asks, "!agent.asks");
   must(!agent.doubts, "!agent.doubts");
   must(agent.election.epoch() >= agent.election.highest_known(),
@@ -338,7 +338,7 @@ TEST_CASE("election: after a freeze the renewal, a look and a campaign do not ov
 TEST_CASE("election: a note that an entry was lost under is recorded under the next one") {
   Agent agent;
   lead(agent);
-  agent.want_note();
+  agent.want_record();
   CHECK(agent.under_way == Request::Record);
   agent.reg.value.clear();  // somebody has deleted the key
   check_recovery(agent);
@@ -351,10 +351,10 @@ TEST_CASE("election: a note that is asked for while another is recorded is recor
   REQUIRE(election.next(now) == Request::Read);
   election.read(std::nullopt, now);
   REQUIRE(election.next(now) == Request::Campaign);
-  election.campaigned(Ballot::Holder{"us", 1}, true, false, now);
-  election.note();
+  election.campaigned(LeaderLease::Leader{"us", 1}, true, false, now);
+  election.record();
   REQUIRE(election.next(now) == Request::Record);
-  election.note();
+  election.record();
   (void)election.take();
   election.recorded(true, now);
   CHECK(election.take().empty());
@@ -396,13 +396,13 @@ TEST_CASE("election: an epoch beyond all counting is not believed") {
 /// A leader that has retired and wants its last word to be recorded; nothing has come of that yet.
 void say_last_word(Agent& agent) {
   lead(agent);
-  agent.want_note();
+  agent.want_record();
   agent.election.retire();
   agent.election.resign(true);
   agent.step();
   agent.carry_out();
-  agent.answer(false);  // of the note before
-  agent.note_written = false;
+  agent.answer(false);  // of the record before
+  agent.record_written = false;
   REQUIRE(agent.under_way == Request::Record);
 }
 
@@ -411,7 +411,7 @@ TEST_CASE("election: one that retires sends the last word and gives the lease ba
   say_last_word(agent);
   agent.carry_out();
   agent.answer(true);
-  CHECK(agent.note_written);
+  CHECK(agent.record_written);
   CHECK(agent.under_way == Request::Resign);
   agent.carry_out();
   agent.answer(true);
@@ -433,7 +433,7 @@ TEST_CASE("election: the last word is tried until it is recorded or the lease en
     }
     agent.carry_out();
     agent.answer(true);
-    CHECK(agent.note_written);
+    CHECK(agent.record_written);
     CHECK(agent.under_way == Request::Resign);
   }
   SUBCASE("one that stays away is left when the lease ends") {
@@ -448,7 +448,7 @@ TEST_CASE("election: the last word is tried until it is recorded or the lease en
     agent.reg.take("them", 0, agent.now);
     agent.carry_out();
     agent.answer(true);
-    CHECK(!agent.note_written);
+    CHECK(!agent.record_written);
     CHECK(agent.under_way == Request::Resign);
   }
 }

@@ -36,7 +36,7 @@ std::vector<std::string> from_agents() {
           encode(FromAgent(Failed{3, a_cause()})),
           encode(FromAgent(Succeeded{3})),
           encode(FromAgent(Leaving{"bye", 3s, true})),
-          encode(FromAgent(Beat{}))};
+          encode(FromAgent(Heartbeat{}))};
 }
 
 World a_world(int nodes) {
@@ -59,7 +59,7 @@ std::vector<std::string> from_coordinators() {
           encode(FromCoordinator(Push(Spare{2, {4, 1, 2}}))),
           encode(FromCoordinator(Push(Lost{"gone", true}))),
           encode(FromCoordinator(Push(Progress{"two", 1, 2}))),
-          encode(FromCoordinator(Beat{})),
+          encode(FromCoordinator(Heartbeat{})),
           encode(FromCoordinator(StatusText{"{}"}))};
 }
 
@@ -98,20 +98,21 @@ TEST_CASE("messages: a cut message is refused at every length, by a sentence") {
 
 TEST_CASE("messages: members of the wrong kind and numbers out of range are refused") {
   for (const char* text :
-       {"[]", "1", "{}", R"({"do":"fly"})", R"({"do":"started","round":"1"})",
-        R"({"do":"started","round":-1})", R"({"do":"started","round":1e30})",
-        R"({"do":"failed","round":1,"cause":[]})", R"({"do":"failed","cause":{"kind":"x"}})",
-        R"({"do":"join","node":{"workers":1.5}})", R"({"do":"join","node":{"store_port":65536}})",
-        R"({"do":"join","node":{},"rules":{"min_nodes":3,"max_nodes":2}})"}) {
+       {"[]", "1", "{}", R"({"type":"fly"})", R"({"type":"started","round":"1"})",
+        R"({"type":"started","round":-1})", R"({"type":"started","round":1e30})",
+        R"({"type":"failed","round":1,"cause":[]})", R"({"type":"failed","cause":{"kind":"x"}})",
+        R"({"type":"join","node":{"workers":1.5}})",
+        R"({"type":"join","node":{"store_port":65536}})",
+        R"({"type":"join","node":{},"rules":{"min_nodes":3,"max_nodes":2}})"}) {
     CAPTURE(text);
     const auto message = decode_from_agent(text);
     REQUIRE(!message.has_value());
     CHECK(message.error().code == Code::Protocol);
   }
   for (const char* text :
-       {R"({"do":"round","nodes":0})", R"({"do":"round","nodes":2,"group_rank":2})",
-        R"({"do":"round","nodes":999999999999})", R"({"do":"round","nodes":1,"members":[{},{}]})",
-        R"({"do":"done","failed":1})"}) {
+       {R"({"type":"round","nodes":0})", R"({"type":"round","nodes":2,"group_rank":2})",
+        R"({"type":"round","nodes":999999999999})",
+        R"({"type":"round","nodes":1,"members":[{},{}]})", R"({"type":"done","failed":1})"}) {
     CAPTURE(text);
     CHECK(!decode_from_coordinator(text).has_value());
   }
@@ -128,7 +129,7 @@ TEST_CASE("messages: whatever bytes a program has said, the other side takes the
     cause.text = cause.node = said;
     Node node = make_node("a");
     node.id = node.instance = node.address = node.role = said;
-    node.also.assign(kMaxOtherAddresses, said);
+    node.alternates.assign(kMaxAlternateAddresses, said);
     for (const FromAgent& message :
          {FromAgent(Failed{1, cause}), FromAgent(Leaving{said}), FromAgent(Hello{said, false, 1}),
           FromAgent(Join{node, {}, make_rules(1, 2)})}) {
@@ -146,7 +147,7 @@ TEST_CASE("messages: whatever bytes a program has said, the other side takes the
     }
     World world = a_world(2);
     world.members[0].role = said;
-    CHECK(decode_from_coordinator(encode_seat(world, 0, encode_members(world))).has_value());
+    CHECK(decode_from_coordinator(encode_assignment(world, 0, encode_members(world))).has_value());
   }
 }
 
@@ -158,22 +159,22 @@ TEST_CASE("messages: a status of thousands of nodes is taken whole") {
 }
 
 TEST_CASE("messages: unknown members are passed over") {
-  CHECK(decode_from_agent(R"({"do":"started","round":1,"new":{"x":[1]}})").has_value());
+  CHECK(decode_from_agent(R"({"type":"started","round":1,"new":{"x":[1]}})").has_value());
 }
 
 TEST_CASE("messages: a seat of a small world has all members, for everybody") {
   const World world = a_world(3);
-  const std::string text = encode_seat(world, 2, encode_members(world));
+  const std::string text = encode_assignment(world, 2, encode_members(world));
   CHECK(text == encode(FromCoordinator(Push(RoundReady{round_of(world, 2)}))));
 }
 
 TEST_CASE("messages: in a large world only group rank 0 gets the list") {
   const World world = a_world(100);
   const std::string members = encode_members(world);
-  CHECK(encode_seat(world, 0, members).size() > 5000);
-  const std::string seat = encode_seat(world, 42, members);
-  CHECK(seat.size() < 400);
-  const auto message = decode_from_coordinator(seat);
+  CHECK(encode_assignment(world, 0, members).size() > 5000);
+  const std::string state = encode_assignment(world, 42, members);
+  CHECK(state.size() < 400);
+  const auto message = decode_from_coordinator(state);
   REQUIRE(message.has_value());
   const Round round = std::get<RoundReady>(std::get<Push>(*message)).round;
   CHECK(round.group_world_size() == 100);
@@ -184,18 +185,18 @@ TEST_CASE("messages: the address that a node is seen to come from is one of its 
   const auto seen = boost::asio::ip::make_address("203.0.113.7");
   Node node;
   node.address = "10.0.0.7";
-  note_source(node, seen);
-  note_source(node, seen);
-  note_source(node, boost::asio::ip::make_address("10.0.0.7"));
-  note_source(node, boost::asio::ip::make_address("127.0.0.1"));
-  note_source(node, {});
-  CHECK(node.also == std::vector<std::string>{"203.0.113.7"});
+  add_source_address(node, seen);
+  add_source_address(node, seen);
+  add_source_address(node, boost::asio::ip::make_address("10.0.0.7"));
+  add_source_address(node, boost::asio::ip::make_address("127.0.0.1"));
+  add_source_address(node, {});
+  CHECK(node.alternates == std::vector<std::string>{"203.0.113.7"});
   // One that names as many as it may is still one that others can read.
-  node.also.assign(kMaxOtherAddresses, "10.1.1.1");
-  note_source(node, seen);
-  CHECK(node.also.size() == kMaxOtherAddresses);
-  CHECK(node.also.back() == "203.0.113.7");
+  node.alternates.assign(kMaxAlternateAddresses, "10.1.1.1");
+  add_source_address(node, seen);
+  CHECK(node.alternates.size() == kMaxAlternateAddresses);
+  CHECK(node.alternates.back() == "203.0.113.7");
   bool sound = true;
-  CHECK(read_node(Reader(json::value(write_node(node)), sound)).also == node.also);
+  CHECK(read_node(Reader(json::value(write_node(node)), sound)).alternates == node.alternates);
   CHECK(sound);
 }

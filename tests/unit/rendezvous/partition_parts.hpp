@@ -19,11 +19,11 @@
 /// must be true of it at any time.
 namespace elastrun::rendezvous::test {
 
-constexpr Duration kTerm = 10s;
-constexpr Duration kSilence = 6s, kBeat = 2s;
-constexpr Duration kGrace = 25s;  // in which a group ends, once it is asked to: longer than a term
+constexpr Duration kTtl = 10s;
+constexpr Duration kSilence = 6s, kHeartbeat = 2s;
+constexpr Duration kGrace = 25s;  // in which a group ends, once it is asked to: longer than a TTL
 constexpr Duration kIsolation = 60s;
-constexpr Duration kDoubt = kBeat + kSilence / 4;
+constexpr Duration kDoubt = kHeartbeat + kSilence / 4;
 using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one world
 
 /// The coordinator in a process: the state, and until when it may decide.
@@ -32,7 +32,7 @@ struct Office {
   Office(const Rules& rules, std::int64_t elected, Kind kind = Kind::Elected)
       : state(rules_of(rules, kind), "job"), epoch(elected) {
     state.set_epoch(elected);
-    if (kind == Kind::Elected) state.require_licences();
+    if (kind == Kind::Elected) state.require_acknowledgements();
     if (kind == Kind::StandAlone) tenure = TimePoint::max();
   }
   // When its world must be told to stop, although nobody says that there is another one.
@@ -42,7 +42,7 @@ struct Office {
   }
   TimePoint isolated() const {
     if (tenure == TimePoint::max()) return tenure;
-    return tenure + kIsolation * 19 / 20 - kSilence - kBeat - kGrace;
+    return tenure + kIsolation * 19 / 20 - kSilence - kHeartbeat - kGrace;
   }
   State state;
   std::set<std::string> leavers;  // that have said goodbye to it
@@ -52,21 +52,21 @@ struct Office {
   void hear_of(std::int64_t round) { told_of = std::max(told_of, round); }
   std::int64_t told_of = 0;    // the highest round
   std::int64_t inherited = 0;  // the round before its first one, if it was another's
-  int noted_leavers = 0;
+  int recorded_leavers = 0;
   std::int64_t epoch;
   TimePoint tenure;
 };
 
 /// The register that elects.
 struct Register {
-  int side = 0, holder = 0;
+  int side = 0, leader = 0;
   std::int64_t epoch = 0;
   TimePoint until;
   // The note of the last world that was given out, and by whom.
-  WorldNote world;
+  WorldRecord world;
   std::string by;
-  // Who had said goodbye to that one; the time that they had left when it was noted, as nobody
-  // knows how long ago that was; and the names of all who ever were noted.
+  // Who had said goodbye to that one; the time that they had left when it was recorded, as nobody
+  // knows how long ago that was; and the names of all who ever were recorded.
   int leavers = 0;
   Duration leaving{};
   // Whose groups were being stopped when their coordinator left in order, which knew all.
@@ -81,7 +81,7 @@ struct Line {
   int agent = 0, host = 0;
   std::deque<std::function<void()>> down, up;
   bool agent_open = true, office_open = true, welcomed = false;
-  TimePoint proof, office_heard;  // of the agent, see Pulse; of the office
+  TimePoint proof, office_heard;  // of the agent, see HeartbeatLease; of the office
 };
 
 struct Machine {
@@ -102,7 +102,7 @@ struct Machine {
   Peer line = 0;
   Peer held = 0;  // one that it is not on any more, but keeps open until its group has ended
   TimePoint patience;
-  Past past, knows;
+  PreviousWorld previous, knows;
   std::int64_t epoch = 0;  // the highest it has seen
   Key world;
 };

@@ -34,7 +34,7 @@ class Country {
     rules_.join_timeout = std::chrono::seconds(30 + draw(600));
     rules_.growth_delay = 1s;
     rules_.reaction = kDoubt;
-    rules_.silence = kSilence + 2 * kBeat;
+    rules_.silence = kSilence + 2 * kHeartbeat;
     for (int i = 0; i < kMachines; ++i) begin_process(i);
     at(kStore).doing = Doing::Over;
     at(kStore).name = "store";
@@ -103,7 +103,7 @@ class Country {
       pass(1s);
       live_all();
     }
-    const int coordinator = register_.holder, other = draw(kMachines), kind = draw(5);
+    const int coordinator = register_.leader, other = draw(kMachines), kind = draw(5);
     if (kind == 0 && other != coordinator) leave(other);
     if (kind == 1) fail_worker(other);
     for (int turn = draw(4); turn > 0; --turn) live(coordinator);
@@ -127,7 +127,7 @@ class Country {
     }
     end_process(kStore);
     at(kStore).office = std::make_shared<Office>(rules_, 1, Office::Kind::StandAlone);
-    register_.holder = kStore;
+    register_.leader = kStore;
     register_.epoch = 1;
     register_.until = TimePoint::max();
     at(kStore).office->state.inherit({}, now_ + kTimeToFollow);
@@ -169,7 +169,7 @@ class Country {
   }
 
   void pause(int i) { at(i).paused = true; }
-  // A coordinator counts the beats that it misses, not the time: it goes on where it stood.
+  // A coordinator counts the heartbeats that it misses, not the time: it goes on where it stood.
   void resume(int i) {
     at(i).paused = false;
     at(i).drowsy = true;
@@ -183,7 +183,7 @@ class Country {
   void pass(Duration time) {
     for (const TimePoint end = now_ + time; now_ < end;) {
       now_ = std::min<TimePoint>(end, now_ + 1s);
-      pass_beats();
+      pass_heartbeats();
       for (int i = 0; i < kMachines; ++i) ring_alarms(i);
     }
   }
@@ -198,7 +198,7 @@ class Country {
     }
   }
 
-  void pass_beats() {
+  void pass_heartbeats() {
     for (auto& [peer, line] : lines_) {
       if (!line.agent_open || !line.office_open || !hears(line.agent, line.host)) continue;
       line.office_heard = now_;
@@ -207,7 +207,7 @@ class Country {
   }
 
   // An agent that finds its proof too old does not ask for another one.
-  bool is_silent(const Line& line) const { return now_ - line.proof > kSilence + kBeat; }
+  bool is_silent(const Line& line) const { return now_ - line.proof > kSilence + kHeartbeat; }
 
   // Timers and messages of a process that was paused come in any order.
   void live(int i) {
@@ -237,8 +237,8 @@ class Country {
     if (!at(i).office) return;
     if (i != kStore) renew(i);
     ring_alarms(i);
-    if (at(i).office && draw(3) > 0) note_world(i);
-    if (at(i).office && draw(3) > 0) note_leavers(i);
+    if (at(i).office && draw(3) > 0) record_world(i);
+    if (at(i).office && draw(3) > 0) record_leavers(i);
     for (auto& [peer, line] : lines_) {
       if (line.host == i && line.office_open && now_ - line.office_heard > kSilence) {
         lose(i, peer, Loss::Silent);
@@ -259,8 +259,8 @@ class Country {
     if (!reaches_register(i)) {
       if (now_ < office.tenure) return;
       office.state.hold(true, now_);
-      const bool needed = office.state.phase() == Phase::Gathering;
-      if (needed && now_ > office.tenure + kTerm) step_down(i);
+      const bool needed = office.state.phase() == Phase::JoinPhase;
+      if (needed && now_ > office.tenure + kTtl) step_down(i);
     } else if (office.epoch == register_.epoch && now_ < register_.until) {
       take_office(i);
     } else if (now_ >= register_.until && register_.by != at(i).name && !register_.by.empty()) {
@@ -283,9 +283,9 @@ class Country {
   }
 
   void take_office(int i) {
-    register_.until = now_ + kTerm;
-    register_.holder = i;
-    at(i).office->tenure = now_ + kTerm * 19 / 20;
+    register_.until = now_ + kTtl;
+    register_.leader = i;
+    at(i).office->tenure = now_ + kTtl * 19 / 20;
     at(i).office->state.hold(false, now_);
     deliver(i);
   }
@@ -293,15 +293,15 @@ class Country {
   void retire(int i) {
     if (reaches_register(i) && at(i).office->epoch == register_.epoch) {
       register_.until = now_;
-      leave_note(i);
+      leave_record(i);
     }
     at(i).office.reset();
   }
 
-  void leave_note(int i) {
+  void leave_record(int i) {
     const State& state = at(i).office->state;
     const Leavers at_work = state.at_work(now_);
-    if (state.clearance().in_doubt(now_)) return;
+    if (state.world_fence().is_up(now_)) return;
     if (at_work.count == 0) return register_.by.clear();
     if (register_.by != at(i).name) return;
     register_.stopping = at_work.count;
@@ -359,8 +359,8 @@ class Country {
     Office& office = *at(i).office;
     std::shared_ptr<const World> closed;
     for (const Delivery& delivery : office.state.take()) {
-      if (const auto* seated = std::get_if<Seated>(&delivery.notice)) {
-        if (seated->world != closed) note(office, *(closed = seated->world));
+      if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
+        if (assigned->world != closed) record(office, *(closed = assigned->world));
       } else if (const auto push = to_push(delivery.notice);
                  std::holds_alternative<Restart>(push)) {
         if (std::get<Restart>(push).attempt_spent) history_.failed(office.epoch);
@@ -374,9 +374,9 @@ class Country {
   }
 
   // The answer of the register comes at once or later, but it is one of now.
-  void note_world(int i) {
+  void record_world(int i) {
     Office& office = *at(i).office;
-    const auto world = office.state.unlicensed();
+    const auto world = office.state.unacknowledged();
     if (!world || !reaches_register(i) || office.epoch != register_.epoch) return;
     if (now_ >= register_.until) return;
     register_.world = *world;
@@ -384,21 +384,21 @@ class Country {
     register_.stopping = 0;
     write_leavers(office);
     check_entitlement(i);
-    office.state.license(*world, now_);
+    office.state.acknowledge(*world, now_);
     deliver(i);
   }
 
   // At some time after it has changed who leaves. Until then a successor knows nothing of them.
-  void note_leavers(int i) {
+  void record_leavers(int i) {
     const Office& office = *at(i).office;
-    if (office.state.clearance().fence.leavers().count == office.noted_leavers) return;
+    if (office.state.world_fence().fence.leavers().count == office.recorded_leavers) return;
     if (!reaches_register(i) || office.epoch != register_.epoch || now_ >= register_.until) return;
     if (register_.by == at(i).name) write_leavers(*at(i).office);
   }
 
   void write_leavers(Office& office) {
-    const Leavers leavers = office.state.clearance().fence.leavers();
-    register_.leavers = office.noted_leavers = leavers.count;
+    const Leavers leavers = office.state.world_fence().fence.leavers();
+    register_.leavers = office.recorded_leavers = leavers.count;
     register_.leaving = std::max<Duration>(leavers.until - now_, 0s);
     register_.told.insert(office.leavers.begin(), office.leavers.end());
   }
@@ -408,23 +408,23 @@ class Country {
     if (register_.by.empty()) return;
     Office& office = *at(i).office;
     office.inherited = register_.world.round;
-    const Past past{register_.world.round, 0, register_.world.nodes};
-    Fence fence;
+    const PreviousWorld previous{register_.world.round, 0, register_.world.nodes};
+    MemberFence fence;
     fence.inherit({register_.leavers, now_ + register_.leaving});
     if (register_.stopping > 0) {
-      fence.expect(past.round, {register_.stopping, now_ + register_.stopping_for});
+      fence.expect(previous.round, {register_.stopping, now_ + register_.stopping_for});
     } else {
-      fence.expect(past.round, past.nodes, 1);
+      fence.expect(previous.round, previous.nodes, 1);
     }
-    office.state.inherit(past, register_.stopping > 0 ? now_ : now_ + kIsolation, fence);
-    office.noted_leavers = register_.leavers;
+    office.state.inherit(previous, register_.stopping > 0 ? now_ : now_ + kIsolation, fence);
+    office.recorded_leavers = register_.leavers;
     const std::string& name = register_.world.address;
     const bool alive = std::ranges::any_of(
         machines_, [&name](const auto& machine) { return machine.name == name; });
     if (!alive && draw(2) == 0) office.state.disinherit(now_);
   }
 
-  void note(Office& office, const World& world) {
+  void record(Office& office, const World& world) {
     must(world.epoch == office.epoch, "a round bears the epoch of its coordinator");
     must(std::ranges::none_of(machines_,
                               [&](const Machine& machine) {
@@ -435,10 +435,10 @@ class Country {
          "no round while somebody who has said goodbye is at work");
     std::size_t unheard = 0;
     for (const Machine& machine : machines_) {
-      if (!is_at_work(machine) || machine.overslept || machine.past.round == 0) continue;
+      if (!is_at_work(machine) || machine.overslept || machine.previous.round == 0) continue;
       must(machine.doing != Doing::Stopping || !office.saving.contains(machine.name),
            "no round while somebody is at work who has said so");
-      const bool of_last = machine.past.round == office.inherited;
+      const bool of_last = machine.previous.round == office.inherited;
       if (of_last && !office.heard.contains(machine.name)) ++unheard;
     }
     must(unheard <= 1, "a successor hears all but one, or waits");
@@ -472,14 +472,14 @@ class Country {
       inherit(i);
       take_office(i);
     }
-    if (now_ >= register_.until || !at(register_.holder).office || !hears(i, register_.holder))
+    if (now_ >= register_.until || !at(register_.leader).office || !hears(i, register_.leader))
       return;
-    if (at(register_.holder).office->epoch != register_.epoch) return;
+    if (at(register_.leader).office->epoch != register_.epoch) return;
     const Peer peer = ++last_peer_;
     at(i).line = peer;
-    lines_[peer] = {i, register_.holder, {}, {}, true, true, false, now_, now_};
-    lines_[peer].up.emplace_back([this, peer, seen = at(i).epoch, past = at(i).past,
-                                  left = time_to_stop(i)] { greet(peer, seen, past, left); });
+    lines_[peer] = {i, register_.leader, {}, {}, true, true, false, now_, now_};
+    lines_[peer].up.emplace_back([this, peer, seen = at(i).epoch, previous = at(i).previous,
+                                  left = time_to_stop(i)] { greet(peer, seen, previous, left); });
   }
 
   // By its own word: none, if its group is not being stopped.
@@ -488,7 +488,7 @@ class Country {
     return std::max<Duration>(at(i).told_at + kGrace - now_, 1ms);
   }
 
-  void greet(Peer peer, std::int64_t seen, const Past& past, Duration left) {
+  void greet(Peer peer, std::int64_t seen, const PreviousWorld& previous, Duration left) {
     Line& line = lines_.at(peer);
     Office& office = *at(line.host).office;
     if (seen > office.epoch) return close_office_end(peer);
@@ -499,13 +499,13 @@ class Country {
     });
     if (left <= Duration::zero()) return;
     office.saving.insert(machine.name);
-    office.hear_of(past.round);
+    office.hear_of(previous.round);
     Node node = make_node(machine.name);
     node.grace = kGrace;
-    office.state.arrive_stopping(peer, node, past, left, now_);
+    office.state.arrive_stopping(peer, node, previous, left, now_);
   }
 
-  void be_welcome(Peer peer, std::int64_t epoch, const Past& world) {
+  void be_welcome(Peer peer, std::int64_t epoch, const PreviousWorld& world) {
     Line& line = lines_.at(peer);
     Machine& machine = at(line.agent);
     if (epoch < machine.epoch) return part(line.agent);
@@ -520,13 +520,13 @@ class Country {
     const Peer peer = at(i).line;
     const int host = lines_.at(peer).host;
     lines_.at(peer).up.emplace_back([this, peer, host, node = make_node(at(i).name),
-                                     past = at(i).past, knows = at(i).knows]() mutable {
+                                     previous = at(i).previous, knows = at(i).knows]() mutable {
       node.grace = kGrace;
       at(host).office->state.hear_of(knows, kGrace, now_);
-      at(host).office->hear_of(std::max(past.round, knows.round));
+      at(host).office->hear_of(std::max(previous.round, knows.round));
       at(host).office->saving.erase(node.address);
       at(host).office->heard.insert(node.address);
-      at(host).office->state.join(peer, node, past, now_);
+      at(host).office->state.join(peer, node, previous, now_);
     });
   }
 
@@ -535,7 +535,7 @@ class Country {
     if (machine.doing != Doing::Working || machine.paused || machine.line == 0) return;
     const Peer peer = machine.line;
     const int host = lines_.at(peer).host;
-    lines_.at(peer).up.emplace_back([this, peer, host, round = machine.past.round] {
+    lines_.at(peer).up.emplace_back([this, peer, host, round = machine.previous.round] {
       at(host).office->state.fail(peer, round, {}, now_);
     });
     stop_group(i);
@@ -598,11 +598,11 @@ class Country {
     Machine& machine = at(agent);
     if (const auto* ready = std::get_if<RoundReady>(&push)) {
       const Round& round = ready->round;
-      if (round.epoch < machine.epoch || round.number <= machine.past.round) return;
+      if (round.epoch < machine.epoch || round.number <= machine.previous.round) return;
       must(machine.doing == Doing::Waiting, "only who waits gets a seat");
-      must(round.attempt >= machine.past.attempt, "attempts never go back");
+      must(round.attempt >= machine.previous.attempt, "attempts never go back");
       machine.epoch = round.epoch;
-      machine.past = {round.number, round.attempt, round.group_world_size()};
+      machine.previous = {round.number, round.attempt, round.group_world_size()};
       machine.world = {round.epoch, round.number};
       machine.doing = Doing::Working;
     } else if (const auto* restart = std::get_if<Restart>(&push)) {
@@ -610,7 +610,7 @@ class Country {
       if (machine.doing != Doing::Working && !undecided) return;
       if (machine.doing == Doing::Working) acknowledge(agent);
       stop_group(agent);
-      if (restart->attempt_spent) ++machine.past.attempt;
+      if (restart->attempt_spent) ++machine.previous.attempt;
       if (machine.doing == Doing::Stopped) {
         machine.doing = Doing::Waiting;
         join(agent);
@@ -639,7 +639,7 @@ class Country {
     Machine& machine = at(i);
     machine.patience = now_ + rules_.join_timeout;
     machine.undecided = false;
-    const TimePoint noticed = lines_.at(machine.line).proof + kSilence + 2 * kBeat;
+    const TimePoint noticed = lines_.at(machine.line).proof + kSilence + 2 * kHeartbeat;
     if (machine.drowsy && now_ > noticed) machine.overslept = true;
     stop_group(i);
     if (machine.doing == Doing::Stopped) machine.doing = Doing::Waiting;

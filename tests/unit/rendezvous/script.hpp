@@ -35,12 +35,12 @@ inline Rules make_rules(int min_nodes, int max_nodes, int max_restarts = 0) {
 struct Script {
   explicit Script(Rules rules) : state(rules, "job") {}
 
-  void join(const std::string& name, Past past = {}, int node_rank = -1) {
+  void join(const std::string& name, PreviousWorld previous = {}, int node_rank = -1) {
     if (!peers.contains(name)) peers[name] = ++last_peer;
     Node node = make_node(name);
     node.node_rank = node_rank;
     node.grace = grace;
-    state.join(peers[name], std::move(node), past, now);
+    state.join(peers[name], std::move(node), previous, now);
     read();
   }
   void fail(const std::string& name, int exit_code = 1) {
@@ -65,11 +65,11 @@ struct Script {
     read();
   }
   /// It comes over a new connection while its group is being stopped.
-  void arrive_stopping(const std::string& name, const Past& past, Duration left) {
+  void arrive_stopping(const std::string& name, const PreviousWorld& previous, Duration left) {
     peers[name] = ++last_peer;
     Node node = make_node(name);
     node.grace = grace;
-    state.arrive_stopping(peers[name], node, past, left, now);
+    state.arrive_stopping(peers[name], node, previous, left, now);
     read();
   }
   void leave(const std::string& name) {
@@ -96,7 +96,7 @@ struct Script {
     return told[name].empty() ? nullptr : std::get_if<T>(&told[name].back());
   }
   /// "GROUP_RANK/NODES#NUMBER" of the round it was told last, or "".
-  std::string seat(const std::string& name) {
+  std::string assignment(const std::string& name) {
     const auto* ready = last<RoundReady>(name);
     if (ready == nullptr) return "";
     return std::to_string(ready->round.group_rank) + "/" +

@@ -208,29 +208,29 @@ class Simulation {
   }
 
   void read() {
-    std::map<std::int64_t, std::set<int>> seats;
+    std::map<std::int64_t, std::set<int>> states;
     std::shared_ptr<const World> closed;
     for (const Delivery& delivery : state_.take()) {
-      if (const auto* seated = std::get_if<Seated>(&delivery.notice)) {
-        REQUIRE_MESSAGE((!closed || closed == seated->world), "one view of the round for all");
-        closed = seated->world;
-        REQUIRE(seats[closed->number].insert(seated->group_rank).second);
-        sit(delivery.to, *seated);
+      if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
+        REQUIRE_MESSAGE((!closed || closed == assigned->world), "one view of the round for all");
+        closed = assigned->world;
+        REQUIRE(states[closed->number].insert(assigned->group_rank).second);
+        sit(delivery.to, *assigned);
       } else {
         obey(delivery.to, to_push(delivery.notice));
       }
     }
-    if (closed) check_world(*closed, seats[closed->number]);
+    if (closed) check_world(*closed, states[closed->number]);
     check_live_worlds();
   }
 
-  void sit(Peer peer, const Seated& seated) {
+  void sit(Peer peer, const Assigned& assigned) {
     if (!agents_.contains(peer)) return;
     Agent& agent = agents_.at(peer);
     REQUIRE_MESSAGE(agent.doing == Agent::Doing::Waiting, "only who waits gets a seat");
     agent.doing = Agent::Doing::Working;
-    REQUIRE(seated.world->number > agent.round);
-    agent.round = seated.world->number;
+    REQUIRE(assigned.world->number > agent.round);
+    agent.round = assigned.world->number;
   }
 
   void obey(Peer peer, const Push& push) {
@@ -256,11 +256,11 @@ class Simulation {
 
   // Only too few nodes fail a job: not one that does not stop, while enough others are there.
   void check_shortage() {
-    const Turnout there = state_.turnout();
+    const Quorum there = state_.quorum();
     REQUIRE((held_ || rules_.fixed_ranks || there.returning + there.fresh < rules_.min_nodes));
   }
 
-  void check_world(const World& world, const std::set<int>& seats) {
+  void check_world(const World& world, const std::set<int>& states) {
     const int nodes = static_cast<int>(world.members.size());
     REQUIRE(!held_);
     for (const auto& [peer, until] : leavers_) {
@@ -273,9 +273,9 @@ class Simulation {
     REQUIRE(world.attempt <= rules_.max_restarts);
     REQUIRE_MESSAGE(world.attempt == static_cast<int>(spent_rounds_.size()),
                     "each failed round costs one restart, nothing else does");
-    REQUIRE(static_cast<int>(seats.size()) == nodes);
-    REQUIRE(*seats.begin() == 0);
-    REQUIRE(*seats.rbegin() == nodes - 1);
+    REQUIRE(static_cast<int>(states.size()) == nodes);
+    REQUIRE(*states.begin() == 0);
+    REQUIRE(*states.rbegin() == nodes - 1);
     last_number_ = world.number;
     last_attempt_ = world.attempt;
     check_ranks(world);

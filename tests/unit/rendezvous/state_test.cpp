@@ -15,8 +15,8 @@ TEST_CASE("rendezvous: a round closes at once when the last seat is taken") {
   job.join("b");
   CHECK(job.told["b"].empty());
   job.join("a");
-  CHECK(job.seat("a") == "0/2#1");
-  CHECK(job.seat("b") == "1/2#1");
+  CHECK(job.assignment("a") == "0/2#1");
+  CHECK(job.assignment("b") == "1/2#1");
 }
 
 TEST_CASE("rendezvous: with the minimum there a last call passes, which late nodes do not extend") {
@@ -24,10 +24,10 @@ TEST_CASE("rendezvous: with the minimum there a last call passes, which late nod
   job.join("a");
   job.pass(29s);
   job.join("b");
-  CHECK(job.seat("a") == "");
+  CHECK(job.assignment("a") == "");
   job.pass(1s);
-  CHECK(job.seat("a") == "0/2#1");
-  CHECK(job.seat("b") == "1/2#1");
+  CHECK(job.assignment("a") == "0/2#1");
+  CHECK(job.assignment("b") == "1/2#1");
 }
 
 TEST_CASE("rendezvous: a last call ends when the minimum is lost, and begins anew") {
@@ -38,9 +38,9 @@ TEST_CASE("rendezvous: a last call ends when the minimum is lost, and begins ane
   job.lose("b");
   job.pass(20s);
   job.join("c");
-  CHECK(job.seat("a") == "");
+  CHECK(job.assignment("a") == "");
   job.pass(30s);
-  CHECK(job.seat("a") == "0/2#1");
+  CHECK(job.assignment("a") == "0/2#1");
 }
 
 TEST_CASE("rendezvous: whoever waits is told who is missing") {
@@ -81,7 +81,7 @@ TEST_CASE("rendezvous: a failure restarts every node under one attempt, without 
   job.join("a");
   CHECK(job.last<Restart>("a") != nullptr);
   job.join("b");
-  CHECK(job.seat("a") == "0/2#2");
+  CHECK(job.assignment("a") == "0/2#2");
   CHECK(job.last<RoundReady>("b")->round.attempt == 1);
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("rendezvous: a second report of the same failed round costs nothing") 
   job.join("b");
   job.state.fail(job.peers["b"], round, {}, job.now);
   job.read();
-  CHECK(job.seat("b") == "1/2#2");
+  CHECK(job.assignment("b") == "1/2#2");
   CHECK(job.state.attempt() == 1);
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("rendezvous: a finished node is restarted when another fails and a res
   REQUIRE(job.last<Restart>("a") != nullptr);
   job.join("a");
   job.join("b");
-  CHECK(job.seat("a") == "0/2#2");
+  CHECK(job.assignment("a") == "0/2#2");
 }
 
 TEST_CASE("rendezvous: a node that has finished and goes leaves the others in peace") {
@@ -157,11 +157,11 @@ TEST_CASE("rendezvous: a node that has finished and goes leaves the others in pe
   job.join("b");
   job.succeed("a");
   job.lose("a");
-  CHECK(job.seat("b") == "1/2#1");
+  CHECK(job.assignment("b") == "1/2#1");
   job.join("c");
   CHECK(job.last<Spare>("c") != nullptr);
   job.pass(5s);
-  CHECK(job.seat("b") == "1/2#1");
+  CHECK(job.assignment("b") == "1/2#1");
   job.succeed("b");
   CHECK(!job.last<Done>("b")->failed);
   CHECK(!job.last<Done>("c")->failed);
@@ -179,7 +179,7 @@ TEST_CASE("rendezvous: a lost node shrinks the world at once and costs no restar
   CHECK(restart->cause.text == "node a_1_0 was lost: connection reset");
   job.join("b");
   job.join("c");
-  CHECK(job.seat("b") == "0/2#2");
+  CHECK(job.assignment("b") == "0/2#2");
   CHECK(job.last<RoundReady>("b")->round.attempt == 0);
 }
 
@@ -191,10 +191,10 @@ TEST_CASE("rendezvous: below the minimum the survivors wait for a replacement") 
   CHECK(job.last<Restart>("b")->cause.kind == Cause::Kind::NodeLeft);
   job.join("b");
   job.pass(100s);
-  CHECK(job.seat("b") == "");
+  CHECK(job.assignment("b") == "");
   job.join("d");
-  CHECK(job.seat("b") == "0/2#2");
-  CHECK(job.seat("d") == "1/2#2");
+  CHECK(job.assignment("b") == "0/2#2");
+  CHECK(job.assignment("d") == "1/2#2");
 }
 
 TEST_CASE("rendezvous: a survivor that finds no replacement gives up after join_timeout") {
@@ -212,15 +212,15 @@ TEST_CASE("rendezvous: a late node makes the world larger at no cost") {
   Script job(make_rules(1, 2));
   job.join("b");
   job.pass(30s);
-  CHECK(job.seat("b") == "0/1#1");
+  CHECK(job.assignment("b") == "0/1#1");
   job.join("a");
   const auto* restart = job.last<Restart>("b");
   REQUIRE(restart != nullptr);
   CHECK(restart->cause.kind == Cause::Kind::NodeJoined);
   CHECK(!restart->attempt_spent);
   job.join("b");
-  CHECK(job.seat("a") == "0/2#2");
-  CHECK(job.seat("b") == "1/2#2");
+  CHECK(job.assignment("a") == "0/2#2");
+  CHECK(job.assignment("b") == "1/2#2");
 }
 
 TEST_CASE("rendezvous: newcomers are collected while training goes on") {
@@ -228,13 +228,13 @@ TEST_CASE("rendezvous: newcomers are collected while training goes on") {
   job.join("a");
   job.pass(30s);
   job.join("b");
-  CHECK(job.seat("a") == "0/1#1");
+  CHECK(job.assignment("a") == "0/1#1");
   job.pass(500ms);
   job.join("c");
   job.pass(500ms);
   CHECK(job.last<Restart>("a") != nullptr);
   job.join("a");
-  CHECK(job.seat("c") == "2/3#2");
+  CHECK(job.assignment("c") == "2/3#2");
 }
 
 TEST_CASE("rendezvous: a spare takes over at once when a member dies") {
@@ -244,8 +244,8 @@ TEST_CASE("rendezvous: a spare takes over at once when a member dies") {
   CHECK(job.last<Spare>("d")->ahead == 1);
   job.lose("a");
   job.join("b");
-  CHECK(job.seat("b") == "0/2#2");
-  CHECK(job.seat("c") == "1/2#2");
+  CHECK(job.assignment("b") == "0/2#2");
+  CHECK(job.assignment("c") == "1/2#2");
   CHECK(job.last<Spare>("d")->ahead == 0);
 }
 
@@ -257,8 +257,8 @@ TEST_CASE("rendezvous: a spare does not take the seat of a member that is still 
   job.pass(60s);
   CHECK(job.last<RoundReady>("c") == nullptr);
   job.join("b");
-  CHECK(job.seat("a") == "0/2#2");
-  CHECK(job.seat("b") == "1/2#2");
+  CHECK(job.assignment("a") == "0/2#2");
+  CHECK(job.assignment("b") == "1/2#2");
 }
 
 TEST_CASE("rendezvous: an agent that never stops its workers is left behind after join_timeout") {
@@ -268,7 +268,7 @@ TEST_CASE("rendezvous: an agent that never stops its workers is left behind afte
   job.fail("a");
   job.join("a");
   job.pass(600s);
-  CHECK(job.seat("a") == "0/1#2");
+  CHECK(job.assignment("a") == "0/1#2");
   REQUIRE(job.last<Lost>("b") != nullptr);
   CHECK(job.state.roster().size() == 1);
 }
@@ -282,7 +282,7 @@ TEST_CASE("rendezvous: the same agent over a new connection replaces the old one
   job.read();
   CHECK(job.last<Restart>("b")->cause.kind == Cause::Kind::NodeLost);
   job.join("b");
-  CHECK(job.seat("again") == "0/2#2");
+  CHECK(job.assignment("again") == "0/2#2");
 }
 
 TEST_CASE("rendezvous: agents with the same id but another instance are two nodes") {
@@ -294,8 +294,8 @@ TEST_CASE("rendezvous: agents with the same id but another instance are two node
     job.state.join(peer, node, {}, job.now);
   }
   job.read();
-  CHECK(job.seat("y") == "0/2#1");
-  CHECK(job.seat("z") == "1/2#1");
+  CHECK(job.assignment("y") == "0/2#1");
+  CHECK(job.assignment("z") == "1/2#1");
 }
 
 TEST_CASE("rendezvous: fixed ranks follow the node rank, and a second owner is refused by name") {
@@ -310,19 +310,19 @@ TEST_CASE("rendezvous: fixed ranks follow the node rank, and a second owner is r
   job.join("d", {}, 2);
   CHECK(job.last<Lost>("d")->why.starts_with("--node-rank 2 of d_1_0 is not one of the 2 nodes"));
   job.join("b", {}, 0);
-  CHECK(job.seat("b") == "0/2#1");
-  CHECK(job.seat("a") == "1/2#1");
+  CHECK(job.assignment("b") == "0/2#1");
+  CHECK(job.assignment("a") == "1/2#1");
 }
 
 TEST_CASE("rendezvous: a new coordinator goes on where the last one stopped") {
   Script job(make_rules(1, 4, 3));
   job.state.set_epoch(9);
-  const Past past{.round = 5, .attempt = 2, .nodes = 3};
-  job.join("a", past);
-  job.join("b", past);
-  CHECK(job.seat("a") == "");
+  const PreviousWorld previous{.round = 5, .attempt = 2, .nodes = 3};
+  job.join("a", previous);
+  job.join("b", previous);
+  CHECK(job.assignment("a") == "");
   job.pass(1s);
-  CHECK(job.seat("a") == "0/2#6");
+  CHECK(job.assignment("a") == "0/2#6");
   CHECK(job.last<RoundReady>("a")->round.attempt == 2);
   CHECK(job.last<RoundReady>("a")->round.epoch == 9);
 }
@@ -332,12 +332,12 @@ TEST_CASE("rendezvous: a coordinator that is not sure of its election forms no r
   job.state.hold(true, job.now);
   job.join("a");
   job.join("b");
-  CHECK(job.seat("a") == "");
+  CHECK(job.assignment("a") == "");
   job.pass(60s);
-  CHECK(job.seat("a") == "");
+  CHECK(job.assignment("a") == "");
   job.state.hold(false, job.now);
   job.read();
-  CHECK(job.seat("a") == "0/2#1");
+  CHECK(job.assignment("a") == "0/2#1");
 }
 
 TEST_CASE("rendezvous: who comes when the job is over hears so") {
@@ -359,7 +359,7 @@ TEST_CASE("rendezvous: a member that joins by its own will restarts the world") 
   job.join("a");
   CHECK(job.last<Restart>("b") != nullptr);
   job.join("b");
-  CHECK(job.seat("b") == "1/2#2");
+  CHECK(job.assignment("b") == "1/2#2");
 }
 
 TEST_CASE("rendezvous: a member may come back under another name") {
@@ -370,8 +370,8 @@ TEST_CASE("rendezvous: a member may come back under another name") {
   job.join("b");
   job.state.join(job.peers["a"], make_node("c"), {}, job.now);
   job.read();
-  CHECK(job.seat("a") == "1/2#2");
-  CHECK(job.seat("b") == "0/2#2");
+  CHECK(job.assignment("a") == "1/2#2");
+  CHECK(job.assignment("b") == "0/2#2");
 }
 
 TEST_CASE("rendezvous: closing the job ends it for everybody") {

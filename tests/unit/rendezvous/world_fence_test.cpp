@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // No second world while the first may be at work: what counts as its end, and how long to wait.
 #include "rendezvous/membership/state.hpp"
-#include "rendezvous/session/pulse.hpp"
+#include "rendezvous/session/heartbeat_lease.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ Script one_seat(Duration grace = {}) {
   job.grace = grace;
   job.join("a");
   job.join("b");
-  CHECK(job.seat("a") == "0/1#1");
+  CHECK(job.assignment("a") == "0/1#1");
   return job;
 }
 
@@ -31,7 +31,7 @@ void end_connection(Script& job, Peer peer) {
   job.read();
 }
 
-void fall_silent(Script& job, const std::string& name) {
+void miss_heartbeats(Script& job, const std::string& name) {
   job.state.depart(job.peers[name], "silent", job.now, Loss::Silent);
   job.peers.erase(name);
   job.read();
@@ -43,12 +43,12 @@ TEST_CASE("clearance: a spare takes over at once from a member whose end is cert
   SUBCASE("its connection was closed in order") {
     Script job = one_seat();
     job.lose("a");
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
   SUBCASE("it said goodbye, and has nothing to stop") {
     Script job = one_seat();
     job.leave("a");
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("clearance: nobody begins while one that leaves still saves") {
   REQUIRE(job.last<Restart>("b") != nullptr);
   CHECK(job.last<Restart>("b")->cause.kind == Cause::Kind::NodeLeft);
   job.join("b");
-  CHECK(job.seat("b") == "");
+  CHECK(job.assignment("b") == "");
   job.pass(10s);
   REQUIRE(job.last<Progress>("b") != nullptr);
   CHECK(job.last<Progress>("b")->text ==
@@ -70,27 +70,27 @@ TEST_CASE("clearance: nobody begins while one that leaves still saves") {
         "30.0 s");
   SUBCASE("until its agent ends") {
     end_connection(job, leaver);
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
   SUBCASE("also if its connection breaks: that says nothing of its workers") {
     job.state.depart(leaver, "silent", job.now, Loss::Silent);
     job.read();
-    CHECK(job.seat("b") == "");
+    CHECK(job.assignment("b") == "");
     job.pass(29s);
-    CHECK(job.seat("b") == "");
+    CHECK(job.assignment("b") == "");
     job.pass(1s);
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
   SUBCASE("but not longer than its grace") {
     CHECK(*job.state.deadline() <= job.now + 30s);
     job.pass(30s);
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
   SUBCASE("nor is a newcomer let in before") {
     job.join("c");
-    CHECK(job.seat("c") == "");
+    CHECK(job.assignment("c") == "");
     end_connection(job, leaver);
-    CHECK(job.seat("c") == "1/2#2");
+    CHECK(job.assignment("c") == "1/2#2");
   }
 }
 
@@ -105,19 +105,19 @@ TEST_CASE("clearance: a save longer than join_timeout is waited for, and fails n
     job.leave("a");
     job.join("b");
     job.pass(90s);
-    CHECK(job.seat("b") == "");
+    CHECK(job.assignment("b") == "");
     CHECK(job.last<Done>("b") == nullptr);
     end_connection(job, leaver);
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
   SUBCASE("of one that is to stop") {
     job.lose("a");
     job.join("c");
     job.pass(90s);
-    CHECK(job.seat("c") == "");
+    CHECK(job.assignment("c") == "");
     CHECK(job.last<Done>("c") == nullptr);
     job.pass(10s);
-    CHECK(job.seat("c") == "0/1#2");
+    CHECK(job.assignment("c") == "0/1#2");
     CHECK(job.last<Lost>("b") != nullptr);
   }
 }
@@ -125,44 +125,44 @@ TEST_CASE("clearance: a save longer than join_timeout is waited for, and fails n
 TEST_CASE("clearance: the last grace of a world that was lost counts as well") {
   Script job = one_seat(40s);
   SUBCASE("fallen silent, it notices, and then stops its workers") {
-    fall_silent(job, "a");
+    miss_heartbeats(job, "a");
     job.pass(44900ms);
-    CHECK(job.seat("b") == "");
+    CHECK(job.assignment("b") == "");
     job.pass(100ms);
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
   SUBCASE("its failure was told while the rest of its group was being stopped") {
     job.fail("a");
-    fall_silent(job, "a");
-    CHECK(job.seat("b") == "");
+    miss_heartbeats(job, "a");
+    CHECK(job.assignment("b") == "");
     job.pass(40s);
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
   SUBCASE("a connection that ends in order ends the doubt") {
     job.fail("a");
     job.lose("a");
-    CHECK(job.seat("b") == "0/1#2");
+    CHECK(job.assignment("b") == "0/1#2");
   }
 }
 
 TEST_CASE("clearance: of a world that is silent nobody knows that it has ended, until it must") {
   Script job = one_seat();
-  fall_silent(job, "a");
-  CHECK(job.seat("b") == "");
+  miss_heartbeats(job, "a");
+  CHECK(job.assignment("b") == "");
   job.pass(4900ms);
-  CHECK(job.seat("b") == "");
+  CHECK(job.assignment("b") == "");
   CHECK(*job.state.deadline() <= job.now + 100ms);
   job.pass(100ms);
-  CHECK(job.seat("b") == "0/1#2");
+  CHECK(job.assignment("b") == "0/1#2");
 }
 
 TEST_CASE("clearance: one member's word is enough for all") {
   Script job(make_rules(2, 2));
   for (const char* name : {"a", "b", "c"}) job.join(name);
-  fall_silent(job, "a");
+  miss_heartbeats(job, "a");
   job.join("b");
-  CHECK(job.seat("b") == "0/2#2");
-  CHECK(job.seat("c") == "1/2#2");
+  CHECK(job.assignment("b") == "0/2#2");
+  CHECK(job.assignment("c") == "1/2#2");
 }
 
 TEST_CASE("clearance: an inherited world is waited for, but not for ever") {
@@ -170,20 +170,20 @@ TEST_CASE("clearance: an inherited world is waited for, but not for ever") {
   job.state.inherit({7, 0, 2}, job.now + 60s);
   job.join("x");
   job.join("y");
-  CHECK(job.seat("x") == "");
+  CHECK(job.assignment("x") == "");
   SUBCASE("a member comes back") {
     job.join("m", {7, 0, 2});
-    CHECK(job.seat("m") == "0/2#8");
-    CHECK(job.seat("x") == "1/2#8");
+    CHECK(job.assignment("m") == "0/2#8");
+    CHECK(job.assignment("x") == "1/2#8");
   }
   SUBCASE("one of an older round says nothing about the last") {
     job.join("m", {6, 0, 2});
-    CHECK(job.seat("m") == "");
+    CHECK(job.assignment("m") == "");
   }
   SUBCASE("it is found to be gone") {
     job.state.disinherit(job.now);
     job.read();
-    CHECK(job.seat("x") == "0/2#8");
+    CHECK(job.assignment("x") == "0/2#8");
   }
   SUBCASE("nobody comes") {
     job.pass(10s);
@@ -193,7 +193,7 @@ TEST_CASE("clearance: an inherited world is waited for, but not for ever") {
           "2 nodes here; nobody of the 2 nodes of the last round, which may still be at work out "
           "of reach: waiting for one of them, at most 50.0 s");
     job.pass(50s);
-    CHECK(job.seat("x") == "0/2#8");
+    CHECK(job.assignment("x") == "0/2#8");
   }
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("clearance: whoever comes back to a job that is over hears how it ende
   CHECK(!job.last<Done>("late")->failed);
   // The next run under this name is another matter.
   job.join("new");
-  CHECK(job.seat("new") == "0/1#8");
+  CHECK(job.assignment("new") == "0/1#8");
   job.join("also late", {6, 1, 2});
   CHECK(job.last<Done>("also late") != nullptr);
   job.succeed("new");
@@ -218,12 +218,12 @@ TEST_CASE("clearance: whoever comes back to a job that is over hears how it ende
 
 TEST_CASE("clearance: who had said goodbye to an earlier coordinator is waited for") {
   Script job(make_rules(1, 2));
-  Fence fence;
+  MemberFence fence;
   fence.inherit({1, job.now + 20s});
   job.state.inherit({7, 0, 2}, job.now + 60s, fence);
   job.join("m", {7, 0, 2});
   job.join("x");
-  CHECK(job.seat("m") == "");  // its word is one for the world, not for them
+  CHECK(job.assignment("m") == "");  // its word is one for the world, not for them
   SUBCASE("as long as it may take") {
     job.pass(10s);
     REQUIRE(job.last<Progress>("x") != nullptr);
@@ -231,14 +231,14 @@ TEST_CASE("clearance: who had said goodbye to an earlier coordinator is waited f
           "2 nodes here, enough to start; waiting for 1 node to stop its workers, at "
           "most 10.0 s");
     job.pass(10s);
-    CHECK(job.seat("m") == "0/2#8");
+    CHECK(job.assignment("m") == "0/2#8");
   }
   SUBCASE("also if the world is found to be gone") {
     job.state.disinherit(job.now);
     job.pass(19900ms);
-    CHECK(job.seat("m") == "");
+    CHECK(job.assignment("m") == "");
     job.pass(100ms);
-    CHECK(job.seat("m") == "0/2#8");
+    CHECK(job.assignment("m") == "0/2#8");
   }
 }
 
@@ -249,15 +249,15 @@ TEST_CASE("clearance: one that has not come back since it was told to stop may s
   const Peer late = 99;
   job.state.leave(late, "SIGTERM", job.now, 20s);
   job.join("x");
-  CHECK(job.seat("m") == "");
+  CHECK(job.assignment("m") == "");
   SUBCASE("until its agent ends") {
     job.pass(10s);
     end_connection(job, late);
-    CHECK(job.seat("m") == "0/2#8");
+    CHECK(job.assignment("m") == "0/2#8");
   }
   SUBCASE("but not longer than its grace") {
     job.pass(20s);
-    CHECK(job.seat("m") == "0/2#8");
+    CHECK(job.assignment("m") == "0/2#8");
   }
 }
 
@@ -266,8 +266,8 @@ TEST_CASE("clearance: the end of one that came too late for a world says nothing
   const Peer late = 99;
   job.state.leave(late, "SIGTERM", job.now, 20s);
   end_connection(job, late);
-  fall_silent(job, "a");
-  CHECK(job.seat("b") == "");
+  miss_heartbeats(job, "a");
+  CHECK(job.assignment("b") == "");
 }
 
 TEST_CASE("clearance: join_timeout ends this wait too, and says for whom it was") {
@@ -285,28 +285,28 @@ TEST_CASE("clearance: join_timeout ends this wait too, and says for whom it was"
 
 TEST_CASE("clearance: a round is given out when the register has noted it, as it then is") {
   Script job(make_rules(2, 2));
-  job.state.require_licences();
+  job.state.require_acknowledgements();
   job.join("a");
-  CHECK(!job.state.unlicensed());
+  CHECK(!job.state.unacknowledged());
   job.join("b");
-  CHECK(job.seat("a") == "");
-  REQUIRE(job.state.unlicensed());
-  const WorldNote first = *job.state.unlicensed();
-  CHECK(first == WorldNote{1, 2, "a", 29000});
+  CHECK(job.assignment("a") == "");
+  REQUIRE(job.state.unacknowledged());
+  const WorldRecord first = *job.state.unacknowledged();
+  CHECK(first == WorldRecord{1, 2, "a", 29000});
   CHECK(*job.state.deadline() > job.now);  // nothing to do until the answer comes
 
-  // Whoever the others would ask for is gone: that note is of no use.
+  // Whoever the others would ask for is gone: that record is of no use.
   job.lose("a");
-  CHECK(!job.state.unlicensed());
+  CHECK(!job.state.unacknowledged());
   job.join("c");
-  CHECK(job.state.unlicensed()->address == "b");
-  job.state.license(first, job.now);
+  CHECK(job.state.unacknowledged()->address == "b");
+  job.state.acknowledge(first, job.now);
   job.read();
-  CHECK(job.seat("b") == "");
-  job.state.license(*job.state.unlicensed(), job.now);
+  CHECK(job.assignment("b") == "");
+  job.state.acknowledge(*job.state.unacknowledged(), job.now);
   job.read();
-  CHECK(job.seat("b") == "0/2#1");
-  CHECK(!job.state.unlicensed());
+  CHECK(job.assignment("b") == "0/2#1");
+  CHECK(!job.state.unacknowledged());
 }
 
 TEST_CASE(
@@ -314,7 +314,7 @@ TEST_CASE(
   Script job(make_rules(1, 2));
   job.join("a");
   job.pass(30s);
-  CHECK(job.seat("a") == "0/1#1");
+  CHECK(job.assignment("a") == "0/1#1");
   job.state.hold(true, job.now);
   job.state.suspend("cut off", job.now);
   job.read();
@@ -326,23 +326,23 @@ TEST_CASE(
   CHECK(job.last<Restart>("a") != nullptr);  // held: no new round
   job.state.hold(false, job.now);
   job.read();
-  CHECK(job.seat("a") == "0/1#2");
+  CHECK(job.assignment("a") == "0/1#2");
 }
 
 TEST_CASE("pulse: an answer proves no more than that the beat was sent") {
-  Pulse pulse;
+  HeartbeatLease heartbeat_lease;
   const TimePoint start{1000s};
-  pulse.begin(start, 5s, 3);
-  CHECK(pulse.next_beat(start) == start + 5s);
-  pulse.sent(start + 5s);
-  pulse.sent(start + 10s);
-  CHECK(!pulse.is_over(start + 19s));
+  heartbeat_lease.begin(start, 5s, 3);
+  CHECK(heartbeat_lease.next_heartbeat(start) == start + 5s);
+  heartbeat_lease.sent(start + 5s);
+  heartbeat_lease.sent(start + 10s);
+  CHECK(!heartbeat_lease.is_over(start + 19s));
   // The network has kept the answer for ten seconds.
-  pulse.answered();
-  CHECK(pulse.end() == start + 25s);
-  CHECK(pulse.next_beat(start + 22s) == start + 25s);
-  CHECK(pulse.is_over(start + 25s));
-  pulse.answered();
-  pulse.answered();  // one too many, from a confused coordinator
-  CHECK(pulse.end() == start + 30s);
+  heartbeat_lease.answered();
+  CHECK(heartbeat_lease.end() == start + 25s);
+  CHECK(heartbeat_lease.next_heartbeat(start + 22s) == start + 25s);
+  CHECK(heartbeat_lease.is_over(start + 25s));
+  heartbeat_lease.answered();
+  heartbeat_lease.answered();  // one too many, from a confused coordinator
+  CHECK(heartbeat_lease.end() == start + 30s);
 }

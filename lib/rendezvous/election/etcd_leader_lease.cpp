@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/election/etcd_ballot.hpp"
+#include "rendezvous/election/etcd_leader_lease.hpp"
 
 #include "core/text.hpp"
 #include "rendezvous/election/etcd_reader.hpp"
@@ -22,24 +22,24 @@ std::int64_t whole_seconds(Duration time) {
   return std::chrono::ceil<std::chrono::seconds>(time).count();
 }
 
-class EtcdBallot final : public Ballot {
+class EtcdLeaderLease final : public LeaderLease {
  public:
-  EtcdBallot(boost::asio::io_context& loop, Clock& clock, EtcdBallotSettings settings)
+  EtcdLeaderLease(boost::asio::io_context& loop, Clock& clock, EtcdLeaseSettings settings)
       : loop_(loop), settings_(std::move(settings)), client_(loop, clock, settings_.access) {}
 
-  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
+  void read(std::function<void(Result<std::optional<Leader>>)> answer) override {
     client_.ask("/v3/kv/range", etcd::range_request(settings_.key),
                 [this, answer = std::move(answer)](const Result<std::string>& text) {
                   const auto range = understand(text, etcd::read_range);
                   if (!range) return answer(std::unexpected(range.error()));
                   seen_revision_ = range->revision;  // lower than before if all was lost
                   if (!range->entry) return answer(std::nullopt);
-                  answer(Holder{range->entry->value, range->entry->create_revision});
+                  answer(Leader{range->entry->value, range->entry->create_revision});
                 });
   }
 
-  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
-    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.term)),
+  void claim(const std::string& value, std::function<void(Result<Leader>)> answer) override {
+    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.ttl)),
                 [this, value, answer = std::move(answer)](const Result<std::string>& text) {
                   const auto lease = understand(text, etcd::read_lease);
                   if (!lease) return answer(std::unexpected(lease.error()));
@@ -53,19 +53,19 @@ class EtcdBallot final : public Ballot {
                   const auto lease = understand(text, etcd::read_lease);
                   if (!lease) return answer(std::unexpected(lease.error()));
                   if (lease->ttl <= 0) return answer(false);
-                  renew_note();
+                  renew_record();
                   confirm(answer);
                 });
   }
 
-  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
-    if (note_lease_ != 0) return put(note, answer);
-    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.note_life)),
-                [this, note, answer = std::move(answer)](const Result<std::string>& text) {
+  void record(const std::string& record, std::function<void(Result<bool>)> answer) override {
+    if (record_lease_ != 0) return put(record, answer);
+    client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.record_life)),
+                [this, record, answer = std::move(answer)](const Result<std::string>& text) {
                   const auto lease = understand(text, etcd::read_lease);
                   if (!lease) return answer(std::unexpected(lease.error()));
-                  note_lease_ = lease->id;
-                  put(note, answer);
+                  record_lease_ = lease->id;
+                  put(record, answer);
                 });
   }
 
@@ -75,10 +75,10 @@ class EtcdBallot final : public Ballot {
       revoke(lease, done);
     };
     if (!forget) return give_back();
-    // First the note: who finds the entry free must not find a world that is no more. Of a
+    // First the record: who finds the entry free must not find a world that is no more. Of a
     // successor's world it is all that tells: one who was frozen meanwhile must leave it.
     client_.ask("/v3/kv/txn",
-                etcd::guarded_delete_request(settings_.key, epoch_, settings_.note_key),
+                etcd::guarded_delete_request(settings_.key, epoch_, settings_.record_key),
                 [give_back](const Result<std::string>&) { give_back(); });
   }
 
@@ -86,12 +86,12 @@ class EtcdBallot final : public Ballot {
     client_.watch(settings_.key, seen_revision_ + 1, std::move(changed));
   }
   void unwatch() override { client_.unwatch(); }
-  Duration term() const override { return settings_.term; }
+  Duration ttl() const override { return settings_.ttl; }
   boost::asio::ip::address own_address() const override { return client_.own_address(); }
 
  private:
   void create(const std::string& value, std::int64_t lease,
-              const std::function<void(Result<Holder>)>& answer) {
+              const std::function<void(Result<Leader>)>& answer) {
     client_.ask("/v3/kv/txn", etcd::create_request(settings_.key, value, lease),
                 [this, value, lease, answer](const Result<std::string>& text) {
                   auto there = text ? etcd::read_create(*text, value)
@@ -101,51 +101,51 @@ class EtcdBallot final : public Ballot {
   }
 
   void created(const std::string& value, std::int64_t lease, const Result<etcd::RangeAnswer>& there,
-               const std::function<void(Result<Holder>)>& answer) {
+               const std::function<void(Result<Leader>)>& answer) {
     if (there && there->entry && there->entry->value == value) {
       lease_ = lease;
       epoch_ = there->entry->create_revision;
-      return read_note(value, answer);
+      return read_record(value, answer);
     }
     // After an error nobody knows whether it was done; without its lease it is undone.
     revoke(lease, [] {});
     if (!there) return answer(std::unexpected(there.error()));
     if (!there->entry) return answer(fail(Code::Io, "etcd: the entry came and went"));
-    answer(Holder{there->entry->value, there->entry->create_revision});
+    answer(Leader{there->entry->value, there->entry->create_revision});
   }
 
-  void read_note(const std::string& value, const std::function<void(Result<Holder>)>& answer) {
-    client_.ask("/v3/kv/range", etcd::range_request(settings_.note_key),
+  void read_record(const std::string& value, const std::function<void(Result<Leader>)>& answer) {
+    client_.ask("/v3/kv/range", etcd::range_request(settings_.record_key),
                 [this, value, answer](const Result<std::string>& text) {
                   const auto range = understand(text, etcd::read_range);
                   if (range)
-                    return answer(Holder{value, epoch_, range->entry ? range->entry->value : ""});
+                    return answer(Leader{value, epoch_, range->entry ? range->entry->value : ""});
                   revoke(std::exchange(lease_, 0), [] {});
                   answer(std::unexpected(range.error()));
                 });
   }
 
-  void put(const std::string& note, const std::function<void(Result<bool>)>& answer) {
-    client_.ask(
-        "/v3/kv/txn",
-        etcd::guarded_put_request(settings_.key, epoch_, settings_.note_key, note, note_lease_),
-        [this, answer](const Result<std::string>& text) {
-          const auto written = understand(text, etcd::read_guarded_put);
-          if (!written) note_lease_ = 0;  // perhaps it has lapsed
-          answer(written);
-        });
+  void put(const std::string& record, const std::function<void(Result<bool>)>& answer) {
+    client_.ask("/v3/kv/txn",
+                etcd::guarded_put_request(settings_.key, epoch_, settings_.record_key, record,
+                                          record_lease_),
+                [this, answer](const Result<std::string>& text) {
+                  const auto written = understand(text, etcd::read_guarded_put);
+                  if (!written) record_lease_ = 0;  // perhaps it has lapsed
+                  answer(written);
+                });
   }
 
-  void renew_note() {
+  void renew_record() {
     constexpr unsigned kEach = 8;  // it lives much longer than the entry
-    if (note_lease_ == 0 || ++renewals_ % kEach != 0) return;
-    client_.ask("/v3/lease/keepalive", etcd::lease_request(note_lease_),
+    if (record_lease_ == 0 || ++renewals_ % kEach != 0) return;
+    client_.ask("/v3/lease/keepalive", etcd::lease_request(record_lease_),
                 [](const Result<std::string>&) {});
   }
 
   // The lease may live on although somebody has deleted the entry by hand.
   void confirm(const std::function<void(Result<bool>)>& answer) {
-    read([this, answer](const Result<std::optional<Holder>>& found) {
+    read([this, answer](const Result<std::optional<Leader>>& found) {
       if (!found) return answer(std::unexpected(found.error()));
       answer(*found && (*found)->epoch == epoch_);
     });
@@ -157,18 +157,18 @@ class EtcdBallot final : public Ballot {
   }
 
   boost::asio::io_context& loop_;
-  const EtcdBallotSettings settings_;
+  const EtcdLeaseSettings settings_;
   EtcdClient client_;
-  std::int64_t lease_ = 0, epoch_ = 0, note_lease_ = 0;
+  std::int64_t lease_ = 0, epoch_ = 0, record_lease_ = 0;
   unsigned renewals_ = 0;
   std::int64_t seen_revision_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Ballot> make_etcd_ballot(boost::asio::io_context& loop, Clock& clock,
-                                         EtcdBallotSettings settings) {
-  return std::make_unique<EtcdBallot>(loop, clock, std::move(settings));
+std::unique_ptr<LeaderLease> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
+                                             EtcdLeaseSettings settings) {
+  return std::make_unique<EtcdLeaderLease>(loop, clock, std::move(settings));
 }
 
 }  // namespace elastrun::rendezvous

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/membership/fence.hpp"
+#include "rendezvous/membership/member_fence.hpp"
 
 #include <algorithm>
 
 namespace elastrun::rendezvous {
 
-void Fence::hold(const std::string& member, Peer peer, TimePoint until, bool of_last_world) {
+void MemberFence::hold(const std::string& member, Peer peer, TimePoint until, bool of_last_world) {
   release(member);
   held_[member] = {peer, until, of_last_world};
   ends_.insert(until);
 }
 
-void Fence::erase(Entries::iterator entry) {
+void MemberFence::erase(Entries::iterator entry) {
   ends_.erase(ends_.find(entry->second.until));
   held_.erase(entry);
 }
 
-void Fence::release(const std::string& member) {
+void MemberFence::release(const std::string& member) {
   if (const auto entry = held_.find(member); entry != held_.end()) erase(entry);
 }
 
-std::optional<bool> Fence::left(Peer peer) {
+std::optional<bool> MemberFence::left(Peer peer) {
   const auto entry =
       std::ranges::find_if(held_, [peer](const auto& held) { return held.second.peer == peer; });
   if (entry == held_.end()) return std::nullopt;
@@ -29,7 +29,7 @@ std::optional<bool> Fence::left(Peer peer) {
   return of_last_world;
 }
 
-void Fence::shorten(Peer peer, TimePoint until) {
+void MemberFence::shorten(Peer peer, TimePoint until) {
   for (auto& [member, entry] : held_) {
     if (entry.peer != peer || entry.until <= until) continue;
     ends_.erase(ends_.find(entry.until));
@@ -37,7 +37,7 @@ void Fence::shorten(Peer peer, TimePoint until) {
   }
 }
 
-void Fence::expect(std::int64_t round, int members, int may_miss) {
+void MemberFence::expect(std::int64_t round, int members, int may_miss) {
   round_ = round;
   expected_ = members;
   may_miss_ = may_miss;
@@ -46,28 +46,29 @@ void Fence::expect(std::int64_t round, int members, int may_miss) {
   most_by_.reset();
 }
 
-void Fence::expect(std::int64_t round, const Leavers& stopping) {
+void MemberFence::expect(std::int64_t round, const Leavers& stopping) {
   expect(round, stopping.count, 0);
   all_by_ = stopping.until;
 }
 
-void Fence::hear(const std::string& member, std::int64_t round, TimePoint now, TimePoint until) {
+void MemberFence::hear(const std::string& member, std::int64_t round, TimePoint now,
+                       TimePoint until) {
   if (round != round_ || unheard() == 0) return;
   heard_.insert(member);
   if (!all_by_) begin(now, until);
 }
 
-void Fence::begin(TimePoint now, TimePoint until) {
+void MemberFence::begin(TimePoint now, TimePoint until) {
   if (expected_ == 0 || all_by_) return;
   all_by_ = until;
   most_by_ = std::min<TimePoint>(now + kTimeToFollow, until);
 }
 
-int Fence::unheard() const {
+int MemberFence::unheard() const {
   return std::max(expected_ - static_cast<int>(heard_.size()), 0);
 }
 
-void Fence::pass(TimePoint now) {
+void MemberFence::pass(TimePoint now) {
   if (!ends_.empty() && *ends_.begin() <= now) {
     for (auto entry = held_.begin(); entry != held_.end();) {
       const auto next = std::next(entry);
@@ -79,20 +80,20 @@ void Fence::pass(TimePoint now) {
   if (unheard_limit() && now >= *unheard_limit()) expect(0, 0, 0);
 }
 
-std::optional<TimePoint> Fence::unheard_limit() const {
+std::optional<TimePoint> MemberFence::unheard_limit() const {
   const int missing = unheard();
   if (missing == 0) return std::nullopt;
   return missing <= may_miss_ ? most_by_ : all_by_;
 }
 
-std::optional<TimePoint> Fence::limit() const {
+std::optional<TimePoint> MemberFence::limit() const {
   std::optional<TimePoint> end = unheard_limit();  // none is before all others
   if (!ends_.empty()) end = std::max(end, std::optional(*ends_.rbegin()));
   if (strangers_.count > 0) end = std::max(end, std::optional(strangers_.until));
   return end;
 }
 
-Leavers Fence::leavers() const {
+Leavers MemberFence::leavers() const {
   Leavers all = strangers_;
   all.count += static_cast<int>(held_.size());
   if (!ends_.empty()) all.until = std::max(all.until, *ends_.rbegin());

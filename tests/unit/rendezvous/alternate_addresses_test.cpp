@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/session/other_addresses.hpp"
+#include "rendezvous/session/alternate_addresses.hpp"
 
 #include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -29,7 +29,7 @@ std::vector<boost::asio::ip::address> rails(std::size_t count) {
 
 TEST_CASE("other addresses: a machine of many rails tells all that others may see") {
   const auto all = rails(40);
-  const auto found = other_addresses(all[2].to_string(), all);
+  const auto found = alternate_addresses(all[2].to_string(), all);
   CHECK(found.size() == 39);
   CHECK(std::ranges::find(found, all.back().to_string()) != found.end());
   CHECK(std::ranges::find(found, all[2].to_string()) == found.end());
@@ -39,13 +39,13 @@ TEST_CASE("other addresses: a machine of many rails tells all that others may se
 
 TEST_CASE("other addresses: as many as there may be, with the longest texts, are within a frame") {
   Node node;
-  node.also = other_addresses("10.0.0.1", rails(1000));
-  CHECK(node.also.size() == kMaxOtherAddresses);
+  node.alternates = alternate_addresses("10.0.0.1", rails(1000));
+  CHECK(node.alternates.size() == kMaxAlternateAddresses);
   // Escaped as \u0001 each: nothing takes more bytes.
   node.id = node.instance = node.address = node.role = std::string(kLongestSent, '\1');
   const std::string frame = encode(FromAgent(Join{node, {}, {}}));
   CHECK(frame.size() < 60u << 10);
   const auto read = decode_from_agent(frame);
   REQUIRE(read.has_value());
-  CHECK(std::get<Join>(*read).node.also == node.also);
+  CHECK(std::get<Join>(*read).node.alternates == node.alternates);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What proves that the world of an earlier coordinator is no more, and what does not.
-#include "rendezvous/discovery/predecessor.hpp"
+#include "rendezvous/discovery/previous_world_probe.hpp"
 
 #include "core/unique_fd.hpp"
 #include "support/fake_clock.hpp"
@@ -29,19 +29,19 @@ struct Agent {
     port->bind({boost::asio::ip::address_v6::any(), 0});
     if (listens) port->listen();
   }
-  NotedWorld note(std::string address = "127.0.0.1") const {
-    NotedWorld noted{{7, 2, std::move(address), port->local_endpoint().port()}, "x", {}, {}};
-    noted.network = Predecessor::own_network();
-    return noted;
+  RecordedWorld record(std::string address = "127.0.0.1") const {
+    RecordedWorld recorded{{7, 2, std::move(address), port->local_endpoint().port()}, "x", {}, {}};
+    recorded.network = PreviousWorldProbe::own_network();
+    return recorded;
   }
 };
 
 struct Question {
   elastrun::test::FakeClock clock;
-  Predecessor predecessor{clock};
+  PreviousWorldProbe probe{clock};
   bool gone = false;
-  void ask(const NotedWorld& noted) {
-    predecessor.investigate(noted, [this] { gone = true; });
+  void ask(const RecordedWorld& recorded) {
+    probe.probe(recorded, [this] { gone = true; });
     CHECK(!gone);  // never inside the call
     clock.advance(0ms);
   }
@@ -54,7 +54,7 @@ TEST_CASE("predecessor: on this machine a port that nobody holds proves that its
     CAPTURE(listens);  // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: held, and every connection refused
     Agent agent(listens);
     Question question;
-    question.ask(agent.note());
+    question.ask(agent.record());
     CHECK(!question.gone);
     question.clock.advance(60s);
     CHECK(!question.gone);
@@ -68,25 +68,25 @@ TEST_CASE("predecessor: on this machine a port that nobody holds proves that its
 TEST_CASE("predecessor: of another machine nothing is proved by a port that refuses") {
   Agent agent(false);
   Question question;
-  NotedWorld noted = agent.note();
+  RecordedWorld recorded = agent.record();
   agent.port.reset();
   SUBCASE("loopback is every machine's own") {
-    noted.network = "another";
+    recorded.network = "another";
   }
   SUBCASE("so are the addresses of containers") {
-    noted.network = "another";
-    noted.world.address = "172.17.0.2";
+    recorded.network = "another";
+    recorded.world.address = "172.17.0.2";
   }
   SUBCASE("an address elsewhere: a firewall refuses as well") {
-    noted.world.address = "203.0.113.7";
+    recorded.world.address = "203.0.113.7";
   }
   SUBCASE("a name") {
-    noted.world.address = "localhost.invalid";
+    recorded.world.address = "localhost.invalid";
   }
   SUBCASE("nothing that is known") {
-    noted.world.port = 0;
+    recorded.world.port = 0;
   }
-  question.ask(noted);
+  question.ask(recorded);
   question.clock.advance(600s);
   CHECK(!question.gone);
 }
@@ -94,8 +94,8 @@ TEST_CASE("predecessor: of another machine nothing is proved by a port that refu
 TEST_CASE("predecessor: a question that is taken back is not answered") {
   Agent agent(true);
   Question question;
-  question.ask(agent.note());
-  question.predecessor.stop();
+  question.ask(agent.record());
+  question.probe.stop();
   agent.port.reset();
   question.clock.advance(60s);
   CHECK(!question.gone);

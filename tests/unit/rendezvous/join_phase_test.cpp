@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/membership/gathering.hpp"
+#include "rendezvous/membership/join_phase.hpp"
 
 #include "unit/rendezvous/script.hpp"
 
@@ -17,9 +17,9 @@ TEST_CASE(
   job.join("a");
   job.pass(9s);
   job.join("b");
-  CHECK(job.seat("b").empty());
+  CHECK(job.assignment("b").empty());
   job.pass(1s);
-  CHECK(job.seat("a") == "0/2#1");
+  CHECK(job.assignment("a") == "0/2#1");
 }
 
 TEST_CASE("gathering: a node that does not stop keeps no seat from a newcomer for ever") {
@@ -30,11 +30,11 @@ TEST_CASE("gathering: a node that does not stop keeps no seat from a newcomer fo
   job.lose("a");
   job.join("b");  // c never comes back
   job.join("d"), job.join("e");
-  CHECK(job.seat("d").empty());
+  CHECK(job.assignment("d").empty());
   job.pass(10s);
   CHECK(job.last<Lost>("c") != nullptr);
-  CHECK(job.seat("b") == "0/3#2");
-  CHECK(job.seat("e") == "2/3#2");
+  CHECK(job.assignment("b") == "0/3#2");
+  CHECK(job.assignment("e") == "2/3#2");
 }
 
 TEST_CASE("gathering: a restart that only a latecomer has heard of is not counted anew") {

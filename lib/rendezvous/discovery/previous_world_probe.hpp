@@ -11,18 +11,18 @@
 
 namespace elastrun::rendezvous {
 
-/// Finds out whether the world that an earlier coordinator has noted is no more, when nobody of it
-/// comes. The agent of group rank 0 holds the port of its store as long as it lives, whether
+/// Finds out whether the world that an earlier coordinator has recorded is no more, when nobody of
+/// it comes. The agent of group rank 0 holds the port of its store as long as it lives, whether
 /// anybody listens there or not; so if it was on this machine, and the port is free, that agent is
 /// gone.
 ///
 /// Nothing can be proved of another machine. That it refuses a connection says the same as a
 /// firewall that rejects it, and as a port that is held for a worker which does not listen yet.
-class Predecessor {
+class PreviousWorldProbe {
  public:
-  explicit Predecessor(Clock& clock);
+  explicit PreviousWorldProbe(Clock& clock);
   /// Runs `gone` on the loop if that is so, also when it becomes so later.
-  void investigate(const NotedWorld& noted, std::function<void()> gone);
+  void probe(const RecordedWorld& recorded, std::function<void()> gone);
   void stop();
 
   /// This machine's network as no other one has it: its addresses are the same only there.

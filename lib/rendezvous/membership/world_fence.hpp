@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/fence.hpp"
+#include "rendezvous/membership/member_fence.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,23 +13,23 @@ namespace elastrun::rendezvous {
 
 /// What a register is told of a world before anybody works in it. A successor that finds nobody of
 /// it learns from this what may still be at work, and where to ask.
-struct WorldNote {
+struct WorldRecord {
   std::int64_t round = 0;
   int nodes = 0;
   std::string address;  // of group rank 0's store, which is open as long as its agent lives
   std::uint16_t port = 0;
-  bool operator==(const WorldNote&) const = default;
+  bool operator==(const WorldRecord&) const = default;
 };
 
 /// Whether a new world may be formed, as far as the last one is concerned: no two may be at work at
 /// once. A world is at work while all of its members are, so a single one whose group has ended is
 /// enough. Without any such word the last world was cut off whole; then the time must have passed
 /// after which its members stop by themselves. A member that was told to stop, or has said goodbye,
-/// is waited for in any case (Fence): it may be saving its last checkpoint. Pure.
+/// is waited for in any case (MemberFence): it may be saving its last checkpoint. Pure.
 ///
-/// An elected coordinator must also be able to prove that it still is, and needs a licence for each
-/// world: the register's word that it has noted it.
-class Clearance {
+/// An elected coordinator must also be able to prove that it still is, and each of its
+/// worlds must be acknowledged: recorded where a successor finds it.
+class WorldFence {
  public:
   /// A world has been formed.
   void formed() {
@@ -39,7 +39,7 @@ class Clearance {
   /// A member's group has ended.
   void broken() { at_work_until_.reset(); }
   /// A member was lost, whose group has ended by then.
-  void doubtful(TimePoint until) {
+  void lost_member(TimePoint until) {
     if (at_work_until_) at_work_until_ = std::min(*at_work_until_, until);
   }
   /// The connection of a member that had said goodbye has ended in order; whether there was one.
@@ -59,7 +59,7 @@ class Clearance {
 
   /// Whether the last world may still be at work, although nobody of it is there who could say so,
   /// or somebody out of sight may.
-  bool in_doubt(TimePoint now) const { return limit() && now < *limit(); }
+  bool is_up(TimePoint now) const { return limit() && now < *limit(); }
   /// The end of that doubt; none while members are there.
   std::optional<TimePoint> limit() const { return std::max(world_limit(), fence.limit()); }
   /// The end of what `fence` waits for, if that is not over.
@@ -68,17 +68,19 @@ class Clearance {
     return end && now < *end ? end : std::nullopt;
   }
   /// Members that may be at work although nobody sees them.
-  Fence fence;
+  MemberFence fence;
 
   /// Whether it cannot prove that.
   void hold(bool held) { held_ = held; }
   bool held() const { return held_; }
 
-  void require_licences() { licence_.emplace(); }
-  void license(const WorldNote& note) {
-    if (licence_) licence_ = note;
+  void require_acknowledgements() { acknowledged_.emplace(); }
+  void acknowledge(const WorldRecord& record) {
+    if (acknowledged_) acknowledged_ = record;
   }
-  bool is_licensed(const WorldNote& note) const { return !licence_ || *licence_ == note; }
+  bool is_acknowledged(const WorldRecord& record) const {
+    return !acknowledged_ || *acknowledged_ == record;
+  }
 
  private:
   std::optional<TimePoint> world_limit() const {
@@ -86,8 +88,8 @@ class Clearance {
   }
 
   bool held_ = false;
-  std::optional<TimePoint> at_work_until_;  // none: it is not; max: until its members say so
-  std::optional<WorldNote> licence_;        // none: no licences needed
+  std::optional<TimePoint> at_work_until_;   // none: it is not; max: until its members say so
+  std::optional<WorldRecord> acknowledged_;  // none: no acknowledgements needed
 };
 
 }  // namespace elastrun::rendezvous

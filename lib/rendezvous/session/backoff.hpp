@@ -11,9 +11,9 @@ namespace elastrun::rendezvous {
 /// How long to wait before the next attempt to reach somebody, and when to stop trying. Pure but
 /// for its seed. The waits grow from 10 ms to half a second and are drawn at random within a factor
 /// of two, so that thousands of agents that lost one coordinator do not come back in step.
-class Patience {
+class Backoff {
  public:
-  explicit Patience(std::uint32_t seed) : random_(seed) {}
+  explicit Backoff(std::uint32_t seed) : random_(seed) {}
   /// From now on, until `deadline`.
   void begin(TimePoint deadline) {
     deadline_ = deadline;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/discovery/predecessor.hpp"
+#include "rendezvous/discovery/previous_world_probe.hpp"
 
 #include "core/unique_fd.hpp"
 #include "net/endpoint.hpp"
@@ -40,26 +40,26 @@ bool is_free(std::uint16_t port) {
 
 }  // namespace
 
-Predecessor::Predecessor(Clock& clock) : clock_(clock), again_(clock.make_alarm()) {}
+PreviousWorldProbe::PreviousWorldProbe(Clock& clock) : clock_(clock), again_(clock.make_alarm()) {}
 
-void Predecessor::investigate(const NotedWorld& noted, std::function<void()> gone) {
+void PreviousWorldProbe::probe(const RecordedWorld& recorded, std::function<void()> gone) {
   stop();
-  const auto address = net::parse_address(noted.world.address);
+  const auto address = net::parse_address(recorded.world.address);
   const bool here =
-      noted.network == own_network() && (address.is_loopback() || net::is_own_address(address));
-  if (!here || address.is_unspecified() || noted.world.port == 0) return;
-  port_ = noted.world.port;
+      recorded.network == own_network() && (address.is_loopback() || net::is_own_address(address));
+  if (!here || address.is_unspecified() || recorded.world.port == 0) return;
+  port_ = recorded.world.port;
   gone_ = std::move(gone);
   // Not inside this call.
   again_->arm(clock_.now(), [this] { look(); });
 }
 
-void Predecessor::stop() {
+void PreviousWorldProbe::stop() {
   again_->disarm();
   gone_ = nullptr;
 }
 
-void Predecessor::look() {
+void PreviousWorldProbe::look() {
   if (!is_free(port_)) {
     again_->arm(clock_.now() + kBetweenLooks, [this] { look(); });
   } else if (const auto gone = std::exchange(gone_, {})) {
@@ -67,7 +67,7 @@ void Predecessor::look() {
   }
 }
 
-std::string Predecessor::own_network() {
+std::string PreviousWorldProbe::own_network() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   std::array<char, 64> space{};

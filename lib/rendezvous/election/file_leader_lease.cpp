@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/election/file_ballot.hpp"
+#include "rendezvous/election/file_leader_lease.hpp"
 
 #include "core/json.hpp"
 #include "core/text.hpp"
@@ -21,14 +21,14 @@ namespace {
 struct Record {
   std::string value;
   std::int64_t epoch = 0;
-  std::int64_t beat = 0;
-  double renewed = 0;  // wall clock of the holder, for people
-  std::string note{};
+  std::int64_t heartbeat = 0;
+  double renewed = 0;  // wall clock of the leader, for people
+  std::string record{};
   bool operator==(const Record&) const = default;
 };
 
 constexpr std::size_t kMaxRecord = 64 << 10;
-constexpr int kManyTerms = 10;
+constexpr int kManyTtls = 10;
 
 Result<Record> read_record(const std::string& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -53,18 +53,18 @@ Result<Record> read_record(const std::string& file) {
                                          file));
   }
   return Record{member_text_or(*parsed, "value", ""), member_int_or(*parsed, "epoch", 0),
-                member_int_or(*parsed, "beat", 0),
+                member_int_or(*parsed, "heartbeat", 0),
                 static_cast<double>(member_int_or(*parsed, "renewed", 0)),
-                member_text_or(*parsed, "note", "")};
+                member_text_or(*parsed, "record", "")};
 }
 
 Status write_record(const std::string& file, const Record& record) {
   const std::string text =
       json::serialize(json::object{{"value", record.value},
                                    {"epoch", record.epoch},
-                                   {"beat", record.beat},
+                                   {"heartbeat", record.heartbeat},
                                    {"renewed", static_cast<std::int64_t>(record.renewed)},
-                                   {"note", record.note}}) +
+                                   {"record", record.record}}) +
       "\n";
   const std::string draft = fmt::format("{}.{}", file, random_text(8));
   const UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -85,31 +85,31 @@ double wall_seconds() {
 }
 
 /// The entry, and what this agent knows of it. Used by the thread of the calls alone, one call at a
-/// time; it may outlive the ballot.
+/// time; it may outlive the lease.
 class FileEntry {
  public:
-  using Holder = Ballot::Holder;
-  FileEntry(std::string file, Duration term, Duration note_life)
-      : file_(std::move(file)), term_(term), note_life_(note_life) {}
+  using Leader = LeaderLease::Leader;
+  FileEntry(std::string file, Duration ttl, Duration record_life)
+      : file_(std::move(file)), ttl_(ttl), record_life_(record_life) {}
 
-  Result<std::optional<Holder>> holder_now() {
+  Result<std::optional<Leader>> leader_now() {
     const auto record = read(now());
     if (!record) return std::unexpected(record.error());
     if (!is_live(*record)) return std::nullopt;
-    return Holder{record->value, record->epoch};
+    return Leader{record->value, record->epoch};
   }
 
-  Result<Holder> take(const std::string& value) {
+  Result<Leader> take(const std::string& value) {
     const auto asked = now();
     const auto held = lock_file(file_ + ".lock");
     if (!held) return std::unexpected(held.error());
     const auto record = read(asked);
     if (!record) return std::unexpected(record.error());
-    if (is_live(*record)) return Holder{record->value, record->epoch};
-    Record next{value, record->epoch + 1, 0, wall_seconds(), record->note};
-    if (age(*held) > kManyTerms * term_ + note_life_) next.note.clear();
+    if (is_live(*record)) return Leader{record->value, record->epoch};
+    Record next{value, record->epoch + 1, 0, wall_seconds(), record->record};
+    if (age(*held) > kManyTtls * ttl_ + record_life_) next.record.clear();
     if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
-    return Holder{value, next.epoch, next.note};
+    return Leader{value, next.epoch, next.record};
   }
 
   // Changes the entry, if it is still ours.
@@ -135,31 +135,31 @@ class FileEntry {
     if (!mine_) return;
     const auto held = lock_file(file_ + ".lock");
     const auto record = read_record(file_);
-    // The epoch stays, so that no later holder is taken for an older one.
+    // The epoch stays, so that no later leader is taken for an older one.
     if (held && record && *record == *mine_) {
       (void)write_record(file_,
-                         {"", record->epoch, 0, record->renewed, forget ? "" : record->note});
+                         {"", record->epoch, 0, record->renewed, forget ? "" : record->record});
     }
     mine_.reset();
   }
 
  private:
-  // While a file system does not answer us, its holder may be as unable to move its number: such a
+  // While a file system does not answer us, its leader may be as unable to move its number: such a
   // time is nobody's silence.
   Result<Record> read(TimePoint asked) {
     auto record = read_record(file_);
     const auto took = now() - asked;
-    if (took > term_ / 4) seen_since_ += took;
+    if (took > ttl_ / 4) seen_since_ += took;
     return record;
   }
 
-  // Notes since when the entry stands still, and answers whether it is somebody's.
+  // Records since when the entry stands still, and answers whether it is somebody's.
   bool is_live(const Record& record) {
-    if (record.epoch != seen_.epoch || record.beat != seen_.beat) {
+    if (record.epoch != seen_.epoch || record.heartbeat != seen_.heartbeat) {
       seen_ = record;
       seen_since_ = now();
     }
-    return !record.value.empty() && now() < seen_since_ + term_ * 3 / 2;
+    return !record.value.empty() && now() < seen_since_ + ttl_ * 3 / 2;
   }
 
   // How long ago the entry was written, by the one clock of its file system.
@@ -180,42 +180,44 @@ class FileEntry {
   }
 
   const std::string file_;
-  const Duration term_, note_life_;
+  const Duration ttl_, record_life_;
   std::optional<Record> mine_;
   Record seen_;
   TimePoint seen_since_;
 };
 
-class FileBallot final : public Ballot {
+class FileLeaderLease final : public LeaderLease {
  public:
-  FileBallot(boost::asio::io_context& loop, Clock& clock, std::string file, Duration term,
-             Duration note_life)
+  FileLeaderLease(boost::asio::io_context& loop, Clock& clock, std::string file, Duration ttl,
+                  Duration record_life)
       : clock_(clock),
         file_(file),
-        term_(term),
+        ttl_(ttl),
         look_(clock.make_alarm()),
-        patience_(clock.make_alarm()),
-        entry_(std::make_shared<FileEntry>(std::move(file), term, note_life)),
+        deadline_(clock.make_alarm()),
+        entry_(std::make_shared<FileEntry>(std::move(file), ttl, record_life)),
         calls_(loop.get_executor()) {}
 
-  void read(std::function<void(Result<std::optional<Holder>>)> answer) override {
+  void read(std::function<void(Result<std::optional<Leader>>)> answer) override {
     calls_.make(
-        file_, [entry = entry_] { return entry->holder_now(); }, std::move(answer));
+        file_, [entry = entry_] { return entry->leader_now(); }, std::move(answer));
   }
 
-  void claim(const std::string& value, std::function<void(Result<Holder>)> answer) override {
+  void claim(const std::string& value, std::function<void(Result<Leader>)> answer) override {
     calls_.make(
         file_, [entry = entry_, value] { return entry->take(value); }, std::move(answer));
   }
 
   void renew(std::function<void(Result<bool>)> answer) override {
-    const auto beat = [entry = entry_] { return entry->rewrite([](Record& own) { ++own.beat; }); };
-    calls_.make(file_, beat, std::move(answer));
+    const auto heartbeat = [entry = entry_] {
+      return entry->rewrite([](Record& own) { ++own.heartbeat; });
+    };
+    calls_.make(file_, heartbeat, std::move(answer));
   }
 
-  void record(const std::string& note, std::function<void(Result<bool>)> answer) override {
-    const auto keep = [entry = entry_, note] {
-      return entry->rewrite([&note](Record& own) { own.note = note; });
+  void record(const std::string& record, std::function<void(Result<bool>)> answer) override {
+    const auto keep = [entry = entry_, record] {
+      return entry->rewrite([&record](Record& own) { own.record = record; });
     };
     calls_.make(file_, keep, std::move(answer));
   }
@@ -223,11 +225,11 @@ class FileBallot final : public Ballot {
   void release(bool forget, std::function<void()> done) override {
     const auto once = std::make_shared<std::function<void()>>(std::move(done));
     const auto tell = [this, once] {
-      patience_->disarm();
+      deadline_->disarm();
       if (auto told = std::exchange(*once, {})) told();
     };
     // A file system that does not answer makes nobody wait: the entry lapses by itself.
-    patience_->arm(clock_.now() + term_, tell);
+    deadline_->arm(clock_.now() + ttl_, tell);
     const auto release = [entry = entry_, forget] {
       entry->release(forget);
       return true;
@@ -243,22 +245,22 @@ class FileBallot final : public Ballot {
     changed_ = nullptr;
     look_->disarm();
   }
-  Duration term() const override { return term_; }
+  Duration ttl() const override { return ttl_; }
 
  private:
   // Shared file systems tell nobody of changes made elsewhere (inotify(7)), so this one is looked
   // at.
   void look_later() {
-    look_->arm(clock_.now() + std::min<Duration>(term_ / 10, std::chrono::milliseconds(500)),
+    look_->arm(clock_.now() + std::min<Duration>(ttl_ / 10, std::chrono::milliseconds(500)),
                [this] { look(); });
   }
 
   void look() {
-    read([this](Result<std::optional<Holder>> found) {
+    read([this](Result<std::optional<Leader>> found) {
       if (!changed_) return;
       const bool same =
           found && *found && (*found)->epoch == told_.epoch && (*found)->value == told_.value;
-      told_ = found && *found ? **found : Holder{};
+      told_ = found && *found ? **found : Leader{};
       look_later();
       const auto changed = changed_;
       if (!same && found) changed();
@@ -267,22 +269,22 @@ class FileBallot final : public Ballot {
 
   Clock& clock_;
   const std::string file_;
-  const Duration term_;
-  const std::unique_ptr<Alarm> look_, patience_;
+  const Duration ttl_;
+  const std::unique_ptr<Alarm> look_, deadline_;
   std::function<void()> changed_;
-  Holder told_;
+  Leader told_;
   std::shared_ptr<FileEntry> entry_;  // with the thread
   files::BlockingCalls calls_;  // its own: a lease does not wait behind logs. Last: uses the above
 };
 
 }  // namespace
 
-std::unique_ptr<Ballot> make_file_ballot(boost::asio::io_context& loop, Clock& clock,
-                                         std::string file, Duration term, Duration note_life) {
-  return std::make_unique<FileBallot>(loop, clock, std::move(file), term, note_life);
+std::unique_ptr<LeaderLease> make_file_lease(boost::asio::io_context& loop, Clock& clock,
+                                             std::string file, Duration ttl, Duration record_life) {
+  return std::make_unique<FileLeaderLease>(loop, clock, std::move(file), ttl, record_life);
 }
 
-std::string ballot_file(const std::string& path, std::string_view run_id) {
+std::string lease_file(const std::string& path, std::string_view run_id) {
   struct stat status {};
   const bool directory = ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
   if (!directory) return path;

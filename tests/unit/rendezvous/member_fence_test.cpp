@@ -32,7 +32,7 @@ Script two_of_three_back() {
   job.acknowledge("c", 40s);
   job.join("a", {1, 1, 3});
   job.join("b", {1, 1, 3});
-  CHECK(job.seat("a") == "");
+  CHECK(job.assignment("a") == "");
   return job;
 }
 
@@ -43,36 +43,36 @@ TEST_CASE("fence: a member that saves is waited for without its connection") {
   SUBCASE("which was reset, for as long as it has said") {
     job.lose("c", Loss::Broken);
     job.pass(39900ms);
-    CHECK(job.seat("a") == "");
+    CHECK(job.assignment("a") == "");
     job.pass(100ms);
     job.pass(2s);
-    CHECK(job.seat("a") == "0/2#2");
+    CHECK(job.assignment("a") == "0/2#2");
   }
   SUBCASE("and takes its seat when it comes back and says that it has ended") {
     job.lose("c", Loss::Broken);
     job.join("spare");
     job.pass(10s);
     job.join("c", {1, 1, 3});
-    CHECK(job.seat("a") == "0/3#2");
-    CHECK(job.seat("c") == "2/3#2");
+    CHECK(job.assignment("a") == "0/3#2");
+    CHECK(job.assignment("c") == "2/3#2");
   }
   SUBCASE("which was closed in order, and it comes back to say that it saves") {
     job.lose("c", Loss::Closed);
     job.pass(10ms);
-    CHECK(job.seat("a") == "");
+    CHECK(job.assignment("a") == "");
     job.arrive_stopping("c", {1, 1, 3}, 30s);
     job.pass(20s);
-    CHECK(job.seat("a") == "");
+    CHECK(job.assignment("a") == "");
     job.lose("c", Loss::Broken);
     job.pass(9900ms);
-    CHECK(job.seat("a") == "");
+    CHECK(job.assignment("a") == "");
     job.join("c", {1, 1, 3});
-    CHECK(job.seat("a") == "0/3#2");
+    CHECK(job.assignment("a") == "0/3#2");
   }
   SUBCASE("which was closed in order, because it was killed") {
     job.lose("c", Loss::Closed);
     job.pass(kTimeToReturn);
-    CHECK(job.seat("a") == "0/2#2");
+    CHECK(job.assignment("a") == "0/2#2");
   }
 }
 
@@ -85,72 +85,72 @@ TEST_CASE("fence: a node that crashed before it could hear the order delays nobo
   job.join("a", {1, 1, 3});
   job.join("b", {1, 1, 3});
   job.lose("c", Loss::Silent);
-  CHECK(job.seat("a") == "0/2#2");
+  CHECK(job.assignment("a") == "0/2#2");
 }
 
 TEST_CASE("fence: a successor waits for a member that says it is at work") {
   Script job(patient(2, 2));
   job.grace = 40s;
-  Fence fence;
+  MemberFence fence;
   fence.expect(7, 2, 1);
   job.state.inherit({7, 1, 2}, job.now + 60s, fence);
   job.arrive_stopping("b", {7, 1, 2}, 30s);
   job.join("x");
   job.join("y");
   job.pass(29s);
-  CHECK(job.seat("x") == "");
+  CHECK(job.assignment("x") == "");
   job.join("b", {7, 1, 2});
-  CHECK(job.seat("b") == "0/2#8");
-  CHECK(job.seat("x") == "1/2#8");
+  CHECK(job.assignment("b") == "0/2#8");
+  CHECK(job.assignment("x") == "1/2#8");
 }
 
 TEST_CASE("fence: a successor waits for all but one of whom it has heard nothing") {
   Script job(patient(3, 3));
   job.grace = 40s;
-  Fence fence;
+  MemberFence fence;
   fence.expect(7, 3, 1);
   job.state.inherit({7, 0, 3}, job.now + 120s, fence);
   for (const char* name : {"x", "y"}) job.join(name);
   job.join("b", {7, 0, 3});
   SUBCASE("until they must have ended") {
     job.pass(59900ms);
-    CHECK(job.seat("b") == "");
+    CHECK(job.assignment("b") == "");
     job.pass(100ms);
-    CHECK(job.seat("b") == "0/3#8");
+    CHECK(job.assignment("b") == "0/3#8");
   }
   SUBCASE("until the last but one has come") {
     job.pass(10s);
     job.join("c", {7, 0, 3});
-    CHECK(job.seat("b") == "0/3#8");
-    CHECK(job.seat("c") == "1/3#8");
+    CHECK(job.assignment("b") == "0/3#8");
+    CHECK(job.assignment("c") == "1/3#8");
   }
   SUBCASE("who is given a moment to follow") {
     job.arrive_stopping("c", {7, 0, 3}, 0s);
     job.join("c", {7, 0, 3});
-    CHECK(job.seat("b") == "");
+    CHECK(job.assignment("b") == "");
     job.pass(kTimeToFollow);
-    CHECK(job.seat("b") == "0/3#8");
+    CHECK(job.assignment("b") == "0/3#8");
   }
 }
 
 TEST_CASE("fence: whom a leader left behind is waited for, and nobody else") {
   Script job(patient(2, 2));
-  Fence fence;
+  MemberFence fence;
   fence.expect(7, Leavers{1, job.now + 30s});
   job.state.inherit({7, 0, 2}, job.now, fence);
   job.join("x");
   job.join("y");
   SUBCASE("until its time is over") {
     job.pass(29900ms);
-    CHECK(job.seat("x") == "");
+    CHECK(job.assignment("x") == "");
     job.pass(100ms);
   }
   SUBCASE("until it is heard") {
     job.arrive_stopping("b", {7, 0, 2}, 20s);
-    CHECK(job.seat("x") == "");
+    CHECK(job.assignment("x") == "");
     job.lose("b", Loss::Ended);
   }
-  CHECK(job.seat("x") == "0/2#8");
+  CHECK(job.assignment("x") == "0/2#8");
 }
 
 TEST_CASE("fence: a spare tells a store that was begun again of the world that it knows") {
@@ -160,19 +160,19 @@ TEST_CASE("fence: a spare tells a store that was begun again of the world that i
   job.grace = 40s;
   job.state.hear_of({7, 1, 2}, 40s, job.now);
   for (const char* name : {"x", "y"}) job.join(name);
-  CHECK(job.seat("x") == "");
+  CHECK(job.assignment("x") == "");
   SUBCASE("its members come back") {
     job.arrive_stopping("a", {7, 1, 2}, 40s);
     job.arrive_stopping("b", {7, 1, 2}, 40s);
     job.join("b", {7, 1, 2});
-    CHECK(job.seat("b") == "");
+    CHECK(job.assignment("b") == "");
     job.join("a", {7, 1, 2});
-    CHECK(job.seat("a") == "0/2#8");
+    CHECK(job.assignment("a") == "0/2#8");
     CHECK(job.last<RoundReady>("a")->round.attempt == 1);
   }
   SUBCASE("nobody of it comes") {
     job.pass(60s);
-    CHECK(job.seat("x") == "0/2#8");
+    CHECK(job.assignment("x") == "0/2#8");
   }
 }
 
@@ -244,9 +244,9 @@ TEST_CASE("fence: a member that comes back beside its dead connection is not lef
   for (const char* name : {"a", "b"}) job.join(name);
   job.fail("a");
   job.join("a", {1, 1, 2});
-  CHECK(job.seat("a") == "");
+  CHECK(job.assignment("a") == "");
   job.peers.erase("b");  // over a new connection
   job.join("b", {1, 1, 2});
-  CHECK(job.seat("a") == "0/2#2");
-  CHECK(job.seat("b") == "1/2#2");
+  CHECK(job.assignment("a") == "0/2#2");
+  CHECK(job.assignment("b") == "1/2#2");
 }

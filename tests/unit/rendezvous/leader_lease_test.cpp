@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One contract for every ballot, and what is particular to each.
-#include "rendezvous/election/ballot.hpp"
+// One contract for every lease, and what is particular to each.
+#include "rendezvous/election/leader_lease.hpp"
 
 #include "core/unique_fd.hpp"
-#include "rendezvous/election/etcd_ballot.hpp"
-#include "rendezvous/election/file_ballot.hpp"
+#include "rendezvous/election/etcd_leader_lease.hpp"
+#include "rendezvous/election/file_leader_lease.hpp"
 #include "rendezvous/election/make_elected.hpp"
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"
@@ -23,50 +23,50 @@ using namespace elastrun::rendezvous::test;
 
 namespace {
 
-using Maker = std::function<std::unique_ptr<Ballot>()>;
+using Maker = std::function<std::unique_ptr<LeaderLease>()>;
 
 /// Asks, and waits for the answer, again and again while it is a transient error: a server that has
 /// just been started needs a moment.
 struct Clerk {
   explicit Clerk(Network& with) : network(with) {}
 
-  std::optional<Ballot::Holder> read(Ballot& ballot) {
+  std::optional<LeaderLease::Leader> read(LeaderLease& lease) {
     for (;;) {
-      std::optional<Result<std::optional<Ballot::Holder>>> answer;
-      ballot.read([&](auto found) { answer = std::move(found); });
+      std::optional<Result<std::optional<LeaderLease::Leader>>> answer;
+      lease.read([&](auto found) { answer = std::move(found); });
       run_until(network.loop, [&] { return answer.has_value(); });
       if (*answer) return **answer;
       REQUIRE((*answer).error().code != Code::Usage);
     }
   }
-  Ballot::Holder claim(Ballot& ballot, const std::string& value) {
+  LeaderLease::Leader claim(LeaderLease& lease, const std::string& value) {
     for (;;) {
-      std::optional<Result<Ballot::Holder>> answer;
-      ballot.claim(value, [&](auto found) { answer = std::move(found); });
+      std::optional<Result<LeaderLease::Leader>> answer;
+      lease.claim(value, [&](auto found) { answer = std::move(found); });
       run_until(network.loop, [&] { return answer.has_value(); });
       if (*answer) return **answer;
       REQUIRE((*answer).error().code != Code::Usage);
     }
   }
-  bool renew(Ballot& ballot) {
+  bool renew(LeaderLease& lease) {
     for (;;) {
       std::optional<Result<bool>> answer;
-      ballot.renew([&](auto found) { answer = std::move(found); });
+      lease.renew([&](auto found) { answer = std::move(found); });
       run_until(network.loop, [&] { return answer.has_value(); });
       if (*answer) return **answer;
     }
   }
-  bool record(Ballot& ballot, const std::string& note) {
+  bool record(LeaderLease& lease, const std::string& record) {
     for (;;) {
       std::optional<Result<bool>> answer;
-      ballot.record(note, [&](auto found) { answer = std::move(found); });
+      lease.record(record, [&](auto found) { answer = std::move(found); });
       run_until(network.loop, [&] { return answer.has_value(); });
       if (*answer) return **answer;
     }
   }
-  void release(Ballot& ballot, bool forget = false) {
+  void release(LeaderLease& lease, bool forget = false) {
     bool done = false;
-    ballot.release(forget, [&] { done = true; });
+    lease.release(forget, [&] { done = true; });
     run_until(network.loop, [&] { return done; });
   }
   Network& network;
@@ -77,29 +77,29 @@ Conf conf_of(std::map<std::string, std::string> values) {
 }
 
 // Watches until nobody holds it any more.
-void wait_until_free(Clerk& clerk, Ballot& ballot) {
+void wait_until_free(Clerk& clerk, LeaderLease& lease) {
   int changes = 0;
-  ballot.watch([&changes] { ++changes; });
+  lease.watch([&changes] { ++changes; });
   do {
     run_until(clerk.network.loop, [&changes] { return changes > 0; });
     changes = 0;
-  } while (clerk.read(ballot));
-  ballot.unwatch();
+  } while (clerk.read(lease));
+  lease.unwatch();
 }
 
 void check_contract(Network& network, const Maker& make) {
   Clerk clerk(network);
   const auto mine = make(), theirs = make();
   CHECK(!clerk.read(*mine));
-  const auto holder = clerk.claim(*mine, "me");
-  CHECK(holder.value == "me");
-  CHECK(holder.note.empty());
+  const auto leader = clerk.claim(*mine, "me");
+  CHECK(leader.value == "me");
+  CHECK(leader.record.empty());
   CHECK(clerk.claim(*theirs, "them").value == "me");
-  CHECK(clerk.read(*theirs)->epoch == holder.epoch);
+  CHECK(clerk.read(*theirs)->epoch == leader.epoch);
   CHECK(clerk.renew(*mine));
-  CHECK(clerk.read(*theirs)->epoch == holder.epoch);
+  CHECK(clerk.read(*theirs)->epoch == leader.epoch);
 
-  // Only the holder's notes are taken, and the next holder finds the last one.
+  // Only the leader's records are taken, and the next leader finds the last one.
   CHECK(clerk.record(*mine, "one world"));
   CHECK(clerk.record(*mine, "another world"));
   CHECK(clerk.renew(*mine));
@@ -108,24 +108,24 @@ void check_contract(Network& network, const Maker& make) {
   CHECK(!clerk.renew(*mine));
   const auto next = clerk.claim(*theirs, "them");
   CHECK(next.value == "them");
-  CHECK(next.note == "another world");
+  CHECK(next.record == "another world");
   CHECK(!clerk.record(*mine, "too late"));
-  CHECK(next.epoch > holder.epoch);
+  CHECK(next.epoch > leader.epoch);
 
   // Never renewed again: it lapses, and the watch says so.
   clerk.read(*mine);
   wait_until_free(clerk, *mine);
   const auto again = clerk.claim(*mine, "me again");
   CHECK(again.epoch > next.epoch);
-  CHECK(again.note == "another world");
+  CHECK(again.record == "another world");
   CHECK(!clerk.record(*theirs, "too late"));
   CHECK(!clerk.renew(*theirs));
-  // One that was succeeded, and ends only now, leaves its successor's note.
+  // One that was succeeded, and ends only now, leaves its successor's record.
   clerk.release(*theirs, true);
   clerk.release(*mine);
-  CHECK(clerk.claim(*theirs, "them again").note == "another world");
+  CHECK(clerk.claim(*theirs, "them again").record == "another world");
   clerk.release(*theirs, true);
-  CHECK(clerk.claim(*mine, "me once more").note.empty());
+  CHECK(clerk.claim(*mine, "me once more").record.empty());
 }
 
 struct Folder {
@@ -140,69 +140,71 @@ struct Folder {
 
 }  // namespace
 
-TEST_CASE("ballot: a file keeps the contract") {
+TEST_CASE("leader lease: a file keeps the contract") {
   Network network;
   Folder folder;
   check_contract(network, [&] {
-    return make_file_ballot(network.loop, *network.clock, ballot_file(folder.path, "job/1"),
-                            std::chrono::milliseconds(100));
+    return make_file_lease(network.loop, *network.clock, lease_file(folder.path, "job/1"),
+                           std::chrono::milliseconds(100));
   });
   CHECK(std::filesystem::exists(folder.path + "/elastrun-job%2f1.json"));
 }
 
-TEST_CASE("ballot: a file of something else is refused, not overwritten") {
+TEST_CASE("leader lease: a file of something else is refused, not overwritten") {
   Network network;
   Folder folder;
   const std::string file = folder.path + "/notes.txt";
   std::ofstream(file) << "dear diary";
-  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 1s);
+  const auto lease = make_file_lease(network.loop, *network.clock, file, 1s);
   std::optional<Error> error;
-  ballot->claim("me", [&](const auto& found) { error = found.error(); });
+  lease->claim("me", [&](const auto& found) { error = found.error(); });
   run_until(network.loop, [&] { return error.has_value(); });
   CHECK(error->code == Code::Usage);
   CHECK(error->text.find("is no entry of a rendezvous") != std::string::npos);
 }
 
-TEST_CASE("ballot: an entry left over from another day is taken after a term and a half") {
+TEST_CASE("leader lease: an entry left over from another day is taken after a term and a half") {
   Network network;
   Folder folder;
   const std::string file = folder.path + "/old";
-  std::ofstream(file) << R"({"value":"ghost","epoch":41,"beat":7,"renewed":1000000,"note":"x"})";
+  std::ofstream(file)
+      << R"({"value":"ghost","epoch":41,"heartbeat":7,"renewed":1000000,"record":"x"})";
   std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() - 24h);
-  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 20ms);
+  const auto lease = make_file_lease(network.loop, *network.clock, file, 20ms);
   Clerk clerk(network);
-  auto holder = clerk.claim(*ballot, "me");
-  CHECK(holder.value == "ghost");
-  while (holder.value == "ghost") holder = clerk.claim(*ballot, "me");
-  CHECK(holder.epoch == 42);
-  CHECK(holder.note.empty());
+  auto leader = clerk.claim(*lease, "me");
+  CHECK(leader.value == "ghost");
+  while (leader.value == "ghost") leader = clerk.claim(*lease, "me");
+  CHECK(leader.epoch == 42);
+  CHECK(leader.record.empty());
 }
 
-TEST_CASE("ballot: a newcomer whose clock is years ahead leaves an entry that moves alone") {
+TEST_CASE("leader lease: a newcomer whose clock is years ahead leaves an entry that moves alone") {
   Network network;
   Folder folder;
   const std::string file = folder.path + "/entry";
-  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 10s);
+  const auto lease = make_file_lease(network.loop, *network.clock, file, 10s);
   Clerk clerk(network);
-  for (int beat = 0; beat < 5; ++beat) {
+  for (int heartbeat = 0; heartbeat < 5; ++heartbeat) {
     // By this clock it was renewed in 1970.
-    std::ofstream(file) << R"({"value":"them","epoch":41,"renewed":1000000,"note":"x","beat":)"
-                        << beat << "}";
-    CHECK(clerk.read(*ballot)->value == "them");
-    const auto holder = clerk.claim(*ballot, "me");
-    CHECK(holder.value == "them");
-    CHECK(holder.epoch == 41);
+    std::ofstream(file)
+        << R"({"value":"them","epoch":41,"renewed":1000000,"record":"x","heartbeat":)" << heartbeat
+        << "}";
+    CHECK(clerk.read(*lease)->value == "them");
+    const auto leader = clerk.claim(*lease, "me");
+    CHECK(leader.value == "them");
+    CHECK(leader.epoch == 41);
   }
 }
 
-TEST_CASE("ballot: a lock that stays names its file, its holder and the way out") {
+TEST_CASE("leader lease: a lock that stays names its file, its holder and the way out") {
   Network network;
   Folder folder;
   const std::string file = folder.path + "/entry", lock = file + ".lock";
-  const auto ballot = make_file_ballot(network.loop, *network.clock, file, 10s);
+  const auto lease = make_file_lease(network.loop, *network.clock, file, 10s);
   const auto claim = [&] {
-    std::optional<Result<Ballot::Holder>> answer;
-    ballot->claim("me", [&](auto found) { answer = std::move(found); });
+    std::optional<Result<LeaderLease::Leader>> answer;
+    lease->claim("me", [&](auto found) { answer = std::move(found); });
     run_until(network.loop, [&] { return answer.has_value(); });
     return *answer;
   };
@@ -227,63 +229,63 @@ TEST_CASE("ballot: a lock that stays names its file, its holder and the way out"
   CHECK(pid == std::to_string(::getpid()));
 }
 
-TEST_CASE("ballot: etcd keeps the contract") {
+TEST_CASE("leader lease: etcd keeps the contract") {
   if (!has_etcd()) return;
   Network network;
   EtcdServer etcd;
   check_contract(network, [&] {
-    auto ballot = make_etcd_ballot(network.loop, *network.clock, etcd.endpoints(), "job",
-                                   conf_of({{"lease_ttl", "1"}}));
-    REQUIRE(ballot.has_value());
-    return std::move(*ballot);
+    auto lease = make_etcd_lease(network.loop, *network.clock, etcd.endpoints(), "job",
+                                 conf_of({{"lease_ttl", "1"}}));
+    REQUIRE(lease.has_value());
+    return std::move(*lease);
   });
 }
 
-TEST_CASE("ballot: the loss of one member of three, and a restart of all, change nothing") {
+TEST_CASE("leader lease: the loss of one member of three, and a restart of all, change nothing") {
   if (!has_etcd()) return;
   Network network;
   EtcdServer etcd(3);
   Clerk clerk(network);
-  auto made = make_etcd_ballot(network.loop, *network.clock, etcd.endpoints(), "job",
-                               conf_of({{"lease_ttl", "60"}}));
+  auto made = make_etcd_lease(network.loop, *network.clock, etcd.endpoints(), "job",
+                              conf_of({{"lease_ttl", "60"}}));
   REQUIRE(made.has_value());
-  Ballot& ballot = **made;
-  const auto holder = clerk.claim(ballot, "me");
+  LeaderLease& lease = **made;
+  const auto leader = clerk.claim(lease, "me");
   int changes = 0;
-  clerk.read(ballot);
-  ballot.watch([&] { ++changes; });
+  clerk.read(lease);
+  lease.watch([&] { ++changes; });
   for (int member = 0; member < 3; ++member) {
     etcd.kill(member);
-    CHECK(clerk.read(ballot)->epoch == holder.epoch);
-    CHECK(clerk.renew(ballot));
+    CHECK(clerk.read(lease)->epoch == leader.epoch);
+    CHECK(clerk.renew(lease));
     etcd.start(member);
   }
   for (int member = 0; member < 3; ++member) etcd.kill(member);
   for (int member = 0; member < 3; ++member) etcd.start(member);
-  CHECK(clerk.renew(ballot));
+  CHECK(clerk.renew(lease));
   // The watch has lived through all of it, from the revision where it stood.
-  clerk.release(ballot);
+  clerk.release(lease);
   run_until(network.loop, [&] { return changes > 0; });
-  ballot.unwatch();
+  lease.unwatch();
 }
 
-TEST_CASE("ballot: an etcd that is not there is an error that names it") {
+TEST_CASE("leader lease: an etcd that is not there is an error that names it") {
   Network network;
   const auto port = std::to_string(network.free_port());
-  auto ballot =
-      make_etcd_ballot(network.loop, *network.clock, "127.0.0.1:" + port, "job", conf_of({}));
-  REQUIRE(ballot.has_value());
+  auto lease =
+      make_etcd_lease(network.loop, *network.clock, "127.0.0.1:" + port, "job", conf_of({}));
+  REQUIRE(lease.has_value());
   std::optional<Error> error;
-  (*ballot)->read([&](const auto& found) { error = found.error(); });
+  (*lease)->read([&](const auto& found) { error = found.error(); });
   run_until(network.loop, [&] { return error.has_value(); });
   CHECK(error->text == "cannot reach 127.0.0.1:" + port + " (127.0.0.1: Connection refused)");
 }
 
-TEST_CASE("ballot: settings that cannot be are refused before anything is asked") {
+TEST_CASE("leader lease: settings that cannot be are refused before anything is asked") {
   Network network;
   const auto refuse = [&](const std::string& endpoint, std::map<std::string, std::string> conf) {
     auto made =
-        make_etcd_ballot(network.loop, *network.clock, endpoint, "job", conf_of(std::move(conf)));
+        make_etcd_lease(network.loop, *network.clock, endpoint, "job", conf_of(std::move(conf)));
     REQUIRE(!made.has_value());
     CHECK(made.error().code == Code::Usage);
     return made.error().text;
@@ -294,7 +296,7 @@ TEST_CASE("ballot: settings that cannot be are refused before anything is asked"
   CHECK(refuse("https://a", {{"ssl_cert", "/nowhere/c.pem"}}).find("needs both") !=
         std::string::npos);
   CHECK(refuse("a", {{"user", "root"}}).find("password") != std::string::npos);
-  auto file = make_file_ballot(network.loop, *network.clock, "/nowhere/at/all", "job", conf_of({}));
+  auto file = make_file_lease(network.loop, *network.clock, "/nowhere/at/all", "job", conf_of({}));
   REQUIRE(!file.has_value());
   CHECK(file.error().text.find("/nowhere/at is no directory") != std::string::npos);
 }

@@ -35,7 +35,7 @@ struct Rules {
 };
 
 /// The nodes of a round that is being formed, by number.
-struct Turnout {
+struct Quorum {
   int returning = 0;        // waiting, members of the round before
   int fresh = 0;            // waiting, all others
   int stopping = 0;         // members of the round before that are still about to come back
@@ -44,7 +44,7 @@ struct Turnout {
 };
 
 /// When a round may be closed. Pure: counts and times in, answer out.
-class Gathering {
+class JoinPhase {
  public:
   /// A new round is being formed from now on; the wait for its minimum ends at now + join_timeout.
   /// Members of the round before that are still to come back have stopped their groups by
@@ -53,16 +53,16 @@ class Gathering {
   /// One more that is still to come back, and may take longer.
   void extend(TimePoint stopped_by) { stopped_by_ = std::max(stopped_by_, stopped_by); }
   /// Takes note of who is there; starts or forgets the last call.
-  void update(const Rules& rules, const Turnout& turnout, TimePoint now);
-  bool may_close(const Rules& rules, const Turnout& turnout, TimePoint now) const;
+  void update(const Rules& rules, const Quorum& quorum, TimePoint now);
+  bool may_close(const Rules& rules, const Quorum& quorum, TimePoint now) const;
   /// The end of the wait. While somebody's group is being stopped, not before its grace is over:
   /// what it saves must not be read or written by another world.
-  TimePoint given_up(const Rules& rules, const Turnout& turnout) const;
-  bool timed_out(const Rules& rules, const Turnout& turnout, TimePoint now) const {
-    return now >= given_up(rules, turnout);
+  TimePoint given_up(const Rules& rules, const Quorum& quorum) const;
+  bool timed_out(const Rules& rules, const Quorum& quorum, TimePoint now) const {
+    return now >= given_up(rules, quorum);
   }
   /// When asking again is worthwhile although nothing happened.
-  TimePoint deadline(const Rules& rules, const Turnout& turnout) const;
+  TimePoint deadline(const Rules& rules, const Quorum& quorum) const;
   TimePoint since() const { return since_; }
   /// End of the last call, if one runs.
   std::optional<TimePoint> last_call(const Rules& rules) const;
@@ -74,6 +74,6 @@ class Gathering {
 
 /// How many nodes the round would have if it were closed now. Seats of members that are still to
 /// come back are not given away.
-int candidates(const Rules& rules, const Turnout& turnout);
+int candidates(const Rules& rules, const Quorum& quorum);
 
 }  // namespace elastrun::rendezvous

@@ -34,7 +34,7 @@ constexpr auto kTimeToFollow = std::chrono::seconds(1);
 /// belong to a world that another coordinator has given out. One entry each, whatever becomes of
 /// connections and of the other members, until it is heard that the group has ended, or its time is
 /// over. Pure.
-class Fence {
+class MemberFence {
  public:
   using Peer = std::uint64_t;
 
