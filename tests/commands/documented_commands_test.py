@@ -92,6 +92,10 @@ def once(shell: Shell, command: str) -> None:
     ends(shell.start(shell.here(command)))
 
 
+def with_a_variable(shell: Shell, command: str) -> None:
+    once(shell, "env " + command)
+
+
 def on_two_nodes(shell: Shell, command: str) -> None:
     ends(*[shell.start(shell.here(command)) for _ in range(2)])
 
@@ -157,6 +161,7 @@ def with_etcd(shell: Shell, command: str) -> None:
 
 # What a command matches first says how it is run.
 HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
+    (r"[A-Z_]+=\w+ elastrun ", with_a_variable),
     (r"(/usr/bin/)?elastrunctl store ", as_a_service),
     (r"elastrunctl status node\d:29400$", beside_a_service),
     (r"elastrunctl status$", once),
