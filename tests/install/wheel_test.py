@@ -91,6 +91,8 @@ class Wheel(unittest.TestCase):
         python = self.place / "bin/python3"
         self.assertEqual(self.calls(python, "-m", "elastrun"), self.expected())
         self.assertEqual(self.calls(python, self.place / "bin/elastrun"), self.expected())
+        for tool in (("pdb", "-c", "continue"), ("cProfile",)):  # for which the module is named
+            self.assertEqual(self.calls(python, "-m", *tool, "-m", "elastrun"), self.expected())
 
     def test_a_link_called_torchrun_is_torchrun(self) -> None:
         link = self.place / "bin/torchrun"
