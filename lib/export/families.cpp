@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/families.hpp"
+
+#include "core/text.hpp"
+#include "core/utf8.hpp"
+#include "telemetry/value.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+namespace elastrun::exporter {
+namespace {
+
+using telemetry::Kind;
+using telemetry::Point;
+using telemetry::Snapshot;
+using Type = Family::Type;
+
+Type type_of(Kind kind) {
+  switch (kind) {
+    case Kind::Counter:
+      return Type::Counter;
+    case Kind::UpDown:
+    case Kind::Gauge:
+      return Type::Gauge;
+    case Kind::Stat:
+      return Type::Summary;
+    case Kind::Histogram:
+      return Type::Histogram;
+  }
+  return Type::Unknown;
+}
+
+std::string family_name(const Point& point, std::string_view unit) {
+  std::string name = prometheus_name(point.spec->name);
+  if (point.kind == Kind::Counter && name.ends_with("_total")) name.resize(name.size() - 6);
+  if (!unit.empty() && name != unit && !name.ends_with("_" + std::string(unit))) {
+    name += "_" + std::string(unit);
+  }
+  return name;
+}
+
+/// The names of the samples that a family writes in either format.
+std::vector<std::string> sample_names(const std::string& name, Type type) {
+  switch (type) {
+    case Type::Counter:
+      return {name, name + "_total", name + "_created"};
+    case Type::Histogram:
+      return {name, name + "_bucket", name + "_count", name + "_sum", name + "_created"};
+    case Type::Summary:
+      return {name, name + "_count", name + "_sum", name + "_created"};
+    case Type::Info:
+      return {name, name + "_info"};
+    default:
+      return {name};
+  }
+}
+
+std::vector<Sample::Bucket> buckets_of(const telemetry::Sketch& sketch, std::uint64_t count,
+                                       const std::vector<double>& bounds) {
+  std::vector<Sample::Bucket> buckets;
+  for (const double bound : bounds) {
+    buckets.push_back({bound, std::min(sketch.count_up_to(bound), count)});
+  }
+  buckets.push_back({HUGE_VAL, count});
+  return buckets;
+}
+
+bool has_value(const Point& point) {
+  const double* const number = std::get_if<double>(&point.value);
+  const bool odd = number != nullptr && !std::isfinite(*number);
+  return !point.no_data && !(point.kind == Kind::Counter && odd);
+}
+
+Sample sample_of(const Point& point, const Snapshot& snapshot, const FamilyOptions& options) {
+  Sample sample;
+  auto labels = point.labels;
+  if (options.scope_labels && !point.spec->scope.empty()) {
+    labels.emplace_back("otel_scope_name", point.spec->scope);
+  }
+  sample.labels = prometheus_labels(labels);
+  sample.value = point.value;
+  sample.sum = point.summary.sum;
+  sample.count = point.summary.count;
+  sample.has_negative = point.summary.count != 0 && point.summary.min < 0;
+  if (point.kind == Kind::Histogram) {
+    const auto sketch = point.summary.sketch.value_or(telemetry::Sketch());
+    sample.count = sketch.count();  // so that it is what the buckets add up to
+    sample.buckets = buckets_of(sketch, sample.count, options.bounds);
+    std::erase_if(sample.labels, [](const Label& label) { return label.first == "le"; });
+  }
+  sample.created = snapshot.at.wall - (snapshot.at.mono - point.start);
+  return sample;
+}
+
+/// Keeps two families from writing samples of one name.
+class Names {
+ public:
+  bool take(const std::string& name, Type type) {
+    const auto names = sample_names(name, type);
+    const bool taken = std::any_of(names.begin(), names.end(),
+                                   [this](const auto& one) { return taken_.contains(one); });
+    if (!taken) taken_.insert(names.begin(), names.end());
+    return !taken;
+  }
+
+ private:
+  std::set<std::string> taken_;
+};
+
+}  // namespace
+
+std::string prometheus_name(std::string_view name) {
+  std::string valid;
+  for (const char c : name) {
+    const bool digit = c >= '0' && c <= '9';
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || digit) {
+      if (valid.empty() && digit) valid += '_';
+      valid += c;
+    } else if (!valid.ends_with('_')) {
+      valid += '_';
+    }
+  }
+  return valid.empty() ? "_" : valid;
+}
+
+std::string prometheus_unit(std::string_view ucum, bool is_gauge) {
+  static const std::map<std::string_view, std::string_view> kWords = {
+      {"s", "seconds"},      {"ms", "milliseconds"}, {"us", "microseconds"}, {"ns", "nanoseconds"},
+      {"min", "minutes"},    {"h", "hours"},         {"d", "days"},          {"By", "bytes"},
+      {"KiBy", "kibibytes"}, {"MiBy", "mebibytes"},  {"GiBy", "gibibytes"},  {"J", "joules"},
+      {"W", "watts"},        {"Cel", "celsius"},     {"Hz", "hertz"},        {"V", "volts"},
+      {"A", "amperes"},      {"m", "meters"},        {"g", "grams"},         {"%", "percent"}};
+  if (ucum == "1") return is_gauge ? "ratio" : "";
+  if (const auto slash = ucum.find('/'); slash != ucum.npos) {
+    std::string over = prometheus_unit(ucum.substr(slash + 1), false);
+    if (over.ends_with('s')) over.pop_back();  // per second
+    const std::string unit = prometheus_unit(ucum.substr(0, slash), false);
+    if (over.empty()) return unit;
+    return (unit.empty() ? "" : unit + "_") + "per_" + over;
+  }
+  if (ucum.starts_with('{') || ucum.empty()) return "";
+  const auto found = kWords.find(ucum);
+  return found != kWords.end() ? std::string(found->second) : prometheus_name(ucum);
+}
+
+std::vector<Label> prometheus_labels(const std::vector<telemetry::Attribute>& attributes) {
+  std::map<std::string, std::string> labels;
+  for (const auto& [key, value] : attributes) {
+    const auto* const flag = std::get_if<bool>(&value);
+    const std::string text = flag == nullptr ? telemetry::to_text(value) : *flag ? "true" : "false";
+    auto& known = labels[prometheus_name(key)];
+    known += (known.empty() ? "" : ";") + valid_utf8(text);
+  }
+  return {labels.begin(), labels.end()};
+}
+
+Family state_set(std::string name, std::string help, const std::vector<Label>& labels,
+                 const std::vector<std::pair<std::string, bool>>& states) {
+  Family family{prometheus_name(name), Type::StateSet, "", std::move(help), {}};
+  for (const auto& [state, holds] : states) {
+    Sample sample;
+    sample.labels = labels;
+    sample.labels.emplace_back(family.name, state);
+    sample.value = std::int64_t{holds};
+    family.samples.push_back(std::move(sample));
+  }
+  return family;
+}
+
+Families families_of(const Snapshot& snapshot, const FamilyOptions& options) {
+  Families families;
+  std::map<std::string, Family> by_name;
+  Names names;
+  if (!options.resource.empty()) {
+    Sample info{.labels = prometheus_labels(options.resource), .value = std::int64_t{1}};
+    names.take("target", Type::Info);
+    by_name["target"] = {"target", Type::Info, "", "What the metrics are of.", {std::move(info)}};
+  }
+  for (const auto& point : snapshot.points) {
+    const Type type = type_of(point.kind);
+    const std::string unit = prometheus_unit(point.spec->unit, type == Type::Gauge);
+    const std::string name = family_name(point, unit);
+    auto found = by_name.find(name);
+    const bool other = found == by_name.end()
+                           ? !names.take(name, type)
+                           : found->second.type != type || found->second.unit != unit;
+    if (other) {
+      families.refused += 1;
+      continue;
+    }
+    if (found == by_name.end()) {
+      found =
+          by_name.emplace(name, Family{name, type, unit, valid_utf8(point.spec->help), {}}).first;
+    }
+    if (!has_value(point)) continue;
+    auto sample = sample_of(point, snapshot, options);
+    auto& samples = found->second.samples;
+    const bool twice = std::any_of(samples.begin(), samples.end(),
+                                   [&](const Sample& one) { return one.labels == sample.labels; });
+    if (twice) {
+      families.refused += 1;
+    } else {
+      samples.push_back(std::move(sample));
+    }
+  }
+  for (auto& [name, family] : by_name) families.all.push_back(std::move(family));
+  return families;
+}
+
+}  // namespace elastrun::exporter
