@@ -59,6 +59,35 @@ WallTime wall_of(double seconds) {
   return WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
 }
 
+void append_object(std::string& out, std::string_view key,
+                   const std::vector<telemetry::Attribute>& members) {
+  if (members.empty()) return;
+  out += fmt::format(",\"{}\":", key);
+  char separator = '{';
+  for (const auto& [name, value] : members) {
+    out += separator;
+    append_string(out, name);
+    out += ':';
+    append_value(out, value);
+    separator = ',';
+  }
+  out += '}';
+}
+
+/// A window without data says so, and its aggregates are null.
+void append_window(std::string& out, const telemetry::Window& window) {
+  out += fmt::format(R"(,"window":{{"start_ns":{},"end_ns":{},"index":{},"count":{},"dropped":{})",
+                     window.start.time_since_epoch().count(), window.end.time_since_epoch().count(),
+                     window.index, window.count, window.dropped);
+  if (window.no_data) out += ",\"no_data\":true";
+  if (!window.unit.empty()) {
+    out += ",\"unit\":";
+    append_string(out, window.unit);
+  }
+  append_object(out, "aggregates", window.aggregates);
+  out += '}';
+}
+
 }  // namespace
 
 std::string to_json_line(const Record& record) {
@@ -75,16 +104,13 @@ std::string to_json_line(const Record& record) {
     line += ",\"value\":";
     append_value(line, record.value);
   }
-  std::string_view separator = ",\"attributes\":{";
-  for (const auto& [key, value] : record.attributes) {
-    line += separator;
-    append_string(line, key);
-    line += ':';
-    append_value(line, value);
-    separator = ",";
+  if (record.severity != telemetry::Severity::Info) {
+    line += fmt::format(",\"severity\":\"{}\"", to_text(record.severity));
   }
-  line += record.attributes.empty() ? "}" : "}}";
-  return line;
+  if (record.id != 0) line += fmt::format(",\"id\":\"{:016x}\"", record.id);
+  append_object(line, "attributes", record.attributes);
+  if (record.window != nullptr) append_window(line, *record.window);
+  return line + "}";
 }
 
 Result<Record> from_json_line(std::string_view line) {

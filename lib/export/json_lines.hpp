@@ -15,8 +15,10 @@
 ///     {"time":1767323045.123456789,"mono_ns":5200000000,"kind":"event","scope":"elastrun.agent",
 ///      "name":"worker.ended","value":3,"attributes":{"rank":0}}
 ///
-/// (on one line). `value` and `attributes` are left out when empty. Readers must skip keys and
-/// kinds that they do not know.
+/// (on one line). `value` and `attributes` are left out when empty, `severity` when it is INFO,
+/// `id` when there is none. A window has "window":{"start_ns":0,"end_ns":60000000000,"index":0,
+/// "count":2,"dropped":0,"unit":"s","aggregates":{"mean":0.5}} in monotonic time, and
+/// "no_data":true when nothing was seen. Readers must skip keys and kinds that they do not know.
 namespace elastrun::exporter {
 
 /// One line without its newline.

@@ -158,3 +158,31 @@ TEST_CASE("journal: one that cannot be made costs its records") {
   CHECK(journal.lost() == 1);
   CHECK_FALSE(read_journal("/nowhere/journal.jsonl", [](Record) {}));
 }
+
+TEST_CASE("journal: a window tells its time, its values and whether there were any") {
+  Record record = an_event("batch.time");
+  record.kind = Record::Kind::Window;
+  record.attributes = {{"rank", "3"}};
+  telemetry::Window window;
+  window.end = TimePoint(Duration(60));
+  window.index = 4;
+  window.count = 2;
+  window.unit = "s";
+  window.aggregates = {{"mean", 0.5}, {"p99", {}}};
+  record.window = std::make_shared<const telemetry::Window>(window);
+  CHECK(to_json_line(record).ends_with(
+      R"("attributes":{"rank":"3"},"window":{"start_ns":0,"end_ns":60,"index":4,"count":2,)"
+      R"("dropped":0,"unit":"s","aggregates":{"mean":0.5,"p99":null}}})"));
+  window.no_data = true;
+  record.window = std::make_shared<const telemetry::Window>(window);
+  CHECK(to_json_line(record).find(R"("no_data":true)") != std::string::npos);
+  CHECK(from_json_line(to_json_line(record)));
+}
+
+TEST_CASE("journal: severity and id are told where they say something") {
+  Record record = an_event("e");
+  record.severity = telemetry::Severity::Error;
+  record.id = 0xab;
+  CHECK(
+      to_json_line(record).ends_with(R"("name":"e","severity":"ERROR","id":"00000000000000ab"})"));
+}

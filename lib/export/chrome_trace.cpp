@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/chrome_trace.hpp"
+
+#include "core/json.hpp"
+#include "core/utf8.hpp"
+#include "telemetry/value.hpp"
+
+#include <array>
+#include <cmath>
+
+namespace elastrun::exporter {
+namespace {
+
+using telemetry::Attribute;
+using telemetry::Record;
+using telemetry::Value;
+using Phase = TraceEvent::Phase;
+
+constexpr std::array<std::string_view, 8> kPhases = {"X", "i", "C", "b", "e", "s", "f", "M"};
+
+json::value plain(const Value& value) {
+  const auto* const number = std::get_if<double>(&value);
+  if (number != nullptr && !std::isfinite(*number)) return nullptr;
+  const auto* const text = std::get_if<std::string>(&value);
+  return text != nullptr ? json::value(json::string(valid_utf8(*text))) : telemetry::to_json(value);
+}
+
+double microseconds(Duration time) {
+  return static_cast<double>(time.count()) / 1e3;
+}
+
+bool is_number(const Value& value) {
+  return std::holds_alternative<std::int64_t>(value) || std::holds_alternative<double>(value);
+}
+
+std::optional<std::int64_t> whole(const Record& record, std::string_view attribute) {
+  const Value* const value = record.find(attribute);
+  const auto* const number = value == nullptr ? nullptr : std::get_if<std::int64_t>(value);
+  return number == nullptr ? std::nullopt : std::optional(*number);
+}
+
+}  // namespace
+
+std::string trace_line(const TraceEvent& event) {
+  json::object line;
+  line["name"] = valid_utf8(event.name);
+  if (!event.category.empty()) line["cat"] = valid_utf8(event.category);
+  line["ph"] = json::string_view(kPhases[static_cast<std::size_t>(event.phase)]);
+  line["ts"] = microseconds(event.time);
+  if (event.phase == Phase::Complete) line["dur"] = microseconds(event.length);
+  line["pid"] = event.process;
+  line["tid"] = event.thread;
+  if (event.phase >= Phase::AsyncBegin && event.phase <= Phase::FlowEnd) line["id"] = event.id;
+  if (event.phase == Phase::FlowEnd) line["bp"] = "e";
+  if (event.phase == Phase::Instant) line["s"] = event.thread == 0 ? "p" : "t";
+  json::object& arguments = line["args"].emplace_object();
+  for (const auto& [key, value] : event.arguments) arguments[valid_utf8(key)] = plain(value);
+  return json::serialize(line) + ",\n";
+}
+
+std::string trace_process(std::int64_t process, std::string_view name, int place) {
+  const auto line = [&](const char* what, Attribute argument) {
+    return trace_line({Phase::Metadata, what, "", {}, {}, process, 0, 0, {std::move(argument)}});
+  };
+  return line("process_name", {"name", std::string(name)}) +
+         line("process_sort_index", {"sort_index", std::int64_t{place}});
+}
+
+std::optional<TraceEvent> trace_event_of(const Record& record) {
+  TraceEvent event{Phase::Instant, record.name, record.scope};
+  event.time = record.stamp.mono.time_since_epoch();
+  if (const auto rank = whole(record, "rank")) event.process = *rank + 1;
+  switch (record.kind) {
+    case Record::Kind::Event:
+      event.arguments = record.attributes;
+      return event;
+    case Record::Kind::SpanEnd: {
+      const auto length = whole(record, "duration_ns");
+      if (!length || *length < 0) return std::nullopt;
+      event.phase = Phase::Complete;
+      event.length = Duration(*length);
+      event.time -= event.length;  // a span is recorded when it ends
+      event.arguments = record.attributes;
+      return event;
+    }
+    case Record::Kind::Sample:
+      if (!is_number(record.value)) return std::nullopt;
+      event.arguments = {{"value", record.value}};
+      break;
+    case Record::Kind::Window:
+      if (record.window == nullptr || record.window->no_data) return std::nullopt;
+      for (const auto& aggregate : record.window->aggregates) {
+        if (is_number(aggregate.second)) event.arguments.push_back(aggregate);
+      }
+      if (event.arguments.empty()) return std::nullopt;
+      break;
+  }
+  event.phase = Phase::Counter;
+  return event;
+}
+
+}  // namespace elastrun::exporter

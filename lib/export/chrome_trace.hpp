@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "telemetry/record.hpp"
+
+#include <optional>
+#include <string>
+
+/// Traces for Perfetto and chrome://tracing, in the array form of Chrome's "Trace Event Format":
+/// one event a line, the closing bracket left out, so that a file is readable whenever its writer
+/// ends.
+namespace elastrun::exporter {
+
+struct TraceEvent {
+  /// Begin and end of a phase are async, because phases of one process overlap.
+  enum class Phase {
+    Complete,
+    Instant,
+    Counter,
+    AsyncBegin,
+    AsyncEnd,
+    FlowStart,
+    FlowEnd,
+    Metadata
+  };
+  Phase phase = Phase::Instant;
+  std::string name;
+  std::string category{};
+  Duration time{};                       // since any moment that all events share
+  Duration length{};                     // of Complete
+  std::int64_t process = 0, thread = 0;  // one process for each incarnation of a worker
+  std::uint64_t id = 0;                  // of async and flow events
+  std::vector<telemetry::Attribute> arguments{};
+};
+
+/// What comes before the first event.
+constexpr std::string_view kTraceBegin = "[\n";
+/// With the comma and the newline after it.
+std::string trace_line(const TraceEvent& event);
+/// The name of a process in the picture, and its place: smaller ones first.
+std::string trace_process(std::int64_t process, std::string_view name, int place);
+
+/// Events as instants (by severity on the process or the thread), samples and windows as counters,
+/// a SpanEnd as a stretch, if it has the attribute "duration_ns". "rank" is the process; the agent,
+/// which has none, is process 0, and rank r is r + 1. Nothing for what cannot be shown.
+std::optional<TraceEvent> trace_event_of(const telemetry::Record& record);
+
+}  // namespace elastrun::exporter

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/tensorboard.hpp"
+
+#include "core/text.hpp"
+#include "core/utf8.hpp"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <fmt/format.h>
+
+namespace elastrun::exporter {
+namespace {
+
+using telemetry::Record;
+using telemetry::Sketch;
+using telemetry::Value;
+
+constexpr std::size_t kBatch = 64 << 10;
+
+constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < table.size(); ++i) {
+    std::uint32_t rest = i;
+    for (int bit = 0; bit < 8; ++bit) rest = (rest >> 1) ^ (rest % 2 == 0 ? 0 : 0x82f63b78);
+    table[i] = rest;
+  }
+  return table;
+}();
+
+template <class T>
+std::string little_endian(T value) {
+  std::string bytes;
+  for (std::size_t i = 0; i < sizeof value; ++i) {
+    bytes += static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i) & 0xff);
+  }
+  return bytes;
+}
+
+/// A protobuf message in the making; fields by number. Zeros are written, too.
+class Message {
+ public:
+  Message& number(int field, double value) {
+    return key(field, 1).add(little_endian(std::bit_cast<std::uint64_t>(value)));
+  }
+  Message& small(int field, double value) {
+    const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    return key(field, 5).add(little_endian(bits));
+  }
+  Message& whole(int field, std::int64_t value) {
+    return key(field, 0).varint(static_cast<std::uint64_t>(value));
+  }
+  Message& bytes(int field, std::string_view value) {
+    return key(field, 2).varint(value.size()).add(value);
+  }
+  Message& packed(int field, const std::vector<double>& values) {
+    std::string all;
+    for (const double one : values) all += little_endian(std::bit_cast<std::uint64_t>(one));
+    return bytes(field, all);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  Message& key(int field, int type) {
+    return varint(static_cast<std::uint64_t>(field << 3 | type));
+  }
+  Message& varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) text_ += static_cast<char>(value | 0x80);
+    text_ += static_cast<char>(value);
+    return *this;
+  }
+  Message& add(std::string_view bytes) {
+    text_ += bytes;
+    return *this;
+  }
+  std::string text_;
+};
+
+/// HistogramProto: bucket i holds the values above limit i - 1, up to limit i.
+std::string histogram(const TensorBoardValue& value) {
+  const Sketch& sketch = *value.sketch;
+  std::vector<double> limits, counts;
+  const auto add = [&](double limit, std::uint64_t count) {
+    limits.push_back(limit);
+    counts.push_back(static_cast<double>(count));
+  };
+  const auto bound = [&](const telemetry::Buckets& buckets, std::size_t i) {
+    return telemetry::bucket_bound(buckets.offset + static_cast<int>(i), sketch.scale());
+  };
+  const auto& below = sketch.negative();
+  for (std::size_t i = below.counts.size(); i-- > 0;) add(-bound(below, i), below.counts[i]);
+  if (sketch.zeros() != 0) add(0, sketch.zeros());
+  const auto& above = sketch.positive();
+  if (!above.counts.empty()) add(bound(above, 0), 0);  // where the first one begins
+  for (std::size_t i = 0; i < above.counts.size(); ++i) add(bound(above, i + 1), above.counts[i]);
+  return Message()
+      .number(1, value.min)
+      .number(2, value.max)
+      .number(3, static_cast<double>(sketch.count()))
+      .number(4, value.sum)
+      .number(5, value.squares)
+      .packed(6, limits)
+      .packed(7, counts)
+      .text();
+}
+
+std::optional<double> number_of(const Value& value) {
+  if (const auto* const whole = std::get_if<std::int64_t>(&value)) {
+    return static_cast<double>(*whole);
+  }
+  if (const auto* const real = std::get_if<double>(&value)) return *real;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  std::uint32_t crc = 0xffffffff;
+  for (const char c : bytes) {
+    crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xff];
+  }
+  return ~crc;
+}
+
+std::uint32_t masked_crc32c(std::string_view bytes) {
+  return std::rotr(crc32c(bytes), 15) + 0xa282ead8;
+}
+
+std::string tf_record(std::string_view payload) {
+  const std::string size = little_endian(std::uint64_t{payload.size()});
+  return size + little_endian(masked_crc32c(size)) + std::string(payload) +
+         little_endian(masked_crc32c(payload));
+}
+
+std::string tensorboard_version(WallTime when) {
+  return tf_record(Message().number(1, to_seconds(when)).bytes(3, "brain.Event:2").text());
+}
+
+std::string tensorboard_values(WallTime when, std::int64_t step,
+                               const std::vector<TensorBoardValue>& values) {
+  Message summary;
+  for (const auto& one : values) {
+    Message value;
+    value.bytes(1, valid_utf8(one.tag));
+    if (one.sketch == nullptr) {
+      value.small(2, one.value);
+    } else {
+      value.bytes(5, histogram(one));
+    }
+    summary.bytes(1, value.text());
+  }
+  return tf_record(
+      Message().number(1, to_seconds(when)).whole(2, step).bytes(5, summary.text()).text());
+}
+
+std::string tensorboard_file_name(WallTime when, std::string_view host, int pid) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(when.time_since_epoch()).count();
+  return fmt::format("events.out.tfevents.{:010}.{}.{}.0", seconds, host, pid);
+}
+
+TensorBoard::TensorBoard(files::BlockingCalls& calls, const std::string& directory, WallTime now,
+                         std::string_view host, int pid)
+    : file_(calls, directory + "/" + tensorboard_file_name(now, host, pid),
+            {.flags = O_EXCL,
+             .mode = 0666,
+             .area = "tensorboard",
+             .cost = "records are dropped, the job goes on"}),
+      waiting_(tensorboard_version(now)) {}
+
+void TensorBoard::add_window(const Record& record) {
+  std::vector<TensorBoardValue> values;
+  const auto& window = *record.window;
+  for (const auto& [aggregation, value] : window.aggregates) {
+    const auto number = number_of(value);
+    if (number) values.push_back({record.name + "." + aggregation, *number});
+  }
+  if (values.empty() && window.sketch == nullptr) return;
+  if (window.sketch != nullptr) {
+    TensorBoardValue histogram{record.name, 0, window.sketch.get()};
+    histogram.min = window.sketch->quantile(0).value_or(0);
+    histogram.max = window.sketch->quantile(1).value_or(0);
+    values.push_back(histogram);
+  }
+  waiting_ += tensorboard_values(record.stamp.wall, next_step(record.name), values);
+}
+
+void TensorBoard::consume(const Record& record) {
+  if (record.kind == Record::Kind::Window && record.window != nullptr) {
+    if (!record.window->no_data) add_window(record);
+  } else if (record.kind == Record::Kind::Sample) {
+    const auto number = number_of(record.value);
+    if (!number) return;
+    const Value* const given = record.find("step");
+    const auto* const step = given == nullptr ? nullptr : std::get_if<std::int64_t>(given);
+    waiting_ +=
+        tensorboard_values(record.stamp.wall, step == nullptr ? next_step(record.name) : *step,
+                           {{record.name, *number}});
+  }
+  if (waiting_.size() >= kBatch) write_out();
+}
+
+void TensorBoard::flush(TimePoint) {
+  write_out();
+}
+
+void TensorBoard::write_out() {
+  file_.write(waiting_);
+  waiting_.clear();
+}
+
+}  // namespace elastrun::exporter

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "files/appended_file.hpp"
+#include "telemetry/route.hpp"
+#include "telemetry/sketch.hpp"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// TensorBoard's event files: TFRecords (tensorflow/core/lib/io/record_writer.h) of Event messages
+/// (tensorboard/compat/proto/event.proto and summary.proto), written by hand.
+namespace elastrun::exporter {
+
+/// CRC-32C (Castagnoli) of RFC 3720, and as TFRecords store it.
+std::uint32_t crc32c(std::string_view bytes);
+std::uint32_t masked_crc32c(std::string_view bytes);
+/// Length, its checksum, payload, its checksum; little endian.
+std::string tf_record(std::string_view payload);
+
+/// The first record of a file.
+std::string tensorboard_version(WallTime when);
+struct TensorBoardValue {
+  std::string tag;
+  double value = 0;                               // kept as float
+  const telemetry::Sketch* sketch = nullptr;      // a histogram instead
+  double min = 0, max = 0, sum = 0, squares = 0;  // of the values themselves
+};
+/// Values of one moment and step.
+std::string tensorboard_values(WallTime when, std::int64_t step,
+                               const std::vector<TensorBoardValue>& values);
+/// "events.out.tfevents.SECONDS.HOST.PID.0": one writer for each file.
+std::string tensorboard_file_name(WallTime when, std::string_view host, int pid);
+
+/// What TensorboardEventHandler of torch.monitor is for: a scalar NAME.AGGREGATION for each
+/// aggregation of a window, a histogram NAME for its sketch, a scalar NAME for each sample. The
+/// step is the attribute "step" of a sample, else the number of the value in its tag (torch has no
+/// step, so there all points lie above each other). Gaps (no data) are not written.
+class TensorBoard final : public telemetry::Sink {
+ public:
+  /// Borrows `calls`; makes the file in `directory`, which is there.
+  TensorBoard(files::BlockingCalls& calls, const std::string& directory, WallTime now,
+              std::string_view host, int pid);
+  void consume(const telemetry::Record& record) override;
+  void flush(TimePoint deadline) override;
+  const std::string& path() const { return file_.path(); }
+  std::uint64_t lost() const { return file_.lost(); }
+
+ private:
+  std::int64_t next_step(const std::string& tag) { return steps_[tag]++; }
+  void add_window(const telemetry::Record& record);
+  void write_out();
+
+  files::AppendedFile file_;
+  std::string waiting_;
+  std::map<std::string, std::int64_t> steps_;
+};
+
+}  // namespace elastrun::exporter

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/otlp.hpp"
+
+#include "core/json.hpp"
+#include "sample_points.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace elastrun;
+using namespace elastrun::exporter;
+
+namespace {
+
+json::value parsed(const std::string& text) {
+  auto value = parse_json(text);
+  REQUIRE(value);
+  return std::move(*value);
+}
+
+/// The metric of that name, in whichever scope.
+json::object metric(const json::value& body, std::string_view name) {
+  for (const auto& scope : body.at("resourceMetrics").at(0).at("scopeMetrics").as_array()) {
+    for (const auto& one : scope.at("metrics").as_array()) {
+      if (one.at("name").as_string() == name) return one.as_object();
+    }
+  }
+  FAIL("no metric of that name");
+  return {};
+}
+
+std::string text(const json::value& value) {
+  return json::serialize(value);
+}
+
+}  // namespace
+
+TEST_CASE("otlp: sums, gauges and both histograms, with integers as text") {
+  SamplePoints points;
+  const auto body = parsed(otlp_metrics(
+      points.snapshot(), {.resource = {{"process.pid", std::int64_t{42}}}, .version = "1"}));
+  const auto& first = body.at("resourceMetrics").at(0);
+  CHECK(text(first.at("resource")) ==
+        R"({"attributes":[{"key":"process.pid","value":{"intValue":"42"}}]})");
+  CHECK(text(first.at("scopeMetrics").at(1).at("scope")) == R"({"name":"hw","version":"1"})");
+  const auto restarts = metric(body, "elastrun.worker.restarts");
+  CHECK(text(restarts.at("sum").at("dataPoints").at(1)) ==
+        R"({"startTimeUnixNano":"1763690000000000000","timeUnixNano":"1763690001500000000",)"
+        R"("attributes":[{"key":"role","value":{"stringValue":"trainer"}}],"asInt":"2"})");
+  CHECK(text(restarts.at("sum").at("isMonotonic")) == "true");
+  CHECK(text(restarts.at("sum").at("aggregationTemporality")) == "2");
+  const auto loads = metric(body, "load.share").at("gauge").at("dataPoints").as_array();
+  REQUIRE(loads.size() == 4);
+  CHECK(text(loads[1].at("asDouble")) == R"("NaN")");
+  CHECK(text(loads[2].at("asDouble")) == R"("Infinity")");
+  CHECK(text(loads[3].at("flags")) == "1");
+  CHECK(loads[3].as_object().if_contains("asDouble") == nullptr);
+  const auto batch = metric(body, "batch.time").at("histogram").at("dataPoints").at(0);
+  CHECK(text(batch.at("count")) == R"("3")");
+  CHECK(text(batch.at("bucketCounts")) == R"(["3"])");
+  const auto drift = metric(body, "clock.drift").at("exponentialHistogram").at("dataPoints").at(0);
+  CHECK(text(drift.at("scale")) == "5");
+  CHECK(text(drift.at("zeroCount")) == R"("1")");
+  CHECK(text(drift.at("negative")) == R"({"offset":-1,"bucketCounts":["1"]})");
+  CHECK(text(drift.at("positive")) == R"({"offset":50,"bucketCounts":["1"]})");
+}
+
+TEST_CASE("otlp: events are log records with their name, severity and both times") {
+  telemetry::Record record;
+  record.scope = "torch.monitor";
+  record.name = "torch.monitor.Stat";
+  record.stamp.wall = WallTime(Duration(1763690001000000000));
+  record.severity = telemetry::Severity::Error;
+  record.id = 0xab;
+  record.attributes = {{"message", "m"}, {"a.sum", 10.0}, {"observed", std::int64_t{7}}};
+  telemetry::Record sample;
+  sample.kind = telemetry::Record::Kind::Sample;
+  const std::vector records{record, sample};
+  const auto body = parsed(otlp_logs(records));
+  const auto& logs = body.at("resourceLogs").at(0).at("scopeLogs").at(0).at("logRecords");
+  REQUIRE(logs.as_array().size() == 1);
+  CHECK(text(logs.at(0)) ==
+        R"({"timeUnixNano":"1763690001000000000","observedTimeUnixNano":"7","severityNumber":17,)"
+        R"("severityText":"ERROR","eventName":"torch.monitor.Stat","body":{"stringValue":"m"},)"
+        R"("attributes":[{"key":"a.sum","value":{"doubleValue":1E1}},)"
+        R"({"key":"observed","value":{"intValue":"7"}},)"
+        R"({"key":"elastrun.event.id","value":{"stringValue":"00000000000000ab"}}]})");
+}
+
+TEST_CASE("otlp: nothing is a body, too") {
+  CHECK(otlp_metrics({}) ==
+        R"({"resourceMetrics":[{"resource":{"attributes":[]},"scopeMetrics":[]}]})");
+}

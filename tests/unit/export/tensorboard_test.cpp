@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/tensorboard.hpp"
+
+#include "telemetry/monitor.hpp"
+
+#include <boost/algorithm/hex.hpp>
+#include <boost/asio/io_context.hpp>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdlib.h>
+
+using namespace elastrun;
+using namespace elastrun::exporter;
+using telemetry::Record;
+using telemetry::Window;
+
+namespace {
+
+std::string hex(const std::string& bytes) {
+  return boost::algorithm::hex_lower(bytes);
+}
+
+const WallTime kWhen{std::chrono::seconds(1763690000)};
+
+struct Scratch {
+  Scratch() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "events_XXXXXX").string();
+    directory = ::mkdtemp(pattern.data());
+  }
+  ~Scratch() { std::filesystem::remove_all(directory); }
+  std::string content(const std::string& path) {
+    REQUIRE(calls.finish(std::chrono::minutes(1)));
+    std::ifstream in(path, std::ios::binary);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  std::string directory;
+  boost::asio::io_context loop;
+  files::BlockingCalls calls{loop.get_executor()};
+};
+
+/// The payloads of a file; checks lengths and checksums.
+std::vector<std::string> payloads(std::string_view file) {
+  std::vector<std::string> all;
+  while (!file.empty()) {
+    REQUIRE(file.size() >= 16);
+    std::uint64_t size = 0;
+    std::memcpy(&size, file.data(), 8);
+    REQUIRE(file.size() >= 16 + size);
+    const auto payload = file.substr(12, size);
+    CHECK(tf_record(payload) == file.substr(0, 16 + size));
+    all.emplace_back(payload);
+    file.remove_prefix(16 + size);
+  }
+  return all;
+}
+
+Record a_window(std::shared_ptr<const telemetry::Sketch> sketch = nullptr) {
+  Record record;
+  record.kind = Record::Kind::Window;
+  record.name = "lat";
+  record.stamp.wall = kWhen;
+  Window window;
+  window.aggregates = {{"mean", 0.5}, {"p99", {}}};
+  window.sketch = std::move(sketch);
+  record.window = std::make_shared<const Window>(window);
+  return record;
+}
+
+}  // namespace
+
+TEST_CASE("tensorboard: the checksum is CRC-32C, masked as TFRecords want it") {
+  CHECK(crc32c("123456789") == 0xe3069283);
+  CHECK(masked_crc32c("123456789") == 0xc78ab0e5);
+  CHECK(crc32c("") == 0);
+}
+
+TEST_CASE("tensorboard: records are those of TensorFlow, byte by byte") {
+  CHECK(hex(tensorboard_version(kWhen)) ==
+        "1800000000000000a37f4b220900000084f147da411a0d627261696e2e4576656e743a321db6fc48");
+  CHECK(hex(tensorboard_values(kWhen + std::chrono::milliseconds(1500), 7, {{"a.sum", 10}})) ==
+        "1b000000000000001a0d9e130900006084f147da4110072a0e0a0c0a05612e73756d15000020415"
+        "1114b2d");
+}
+
+TEST_CASE("tensorboard: a file is named as TensorBoard looks for it") {
+  CHECK(tensorboard_file_name(kWhen, "node1", 42) == "events.out.tfevents.1763690000.node1.42.0");
+}
+
+TEST_CASE("tensorboard: M16: a Stat of torch.monitor gives its aggregations, once") {
+  Scratch scratch;
+  const auto sink =
+      std::make_shared<TensorBoard>(scratch.calls, scratch.directory, kWhen, "host", 1);
+  const auto id = telemetry::process_pipeline().route({.scope = "torch.monitor"}, sink);
+  {
+    using telemetry::Aggregation;
+    telemetry::monitor::Stat<double> stat("asdf", {Aggregation::Sum, Aggregation::Count},
+                                          std::chrono::hours(1), 5);
+    for (int i = 0; i < 10; ++i) stat.add(i);
+    CHECK(stat.count() == 0);
+  }
+  telemetry::process_pipeline().unroute(id);
+  sink->flush({});
+  const auto all = payloads(scratch.content(sink->path()));
+  REQUIRE(all.size() == 2);
+  // After wall time and step 0: two values, in the order of the aggregations.
+  CHECK(hex(all[1].substr(9)) ==
+        "10002a24"
+        "0a110a0a617364662e636f756e74150000a040"
+        "0a0f0a08617364662e73756d1500002041");
+}
+
+TEST_CASE("tensorboard: steps rise with each value of a tag, or are those that are given") {
+  Scratch scratch;
+  TensorBoard sink(scratch.calls, scratch.directory, kWhen, "host", 1);
+  Record sample;
+  sample.kind = Record::Kind::Sample;
+  sample.name = "loss";
+  sample.value = 0.25;
+  sink.consume(sample);
+  sink.consume(sample);
+  sample.attributes = {{"step", std::int64_t{300}}};
+  sink.consume(sample);
+  sample.value = "text";
+  sink.consume(sample);
+  sink.consume(a_window());
+  sink.flush({});
+  const auto all = payloads(scratch.content(sink.path()));
+  REQUIRE(all.size() == 5);
+  const std::string steps[] = {"1000", "1001", "10ac02", "1000"};
+  for (std::size_t i = 0; i < 4; ++i) CHECK(hex(all[i + 1].substr(9)).starts_with(steps[i]));
+  CHECK(all[4].find("lat.mean") != std::string::npos);
+  CHECK(all[4].find("lat.p99") == std::string::npos);  // has no value
+}
+
+TEST_CASE("tensorboard: a gap is not written, and a histogram has its buckets") {
+  Scratch scratch;
+  TensorBoard sink(scratch.calls, scratch.directory, kWhen, "host", 1);
+  Record gap = a_window();
+  Window window = *gap.window;
+  window.no_data = true;
+  gap.window = std::make_shared<const Window>(window);
+  sink.consume(gap);
+  auto sketch = std::make_shared<telemetry::Sketch>();
+  for (const double value : {-2.0, 0.0, 1.0, 1.0, 1.0}) sketch->add(value);
+  sink.consume(a_window(sketch));
+  sink.flush({});
+  const auto all = payloads(scratch.content(sink.path()));
+  REQUIRE(all.size() == 2);
+  // limits -1.957, 0, 0.979, 1; counts 1, 1, 0, 3
+  const auto digits = hex(all[1]);
+  CHECK(digits.find("000000000000f03f000000000000f03f00000000000000000000000000000840") !=
+        std::string::npos);
+}
+
+TEST_CASE("tensorboard: a directory that is not there costs the records, counted") {
+  Scratch scratch;
+  TensorBoard sink(scratch.calls, "/nowhere", kWhen, "host", 1);
+  sink.flush({});
+  REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
+  CHECK(sink.lost() > 0);
+}
