@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 
 namespace elastrun::workers {
@@ -25,13 +28,22 @@ constexpr std::size_t kMaxRaw = 64u << 10;  // what is kept of it for people
 constexpr std::size_t kMaxDepth = 32;       // of nested JSON; the known forms need 3
 
 /// As Python's int(): a whole number, or text that holds one.
-std::optional<std::int64_t> whole_number(const json::value* value) {
-  if (value == nullptr) return std::nullopt;
-  if (value->is_int64()) return value->get_int64();
-  if (value->is_uint64()) return std::nullopt;  // beyond 63 bits: no time
-  if (value->is_double()) return static_cast<std::int64_t>(value->get_double());
-  if (value->is_string()) return parse_int(std::string_view(value->get_string()));
-  return std::nullopt;
+std::optional<std::int64_t> whole_number(const json::value& value) {
+  if (value.is_int64()) return value.get_int64();
+  if (value.is_string()) return parse_int(std::string_view(value.get_string()));
+  // What is beyond 63 bits, or no number at all, has no value as an integer.
+  constexpr double kMost = 9e18;
+  const auto* number = value.if_double();
+  if (number == nullptr || !(std::abs(*number) < kMost)) return std::nullopt;
+  return static_cast<std::int64_t>(*number);
+}
+
+/// Seconds since the epoch. Nothing if it is no time that WallTime knows: up to the year 2262.
+std::optional<std::int64_t> time_in(const json::value* value) {
+  constexpr auto kLatest =
+      std::chrono::floor<std::chrono::seconds>(WallTime::max()).time_since_epoch().count();
+  const auto seconds = value == nullptr ? std::nullopt : whole_number(*value);
+  return seconds && *seconds >= 0 && *seconds < kLatest ? seconds : std::nullopt;
 }
 
 std::string text_of(const json::object& object, std::string_view key) {
@@ -46,16 +58,53 @@ void read_object_message(const json::object& message, ErrorFile& out) {
   const auto* extra = message.if_contains("extraInfo");
   if (extra == nullptr || !extra->is_object()) return;
   out.callstack = text_of(extra->get_object(), "py_callstack");
-  out.timestamp = whole_number(extra->get_object().if_contains("timestamp"));
+  out.timestamp = time_in(extra->get_object().if_contains("timestamp"));
 }
 
-std::optional<json::value> parse(std::string_view text) {
+/// The unit of UTF-16 that is escaped (\uXXXX) at the front; nothing if none is.
+std::optional<unsigned> escaped_unit(std::string_view text) {
+  constexpr std::size_t kSize = 6;
+  if (text.size() < kSize || !text.starts_with("\\u")) return std::nullopt;
+  unsigned unit = 0;
+  const auto* end = text.data() + kSize;
+  const auto parsed = std::from_chars(text.data() + 2, end, unit, 16);
+  return parsed.ptr == end && parsed.ec == std::errc() ? std::optional(unit) : std::nullopt;
+}
+
+/// JSON with U+FFFD in place of what stands for no character: bytes that are no UTF-8, and escapes
+/// of half a surrogate pair. Python's json writes these for file names that are no UTF-8.
+std::string with_characters_only(std::string_view json) {
+  const auto is_half = [](std::optional<unsigned> unit, unsigned first) {
+    return unit && (*unit & 0xFC00u) == first;
+  };
+  std::string text = valid_utf8(json);
+  const std::string_view all = text;
+  for (auto at = text.find('\\'); at != std::string::npos; at = text.find('\\', at)) {
+    const auto unit = escaped_unit(all.substr(at));
+    if (is_half(unit, 0xD800) && is_half(escaped_unit(all.substr(at + 6)), 0xDC00)) {
+      at += 12;
+    } else if (is_half(unit, 0xD800) || is_half(unit, 0xDC00)) {
+      text.replace(at, 6, "\\ufffd");
+      at += 6;
+    } else {
+      at += 2;
+    }
+  }
+  return text;
+}
+
+std::optional<json::value> parse_strictly(std::string_view text) {
   json::error_code error;
   json::parse_options options;
   options.max_depth = kMaxDepth;
   auto value = json::parse(text, error, {}, options);
   if (error) return std::nullopt;
   return value;
+}
+
+std::optional<json::value> parse(std::string_view text) {
+  auto value = parse_strictly(text);
+  return value ? value : parse_strictly(with_characters_only(text));
 }
 
 /// Of JSON that goes on or ends anywhere.
@@ -161,7 +210,7 @@ ErrorFile parse_error_file(std::string_view text) {
   } else if (message->is_string()) {
     out.understood = out.plain = true;
     out.message = std::string(std::string_view(message->get_string()));
-    out.timestamp = whole_number(value->get_object().if_contains("timestamp"));
+    out.timestamp = time_in(value->get_object().if_contains("timestamp"));
   }
   return out;
 }

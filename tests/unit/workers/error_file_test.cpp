@@ -5,8 +5,11 @@
 #include "support/fake_files.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <fstream>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 namespace elastrun::workers {
 namespace {
@@ -50,6 +53,46 @@ TEST_CASE("error file: what torchrun stumbles over is only less useful") {
     CHECK_MESSAGE(!file.understood, text);
     CHECK(file.raw == text);
   }
+}
+
+TEST_CASE("error file: a message that names a file in no UTF-8 is understood") {
+  // Python: json.dumps({"message": ...}) of os.fsdecode(b"\xff").
+  const std::string mark = "\xEF\xBF\xBD";
+  const std::vector<std::pair<std::string, std::string>> messages{
+      {R"(a\udcffb)", "a" + mark + "b"},
+      {R"(\ud83d)", mark},
+      {R"(\uDCFF\uD83D\ude00\ud83d)", mark + "\xF0\x9F\x98\x80" + mark},
+      {R"(\ud83d\n\\udcff)", mark + "\n\\udcff"},
+      {"raw \xff", "raw " + mark}};
+  for (const auto& [json, text] : messages) {
+    CAPTURE(json);
+    const auto record = R"({"message": {"message": "No such file: )" + json + R"("}})";
+    CHECK(parse_error_file(record).message == "No such file: " + text);
+    CHECK_FALSE(parse_error_file(record.substr(0, record.size() - 1)).understood);
+    const test::FakeFiles files;
+    files.add("child.json", record);
+    const auto own = files.root() + "/own.json";
+    REQUIRE(copy_error_file(files.root() + "/child.json", own, 17).has_value());
+    const auto value = parse_json(contents(own));
+    REQUIRE(value.has_value());
+    CHECK(member_int_or(*find_member(*value, "message"), "errorCode", 0) == 17);
+  }
+  for (const char* broken :
+       {R"({"message": "\ud8)", R"({"message": "\udcf"})", R"(\udcff)", "\\"}) {
+    CHECK_FALSE(parse_error_file(broken).understood);
+  }
+}
+
+TEST_CASE("error file: a number that is no time counts as none") {
+  for (const char* number : {"1e300", "-1e300", "9e18", "9223372036854775807", "-1",
+                             "18446744073709551615", "\"9223372036854775807\"", "1767323045000"}) {
+    CAPTURE(number);
+    const auto file =
+        parse_error_file(fmt::format(R"({{"message": "x", "timestamp": {}}})", number));
+    CHECK(file.understood);
+    CHECK_FALSE(file.timestamp.has_value());
+  }
+  CHECK(parse_error_file(R"({"message": "x", "timestamp": 1767323045.7})").timestamp == 1767323045);
 }
 
 TEST_CASE("error file: a record cut at any length does no harm") {
