@@ -45,6 +45,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       launcher_(process::make_posix_launcher(loop_, *clock_)),
       containment_(loop_, *launcher_, &guardian),
       pipeline_(*clock_),
+      channel_(loop_, guardian, std::bind_front(&JobRun::heard, this)),
       job_records_(pipeline_),
       goodput_(*clock_, started_, spec.max_nodes > 1),
       status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1),
@@ -54,7 +55,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
                     {mark_of_this_agent(), keeps_output(spec) && !layout_.is_null(),
                      [this] { return layout_.run_directory(); }}),
       folders_({files_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
-                [this](MaybePlace place) { open_channel(std::move(place)); }}),
+                [this](auto place) { channel_.open(std::move(place)); }}),
       gate_(std::bind_front(&LogFolders::prepare, &folders_)),
       last_writes_(loop_, *clock_, console_, {&files_, &reports_, &errors_},
                    spec.shutdown_timeout) {
@@ -208,10 +209,7 @@ Agent::Parts JobRun::agent_parts() {
       .sweep = [this](Duration limit) { return sweep(limit); },
       .leftovers = [this] { return containment_.leftovers(); },
       .signal_each = process::signal_each,
-      .release =
-          [this] {
-            if (channel_) channel_->release();
-          },
+      .release = [this] { channel_.release(); },
       .explain =
           [this](workers::Failure& failure) {
             timers_->explain(failure);
@@ -319,27 +317,15 @@ void JobRun::end_all(const JobResult& result) {
   if (given_up || !ended.alive.empty()) guardian_.give_up();
 }
 
-void JobRun::open_channel(MaybePlace place) {
-  channel_tried_ = true;
-  if (!place) return log::warning("channel", "Workers cannot report: {}", place.error().text);
-  if (const auto& own = (*place)->own_folder; !own.empty()) guardian_.remember_directory(own);
-  channel_ = workers::Channel::open(
-      loop_, std::move(*place),
-      [this](pid_t sender, workers::Message message) { heard(sender, std::move(message)); });
-}
-
 std::string JobRun::channel_path() {
-  if (!channel_tried_) open_channel(workers::ChannelPlace::find(layout_.run_directory()));
-  return channel_ ? channel_->path() : std::string();
+  if (files_are_near()) channel_.look_in(layout_.run_directory());
+  return channel_.path();
 }
 
 /// Before the end of a temporary directory, which last_writes_ waits for.
 void JobRun::end_channel() {
-  if (!channel_) return;
-  std::shared_ptr<workers::ChannelPlace> place = channel_->take_place();
-  channel_.reset();
-  if (!place->own_folder.empty()) guardian_.forget(place->own_folder);
-  if (files_are_near()) return;
+  std::shared_ptr<workers::ChannelPlace> place = channel_.end();
+  if (!place || files_are_near()) return;
   const auto what = std::make_shared<const std::string>(place->path);
   files_.enqueue(what, [place = std::move(place)]() mutable -> files::BlockingCalls::Outcome {
     place.reset();
@@ -350,7 +336,7 @@ void JobRun::end_channel() {
 void JobRun::heard(pid_t sender, workers::Message message) {
   const auto* worker = agent_->worker_of(sender);
   // An orphan of a worker that has ended: if it has returned, it waits for nobody.
-  if (worker == nullptr) return channel_->release(sender);
+  if (worker == nullptr) return channel_.release(sender);
   if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(worker->pid);
   if (timers_->heard(sender, message)) return;
   job_records_.heard(worker->rank, message);

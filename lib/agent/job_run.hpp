@@ -14,6 +14,7 @@
 #include "agent/run_registration.hpp"
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
+#include "agent/worker_channel.hpp"
 #include "agent/worker_plans.hpp"
 #include "core/error.hpp"
 #include "files/blocking_calls.hpp"
@@ -26,7 +27,6 @@
 #include "process/signals.hpp"
 #include "spec/job_spec.hpp"
 #include "system/oom_kills.hpp"
-#include "workers/channel.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
@@ -72,8 +72,6 @@ class JobRun {
   Status open_records();
   void signalled(const process::SignalEvent& event);
   void watch();
-  using MaybePlace = LogFolders::MaybePlace;
-  void open_channel(MaybePlace place);
   std::string channel_path();
   void end_channel();
   void heard(pid_t sender, workers::Message message);
@@ -105,8 +103,7 @@ class JobRun {
   process::Containment containment_;
   bool survivors_ = false;  // after all the time that SIGKILL may take
   telemetry::Pipeline pipeline_;
-  std::unique_ptr<workers::Channel> channel_;
-  bool channel_tried_ = false;
+  WorkerChannel channel_;
   rendezvous::Node self_;
   std::unique_ptr<rendezvous::Session> session_;
   std::unique_ptr<RoundStore> store_;

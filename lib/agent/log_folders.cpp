@@ -35,10 +35,11 @@ void LogFolders::prepare(const rendezvous::Round& round, std::function<void()> d
   parts_.files.make(
       what(),
       [layout = parts_.layout, attempt = round.attempt, workers = parts_.workers,
-       first = !channel_tried_]() mutable {
+       first = !channel_tried_, channel = channel_]() mutable {
         auto folders = make_folders(layout, attempt, workers);
         std::optional<MaybePlace> place;
-        if (first && folders) place = workers::ChannelPlace::find(layout.run_directory());
+        const bool wanted = first || (!channel.empty() && workers::ChannelPlace::is_gone(channel));
+        if (wanted && folders) place = workers::ChannelPlace::find(layout.run_directory());
         return Made{std::move(layout), std::move(folders), std::move(place)};
       },
       [this, asked = ++asked_](Made made) {
@@ -55,6 +56,7 @@ void LogFolders::answered(Made made) {
   folders_ = std::move(made.folders);
   if (made.place) {
     channel_tried_ = true;
+    channel_ = *made.place ? (**made.place)->path : std::string();
     parts_.channel_found(std::move(*made.place));
   }
   std::exchange(done_, {})();

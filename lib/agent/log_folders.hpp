@@ -30,7 +30,8 @@ class LogFolders {
     logs::Layout& layout;
     int workers = 1;   // of this node
     bool near = true;  // the directories are on this machine: made when they are asked for
-    /// Hears once, on the loop, where the channel of the workers can be; not if near.
+    /// Hears on the loop where the channel of the workers can be, and if that is gone at a later
+    /// start, where the next one can; not if near.
     std::function<void(MaybePlace)> channel_found;
   };
   explicit LogFolders(Parts parts);
@@ -56,6 +57,7 @@ class LogFolders {
   std::function<void()> done_;
   std::optional<Result<Folders>> folders_;  // for the round that comes next
   bool unanswered_ = false, channel_tried_ = false;
+  std::string channel_;      // its name, once it was found
   std::uint64_t asked_ = 0;  // an answer to an earlier question is nobody's
 };
 

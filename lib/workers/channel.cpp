@@ -16,6 +16,7 @@
 #include <list>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <utility>
@@ -256,6 +257,12 @@ MaybePlace listen_below(const std::string& base) {
 ChannelPlace::~ChannelPlace() {
   if (bound) ::unlink(path.c_str());
   if (!own_folder.empty()) ::rmdir(own_folder.c_str());
+}
+
+bool ChannelPlace::is_gone(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return errno == ENOENT || errno == ENOTDIR;
+  return !S_ISSOCK(info.st_mode);
 }
 
 // Not every file system can hold a socket, and not every path is short enough for one.

@@ -26,6 +26,12 @@ struct ChannelPlace {
   ChannelPlace& operator=(const ChannelPlace&) = delete;
   ~ChannelPlace();
 
+  /// Whether the name of a socket that was there has been removed, by a cleaner of temporary files
+  /// or with its folder: nobody finds the socket any more. May wait for the file system.
+  static bool is_gone(const std::string& path);
+  /// What has that name now, if anything, is not ours to remove.
+  void give_up_name() { bound = false; }
+
   /// FOLDER/channel; where that is too long for a socket's name (108 bytes), or a file system
   /// without sockets (gcsfuse, SMB, 9p), in a new folder below a temporary one. Fails with Io.
   static Result<std::unique_ptr<ChannelPlace>> find(const std::string& folder);

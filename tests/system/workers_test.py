@@ -34,6 +34,18 @@ for one in all: one.connect(os.environ["ELASTRUN_CHANNEL"])
 PYTHON = {"PYTHON_EXEC": sys.executable}
 
 
+# A cleaner of temporary files comes by during the first attempt.
+CLEANED = """
+import os, shutil, socket, sys
+path = os.environ["ELASTRUN_CHANNEL"]
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    shutil.rmtree(os.path.dirname(path))
+    sys.exit(1)
+socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(path)
+print("connected")
+"""
+
+
 class RunPath(unittest.TestCase):
     def test_who_has_returned_waits_for_the_others(self) -> None:
         with Job("--run-path", "--nproc-per-node=2", "train.py", env=PYTHON,
@@ -90,6 +102,13 @@ class Limits(unittest.TestCase):
                 self.assertEqual(job.end(), 1)
                 self.assertIn("ulimit -n", job.errors())
                 self.assertEqual(list(job.temporary.iterdir()), [])
+
+    def test_a_channel_that_was_removed_is_there_again_for_the_next_attempt(self) -> None:
+        for options in ((), ("--redirects=2", "--log-dir=logs")):
+            with self.subTest(options), Job("--max-restarts=1", *options, "train.py", env=PYTHON,
+                                            files={"train.py": CLEANED}) as job:
+                self.assertEqual(job.end(), 0, job.errors())
+                self.assertEqual(job.output(), "connected\n")
 
     def test_connections_of_workers_do_not_use_up_the_agents_descriptors(self) -> None:
         def low() -> None:

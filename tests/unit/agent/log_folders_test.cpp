@@ -25,9 +25,9 @@ struct Frozen {
   files::BlockingCalls files{loop.get_executor()};
   std::shared_ptr<std::binary_semaphore> thawed = std::make_shared<std::binary_semaphore>(0);
   logs::Layout layout;
-  int channels = 0;
+  std::vector<LogFolders::MaybePlace> channels;
   LogFolders folders{{files, clock, layout, 2, false,
-                      [this](const LogFolders::MaybePlace& place) { channels += place ? 1 : 0; }}};
+                      [this](auto place) { channels.push_back(std::move(place)); }}};
   std::string said;
   rendezvous::Round round;
 
@@ -81,7 +81,7 @@ TEST_CASE("log folders: a file system that does not answer is said, and then the
   frozen.thaw();  // what comes too late changes nothing
   frozen.settle();
   CHECK(done == 1);
-  CHECK(frozen.channels == 0);
+  CHECK(frozen.channels.empty());
   CHECK(frozen.folders.is_unanswered());
 }
 
@@ -99,9 +99,31 @@ TEST_CASE("log folders: what answers late, but in time, is used") {
   REQUIRE(taken->ranks.size() == 2);
   CHECK(fs::is_directory(taken->ranks[1]));
   CHECK(taken->attempt.starts_with(frozen.layout.run_directory()));
-  CHECK(frozen.channels == 1);
+  CHECK(frozen.channels.size() == 1);
   frozen.folders.prepare(frozen.round, [&] { ++done; });  // there is one channel
   test::run_until(frozen.loop, [&] { return done == 2; });
-  CHECK(frozen.channels == 1);
+  CHECK(frozen.channels.size() == 1);
   CHECK(frozen.folders.take(frozen.round)->attempt.ends_with("attempt_0.1"));
+}
+
+TEST_CASE(
+    "log folders: where a cleaner has removed the run's directory, the channel is found anew") {
+  Frozen frozen;
+  frozen.thaw();
+  int done = 0;
+  frozen.folders.prepare(frozen.round, [&] { ++done; });
+  test::run_until(frozen.loop, [&] { return done == 1; });
+  REQUIRE(frozen.channels.size() == 1);
+  REQUIRE(frozen.channels[0]);
+  REQUIRE(frozen.folders.take(frozen.round));
+  fs::remove_all(frozen.layout.run_directory());
+  frozen.folders.prepare(frozen.round, [&] { ++done; });
+  test::run_until(frozen.loop, [&] { return done == 2; });
+  REQUIRE(frozen.channels.size() == 2);
+  REQUIRE(frozen.channels[1]);
+  const auto path = (*frozen.channels[1])->path;
+  CHECK(fs::is_socket(path));
+  (*frozen.channels[0])->give_up_name();
+  frozen.channels.erase(frozen.channels.begin());
+  CHECK(fs::is_socket(path));
 }

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/worker_channel.hpp"
+
+#include "core/log.hpp"
+
+#include <utility>
+
+namespace elastrun::agent {
+
+WorkerChannel::WorkerChannel(boost::asio::io_context& loop, guardian::Agent& guardian,
+                             workers::Channel::OnMessage on_message)
+    : loop_(loop), guardian_(guardian), on_message_(std::move(on_message)) {}
+
+void WorkerChannel::open(MaybePlace place) {
+  tried_ = true;
+  // The new one may have got the name of the old one, which must not remove it then.
+  if (const auto old = end()) old->give_up_name();
+  if (!place) return log::warning("channel", "Workers cannot report: {}", place.error().text);
+  if (const auto& own = (*place)->own_folder; !own.empty()) guardian_.remember_directory(own);
+  channel_ = workers::Channel::open(loop_, std::move(*place), on_message_);
+}
+
+void WorkerChannel::look_in(const std::string& folder) {
+  const bool gone = channel_ && workers::ChannelPlace::is_gone(channel_->path());
+  if (!tried_ || gone) open(workers::ChannelPlace::find(folder));
+}
+
+void WorkerChannel::release() {
+  if (channel_) channel_->release();
+}
+
+void WorkerChannel::release(pid_t sender) {
+  if (channel_) channel_->release(sender);
+}
+
+std::unique_ptr<workers::ChannelPlace> WorkerChannel::end() {
+  if (!channel_) return nullptr;
+  auto place = channel_->take_place();
+  channel_.reset();
+  if (!place->own_folder.empty()) guardian_.forget(place->own_folder);
+  return place;
+}
+
+}  // namespace elastrun::agent
