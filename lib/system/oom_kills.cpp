@@ -62,6 +62,18 @@ std::string said_out_of_memory(std::string_view text) {
   return {};
 }
 
+/// Appends the records that have come; of very many the last part stays.
+void read_new(int kernel_log, std::string& text) {
+  std::array<char, 8192> record;  // each read(2) gives one
+  while (true) {
+    const auto got = ::read(kernel_log, record.data(), record.size());
+    if (got < 0 && errno == EPIPE) continue;  // overwritten while we read: go on with the next
+    if (got <= 0) break;
+    text.append(record.data(), static_cast<std::size_t>(got));
+    if (text.size() > 2 * kMaxKernelLog) text.erase(0, text.size() - kMaxKernelLog);
+  }
+}
+
 bool rose(const std::optional<std::uint64_t>& before, const std::optional<std::uint64_t>& now) {
   return before && now && *now > *before;
 }
@@ -127,30 +139,20 @@ OomCounts read_oom_counts() {
   return counts;
 }
 
-std::string read_kernel_log() {
-  const UniqueFd fd(::open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!fd) return {};
-  std::string log;
-  std::array<char, 8192> record;  // each read(2) gives one record
-  while (true) {
-    const auto got = ::read(fd.get(), record.data(), record.size());
-    if (got < 0 && errno == EPIPE) continue;  // overwritten while we read: go on with the next
-    if (got <= 0) break;
-    log.append(record.data(), static_cast<std::size_t>(got));
-    if (log.size() > 2 * kMaxKernelLog) log.erase(0, log.size() - kMaxKernelLog);
-  }
-  return log;
-}
-
 void OomKills::begin() {
   before_ = read_oom_counts();
+  logged_.clear();
+  kernel_log_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  // By place and not by time: the clock of the records runs at a rate of its own.
+  if (kernel_log_ && ::lseek(kernel_log_.get(), 0, SEEK_END) < 0) kernel_log_.reset();
 }
 
 std::string OomKills::evidence(const process::ExitStatus& status, pid_t process,
-                               std::string_view error_text) const {
+                               std::string_view error_text) {
   if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
   if (!status.by_signal(SIGKILL)) return {};
-  if (log_names_victim(read_kernel_log(), process)) {
+  if (kernel_log_) read_new(kernel_log_.get(), logged_);
+  if (log_names_victim(logged_, process)) {
     return "the kernel killed it because memory ran out (its log names the process)";
   }
   const auto now = read_oom_counts();

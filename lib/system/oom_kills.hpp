@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/unique_fd.hpp"
 #include "process/exit_status.hpp"
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <sys/types.h>
+#include <utility>
 
 namespace elastrun::system {
 
@@ -34,22 +36,27 @@ std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup);
 bool log_names_victim(std::string_view kernel_log, pid_t process);
 
 /// Tells whether a worker died because memory ran out, by comparing the kernel's counters before
-/// and after, and by its log where we may read it. Nothing is watched meanwhile: two or three small
-/// files are read at `begin`, and the same again when a death looks like it.
+/// and after, and by what its log got meanwhile where we may read it. Nothing is watched: two or
+/// three small files are read at `begin`, and the same again when a death looks like it.
 class OomKills {
  public:
-  /// An attempt starts now: what was counted before is not its doing.
+  /// `kernel_log`: where its records are read.
+  explicit OomKills(std::string kernel_log = "/dev/kmsg") : path_(std::move(kernel_log)) {}
+
+  /// An attempt starts now: what was counted or logged before is not its doing, and may be about
+  /// another process that had the same number.
   void begin();
   /// A sentence of evidence, or empty. `error_text`: the exception's text, if there is one.
   std::string evidence(const process::ExitStatus& status, pid_t process,
-                       std::string_view error_text) const;
+                       std::string_view error_text);
 
  private:
+  std::string path_;
+  UniqueFd kernel_log_;  // at the end of what has been read; none if we may not
+  std::string logged_;   // since the attempt began, the last part
   OomCounts before_;
 };
 
 OomCounts read_oom_counts();
-/// The last part of the kernel's log; empty when we may not read it.
-std::string read_kernel_log();
 
 }  // namespace elastrun::system

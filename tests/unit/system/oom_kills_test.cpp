@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/oom_kills.hpp"
 
+#include "support/fake_files.hpp"
+
 #include <csignal>
 #include <doctest/doctest.h>
+#include <fstream>
 
 namespace elastrun::system {
 namespace {
@@ -45,6 +48,33 @@ TEST_CASE("OOM kills: the kernel's log names its victims by pid") {
   CHECK_FALSE(log_names_victim(kLog, 471));
   CHECK_FALSE(log_names_victim(kLog, 4713));
   CHECK_FALSE(log_names_victim("", 4711));
+}
+
+TEST_CASE("OOM kills: an old record is about another process that had the same number") {
+  const test::FakeFiles files;
+  const auto path = files.root() + "/kmsg";
+  const auto log = [&](int pid) {
+    std::ofstream(path, std::ios::app)
+        << "6,1,1,-;Out of memory: Killed process " << pid << " (python3) total-vm:1kB\n";
+  };
+  const auto is_named = [](OomKills& deaths, int pid) {
+    return deaths.evidence(ExitStatus::signaled(SIGKILL), pid, "")
+        .contains("its log names the process");
+  };
+  log(4711);
+  OomKills deaths(path);
+  deaths.begin();
+  CHECK_FALSE(is_named(deaths, 4711));
+  log(4712);
+  CHECK(is_named(deaths, 4712));
+  log(4713);
+  CHECK(is_named(deaths, 4713));
+  CHECK(is_named(deaths, 4712));  // it has been read already, in the same attempt
+  deaths.begin();
+  CHECK_FALSE(is_named(deaths, 4712));
+  OomKills without(files.root() + "/absent");
+  without.begin();
+  CHECK_FALSE(is_named(without, 4711));
 }
 
 TEST_CASE("OOM kills: what the program says of memory is evidence whatever its exit code") {
