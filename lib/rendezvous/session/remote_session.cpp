@@ -3,11 +3,9 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "net/dialer.hpp"
 #include "net/link.hpp"
 #include "rendezvous/discovery/silent_port.hpp"
-#include "rendezvous/membership/wording.hpp"
-#include "rendezvous/session/backoff.hpp"
+#include "rendezvous/session/coordinator_search.hpp"
 #include "rendezvous/session/heartbeat_lease.hpp"
 #include "rendezvous/session/membership.hpp"
 #include "rendezvous/session/refusals.hpp"
@@ -17,7 +15,6 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 #include <optional>
-#include <random>
 #include <utility>
 
 namespace elastrun::rendezvous {
@@ -36,11 +33,8 @@ class RemoteSession final : public Session {
         sealer_(std::move(sealer)),
         locator_(std::move(locator)),
         settings_(std::move(settings)),
-        dialer_(loop, clock),
-        retry_(clock.make_alarm()),
+        search_(loop, clock, *locator_, limits_of(settings_)),
         heartbeat_(clock.make_alarm()),
-        progress_(clock.make_alarm()),
-        backoff_(std::random_device{}()),
         membership_(random_text(12)) {}
 
   ~RemoteSession() override {
@@ -52,9 +46,9 @@ class RemoteSession final : public Session {
   void open(OnPush on_push) override {
     on_push_ = std::move(on_push);
     locator_->on_moved([this] { moved(); });
-    backoff_.begin(clock_.now() + settings_.rules.join_timeout);
-    watch_progress();
-    locate();
+    search_.begin({[this] { heed(); }, [this](tcp::socket socket) { greet(std::move(socket)); },
+                   [this](const std::string& why, bool requeue) { lose(why, requeue); },
+                   [this] { tell_trouble(); }});
   }
 
   void join(Node self) override {
@@ -75,9 +69,8 @@ class RemoteSession final : public Session {
 
   void close(std::function<void()> on_closed) override {
     closed_ = true;
-    dialer_.cancel();
-    locator_->cancel();
-    for (Alarm* alarm : {retry_.get(), heartbeat_.get(), progress_.get()}) alarm->disarm();
+    search_.stop();
+    heartbeat_->disarm();
     if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
     if (link_) hang_up();
     release();
@@ -95,70 +88,27 @@ class RemoteSession final : public Session {
  private:
   // Finding the coordinator
 
-  void locate() {
+  static CoordinatorSearch::Limits limits_of(const RemoteSettings& settings) {
+    const Rules& rules = settings.rules;
+    const Duration silence = settings.keep_alive_interval * settings.keep_alive_max_attempt;
+    return {settings.run_id, rules.join_timeout, rules.progress_interval, silence,
+            settings.read_timeout};
+  }
+
+  void heed() {
     locator_->heed(epoch_, std::max(membership_.previous().nodes, settings_.rules.min_nodes));
-    locator_->locate([this](Result<Place> place) {
-      if (place) {
-        place_ = std::move(*place);
-        return dial();
-      }
-      // What has worked before is no mistake of the user's: the register will have it again.
-      const Code code = place.error().code;
-      const bool mistake = code == Code::Usage && !connected_once_;
-      if (mistake || code == Code::Rendezvous) return lose(place.error().text, false);
-      try_again(place.error());
-    });
-  }
-
-  Duration time_left() const {
-    return std::max<Duration>(backoff_.deadline() - clock_.now(), std::chrono::milliseconds(100));
-  }
-
-  void dial() {
-    // No longer than for a silence later on: meanwhile others may have elected somebody else.
-    dialer_.dial(place_.endpoint, std::min({settings_.read_timeout, silence(), time_left()}),
-                 [this](Result<tcp::socket> socket) {
-                   if (socket) return greet(std::move(*socket));
-                   // An agent that hosted the rendezvous and is gone does not come back.
-                   const bool gone =
-                       socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
-                   if (gone && !locator_->elects())
-                     return lose(coordinator_gone_text(socket.error().text), true);
-                   try_again(socket.error());
-                 });
-  }
-
-  void try_again(const Error& error) {
-    if (!place_.endpoint.host.empty()) locator_->reject(place_);
-    trouble_ = error.text;
-    const TimePoint now = clock_.now();
-    if (backoff_.over(now)) return lose(given_up_text(), connected_once_);
-    retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
-  }
-
-  std::string given_up_text() const {
-    const Duration time = connected_once_ ? silence() : settings_.rules.join_timeout;
-    return no_coordinator_text(settings_.run_id, time, trouble_);
-  }
-
-  // People who wait want to know for what, also before anybody answers.
-  void watch_progress() {
-    progress_->arm(clock_.now() + settings_.rules.progress_interval, [this] {
-      if (welcomed_) return;
-      if (membership_.wants_seat()) tell_trouble();
-      watch_progress();
-    });
   }
 
   void tell_trouble() {
-    if (link_) trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
-    if (trouble_.empty()) return;
-    push(Progress{fmt::format("looking for the coordinator: {}", trouble_), 0,
+    if (!membership_.wants_seat()) return;
+    if (link_) search_.set_trouble(silent_port_text(place().endpoint, link_->remote_address()));
+    if (search_.trouble().empty()) return;
+    push(Progress{fmt::format("looking for the coordinator: {}", search_.trouble()), 0,
                   settings_.rules.min_nodes});
-    if (std::exchange(warned_, true)) return;
-    log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
-                 settings_.run_id, trouble_);
+    search_.warn();
   }
+
+  const Place& place() const { return search_.place(); }
 
   // Talking to it
 
@@ -172,10 +122,10 @@ class RemoteSession final : public Session {
     Hello hello = own_hello(settings_.run_id, settings_.start, epoch_);
     if (const auto left = membership_.at_work(greeted_at_)) hello.at_work = {describe(), *left};
     link_->send(encode(FromAgent(std::move(hello))));
-    heartbeat_->arm(clock_.now() + std::min(silence(), time_left()), [this] {
-      trouble_ = silent_port_text(place_.endpoint, link_->remote_address());
+    heartbeat_->arm(clock_.now() + search_.time_to_answer(), [this] {
+      const std::string why = silent_port_text(place().endpoint, link_->remote_address());
       hang_up();
-      try_again({Code::Timeout, trouble_});
+      search_.try_again({Code::Timeout, why});
     });
   }
 
@@ -199,16 +149,15 @@ class RemoteSession final : public Session {
     if (welcome.epoch < epoch_) {
       // A coordinator that does not know yet that it was succeeded. It must not be listened to.
       hang_up();
-      return try_again(
+      return search_.try_again(
           {Code::Closed, fmt::format("the coordinator is of epoch {}, but epoch {} exists",
                                      welcome.epoch, epoch_)});
     }
     epoch_ = welcome.epoch;
-    stand_alone_ = welcome.stand_alone;
     fences_ = welcome.fences;
     membership_.learn(welcome.world);
-    welcomed_ = connected_once_ = true;
-    locator_->accept(place_);
+    welcomed_ = true;
+    search_.found(welcome.stand_alone);
     refusals_.forget();
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
     watch_heartbeats();
@@ -237,13 +186,13 @@ class RemoteSession final : public Session {
     const bool final = !locator_->elects() || (refusal.final && (welcomed_ || is_final()));
     hang_up();
     if (!final) return ended({Code::Closed, refusal.text});
-    lose(fmt::format("{} refuses this node: {}", where(), refusal.text), false);
+    lose(fmt::format("{} refuses this node: {}", search_.where(), refusal.text), false);
   }
 
   // Of one who has not taken us in: whether that is our job's coordinator all the same.
   bool is_final() {
-    if (!connected_once_ || !locator_->elects()) return true;
-    return refusals_.are_of_live_one(place_.epoch, clock_.now(), settings_.entry_life);
+    if (!search_.connected_once() || !locator_->elects()) return true;
+    return refusals_.are_of_live_one(place().epoch, clock_.now(), settings_.entry_life);
   }
 
   Join describe() {
@@ -289,19 +238,19 @@ class RemoteSession final : public Session {
   void ended(const Error& error) {
     link_.reset();
     heartbeat_->disarm();
-    trouble_ = fmt::format("{}: {}", where(), error.text);
+    const std::string trouble = fmt::format("{}: {}", search_.where(), error.text);
+    search_.set_trouble(trouble);
     const bool was_welcomed = std::exchange(welcomed_, false);
     if (is_through()) return;
     if (!was_welcomed) {
       // It never took us in: another secret or protocol is no use trying again.
       const bool refused = error.code == Code::Rendezvous || error.code == Code::Protocol;
-      return refused && is_final() ? lose(trouble_, false) : try_again({error.code, trouble_});
+      return refused && is_final() ? lose(trouble, false)
+                                   : search_.try_again({error.code, trouble});
     }
-    log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble_);
-    backoff_.begin(clock_.now() + (locator_->elects() ? settings_.rules.join_timeout : silence()));
-    watch_progress();
-    stop_group(trouble_);
-    locate();
+    log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble);
+    stop_group(trouble);
+    search_.begin_again();
   }
 
   // The coordinator has given us up, or soon will: what our group does from now on is in vain.
@@ -312,10 +261,9 @@ class RemoteSession final : public Session {
 
   void moved() {
     if (is_through()) return;
-    dialer_.cancel();
-    retry_->disarm();
+    search_.interrupt();
     if (link_) return drop({Code::Closed, "another coordinator was elected"});
-    locate();
+    search_.locate();
   }
 
   // One that leaves comes back to say that it is saving, but is not elected: it is recorded.
@@ -342,13 +290,6 @@ class RemoteSession final : public Session {
     drop({Code::Timeout, "silent for " + format_duration(heartbeat_lease_.silence())});
   }
 
-  Duration silence() const {
-    return settings_.keep_alive_interval * settings_.keep_alive_max_attempt;
-  }
-  std::string where() const {
-    return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
-  }
-
   void push(Push told) {
     boost::asio::post(loop_, [this, alive = alive_, told = std::move(told)]() mutable {
       if (*alive && !closed_) on_push_(std::move(told));
@@ -361,23 +302,19 @@ class RemoteSession final : public Session {
   const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<Locator> locator_;
   const RemoteSettings settings_;
-  net::Dialer dialer_;
-  const std::unique_ptr<Alarm> retry_, heartbeat_, progress_;
+  CoordinatorSearch search_;
+  const std::unique_ptr<Alarm> heartbeat_;
   OnPush on_push_;
 
   // The coordinator
-  Backoff backoff_;
-  Place place_;
   std::shared_ptr<Link> link_;
   std::shared_ptr<Link> held_;  // to one before it, which sees by its end that our group has ended
-  bool welcomed_ = false, connected_once_ = false, stand_alone_ = false;
+  bool welcomed_ = false;
   bool fences_ = false;  // it waits for whoever says that it is being stopped
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
   HeartbeatLease heartbeat_lease_;
   Refusals refusals_;
-  std::string trouble_;
-  bool warned_ = false;  // that nobody is found
 
   // This node
   Membership membership_;

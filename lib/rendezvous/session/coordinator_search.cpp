@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/session/coordinator_search.hpp"
+
+#include "core/log.hpp"
+#include "rendezvous/membership/wording.hpp"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+namespace elastrun::rendezvous {
+
+using boost::asio::ip::tcp;
+
+CoordinatorSearch::CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator,
+                                     Limits limits)
+    : clock_(clock),
+      locator_(locator),
+      limits_(std::move(limits)),
+      dialer_(loop, clock),
+      retry_(clock.make_alarm()),
+      progress_(clock.make_alarm()),
+      backoff_(std::random_device{}()) {}
+
+void CoordinatorSearch::begin(Handlers handlers) {
+  handlers_ = std::move(handlers);
+  backoff_.begin(clock_.now() + limits_.join_timeout);
+  watch_progress();
+  locate();
+}
+
+void CoordinatorSearch::begin_again() {
+  backoff_.begin(clock_.now() + (locator_.elects() ? limits_.join_timeout : limits_.silence));
+  watch_progress();
+  locate();
+}
+
+void CoordinatorSearch::locate() {
+  handlers_.asking();
+  locator_.locate([this](Result<Place> place) {
+    if (place) {
+      place_ = std::move(*place);
+      return dial();
+    }
+    // What has worked before is no mistake of the user's: the register will have it again.
+    const Code code = place.error().code;
+    const bool mistake = code == Code::Usage && !connected_once_;
+    if (mistake || code == Code::Rendezvous) return handlers_.given_up(place.error().text, false);
+    try_again(place.error());
+  });
+}
+
+void CoordinatorSearch::dial() {
+  // No longer than for a silence later on: meanwhile others may have elected somebody else.
+  const Duration limit = std::min(limits_.read_timeout, time_to_answer());
+  dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
+    if (socket) return handlers_.connected(std::move(*socket));
+    // An agent that hosted the rendezvous and is gone does not come back.
+    const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
+    if (gone && !locator_.elects())
+      return handlers_.given_up(coordinator_gone_text(socket.error().text), true);
+    try_again(socket.error());
+  });
+}
+
+void CoordinatorSearch::try_again(const Error& error) {
+  if (!place_.endpoint.host.empty()) locator_.reject(place_);
+  trouble_ = error.text;
+  const TimePoint now = clock_.now();
+  if (backoff_.over(now)) return give_up();
+  retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
+}
+
+void CoordinatorSearch::give_up() {
+  const Duration time = connected_once_ ? limits_.silence : limits_.join_timeout;
+  handlers_.given_up(no_coordinator_text(limits_.run_id, time, trouble_), connected_once_);
+}
+
+void CoordinatorSearch::found(bool stand_alone) {
+  searching_ = false;
+  connected_once_ = true;
+  stand_alone_ = stand_alone;
+  locator_.accept(place_);
+}
+
+void CoordinatorSearch::interrupt() {
+  dialer_.cancel();
+  retry_->disarm();
+}
+
+void CoordinatorSearch::stop() {
+  interrupt();
+  locator_.cancel();
+  progress_->disarm();
+}
+
+std::string CoordinatorSearch::where() const {
+  return net::format_endpoint(place_.endpoint.host, place_.endpoint.port);
+}
+
+Duration CoordinatorSearch::time_left() const {
+  return std::max<Duration>(backoff_.deadline() - clock_.now(), std::chrono::milliseconds(100));
+}
+
+Duration CoordinatorSearch::time_to_answer() const {
+  return std::min(limits_.silence, time_left());
+}
+
+// People who wait want to know for what, also before anybody answers.
+void CoordinatorSearch::watch_progress() {
+  searching_ = true;
+  progress_->arm(clock_.now() + limits_.progress_interval, [this] {
+    if (!searching_) return;
+    handlers_.still_searching();
+    watch_progress();
+  });
+}
+
+void CoordinatorSearch::warn() {
+  if (std::exchange(warned_, true)) return;
+  log::warning("rendezvous", "still looking for the coordinator of the job \"{}\": {}",
+               limits_.run_id, trouble_);
+}
+
+}  // namespace elastrun::rendezvous

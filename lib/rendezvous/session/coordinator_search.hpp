@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "net/dialer.hpp"
+#include "rendezvous/discovery/locator.hpp"
+#include "rendezvous/session/backoff.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace elastrun::rendezvous {
+
+/// How one agent finds its coordinator, and again when it has lost it: asks where that is, dials,
+/// waits between attempts, and gives up in the end. From `begin` or `begin_again` until `found`.
+class CoordinatorSearch {
+ public:
+  struct Limits {
+    std::string run_id;
+    Duration join_timeout, progress_interval;
+    Duration silence;  // after which a coordinator is lost, and also of one attempt to reach it
+    Duration read_timeout;  // of one attempt to reach it, too
+  };
+  struct Handlers {
+    /// Before the locator is asked: what it must heed.
+    std::function<void()> asking;
+    std::function<void(boost::asio::ip::tcp::socket)> connected;
+    /// Nobody is looked for any more; `requeue`: the scheduler should start the job again.
+    std::function<void(const std::string& why, bool requeue)> given_up;
+    /// Now and then, while it lasts.
+    std::function<void()> still_searching;
+  };
+
+  CoordinatorSearch(boost::asio::io_context& loop, Clock& clock, Locator& locator, Limits limits);
+
+  void begin(Handlers handlers);
+  /// The coordinator was lost.
+  void begin_again();
+  void locate();
+  /// Whoever was found is not the one, or does not answer: later again, until time is up.
+  void try_again(const Error& error);
+  /// It has taken us in. `stand_alone`: see Coordinator.
+  void found(bool stand_alone);
+  /// Takes back what is under way, but the search is not over.
+  void interrupt();
+  /// It is.
+  void stop();
+
+  const Place& place() const { return place_; }
+  std::string where() const;
+  bool connected_once() const { return connected_once_; }
+  /// How long whoever takes the connection may take to answer.
+  Duration time_to_answer() const;
+  /// Why nobody has been found yet; empty: nobody has been tried.
+  const std::string& trouble() const { return trouble_; }
+  void set_trouble(std::string text) { trouble_ = std::move(text); }
+  /// One warning, in all, that it takes long.
+  void warn();
+
+ private:
+  void dial();
+  void watch_progress();
+  void give_up();
+  Duration time_left() const;
+
+  Clock& clock_;
+  Locator& locator_;
+  const Limits limits_;
+  net::Dialer dialer_;
+  const std::unique_ptr<Alarm> retry_, progress_;
+  Handlers handlers_;
+
+  Backoff backoff_;
+  Place place_;
+  bool searching_ = false, connected_once_ = false, stand_alone_ = false;
+  std::string trouble_;
+  bool warned_ = false;
+};
+
+}  // namespace elastrun::rendezvous
