@@ -43,10 +43,11 @@ std::string cost_text(const rendezvous::Restart& restart) {
 Agent::Agent(Parts parts, Settings settings)
     : parts_(std::move(parts)),
       settings_(std::move(settings)),
-      settle_(parts_.clock.make_alarm()),
-      linger_(parts_.clock.make_alarm()),
-      signal_wait_(parts_.clock.make_alarm()),
-      barrier_(parts_.clock, settings_.exit_barrier, [this](std::int64_t round) {
+      awake_(parts_.clock),
+      settle_(awake_.make_alarm()),
+      linger_(awake_.make_alarm()),
+      signal_wait_(awake_.make_alarm()),
+      barrier_(awake_, settings_.exit_barrier, [this](std::int64_t round) {
         post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
       }) {}
 
@@ -189,8 +190,7 @@ void Agent::group_event(workers::Group::Event event) {
   switch (event) {
     case Event::WorkerFailed:
       if (!may_be_signalled()) return post_failure();
-      return signal_wait_->arm(parts_.clock.now() + settings_.signal_wait,
-                               [this] { post_failure(); });
+      return signal_wait_->arm(awake_.now() + settings_.signal_wait, [this] { post_failure(); });
     case Event::AllSucceeded:
       return post(AllSucceeded{});
     case Event::AllEnded:
@@ -221,11 +221,11 @@ void Agent::post_failure() {
 }
 
 void Agent::perform(const ArmSettle&) {
-  settle_->arm(parts_.clock.now() + settings_.settle, [this] { post(SettleOver{}); });
+  settle_->arm(awake_.now() + settings_.settle, [this] { post(SettleOver{}); });
 }
 
 void Agent::perform(const ArmLinger&) {
-  linger_->arm(parts_.clock.now() + settings_.linger, [this] { post(LingerOver{}); });
+  linger_->arm(awake_.now() + settings_.linger, [this] { post(LingerOver{}); });
 }
 
 void Agent::begin_stop() {
@@ -360,13 +360,13 @@ const workers::Worker* Agent::worker_of(pid_t process) const {
 void Agent::watch_for_stuck() {
   if (settings_.stuck_after <= Duration::zero()) return;
   stuck_since_.assign(group_->workers().size(), std::nullopt);
-  if (!stuck_) stuck_ = parts_.clock.make_alarm();
-  stuck_->arm(parts_.clock.now() + kStuckLook, [this] { look_for_stuck(); });
+  if (!stuck_) stuck_ = awake_.make_alarm();
+  stuck_->arm(awake_.now() + kStuckLook, [this] { look_for_stuck(); });
 }
 
 void Agent::look_for_stuck() {
   if (!group_ || policy_.phase() != Phase::Running) return;
-  const auto now = parts_.clock.now();
+  const auto now = awake_.now();
   for (std::size_t i = 0; i < stuck_since_.size(); ++i) {
     const auto& worker = group_->workers()[i];
     const auto entry = worker.exit ? std::nullopt : process::read_process(worker.pid);

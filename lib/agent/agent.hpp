@@ -7,6 +7,7 @@
 #include "agent/observer.hpp"
 #include "agent/restart_policy.hpp"
 #include "agent/round_store.hpp"
+#include "core/awake_clock.hpp"
 #include "rendezvous/session/session.hpp"
 #include "workers/group.hpp"
 
@@ -138,6 +139,7 @@ class Agent {
   std::unique_ptr<workers::Group> group_;
   JobResult result_;
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
+  AwakeClock awake_;  // for waits
   std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_;
   ExitBarrier barrier_;
   std::vector<std::optional<TimePoint>> stuck_since_;

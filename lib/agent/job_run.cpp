@@ -99,6 +99,7 @@ Status JobRun::connect(OwnRendezvous own) {
   if (!place) return std::unexpected(place.error());
   session_ = std::move(place->session);
   store_ = std::move(place->store);
+  alone_ = place->alone;
 
   records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_),
                                               spec_.max_restarts);
@@ -241,6 +242,7 @@ Agent::Settings JobRun::agent_settings() const {
       std::min<Duration>(from_seconds(spec_.monitor_interval / 2), std::chrono::seconds(1));
   settings.job_signals = process::parse_signals(spec_.signals_to_handle).numbers;
   settings.stuck_after = stuck_limit();
+  settings.limits.with_pauses = !alone_;
   return settings;
 }
 

@@ -101,6 +101,7 @@ class JobRun {
   logs::StreamFactory streams_;
   std::unique_ptr<process::PosixLauncher> launcher_;
   process::Containment containment_;
+  bool alone_ = false;      // no other node can take part
   bool survivors_ = false;  // after all the time that SIGKILL may take
   telemetry::Pipeline pipeline_;
   WorkerChannel channel_;

@@ -23,8 +23,8 @@ LastWrites::LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Consol
       console_(console),
       clock_(clock),
       limit_(limit),
-      alarm_(clock.make_alarm()),
-      limit_alarm_(clock.make_alarm()) {
+      alarm_(clock_.make_alarm()),
+      limit_alarm_(clock_.make_alarm()) {
   for (auto* calls : files) files_.push_back({calls});
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "files/blocking_calls.hpp"
 #include "logs/console.hpp"
@@ -56,7 +57,7 @@ class LastWrites {
 
   boost::asio::io_context& loop_;
   logs::Console& console_;
-  Clock& clock_;
+  AwakeClock clock_;
   const Duration limit_;
   std::vector<Queue> files_;
   std::unique_ptr<Alarm> alarm_, limit_alarm_;

@@ -22,14 +22,15 @@ struct LogFolders::Made {
 
 LogFolders::LogFolders(Parts parts)
     : parts_(std::move(parts)),
-      said_(parts_.clock.make_alarm()),
-      limit_(parts_.clock.make_alarm()) {}
+      clock_(parts_.clock),
+      said_(clock_.make_alarm()),
+      limit_(clock_.make_alarm()) {}
 
 void LogFolders::prepare(const rendezvous::Round& round, std::function<void()> done) {
   if (parts_.near) return done();
   done_ = std::move(done);
   unanswered_ = true;
-  const auto now = parts_.clock.now();
+  const auto now = clock_.now();
   said_->arm(now + kUnsaid, [this] { say(); });
   limit_->arm(now + kPatience, [this] { give_up(); });
   parts_.files.make(

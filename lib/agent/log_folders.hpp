@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agent/worker_plans.hpp"
+#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "files/blocking_calls.hpp"
@@ -53,6 +54,7 @@ class LogFolders {
   std::string what() const;
 
   const Parts parts_;
+  AwakeClock clock_;
   const std::unique_ptr<Alarm> said_, limit_;
   std::function<void()> done_;
   std::optional<Result<Folders>> folders_;  // for the round that comes next

@@ -63,7 +63,7 @@ Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& cl
   rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
                              .first_port = settings.master_port,
                              .last_port = settings.master_port};
-  RendezvousSetup place;
+  RendezvousSetup place{.session = {}, .store = {}, .alone = true};
   place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
   place.store = workers_serve_store(spec)
                     ? make_workers_store()

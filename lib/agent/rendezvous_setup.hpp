@@ -17,6 +17,7 @@ namespace elastrun::agent {
 struct RendezvousSetup {
   std::unique_ptr<rendezvous::Session> session;
   std::unique_ptr<RoundStore> store;
+  bool alone = false;  // no other node can ever take part
 };
 
 /// A rendezvous that the launcher brings along, instead of the back end that the job names.

@@ -26,8 +26,10 @@ Group::Group(Parts parts, Limits limits, std::function<void(Event)> on_event)
     : parts_(std::move(parts)),
       limits_(limits),
       on_event_(std::move(on_event)),
-      error_files_(parts_.clock, parts_.read_error_files),
-      alarm_(parts_.clock.make_alarm()) {}
+      awake_(parts_.clock),
+      clock_(limits_.with_pauses ? parts_.clock : awake_),
+      error_files_(clock_, parts_.read_error_files),
+      alarm_(clock_.make_alarm()) {}
 
 /// All get the signal before the first of them is waited for.
 Group::~Group() {
@@ -110,11 +112,11 @@ void Group::emit(Event event) {
 }
 
 void Group::stop(int signal, Duration grace) {
-  const auto until = parts_.clock.now() + grace;
+  const auto until = clock_.now() + grace;
   if (stage_ == Stage::Running || stage_ == Stage::Asking) {
     const bool sooner = stage_ == Stage::Running || until < deadline_;
     if (stage_ == Stage::Running && parts_.apart) {
-      ask_apart_at_ = parts_.clock.now() + std::min(kMoment, grace / 4);
+      ask_apart_at_ = clock_.now() + std::min(kMoment, grace / 4);
     }
     stage_ = Stage::Asking;
     ask_all(signal);
@@ -132,7 +134,7 @@ void Group::stop(int signal, Duration grace) {
 }
 
 void Group::finish(Duration patience) {
-  if (stage_ == Stage::Running) wait_for_leftovers(parts_.clock.now() + patience);
+  if (stage_ == Stage::Running) wait_for_leftovers(clock_.now() + patience);
 }
 
 void Group::kill() {
@@ -148,7 +150,7 @@ void Group::kill() {
 }
 
 void Group::begin_killing() {
-  if (!given_up_at_) given_up_at_ = parts_.clock.now() + limits_.kill_bound;
+  if (!given_up_at_) given_up_at_ = clock_.now() + limits_.kill_bound;
 }
 
 void Group::ask_all(int signal) {
@@ -186,14 +188,14 @@ void Group::ask_apart() {
 }
 
 void Group::arm(Duration bound) {
-  deadline_ = parts_.clock.now() + bound;
+  deadline_ = clock_.now() + bound;
   alarm_->arm(deadline_, [this] { deadline_passed(); });
 }
 
 void Group::deadline_passed() {
   switch (stage_) {
     case Stage::Asking:
-      if (ask_apart_at_ && parts_.clock.now() < deadline_) {
+      if (ask_apart_at_ && clock_.now() < deadline_) {
         ask_apart();
         return arm_grace();
       }
@@ -235,7 +237,7 @@ void Group::advance() {
 void Group::wait_for_leftovers(TimePoint until) {
   stage_ = Stage::Waiting;
   alarm_->disarm();
-  leftovers_.emplace(parts_.clock.now(), until, asked_, limits_.last_grace);
+  leftovers_.emplace(clock_.now(), until, asked_, limits_.last_grace);
   leftovers_->have_been_told(asked_apart_);
   leftovers_->spare_born_since(asked_at_);
   look_at_leftovers();
@@ -246,7 +248,7 @@ void Group::look_again() {
 }
 
 void Group::look_at_leftovers() {
-  const auto now = parts_.clock.now();
+  const auto now = clock_.now();
   const auto left = this->left();
   if (!killed_) return obey(leftovers_->look(now, left), left);
   if (!left.groups_alive || now >= *given_up_at_) return sweep();
@@ -264,7 +266,7 @@ void Group::obey(const Leftovers::Orders& orders, const Leftovers::Left& left) {
   }
   if (!orders.ask.empty()) parts_.signal_each(orders.ask, SIGTERM);
   if (orders.name) {
-    const auto patience = format_duration(leftovers_->time_left(parts_.clock.now()));
+    const auto patience = format_duration(leftovers_->time_left(clock_.now()));
     log::warning(kArea, "The workers have ended; waiting up to {} for what they have left: {}",
                  patience, names_of(left));
   }
@@ -299,7 +301,7 @@ void Group::sweep() {
   begin_killing();
   const auto ended = parts_.sweep(kLongestLook);
   swept_ += ended.killed - static_cast<int>(ended.alive.size());
-  const auto now = parts_.clock.now();
+  const auto now = clock_.now();
   if (!ended.alive.empty() && now < *given_up_at_) {
     alarm_->arm(now + kLongestLook, [this] { sweep(); });
     return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "process/descendants.hpp"
@@ -31,6 +32,9 @@ class Group {
     Duration last_grace = std::chrono::milliseconds(500);  // of what a success left for too long
     Duration kill_bound = process::kKillBound;       // from the first SIGKILL on, for all together
     Duration drain_bound = std::chrono::seconds(5);  // for a console that takes nothing
+    /// What passes while this machine stands still is part of all this, and of the grace: others
+    /// count on the end of it and begin without us.
+    bool with_pauses = false;
   };
   struct Parts {
     process::Launcher& launcher;
@@ -112,6 +116,8 @@ class Group {
   const Parts parts_;
   const Limits limits_;
   const std::function<void(Event)> on_event_;
+  AwakeClock awake_;
+  Clock& clock_;  // of all waits
   std::vector<Worker> workers_;
   ErrorFileReader error_files_;
   Stage stage_ = Stage::Running;

@@ -29,6 +29,18 @@ while True: signal.pause()
 # A trainer with a service in a process group of its own, which ends by the first signal.
 USER = "import os, subprocess\nservice = subprocess.Popen(['sleep', '1000'], preexec_fn=os.setpgrp)"
 USER += TRAINER.replace("    with open", "    assert service.poll() is None\n    with open")
+# Saves in steps, which go on where they were after a pause of the machine.
+STEPPER = """
+import os, signal, sys, time
+def save(number, frame):
+    print("saving", flush=True)
+    for _ in range(int(sys.argv[1])): time.sleep(0.02)
+    with open("checkpoint", "w") as file: file.write("whole")
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+print("trainer", os.getpid(), flush=True)
+while True: signal.pause()
+"""
 # A trainer that saves, and uploads then by a program in a process group or session of its own.
 UPLOADER = """
 import os, signal, subprocess, sys
@@ -58,7 +70,7 @@ class Files(Case):
     def setUp(self) -> None:
         super().setUp()
         for name, text in (("trainer.py", TRAINER), ("upload.py", UPLOAD), ("leaver.py", LEAVER),
-                           ("uploader.py", UPLOADER)):
+                           ("uploader.py", UPLOADER), ("stepper.py", STEPPER)):
             (self.folder / name).write_text(text)
 
 
@@ -148,6 +160,19 @@ class Stop(Files):
         child.send_signal(signal.SIGTERM)
         child.send_signal(signal.SIGHUP)  # as systemd with SendSIGHUP=
         self.saved(child)
+
+    def test_a_pause_of_all_processes_does_not_cut_it(self) -> None:
+        child = self.start_elastrun("--shutdown-timeout", "5", "stepper.py", "100")
+        self.line_with(child.stdout, "trainer")
+        child.terminate()
+        self.line_with(child.stdout, "saving")
+        job = self.alive()
+        for pid in job:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(6)  # more than they have
+        for pid in job:
+            os.kill(pid, signal.SIGCONT)
+        self.assertNotIn("SIGKILL", self.saved(child))
 
     def test_a_terminal_that_closes_does_not_cut_it(self) -> None:
         job = OnTerminal([ELASTRUN, "--shutdown-timeout", LONG, "trainer.py", "SIGHUP"],

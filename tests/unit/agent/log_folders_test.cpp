@@ -59,6 +59,19 @@ struct Frozen {
 
 }  // namespace
 
+TEST_CASE("log folders: a machine that was paused is no file system that does not answer") {
+  Frozen frozen;
+  bool done = false;
+  frozen.folders.prepare(frozen.round, [&] { done = true; });
+  frozen.clock.pause(2 * LogFolders::kPatience);
+  frozen.clock.advance(1s);
+  CHECK_FALSE(done);
+  frozen.thaw();
+  frozen.settle();
+  CHECK(done);
+  CHECK(frozen.folders.take(frozen.round).has_value());
+}
+
 TEST_CASE("log folders: a file system that does not answer is said, and then the start fails") {
   Frozen frozen;
   int done = 0;

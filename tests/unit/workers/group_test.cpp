@@ -65,7 +65,7 @@ struct Stage {
   std::vector<std::shared_ptr<FakeStreams::State>> streams;
   Group group;
 
-  explicit Stage(ErrorFileReader::Read read = {})
+  explicit Stage(ErrorFileReader::Read read = {}, Group::Limits limits = {})
       : group({launcher,
                clock,
                [this](std::function<void()> call) { posted.push_back(call); },
@@ -83,7 +83,7 @@ struct Stage {
                },
                {},
                std::move(read)},
-              Group::Limits{}, [this](Event event) { events.push_back(event); }) {}
+              limits, [this](Event event) { events.push_back(event); }) {}
 
   static process::ProcessEntry process_of(pid_t pid, pid_t group) {
     process::ProcessEntry entry;
@@ -248,6 +248,44 @@ TEST_CASE("group: who is deaf to the signal is killed when the grace is over") {
   stage.launcher.obey();
   CHECK(stage.happened() == Events{Event::Gone});
   CHECK(stage.group.workers()[1].exit->status == ExitStatus::signaled(SIGKILL));
+}
+
+TEST_CASE(
+    "group: a pause of the whole machine eats no grace, unless other nodes count on its end") {
+  for (const bool counts : {false, true}) {
+    CAPTURE(counts);
+    Group::Limits limits;
+    limits.with_pauses = counts;
+    Stage stage({}, limits);
+    stage.start(2);
+    stage.launcher[0].deaf = stage.launcher[1].deaf = true;
+    stage.launcher[1].leaves_child = stage.launcher[1].child_deaf = true;
+    stage.group.stop(SIGTERM, 8s);
+    stage.clock.advance(1s);
+    stage.clock.pause(9s);
+    stage.clock.advance(6s);
+    CHECK((stage.launcher[0].signals.back() == SIGKILL) == counts);
+    if (counts) continue;
+    stage.launcher.end(0, ExitStatus::exited(0));
+    stage.launcher.end(1, ExitStatus::exited(0));
+    stage.clock.pause(9s);
+    stage.clock.advance(500ms);
+    CHECK_MESSAGE(stage.launcher[1].signals.back() == SIGTERM, "what they have left has it, too");
+    stage.clock.advance(1s);
+    CHECK(stage.launcher[1].signals.back() == SIGKILL);
+  }
+}
+
+TEST_CASE("group: a pause eats nothing of the time for SIGKILL") {
+  Stage stage;
+  stage.start(1);
+  stage.group.kill();
+  stage.clock.pause(1min);
+  stage.clock.advance(9s);
+  CHECK(stage.happened().empty());
+  stage.launcher.end(0, ExitStatus::signaled(SIGKILL));
+  CHECK(stage.happened() == Events{Event::Gone});
+  CHECK_FALSE(stage.group.workers()[0].abandoned);
 }
 
 TEST_CASE("group: a second stop may shorten the grace, never lengthen it, and asks nobody again") {
