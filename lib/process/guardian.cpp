@@ -135,7 +135,8 @@ void stop_by(int signal) {
   ::sigprocmask(SIG_BLOCK, &mask, nullptr);
 }
 
-/// Relays until `child` has ended, and reaps it.
+/// Relays until `child` has ended, and reaps it. As pid 1 it is also given orphans that are
+/// nobody's of the job (`docker exec`): those that end are reaped.
 ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
   while (true) {
     siginfo_t info{};
@@ -144,6 +145,7 @@ ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
       is_relayed(board, signal) ? pass_on(info, child) : stop_by(signal);
       continue;
     }
+    process::reap_adopted({child});
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) == child) return ExitStatus::from_wait(status);
   }

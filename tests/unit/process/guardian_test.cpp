@@ -10,7 +10,9 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 using namespace elastrun;
@@ -318,6 +320,35 @@ TEST_CASE("guardian: children from before the split are left alone") {
   CHECK(wait_for(pid).by_signal(SIGKILL));
   CHECK(::kill(old, 0) == 0);
   ::kill(old, SIGKILL);
+}
+
+TEST_CASE("guardian: children that are not the job's leave no zombies behind while it works") {
+  Ear ear;
+  const UniqueFd over(::eventfd(0, EFD_CLOEXEC));
+  const pid_t pid = play(
+      [&](auto&) {
+        std::uint64_t one = 0;
+        return ::read(over.get(), &one, sizeof one) == sizeof one ? 5 : 6;
+      },
+      [&] {
+        const pid_t old = ::fork();
+        if (old == 0) {
+          ear.close_mouth();
+          while (true) ::pause();
+        }
+        say(ear.mouth(), std::to_string(old));
+      });
+  const auto old = static_cast<pid_t>(std::stol(ear.line()));
+  const UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, old, 0)));
+  ::kill(old, SIGKILL);
+  pollfd ended{held.get(), POLLIN, 0};
+  CHECK(::poll(&ended, 1, 60'000) == 1);
+  // It is a zombie now, for a moment.
+  for (int i = 0; i < 6000 && ::kill(old, 0) == 0; ++i) ::poll(nullptr, 0, 10);
+  CHECK(::kill(old, 0) != 0);
+  const std::uint64_t one = 1;
+  CHECK(::write(over.get(), &one, sizeof one) == sizeof one);
+  CHECK(wait_for(pid) == ExitStatus::exited(5));
 }
 
 TEST_CASE("guardian: the agent has its own group, and is set up to write what and where it can") {
