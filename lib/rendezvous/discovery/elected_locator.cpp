@@ -5,6 +5,7 @@
 #include "core/text.hpp"
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/advertised.hpp"
+#include "rendezvous/discovery/leader_watch.hpp"
 #include "rendezvous/discovery/stagger.hpp"
 #include "rendezvous/discovery/world_records.hpp"
 #include "rendezvous/election/election.hpp"
@@ -20,11 +21,6 @@ namespace elastrun::rendezvous {
 namespace {
 
 namespace ip = boost::asio::ip;
-
-// How long a place that did not answer is not given again, unless something changes.
-constexpr auto kSecondLook = std::chrono::seconds(1);
-// That of the agents of a large job, which all wait for the same end.
-constexpr auto kLongestLook = std::chrono::seconds(5);
 
 // After which the group of a member that does not hear us has ended (see HeartbeatLease).
 Duration time_to_stop(const ElectedLocatorSettings& settings) {
@@ -44,8 +40,8 @@ class ElectedLocator final : public Locator {
         settings_(std::move(settings)),
         due_(clock.make_alarm()),
         doubt_(clock.make_alarm()),
-        second_look_(clock.make_alarm()),
         isolation_(clock.make_alarm()),
+        watch_(clock, *leader_lease_),
         election_(leader_lease_->ttl()),
         records_(clock) {}
   ~ElectedLocator() override { *alive_ = false; }
@@ -61,7 +57,7 @@ class ElectedLocator final : public Locator {
     step();
   }
 
-  void accept(const Place&) override { look_pause_ = kSecondLook; }
+  void accept(const Place&) override { watch_.forget_intervals(); }
   void reject(const Place& place) override { election_.reject(place.epoch); }
 
   void heed(std::int64_t epoch, int nodes) override {
@@ -72,7 +68,7 @@ class ElectedLocator final : public Locator {
   void cancel() override {
     answer_ = nullptr;
     election_.cancel();
-    rest();
+    watch_.stop();
   }
 
   void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
@@ -174,32 +170,27 @@ class ElectedLocator final : public Locator {
   }
 
   void obey(const Election::Follow& follow) {
-    rest();
+    watch_.stop();
     auto place = decode_entry(follow.leader.value);
     if (!place) return give(std::unexpected(place.error()));
     seen_ = net::parse_address(place->address);
     give(Place{{place->address, place->port}, follow.leader.epoch, false});
   }
 
-  // Wait for its end, with a second look now and then, in case that it answers after all.
   void obey(const Election::Await&) {
-    if (!waiting_) {
-      waiting_ = true;
-      leader_lease_->watch([this] {
-        election_.look(clock_.now() + stagger_.next(nodes_));
-        step();
-      });
-    }
-    second_look_->arm(clock_.now() + look_pause_, [this] {
+    const auto changed = [this] {
+      election_.look(clock_.now() + stagger_.next(nodes_));
+      step();
+    };
+    watch_.wait(changed, [this] {
       election_.reject(0);
       election_.look(clock_.now());
       step();
     });
-    look_pause_ = std::min<Duration>(look_pause_ * 2, kLongestLook);
   }
 
   void obey(const Election::OpenOffice&) {
-    rest();
+    watch_.stop();
     auto text = advertised_address(settings_, *leader_lease_, seen_);
     if (!text) return election_.cannot_campaign(text.error());
     own_text_ = std::move(*text);
@@ -342,11 +333,6 @@ class ElectedLocator final : public Locator {
     doubt_->disarm();
   }
 
-  void rest() {
-    second_look_->disarm();
-    if (std::exchange(waiting_, false)) leader_lease_->unwatch();
-  }
-
   void give(Result<Place> place) {
     boost::asio::post(loop_, [this, alive = alive_, place = std::move(place)]() mutable {
       if (!*alive) return;
@@ -360,14 +346,13 @@ class ElectedLocator final : public Locator {
   const std::shared_ptr<const net::Sealer> sealer_;
   const std::unique_ptr<LeaderLease> leader_lease_;
   const ElectedLocatorSettings settings_;
-  const std::unique_ptr<Alarm> due_, doubt_, second_look_, isolation_;
+  const std::unique_ptr<Alarm> due_, doubt_, isolation_;
+  LeaderWatch watch_;
   std::function<void()> moved_;
   Stagger stagger_;
 
   // The question
   Answer answer_;
-  bool waiting_ = false;
-  Duration look_pause_ = kSecondLook;
   int nodes_ = 1;  // of the last world, or of the first one
 
   // The office
