@@ -179,6 +179,8 @@ ExpiredTimer ExpirationTimers::tell(const timer::ExpiredWorker& expired,
     timer.local_rank = worker->local_rank;
     timer.worker_pid = worker->pid;
   }
+  count_.add();
+  overrun_.add(to_seconds(parts_.clock.now() - one.expiry));
   parts_.observers.watchdog("timer expired", &timer);
   return timer;
 }

@@ -4,6 +4,7 @@
 #include "agent/hung_stacks.hpp"
 #include "agent/job_result.hpp"
 #include "agent/observer.hpp"
+#include "telemetry/instruments.hpp"
 #include "timer/request_pipe.hpp"
 #include "timer/watchdog.hpp"
 #include "workers/message.hpp"
@@ -76,6 +77,12 @@ class ExpirationTimers final : public Observer {
   int group_ = 0;        // how many have begun
   int complaints_ = 0;
   std::vector<ExpiredTimer> expired_;
+  // Without the scope as a label: a worker may make up as many as it likes.
+  const telemetry::Counter<std::int64_t> count_{
+      {.name = "elastrun.timer.expired", .unit = "{timer}", .help = "Expired timers of workers."}};
+  const telemetry::Histogram overrun_{{.name = "elastrun.timer.overrun",
+                                       .unit = "s",
+                                       .help = "From the expiry of a timer until it was seen."}};
   struct Offer {
     system::StackOffer how;
     std::uint64_t start_time;  // of the process that made it: a pid may be given away

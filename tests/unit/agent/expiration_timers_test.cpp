@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/expiration_timers.hpp"
+
+#include "core/text.hpp"
+#include "process/posix_launcher.hpp"
+#include "support/fake_clock.hpp"
+#include "support/loop.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using Names = std::vector<std::string>;
+
+/// A worker that hangs, and what the agent has around it.
+struct Hanging final : Observer {
+  boost::asio::io_context loop;
+  test::FakeClock clock;
+  std::unique_ptr<process::PosixLauncher> launcher = process::make_posix_launcher(loop, clock);
+  workers::Worker worker;
+  Names events;
+  ExpirationTimers timers{{.loop = loop,
+                           .clock = clock,
+                           .launcher = *launcher,
+                           .observers = *this,
+                           .worker_of = [this](pid_t pid) -> const workers::Worker* {
+                             return pid == worker.pid ? &worker : nullptr;
+                           },
+                           .run_id = "R",
+                           .environment = {"PATH=/nonexistent"}}};
+
+  Hanging() {
+    worker.rank = 5;
+    worker.pid = ::fork();
+    if (worker.pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      std::signal(SIGTERM, SIG_DFL);  // not that of the test's frame
+      while (true) ::pause();
+    }
+    timers.round_ready({}, {});
+    timers.phase(Phase::Running, clock.now());
+  }
+  Hanging(const Hanging&) = delete;
+  Hanging& operator=(const Hanging&) = delete;
+  ~Hanging() override {
+    ::kill(worker.pid, SIGKILL);
+    ::waitpid(worker.pid, nullptr, 0);
+  }
+  void watchdog(std::string_view event, const ExpiredTimer*) override {
+    events.emplace_back(event);
+  }
+  void ask(std::string scope, double after, int signal = SIGTERM) {
+    const double now = to_seconds(clock.now().time_since_epoch());
+    CHECK(timers.heard(worker.pid,
+                       workers::TimerSet{1, std::move(scope), now + after, after, signal}));
+  }
+  const ExpiredTimer& expired() {
+    test::run_until(loop, [this] { return !timers.expired().empty(); });
+    return timers.expired().front();
+  }
+  workers::Failure failure(process::ExitStatus status) const {
+    workers::Failure failure;
+    failure.pid = worker.pid;
+    failure.status = status;
+    timers.explain(failure);
+    return failure;
+  }
+};
+
+using process::ExitStatus;
+
+TEST_CASE("expiration timers: the stack is taken before the signal, and explains the failure") {
+  Hanging job;
+  job.ask("load", 2);
+  job.clock.advance(2s + 2ms);
+  const auto& timer = job.expired();
+  CHECK(timer.rank == 5);
+  CHECK(timer.after == 2s);
+  CHECK(timer.signal == SIGTERM);
+  CHECK(timer.reaped);
+  REQUIRE_FALSE(timer.stack.empty());
+  CHECK(timer.stack[0].starts_with("thread " + std::to_string(job.worker.pid)));
+  CHECK(job.events == Names{"timer expired", "kill worker process"});
+  const auto failure = job.failure(ExitStatus::signaled(SIGTERM));
+  CHECK(failure.expired_timer == "expired timer 'load' after 2.0 s");
+  CHECK(failure.stack == timer.stack);
+  CHECK(job.failure(ExitStatus::signaled(SIGSEGV)).expired_timer.empty());
+  CHECK(job.failure(ExitStatus::exited(1)).expired_timer.empty());
+}
+
+TEST_CASE("expiration timers: a group that is stopped while a stack is taken has its own grace") {
+  Hanging job;
+  job.ask("load", 2);
+  job.clock.advance(2s + 2ms);
+  job.timers.phase(Phase::Stopping, job.clock.now());
+  CHECK_FALSE(job.expired().reaped);
+  CHECK(job.events == Names{"timer expired"});
+  CHECK(::kill(job.worker.pid, 0) == 0);
+  job.ask("while it saves", 1);
+  job.clock.advance(1h);
+  CHECK(job.events == Names{"timer expired"});
+}
+
+TEST_CASE("expiration timers: without a signal it is only told") {
+  Hanging job;
+  job.ask("slow", 1, 0);
+  job.clock.advance(2s);
+  CHECK_FALSE(job.expired().reaped);
+  CHECK(job.failure(ExitStatus::signaled(SIGKILL)).expired_timer.empty());
+}
+
+TEST_CASE("expiration timers: other messages are for others, and far deadlines are bounded") {
+  Hanging job;
+  CHECK_FALSE(job.timers.heard(job.worker.pid, workers::StepDone{1}));
+  job.ask("for ever", 1e300);
+  job.ask("never", -1e300);  // the same timer, and long over
+  job.clock.advance(2ms);
+  CHECK(job.expired().sentence() == "timer 'never' had expired when it came");
+}
+
+TEST_CASE("expiration timers: each is counted, with the time until it was seen") {
+  Hanging job;
+  auto& registry = telemetry::process_registry();
+  telemetry::Cursor cursor(registry, telemetry::Cursor::Temporality::Delta);
+  registry.collect(cursor, "elastrun.timer.*");
+  job.ask("load", 2);
+  job.clock.advance(3s);
+  job.expired();
+  const auto points = registry.collect(cursor, "elastrun.timer.*").points;
+  REQUIRE(points.size() == 2);
+  CHECK(points[0].spec->name == "elastrun.timer.expired");
+  CHECK(points[0].value == telemetry::Value(std::int64_t{1}));
+  CHECK(points[1].spec->name == "elastrun.timer.overrun");
+  CHECK(points[1].summary.count == 1);
+}
+
+}  // namespace
+}  // namespace elastrun::agent
