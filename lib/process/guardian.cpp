@@ -6,6 +6,7 @@
 #include "process/exit_status.hpp"
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
+#include "process/terminal_modes.hpp"
 
 #include <array>
 #include <atomic>
@@ -184,7 +185,8 @@ void clean_up(Board& board, const ExitStatus& status) {
 }
 
 /// Ends this process as the other one ended.
-[[noreturn]] void end_as(const ExitStatus& status) {
+[[noreturn]] void end_as(const ExitStatus& status, const process::TerminalModes& modes) {
+  if (!status.success()) modes.restore();  // who succeeds has given back what it took
   if (status.how == ExitStatus::How::Exited) ::_exit(status.number);
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);  // the core that tells something is the agent's
@@ -212,10 +214,11 @@ bool has_children() {
 
 // Children from before our time could not be told from the job's orphans. So the guardian proper
 // becomes a child of this process, which has then nothing to do but to relay.
-void leave_old_children_behind(Relayed& signals, const Board* board) {
+void leave_old_children_behind(Relayed& signals, const Board* board,
+                               const process::TerminalModes& modes) {
   const pid_t outer = ::getpid();
   const pid_t inner = ::fork();
-  if (inner > 0) end_as(relay(inner, signals, board));
+  if (inner > 0) end_as(relay(inner, signals, board), modes);
   if (inner < 0) return;
   ::setpgid(0, 0);  // a Ctrl+C comes through the outer process, once
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -285,9 +288,10 @@ Agent split() {
   open_standard_streams();
   ::signal(SIGCHLD, SIG_DFL);
   Relayed signals;
+  const auto modes = process::TerminalModes::now();
   Agent agent;
   agent.board_ = make_board();
-  if (has_children()) leave_old_children_behind(signals, agent.board_);
+  if (has_children()) leave_old_children_behind(signals, agent.board_, modes);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   const pid_t guardian = ::getpid();
   const pid_t child = ::fork();
@@ -296,7 +300,7 @@ Agent split() {
     const ExitStatus status = relay(child, signals, agent.board_);
     Board nothing;
     clean_up(agent.board_ != nullptr ? *agent.board_ : nothing, status);
-    end_as(status);
+    end_as(status, modes);
   }
   if (child == 0) {
     agent.guardian_pid_ = guardian;

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import termios
 
 from launched import ELASTRUN, LIMIT, Case, main
 from screen import OnTerminal
@@ -37,6 +38,14 @@ while not os.path.exists("go"):
         print(f"size {size}", flush=True)
         last = size
     time.sleep(0.02)
+"""
+
+SILENCER = """
+import os, signal, termios
+modes = termios.tcgetattr(0)
+modes[3] &= ~(termios.ECHO | termios.ICANON)
+termios.tcsetattr(0, termios.TCSANOW, modes)
+print("silent", flush=True)
 """
 
 
@@ -165,6 +174,17 @@ class Terminal(Case):
         self.go("go.0")
         self.assertEqual(job.finish(), 0)
         self.assertNotIn("\x1b[K", job.raw)
+
+    def test_who_is_killed_without_giving_back_the_echo_leaves_no_silent_terminal(self) -> None:
+        # As getpass.getpass() does, or a debugger's prompt; or who goes on to do so in peace.
+        for end, code in (("os.kill(os.getpid(), signal.SIGKILL)", 1), ("", 0)):
+            with self.subTest(end):
+                job = self.on_terminal(self.script(SILENCER + end))
+                before = termios.tcgetattr(job.ours)
+                self.assertEqual(job.finish(), code, str(job))
+                self.assertIn("silent", job.raw)
+                changed = before[3] ^ termios.tcgetattr(job.ours)[3]
+                self.assertEqual(changed, 0 if code else termios.ECHO | termios.ICANON)
 
     def test_a_notebook_gets_no_live_line(self) -> None:
         job = self.on_terminal("--nproc-per-node", "1", self.script(TALKER), JPY_PARENT_PID="1")
