@@ -37,6 +37,7 @@ std::string canonical(double value) {
 }
 
 std::string escaped_text(std::string_view text, bool quotes) {
+  if (text.find_first_of(quotes ? "\\\"\n" : "\\\n") == text.npos) return std::string(text);
   std::string result;
   for (const char c : text) {
     if (c == '\\' || (quotes && c == '"')) result += '\\';
@@ -52,7 +53,8 @@ std::string escaped_text(std::string_view text, bool quotes) {
 std::string braces(const std::vector<Label>& labels) {
   std::string text;
   for (const auto& [key, value] : labels) {
-    text += fmt::format("{}{}=\"{}\"", text.empty() ? "{" : ",", key, escaped_text(value, true));
+    text.append(text.empty() ? "{" : ",").append(key).append("=\"");
+    text.append(escaped_text(value, true)).append("\"");
   }
   return text.empty() ? text : text + "}";
 }
@@ -97,8 +99,8 @@ class Page {
  private:
   void line(std::string_view name, std::string_view labels, std::string_view value,
             std::string_view exemplar = "") {
-    fmt::format_to(std::back_inserter(text_), "{}{} {}{}\n", name, labels, value,
-                   open_ ? exemplar : "");
+    text_.append(name).append(labels).append(" ").append(value);
+    text_.append(open_ ? exemplar : "").append("\n");
   }
   std::string bound(double value) const { return open_ ? canonical(value) : number(value); }
   static std::string_view type_name(Type type, bool open) {
@@ -155,8 +157,12 @@ class Page {
       line(name, braces(sample.labels, "quantile", bound(quantile)), number(value));
     }
     const std::string labels = braces(sample.labels);
-    if (!open_ || !sample.has_negative) line(name + "_sum", labels, number(sample.sum));
-    line(name + "_count", labels, fmt::to_string(sample.count));
+    // In OpenMetrics a sum must not fall, and a histogram has sum and count or neither.
+    const bool rises = !open_ || !sample.has_negative;
+    if (rises) line(name + "_sum", labels, number(sample.sum));
+    if (rises || sample.buckets.empty()) {
+      line(name + "_count", labels, fmt::to_string(sample.count));
+    }
   }
 
   const bool open_;

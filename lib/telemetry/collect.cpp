@@ -40,6 +40,7 @@ void Registry::harvest(Entry& entry, TimePoint now) {
   entry.totals = std::move(totals);
   entry.range = range;
   for (auto& state : entry.views) state.cursor.range.merge(range);
+  if (range.count == 0) return;
   for (Cursor* const cursor : cursors_) cursor->places_[entry.series.get()].range.merge(range);
 }
 

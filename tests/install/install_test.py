@@ -24,6 +24,7 @@ share/man/man1/elastrunctl.1
 share/man/man5/elastrun.toml.5
 share/man/man7/elastrun-design.7
 share/man/man7/elastrun-protocol.7
+share/man/man7/elastrun-telemetry.7
 share/man/man7/elastrun-timers.7
 share/bash-completion/completions/elastrun
 share/zsh/site-functions/_elastrun

@@ -64,6 +64,7 @@ TEST_CASE("exposition: the text format, line by line") {
   CHECK(lines(page, "# TYPE") ==
         "# TYPE batch_time_milliseconds summary\n"
         "# TYPE clock_drift_seconds histogram\n"
+        "# TYPE clock_skew_seconds summary\n"
         "# TYPE elastrun_rendezvous_duration_seconds histogram\n"
         "# TYPE elastrun_worker_restarts_total counter\n"
         "# TYPE hw_energy_joules_total counter\n"
@@ -92,6 +93,7 @@ TEST_CASE("exposition: buckets rise to the count, and bounds are written as each
         "clock_drift_seconds_bucket{le=\"1e+06\"} 3\n"
         "clock_drift_seconds_bucket{le=\"+Inf\"} 3\n");
   CHECK(lines(open, "clock_drift_seconds_sum").empty());  // negative values: it may fall
+  CHECK(lines(open, "clock_drift_seconds_count").empty());
 }
 
 TEST_CASE("exposition: OpenMetrics has units, creation times and its end") {
@@ -125,7 +127,7 @@ TEST_CASE("exposition: exemplars stand behind buckets and counters, in OpenMetri
   CHECK(lines(page, "elastrun_rendezvous_duration_seconds_bucket").ends_with(text));
   CHECK(lines(page, "load_share_ratio").find('#') == std::string::npos);
   CHECK(prometheus_text(families).find("5b8e") == std::string::npos);
-  families[4].samples[0].exemplar = an_exemplar(std::string(121, 'x'));
+  families[5].samples[0].exemplar = an_exemplar(std::string(121, 'x'));
   CHECK(lines(openmetrics_text(families), "hw_energy_joules_total").find('#') == std::string::npos);
 }
 
@@ -137,8 +139,11 @@ TEST_CASE("exposition: two instruments never write one sample") {
   const Gauge same({.name = "queue_length"}, points.registry);
   const Gauge scoped({.name = "queue.length", .scope = "other"}, points.registry);
   for (const auto* gauge : {&clash, &suffix, &same, &scoped}) gauge->set(1);
+  const Gauge bytes({.name = "bytes", .label_keys = {"k"}}, points.registry);
+  bytes.with({"\xfe"}).set(1);
+  bytes.with({"\xff"}).set(1);  // as text they are the same
   const auto families = families_of(points.snapshot());
-  CHECK(families.refused == 3);
+  CHECK(families.refused == 4);
   const auto page = prometheus_text(families.all);
   CHECK(lines(page, "queue_length") ==
         "queue_length -3\n"

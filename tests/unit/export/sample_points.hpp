@@ -44,6 +44,8 @@ struct SamplePoints {
     for (const double value : {0.2, 0.3, 0.75, 2.5}) duration.add(value);
     const Histogram drift({.name = "clock.drift", .unit = "s", .help = "Drift."}, registry);
     for (const double value : {-1.0, 0.0, 3.0}) drift.add(value);
+    const Stat skew({.name = "clock.skew", .unit = "s", .help = "Skew."}, registry);
+    skew.add(-2);
     const UpDown<std::int64_t> queue({.name = "queue.length", .help = "Waiting."}, registry);
     queue.add(-3);
     clock.mono += std::chrono::milliseconds(1500);

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes one of everything in every format, for oracles_test.py:
+//
+//     oracle_samples DIRECTORY
+#include "export/chrome_trace.hpp"
+#include "export/exposition.hpp"
+#include "export/otlp.hpp"
+#include "export/tensorboard.hpp"
+#include "unit/export/sample_points.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <fstream>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::exporter;
+using telemetry::Record;
+
+namespace {
+
+void write(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::vector<Family> families(SamplePoints& points) {
+  auto all = families_of(points.snapshot(), {.resource = {{"service.name", "elastrun.agent"},
+                                                          {"process.pid", std::int64_t{42}}}})
+                 .all;
+  const Exemplar exemplar{{{"trace_id", "5b8efff798038103d269b633813fc60c"}},
+                          0.3,
+                          WallTime(std::chrono::milliseconds(1763690001500))};
+  for (auto& family : all) {
+    for (auto& sample : family.samples) {
+      if (!sample.buckets.empty()) sample.buckets.back().exemplar = exemplar;
+      if (family.type == Family::Type::Counter) sample.exemplar = exemplar;
+    }
+  }
+  all.push_back(state_set("elastrun.worker.state", "State.", {{"rank", "3"}},
+                          {{"healthy", true}, {"failed", false}}));
+  return all;
+}
+
+Record a_window(std::int64_t index, const telemetry::Sketch& sketch) {
+  Record record;
+  record.kind = Record::Kind::Window;
+  record.name = "lat";
+  record.stamp.wall = WallTime(std::chrono::seconds(1763690000 + index));
+  record.stamp.mono = TimePoint(std::chrono::seconds(index));
+  telemetry::Window window;
+  window.index = index;
+  window.aggregates = {{"mean", 0.5 + static_cast<double>(index)}, {"count", std::int64_t{4}}};
+  window.sketch = std::make_shared<const telemetry::Sketch>(sketch);
+  record.window = std::make_shared<const telemetry::Window>(std::move(window));
+  return record;
+}
+
+std::string trace(const telemetry::Sketch& sketch) {
+  std::string text(kTraceBegin);
+  text += trace_process(0, "agent", 0) + trace_process(1, "rank 0", 1);
+  Record record;
+  record.name = "worker.ended";
+  record.scope = "elastrun.agent";
+  record.attributes = {{"rank", std::int64_t{0}}, {"odd", std::nan("")}, {"why", "\xff\n"}};
+  text += trace_line(*trace_event_of(record));
+  text += trace_line(*trace_event_of(a_window(1, sketch)));
+  text += trace_line({TraceEvent::Phase::AsyncBegin, "round", "r", {}, {}, 0, 0, 7, {}});
+  return text +
+         trace_line({TraceEvent::Phase::AsyncEnd, "round", "r", Duration(9), {}, 0, 0, 7, {}});
+}
+
+bool write_tensorboard(const std::string& directory, const telemetry::Sketch& sketch) {
+  boost::asio::io_context loop;
+  files::BlockingCalls calls(loop.get_executor());
+  TensorBoard sink(calls, directory, WallTime(std::chrono::seconds(1763690000)), "host", 42);
+  for (std::int64_t index = 0; index < 3; ++index) sink.consume(a_window(index, sketch));
+  sink.flush({});
+  return calls.finish(std::chrono::minutes(1));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const std::string directory = argv[1];
+  SamplePoints points;
+  const auto all = families(points);
+  write(directory + "/page.prom", prometheus_text(all));
+  write(directory + "/page.openmetrics", openmetrics_text(all));
+  const OtlpOptions options{.resource = {{"service.name", "elastrun.agent"}}};
+  write(directory + "/metrics.json", otlp_metrics(points.snapshot(), options));
+  Record event;
+  event.name = "round";
+  event.scope = "elastrun.agent";
+  event.attributes = {{"message", "m\xff"}, {"n", std::int64_t{3}}, {"f", HUGE_VAL}, {"none", {}}};
+  write(directory + "/logs.json", otlp_logs(std::vector{event}, options));
+  telemetry::Sketch sketch;
+  for (const double value : {-2.0, 0.0, 0.5, 1.0}) sketch.add(value);
+  write(directory + "/trace.json", trace(sketch));
+  return write_tensorboard(directory, sketch) ? 0 : 1;
+}
