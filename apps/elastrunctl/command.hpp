@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "spec/rendezvous_config.hpp"
 
-#include <map>
 #include <optional>
 #include <string>
 
@@ -14,9 +14,9 @@ constexpr int kExitDone = 0, kExitFailed = 1, kExitUsage = 2;
 
 /// Which job is meant, and what proves that we may ask.
 struct JobChoice {
-  std::string run_id;                       // empty: any
-  std::string secret_file;                  // wins over ELASTRUN_SECRET
-  std::map<std::string, std::string> conf;  // --rdzv-conf
+  std::string run_id;             // empty: any
+  std::string secret_file;        // wins over ELASTRUN_SECRET
+  spec::RendezvousConfig config;  // --rdzv-conf
 };
 /// The job's secret, read as the agents read it; empty if there is none. Fails with Usage.
 Result<std::string> secret_of(const JobChoice& job);

@@ -4,7 +4,7 @@
 
 #include "command.hpp"
 #include "completion.hpp"
-#include "rendezvous/election/conf.hpp"
+#include "rendezvous/election/secret_file.hpp"
 #include "spec/rdzv_conf.hpp"
 
 #include <CLI/App.hpp>
@@ -139,7 +139,7 @@ bool read_conf(const std::string& text, JobChoice& job) {
     complain(fmt::format("--rdzv-conf {}: {}", text, conf.error().text), kExitUsage);
     return false;
   }
-  job.conf = *conf;
+  job.config = spec::read_rendezvous_config(*conf);
   return true;
 }
 
@@ -147,9 +147,8 @@ bool read_conf(const std::string& text, JobChoice& job) {
 
 Result<std::string> secret_of(const JobChoice& job) {
   const char* given = std::getenv("ELASTRUN_SECRET");
-  const std::string file = rendezvous::Conf(job.conf).text("secret_file");
-  return rendezvous::read_secret(job.secret_file.empty() ? file : job.secret_file,
-                                 given == nullptr ? "" : given);
+  const std::string& file = job.secret_file.empty() ? job.config.secret_file : job.secret_file;
+  return rendezvous::read_secret(file, given == nullptr ? "" : given);
 }
 
 int complain(const std::string& text, int exit_code) {

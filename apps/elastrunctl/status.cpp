@@ -20,7 +20,6 @@ namespace {
 
 using boost::asio::ip::tcp;
 
-constexpr std::uint16_t kPort = 29400;        // of c10d, torchrun's
 constexpr std::size_t kLongest = 256u << 20;  // an answer about tens of thousands of nodes
 
 /// One question and its answer. Ends the loop.
@@ -171,7 +170,7 @@ int run_status(const StatusOptions& options) {
   const auto secret = secret_of(options.job);
   if (!secret) return complain(secret.error().text, kExitUsage);
   if (options.endpoint.empty()) return run_local_status(options);
-  const auto endpoint = net::parse_endpoint(options.endpoint, kPort);
+  const auto endpoint = net::parse_endpoint(options.endpoint, spec::kC10dPort);
   if (!endpoint) return complain(endpoint.error().text, kExitUsage);
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());

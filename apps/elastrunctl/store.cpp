@@ -4,7 +4,6 @@
 #include "core/system_clock.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/coordinator/host.hpp"
-#include "rendezvous/election/conf.hpp"
 #include "store/server.hpp"
 
 #include <boost/asio/signal_set.hpp>
@@ -16,7 +15,6 @@
 namespace elastrun::ctl {
 namespace {
 
-constexpr std::uint16_t kPort = 29400;  // of c10d, torchrun's
 constexpr auto kLastWords = std::chrono::seconds(5);
 
 /// A descriptor for each agent and each store client: as many as the hard limit allows.
@@ -30,7 +28,7 @@ void raise_descriptor_limit() {
 /// Where to listen. Only numbers: a name may mean several addresses, or another machine's.
 Result<net::Endpoint> listening_point(const std::string& text) {
   auto endpoint =
-      net::parse_endpoint(text.starts_with('*') ? "[::]" + text.substr(1) : text, kPort);
+      net::parse_endpoint(text.starts_with('*') ? "[::]" + text.substr(1) : text, spec::kC10dPort);
   if (!endpoint) return endpoint;
   if (endpoint->host == "localhost") endpoint->host = "127.0.0.1";
   boost::system::error_code error;
@@ -44,13 +42,11 @@ Result<net::Endpoint> listening_point(const std::string& text) {
 }
 
 rendezvous::Coordinator::Settings coordinator_settings(const JobChoice& job) {
-  const rendezvous::Conf conf(job.conf);
   rendezvous::Coordinator::Settings settings;
   settings.run_id = job.run_id;
   settings.stand_alone = true;
-  settings.heartbeat = conf.seconds("keep_alive_interval", settings.heartbeat);
-  settings.heartbeats_missed = static_cast<int>(
-      std::max<std::int64_t>(conf.number("keep_alive_max_attempt", settings.heartbeats_missed), 1));
+  settings.heartbeat = job.config.keep_alive_interval;
+  settings.heartbeats_missed = job.config.keep_alive_max_attempt;
   return settings;
 }
 

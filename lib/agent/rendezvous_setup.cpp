@@ -8,6 +8,7 @@
 #include "rendezvous/session/handler_session.hpp"
 #include "rendezvous/session/local_session.hpp"
 #include "rendezvous/session/make_session.hpp"
+#include "spec/rdzv_conf.hpp"
 
 #include <cstdlib>
 #include <fmt/format.h>
@@ -17,7 +18,6 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr std::uint16_t kStaticPort = 29500;  // torchrun's
 constexpr const char* kLoopback = "127.0.0.1";
 
 bool workers_serve_store(const spec::JobSpec& spec) {
@@ -35,9 +35,16 @@ std::string listening_address(const std::string& host) {
 /// Whether nobody else can ever take part: then no socket is needed for a standalone rendezvous.
 bool is_alone(const spec::JobSpec& spec) {
   if (spec.standalone) return true;
-  const auto type = spec.rdzv_conf.find("store_type");
-  const bool by_file = type != spec.rdzv_conf.end() && type->second == "file";
+  const bool by_file = spec::read_rendezvous_config(spec.rdzv_conf).meets_in_file;
   return spec.max_nodes == 1 && (spec.rdzv_backend == "static" || by_file);
+}
+
+rendezvous::Rules rules_of(const spec::JobSpec& spec) {
+  rendezvous::Rules rules;
+  rules.min_nodes = spec.min_nodes;
+  rules.max_nodes = spec.max_nodes;
+  rules.max_restarts = spec.max_restarts;
+  return rules;
 }
 
 std::string own_id() {
@@ -49,11 +56,10 @@ Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& cl
   rendezvous::LocalSettings settings;
   settings.run_id = spec.run_id;
   settings.backend = spec.rdzv_backend;
-  settings.max_restarts = spec.max_restarts;
-  settings.rules.max_nodes = spec.max_nodes;
+  settings.rules = rules_of(spec);
   settings.master_addr = spec.local_addr.empty() ? kLoopback : spec.local_addr;
   if (spec.rdzv_backend == "static") {
-    const auto endpoint = net::parse_endpoint(spec.rdzv_endpoint, kStaticPort);
+    const auto endpoint = net::parse_endpoint(spec.rdzv_endpoint, spec::kStaticPort);
     if (!endpoint) return std::unexpected(endpoint.error());
     settings.master_addr = endpoint->host;
     settings.master_port = endpoint->port;
@@ -153,13 +159,12 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
                                           {.backend = spec.rdzv_backend,
                                            .endpoint = spec.rdzv_endpoint,
                                            .run_id = spec.run_id,
-                                           .min_nodes = spec.min_nodes,
-                                           .max_nodes = spec.max_nodes,
-                                           .max_restarts = spec.max_restarts,
+                                           .start = spec.job_start,
+                                           .rules = rules_of(spec),
                                            .node_rank = spec.node_rank,
                                            .grace = spec.shutdown_timeout + process::kKillBound,
                                            .local_addr = spec.local_addr,
-                                           .conf = spec.rdzv_conf,
+                                           .config = spec::read_rendezvous_config(spec.rdzv_conf),
                                            .secret = secret == nullptr ? "" : secret,
                                            .try_munge = std::getenv("SLURM_JOB_ID") != nullptr});
   if (!session) return std::unexpected(session.error());

@@ -55,6 +55,7 @@ struct JobSpec {
   std::string rdzv_endpoint;  // effective: localhost:0 when standalone, ADDR:PORT if static
   std::string run_id = "none";
   std::map<std::string, std::string> rdzv_conf;
+  std::string job_start;  // which start of the job this is, as the scheduler tells; may be empty
   std::string master_addr = "127.0.0.1";
   std::optional<int> master_port;
   std::string local_addr;       // empty: found out

@@ -7,62 +7,67 @@
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
+#include <limits>
+#include <variant>
 
 namespace elastrun::spec {
 namespace {
 
 enum class Check { Any, PositiveSeconds, PositiveCount, Boolean, StoreType, Protocol, Ports };
 
+using Config = RendezvousConfig;
+/// Where a value goes; none: the key is accepted, as by torchrun, and changes nothing.
+using Target =
+    std::variant<std::monostate, Duration Config::*, int Config::*, bool Config::*,
+                 std::optional<bool> Config::*, PortRange Config::*, std::string Config::*>;
+
 struct Key {
   std::string_view name;
   Check check;
   std::string_view backends;  // those that read it
+  Target target{};
 };
 
+constexpr std::string_view kAll = "c10d etcd etcd-v2 file static";
 constexpr std::string_view kDynamic = "c10d etcd etcd-v2 file";
 constexpr std::string_view kEtcd = "etcd etcd-v2";
 constexpr std::string_view kElected = "etcd etcd-v2 file";
+// Where two keys have one target, the later row wins.
 constexpr std::array<Key, 29> kKeys = {{
-    {"join_timeout", Check::PositiveSeconds, kDynamic},
-    {"last_call_timeout", Check::PositiveSeconds, kDynamic},
-    {"close_timeout", Check::PositiveSeconds, kDynamic},
+    {"join_timeout", Check::PositiveSeconds, kDynamic, &Config::join_timeout},
+    {"last_call_timeout", Check::PositiveSeconds, kDynamic, &Config::last_call_timeout},
+    {"close_timeout", Check::PositiveSeconds, kDynamic, &Config::close_timeout},
     {"heartbeat_timeout", Check::PositiveSeconds, kDynamic},
-    {"keep_alive_interval", Check::PositiveCount, kDynamic},
-    {"keep_alive_max_attempt", Check::PositiveCount, kDynamic},
-    {"read_timeout", Check::PositiveCount, "c10d etcd etcd-v2 file static"},
-    {"store_type", Check::StoreType, "c10d"},
-    {"is_host", Check::Boolean, "c10d"},
-    {"store_port", Check::Ports, "c10d etcd etcd-v2 file static"},
-    {"secret_file", Check::Any, "c10d etcd etcd-v2 file static"},
-    {"timeout", Check::PositiveCount, "static etcd"},
+    {"keep_alive_interval", Check::PositiveCount, kDynamic, &Config::keep_alive_interval},
+    {"keep_alive_max_attempt", Check::PositiveCount, kDynamic, &Config::keep_alive_max_attempt},
+    {"read_timeout", Check::PositiveCount, kAll, &Config::read_timeout},
+    {"store_type", Check::StoreType, "c10d", &Config::meets_in_file},
+    {"is_host", Check::Boolean, "c10d", &Config::is_host},
+    {"store_port", Check::Ports, kAll, &Config::store_port},
+    {"secret_file", Check::Any, kAll, &Config::secret_file},
+    {"timeout", Check::PositiveCount, "static etcd", &Config::timeout},
     {"rank", Check::Any, "static"},
-    {"protocol", Check::Protocol, kEtcd},
-    {"ssl_cert", Check::Any, kEtcd},
-    {"ssl_cert_key", Check::Any, kEtcd},
-    {"ca_cert", Check::Any, kEtcd},
-    {"cert", Check::Any, kEtcd},
-    {"key", Check::Any, kEtcd},
-    {"cacert", Check::Any, kEtcd},
-    {"etcd_prefix", Check::Any, kEtcd},
-    {"user", Check::Any, kEtcd},
-    {"username", Check::Any, kEtcd},
-    {"password", Check::Any, kEtcd},
-    {"password_file", Check::Any, kEtcd},
-    {"lease_ttl", Check::PositiveCount, kElected},
-    {"isolation_timeout", Check::PositiveSeconds, kElected},
-    {"coordinator_port", Check::Ports, kElected},
-    {"advertise", Check::Any, kElected},
+    {"protocol", Check::Protocol, kEtcd, &Config::protocol},
+    {"cert", Check::Any, kEtcd, &Config::ssl_cert},
+    {"key", Check::Any, kEtcd, &Config::ssl_cert_key},
+    {"cacert", Check::Any, kEtcd, &Config::ca_cert},
+    {"ssl_cert", Check::Any, kEtcd, &Config::ssl_cert},
+    {"ssl_cert_key", Check::Any, kEtcd, &Config::ssl_cert_key},
+    {"ca_cert", Check::Any, kEtcd, &Config::ca_cert},
+    {"etcd_prefix", Check::Any, kEtcd, &Config::etcd_prefix},
+    {"username", Check::Any, kEtcd, &Config::user},
+    {"user", Check::Any, kEtcd, &Config::user},
+    {"password", Check::Any, kEtcd, &Config::password},
+    {"password_file", Check::Any, kEtcd, &Config::password_file},
+    {"lease_ttl", Check::PositiveCount, kElected, &Config::lease_ttl},
+    {"isolation_timeout", Check::PositiveSeconds, kElected, &Config::isolation_timeout},
+    {"coordinator_port", Check::Ports, kElected, &Config::coordinator_port},
+    {"advertise", Check::Any, kElected, &Config::advertise},
 }};
 
 bool reads(const Key& key, std::string_view backend) {
   const auto names = split(key.backends, ' ');
   return std::find(names.begin(), names.end(), backend) != names.end();
-}
-
-// store_type=file makes the c10d backend the file one under another name.
-bool meets_in_file(const RdzvConf& conf, std::string_view backend) {
-  const auto type = conf.find("store_type");
-  return backend == "c10d" && type != conf.end() && to_lower(trim(type->second)) == "file";
 }
 
 Refusal not_a(std::string_view key, std::string_view what) {
@@ -80,17 +85,60 @@ std::string timedelta(std::int64_t seconds) {
   return fmt::format("{} day{}, {}", days, days == 1 || days == -1 ? "" : "s", clock);
 }
 
-bool is_boolean(std::string_view text) {
-  constexpr std::array<std::string_view, 10> kWords = {"1", "true",  "t", "yes", "y",
-                                                       "0", "false", "f", "no",  "n"};
-  return std::find(kWords.begin(), kWords.end(), to_lower(text)) != kWords.end();
+std::optional<bool> parse_boolean(std::string_view text) {
+  const auto word = to_lower(text);
+  for (const std::string_view yes : {"1", "true", "t", "yes", "y"}) {
+    if (word == yes) return true;
+  }
+  for (const std::string_view no : {"0", "false", "f", "no", "n"}) {
+    if (word == no) return false;
+  }
+  return std::nullopt;
 }
 
-bool is_port_range(std::string_view text) {
+/// "N" or "A-B".
+std::optional<PortRange> parse_ports(std::string_view text) {
   const auto ends = split(text, '-');
-  if (ends.size() > 2) return false;
   const auto first = parse_int(ends.front()), last = parse_int(ends.back());
-  return first && last && *first >= 0 && *first <= *last && *last <= 65535;
+  if (ends.size() > 2 || !first || !last) return std::nullopt;
+  if (*first < 0 || *first > *last || *last > 65535) return std::nullopt;
+  return PortRange{static_cast<std::uint16_t>(*first), static_cast<std::uint16_t>(*last)};
+}
+
+bool names_file(std::string_view store_type) {
+  return to_lower(trim(store_type)) == "file";
+}
+
+/// Puts a value to its member. One that means nothing counts as not given.
+struct Put {
+  Config& config;
+  const std::string& text;
+  void operator()(std::monostate) const {}
+  void operator()(std::string Config::*member) const { config.*member = text; }
+  void operator()(bool Config::*member) const { config.*member = names_file(text); }
+  void operator()(std::optional<bool> Config::*member) const {
+    config.*member = parse_boolean(text);
+  }
+  void operator()(PortRange Config::*member) const {
+    config.*member = parse_ports(text).value_or(PortRange{});
+  }
+  void operator()(Duration Config::*member) const {
+    const auto value = parse_float(text);
+    if (value && *value > 0) config.*member = from_seconds(*value);
+  }
+  void operator()(int Config::*member) const {
+    const auto value = parse_int(text);
+    if (value && *value > 0) {
+      config.*member =
+          static_cast<int>(std::min<std::int64_t>(*value, std::numeric_limits<int>::max()));
+    }
+  }
+};
+
+// store_type=file makes the c10d backend the file one under another name.
+bool meets_in_file(const RdzvConf& conf, std::string_view backend) {
+  const auto type = conf.find("store_type");
+  return backend == "c10d" && type != conf.end() && names_file(type->second);
 }
 
 std::optional<Refusal> check_number(const Key& key, const std::string& value) {
@@ -120,7 +168,7 @@ std::optional<Refusal> check_value(const Key& key, const std::string& value) {
     case Check::PositiveCount:
       return check_number(key, value);
     case Check::Boolean:
-      return is_boolean(value) ? std::nullopt : std::optional(not_a(key.name, "boolean"));
+      return parse_boolean(value) ? std::nullopt : std::optional(not_a(key.name, "boolean"));
     case Check::StoreType: {
       const auto type = to_lower(trim(value));
       if (type == "tcp" || type == "file") return std::nullopt;
@@ -131,7 +179,7 @@ std::optional<Refusal> check_value(const Key& key, const std::string& value) {
       return launcher_refusal("The protocol must be HTTP or HTTPS.",
                               fmt::format("protocol={} in --rdzv-conf is neither", value));
     case Check::Ports:
-      if (is_port_range(value)) return std::nullopt;
+      if (parse_ports(value)) return std::nullopt;
       return launcher_refusal(
           fmt::format("The rendezvous configuration option '{}' must be a port or a range of ports "
                       "such as 29500-29600, got '{}'.",
@@ -213,6 +261,15 @@ std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view ba
     }
   }
   return std::nullopt;
+}
+
+RendezvousConfig read_rendezvous_config(const RdzvConf& conf) {
+  RendezvousConfig config;
+  for (const Key& key : kKeys) {
+    const auto value = conf.find(std::string(key.name));
+    if (value != conf.end()) std::visit(Put{config, value->second}, key.target);
+  }
+  return config;
 }
 
 std::vector<std::string> rdzv_conf_keys() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "spec/override.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <map>
 #include <string>
@@ -22,6 +23,9 @@ Answer<RdzvConf> parse_rdzv_conf(std::string_view text);
 /// with the nearest one that is read. Backends that are not built in are not checked.
 std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
                                        std::vector<std::string>& warnings);
+
+/// What the built-in backends use of it: the only place where values become numbers and times.
+RendezvousConfig read_rendezvous_config(const RdzvConf& conf);
 
 /// All keys that some built-in backend reads.
 std::vector<std::string> rdzv_conf_keys();

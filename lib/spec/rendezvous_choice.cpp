@@ -11,7 +11,6 @@
 namespace elastrun::spec {
 namespace {
 
-constexpr int kStaticPort = 29500;  // torchrun's, when several nodes meet and none was given
 const std::vector<std::string> kBackends = {"static", "c10d", "etcd", "etcd-v2", "file"};
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
@@ -120,7 +119,7 @@ class RendezvousChoice {
     if (place_ && place_->is_host && job_.rdzv_backend == "c10d") {
       job_.rdzv_conf.emplace("is_host", *place_->is_host ? "1" : "0");
     }
-    if (place_ && !place_->start.empty()) job_.rdzv_conf.emplace("job_start", place_->start);
+    if (place_ && !place_->start.empty()) job_.job_start = place_->start;
     // As torchrun hands it to every backend; the static one reads it.
     job_.rdzv_conf.emplace("timeout", "900");
     return std::nullopt;
@@ -134,9 +133,9 @@ class RendezvousChoice {
           "--rdzv-endpoint.");
     }
     if (job_.rdzv_backend == "c10d") {
-      const auto type = job_.rdzv_conf.find("store_type");
-      const bool is_path = type != job_.rdzv_conf.end() && to_lower(trim(type->second)) == "file";
-      return is_path ? std::nullopt : check_endpoints({job_.rdzv_endpoint});
+      return read_rendezvous_config(job_.rdzv_conf).meets_in_file
+                 ? std::nullopt
+                 : check_endpoints({job_.rdzv_endpoint});
     }
     if (job_.rdzv_backend.starts_with("etcd")) {
       return check_endpoints(split(job_.rdzv_endpoint, ','));

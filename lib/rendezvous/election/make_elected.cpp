@@ -6,6 +6,7 @@
 #include "core/unique_fd.hpp"
 #include "rendezvous/election/etcd_leader_lease.hpp"
 #include "rendezvous/election/file_leader_lease.hpp"
+#include "rendezvous/election/secret_file.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,13 +18,7 @@
 namespace elastrun::rendezvous {
 namespace {
 
-constexpr std::uint16_t kEtcdPort = 2379;
-constexpr Duration kTtl = std::chrono::seconds(10);
-constexpr Duration kIsolation = std::chrono::seconds(120);
-
-std::string first_of(const Conf& conf, std::string_view one, std::string_view other) {
-  return conf.text(one, conf.text(other));
-}
+using spec::RendezvousConfig;
 
 struct Servers {
   std::vector<net::Endpoint> endpoints;
@@ -40,17 +35,15 @@ Result<Servers> read_servers(const std::string& text, bool tls) {
       servers.tls = servers.tls || scheme == "https://";
     }
     if (rest.ends_with('/')) rest.remove_suffix(1);
-    auto endpoint = net::parse_endpoint(rest, kEtcdPort);
+    auto endpoint = net::parse_endpoint(rest, spec::kEtcdPort);
     if (!endpoint) return std::unexpected(endpoint.error());
     servers.endpoints.push_back(std::move(*endpoint));
   }
   return servers;
 }
 
-Status read_tls(const Conf& conf, EtcdAccess& access) {
-  const net::TlsClient::Files files{first_of(conf, "ca_cert", "cacert"),
-                                    first_of(conf, "ssl_cert", "cert"),
-                                    first_of(conf, "ssl_cert_key", "key")};
+Status read_tls(const RendezvousConfig& config, EtcdAccess& access) {
+  const net::TlsClient::Files files{config.ca_cert, config.ssl_cert, config.ssl_cert_key};
   if (files.cert.empty() != files.key.empty()) {
     return fail(Code::Usage, "a client certificate for etcd needs both ssl_cert and ssl_cert_key");
   }
@@ -60,11 +53,11 @@ Status read_tls(const Conf& conf, EtcdAccess& access) {
   return {};
 }
 
-Status read_login(const Conf& conf, EtcdAccess& access) {
-  access.user = first_of(conf, "user", "username");
-  access.password = conf.text("password");
+Status read_login(const RendezvousConfig& config, EtcdAccess& access) {
+  access.user = config.user;
+  access.password = config.password;
   if (access.user.empty() || !access.password.empty()) return {};
-  auto password = read_secret(conf.text("password_file"), "");
+  auto password = read_secret(config.password_file, "");
   if (!password) return std::unexpected(password.error());
   if (password->empty()) {
     return fail(Code::Usage, fmt::format("etcd's user {} needs password or password_file in "
@@ -76,38 +69,31 @@ Status read_login(const Conf& conf, EtcdAccess& access) {
 }
 
 // Twice as long as anybody waits because of one.
-Duration record_life(const Conf& conf, Duration isolation) {
-  return 2 * std::max(read_isolation(conf), isolation) + read_ttl(conf);
+Duration record_life(const RendezvousConfig& config, Duration isolation) {
+  return 2 * std::max(config.isolation_timeout, isolation) + config.lease_ttl;
 }
 
 }  // namespace
 
-Duration read_ttl(const Conf& conf) {
-  return conf.seconds("lease_ttl", kTtl);
-}
-
-Duration read_isolation(const Conf& conf) {
-  return conf.seconds("isolation_timeout", kIsolation);
-}
-
 Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
                                                      const std::string& endpoint,
-                                                     const std::string& run_id, const Conf& conf,
+                                                     const std::string& run_id,
+                                                     const RendezvousConfig& config,
                                                      Duration isolation) {
-  auto servers = read_servers(endpoint, to_lower(conf.text("protocol")) == "https");
+  auto servers = read_servers(endpoint, to_lower(config.protocol) == "https");
   if (!servers) return std::unexpected(servers.error());
   EtcdLeaseSettings settings;
   settings.access.endpoints = std::move(servers->endpoints);
   if (servers->tls) {
-    if (auto read = read_tls(conf, settings.access); !read) return std::unexpected(read.error());
+    if (auto read = read_tls(config, settings.access); !read) return std::unexpected(read.error());
   }
-  if (auto read = read_login(conf, settings.access); !read) return std::unexpected(read.error());
-  std::string prefix = conf.text("etcd_prefix", "/elastrun");
+  if (auto read = read_login(config, settings.access); !read) return std::unexpected(read.error());
+  std::string prefix = config.etcd_prefix;
   while (prefix.ends_with('/')) prefix.pop_back();
   settings.key = fmt::format("{}/{}/coordinator", prefix, run_id);
   settings.record_key = fmt::format("{}/{}/world", prefix, run_id);
-  settings.ttl = read_ttl(conf);
-  settings.record_life = record_life(conf, isolation);
+  settings.ttl = config.lease_ttl;
+  settings.record_life = record_life(config, isolation);
   // One that does not answer must leave time for the others before the TTL is over.
   settings.access.limit = std::clamp<Duration>(settings.ttl / 4, std::chrono::milliseconds(500),
                                                std::chrono::seconds(5));
@@ -116,7 +102,8 @@ Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& lo
 
 Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& loop, Clock& clock,
                                                      const std::string& endpoint,
-                                                     const std::string& run_id, const Conf& conf,
+                                                     const std::string& run_id,
+                                                     const RendezvousConfig& config,
                                                      Duration isolation) {
   std::string path(trim(endpoint));
   if (path.empty()) {
@@ -138,7 +125,7 @@ Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& lo
                             "this node can see",
                             file, parent.string()));
   }
-  return make_file_lease(loop, clock, file, read_ttl(conf), record_life(conf, isolation));
+  return make_file_lease(loop, clock, file, config.lease_ttl, record_life(config, isolation));
 }
 
 }  // namespace elastrun::rendezvous

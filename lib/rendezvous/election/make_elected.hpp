@@ -2,19 +2,14 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "rendezvous/election/conf.hpp"
 #include "rendezvous/election/leader_lease.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
 #include <string>
 
 namespace elastrun::rendezvous {
-
-/// How long an entry lasts without being renewed (lease_ttl).
-Duration read_ttl(const Conf& conf);
-/// How long a world goes on without an entitled coordinator (isolation_timeout).
-Duration read_isolation(const Conf& conf);
 
 /// The leases of the back ends whose coordinator is elected, from what --rdzv-endpoint and
 /// --rdzv-conf say. Fail with Usage. Records live twice as long as `isolation`, or as
@@ -25,12 +20,14 @@ Duration read_isolation(const Conf& conf);
 /// password_file, etcd_prefix, lease_ttl, isolation_timeout.
 Result<std::unique_ptr<LeaderLease>> make_etcd_lease(boost::asio::io_context& loop, Clock& clock,
                                                      const std::string& endpoint,
-                                                     const std::string& run_id, const Conf& conf,
+                                                     const std::string& run_id,
+                                                     const spec::RendezvousConfig& config,
                                                      Duration isolation = {});
 /// `endpoint`: a directory, or a file of the job's own. Empty: a new temporary one (one node only).
 Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& loop, Clock& clock,
                                                      const std::string& endpoint,
-                                                     const std::string& run_id, const Conf& conf,
+                                                     const std::string& run_id,
+                                                     const spec::RendezvousConfig& config,
                                                      Duration isolation = {});
 
 }  // namespace elastrun::rendezvous

@@ -14,7 +14,6 @@ constexpr Peer kSelf = 1;
 Rules rules_of(const LocalSettings& settings) {
   Rules rules = settings.rules;
   rules.min_nodes = 1;
-  rules.max_restarts = settings.max_restarts;
   return rules;
 }
 

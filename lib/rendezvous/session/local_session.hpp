@@ -17,10 +17,9 @@ namespace elastrun::rendezvous {
 struct LocalSettings {
   std::string run_id = "none";
   std::string backend = "c10d";
-  int max_restarts = 0;
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;  // 0: the node's store_port
-  Rules rules{};                  // max_restarts above wins over the one in here
+  Rules rules{};
 };
 
 /// The rendezvous of a one-node job: the same State that a coordinator steps, in this process,

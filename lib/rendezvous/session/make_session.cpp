@@ -6,8 +6,8 @@
 #include "net/endpoint.hpp"
 #include "rendezvous/discovery/elected_locator.hpp"
 #include "rendezvous/discovery/fixed_locator.hpp"
-#include "rendezvous/election/conf.hpp"
 #include "rendezvous/election/make_elected.hpp"
+#include "rendezvous/election/secret_file.hpp"
 #include "rendezvous/session/munge.hpp"
 #include "rendezvous/session/remote_session.hpp"
 
@@ -17,8 +17,7 @@
 namespace elastrun::rendezvous {
 namespace {
 
-constexpr std::uint16_t kC10dPort = 29400;    // torchrun's
-constexpr std::uint16_t kStaticPort = 29500;  // torchrun's
+using spec::RendezvousConfig;
 
 bool is_loopback(const std::string& host) {
   return host == "localhost" || net::parse_address(host).is_loopback();
@@ -35,7 +34,6 @@ struct Plan {
   boost::asio::io_context& loop;
   Clock& clock;
   const SessionSettings& settings;
-  Conf conf;
   std::shared_ptr<const net::Sealer> sealer;
   RemoteSettings remote;
   Coordinator::Settings coordinator;
@@ -45,36 +43,32 @@ struct Plan {
   }
 };
 
-Rules read_rules(const SessionSettings& settings, const Conf& conf) {
-  Rules rules;
-  rules.min_nodes = settings.min_nodes;
-  rules.max_nodes = settings.max_nodes;
-  rules.max_restarts = settings.max_restarts;
-  rules.join_timeout = conf.seconds("join_timeout", rules.join_timeout);
-  rules.last_call_timeout = conf.seconds("last_call_timeout", rules.last_call_timeout);
+Rules rules_of(const SessionSettings& settings) {
+  Rules rules = settings.rules;
+  rules.join_timeout = settings.config.join_timeout;
+  rules.last_call_timeout = settings.config.last_call_timeout;
   if (settings.backend == "static") {
     rules.fixed_ranks = true;
-    rules.min_nodes = settings.max_nodes;  // as torchrun: the minimum is not looked at
-    rules.join_timeout = conf.seconds("timeout", std::chrono::seconds(900));
+    rules.min_nodes = rules.max_nodes;  // as torchrun: the minimum is not looked at
+    rules.join_timeout = settings.config.timeout;
   }
   return rules;
 }
 
-void read_timing(Plan& plan) {
+void set_timing(Plan& plan) {
   RemoteSettings& remote = plan.remote;
-  const Conf& conf = plan.conf;
-  remote.keep_alive_interval = conf.seconds("keep_alive_interval", remote.keep_alive_interval);
-  remote.keep_alive_max_attempt = static_cast<int>(std::max<std::int64_t>(
-      conf.number("keep_alive_max_attempt", remote.keep_alive_max_attempt), 1));
-  remote.close_timeout = conf.seconds("close_timeout", remote.close_timeout);
-  remote.read_timeout = conf.seconds("read_timeout", remote.read_timeout);
+  const RendezvousConfig& config = plan.settings.config;
+  remote.keep_alive_interval = config.keep_alive_interval;
+  remote.keep_alive_max_attempt = config.keep_alive_max_attempt;
+  remote.close_timeout = config.close_timeout;
+  remote.read_timeout = config.read_timeout;
   plan.coordinator.heartbeat = remote.keep_alive_interval;
   plan.coordinator.heartbeats_missed = remote.keep_alive_max_attempt;
 }
 
 /// Null where MUNGE is not to be had: then the job is as open as anywhere else.
 std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
-                                                const SessionSettings& settings, const Conf& conf) {
+                                                const SessionSettings& settings) {
   auto munge = load_munge();
   if (!munge) {
     log::debug("rendezvous", "agents are not authenticated by MUNGE: {}", munge.error().text);
@@ -84,7 +78,7 @@ std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
   // Where the scheduler has said who hosts, that is a node like this one. An endpoint that a user
   // has given may be a coordinator outside the cluster.
   return net::make_exchanging_sealer(
-      make_munge_exchange(loop, std::move(*munge), !conf.text("job_start").empty()));
+      make_munge_exchange(loop, std::move(*munge), !settings.start.empty()));
 }
 
 void warn_of_openness(const SessionSettings& settings, const std::string& host) {
@@ -105,8 +99,9 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   const std::string& known_as =
       plan.settings.local_addr.empty() ? endpoint->host : plan.settings.local_addr;
   store.bind_address = alone ? loopback_of(known_as) : "";
-  std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
-  FixedLocatorSettings locator{*endpoint, plan.conf.flag("is_host"), plan.coordinator};
+  store.first_port = plan.settings.config.store_port.first;
+  store.last_port = plan.settings.config.store_port.last;
+  FixedLocatorSettings locator{*endpoint, plan.settings.config.is_host, plan.coordinator};
   if (fixed_ranks) {
     locator.is_host = plan.settings.node_rank == 0;
     locator.coordinator.master_addr = endpoint->host;
@@ -120,9 +115,11 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
 ElectedLocatorSettings elected_settings(const Plan& plan) {
   ElectedLocatorSettings locator;
   locator.coordinator = plan.coordinator;
-  locator.advertise = plan.conf.text("advertise", plan.settings.local_addr);
-  std::tie(locator.first_port, locator.last_port) = plan.conf.ports("coordinator_port");
-  locator.isolation = read_isolation(plan.conf);
+  const RendezvousConfig& config = plan.settings.config;
+  locator.advertise = config.advertise.empty() ? plan.settings.local_addr : config.advertise;
+  locator.first_port = config.coordinator_port.first;
+  locator.last_port = config.coordinator_port.last;
+  locator.isolation = config.isolation_timeout;
   locator.grace = plan.settings.grace;
   return locator;
 }
@@ -131,10 +128,11 @@ Result<std::unique_ptr<Session>> make_elected(Plan& plan,
                                               Result<std::unique_ptr<LeaderLease>> lease) {
   if (!lease) return std::unexpected(lease.error());
   // A file's entry is taken after a TTL and a half; etcd's lives longer by etcd's own elections.
-  plan.remote.entry_life = 3 * read_ttl(plan.conf);
+  plan.remote.entry_life = 3 * plan.settings.config.lease_ttl;
   StorePlan& store = plan.remote.store_plan;
   store.bind_address = "";
-  std::tie(store.first_port, store.last_port) = plan.conf.ports("store_port");
+  store.first_port = plan.settings.config.store_port.first;
+  store.last_port = plan.settings.config.store_port.last;
   return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*lease),
                                            elected_settings(plan)));
 }
@@ -143,38 +141,36 @@ Result<std::unique_ptr<Session>> make_elected(Plan& plan,
 
 Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clock& clock,
                                               const SessionSettings& settings) {
-  Conf conf(settings.conf);
-  const auto secret = read_secret(conf.text("secret_file"), settings.secret);
+  const RendezvousConfig& config = settings.config;
+  const auto secret = read_secret(config.secret_file, settings.secret);
   if (!secret) return std::unexpected(secret.error());
-  auto sealer =
-      secret->empty() && settings.try_munge ? munge_sealer(loop, settings, conf) : nullptr;
+  auto sealer = secret->empty() && settings.try_munge ? munge_sealer(loop, settings) : nullptr;
   const bool open = secret->empty() && !sealer;
   if (!sealer) sealer = net::make_sealer(*secret);
-  Plan plan{loop, clock, settings, std::move(conf), std::move(sealer), {}, {}};
+  Plan plan{loop, clock, settings, std::move(sealer), {}, {}};
   plan.remote.run_id = plan.coordinator.run_id = settings.run_id;
-  plan.remote.start = plan.coordinator.start = plan.conf.text("job_start");
+  plan.remote.start = plan.coordinator.start = settings.start;
   plan.remote.backend = settings.backend;
-  plan.remote.rules = plan.coordinator.rules = read_rules(settings, plan.conf);
+  plan.remote.rules = plan.coordinator.rules = rules_of(settings);
   plan.remote.local_addr = settings.local_addr;
   plan.remote.node_rank = settings.node_rank;
-  read_timing(plan);
+  set_timing(plan);
   const std::string& where = settings.endpoint;
-  const bool by_file =
-      settings.backend == "file" || to_lower(plan.conf.text("store_type")) == "file";
+  const bool by_file = settings.backend == "file" || config.meets_in_file;
   if (settings.backend == "etcd" || settings.backend == "etcd-v2") {
     if (open) warn_of_openness(settings, "the coordinator");
-    return make_elected(plan, make_etcd_lease(loop, clock, where, settings.run_id, plan.conf,
+    return make_elected(plan, make_etcd_lease(loop, clock, where, settings.run_id, config,
                                               effective_isolation(elected_settings(plan))));
   }
   if (by_file) {
     if (open) warn_of_openness(settings, "the coordinator");
-    return make_elected(plan, make_file_lease(loop, clock, where, settings.run_id, plan.conf,
+    return make_elected(plan, make_file_lease(loop, clock, where, settings.run_id, config,
                                               effective_isolation(elected_settings(plan))));
   }
-  const auto endpoint = net::parse_endpoint(where, kC10dPort);
+  const auto endpoint = net::parse_endpoint(where, spec::kC10dPort);
   if (open) warn_of_openness(settings, endpoint ? endpoint->host : where);
-  if (settings.backend == "static") return make_fixed(plan, kStaticPort);
-  if (settings.backend == "c10d") return make_fixed(plan, kC10dPort);
+  if (settings.backend == "static") return make_fixed(plan, spec::kStaticPort);
+  if (settings.backend == "c10d") return make_fixed(plan, spec::kC10dPort);
   return fail(Code::Usage,
               fmt::format("the rendezvous backend \"{}\" is not known; the backends are "
                           "static, c10d, etcd, etcd-v2 and file",

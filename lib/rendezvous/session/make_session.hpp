@@ -5,10 +5,10 @@
 #include "core/error.hpp"
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/session/session.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -19,13 +19,13 @@ struct SessionSettings {
   std::string backend = "c10d";  // static, c10d, etcd, etcd-v2, file
   std::string endpoint;          // as --rdzv-endpoint, or MASTER_ADDR:MASTER_PORT
   std::string run_id = "none";
-  int min_nodes = 1, max_nodes = 1;
-  int max_restarts = 0;
-  int node_rank = 0;                        // static only
-  Duration grace{};                         // Node::grace, alike on all nodes
-  std::string local_addr;                   // --local-addr
-  std::map<std::string, std::string> conf;  // --rdzv-conf
-  std::string secret;                       // ELASTRUN_SECRET; secret_file of conf wins
+  std::string start;              // which start of the job, as the scheduler tells; may be empty
+  Rules rules;                    // numbers of nodes and restarts; the rest is taken from `config`
+  int node_rank = 0;              // static only
+  Duration grace{};               // Node::grace, alike on all nodes
+  std::string local_addr;         // --local-addr
+  spec::RendezvousConfig config;  // --rdzv-conf
+  std::string secret;             // ELASTRUN_SECRET; secret_file of `config` wins
   /// Where there is no secret: by MUNGE, if it is there. Under Slurm its nodes have it.
   bool try_munge = false;
 };

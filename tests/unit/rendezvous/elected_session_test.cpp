@@ -506,10 +506,10 @@ TEST_CASE("elected session: a file elects, and elects again") {
   SessionSettings settings;
   settings.backend = "file";
   settings.endpoint = folder;
-  settings.min_nodes = 2;
-  settings.max_nodes = 3;
+  settings.rules.min_nodes = 2;
+  settings.rules.max_nodes = 3;
   settings.secret = "s";
-  settings.conf = {{"lease_ttl", "0.3"}};
+  settings.config.lease_ttl = 300ms;
   check_succession([&] { return made(network, settings); });
   std::filesystem::remove_all(folder);
 }
@@ -521,10 +521,10 @@ TEST_CASE("elected session: etcd elects, and elects again") {
   SessionSettings settings;
   settings.backend = "etcd";
   settings.endpoint = etcd.endpoints();
-  settings.min_nodes = 2;
-  settings.max_nodes = 3;
+  settings.rules.min_nodes = 2;
+  settings.rules.max_nodes = 3;
   settings.secret = "s";
-  settings.conf = {{"lease_ttl", "1"}};
+  settings.config.lease_ttl = 1s;
   check_succession([&] { return made(network, settings); });
 }
 
@@ -535,10 +535,10 @@ TEST_CASE("elected session: a round lives through the restart of etcd") {
   SessionSettings settings;
   settings.backend = "etcd-v2";
   settings.endpoint = etcd.endpoints();
-  settings.min_nodes = settings.max_nodes = 2;
-  settings.max_restarts = 1;
+  settings.rules.min_nodes = settings.rules.max_nodes = 2;
+  settings.rules.max_restarts = 1;
   settings.secret = "s";
-  settings.conf = {{"lease_ttl", "1"}};
+  settings.config.lease_ttl = 1s;
   auto a = made(network, settings), b = made(network, settings);
   a->join(), b->join();
   settle_into({a.get(), b.get()}, 2);

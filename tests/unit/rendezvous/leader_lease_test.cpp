@@ -72,10 +72,6 @@ struct Clerk {
   Network& network;
 };
 
-Conf conf_of(std::map<std::string, std::string> values) {
-  return Conf(std::move(values));
-}
-
 // Watches until nobody holds it any more.
 void wait_until_free(Clerk& clerk, LeaderLease& lease) {
   int changes = 0;
@@ -235,7 +231,7 @@ TEST_CASE("leader lease: etcd keeps the contract") {
   EtcdServer etcd;
   check_contract(network, [&] {
     auto lease = make_etcd_lease(network.loop, *network.clock, etcd.endpoints(), "job",
-                                 conf_of({{"lease_ttl", "1"}}));
+                                 {.lease_ttl = std::chrono::seconds(1)});
     REQUIRE(lease.has_value());
     return std::move(*lease);
   });
@@ -247,7 +243,7 @@ TEST_CASE("leader lease: the loss of one member of three, and a restart of all, 
   EtcdServer etcd(3);
   Clerk clerk(network);
   auto made = make_etcd_lease(network.loop, *network.clock, etcd.endpoints(), "job",
-                              conf_of({{"lease_ttl", "60"}}));
+                              {.lease_ttl = std::chrono::seconds(60)});
   REQUIRE(made.has_value());
   LeaderLease& lease = **made;
   const auto leader = clerk.claim(lease, "me");
@@ -272,8 +268,8 @@ TEST_CASE("leader lease: the loss of one member of three, and a restart of all, 
 TEST_CASE("leader lease: an etcd that is not there is an error that names it") {
   Network network;
   const auto port = std::to_string(network.free_port());
-  auto lease =
-      make_etcd_lease(network.loop, *network.clock, "127.0.0.1:" + port, "job", conf_of({}));
+  auto lease = make_etcd_lease(network.loop, *network.clock, "127.0.0.1:" + port, "job",
+                               spec::RendezvousConfig{});
   REQUIRE(lease.has_value());
   std::optional<Error> error;
   (*lease)->read([&](const auto& found) { error = found.error(); });
@@ -283,20 +279,20 @@ TEST_CASE("leader lease: an etcd that is not there is an error that names it") {
 
 TEST_CASE("leader lease: settings that cannot be are refused before anything is asked") {
   Network network;
-  const auto refuse = [&](const std::string& endpoint, std::map<std::string, std::string> conf) {
-    auto made =
-        make_etcd_lease(network.loop, *network.clock, endpoint, "job", conf_of(std::move(conf)));
+  const auto refuse = [&](const std::string& endpoint, const spec::RendezvousConfig& config) {
+    auto made = make_etcd_lease(network.loop, *network.clock, endpoint, "job", config);
     REQUIRE(!made.has_value());
     CHECK(made.error().code == Code::Usage);
     return made.error().text;
   };
   CHECK(refuse("a:b:c:d:99999x", {}) != "");
-  CHECK(refuse("https://a", {{"ca_cert", "/nowhere/ca.pem"}}).find("/nowhere/ca.pem") !=
+  CHECK(refuse("https://a", {.ca_cert = "/nowhere/ca.pem"}).find("/nowhere/ca.pem") !=
         std::string::npos);
-  CHECK(refuse("https://a", {{"ssl_cert", "/nowhere/c.pem"}}).find("needs both") !=
+  CHECK(refuse("https://a", {.ssl_cert = "/nowhere/c.pem"}).find("needs both") !=
         std::string::npos);
-  CHECK(refuse("a", {{"user", "root"}}).find("password") != std::string::npos);
-  auto file = make_file_lease(network.loop, *network.clock, "/nowhere/at/all", "job", conf_of({}));
+  CHECK(refuse("a", {.user = "root"}).find("password") != std::string::npos);
+  auto file = make_file_lease(network.loop, *network.clock, "/nowhere/at/all", "job",
+                              spec::RendezvousConfig{});
   REQUIRE(!file.has_value());
   CHECK(file.error().text.find("/nowhere/at is no directory") != std::string::npos);
 }

@@ -284,12 +284,12 @@ TEST_CASE("remote session: any job may meet at a coordinator that stands alone")
 namespace {
 
 std::unique_ptr<TestAgent> c10d_agent(Network& network, std::uint16_t port,
-                                      std::map<std::string, std::string> conf = {}) {
+                                      std::optional<bool> is_host = {}) {
   SessionSettings settings;
   settings.endpoint = "127.0.0.1:" + std::to_string(port);
   settings.run_id = "job";
-  settings.min_nodes = settings.max_nodes = 2;
-  settings.conf = std::move(conf);
+  settings.rules.min_nodes = settings.rules.max_nodes = 2;
+  settings.config.is_host = is_host;
   auto session = make_session(network.loop, *network.clock, settings);
   REQUIRE(session.has_value());
   return std::make_unique<TestAgent>(network, std::move(*session));
@@ -339,10 +339,10 @@ TEST_CASE("make_session: an agent that came second hosts when the first one is g
 TEST_CASE("make_session: a client waits for a host that comes later") {
   Network network;
   const std::uint16_t port = network.free_port();
-  auto a = c10d_agent(network, port, {{"is_host", "0"}});
+  auto a = c10d_agent(network, port, false);
   a->join();
   for (int i = 0; i < 5; ++i) network.loop.run_one();
-  auto b = c10d_agent(network, port, {{"is_host", "1"}});
+  auto b = c10d_agent(network, port, true);
   b->join();
   CHECK(a->round().world_size == 2);
 }
@@ -350,7 +350,7 @@ TEST_CASE("make_session: a client waits for a host that comes later") {
 TEST_CASE("make_session: a host whose port is taken says so") {
   Network network;
   boost::asio::ip::tcp::acceptor taken(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
-  auto a = c10d_agent(network, taken.local_endpoint().port(), {{"is_host", "true"}});
+  auto a = c10d_agent(network, taken.local_endpoint().port(), true);
   a->join();
   const auto lost = a->hear<Lost>();
   CHECK(!lost.requeue);
@@ -376,7 +376,7 @@ TEST_CASE("make_session: static nodes are ranked by their node rank at the given
     SessionSettings settings;
     settings.backend = "static";
     settings.endpoint = "localhost:" + std::to_string(port);
-    settings.min_nodes = settings.max_nodes = 2;
+    settings.rules.min_nodes = settings.rules.max_nodes = 2;
     settings.node_rank = rank;
     auto session = make_session(network.loop, *network.clock, settings);
     REQUIRE(session.has_value());

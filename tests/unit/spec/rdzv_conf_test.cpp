@@ -96,29 +96,44 @@ TEST_CASE("rdzv conf: settings of an election are read by the back ends that ele
   CHECK(problem("user=u,password_file=/secret", "etcd") == "");
 }
 
-// A key that the rendezvous reads but this list does not know would be called useless.
-TEST_CASE("rdzv conf: every key that lib/rendezvous reads is known here") {
-  const auto known = rdzv_conf_keys();
-  const std::regex reading(R"re(conf\.(?:text|number|seconds|flag|ports)\("(\w+)")re");
-  const std::regex either(R"re(first_of\(conf, "(\w+)", "(\w+)"\))re");
-  std::set<std::string> read;
-  const std::filesystem::path folder = std::string(ELASTRUN_SOURCE_DIR) + "/lib/rendezvous";
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const auto text = read_source("lib/rendezvous/" + entry.path().filename().string());
-    for (const auto& pattern : {reading, either}) {
-      for (std::sregex_iterator found(text.begin(), text.end(), pattern), end; found != end;
-           ++found) {
-        for (std::size_t i = 1; i < found->size(); ++i) read.insert((*found)[i]);
-      }
-    }
+TEST_CASE("rdzv conf: values become what the rendezvous uses, and what is not given is default") {
+  const auto config = [](std::string_view text) {
+    return read_rendezvous_config(parse_rdzv_conf(text).value());
+  };
+  CHECK(config("").join_timeout == std::chrono::seconds(600));
+  CHECK(config("join_timeout=7,lease_ttl=2").join_timeout == std::chrono::seconds(7));
+  CHECK(config("join_timeout=7,lease_ttl=2").lease_ttl == std::chrono::seconds(2));
+  CHECK(config("keep_alive_max_attempt=5").keep_alive_max_attempt == 5);
+  CHECK(config("keep_alive_max_attempt=99999999999").keep_alive_max_attempt > 1'000'000);
+  CHECK(config("store_port=7-9").store_port == PortRange{7, 9});
+  CHECK(config("coordinator_port=29500").coordinator_port == PortRange{29500, 29500});
+  CHECK(config("is_host=Yes").is_host == true);
+  CHECK(config("is_host=n").is_host == false);
+  CHECK(!config("").is_host.has_value());
+  CHECK(config("store_type= FILE").meets_in_file);
+  CHECK(!config("store_type=tcp").meets_in_file);
+}
+
+TEST_CASE("rdzv conf: of two names of one thing ours counts") {
+  for (const char* text : {"ca_cert=a,cacert=b", "cacert=b,ca_cert=a", "ca_cert=a"}) {
+    CHECK(read_rendezvous_config(parse_rdzv_conf(text).value()).ca_cert == "a");
   }
-  CHECK(read.contains("join_timeout"));
-  CHECK(read.contains("username"));
-  read.erase("job_start");  // resolve() adds it itself, after the check: nobody is to type it
-  for (const auto& key : read) {
-    CAPTURE(key);
-    CHECK(std::ranges::find(known, key) != known.end());
-  }
+  CHECK(read_rendezvous_config(parse_rdzv_conf("username=u").value()).user == "u");
+}
+
+// What passes the check by force, as a user's program can, falls back to the default.
+TEST_CASE("rdzv conf: a value that means nothing counts as not given") {
+  const RdzvConf odd{{"join_timeout", "soon"},
+                     {"lease_ttl", "-1"},
+                     {"store_port", "9-7"},
+                     {"is_host", "perhaps"},
+                     {"keep_alive_max_attempt", "0"}};
+  const auto config = read_rendezvous_config(odd);
+  CHECK(config.join_timeout == std::chrono::seconds(600));
+  CHECK(config.lease_ttl == std::chrono::seconds(10));
+  CHECK(config.store_port == PortRange{});
+  CHECK(!config.is_host.has_value());
+  CHECK(config.keep_alive_max_attempt == 3);
 }
 
 }  // namespace elastrun::spec

@@ -64,14 +64,14 @@ TEST_CASE("schedulers: equal job ids of two clusters, or two users, are two jobs
 TEST_CASE("schedulers: a requeued job of Slurm keeps its run id and is another start of it") {
   auto machine = in_slurm_step();
   const auto first = machine.job({"train.py"}).spec;
-  CHECK(first.rdzv_conf.at("job_start") == "/0");
+  CHECK(first.job_start == "/0");
   machine.variables["SLURM_RESTART_COUNT"] = "1";
   machine.variables["SLURM_JOB_START_TIME"] = "1700000000";
   const auto second = machine.job({"train.py"}).spec;
   CHECK(second.run_id == first.run_id);
   CHECK(second.rdzv_endpoint == first.rdzv_endpoint);
-  CHECK(second.rdzv_conf.at("job_start") == "1700000000/1");
-  CHECK(!machine.job({"--standalone", "train.py"}).spec.rdzv_conf.contains("job_start"));
+  CHECK(second.job_start == "1700000000/1");
+  CHECK(machine.job({"--standalone", "train.py"}).spec.job_start.empty());
 }
 
 TEST_CASE("schedulers: the command that starts a job of Slurm again is known") {
