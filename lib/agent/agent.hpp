@@ -4,8 +4,8 @@
 #include "agent/exit_barrier.hpp"
 #include "agent/fact.hpp"
 #include "agent/job_result.hpp"
+#include "agent/node_policy.hpp"
 #include "agent/observer.hpp"
-#include "agent/restart_policy.hpp"
 #include "agent/round_store.hpp"
 #include "core/awake_clock.hpp"
 #include "rendezvous/session/session.hpp"
@@ -21,7 +21,7 @@
 namespace elastrun::agent {
 
 /// The loop of one node: joins rounds, starts and stops groups of workers, tells and obeys the
-/// rendezvous, until the job is over. All that decides is in RestartPolicy; this carries facts in
+/// rendezvous, until the job is over. All that decides is in NodePolicy; this carries facts in
 /// and actions out. Facts that come while another is acted upon wait in a queue.
 class Agent {
  public:
@@ -131,7 +131,7 @@ class Agent {
 
   const Parts parts_;
   const Settings settings_;
-  RestartPolicy policy_;
+  NodePolicy policy_;
   Phase told_phase_ = Phase::Ended;
   std::deque<Fact> facts_;
   bool working_ = false;

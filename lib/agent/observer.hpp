@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/job_result.hpp"
-#include "agent/restart_policy.hpp"
+#include "agent/node_policy.hpp"
 #include "workers/group.hpp"
 
 #include <string>

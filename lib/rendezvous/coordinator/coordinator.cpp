@@ -137,7 +137,7 @@ class LinkCoordinator final : public Coordinator {
 
   bool is_needed() const override {
     return std::ranges::any_of(
-        book_.jobs, [](const auto& job) { return job.second->state.phase() == Phase::JoinPhase; });
+        book_.jobs, [](const auto& job) { return job.second->state.phase() == Phase::Joining; });
   }
 
   std::string status() const override {

@@ -9,10 +9,10 @@
 namespace elastrun::rendezvous {
 
 enum class Phase {
-  JoinPhase,  // a round is being formed
-  Running,    // a round is complete, its members work
-  Verdict,    // the job has failed; other nodes' reports of the same moment are awaited
-  Ended,      // told to everybody
+  Joining,  // a round is being formed
+  Running,  // a round is complete, its members work
+  Verdict,  // the job has failed; other nodes' reports of the same moment are awaited
+  Ended,    // told to everybody
 };
 
 /// A node that was in the job and has gone: who is missing, by name. The latest few are kept.

@@ -22,7 +22,7 @@ State::State(Rules rules, std::string run_id, std::string master_addr, std::uint
       run_id_(std::move(run_id)),
       master_addr_(std::move(master_addr)),
       master_port_(master_port),
-      budget_(rules.max_restarts) {}
+      restart_rule_(rules.max_restarts) {}
 
 void State::tell(Peer peer, Push push) {
   deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});
@@ -51,7 +51,7 @@ Member* State::find_again(Peer peer, const Node& node, TimePoint now) {
   if (phase_ == Phase::Running &&
       (known->state == MemberState::Running || known->state == MemberState::Finished)) {
     const auto kind = Cause::Kind::NodeLost;
-    break_up({.kind = kind, .node = node.id, .text = departed_text(*known, kind, why)}, false, now);
+    restart({.kind = kind, .node = node.id, .text = departed_text(*known, kind, why)}, now);
   }
   roster_.rebind(*known, peer);
   return known;
@@ -60,7 +60,7 @@ Member* State::find_again(Peer peer, const Node& node, TimePoint now) {
 Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now) {
   Member* known = find_again(peer, node, now);
   if (is_too_late(peer, previous) || (known == nullptr && !admit(peer, node))) return nullptr;
-  if (roster_.empty() && phase_ == Phase::JoinPhase) begin_join_phase(now, now);
+  if (roster_.empty() && phase_ == Phase::Joining) begin_join_phase(now, now);
   learn(previous);
   std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
   // Whatever was feared of it is settled; another coordinator's world has one less to wait for.
@@ -75,7 +75,7 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
   Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return;
   if (!is_new) return come_back(*member, std::move(node), now);
-  if (phase_ == Phase::JoinPhase && previous.round > 0 && previous.round == number_) {
+  if (phase_ == Phase::Joining && previous.round > 0 && previous.round == number_) {
     world_fence_.broken();
     roster_.set_returning(*member, true);
   }
@@ -139,11 +139,11 @@ bool State::admit(Peer peer, const Node& node) {
 
 void State::learn(const PreviousWorld& previous) {
   // Whoever heard of a restart that its last coordinator could tell to some only: it is spent.
-  budget_.learn(previous.attempt);
+  restart_rule_.learn(previous.attempt);
   if (previous.round <= std::max(number_, floor_)) return;
   floor_ = previous.round;
   // The round that runs keeps its number: its members know no other one.
-  if (phase_ != Phase::JoinPhase) return;
+  if (phase_ != Phase::Joining) return;
   // Somebody remembers more than we: another coordinator was here before us.
   number_ = previous.round;
   previous_size_ = previous.nodes;
@@ -163,8 +163,7 @@ void State::come_back(Member& member, Node node, TimePoint now) {
   if (before == MemberState::Failed) return;
   if (before != MemberState::Stopping && phase_ == Phase::Running) {
     // It left its group by its own will: the others cannot go on without it, nor wait for nothing.
-    break_up({.kind = Cause::Kind::NodeLeft, .node = node.id, .text = rejoined_text(node)}, false,
-             now);
+    restart({.kind = Cause::Kind::NodeLeft, .node = node.id, .text = rejoined_text(node)}, now);
   }
   if (member.state != MemberState::Stopping) return;
   const bool of_last_world = member.round == number_;
@@ -172,7 +171,7 @@ void State::come_back(Member& member, Node node, TimePoint now) {
   roster_.describe(member, std::move(node));
   roster_.move(member, MemberState::Waiting, now);
   // Too late for its place.
-  if (phase_ != Phase::JoinPhase || !of_last_world) roster_.set_returning(member, false);
+  if (phase_ != Phase::Joining || !of_last_world) roster_.set_returning(member, false);
   advance(now);
 }
 
@@ -195,7 +194,8 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
     return finish_if_all_done(now);
   }
   if (phase_ != Phase::Running) return;
-  if (budget_.spend()) return break_up(cause, true, now);
+  cause.kind = Cause::Kind::WorkerFailed;
+  if (restart(cause, now)) return;
   roster_.move(*member, MemberState::Failed, now);
   verdict_ = {true, std::move(cause)};
   phase_ = Phase::Verdict;
@@ -243,7 +243,7 @@ void State::depart(Peer peer, const std::string& why, TimePoint now, Loss loss) 
     return advance(now);
   }
   const auto kind = Cause::Kind::NodeLost;
-  doubt(*member, now, loss);
+  fence_off(*member, now, loss);
   remove(*member,
          {.kind = kind, .node = member->node.id, .text = departed_text(*member, kind, why)}, now);
 }
@@ -255,7 +255,7 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
   gone_.push_back({member.node, cause.text, now});
   roster_.remove(member.peer);
   if (phase_ == Phase::Ended) return;
-  if (phase_ == Phase::Running && state == MemberState::Running) return break_up(cause, false, now);
+  if (phase_ == Phase::Running && state == MemberState::Running) return void(restart(cause, now));
   // One that had finished has done its part, and was not the last: that one would have ended the
   // job.
   if (phase_ == Phase::Verdict) return finish_if_all_done(now);
@@ -263,7 +263,7 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
 }
 
 // For how long the group of a member that was lost may be at work.
-void State::doubt(const Member& member, TimePoint now, Loss loss) {
+void State::fence_off(const Member& member, TimePoint now, Loss loss) {
   if (member.state == MemberState::Waiting) return;
   const bool of_last_world = member.state != MemberState::Stopping || member.round == number_;
   if (member.state == MemberState::Finished || loss == Loss::Ended) {
@@ -293,7 +293,7 @@ void State::close(const std::string& why, TimePoint now) {
 
 void State::suspend(const std::string& why, TimePoint now) {
   if (phase_ != Phase::Running) return;
-  break_up({.kind = Cause::Kind::CoordinatorLost, .text = why}, false, now);
+  restart({.kind = Cause::Kind::CoordinatorLost, .text = why}, now);
 }
 
 void State::inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence) {
@@ -306,7 +306,7 @@ void State::disinherit(TimePoint now) {
   world_fence_.broken();
   // Its coordinator has died on this machine: whoever has lost it knows that, and looks for us.
   world_fence_.fence.begin(now, now + kTimeToFollow);
-  if (phase_ == Phase::JoinPhase) advance(now);
+  if (phase_ == Phase::Joining) advance(now);
 }
 
 void State::conclude(std::int64_t rounds, Done verdict) {
@@ -316,7 +316,7 @@ void State::conclude(std::int64_t rounds, Done verdict) {
 
 void State::acknowledge(const WorldRecord& record, TimePoint now) {
   world_fence_.acknowledge(record);
-  if (phase_ == Phase::JoinPhase) advance(now);
+  if (phase_ == Phase::Joining) advance(now);
 }
 
 PreviousWorld State::last_world() const {
@@ -354,7 +354,7 @@ void State::end(Done verdict, TimePoint) {
 
 void State::tick(TimePoint now) {
   if (phase_ == Phase::Verdict && verdict_at_ && now >= *verdict_at_) return end(verdict_, now);
-  if (phase_ == Phase::JoinPhase || phase_ == Phase::Running) advance(now);
+  if (phase_ == Phase::Joining || phase_ == Phase::Running) advance(now);
 }
 
 std::optional<TimePoint> State::deadline() const {

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/budget.hpp"
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/notice.hpp"
 #include "rendezvous/membership/phase.hpp"
 #include "rendezvous/membership/previous_world.hpp"
+#include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/membership/world_fence.hpp"
 
 #include <optional>
@@ -84,7 +84,7 @@ class State {
   PreviousWorld last_world() const;
   /// Members that are connected and whose groups may be at work, and for how long if it is left.
   Leavers at_work(TimePoint now) const;
-  int attempt() const { return budget_.spent(); }
+  int attempt() const { return restart_rule_.spent(); }
   const Rules& rules() const { return rules_; }
   const std::string& run_id() const { return run_id_; }
   const Roster& roster() const { return roster_; }
@@ -111,8 +111,8 @@ class State {
   void dismiss_stuck();
   void tell_spares();
   void remove(const Member& member, const Cause& cause, TimePoint now);
-  void doubt(const Member& member, TimePoint now, Loss loss);
-  void break_up(const Cause& cause, bool attempt_spent, TimePoint now);
+  void fence_off(const Member& member, TimePoint now, Loss loss);
+  bool restart(const Cause& cause, TimePoint now);
   void begin_join_phase(TimePoint now, TimePoint stopped_by);
   void give_up_waiting(TimePoint now);
   void finish_if_all_done(TimePoint now);
@@ -127,7 +127,7 @@ class State {
   const std::uint16_t master_port_;
 
   // Changes while running
-  Phase phase_ = Phase::JoinPhase;
+  Phase phase_ = Phase::Joining;
   Roster roster_;
   std::vector<Gone> gone_;
   JoinPhase join_phase_;
@@ -135,7 +135,7 @@ class State {
   Done conclusion_;
   WorldFence world_fence_;
   std::optional<WorldRecord> unacknowledged_;
-  Budget budget_;
+  RestartRule restart_rule_;
   std::int64_t epoch_ = 1, number_ = 0;
   std::int64_t floor_ = 0;  // of later rounds: others have had so many
   int previous_size_ = 0;

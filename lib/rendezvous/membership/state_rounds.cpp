@@ -9,7 +9,7 @@
 namespace elastrun::rendezvous {
 
 void State::advance(TimePoint now) {
-  if (phase_ == Phase::JoinPhase) {
+  if (phase_ == Phase::Joining) {
     advance_join_phase(now);
   } else if (phase_ == Phase::Running) {
     advance_running(now);
@@ -17,7 +17,7 @@ void State::advance(TimePoint now) {
 }
 
 void State::begin_join_phase(TimePoint now, TimePoint stopped_by) {
-  phase_ = Phase::JoinPhase;
+  phase_ = Phase::Joining;
   growth_at_.reset();
   unacknowledged_.reset();
   join_phase_.begin(now, stopped_by);
@@ -71,7 +71,7 @@ void State::try_to_close_round(TimePoint now) {
   World world = make_world(std::move(nodes), rules_.fixed_ranks, master_addr_, master_port_);
   world.epoch = epoch_;
   world.number = std::max(number_, floor_) + 1;
-  world.attempt = budget_.spent();
+  world.attempt = restart_rule_.spent();
   WorldRecord record{world.number, static_cast<int>(chosen.size()), world.master_addr,
                      world.master_port};
   if (!world_fence_.is_acknowledged(record)) {
@@ -130,7 +130,7 @@ void State::advance_running(TimePoint now) {
   const Member* first = roster_.with(MemberState::Waiting).front();
   Cause cause{.kind = Cause::Kind::NodeJoined, .node = first->node.id};
   cause.text = joined_text(first->node, waiting);
-  break_up(cause, false, now);
+  restart(cause, now);
 }
 
 void State::tell_spares() {
@@ -142,7 +142,10 @@ void State::tell_spares() {
   }
 }
 
-void State::break_up(const Cause& cause, bool attempt_spent, TimePoint now) {
+// Breaks the round up, if the job goes on after that; whether it does.
+bool State::restart(const Cause& cause, TimePoint now) {
+  const RestartDecision decision = restart_rule_.decide(cause);
+  if (!decision.restarts) return false;
   std::vector<Member*> members;
   for (auto& [peer, member] : roster_.all()) {
     if (member.state == MemberState::Running || member.state == MemberState::Finished)
@@ -154,10 +157,11 @@ void State::break_up(const Cause& cause, bool attempt_spent, TimePoint now) {
     if (!member->knows_stop) member->stops_by = now + rules_.reaction + member->node.grace;
     roster_.move(*member, MemberState::Stopping, now);
   }
-  tell_all(members, Restart{cause, attempt_spent, budget_.left()});
+  tell_all(members, Restart{cause, decision.attempt_spent, decision.restarts_left});
   ending_ = false;
   begin_join_phase(now, now + rules_.reaction + grace);
   advance(now);
+  return true;
 }
 
 }  // namespace elastrun::rendezvous

@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "files/blocking_calls.hpp"
-#include "rendezvous/membership/budget.hpp"
+#include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/session/agreement.hpp"
 
 #include <boost/asio/post.hpp>
@@ -37,7 +37,7 @@ auto guarded(const Handler& handler, Call call) -> decltype(call(*handler)) {
   }
 }
 
-Result<Seating> find_state(RendezvousHandler& handler, Contribution own) {
+Result<Seating> agree_on_seating(RendezvousHandler& handler, Contribution own) {
   auto info = handler.next_rendezvous();
   if (!info) return std::unexpected(info.error());
   Seating seating{std::move(*info), {}, true};
@@ -63,7 +63,7 @@ class UsersSession final : public HandlerSession {
         settings_(std::move(settings)),
         backend_(handler_->get_backend()),
         run_id_(handler_->get_run_id()),
-        budget_(settings_.max_restarts),
+        restart_rule_(settings_.max_restarts),
         poll_(clock.make_alarm()),
         deadline_(clock.make_alarm()),
         calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
@@ -72,11 +72,12 @@ class UsersSession final : public HandlerSession {
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
 
   void join(Node self) override {
-    Contribution own{std::move(self), round_, budget_.spent(), settings_.master};
+    Contribution own{std::move(self), round_, restart_rule_.spent(), settings_.master};
     calls_.make(
         name(),
         [handler = handler_, own = std::move(own)] {
-          return guarded(handler, [&own](RendezvousHandler& one) { return find_state(one, own); });
+          return guarded(handler,
+                         [&own](RendezvousHandler& one) { return agree_on_seating(one, own); });
         },
         [this](Result<Seating> seating) { assigned(std::move(seating)); });
   }
@@ -137,7 +138,7 @@ class UsersSession final : public HandlerSession {
     seating_ = std::move(*seating);
     const Round& round = seating_->round;
     round_ = round.number;
-    budget_.learn(round.attempt);
+    restart_rule_.learn(round.attempt);
     running_ = true;
     push(RoundReady{round});
   }
@@ -161,8 +162,14 @@ class UsersSession final : public HandlerSession {
 
   void fail_round(Cause cause) {
     if (!std::exchange(running_, false)) return;
-    if (!budget_.spend()) return push(Done{true, std::move(cause)});
-    push(Restart{std::move(cause), true, budget_.left()});
+    cause.kind = Cause::Kind::WorkerFailed;
+    restart(std::move(cause));
+  }
+
+  void restart(Cause cause) {
+    const RestartDecision decision = restart_rule_.decide(cause);
+    if (!decision.restarts) return push(Done{true, std::move(cause)});
+    push(Restart{std::move(cause), decision.attempt_spent, decision.restarts_left});
   }
 
   void await_others() {
@@ -210,7 +217,7 @@ class UsersSession final : public HandlerSession {
           Cause cause{.kind = Cause::Kind::NodeJoined};
           cause.text =
               fmt::format("{} new node{} to join", *waiting, *waiting == 1 ? " waits" : "s wait");
-          push(Restart{std::move(cause), false, budget_.left()});
+          restart(std::move(cause));
         });
   }
 
@@ -230,7 +237,7 @@ class UsersSession final : public HandlerSession {
   OnPush on_push_;
 
   // Changes while running
-  Budget budget_;
+  RestartRule restart_rule_;
   std::int64_t round_ = 0;
   std::optional<Seating> seating_;
   bool running_ = false;  // in a round that nobody has ended yet

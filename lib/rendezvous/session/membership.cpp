@@ -2,6 +2,7 @@
 #include "rendezvous/session/membership.hpp"
 
 #include "net/endpoint.hpp"
+#include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/session/alternate_addresses.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +25,8 @@ Join Membership::describe(const std::string& address, const Rules& rules, int no
 Restart Membership::restart_after_loss(const std::string& why, const Rules& rules) const {
   Cause cause{.kind = Cause::Kind::CoordinatorLost, .node = id_};
   cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
-  return {std::move(cause), false, std::max(rules.max_restarts - previous_.attempt, 0)};
+  const auto decision = RestartRule(rules.max_restarts, previous_.attempt).decide(cause);
+  return {std::move(cause), decision.attempt_spent, decision.restarts_left};
 }
 
 }  // namespace elastrun::rendezvous

@@ -13,7 +13,7 @@ namespace {
 
 std::string_view phase_name(Phase phase) {
   switch (phase) {
-    case Phase::JoinPhase:
+    case Phase::Joining:
       return "joining";
     case Phase::Running:
       return "running";
@@ -104,7 +104,7 @@ json::object describe(const State& state, TimePoint now) {
                    {"nodes", std::move(nodes)}};
   if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
-  if (state.phase() == Phase::JoinPhase && here > 0) {
+  if (state.phase() == Phase::Joining && here > 0) {
     job["seconds"] = to_seconds(now - state.join_phase().since());
     job["text"] =
         progress_text(rules, state.quorum(), state.join_phase(), state.world_fence(), now);

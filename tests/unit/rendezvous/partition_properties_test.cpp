@@ -259,7 +259,7 @@ class Country {
     if (!reaches_register(i)) {
       if (now_ < office.tenure) return;
       office.state.hold(true, now_);
-      const bool needed = office.state.phase() == Phase::JoinPhase;
+      const bool needed = office.state.phase() == Phase::Joining;
       if (needed && now_ > office.tenure + kTtl) step_down(i);
     } else if (office.epoch == register_.epoch && now_ < register_.until) {
       take_office(i);

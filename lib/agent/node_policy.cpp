@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/restart_policy.hpp"
+#include "agent/node_policy.hpp"
 
 #include "core/text.hpp"
 #include "process/exit_status.hpp"
@@ -32,11 +32,11 @@ std::string_view phase_text(Phase phase) {
   return "";
 }
 
-std::vector<Action> RestartPolicy::begin() {
+std::vector<Action> NodePolicy::begin() {
   return {Join{}};
 }
 
-std::vector<Action> RestartPolicy::step(const Fact& fact) {
+std::vector<Action> NodePolicy::step(const Fact& fact) {
   if (phase_ == Phase::Ended) {
     const auto* signal = std::get_if<SignalCame>(&fact);
     return signal != nullptr && signal->insisted ? Actions{CutEnd{}} : Actions{};
@@ -44,11 +44,11 @@ std::vector<Action> RestartPolicy::step(const Fact& fact) {
   return std::visit([this](const auto& one) { return on(one); }, fact);
 }
 
-RestartPolicy::Actions RestartPolicy::on(const Pushed& fact) {
+NodePolicy::Actions NodePolicy::on(const Pushed& fact) {
   return std::visit([this](const auto& push) { return ordered(push); }, fact.push);
 }
 
-RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::RoundReady& push) {
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
   if (phase_ != Phase::Joining || lingers_) return {};
   phase_ = Phase::Starting;
   round_ = push.round.number;
@@ -58,7 +58,7 @@ RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::RoundReady& push
   return {StartGroup{push.round}};
 }
 
-RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Restart& push) {
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
   // Who waits for a round will get the next one anyway.
   if (phase_ == Phase::Joining || order_) return {};
   order_ = push;
@@ -68,12 +68,12 @@ RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Restart& push) {
   return obey();
 }
 
-RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Done& push) {
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Done& push) {
   order_ = push;
   return obey();
 }
 
-RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Lost& push) {
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Lost& push) {
   if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) return {};
   order_ = push;
   lingers_ = push.requeue && !succeeded_ && !ending_;
@@ -83,29 +83,29 @@ RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Lost& push) {
   return actions;
 }
 
-RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Spare&) {
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Spare&) {
   return {};
 }
 
-RestartPolicy::Actions RestartPolicy::ordered(const rendezvous::Progress&) {
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Progress&) {
   return {};
 }
 
-RestartPolicy::Actions RestartPolicy::on(const GroupStarted&) {
+NodePolicy::Actions NodePolicy::on(const GroupStarted&) {
   if (hurried_ || ending_ || order_) return stop_new_group();
   phase_ = Phase::Running;
   return {TellStarted{}};
 }
 
 // While it was being started, an order or the end of the job came.
-RestartPolicy::Actions RestartPolicy::stop_new_group() {
+NodePolicy::Actions NodePolicy::stop_new_group() {
   phase_ = Phase::Stopping;
   if (hurried_) return {KillGroup{}};
   if (ending_ && ending_->signal != 0) return {StopGroup{ending_->signal, true}};
   return {StopGroup{SIGTERM}};
 }
 
-RestartPolicy::Actions RestartPolicy::on(const StartFailed& fact) {
+NodePolicy::Actions NodePolicy::on(const StartFailed& fact) {
   gone_ = true;
   if (ending_) return resolve();  // told already that it leaves
   Ending ending;
@@ -116,7 +116,7 @@ RestartPolicy::Actions RestartPolicy::on(const StartFailed& fact) {
   return actions;
 }
 
-RestartPolicy::Actions RestartPolicy::on(const WorkerFailed& fact) {
+NodePolicy::Actions NodePolicy::on(const WorkerFailed& fact) {
   if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
   failed_ = true;
   if (fact.first_is_known || !fact.others_run) return fail_now();
@@ -125,44 +125,44 @@ RestartPolicy::Actions RestartPolicy::on(const WorkerFailed& fact) {
   return {ArmSettle{}};
 }
 
-RestartPolicy::Actions RestartPolicy::on(const SettleOver&) {
+NodePolicy::Actions NodePolicy::on(const SettleOver&) {
   return phase_ == Phase::Settling ? fail_now() : Actions{};
 }
 
-RestartPolicy::Actions RestartPolicy::on(const LingerOver&) {
+NodePolicy::Actions NodePolicy::on(const LingerOver&) {
   lingers_ = false;
   return resolve();
 }
 
-RestartPolicy::Actions RestartPolicy::on(const AllEnded&) {
+NodePolicy::Actions NodePolicy::on(const AllEnded&) {
   return phase_ == Phase::Settling ? fail_now() : Actions{};
 }
 
-RestartPolicy::Actions RestartPolicy::fail_now() {
+NodePolicy::Actions NodePolicy::fail_now() {
   phase_ = Phase::Stopping;
   return {TellFailed{}, StopGroup{SIGTERM}};
 }
 
-RestartPolicy::Actions RestartPolicy::on(const AllSucceeded&) {
+NodePolicy::Actions NodePolicy::on(const AllSucceeded&) {
   if (phase_ != Phase::Running) return {};
   succeeded_ = true;
   phase_ = Phase::Stopping;
   return {TellSucceeded{}, ArmBarrier{}, FinishGroup{}};
 }
 
-RestartPolicy::Actions RestartPolicy::on(const GroupGone&) {
+NodePolicy::Actions NodePolicy::on(const GroupGone&) {
   gone_ = true;
   return resolve();
 }
 
-RestartPolicy::Actions RestartPolicy::on(const BarrierOver& fact) {
+NodePolicy::Actions NodePolicy::on(const BarrierOver& fact) {
   if (!succeeded_ || ending_ || fact.round != round_) return {};
   if (fact.needed) return {StayForOthers{}};
   past_barrier_ = true;
   return resolve();
 }
 
-RestartPolicy::Actions RestartPolicy::on(const SignalCame& fact) {
+NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
   const bool insisted = signalled_ && fact.insisted;
   if (std::exchange(signalled_, true)) return insisted ? kill() : Actions{};
   // A verdict stands: what comes later can only end sooner what is still going on.
@@ -183,14 +183,14 @@ RestartPolicy::Actions RestartPolicy::on(const SignalCame& fact) {
   return actions;
 }
 
-RestartPolicy::Actions RestartPolicy::on(const GuardianGone&) {
+NodePolicy::Actions NodePolicy::on(const GuardianGone&) {
   Ending ending;
   ending.kind = Ending::Kind::GuardianLost;
   ending_ = ending;
   return gone_ ? resolve() : kill();
 }
 
-RestartPolicy::Actions RestartPolicy::kill() {
+NodePolicy::Actions NodePolicy::kill() {
   if (gone_) return {};
   if (phase_ == Phase::Starting) {
     hurried_ = true;
@@ -200,7 +200,7 @@ RestartPolicy::Actions RestartPolicy::kill() {
   return {KillGroup{}};
 }
 
-RestartPolicy::Actions RestartPolicy::on(const WorkerStuck& fact) {
+NodePolicy::Actions NodePolicy::on(const WorkerStuck& fact) {
   if (phase_ != Phase::Running) return {};
   Ending ending;
   ending.kind = Ending::Kind::Stuck;
@@ -213,7 +213,7 @@ RestartPolicy::Actions RestartPolicy::on(const WorkerStuck& fact) {
 }
 
 /// An order has come: stop the group if it runs, follow the order if it is gone.
-RestartPolicy::Actions RestartPolicy::obey() {
+NodePolicy::Actions NodePolicy::obey() {
   if (phase_ == Phase::Running || phase_ == Phase::Settling) {
     phase_ = Phase::Stopping;
     return {StopGroup{SIGTERM}};
@@ -221,7 +221,7 @@ RestartPolicy::Actions RestartPolicy::obey() {
   return resolve();
 }
 
-RestartPolicy::Actions RestartPolicy::resolve() {
+NodePolicy::Actions NodePolicy::resolve() {
   if (!gone_) return {};
   if (ending_) return end(*ending_);
   if (!order_ && past_barrier_) {
@@ -242,12 +242,12 @@ RestartPolicy::Actions RestartPolicy::resolve() {
   return {Join{}};
 }
 
-RestartPolicy::Actions RestartPolicy::end(Ending ending) {
+NodePolicy::Actions NodePolicy::end(Ending ending) {
   phase_ = Phase::Ended;
   return {End{std::move(ending)}};
 }
 
-Ending RestartPolicy::ending_of(const rendezvous::Done& done) const {
+Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
   Ending ending;
   ending.cause = done.cause;
   if (done.failed) {
@@ -262,7 +262,7 @@ Ending RestartPolicy::ending_of(const rendezvous::Done& done) const {
   return ending;
 }
 
-Ending RestartPolicy::ending_of(const rendezvous::Lost& lost) const {
+Ending NodePolicy::ending_of(const rendezvous::Lost& lost) const {
   Ending ending;
   ending.why = lost.why;
   if (succeeded_) return ending;  // our part is done; nobody is left to tell us about the others

@@ -62,7 +62,7 @@ using Action = std::variant<Join, StartGroup, ArmSettle, ArmLinger, StopGroup, F
 /// Facts come in batches: whatever is told between StartGroup and its answer (GroupStarted or
 /// StartFailed) is kept until that answer, because nobody can say before whether there is a group
 /// to be stopped.
-class RestartPolicy {
+class NodePolicy {
  public:
   /// The first actions of all.
   std::vector<Action> begin();

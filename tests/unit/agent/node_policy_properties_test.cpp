@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A policy in a random world: facts that can happen, in batches, as they wait in the agent's queue
 // while another one is acted upon. What an action leads to comes after all that waits already.
-#include "agent/restart_policy.hpp"
+#include "agent/node_policy.hpp"
 
 #include <deque>
 #include <doctest/doctest.h>
@@ -177,7 +177,7 @@ class RandomWorld {
   }
 
   std::minstd_rand random_;
-  RestartPolicy policy_;
+  NodePolicy policy_;
   std::deque<Fact> facts_;
   Seat seat_ = Seat::None;
   Group group_ = Group::None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/restart_policy.hpp"
+#include "agent/node_policy.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>
@@ -33,7 +33,7 @@ struct Wording {
 
 /// A policy and the ending it came to.
 struct Node {
-  RestartPolicy policy;
+  NodePolicy policy;
   std::optional<Ending> ending;
 
   Words words(const std::vector<Action>& actions) {
