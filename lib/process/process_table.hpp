@@ -36,7 +36,7 @@ using ProcessTable = std::vector<ProcessEntry>;
 std::uint64_t own_pid_namespace();
 
 /// The command line of a process in one line, as far as it is short and fit to be shown; its name
-/// if it has none, or is gone.
+/// if it has none, is gone, or hangs in the kernel: we would hang with it.
 std::string command_of(const ProcessEntry& process, const std::string& proc = "/proc");
 
 /// From the text of a stat file. A name may hold blanks and parentheses.

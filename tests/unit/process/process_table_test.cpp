@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/process_table.hpp"
 
+#include "support/fake_files.hpp"
+
 #include <algorithm>
 #include <doctest/doctest.h>
 #include <filesystem>
+#include <fmt/format.h>
 #include <fstream>
 #include <unistd.h>
 
@@ -111,4 +114,21 @@ TEST_CASE("process table: the kernel's lists of children are used where it keeps
   CHECK(pids(read_descendants(100, proc)) ==  // 103 has gone in the meantime
         std::vector<pid_t>{101, 102, 104});
   std::filesystem::remove_all(proc);
+}
+
+TEST_CASE("process table: the command line of a process that hangs in the kernel is not read") {
+  const elastrun::test::FakeFiles proc;
+  const auto thread = [&](pid_t tid, char state) {
+    proc.add("7/task/" + std::to_string(tid) + "/stat",
+             fmt::format("{} (t) {} 1 1 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 5 0\n", tid, state));
+  };
+  proc.add("7/cmdline", std::string("python3\0train.py\0", 17));
+  thread(7, 'S');
+  thread(8, 'R');
+  ProcessEntry trainer;
+  trainer.pid = 7;
+  trainer.name = "trainer";
+  CHECK(command_of(trainer, proc.root()) == "python3 train.py");
+  thread(8, 'D');
+  CHECK(command_of(trainer, proc.root()) == "trainer");
 }
