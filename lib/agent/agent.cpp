@@ -337,7 +337,8 @@ void Agent::note_workers() {
   for (const auto& worker : group_->workers()) {
     result_.workers.push_back(
         {worker.rank, worker.local_rank, worker.pid, worker.exit, worker.stopped_by_us});
-    if (worker.abandoned) result_.abandoned.push_back(worker.pid);
+    // Who is out of reach has been named, and does not hang.
+    if (worker.abandoned && !worker.out_of_reach) result_.abandoned.push_back(worker.pid);
   }
 }
 

@@ -2,8 +2,10 @@
 #include "process/descendants.hpp"
 
 #include "core/unique_fd.hpp"
+#include "process/kernel_file.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <fmt/format.h>
 #include <poll.h>
 #include <set>
@@ -107,11 +109,30 @@ void reap_all() {
 
 }  // namespace
 
+bool is_out_of_reach(pid_t pid) {
+  return ::kill(pid, 0) != 0 && errno == EPERM;
+}
+
+std::string owner_of(pid_t pid, const std::string& proc) {
+  constexpr std::string_view kField = "\nUid:\t";
+  const std::string text = read_kernel_file(proc + "/" + std::to_string(pid) + "/status");
+  const auto found = text.find(kField);
+  if (found == std::string::npos) return "another user";
+  const auto start = found + kField.size();
+  return "user " + text.substr(start, text.find_first_of("\t\n", start) - start);
+}
+
+bool KillResult::out_of_reach() const {
+  return !alive.empty() &&
+         std::ranges::all_of(alive, [](const auto& one) { return is_out_of_reach(one.pid); });
+}
+
 std::string KillResult::survivors() const {
   std::string text;
   for (const ProcessEntry& entry : alive) {
-    text += fmt::format("{}{} ({}, state {})", text.empty() ? "" : ", ", entry.pid, entry.name,
-                        entry.state);
+    const auto owner = is_out_of_reach(entry.pid) ? ", of " + owner_of(entry.pid) : std::string();
+    text += fmt::format("{}{} ({}, state {}{})", text.empty() ? "" : ", ", entry.pid, entry.name,
+                        entry.state, owner);
   }
   return text;
 }
@@ -135,10 +156,9 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
     // the system call above cannot decide, only the second empty table is believed.
     quiet = victims.empty() ? quiet + 1 : 0;
     if (any_spared_alive && quiet == 2) return result;
-    if (rounds > 0 && Steady::now() >= until) {
-      result.alive = victims;
-      return result;
-    }
+    result.alive = victims;
+    if (rounds > 0 && (Steady::now() >= until || result.out_of_reach())) return result;
+    result.alive.clear();
     for (const ProcessEntry& victim : victims) counted.emplace(victim.pid, victim.start_time);
     result.killed = static_cast<int>(counted.size());
     await_deaths(kill_and_hold(victims), std::min<Duration>(patience, until - Steady::now()));

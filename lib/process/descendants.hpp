@@ -16,16 +16,24 @@ constexpr Duration kKillBound = std::chrono::seconds(10);
 /// For a second look, when that time has been given already.
 constexpr Duration kLastLook = std::chrono::milliseconds(250);
 
+/// Whether a process runs as another user, so that no signal of ours reaches it (EPERM).
+bool is_out_of_reach(pid_t pid);
+/// "user 0": the one as whom a process runs; "another user" where that cannot be read.
+std::string owner_of(pid_t pid, const std::string& proc = "/proc");
+
 /// What came of killing everything that descends from this process.
 struct KillResult {
   int killed = 0;      // processes that got SIGKILL
   ProcessTable alive;  // those that live on: held by the kernel (state D), or not ours to signal
-  /// "4711 (python, state D), 4712 (sh, state S)": for a message.
+  /// Some live on, and all of those are out of reach: it is of no use to wait for them.
+  bool out_of_reach() const;
+  /// "4711 (python, state D), 4712 (sudo, state S, of user 0)": for a message.
   std::string survivors() const;
 };
 
 /// Ends every descendant of this process with SIGKILL, but those in `spared` and below them, and
-/// reaps what became its children; repeats until none is left, or `limit` has passed. All that are
+/// reaps what became its children; repeats until none is left that is in reach, or `limit` has
+/// passed. All that are
 /// found get the signal even if `limit` is zero, which says no more than what was alive before.
 ///
 /// Costs one or two system calls when no child lives. Otherwise blocks while the victims die,

@@ -96,9 +96,11 @@ class PosixChild final : public Child {
     if (!ended_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0);
   }
 
-  void signal_group(int signal) noexcept override {
+  bool signal_group(int signal) noexcept override {
     if (signal == SIGKILL && killed_at_ == TimePoint{}) killed_at_ = clock_.now();
-    ::kill(-pid_, signal);  // ours for sure: the leader lives, or is a zombie that only we reap
+    // Ours for sure: the leader lives, or is a zombie that only we reap.
+    out_of_reach_ = ::kill(-pid_, signal) != 0 && errno == EPERM;
+    return !out_of_reach_;
   }
 
   bool group_alive() const override {
@@ -156,10 +158,11 @@ class PosixChild final : public Child {
     if (watch_.is_open()) watch_.release();
   }
 
-  /// Waits as long as SIGKILL may take, since it was sent for the first time.
+  /// Waits as long as SIGKILL may take, since it was sent for the first time; not if it was
+  /// refused.
   void reap() {
     using std::chrono::milliseconds;
-    const auto left = killed_at_ + kKillBound - clock_.now();
+    const auto left = out_of_reach_ ? Duration::zero() : killed_at_ + kKillBound - clock_.now();
     const auto patience = std::max(std::chrono::ceil<milliseconds>(left), milliseconds(0));
     pollfd waiting{pidfd_.get(), POLLIN, 0};
     int ready = 0;
@@ -184,7 +187,7 @@ class PosixChild final : public Child {
   // Changes while running. The flag is shared with a completion that may already be queued.
   boost::asio::posix::stream_descriptor watch_;
   std::function<void(const Exit&)> on_exit_;
-  bool ended_ = false;
+  bool ended_ = false, out_of_reach_ = false;
   TimePoint killed_at_{};
   std::unique_ptr<Alarm> tracer_alarm_;
   Duration tracer_pause_{};

@@ -16,10 +16,6 @@ constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 constexpr Duration kMoment = std::chrono::milliseconds(250);
 constexpr std::string_view kArea = "workers";
 
-bool stops(int signal) {
-  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
-}
-
 }  // namespace
 
 Group::Group(Parts parts, Limits limits, std::function<void(Event)> on_event)
@@ -76,6 +72,7 @@ void Group::started(WorkerPlan& plan, std::unique_ptr<process::Child> child) {
 void Group::ended(std::size_t index, const process::Exit& exit) {
   auto& worker = workers_[index];
   worker.exit = exit;
+  worker.abandoned = false;
   worker.stopped_by_us = stage_ != Stage::Running;
   if (stage_ == Stage::Running) {
     if (worker.failed()) failed(worker);
@@ -142,7 +139,7 @@ void Group::kill() {
   stage_ = Stage::Killing;
   asked_ = killed_ = true;
   begin_killing();
-  for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
+  send_signal(workers_, SIGKILL);
   if (parts_.sweep) swept_ += parts_.sweep(Duration::zero()).killed;
   deadline_ = *given_up_at_;
   alarm_->arm(deadline_, [this] { deadline_passed(); });
@@ -161,11 +158,8 @@ void Group::ask_all(int signal) {
       log::warning("api", "Sending process {} closing signal {}", worker.pid,
                    process::signal_name(signal));
     }
-    worker.child->signal_group(signal);
-    // A worker that was stopped (SIGSTOP, Ctrl+Z) would notice only when continued. A stop signal
-    // itself would be taken back by that before it is delivered: signal(7).
-    if (!stops(signal)) worker.child->signal_group(SIGCONT);
   }
+  send_signal(workers_, signal);
 }
 
 void Group::arm_grace() {
@@ -200,7 +194,7 @@ void Group::deadline_passed() {
         return arm_grace();
       }
       for (const auto& worker : workers_) {
-        if (worker.exit) continue;
+        if (worker.exit || worker.out_of_reach) continue;
         log::warning("api", "Unable to shutdown process {} in time, forcefully exiting via SIGKILL",
                      worker.pid);
       }
@@ -219,8 +213,7 @@ void Group::deadline_passed() {
 
 void Group::abandon_rest() {
   for (auto& worker : workers_) {
-    if (worker.exit) continue;
-    worker.abandoned = true;
+    if (worker.exit || std::exchange(worker.abandoned, true)) continue;
     log::error("api",
                "Process {} did not exit after SIGKILL within {} and is left behind. It is in the "
                "kernel, waiting for a disk, a network file system or a driver",
@@ -231,7 +224,7 @@ void Group::abandon_rest() {
 
 void Group::advance() {
   const bool stopping = stage_ == Stage::Asking || stage_ == Stage::Killing;
-  if (stopping && !any_running()) wait_for_leftovers(deadline_);
+  if (stopping && !any_awaited()) wait_for_leftovers(deadline_);
 }
 
 void Group::wait_for_leftovers(TimePoint until) {
@@ -250,6 +243,7 @@ void Group::look_again() {
 void Group::look_at_leftovers() {
   const auto now = clock_.now();
   const auto left = this->left();
+  if (asked_ && is_out_of_reach(left)) return sweep();
   if (!killed_) return obey(leftovers_->look(now, left), left);
   if (!left.groups_alive || now >= *given_up_at_) return sweep();
   alarm_->arm(std::min(now + kLongestLook, *given_up_at_), [this] { look_at_leftovers(); });
@@ -277,7 +271,7 @@ void Group::kill_leftovers(const Leftovers::Left& left) {
   log::warning(kArea, "Killing what the workers have left: {}", names_of(left));
   killed_ = true;
   begin_killing();
-  for (const auto& worker : workers_) worker.child->signal_group(SIGKILL);
+  send_signal(workers_, SIGKILL);
   look_at_leftovers();
 }
 
@@ -302,12 +296,17 @@ void Group::sweep() {
   const auto ended = parts_.sweep(kLongestLook);
   swept_ += ended.killed - static_cast<int>(ended.alive.size());
   const auto now = clock_.now();
-  if (!ended.alive.empty() && now < *given_up_at_) {
+  const bool hopeless = ended.out_of_reach();
+  if (!ended.alive.empty() && !hopeless && now < *given_up_at_) {
     alarm_->arm(now + kLongestLook, [this] { sweep(); });
     return;
   }
   if (swept_ > 0) log::info(kArea, "Ended {} processes that had left the workers' groups", swept_);
-  if (!ended.alive.empty()) {
+  if (hopeless) {
+    log::error(kArea,
+               "These processes of the job run as other users, elastrun may not end them: {}",
+               ended.survivors());
+  } else if (!ended.alive.empty()) {
     log::error(kArea, "Cannot end these processes of the job, not even by SIGKILL within {}: {}",
                format_duration(limits_.kill_bound), ended.survivors());
   }
@@ -315,7 +314,12 @@ void Group::sweep() {
 }
 
 bool Group::groups_alive() const {
-  return std::ranges::any_of(workers_, [](const Worker& w) { return w.child->group_alive(); });
+  return std::ranges::any_of(
+      workers_, [](const Worker& w) { return !w.out_of_reach && w.child->group_alive(); });
+}
+
+bool Group::any_awaited() const {
+  return std::ranges::any_of(workers_, [](const Worker& w) { return !w.exit && !w.out_of_reach; });
 }
 
 void Group::drain(Worker& worker) {

@@ -104,6 +104,7 @@ class Group {
   void kill_leftovers(const Leftovers::Left& left);
   Leftovers::Left left() const;
   bool groups_alive() const;
+  bool any_awaited() const;
   void sweep();
   void arm(Duration bound);
   void deadline_passed();

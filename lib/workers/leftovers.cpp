@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/leftovers.hpp"
 
+#include "process/descendants.hpp"
+
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -71,6 +73,12 @@ process::ProcessTable Leftovers::newly_orphaned(const Left& left) {
     if (told_.emplace(one.pid, one.start_time).second) found.push_back(one);
   }
   return found;
+}
+
+bool is_out_of_reach(const Leftovers::Left& left) {
+  process::KillResult all{.killed = 0, .alive = left.in_groups};
+  all.alive.insert(all.alive.end(), left.escaped.begin(), left.escaped.end());
+  return all.out_of_reach();
 }
 
 std::string names_of(const Leftovers::Left& left) {

@@ -55,6 +55,9 @@ class Leftovers {
   std::set<std::pair<pid_t, std::uint64_t>> told_;  // pid and start time
 };
 
+/// Something is left, and all of it runs as other users: what a script has started by sudo(8).
+bool is_out_of_reach(const Leftovers::Left& left);
+
 /// "4711 (python upload.py), 4712 (sh)": each with its command line as far as it is short, and no
 /// more than a person reads.
 std::string names_of(const Leftovers::Left& left);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/worker.hpp"
 
+#include "core/log.hpp"
+#include "process/descendants.hpp"
 #include "workers/evidence.hpp"
 
+#include <csignal>
 #include <utility>
 
 namespace elastrun::workers {
@@ -12,6 +15,10 @@ constexpr std::size_t kLastLines = 40;  // a Python traceback of some depth, and
 constexpr std::size_t kSearched =
     1000;  // all that is kept: some tracebacks are deep, some messages long
 constexpr std::string_view kTraceback = "Traceback (most recent call last):";
+
+bool stops(int signal) {
+  return signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
 
 }  // namespace
 
@@ -46,6 +53,23 @@ Failure failure_of(const Worker& worker, const process::Exit& exit, std::optiona
     failure.lines_are_all = false;
   }
   return failure;
+}
+
+/// A worker that runs as another user is named at once: what is to come cannot end it either.
+void send_signal(std::vector<Worker>& workers, int signal) {
+  for (auto& worker : workers) {
+    const bool reached = worker.child->signal_group(signal);
+    // To one that was stopped by SIGSTOP or Ctrl+Z. A stop signal itself would be taken back by
+    // this before it is delivered: signal(7).
+    if (!stops(signal) && signal != SIGKILL) worker.child->signal_group(SIGCONT);
+    if (reached || worker.exit || std::exchange(worker.out_of_reach, true)) continue;
+    worker.abandoned = true;
+    log::error(
+        "workers",
+        "Process {} runs as {}: elastrun may not signal it, does not wait for it, and leaves "
+        "it behind if it does not end by itself",
+        worker.pid, process::owner_of(worker.pid));
+  }
 }
 
 }  // namespace elastrun::workers

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace elastrun::workers {
 
@@ -30,12 +31,17 @@ struct Worker {
   std::optional<process::Exit> exit;
   bool stderr_shown = false;
   bool stopped_by_us = false;  // ended after we had asked it to
-  bool abandoned = false;      // did not even end by SIGKILL within the bound
+  bool abandoned = false;      // did not even end by SIGKILL within the bound, or is out of reach
+  bool out_of_reach = false;   // runs as another user: nobody waits for it
   bool returned = false;       // its script has; it waits for those of the others
   enum class Output { Flowing, Draining, Drained } output = Output::Drained;
   bool succeeded() const { return exit && exit->status.success(); }
   bool failed() const { return exit && !exit->status.success(); }
 };
+
+/// A signal for each of their groups, and SIGCONT, without which one that was stopped would notice
+/// no other than SIGKILL. A worker that runs as another user is named, and is out of reach then.
+void send_signal(std::vector<Worker>& workers, int signal);
 
 /// What is known of a worker that ended so, with what it left in its error file, if anything.
 Failure failure_of(const Worker& worker, const process::Exit& exit, std::optional<ErrorFile> left);

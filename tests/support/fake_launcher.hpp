@@ -24,7 +24,8 @@ class FakeLauncher final : public process::Launcher {
     bool leaves_child = false;  // in its group, when it ends
     bool child_deaf = false;    // that one ends by SIGKILL only
     bool destroyed = false;
-    bool deaf = false;  // ends by SIGKILL only, as the test sees fit
+    bool foreign = false;  // another user's: no signal reaches it
+    bool deaf = false;     // ends by SIGKILL only, as the test sees fit
     std::function<void(const process::Exit&)> on_exit;
   };
 
@@ -76,10 +77,12 @@ class FakeLauncher final : public process::Launcher {
     pid_t pid() const override { return pid_; }
     bool ended() const override { return record_->ended; }
     void signal_leader(int signal) noexcept override { record_->signals.push_back(signal); }
-    void signal_group(int signal) noexcept override {
-      if (signal == SIGCONT) return;
+    bool signal_group(int signal) noexcept override {
+      if (record_->foreign) return false;
+      if (signal == SIGCONT) return true;
       record_->signals.push_back(signal);
       if (!record_->child_deaf || signal == SIGKILL) record_->leaves_child = false;
+      return true;
     }
     bool group_alive() const override { return !record_->ended || record_->leaves_child; }
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import unittest
 
 from launched import ELASTRUN, LIMIT, STUB, Case, main, state_of
 from screen import OnTerminal
@@ -41,6 +42,13 @@ signal.signal(signal.SIGTERM, save)
 print("trainer", os.getpid(), flush=True)
 while True: signal.pause()
 """
+# What sudo(8) is, to its parent.
+FOREIGN = """
+import os, signal
+os.setresuid(1, 1, 1)
+print("foreign", os.getpid(), flush=True)
+while True: signal.pause()
+"""
 # A trainer that saves, and uploads then by a program in a process group or session of its own.
 UPLOADER = """
 import os, signal, subprocess, sys
@@ -70,7 +78,8 @@ class Files(Case):
     def setUp(self) -> None:
         super().setUp()
         for name, text in (("trainer.py", TRAINER), ("upload.py", UPLOAD), ("leaver.py", LEAVER),
-                           ("uploader.py", UPLOADER), ("stepper.py", STEPPER)):
+                           ("uploader.py", UPLOADER), ("stepper.py", STEPPER),
+                           ("foreign.py", FOREIGN)):
             (self.folder / name).write_text(text)
 
 
@@ -236,6 +245,50 @@ class Stop(Files):
         self.assertEqual(self.line_with(shell.stdout, "code"), "code 1")
         shell.wait(LIMIT)
         self.assertEqual(self.alive(), [])
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+setuid",
+          "--ambient-caps=+setuid"]  # the last so that what it starts can become somebody else
+
+
+def can_be_nobody() -> bool:
+    try:
+        return subprocess.run([*NOBODY, "test", "-x", ELASTRUN], check=False,
+                              capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@unittest.skipUnless(os.geteuid() == 0 and can_be_nobody(), "needs root, who can be anybody")
+class OtherUser(Files):
+    def end(self, *words: str) -> str:
+        for path in (self.folder, *self.folder.iterdir()):
+            os.chown(path, 65534, 65534)
+        child = subprocess.Popen([*NOBODY, ELASTRUN, "--shutdown-timeout", LONG, *words],
+                                 env=self.environment, cwd=self.folder, text=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+        self.addCleanup(self.close_streams, child)
+        self.foreign = int(self.line_with(child.stdout, "foreign").split()[-1])
+        child.terminate()
+        self.assertEqual(child.wait(LIMIT), 1)
+        self.assertEqual(self.alive(), [self.foreign])
+        os.kill(self.foreign, signal.SIGKILL)
+        said = child.communicate(timeout=LIMIT)[1]
+        self.assertNotIn("kernel", said)
+        return said
+
+    def test_a_worker_that_cannot_be_signalled_is_named_at_once(self) -> None:
+        said = self.end("foreign.py")
+        self.assertIn(f"Process {self.foreign} runs as user 1: elastrun may not signal it", said)
+
+    def test_one_below_a_script_is_too(self) -> None:
+        script = self.folder / "script.sh"
+        script.write_text("#!/bin/sh\npython3 foreign.py\necho never\n")
+        script.chmod(0o755)
+        said = self.end("--no-python", str(script))
+        self.assertRegex(said, rf"run as other users, .*: {self.foreign} \(\S+, state S, "
+                               r"of user 1\)")
 
 
 class Failure(Files):

@@ -430,6 +430,27 @@ TEST_CASE("group: who does not even end by SIGKILL is named and left behind") {
   CHECK_FALSE(stage.group.workers()[0].abandoned);
 }
 
+TEST_CASE("group: nobody waits for a worker that runs as another user") {
+  Stage stage;
+  stage.start(2);
+  stage.launcher[1].foreign = true;
+  stage.group.stop(SIGTERM, 30s);
+  CHECK_MESSAGE(stage.happened().empty(), "the other one has its grace");
+  SUBCASE("which ends the wait") {
+    stage.launcher.obey();
+    CHECK(stage.happened() == Events{Event::Gone});
+    CHECK(stage.group.workers()[1].abandoned);
+  }
+  SUBCASE("it ends by itself meanwhile") {
+    stage.launcher.end(1, ExitStatus::exited(0));
+    stage.launcher.obey();
+    CHECK(stage.happened() == Events{Event::Gone});
+    CHECK_FALSE(stage.group.workers()[1].abandoned);
+  }
+  CHECK_FALSE(stage.group.workers()[0].abandoned);
+  CHECK(stage.clock.armed() == 0);
+}
+
 TEST_CASE(
     "group: what left the groups and cannot be killed is left when SIGKILL has had its time") {
   Stage stage;
