@@ -338,7 +338,11 @@ class LinkCoordinator final : public Coordinator {
   }
 
   void watch_heartbeats() {
-    heartbeat_->arm(clock_.now() + settings_.heartbeat, [this] {
+    const TimePoint due = clock_.now() + settings_.heartbeat;
+    heartbeat_->arm(due, [this, due] {
+      // After a pause of this process it is not the others who were silent. What they have said
+      // meanwhile has not been read yet; those who were paused with us need as long to wake.
+      if (clock_.now() - due > settings_.heartbeat) return watch_heartbeats();
       std::vector<std::pair<Peer, std::string>> silent;
       for (auto& [peer, connection] : connections_) {
         connection.missed = connection.link->heard() ? 0 : connection.missed + 1;

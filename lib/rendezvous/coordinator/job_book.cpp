@@ -6,13 +6,13 @@
 namespace elastrun::rendezvous {
 namespace {
 
-// For how long a member that was lost may go on until it stops its group (see HeartbeatLease), with
-// a quarter for clocks that differ and machines that are busy.
+// For how long a member that was lost may go on until it stops its group (see HeartbeatLease), also
+// if it has just been paused, with a quarter for clocks that differ and machines that are busy.
 Duration reaction_of(const Coordinator::Settings& settings) {
-  return settings.heartbeat + settings.heartbeat * settings.heartbeats_missed / 4;
+  return settings.heartbeat * 2 + settings.heartbeat * settings.heartbeats_missed / 4;
 }
 Duration silence_of(const Coordinator::Settings& settings) {
-  return settings.heartbeat * (settings.heartbeats_missed + 1) * 5 / 4;
+  return settings.heartbeat * (settings.heartbeats_missed + 2) * 5 / 4;
 }
 
 }  // namespace

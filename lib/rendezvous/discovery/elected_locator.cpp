@@ -6,6 +6,7 @@
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/advertised.hpp"
 #include "rendezvous/discovery/leader_watch.hpp"
+#include "rendezvous/discovery/patient_alarm.hpp"
 #include "rendezvous/discovery/stagger.hpp"
 #include "rendezvous/discovery/world_records.hpp"
 #include "rendezvous/election/election.hpp"
@@ -24,7 +25,7 @@ namespace ip = boost::asio::ip;
 
 // After which the group of a member that does not hear us has ended (see HeartbeatLease).
 Duration time_to_stop(const ElectedLocatorSettings& settings) {
-  return settings.coordinator.heartbeat * (settings.coordinator.heartbeats_missed + 1) +
+  return settings.coordinator.heartbeat * (settings.coordinator.heartbeats_missed + 2) +
          settings.grace;
 }
 
@@ -40,7 +41,7 @@ class ElectedLocator final : public Locator {
         settings_(std::move(settings)),
         due_(clock.make_alarm()),
         doubt_(clock.make_alarm()),
-        isolation_(clock.make_alarm()),
+        isolation_(std::make_unique<PatientAlarm>(clock, settings_.coordinator.heartbeat)),
         watch_(clock, *leader_lease_),
         election_(leader_lease_->ttl()),
         records_(clock) {}

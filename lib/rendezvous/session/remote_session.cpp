@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace elastrun::rendezvous {
 namespace {
@@ -131,7 +132,7 @@ class RemoteSession final : public Session {
 
   void hear(const std::string& payload) {
     // After a pause of this process, words of long ago come before any alarm.
-    if (welcomed_ && heartbeat_lease_.is_over(clock_.now())) return miss_heartbeats();
+    if (welcomed_ && !holds_lease()) return;
     auto message = decode_from_coordinator(payload);
     if (!message) return drop(message.error());
     if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
@@ -140,8 +141,19 @@ class RemoteSession final : public Session {
       epoch_ = std::max(epoch_, epoch->epoch);
     } else if (std::holds_alternative<Heartbeat>(*message)) {
       heartbeat_lease_.answered();
+      if (!heartbeat_lease_.is_over(clock_.now())) obey_put_off();
     } else if (auto* told = std::get_if<Push>(&*message)) {
+      // A round of long ago may be none of ours any more. All else is true at any time.
+      const bool old = heartbeat_lease_.is_over(clock_.now());
+      const bool round = std::holds_alternative<RoundReady>(*told);
+      if (old && (round || !put_off_.empty())) return put_off_.push_back(std::move(*told));
       obey(std::move(*told));
+    }
+  }
+
+  void obey_put_off() {
+    for (Push& told : std::exchange(put_off_, {})) {
+      if (link_) obey(std::move(told));
     }
   }
 
@@ -160,6 +172,7 @@ class RemoteSession final : public Session {
     search_.found(welcome.stand_alone);
     refusals_.forget();
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
+    put_off_.clear();
     watch_heartbeats();
     if (membership_.wants_seat()) send(describe());
     if (leaving_)
@@ -278,12 +291,32 @@ class RemoteSession final : public Session {
   }
 
   void watch_heartbeats() {
-    heartbeat_->arm(heartbeat_lease_.next_heartbeat(clock_.now()), [this] {
-      if (heartbeat_lease_.is_over(clock_.now())) return miss_heartbeats();
-      send(Heartbeat{});
-      heartbeat_lease_.sent(clock_.now());
+    heartbeat_->arm(heartbeat_lease_.next_look(clock_.now()), [this] {
+      if (!holds_lease()) return;
+      if (!heartbeat_lease_.is_over(clock_.now())) send_heartbeat();
       watch_heartbeats();
     });
+  }
+
+  void send_heartbeat() {
+    send(Heartbeat{});
+    heartbeat_lease_.sent(clock_.now());
+  }
+
+  // Not: the coordinator has been given up.
+  bool holds_lease() {
+    const auto look = heartbeat_lease_.look(clock_.now());
+    if (look == HeartbeatLease::Look::Over) {
+      miss_heartbeats();
+      return false;
+    }
+    if (look == HeartbeatLease::Look::Ask) {
+      log::info("rendezvous", "this process was paused; asking whether {} has gone on without it",
+                search_.where());
+      send_heartbeat();
+      watch_heartbeats();
+    }
+    return true;
   }
 
   void miss_heartbeats() {
@@ -314,6 +347,7 @@ class RemoteSession final : public Session {
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
   HeartbeatLease heartbeat_lease_;
+  std::vector<Push> put_off_;  // until it is known whether it counts on us
   Refusals refusals_;
 
   // This node

@@ -23,7 +23,7 @@ constexpr Duration kTtl = 10s;
 constexpr Duration kSilence = 6s, kHeartbeat = 2s;
 constexpr Duration kGrace = 25s;  // in which a group ends, once it is asked to: longer than a TTL
 constexpr Duration kIsolation = 60s;
-constexpr Duration kDoubt = kHeartbeat + kSilence / 4;
+constexpr Duration kDoubt = 2 * kHeartbeat + kSilence / 4;
 using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one world
 
 /// The coordinator in a process: the state, and until when it may decide.
@@ -42,7 +42,7 @@ struct Office {
   }
   TimePoint isolated() const {
     if (tenure == TimePoint::max()) return tenure;
-    return tenure + kIsolation * 19 / 20 - kSilence - kHeartbeat - kGrace;
+    return std::max(tenure + kIsolation * 19 / 20 - kSilence - 2 * kHeartbeat - kGrace, patient);
   }
   State state;
   std::set<std::string> leavers;  // that have said goodbye to it
@@ -55,6 +55,7 @@ struct Office {
   int recorded_leavers = 0;
   std::int64_t epoch;
   TimePoint tenure;
+  TimePoint patient;  // until then its process, which was paused, does not suspend its world
 };
 
 /// The register that elects.
@@ -85,9 +86,10 @@ struct Line {
 };
 
 struct Machine {
-  int side = 0;         // of the cut: only machines of one side hear each other
-  bool paused = false;  // all of it stands still
-  bool drowsy = false;  // it goes on, and has not looked at its clock yet
+  int side = 0;          // of the cut: only machines of one side hear each other
+  bool paused = false;   // all of it stands still
+  bool drowsy = false;   // it goes on, and has not looked at its clock yet
+  TimePoint asks_until;  // it was paused for long, and asks whether it is still counted on
   // Others had to think that its group has ended, before it woke or because its connection was
   // closed in order and it cannot make another one: what it saves then, nobody can fence.
   bool overslept = false;

@@ -34,11 +34,35 @@ class Country {
     rules_.join_timeout = std::chrono::seconds(30 + draw(600));
     rules_.growth_delay = 1s;
     rules_.reaction = kDoubt;
-    rules_.silence = kSilence + 2 * kHeartbeat;
+    rules_.silence = kSilence + 3 * kHeartbeat;
     for (int i = 0; i < kMachines; ++i) begin_process(i);
     at(kStore).doing = Doing::Over;
     at(kStore).name = "store";
     if (draw(3) == 0) begin_store();
+  }
+
+  // Whatever else may be true of a job that was paused as a whole, it just goes on.
+  void run_with_rest() {
+    for (int calm = 0, step = 0; calm < 5; ++step) {
+      must(step < 300, "all come to work in one world");
+      pass(1s);
+      live_all();
+      calm = history_.is_settled(machines_, rules_) ? calm + 1 : 0;
+    }
+    const auto before = seats();
+    for (int i = 0; i <= kStore; ++i) pause(i);
+    pass(std::chrono::seconds(draw(200)));
+    const int first = draw(kMachines + 1);
+    for (int i = 0; i <= kStore; ++i) {
+      if (draw(2) == 0) pass(std::chrono::milliseconds(draw(150)));
+      resume((first + i) % (kStore + 1));
+      live((first + i) % (kStore + 1));  // what is due is done at once
+    }
+    for (int step = 0; step < 30; ++step) {
+      pass(1s);
+      live_all();
+      must(seats() == before, "a pause of everything restarts nothing");
+    }
   }
 
   void run() {
@@ -171,8 +195,14 @@ class Country {
   void pause(int i) { at(i).paused = true; }
   // A coordinator counts the heartbeats that it misses, not the time: it goes on where it stood.
   void resume(int i) {
-    at(i).paused = false;
-    at(i).drowsy = true;
+    Machine& machine = at(i);
+    machine.paused = false;
+    machine.drowsy = true;
+    if (machine.office) machine.office->patient = now_ + kHeartbeat;
+    if (machine.line != 0) {
+      machine.asks_until = now_ + kHeartbeat;
+      machine.overslept |= machine.asks_until > noticed(machine);
+    }
     for (auto& [peer, line] : lines_) {
       if (line.host == i) line.office_heard = now_;
     }
@@ -190,7 +220,7 @@ class Country {
 
   void ring_alarms(int i) {
     if (at(i).paused) return;
-    if (at(i).line != 0 && is_silent(lines_.at(at(i).line))) part(i);
+    if (has_lost_office(i)) part(i);
     if (at(i).doing == Doing::Stopping && now_ >= at(i).stopped_at) end_group(i);
     if (at(i).office && now_ >= at(i).office->isolated()) {
       at(i).office->state.suspend("cut off", now_);
@@ -202,11 +232,32 @@ class Country {
     for (auto& [peer, line] : lines_) {
       if (!line.agent_open || !line.office_open || !hears(line.agent, line.host)) continue;
       line.office_heard = now_;
-      if (!is_silent(line)) line.proof = now_;
+      if (!is_silent(line)) {
+        line.proof = now_;
+      } else if (at(line.agent).line == peer && asks(line.agent)) {
+        // Whoever answers has not replaced it: nothing of what it may have done matters.
+        line.proof = now_;
+        at(line.agent).overslept = false;
+      }
     }
   }
 
-  // An agent that finds its proof too old does not ask for another one.
+  // An agent that finds its proof too old does not ask for another one, unless it was paused.
+  bool asks(int i) { return now_ < at(i).asks_until; }
+  bool has_lost_office(int i) {
+    return at(i).line != 0 && is_silent(lines_.at(at(i).line)) && !asks(i);
+  }
+  // By when its group is being stopped if its office thinks so.
+  TimePoint noticed(const Machine& machine) {
+    return lines_.at(machine.line).proof + kSilence + 3 * kHeartbeat;
+  }
+  std::map<std::string, Key> seats() {
+    std::map<std::string, Key> found;
+    for (const Machine& machine : machines_) {
+      if (machine.doing == Doing::Working) found[machine.name] = machine.world;
+    }
+    return found;
+  }
   bool is_silent(const Line& line) const { return now_ - line.proof > kSilence + kHeartbeat; }
 
   // Timers and messages of a process that was paused come in any order.
@@ -587,7 +638,10 @@ class Country {
     while (at(i).line != 0 && at(i).doing != Doing::Over) {
       Line& line = lines_.at(at(i).line);
       if (!hears(i, line.host) || line.down.empty()) return;
-      if (is_silent(line)) return part(i);
+      if (has_lost_office(i)) return part(i);
+      // Words of long ago: what they say counts if the line stands, and else that it has ended.
+      if (is_silent(line) && !line.office_open) return part(i);
+      if (is_silent(line)) return;
       const auto word = std::move(line.down.front());
       line.down.pop_front();
       word();
@@ -639,8 +693,8 @@ class Country {
     Machine& machine = at(i);
     machine.patience = now_ + rules_.join_timeout;
     machine.undecided = false;
-    const TimePoint noticed = lines_.at(machine.line).proof + kSilence + 2 * kHeartbeat;
-    if (machine.drowsy && now_ > noticed) machine.overslept = true;
+    if (machine.drowsy && now_ > noticed(machine)) machine.overslept = true;
+    machine.asks_until = {};
     stop_group(i);
     if (machine.doing == Doing::Stopped) machine.doing = Doing::Waiting;
     // The end of a connection says that the group has ended: not before that is true.
@@ -677,6 +731,10 @@ class Country {
 };
 
 }  // namespace
+
+TEST_CASE("rendezvous: a pause of the whole job restarts nothing") {
+  for_each_seed([](unsigned seed) { Country(seed).run_with_rest(); });
+}
 
 TEST_CASE("rendezvous: no partition makes two worlds, and its end makes one") {
   for_each_seed([](unsigned seed) { Country(seed).run(); });

@@ -329,20 +329,59 @@ TEST_CASE(
   CHECK(job.assignment("a") == "0/1#2");
 }
 
-TEST_CASE("pulse: an answer proves no more than that the beat was sent") {
+TEST_CASE("heartbeat lease: an answer proves no more than that the beat was sent") {
   HeartbeatLease heartbeat_lease;
   const TimePoint start{1000s};
   heartbeat_lease.begin(start, 5s, 3);
-  CHECK(heartbeat_lease.next_heartbeat(start) == start + 5s);
+  CHECK(heartbeat_lease.next_look(start) == start + 5s);
   heartbeat_lease.sent(start + 5s);
   heartbeat_lease.sent(start + 10s);
   CHECK(!heartbeat_lease.is_over(start + 19s));
   // The network has kept the answer for ten seconds.
   heartbeat_lease.answered();
   CHECK(heartbeat_lease.end() == start + 25s);
-  CHECK(heartbeat_lease.next_heartbeat(start + 22s) == start + 25s);
+  CHECK(heartbeat_lease.next_look(start + 22s) == start + 25s);
   CHECK(heartbeat_lease.is_over(start + 25s));
   heartbeat_lease.answered();
   heartbeat_lease.answered();  // one too many, from a confused coordinator
   CHECK(heartbeat_lease.end() == start + 30s);
+}
+
+TEST_CASE("heartbeat lease: who was paused asks once, and waits one interval for the answer") {
+  using Look = HeartbeatLease::Look;
+  HeartbeatLease lease;
+  const TimePoint start{1000s};
+  lease.begin(start, 5s, 3);
+  CHECK(lease.next_look(start) == start + 5s);
+  lease.sent(start + 5s);
+  CHECK(lease.next_look(start + 5s) == start + 10s);
+  const TimePoint awake = start + 60s;
+  CHECK(lease.look(awake) == Look::Ask);
+  lease.sent(awake);
+  CHECK(lease.next_look(awake) == awake + 5s);
+  CHECK(lease.look(awake + 1s) == Look::Waiting);
+  lease.answered();  // the heartbeat of before the pause: proves nothing
+  CHECK(lease.look(awake + 2s) == Look::Waiting);
+  SUBCASE("which comes") {
+    lease.answered();
+    CHECK(lease.look(awake + 5s) == Look::Sound);
+    CHECK(lease.next_look(awake + 5s) == awake + 10s);
+    CHECK(lease.look(awake + 20s) == Look::Ask);  // paused once more
+  }
+  SUBCASE("or does not") {
+    CHECK(lease.look(awake + 5s) == Look::Over);
+  }
+}
+
+TEST_CASE("heartbeat lease: silence is no pause of one's own") {
+  HeartbeatLease lease;
+  TimePoint now{1000s};
+  lease.begin(now, 5s, 3);
+  while (!lease.is_over(now)) {
+    CHECK(lease.look(now) == HeartbeatLease::Look::Sound);
+    lease.sent(now);
+    now = lease.next_look(now);
+  }
+  CHECK(now == TimePoint(1020s));
+  CHECK(lease.look(now) == HeartbeatLease::Look::Over);
 }

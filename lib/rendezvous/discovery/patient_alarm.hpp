@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace elastrun::rendezvous {
+
+/// An alarm for what is to happen unless something else comes first. If this process was paused
+/// beyond its time it does not ring at once, but `patience` later: what was due meanwhile, or is
+/// being asked now, has its chance.
+class PatientAlarm final : public Alarm {
+ public:
+  PatientAlarm(Clock& clock, Duration patience)
+      : clock_(clock), patience_(patience), alarm_(clock.make_alarm()) {}
+
+  void arm(TimePoint when, std::function<void()> ring) override {
+    const TimePoint due = std::max(when, clock_.now());
+    alarm_->arm(due, [this, due, ring = std::move(ring)] {
+      const TimePoint now = clock_.now();
+      if (now - due > patience_) return arm(now + patience_, ring);
+      ring();
+    });
+  }
+  void disarm() override { alarm_->disarm(); }
+
+ private:
+  Clock& clock_;
+  const Duration patience_;
+  const std::unique_ptr<Alarm> alarm_;
+};
+
+}  // namespace elastrun::rendezvous
