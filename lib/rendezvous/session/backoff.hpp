@@ -14,13 +14,17 @@ namespace elastrun::rendezvous {
 class Backoff {
  public:
   explicit Backoff(std::uint32_t seed) : random_(seed) {}
-  /// From now on, until `deadline`.
-  void begin(TimePoint deadline) {
-    deadline_ = deadline;
+  /// From now on, for so long.
+  void begin(TimePoint now, Duration time) {
+    since_ = now;
+    time_ = time;
     wait_ = std::chrono::milliseconds(10);
   }
-  bool over(TimePoint now) const { return now >= deadline_; }
-  TimePoint deadline() const { return deadline_; }
+  /// For so long in all, if that is longer.
+  void extend(Duration time) { time_ = std::max(time_, time); }
+  bool over(TimePoint now) const { return now >= deadline(); }
+  TimePoint deadline() const { return since_ + time_; }
+  Duration time() const { return time_; }
   Duration next() {
     const auto drawn = std::uniform_real_distribution<double>(0.5, 1.0)(random_);
     const auto wait = std::chrono::duration_cast<Duration>(wait_ * drawn);
@@ -30,7 +34,8 @@ class Backoff {
 
  private:
   std::minstd_rand random_;
-  TimePoint deadline_;
+  TimePoint since_;
+  Duration time_{};
   Duration wait_ = std::chrono::milliseconds(10);
 };
 

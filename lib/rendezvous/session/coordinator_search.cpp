@@ -24,13 +24,13 @@ CoordinatorSearch::CoordinatorSearch(boost::asio::io_context& loop, Clock& clock
 
 void CoordinatorSearch::begin(Handlers handlers) {
   handlers_ = std::move(handlers);
-  backoff_.begin(clock_.now() + limits_.join_timeout);
+  backoff_.begin(clock_.now(), limits_.join_timeout);
   watch_progress();
   locate();
 }
 
 void CoordinatorSearch::begin_again() {
-  backoff_.begin(clock_.now() + (locator_.elects() ? limits_.join_timeout : limits_.silence));
+  backoff_.begin(clock_.now(), locator_.elects() ? limits_.join_timeout : limits_.silence);
   watch_progress();
   locate();
 }
@@ -54,7 +54,11 @@ void CoordinatorSearch::dial() {
   // No longer than for a silence later on: meanwhile others may have elected somebody else.
   const Duration limit = std::min(limits_.read_timeout, time_to_answer());
   dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
-    if (socket) return handlers_.connected(std::move(*socket));
+    if (socket) {
+      // Perhaps frozen with its machine, and back in a moment. Who is gone refuses.
+      if (connected_once_ && !locator_.elects()) backoff_.extend(limits_.read_timeout);
+      return handlers_.connected(std::move(*socket));
+    }
     // An agent that hosted the rendezvous and is gone does not come back.
     const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
     if (gone && !locator_.elects())
@@ -72,8 +76,8 @@ void CoordinatorSearch::try_again(const Error& error) {
 }
 
 void CoordinatorSearch::give_up() {
-  const Duration time = connected_once_ ? limits_.silence : limits_.join_timeout;
-  handlers_.given_up(no_coordinator_text(limits_.run_id, time, trouble_), connected_once_);
+  const std::string why = no_coordinator_text(limits_.run_id, backoff_.time(), trouble_);
+  handlers_.given_up(why, connected_once_);
 }
 
 void CoordinatorSearch::found(bool stand_alone) {

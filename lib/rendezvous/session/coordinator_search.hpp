@@ -23,7 +23,9 @@ class CoordinatorSearch {
     std::string run_id;
     Duration join_timeout, progress_interval;
     Duration silence;  // after which a coordinator is lost, and also of one attempt to reach it
-    Duration read_timeout;  // of one attempt to reach it, too
+    /// Of one attempt to reach it, at most. At least so long one that was lost is waited for, if it
+    /// takes connections but says nothing.
+    Duration read_timeout;
   };
   struct Handlers {
     /// Before the locator is asked: what it must heed.

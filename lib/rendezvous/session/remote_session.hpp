@@ -24,7 +24,8 @@ struct RemoteSettings {
   Duration keep_alive_interval = std::chrono::seconds(5);
   int keep_alive_max_attempt = 3;
   Duration close_timeout = std::chrono::seconds(30);
-  Duration read_timeout = std::chrono::seconds(60);  // of one attempt to reach the coordinator
+  /// Of one attempt to reach the coordinator, and the wait for one that was lost and is mute.
+  Duration read_timeout = std::chrono::seconds(60);
   /// How long an elected coordinator's entry stands at most after its end (see Refusals).
   Duration entry_life = std::chrono::seconds(30);
   StorePlan store_plan;

@@ -208,6 +208,86 @@ TEST_CASE(
   run_until(network.loop, [&hung_up] { return hung_up; });
 }
 
+namespace {
+
+/// A host at a fixed endpoint that gives its only member a round, is frozen, and perhaps wakes.
+struct FrozenHost {
+  explicit FrozenHost(Network& with) : network(with) { accept(); }
+
+  std::unique_ptr<TestAgent> agent(Duration read_timeout) {
+    RemoteSettings settings;
+    settings.keep_alive_interval = 10ms;
+    settings.read_timeout = read_timeout;
+    auto locator = make_fixed_locator(network.loop, *network.clock, sealer,
+                                      {{"127.0.0.1", port.local_endpoint().port()}, false, {}});
+    return std::make_unique<TestAgent>(
+        network, make_remote_session(network.loop, *network.clock, sealer, std::move(locator),
+                                     std::move(settings)));
+  }
+  void accept() {
+    port.async_accept([this](auto, boost::asio::ip::tcp::socket socket) {
+      ++connections;
+      if (connections > 1 && connections < wakes_at) {
+        mute.push_back(std::move(socket));
+      } else {
+        serve(std::move(socket));
+      }
+      accept();
+    });
+  }
+  void serve(boost::asio::ip::tcp::socket socket) {
+    links.push_back(net::Link::make(std::move(socket), sealer, net::Link::Side::Listener));
+    net::Link::Handlers handlers;
+    handlers.on_frame = [this, link = links.back().get()](const std::string& text) {
+      const auto message = decode_from_agent(text);
+      REQUIRE(message.has_value());
+      if (std::holds_alternative<Hello>(*message)) {
+        link->send(encode(FromCoordinator(Welcome{"none", 1, false, 5ms, 2})));
+      } else if (const auto* join = std::get_if<Join>(&*message)) {
+        RoundReady ready;
+        ready.round.epoch = 1;
+        ready.round.number = ++rounds;
+        ready.round.members = {join->node};
+        link->send(encode(FromCoordinator(Push(ready))));
+      }
+    };
+    handlers.on_end = [](const Error&) {};
+    links.back()->start(std::move(handlers));
+  }
+
+  Network& network;
+  std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
+  boost::asio::ip::tcp::acceptor port{network.loop, {boost::asio::ip::address_v4::loopback(), 0}};
+  int connections = 0, wakes_at = 1000, rounds = 0;
+  std::vector<std::shared_ptr<net::Link>> links;
+  std::vector<boost::asio::ip::tcp::socket> mute;
+};
+
+}  // namespace
+
+TEST_CASE("remote session: a fixed host that takes connections but is mute is waited for") {
+  Network network;
+  FrozenHost host(network);
+  SUBCASE("until it wakes") {
+    host.wakes_at = 8;  // each attempt lasts as long as a silence
+    auto agent = host.agent(60s);
+    agent->join();
+    CHECK(agent->round().number == 1);
+    agent->hear<Restart>();
+    agent->join();
+    CHECK(agent->round().number == 2);
+  }
+  SUBCASE("for as long as is said then") {
+    auto agent = host.agent(300ms);
+    agent->join();
+    agent->round();
+    agent->hear<Restart>();
+    const auto lost = agent->hear<Lost>();
+    CHECK(lost.requeue);
+    CHECK(lost.why.starts_with("no coordinator of the job \"none\" within 300.0 ms: "));
+  }
+}
+
 TEST_CASE("remote session: nobody begins anew before one that leaves has hung up") {
   Town town(rules_for(1, 2));
   auto a = town.agent(), b = town.agent();
