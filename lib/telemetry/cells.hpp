@@ -10,6 +10,12 @@
 /// What threads add to; thread_cells.hpp tells which thread has which.
 namespace elastrun::telemetry {
 
+/// What was added between two readings of a sum of whole numbers, though it may have wrapped.
+inline std::int64_t rise(std::int64_t from, std::int64_t to) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(to) -
+                                   static_cast<std::uint64_t>(from));
+}
+
 /// One writer at a time; anybody reads.
 template <class T>
 struct alignas(64) SumCell {

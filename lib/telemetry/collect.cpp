@@ -9,7 +9,7 @@ Value value_of(Kind kind, bool whole, const Totals& totals, const Totals& base,
                const Range& range) {
   if (kind == Kind::Gauge) return range.count == 0 ? Value() : Value(range.last);
   if (kind != Kind::Counter && kind != Kind::UpDown) return {};
-  if (whole) return totals.whole - base.whole;
+  if (whole) return rise(base.whole, totals.whole);
   return totals.sum - base.sum;
 }
 

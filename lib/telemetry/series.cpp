@@ -51,8 +51,8 @@ Totals GaugeSeries::harvest(Range& range) {
 Summary<double> GaugeSeries::since(const Cursor& cursor, const Totals& totals) const {
   if (!is_sum_) return Series::since(cursor, totals);
   Summary<double> summary;
-  const double rise = totals.sum - cursor.base.sum;
-  if (rise != 0) summary.add(rise);
+  const double more = totals.sum - cursor.base.sum;
+  if (more != 0) summary.add(more);
   return summary;
 }
 

@@ -86,9 +86,9 @@ class CounterSeries final : public Series {
   /// One value, the increase, or none if there was no increase.
   Summary<double> since(const Cursor& cursor, const Totals& totals) const override {
     Summary<double> summary;
-    const double rise = is_whole() ? static_cast<double>(totals.whole - cursor.base.whole)
+    const double more = is_whole() ? static_cast<double>(rise(cursor.base.whole, totals.whole))
                                    : totals.sum - cursor.base.sum;
-    if (rise != 0) summary.add(rise);
+    if (more != 0) summary.add(more);
     return summary;
   }
   bool is_whole() const override { return std::is_integral_v<T>; }
