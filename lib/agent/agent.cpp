@@ -71,9 +71,9 @@ void Agent::post(Fact fact) {
   facts_.push_back(std::move(fact));
   if (working_) return;
   working_ = true;
-  const std::weak_ptr<int> alive = alive_;
+  const auto alive = lifetime_.token();
   boost::asio::post(parts_.loop, [this, alive] {
-    if (!alive.expired()) work_off();
+    if (alive) work_off();
   });
 }
 
@@ -228,6 +228,10 @@ void Agent::perform(const ArmLinger&) {
   linger_->arm(awake_.now() + settings_.linger, [this] { post(LingerOver{}); });
 }
 
+const std::string& Agent::own_node() const {
+  return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
+}
+
 void Agent::begin_stop() {
   auto& attempt = result_.attempts.back();
   if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly
@@ -311,9 +315,9 @@ void Agent::perform(const End& action) {
   barrier_.disarm();
   settle_->disarm();
   linger_->disarm();
-  const std::weak_ptr<int> alive = alive_;
+  const auto alive = lifetime_.token();
   parts_.session.close([this, alive] {
-    if (!alive.expired() && on_end_) finish(std::move(result_));
+    if (alive && on_end_) finish(std::move(result_));
   });
 }
 

@@ -8,6 +8,7 @@
 #include "agent/observer.hpp"
 #include "agent/round_store.hpp"
 #include "core/awake_clock.hpp"
+#include "core/lifetime.hpp"
 #include "rendezvous/session/session.hpp"
 #include "workers/group.hpp"
 
@@ -118,9 +119,7 @@ class Agent {
   void group_event(workers::Group::Event event);
   bool may_be_signalled() const;
   void post_failure();
-  const std::string& own_node() const {
-    return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
-  }
+  const std::string& own_node() const;
   void begin_stop();
   void note_cause(const rendezvous::Cause& cause);
   void note_workers();
@@ -144,7 +143,7 @@ class Agent {
   ExitBarrier barrier_;
   std::vector<std::optional<TimePoint>> stuck_since_;
   std::function<void(JobResult)> on_end_;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::agent

@@ -125,8 +125,8 @@ void HungStacks::spy(const std::shared_ptr<Job>& job, pid_t pid) {
 void HungStacks::done(const std::weak_ptr<Job>& job) {
   const auto asked = job.lock();
   if (!asked || --asked->awaited > 0) return;
-  boost::asio::post(loop_, [this, job, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired()) finish(job);
+  boost::asio::post(loop_, [this, job, alive = lifetime_.token()] {
+    if (alive) finish(job);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
 #include "files/blocking_calls.hpp"
 #include "process/launcher.hpp"
@@ -57,7 +58,7 @@ class HungStacks {
   const std::vector<std::string> environment_;
   files::BlockingCalls calls_;
   std::list<std::shared_ptr<Job>> jobs_;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::agent

@@ -18,8 +18,8 @@ void PushGate::pass_on() {
     const auto* ready = std::get_if<rendezvous::RoundReady>(&held_.front());
     if (ready != nullptr && !std::exchange(prepared_, false)) {
       preparing_ = true;
-      return prepare_(ready->round, [this, alive = std::weak_ptr<int>(alive_)] {
-        if (alive.expired()) return;
+      return prepare_(ready->round, [this, alive = lifetime_.token()] {
+        if (!alive) return;
         preparing_ = false;
         prepared_ = true;
         pass_on();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/lifetime.hpp"
 #include "rendezvous/session/session.hpp"
 
 #include <deque>
@@ -28,7 +29,7 @@ class PushGate {
   rendezvous::Session::OnPush on_push_;
   std::deque<rendezvous::Push> held_;
   bool preparing_ = false, prepared_ = false;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::agent

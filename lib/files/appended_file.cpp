@@ -107,7 +107,7 @@ struct AppendedFile::State {
 
 AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form)
     : calls_(calls),
-      calls_alive_(calls.alive()),
+      calls_alive_(calls.token()),
       path_(std::make_shared<const std::string>(std::move(path))),
       state_(std::make_shared<State>(path_, form)),
       self_(std::make_shared<AppendedFile*>(this)) {
@@ -117,7 +117,7 @@ AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form)
 
 AppendedFile::AppendedFile(BlockingCalls& calls, std::string name, int fd, Form form)
     : calls_(calls),
-      calls_alive_(calls.alive()),
+      calls_alive_(calls.token()),
       path_(std::make_shared<const std::string>(std::move(name))),
       state_(std::make_shared<State>(path_, form)),
       self_(std::make_shared<AppendedFile*>(this)) {
@@ -128,7 +128,7 @@ AppendedFile::AppendedFile(BlockingCalls& calls, std::string name, int fd, Form 
 AppendedFile::~AppendedFile() {
   *self_ = nullptr;
   // On NFS close(2) waits for all that was written, so that is for the thread, too.
-  if (calls_alive_.expired() || state_->borrowed) return;
+  if (!calls_alive_ || state_->borrowed) return;
   calls_.enqueue(path_, [state = std::move(state_)]() -> BlockingCalls::Outcome {
     const std::lock_guard lock(state->mutex);
     if (state->scheduled) return {{}, true};  // what is left to be written comes first

@@ -67,7 +67,7 @@ class AppendedFile {
   void tell_room();
 
   BlockingCalls& calls_;
-  std::weak_ptr<void> calls_alive_;
+  Lifetime::Token calls_alive_;
   BlockingCalls::What path_;
   std::shared_ptr<State> state_;  // with the thread
   std::vector<std::function<void()>> when_room_;

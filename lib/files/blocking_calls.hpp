@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <cstdint>
@@ -79,7 +80,7 @@ class BlockingCalls {
   bool finish(Duration patience);
   const boost::asio::any_io_executor& loop() const { return loop_; }
   /// Expires with this object, for those whose end may come after its own.
-  std::weak_ptr<void> alive() const { return alive_; }
+  Lifetime::Token token() const { return lifetime_.token(); }
 
  private:
   struct Shared;
@@ -95,7 +96,7 @@ class BlockingCalls {
   boost::asio::any_io_executor busy_loop_;  // keeps the loop running while answers are awaited
   int awaited_ = 0;
   bool has_thread_ = false, warned_ = false;
-  std::shared_ptr<void> alive_ = std::make_shared<int>(0);
+  Lifetime lifetime_;
   std::shared_ptr<Shared> shared_;  // with the thread, which may outlive us and the loop
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/listener.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "net/bytes.hpp"
 #include "net/endpoint.hpp"
@@ -30,7 +31,7 @@ class PortListener final : public Listener {
         acceptor_(loop),
         patience_(clock.make_alarm()),
         relief_(clock.make_alarm()) {}
-  ~PortListener() override { *alive_ = false; }
+  ~PortListener() override { lifetime_.end(); }
 
   Status open() {
     const auto address = parse_address(settings_.address);
@@ -77,9 +78,10 @@ class PortListener final : public Listener {
   }
 
   void wait() {
-    acceptor_.async_wait(tcp::acceptor::wait_read, [this, alive = alive_](error_code error) {
-      if (*alive && !error) accept_all();
-    });
+    acceptor_.async_wait(tcp::acceptor::wait_read,
+                         [this, alive = lifetime_.token()](error_code error) {
+                           if (alive && !error) accept_all();
+                         });
   }
 
   // Many in one go: a wake-up for each would be half of the cost of a thousand agents that connect.
@@ -127,10 +129,10 @@ class PortListener final : public Listener {
     const auto size = place->socket.read_some(boost::asio::buffer(buffer), error);
     if (error == boost::asio::error::would_block) {
       place->socket.async_wait(tcp::socket::wait_read,
-                               [this, place, alive = alive_](error_code failed) {
+                               [this, place, alive = lifetime_.token()](error_code failed) {
                                  // A newcomer that was dropped has closed its socket: then `place`
                                  // is no more.
-                                 if (*alive && !failed) listen_to(place);
+                                 if (alive && !failed) listen_to(place);
                                });
       return;
     }
@@ -186,7 +188,7 @@ class PortListener final : public Listener {
   std::list<Newcomer> newcomers_;
   std::unique_ptr<Alarm> patience_, relief_;
   // Completions outlive the listener; this tells them that it has gone.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace

@@ -44,7 +44,7 @@ class HmacSealer final : public Sealer {
   Seal seal(Direction direction, std::string_view session, std::uint64_t number,
             std::string_view payload) const override {
     // Beginning anew under the same key is twice as quick as a copy of the keyed context, and
-    // several times as setting the key again. There is one thread (core/task.hpp).
+    // several times as setting the key again. There is one thread.
     EVP_MAC_CTX* context = keyed_.get();
     [[maybe_unused]] const int ready = EVP_MAC_init(context, nullptr, 0, nullptr);
     assert(ready == 1 && "HMAC-SHA256 forgot its key");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/posix_launcher.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "process/descendants.hpp"
 #include "process/group_death_signal.hpp"
@@ -70,7 +71,7 @@ class PosixChild final : public Child {
   }
 
   ~PosixChild() override {
-    *alive_ = false;
+    lifetime_.end();
     signal_group(SIGKILL);
     stop_watching();
     reap();
@@ -83,8 +84,8 @@ class PosixChild final : public Child {
     if (error) return fail(Code::Spawn, "cannot watch the child: " + error.message());
     on_exit_ = std::move(on_exit);
     watch_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                      [this, alive = alive_](boost::system::error_code failure) {
-                        if (!failure && *alive) see_exit();
+                      [this, alive = lifetime_.token()](boost::system::error_code failure) {
+                        if (!failure && alive) see_exit();
                       });
     return {};
   }
@@ -191,7 +192,7 @@ class PosixChild final : public Child {
   TimePoint killed_at_{};
   std::unique_ptr<Alarm> tracer_alarm_;
   Duration tracer_pause_{};
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 class RealLauncher final : public PosixLauncher {

@@ -120,7 +120,7 @@ SignalSource::SignalSource(boost::asio::io_context& io, const std::vector<int>& 
 }
 
 SignalSource::~SignalSource() {
-  *alive_ = false;
+  lifetime_.end();
   boost::system::error_code ignored;
   descriptor_.close(ignored);
   const sigset_t set = set_of(signals_);
@@ -133,8 +133,8 @@ void SignalSource::ignore_rest() {
 
 void SignalSource::listen() {
   descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                         [this, alive = alive_](boost::system::error_code error) {
-                           if (!error && *alive) read_all();
+                         [this, alive = lifetime_.token()](boost::system::error_code error) {
+                           if (!error && alive) read_all();
                          });
 }
 
@@ -155,11 +155,11 @@ void SignalSource::read_all() {
   // get SIGTERM, at which trainers save their checkpoints.
   std::stable_partition(events.begin(), events.end(),
                         [](const SignalEvent& event) { return event.number == SIGTERM; });
-  const auto alive = alive_;  // the callback may destroy this object
+  const auto alive = lifetime_.token();  // the callback may destroy this object
   for (const SignalEvent& event : events) {
-    if (*alive) on_signal_(event);
+    if (alive) on_signal_(event);
   }
-  if (*alive) listen();
+  if (alive) listen();
 }
 
 DeathWatch::DeathWatch(boost::asio::io_context& io, int pidfd, std::function<void()> on_death)
@@ -173,13 +173,13 @@ DeathWatch::DeathWatch(boost::asio::io_context& io, int pidfd, std::function<voi
   }
   descriptor_.async_wait(
       boost::asio::posix::stream_descriptor::wait_read,
-      [alive = alive_, ring = std::move(on_death)](boost::system::error_code failure) {
-        if (!failure && *alive) ring();
+      [alive = lifetime_.token(), ring = std::move(on_death)](boost::system::error_code failure) {
+        if (!failure && alive) ring();
       });
 }
 
 DeathWatch::~DeathWatch() {
-  *alive_ = false;
+  lifetime_.end();
   if (descriptor_.is_open()) descriptor_.release();  // out of epoll, but left open: not ours
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/lifetime.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -104,7 +105,7 @@ class SignalSource {
   OnSignal on_signal_;
   // Changes while running. The flag is shared with a completion that may already be queued.
   boost::asio::posix::stream_descriptor descriptor_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 /// Runs `on_death` once on the loop when the process behind a pidfd has ended: the guardian, of
@@ -118,7 +119,7 @@ class DeathWatch {
 
  private:
   boost::asio::posix::stream_descriptor descriptor_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::process

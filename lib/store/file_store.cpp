@@ -78,9 +78,9 @@ FileStore::~FileStore() {
 
 template <class Done, class Answer>
 void FileStore::answer(Done done, Answer value) {
-  boost::asio::post(loop_, [alive = std::weak_ptr(alive_), done = std::move(done),
+  boost::asio::post(loop_, [alive = lifetime_.token(), done = std::move(done),
                             value = std::move(value)]() mutable {
-    if (!alive.expired()) done(std::move(value));
+    if (alive) done(std::move(value));
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
 #include "store/store.hpp"
 
@@ -66,7 +67,7 @@ class FileStore final : public Store {
   std::int64_t offset_ = 0;                                // up to where that is
   std::vector<Waiter> waiters_;
   std::unique_ptr<Alarm> next_poll_;
-  std::shared_ptr<char> alive_ = std::make_shared<char>();
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::store

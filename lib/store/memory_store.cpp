@@ -8,9 +8,9 @@ namespace elastrun::store {
 
 template <class Done, class Answer>
 void MemoryStore::answer(Done done, Answer value) {
-  boost::asio::post(loop_, [alive = std::weak_ptr(alive_), done = std::move(done),
+  boost::asio::post(loop_, [alive = lifetime_.token(), done = std::move(done),
                             value = std::move(value)]() mutable {
-    if (!alive.expired()) done(std::move(value));
+    if (alive) done(std::move(value));
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/lifetime.hpp"
 #include "store/store.hpp"
 #include "store/table.hpp"
 
@@ -43,7 +44,7 @@ class MemoryStore final : public Store {
   Table table_;
   std::map<Peer, Waiter> waiters_;
   Peer next_ = 0;
-  std::shared_ptr<char> alive_ = std::make_shared<char>();
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::store

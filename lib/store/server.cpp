@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
 #include "store/conversation.hpp"
@@ -90,7 +91,7 @@ class TcpServer final : public Server {
   Settings settings_;
   Gate gate_;
   asio::steady_timer pause_;
-  std::shared_ptr<char> alive_ = std::make_shared<char>();
+  Lifetime lifetime_;
   std::unique_ptr<Poller> poller_;
   std::unique_ptr<Exchange> exchange_ = std::make_unique<Exchange>();
   std::vector<Connection> connections_;  // by Peer
@@ -167,10 +168,9 @@ void TcpServer::accept_later(int error) {
   listen(false);
   pause_.expires_after(kAcceptPause);
   // A completion may already be queued when the server goes.
-  pause_.async_wait(
-      [this, alive = std::weak_ptr(alive_)](const boost::system::error_code& stopped) {
-        if (!stopped && !alive.expired()) listen(!gate_.is_shut());
-      });
+  pause_.async_wait([this, alive = lifetime_.token()](const boost::system::error_code& stopped) {
+    if (!stopped && alive) listen(!gate_.is_shut());
+  });
 }
 
 /// Whether new connections are taken now, or wait in the kernel's queue.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "timer/request_pipe.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
 #include "timer/torch_request.hpp"
 
@@ -96,8 +97,8 @@ class FifoPipe final : public RequestPipe {
  private:
   void await_bytes() {
     reader_.async_wait(asio::posix::stream_descriptor::wait_read,
-                       [this, alive = std::weak_ptr(alive_)](const auto& error) {
-                         if (error || alive.expired()) return;
+                       [this, alive = lifetime_.token()](const auto& error) {
+                         if (error || !alive) return;
                          catch_up();
                          await_bytes();
                        });
@@ -115,7 +116,7 @@ class FifoPipe final : public RequestPipe {
   const OnLine on_line_;
   RequestLines lines_;
   std::uint64_t lines_heard_ = 0;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // completions may be queued when we go
+  Lifetime lifetime_;  // completions may be queued when we go
 };
 
 }  // namespace

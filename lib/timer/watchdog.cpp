@@ -74,8 +74,8 @@ Watchdog::Process* Watchdog::process_of(pid_t pid) {
   using Descriptor = asio::posix::stream_descriptor;
   auto watch = std::make_unique<Descriptor>(parts_.loop, watched.release());
   watch->async_wait(Descriptor::wait_read,
-                    [this, pid, alive = std::weak_ptr(alive_)](const auto& error) {
-                      if (error || alive.expired()) return;
+                    [this, pid, alive = lifetime_.token()](const auto& error) {
+                      if (error || !alive) return;
                       forget(pid);
                       arm();
                     });

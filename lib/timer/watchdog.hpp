@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
 #include "core/unique_fd.hpp"
 #include "timer/deadlines.hpp"
 #include "timer/nested_scopes.hpp"
@@ -73,8 +74,8 @@ class Watchdog {
   NestedScopes nested_;
   std::map<pid_t, Process> processes_;
   std::unique_ptr<Alarm> alarm_, last_reading_, again_;
-  bool due_ = false;                                       // last_reading_ is armed
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // completions may be queued when we go
+  bool due_ = false;   // last_reading_ is armed
+  Lifetime lifetime_;  // completions may be queued when we go
 };
 
 }  // namespace elastrun::timer

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/channel.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
 
@@ -88,8 +89,8 @@ class UnixChannel final : public Channel {
 
   void await_connection() {
     listener_.async_wait(asio::posix::stream_descriptor::wait_read,
-                         [this, alive = std::weak_ptr(alive_)](const auto& error) {
-                           if (error || alive.expired()) return;
+                         [this, alive = lifetime_.token()](const auto& error) {
+                           if (error || !alive) return;
                            accept_all() ? await_connection() : await_descriptor();
                          });
   }
@@ -97,8 +98,8 @@ class UnixChannel final : public Channel {
   /// Tried again at once it would fail again, and keep the loop busy.
   void await_descriptor() {
     pause_.expires_after(kAcceptPause);
-    pause_.async_wait([this, alive = std::weak_ptr(alive_)](const auto& error) {
-      if (error || alive.expired()) return;
+    pause_.async_wait([this, alive = lifetime_.token()](const auto& error) {
+      if (error || !alive) return;
       if (!spare_) spare_ = open_spare();
       await_connection();
     });
@@ -159,8 +160,8 @@ class UnixChannel final : public Channel {
 
   void await_packet(Senders::iterator sender) {
     sender->socket.async_wait(asio::posix::stream_descriptor::wait_read,
-                              [this, sender, alive = std::weak_ptr(alive_)](const auto& error) {
-                                if (error || alive.expired()) return;
+                              [this, sender, alive = lifetime_.token()](const auto& error) {
+                                if (error || !alive) return;
                                 if (read_packets(*sender)) {
                                   await_packet(sender);
                                 } else {
@@ -211,7 +212,7 @@ class UnixChannel final : public Channel {
   bool said_too_many_ = false;
   Senders senders_;
   Statistics statistics_;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // completions may be queued when we go
+  Lifetime lifetime_;  // completions may be queued when we go
 };
 
 Status listen_at(ChannelPlace& place) {

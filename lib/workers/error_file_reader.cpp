@@ -31,9 +31,9 @@ void ErrorFileReader::ask(Request request) {
   now_ = std::move(request);
   asking_ = true;
   alarm_->arm(clock_.now() + kPatience, [this] { give_up(); });
-  const std::weak_ptr<int> alive = alive_;
+  const auto alive = lifetime_.token();
   read_(now_.paths, [this, alive, paths = now_.paths](Found files) {
-    if (!alive.expired()) found(paths, std::move(files));
+    if (alive) found(paths, std::move(files));
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/lifetime.hpp"
 #include "workers/error_file.hpp"
 
 #include <functional>
@@ -53,7 +54,7 @@ class ErrorFileReader {
   std::unique_ptr<Alarm> alarm_;
   Request now_, next_;
   bool asking_ = false, overdue_ = false;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // answers look whether we exist
+  Lifetime lifetime_;  // answers look whether we exist
 };
 
 /// Reads them all, one after the other; may wait for the file system.

@@ -102,9 +102,9 @@ void Group::release_returned() {
 }
 
 void Group::emit(Event event) {
-  const std::weak_ptr<int> alive = alive_;
+  const auto alive = lifetime_.token();
   parts_.post([this, alive, event] {
-    if (!alive.expired()) on_event_(event);
+    if (alive) on_event_(event);
   });
 }
 
@@ -326,8 +326,8 @@ void Group::drain(Worker& worker) {
   if (worker.output != Worker::Output::Flowing) return;
   worker.output = Worker::Output::Draining;
   // Those who may still hold the pipe have left the job's groups: nobody waits for them.
-  worker.streams->drain(true, [this, alive = std::weak_ptr(alive_), &worker] {
-    if (alive.expired()) return;
+  worker.streams->drain(true, [this, alive = lifetime_.token(), &worker] {
+    if (!alive) return;
     worker.output = Worker::Output::Drained;
     end_if_drained();
   });

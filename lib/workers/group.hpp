@@ -4,6 +4,7 @@
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
 #include "process/descendants.hpp"
 #include "process/launcher.hpp"
 #include "workers/error_file_reader.hpp"
@@ -130,7 +131,7 @@ class Group {
   std::optional<Leftovers> leftovers_;        // once all workers have ended
   int swept_ = 0;                             // processes that had left the groups
   bool asked_ = false, killed_ = false;
-  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // posted calls look whether we exist
+  Lifetime lifetime_;  // posted calls look whether we exist
 };
 
 }  // namespace elastrun::workers
