@@ -133,3 +133,21 @@ TEST_CASE("cells: a counter of whole numbers wraps, differences stay right") {
   series.add(7, false);
   CHECK(windows.next().sum == 7);
 }
+
+TEST_CASE("cells: what is added after a tick has ended is told apart from what came before") {
+  StatCell cell;
+  std::atomic<double> shift{std::nan("")};
+  for (const double value : {5.0, 6.0}) cell.add(value, 1, shift);
+  cell.add(7, 2, shift);  // the collector has ended tick 1 and has not read the cell yet
+  const auto now = cell.read();
+  CHECK(now.count == 3);
+  CHECK(now.current.number == 2);
+  CHECK(now.current.count_before == 2);
+  CHECK(now.current.sum_before == 11);
+  CHECK(now.current.squares_before == 1);
+  CHECK(now.current.min == 7);
+  CHECK(now.previous.number == 1);
+  CHECK(now.previous.min == 5);
+  CHECK(now.previous.max == 6);
+  CHECK(shift.load() == 5);
+}
