@@ -87,7 +87,7 @@ int run_store(const StoreOptions& options) {
   // Its clients come through the host's port only; its own is one that nobody is told.
   auto server = store::Server::listen(loop, "127.0.0.1", 0, {});
   if (!server) return complain(server.error().text, kExitFailed);
-  if (!options.coordinator_only) (*host)->share_store(server->get());
+  if (!options.coordinator_only) (*host)->share_store({.current = server->get()});
   warn_of_openness(*endpoint, *secret);
   boost::asio::signal_set signals(loop, SIGTERM, SIGINT);
   end_on(signals, loop, **host);

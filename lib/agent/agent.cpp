@@ -47,6 +47,7 @@ Agent::Agent(Parts parts, Settings settings)
       settle_(awake_.make_alarm()),
       linger_(awake_.make_alarm()),
       signal_wait_(awake_.make_alarm()),
+      last_visitors_(awake_, parts_.store),
       barrier_(awake_, settings_.exit_barrier, [this](std::int64_t round) {
         post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
       }) {}
@@ -307,21 +308,22 @@ void Agent::perform(const StayForOthers&) {
 }
 
 void Agent::perform(const End& action) {
-  auto& result = result_;
   note_workers();
-  result.ending = action.ending;
-  result.round = round_;
-  if (group_ && !group_->failures().empty()) result.judgement = judge_failures();
+  result_.ending = action.ending;
+  result_.round = round_;
+  if (group_ && !group_->failures().empty()) result_.judgement = judge_failures();
   barrier_.disarm();
   settle_->disarm();
   linger_->disarm();
-  const auto alive = lifetime_.token();
-  parts_.session.close([this, alive] {
-    if (alive && on_end_) finish(std::move(result_));
+  // Where the whole job has succeeded, no worker is left anywhere.
+  const Duration limit = action.ending.is_everybodys_success() ? Duration() : grace();
+  parts_.session.close([this, alive = lifetime_.token(), limit] {
+    if (alive) last_visitors_.await(limit, [this] { finish(std::move(result_)); });
   });
 }
 
 void Agent::finish(JobResult result) {
+  if (!on_end_) return;
   result.finished = parts_.clock.wall();
   parts_.observer.ended(result, group_ ? &group_->workers() : nullptr);
   group_.reset();

@@ -4,9 +4,9 @@
 #include "agent/exit_barrier.hpp"
 #include "agent/fact.hpp"
 #include "agent/job_result.hpp"
+#include "agent/last_visitors.hpp"
 #include "agent/node_policy.hpp"
 #include "agent/observer.hpp"
-#include "agent/round_store.hpp"
 #include "core/awake_clock.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/session/session.hpp"
@@ -109,9 +109,7 @@ class Agent {
   void perform(const ArmBarrier&);
   void perform(const StayForOthers&);
   void perform(const End& action);
-  void perform(const CutEnd&) {
-    if (on_end_) finish(std::move(result_));
-  }
+  void perform(const CutEnd&) { finish(std::move(result_)); }
   void tell_grace(int signal) const;
   // How long a group of this node may take to end.
   Duration grace() const { return settings_.shutdown_timeout + settings_.limits.kill_bound; }
@@ -140,6 +138,7 @@ class Agent {
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
   AwakeClock awake_;  // for waits
   std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_;
+  LastVisitors last_visitors_;
   ExitBarrier barrier_;
   std::vector<std::optional<TimePoint>> stuck_since_;
   std::function<void(JobResult)> on_end_;

@@ -72,6 +72,8 @@ struct Ending {
   rendezvous::Cause cause;
   int signal = 0;
   bool requeue = false;  // the scheduler should start the job again
+
+  bool is_everybodys_success() const { return kind == Kind::Succeeded && why.empty(); }
 };
 
 }  // namespace elastrun::agent

@@ -94,6 +94,10 @@ class HandlersStore final : public RoundStore {
     served_.reset();
   }
   bool serves_workers() const override { return session_.workers_are_clients(); }
+  void rounds_are_over() override {
+    if (served_) served_->rounds_are_over();
+  }
+  std::size_t visitors() const override { return served_ ? served_->visitors() : 0; }
   // Nobody tells when the other nodes have ended, but their workers hang up.
   bool serves_others() const override {
     return served_ && served_->serves_others() && served_->visitors() > 0;

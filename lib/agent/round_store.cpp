@@ -27,29 +27,39 @@ class ServedStore final : public RoundStore {
 
   Result<std::uint16_t> prepare() override {
     resolver_.cancel();
+    rounds_are_over();
     const auto plan = plan_.value_or(session_.store_plan());
     // A fixed port is kept, so that nobody else takes it between two rounds.
-    if (server_ && plan.first_port != 0 && plan.first_port == plan.last_port) {
-      server_->start_afresh();
-      return server_->port();
-    }
-    close();
+    const bool only_port = plan.first_port != 0 && plan.first_port == plan.last_port;
+    if (server_ && only_port) return keep_port();
     auto server = listen(plan);
+    if (!server && server_) return keep_port();
     if (!server) return std::unexpected(server.error());
-    server_ = std::move(*server);
-    session_.share_store(server_.get());
-    return server_->port();
+    next_ = std::move(*server);
+    share();
+    return next_->port();
   }
 
   void begin(const rendezvous::Round& round) override {
     shared_ = round.group_rank == 0 && round.members.size() > 1;
     if (round.group_rank != 0) return close();
+    if (next_) {
+      server_ = std::move(next_);
+    } else if (server_) {
+      server_->start_afresh();
+    }
+    share();
     // Only now is it known whose workers may come: until here nobody was heard.
     if (!server_) return;
     visitors_ = visitors_of(round);
     // Where no coordinator has seen the members, nobody knows more than that.
     if (plan_ && (!shared_ || !visitors_.names.empty())) return server_->allow_peers({});
     look_up(clock_.now() + kLookUp);
+  }
+
+  void rounds_are_over() override {
+    next_.reset();
+    share();
   }
 
   bool serves_others() const override { return shared_; }
@@ -59,6 +69,15 @@ class ServedStore final : public RoundStore {
 
  private:
   using Server = std::unique_ptr<store::Server>;
+
+  // Whoever comes now may be of the round that is still being formed, or of the last one.
+  std::uint16_t keep_port() {
+    server_->hold_newcomers();
+    share();
+    return server_->port();
+  }
+
+  void share() { session_.share_store({server_.get(), next_.get()}); }
 
   /// One name after the other; then whoever is known may come.
   void look_up(TimePoint until) {
@@ -93,7 +112,8 @@ class ServedStore final : public RoundStore {
 
   void close() {
     resolver_.cancel();
-    session_.share_store(nullptr);
+    session_.share_store({});
+    next_.reset();
     server_.reset();
   }
 
@@ -103,7 +123,8 @@ class ServedStore final : public RoundStore {
   const std::optional<rendezvous::StorePlan> plan_;
   net::Resolver resolver_;
   Visitors visitors_;
-  Server server_;
+  Server server_;  // of the last round that has begun
+  Server next_;    // of the one that is being formed; none: server_, on the same port
   bool shared_ = false;
 };
 

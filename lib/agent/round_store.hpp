@@ -18,19 +18,23 @@ namespace elastrun::agent {
 
 /// The store that this node would serve to the workers of a round, if it got group rank 0. It
 /// listens before the node joins, so the announced port cannot be taken by anybody else; each round
-/// gets a fresh one.
+/// gets a fresh one. That of the round before goes on until the new one begins: when this node asks
+/// for a new round, workers of others may still be saving, with the help of the store.
 class RoundStore {
  public:
   virtual ~RoundStore() = default;
   /// Before each join: the port to announce. Fails with Store (port in use, ...).
   virtual Result<std::uint16_t> prepare() = 0;
-  /// The round is known: serve its members, or close when another node has group rank 0.
+  /// The round is known, and nobody of the one before is at work any more: serve its members, or
+  /// close when another node has group rank 0.
   virtual void begin(const rendezvous::Round& round) = 0;
   /// False when workers are to host the store themselves (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
   virtual bool serves_workers() const = 0;
   /// Whether workers of other nodes work with it, and their agents say when they have ended.
   virtual bool serves_others() const { return false; }
-  /// Connections of workers that are open.
+  /// No round follows: what is left to do is to serve those who still save.
+  virtual void rounds_are_over() {}
+  /// Connections of the last round's workers that are open.
   virtual std::size_t visitors() const { return 0; }
 };
 

@@ -47,6 +47,10 @@ class TcpServer final : public Server {
 
   Status start(asio::io_context& loop);
   std::uint16_t port() const override { return port_; }
+  void hold_newcomers() override {
+    gate_.shut();
+    listen(false);
+  }
   void start_afresh() override;
   void allow_peers(std::vector<asio::ip::address> addresses) override;
   Statistics statistics() const override;
@@ -362,9 +366,7 @@ void TcpServer::start_afresh() {
   close_all();
   earlier_requests_ += exchange_->requests();
   exchange_ = std::make_unique<Exchange>();
-  if (!settings_.awaits_peers) return;
-  gate_.shut();
-  listen(false);
+  if (settings_.awaits_peers && !gate_.is_shut()) hold_newcomers();
 }
 
 void TcpServer::allow_peers(std::vector<asio::ip::address> addresses) {

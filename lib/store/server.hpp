@@ -42,6 +42,9 @@ class Server {
   virtual ~Server() = default;
 
   virtual std::uint16_t port() const = 0;
+  /// Who comes from now on waits for start_afresh() and allow_peers(); those who are connected are
+  /// served as before.
+  virtual void hold_newcomers() = 0;
   /// A new key space for a new round on the same port: all connections are closed, all keys gone.
   /// Until allow_peers() nobody is heard, if the settings say so.
   virtual void start_afresh() = 0;

@@ -5,14 +5,11 @@
 #include "core/error.hpp"
 #include "net/listener.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
+#include "store/stores.hpp"
 
 #include <functional>
 #include <memory>
 #include <string>
-
-namespace elastrun::store {
-class Server;
-}
 
 namespace elastrun::rendezvous {
 
@@ -31,8 +28,9 @@ class Host {
   Coordinator& coordinator() { return *coordinator_; }
   /// Whether other agents than that of this process are connected.
   bool serves_others() const { return coordinator_->agents() > 1; }
-  /// Connections of workers go to `server` from now on; null: they are closed, as before.
-  void share_store(store::Server* server);
+  /// Connections of workers go to these stores from now on: to the next one if there is no current
+  /// one, or the coordinator has given out its round. If there is none they are closed, as before.
+  void share_store(const store::Stores& stores);
 
   /// Ends in good order: agents of a job that is over have `limit` to fetch the last word and go;
   /// agents of one that is not are told that the coordinator goes, because of `why`. Then `retired`

@@ -45,9 +45,9 @@ class FixedLocator final : public Locator {
 
   bool elects() const override { return false; }
   bool serves_others() const override { return host_ && host_->serves_others(); }
-  void share_store(store::Server* server) override {
-    store_ = server;
-    if (host_) host_->share_store(server);
+  void share_store(const store::Stores& stores) override {
+    stores_ = stores;
+    if (host_) host_->share_store(stores);
   }
 
   void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
@@ -101,7 +101,7 @@ class FixedLocator final : public Locator {
     if (opened) {
       host_ = std::move(*opened);
       bound_ = address == "::" ? own_ : address;
-      if (store_ != nullptr) host_->share_store(store_);
+      host_->share_store(stores_);
       return give(place());
     }
     if (settings_.is_host == true) {
@@ -125,7 +125,7 @@ class FixedLocator final : public Locator {
   std::string own_ = "127.0.0.1";  // how this node calls on its own host
   std::string bound_;
   std::unique_ptr<Host> host_;
-  store::Server* store_ = nullptr;
+  store::Stores stores_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

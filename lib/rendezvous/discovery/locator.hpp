@@ -4,14 +4,11 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "net/endpoint.hpp"
+#include "store/stores.hpp"
 
 #include <cstdint>
 #include <functional>
 #include <string>
-
-namespace elastrun::store {
-class Server;
-}
 
 namespace elastrun::rendezvous {
 
@@ -47,7 +44,7 @@ class Locator {
   /// Runs `moved` on the loop when a newer coordinator is known than the one located last.
   virtual void on_moved(std::function<void()>) {}
   /// Workers of this node's store may come through the host's port.
-  virtual void share_store(store::Server*) {}
+  virtual void share_store(const store::Stores&) {}
   /// Whether this process is the host, and agents of other nodes are connected to it.
   virtual bool serves_others() const { return false; }
   /// Stops being the host, if it is one (Host::retire); `retired` runs on the loop.

@@ -81,7 +81,7 @@ class RemoteSession final : public Session {
   }
 
   StorePlan store_plan() const override { return settings_.store_plan; }
-  void share_store(store::Server* server) override { locator_->share_store(server); }
+  void share_store(const store::Stores& stores) override { locator_->share_store(stores); }
   bool serves_others() const override { return !over_ && locator_->serves_others(); }
   std::string backend() const override { return settings_.backend; }
   std::string run_id() const override { return settings_.run_id; }

@@ -3,15 +3,12 @@
 
 #include "core/error.hpp"
 #include "rendezvous/membership/round.hpp"
+#include "store/stores.hpp"
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-
-namespace elastrun::store {
-class Server;
-}
 
 namespace elastrun::rendezvous {
 
@@ -48,10 +45,10 @@ class Session {
 
   /// How to bind the store. Asked before each join.
   virtual StorePlan store_plan() const { return {}; }
-  /// The store of this node, told before each join: where `lent_port` is set, workers' connections
-  /// that reach the session's own port are adopted by it. Borrowed until another one, or null, is
-  /// told: say null before it is destroyed.
-  virtual void share_store(store::Server*) {}
+  /// The stores of this node, told before each join: where `lent_port` is set, workers' connections
+  /// that reach the session's own port are adopted by one of them. Borrowed until others, or none,
+  /// are told: before one is destroyed.
+  virtual void share_store(const store::Stores&) {}
 
   /// Whether agents of other nodes depend on this process: were it closed now, their groups would
   /// be stopped.

@@ -25,7 +25,9 @@ struct FakeStore final : RoundStore {
   void begin(const rendezvous::Round& round) override { served = round.master_port; }
   bool serves_workers() const override { return true; }
   bool serves_others() const override { return needed; }
+  std::size_t visitors() const override { return connections; }
   bool needed = false;
+  std::size_t connections = 0;
   int prepared = 0;
   std::uint16_t served = 0;
   bool refuses = false;
@@ -192,6 +194,32 @@ TEST_CASE("agent: after a failure the group is started again, with the next atte
   CHECK(node.ended() == Kind::Succeeded);
   CHECK(node.result->restarts == 1);
   CHECK(node.result->attempts.size() == 2);
+}
+
+TEST_CASE("agent: a store stays until the workers of other nodes have saved") {
+  Node node(1);
+  node.store.needed = true;
+  node.store.connections = 2;
+  node.end(0, ExitStatus::exited(3));
+  CHECK(!node.result);
+  node.advance(5s);
+  CHECK(!node.result);
+  SUBCASE("they hang up") {
+    node.store.connections = 0;
+    node.advance(20ms);
+  }
+  SUBCASE("their grace is over") {
+    node.advance(30s + process::kKillBound);
+  }
+  CHECK(node.ended() == Kind::WorkersFailed);
+}
+
+TEST_CASE("agent: no store stays after the success of the whole job") {
+  Node node(1);
+  node.store.needed = true;
+  node.store.connections = 2;
+  node.end(0, ExitStatus::exited(0));
+  CHECK(node.ended() == Kind::Succeeded);
 }
 
 TEST_CASE("agent: when no restart is left the first failure is the verdict") {

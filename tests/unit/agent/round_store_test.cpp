@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/round_store.hpp"
 
+#include "rendezvous/session/local_session.hpp"
+#include "support/fake_clock.hpp"
+#include "unit/store/raw_client.hpp"
+
 #include <algorithm>
 #include <doctest/doctest.h>
 #include <string>
@@ -15,6 +19,47 @@ rendezvous::Node node_at(std::string address, std::vector<std::string> alternate
   node.address = std::move(address);
   node.alternates = std::move(alternates);
   return node;
+}
+
+rendezvous::Round round_of_two(int group_rank) {
+  rendezvous::Round round;
+  round.members = {node_at("127.0.0.1"), node_at("127.0.0.1")};
+  round.group_rank = group_rank;
+  return round;
+}
+
+/// The store of a node whose session says nothing of it.
+struct Place {
+  explicit Place(std::uint16_t first_port = 0, std::uint16_t last_port = 0)
+      : session(rendezvous::make_local_session(loop, clock, {})),
+        store(make_served_store(
+            loop, clock, *session,
+            rendezvous::StorePlan{.first_port = first_port, .last_port = last_port})) {}
+  std::uint16_t prepare() {
+    const auto port = store->prepare();
+    REQUIRE_MESSAGE(port, (port ? "" : port.error().text));
+    return *port;
+  }
+
+  boost::asio::io_context loop;
+  test::FakeClock clock;
+  std::unique_ptr<rendezvous::Session> session;
+  std::unique_ptr<RoundStore> store;
+};
+
+/// Counts in the store; how far it is, 0 if nobody answers.
+int count(test::RawClient& client) {
+  using namespace std::string_literals;
+  if (!client.send("\x04\x03\0\0\0\0\0\0\0key\x01\0\0\0\0\0\0\0"s)) return 0;
+  const auto answer = client.receive(8);
+  return answer.size() == 8 ? answer.front() : 0;
+}
+
+test::RawClient visitor(Place& at, std::uint16_t port) {
+  using namespace std::string_literals;
+  test::RawClient client(at.loop, port);
+  CHECK(client.send("\0\xCE\xF7\x85\x3C"s));
+  return client;
 }
 
 bool admits(const Visitors& visitors, const std::string& address) {
@@ -50,4 +95,62 @@ TEST_CASE("round store: a name counts only where no address is known") {
   CHECK(admits(visitors, "10.0.0.1"));
   CHECK(visitors.addresses.size() == 3);
   CHECK(visitors.names == std::vector<std::string>{"node-2"});
+}
+
+TEST_CASE("round store: it serves those who save until the next round begins") {
+  Place at;
+  const auto port = at.prepare();
+  at.store->begin(round_of_two(0));
+  auto worker = visitor(at, port);
+  CHECK(count(worker) == 1);
+
+  const auto next = at.prepare();
+  CHECK(next != port);
+  CHECK(count(worker) == 2);
+  auto late = visitor(at, port);
+  CHECK(count(late) == 3);
+  CHECK(at.store->visitors() == 2);
+
+  SUBCASE("here") {
+    at.store->begin(round_of_two(0));
+    auto newcomer = visitor(at, next);
+    CHECK(count(newcomer) == 1);
+  }
+  SUBCASE("on another node") {
+    at.store->begin(round_of_two(1));
+  }
+  CHECK(count(worker) == 0);
+}
+
+TEST_CASE("round store: on its only port, it serves those who are there until the next round") {
+  const auto port = Place().prepare();
+  Place at(port, port);
+  CHECK(at.prepare() == port);
+  at.store->begin(round_of_two(0));
+  auto worker = visitor(at, port);
+  CHECK(count(worker) == 1);
+
+  CHECK(at.prepare() == port);
+  auto early = visitor(at, port);
+  CHECK(count(worker) == 2);
+  at.store->begin(round_of_two(0));
+  CHECK(count(worker) == 0);
+  CHECK_MESSAGE(count(early) == 1, "it is of the new round, and has waited for it");
+}
+
+TEST_CASE("round store: where all ports of its range are taken, it keeps the one that it has") {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    Place first;
+    const auto port = first.prepare();
+    const auto next = static_cast<std::uint16_t>(port + 1);
+    Place at(port, next);
+    if (next == 0 || !at.store->prepare()) continue;  // somebody else has that one
+    at.store->begin(round_of_two(0));
+    auto worker = visitor(at, next);
+    CHECK(count(worker) == 1);
+    CHECK(at.prepare() == next);
+    CHECK(count(worker) == 2);
+    return;
+  }
+  FAIL("no two ports are free that follow each other");
 }

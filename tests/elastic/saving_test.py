@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that save use their store until they have: saving_test.py ELASTRUN STUB_WORKER.
+
+The node that serves the store has ended its own workers long before the others have.
+"""
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+from harness import Job, main, wait_until  # noqa: E402
+from ports import free_port  # noqa: E402
+
+SAVER = str(Path(__file__).with_name("saver.py"))
+CONF = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1,close_timeout=1"
+FORMS = "to stop their workers"  # this node has asked for the next round, and waits for others
+# The store stays, and so does a leader that has heard first that the other node leaves.
+STAYS = "it stays until they have ended|coordinates the job until they have ended"
+
+
+class Saving(unittest.TestCase):
+    def setUp(self) -> None:
+        self.stack = contextlib.ExitStack()
+        self.addCleanup(self.stack.close)
+        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="saving.")))
+        self.by_c10d()
+
+    def by_c10d(self) -> None:
+        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
+                      f"--rdzv-conf={CONF}"]
+
+    def by_file(self) -> None:
+        self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}",
+                      f"--rdzv-conf={CONF},lease_ttl=1"]
+
+    def agent(self, nodes: str, *options: str) -> Job:
+        return self.stack.enter_context(Job(
+            *self.where, f"--nnodes={nodes}", "--rdzv-id=job", "--nproc-per-node=1", *options,
+            "--no-python", sys.executable, "-S", SAVER, str(self.folder),
+            env={"LOGLEVEL": "INFO"}))
+
+    def pair(self, nodes: str = "2", *options: str, first: tuple[str, ...] = (),
+             second: tuple[str, ...] = ()) -> tuple[Job, Job]:
+        """Two agents that work: that of group rank 0, and the other one."""
+        jobs = [self.agent(nodes, *options, *first)]
+        if "file" in self.where[0]:
+            jobs[0].wait_for("coordinates the job", 1, jobs[0].err)
+        jobs.append(self.agent(nodes, *options, *second))
+        for job in jobs:
+            job.wait_for("^WORLD_SIZE=2")
+        ranks = [job.lines(r"^GROUP_RANK=(\d)")[-1] for job in jobs]
+        return (jobs[0], jobs[1]) if ranks[0] == "0" else (jobs[1], jobs[0])
+
+    def save(self, server: Job, saver: Job, sign: str) -> None:
+        """The server of the store has no workers any more, the other node's save."""
+        saver.wait_for("^saving")
+        wait_until(lambda: server.lines(sign, server.err) or server.process.poll() is not None,
+                   f"the server says {sign!r}")
+        (self.folder / "saved").touch()
+        wait_until(lambda: saver.lines("^has saved|^lost.*|^counts.*"), "it has saved, or not")
+        self.assertEqual(saver.lines("^has saved|^lost.*|^counts.*"), ["has saved"],
+                         server.errors())
+
+    def goes_on(self, *jobs: Job) -> None:
+        for job in jobs:
+            wait_until(lambda j=job: j.process.poll() is not None or j.lines(
+                f"^WORLD_SIZE={len(jobs)}"), f"a world of {len(jobs)}:\n{job.errors()}")
+        (self.folder / "go").touch()
+        for job in jobs:
+            self.assertEqual(job.end(), 0, job.errors())
+            job.nothing_left()
+
+    def has_ended(self, *jobs: Job) -> None:
+        for job in jobs:
+            self.assertNotEqual(job.end(), 0, job.errors())
+            job.nothing_left()
+
+    def insist(self, job: Job) -> int:
+        job.process.send_signal(signal.SIGINT)
+        return len(job.lines("waiting for the other nodes no longer", job.err))
+
+    def break_worker(self) -> None:
+        (self.folder / "fail").touch()
+
+    def test_growth(self) -> None:
+        server, saver = self.pair("2:3")
+        third = self.agent("2:3")
+        self.save(server, saver, FORMS)
+        self.goes_on(server, saver, third)
+
+    def test_a_failure_with_a_restart_left(self) -> None:
+        for backend in (self.by_c10d, self.by_file):
+            with self.subTest(backend.__name__):
+                self.setUp()
+                backend()
+                server, saver = self.pair("2", "--max-restarts=1")
+                self.break_worker()
+                self.save(server, saver, FORMS)
+                self.goes_on(server, saver)
+
+    def test_a_failure_with_a_restart_left_of_static_nodes(self) -> None:
+        self.where = ["--rdzv-backend=static", "--master-addr=127.0.0.1",
+                      f"--master-port={free_port()}", f"--rdzv-conf={CONF}"]
+        server, saver = self.pair("2", "--max-restarts=1", first=("--node-rank=0",),
+                                  second=("--node-rank=1",))
+        self.break_worker()
+        self.save(server, saver, FORMS)
+        self.goes_on(server, saver)
+
+    def test_the_last_failure(self) -> None:
+        server, saver = self.pair()
+        self.break_worker()
+        self.save(server, saver, STAYS)
+        self.has_ended(server, saver)
+
+    def test_the_last_failure_where_another_node_leads(self) -> None:
+        self.by_file()
+        server, saver = self.pair("2", first=("--local-addr=127.0.0.2",),
+                                  second=("--local-addr=127.0.0.1",))
+        self.assertIn("coordinates the job", saver.errors())
+        self.break_worker()
+        self.save(server, saver, STAYS)
+        self.has_ended(server, saver)
+
+    def test_a_preempted_server(self) -> None:
+        self.by_file()
+        server, saver = self.pair("1:2")
+        server.process.send_signal(signal.SIGTERM)
+        self.save(server, saver, STAYS)
+        self.goes_on(saver)
+        self.has_ended(server)
+
+    def test_a_signal_to_all(self) -> None:
+        for backend in (self.by_c10d, self.by_file):
+            with self.subTest(backend.__name__):
+                self.setUp()
+                backend()
+                server, saver = self.pair()
+                for job in (server, saver):
+                    job.process.send_signal(signal.SIGTERM)
+                self.save(server, saver, STAYS)
+                self.has_ended(server, saver)
+
+    def test_whoever_insists_does_not_wait(self) -> None:
+        server, saver = self.pair()
+        self.break_worker()
+        saver.wait_for("^saving")
+        wait_until(lambda: server.lines(STAYS, server.err), "the server stays")
+        said = self.insist(server)
+        wait_until(lambda: self.insist(server) != said or server.process.poll() is not None,
+                   "it is heard that somebody insists")
+        self.assertNotEqual(server.end(), 0)
+        (self.folder / "saved").touch()
+        self.has_ended(saver)
+
+
+if __name__ == "__main__":
+    main()
