@@ -162,6 +162,7 @@ class LinkCoordinator final : public Coordinator {
     if (!message) return dismiss(peer, message.error().text);
     if (auto* hello = std::get_if<Hello>(&*message)) return welcome(peer, connection, *hello);
     if (!connection.greeted) return dismiss(peer, "the first message must be \"hello\"");
+    note_life(peer, connection, *message);
     if (std::holds_alternative<Heartbeat>(*message)) {
       return connection.link->send(encode(FromCoordinator(Heartbeat{})));
     }
@@ -175,6 +176,12 @@ class LinkCoordinator final : public Coordinator {
       report(peer, *connection.job, std::move(*message));
     }
     if (connections_.contains(peer)) connection.job->deliver();
+  }
+
+  // Whoever replaces it is no twin of it if it goes.
+  void note_life(Peer peer, const Connection& connection, const FromAgent& message) {
+    if (connection.job == nullptr || std::holds_alternative<Leaving>(message)) return;
+    if (connection.job->state.hear(peer, clock_.now())) connection.job->deliver();
   }
 
   void welcome(Peer peer, Connection& connection, const Hello& hello) {

@@ -58,8 +58,10 @@ Member* State::find_again(Peer peer, const Node& node, TimePoint now) {
 }
 
 Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now) {
+  rank_claims_.drop(peer, node);
   Member* known = find_again(peer, node, now);
-  if (is_too_late(peer, previous) || (known == nullptr && !admit(peer, node))) return nullptr;
+  if (is_too_late(peer, previous) || (known == nullptr && !admit(peer, node, previous)))
+    return nullptr;
   if (roster_.empty() && phase_ == Phase::Joining) begin_join_phase(now, now);
   learn(previous);
   std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
@@ -123,18 +125,36 @@ bool State::is_too_late(Peer peer, const PreviousWorld& previous) {
   return true;
 }
 
-// Two nodes that claim one fixed rank are a mistake that waiting would not mend.
-bool State::admit(Peer peer, const Node& node) {
+// Two nodes that claim one fixed rank are a mistake, unless the first one has died unnoticed.
+bool State::admit(Peer peer, const Node& node, const PreviousWorld& previous) {
   if (!rules_.fixed_ranks) return true;
   if (node.node_rank < 0 || node.node_rank >= rules_.max_nodes) {
     tell(peer, Lost{rank_out_of_range_text(node, rules_.max_nodes), false});
     return false;
   }
   if (const Member* owner = roster_.with_node_rank(node.node_rank)) {
-    tell(peer, Lost{rank_taken_text(node, owner->node), false});
+    const Quorum there = quorum();
+    tell(peer,
+         Progress{rank_awaited_text(owner->node), there.returning + there.fresh, rules_.min_nodes});
+    rank_claims_.add({peer, node, previous});
     return false;
   }
   return true;
+}
+
+bool State::hear(Peer peer, TimePoint now) {
+  if (rank_claims_.empty()) return false;
+  if (const Member* owner = roster_.find(peer)) {
+    for (const auto& claim : rank_claims_.take(owner->node.node_rank))
+      tell(claim.peer, Lost{rank_taken_text(claim.node, owner->node), false});
+  }
+  admit_claimants(now);
+  return true;
+}
+
+void State::admit_claimants(TimePoint now) {
+  for (auto& claim : rank_claims_.take_free(roster_))
+    join(claim.peer, std::move(claim.node), claim.previous, now);
 }
 
 void State::learn(const PreviousWorld& previous) {
@@ -216,6 +236,7 @@ void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
 void State::leave(Peer peer, const std::string& why, TimePoint now, Duration grace) {
   const Member* member = roster_.find(peer);
   if (member == nullptr) {
+    rank_claims_.drop(peer);
     // It was told to stop by somebody else, and has not joined here: it has no name yet.
     const std::string name = fmt::format("peer {}", peer);
     if (grace > Duration::zero()) world_fence_.fence.hold(name, peer, now + grace, false);
@@ -232,11 +253,13 @@ void State::leave(Peer peer, const std::string& why, TimePoint now, Duration gra
   }
   remove(*member,
          {.kind = kind, .node = member->node.id, .text = departed_text(*member, kind, why)}, now);
+  admit_claimants(now);
 }
 
 void State::depart(Peer peer, const std::string& why, TimePoint now, Loss loss) {
   const Member* member = roster_.find(peer);
   if (member == nullptr) {
+    rank_claims_.drop(peer);
     // One that had said goodbye. If its connection is merely broken, only time tells.
     if (loss == Loss::Closed) world_fence_.fence.shorten(peer, now + kTimeToReturn);
     if (loss == Loss::Ended && !world_fence_.left(peer)) return;
@@ -246,6 +269,7 @@ void State::depart(Peer peer, const std::string& why, TimePoint now, Loss loss) 
   fence_off(*member, now, loss);
   remove(*member,
          {.kind = kind, .node = member->node.id, .text = departed_text(*member, kind, why)}, now);
+  admit_claimants(now);
 }
 
 void State::remove(const Member& member, const Cause& cause, TimePoint now) {
@@ -350,6 +374,7 @@ void State::end(Done verdict, TimePoint) {
   verdict_at_.reset();
   const auto shared = std::make_shared<const Push>(verdict_);
   for (const auto& [peer, member] : roster_.all()) deliveries_.push_back({peer, shared});
+  for (const auto& claim : rank_claims_.take_all()) deliveries_.push_back({claim.peer, shared});
 }
 
 void State::tick(TimePoint now) {

@@ -6,6 +6,7 @@
 #include "rendezvous/membership/notice.hpp"
 #include "rendezvous/membership/phase.hpp"
 #include "rendezvous/membership/previous_world.hpp"
+#include "rendezvous/membership/rank_claims.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/membership/world_fence.hpp"
 
@@ -45,10 +46,10 @@ class State {
   void leave(Peer peer, const std::string& why, TimePoint now, Duration grace = {});
   /// Its connection has ended.
   void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
-  /// Somebody closed the job for everybody.
-  void close(const std::string& why, TimePoint now);
-  /// Time has passed.
-  void tick(TimePoint now);
+  void close(const std::string& why, TimePoint now);  // the job, for everybody
+  void tick(TimePoint now);                           // time has passed
+  /// It has said something. Whether anybody is told anything because of that.
+  bool hear(Peer peer, TimePoint now);
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
@@ -74,14 +75,12 @@ class State {
 
   /// Everything to be told since the last call, in order.
   std::vector<Delivery> take() { return std::exchange(deliveries_, {}); }
-  /// When `tick` is due, if nothing else happens.
-  std::optional<TimePoint> deadline() const;
+  std::optional<TimePoint> deadline() const;  // of `tick`, if nothing else happens
 
   Phase phase() const { return phase_; }
   std::int64_t epoch() const { return epoch_; }
   std::int64_t round_number() const { return number_; }
-  /// The last world that anybody has told of.
-  PreviousWorld last_world() const;
+  PreviousWorld last_world() const;  // that anybody has told of
   /// Members that are connected and whose groups may be at work, and for how long if it is left.
   Leavers at_work(TimePoint now) const;
   int attempt() const { return restart_rule_.spent(); }
@@ -92,12 +91,12 @@ class State {
   const WorldFence& world_fence() const { return world_fence_; }
   Quorum quorum() const;
   const std::vector<Gone>& gone() const { return gone_; }
-  /// The verdict, once Ended.
-  const Done& verdict() const { return verdict_; }
+  const Done& verdict() const { return verdict_; }  // once Ended
 
  private:
   bool is_too_late(Peer peer, const PreviousWorld& previous);
-  bool admit(Peer peer, const Node& node);
+  bool admit(Peer peer, const Node& node, const PreviousWorld& previous);
+  void admit_claimants(TimePoint now);
   void learn(const PreviousWorld& previous);
   Member* meet(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now);
   Member* find_again(Peer peer, const Node& node, TimePoint now);
@@ -129,6 +128,7 @@ class State {
   // Changes while running
   Phase phase_ = Phase::Joining;
   Roster roster_;
+  RankClaims rank_claims_;
   std::vector<Gone> gone_;
   JoinPhase join_phase_;
   std::int64_t concluded_ = 0;  // rounds of an earlier job of this run id

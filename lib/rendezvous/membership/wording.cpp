@@ -35,6 +35,11 @@ std::string rank_out_of_range_text(const Node& node, int nodes) {
       node.node_rank, node.id, nodes, nodes - 1);
 }
 
+std::string rank_awaited_text(const Node& owner) {
+  return fmt::format("node rank {} is that of {}; waiting until that is heard, or found dead",
+                     owner.node_rank, owner.id);
+}
+
 std::string rank_taken_text(const Node& node, const Node& owner) {
   return fmt::format("--node-rank {} is already taken by {}: give each node a rank of its own",
                      node.node_rank, owner.id);

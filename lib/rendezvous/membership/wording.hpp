@@ -14,6 +14,7 @@ std::string already_over_text(const std::string& run_id);
 std::string coordinator_gone_text(const std::string& why);
 std::string no_coordinator_text(const std::string& run_id, Duration time, const std::string& why);
 std::string rank_out_of_range_text(const Node& node, int nodes);
+std::string rank_awaited_text(const Node& owner);
 std::string rank_taken_text(const Node& node, const Node& owner);
 std::string rejoined_text(const Node& node);
 std::string joined_text(const Node& first, int newcomers);

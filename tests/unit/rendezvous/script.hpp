@@ -54,6 +54,10 @@ struct Script {
     state.succeed(peers[name], state.round_number(), now);
     read();
   }
+  void hear(const std::string& name) {
+    state.hear(peers[name], now);
+    read();
+  }
   void lose(const std::string& name, Loss loss = Loss::Ended) {
     state.depart(peers[name], "connection reset", now, loss);
     peers.erase(name);

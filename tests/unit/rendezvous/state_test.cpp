@@ -304,6 +304,9 @@ TEST_CASE("rendezvous: fixed ranks follow the node rank, and a second owner is r
   Script job(rules);
   job.join("a", {}, 1);
   job.join("c", {}, 1);
+  REQUIRE(job.last<Progress>("c") != nullptr);  // who has it may have died
+  CHECK(job.last<Progress>("c")->text.starts_with("node rank 1 is that of a_1_0; waiting"));
+  job.hear("a");
   REQUIRE(job.last<Lost>("c") != nullptr);
   CHECK(job.last<Lost>("c")->why ==
         "--node-rank 1 is already taken by a_1_0: give each node a rank of its own");
@@ -312,6 +315,44 @@ TEST_CASE("rendezvous: fixed ranks follow the node rank, and a second owner is r
   job.join("b", {}, 0);
   CHECK(job.assignment("b") == "0/2#1");
   CHECK(job.assignment("a") == "1/2#1");
+}
+
+TEST_CASE("rendezvous: who replaces a dead node of a fixed rank is admitted when that is noticed") {
+  Rules rules = make_rules(2, 2);
+  rules.fixed_ranks = true;
+  Script job(rules);
+  job.join("a", {}, 0);
+  job.join("b", {}, 1);
+  REQUIRE(job.assignment("b") == "1/2#1");
+  job.join("c", {}, 1);
+  job.hear("a");
+  job.hear("c");
+  REQUIRE(job.last<Progress>("c") != nullptr);
+  SUBCASE("it falls silent") {
+    job.lose("b", Loss::Silent);
+    CHECK(job.last<Restart>("a") != nullptr);
+    job.join("a", {}, 0);
+    CHECK(job.assignment("a") == "0/2#2");
+    CHECK(job.assignment("c") == "1/2#2");
+  }
+  SUBCASE("it says goodbye") {
+    job.leave("b");
+    job.join("a", {}, 0);
+    CHECK(job.assignment("c") == "1/2#2");
+  }
+  SUBCASE("its replacement goes first") {
+    job.lose("c");
+    job.lose("b");
+    job.join("a", {}, 0);
+    CHECK(job.assignment("a") == "");
+    CHECK(job.state.roster().size() == 1);
+  }
+  SUBCASE("the job ends first") {
+    job.fail("a");
+    job.fail("b");
+    REQUIRE(job.last<Done>("c") != nullptr);
+    CHECK(job.last<Done>("c")->failed);
+  }
 }
 
 TEST_CASE("rendezvous: a new coordinator goes on where the last one stopped") {
