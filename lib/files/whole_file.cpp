@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <system_error>
 #include <tuple>
 #include <unistd.h>
 
@@ -86,16 +86,32 @@ Status replace(const std::string& path, std::string_view text, mode_t mode) {
   return refused(path, number);
 }
 
+/// As the kernel with fs.protected_symlinks, see proc_sys_fs(5): in a folder where everybody may
+/// put links, those of others are not followed. It is asked here because links are read here.
+bool may_follow(const struct stat& link, const std::filesystem::path& folder) {
+  struct stat place {};
+  if (link.st_uid == ::geteuid()) return true;
+  if (::stat(folder.empty() ? "." : folder.c_str(), &place) != 0) return false;
+  constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
+  return (place.st_mode & kEverybodys) != kEverybodys || place.st_uid == link.st_uid;
+}
+
 /// Where a symbolic link leads, also when nothing is there yet; the path itself if it is none.
-std::string target_of(std::string path) {
+Result<std::string> target_of(const std::string& path) {
   constexpr int kMostLinks = 40;  // as the kernel, path_resolution(7)
+  std::filesystem::path target = path;
+  std::array<char, PATH_MAX> next{};
   for (int i = 0; i < kMostLinks; ++i) {
-    std::error_code none;
-    const auto next = std::filesystem::read_symlink(path, none);
-    if (none) break;
-    path = std::filesystem::path(path).parent_path() / next;
+    // Held, so that what is read is what was looked at.
+    const UniqueFd link(::open(target.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info {};
+    if (!link || ::fstat(link.get(), &info) != 0 || !S_ISLNK(info.st_mode)) break;
+    if (!may_follow(info, target.parent_path())) return refused(path, EACCES);
+    const auto size = ::readlinkat(link.get(), "", next.data(), next.size());
+    if (size <= 0) break;
+    target = target.parent_path() / std::string_view(next.data(), static_cast<std::size_t>(size));
   }
-  return path;
+  return target.string();
 }
 
 }  // namespace
@@ -118,7 +134,9 @@ bool is_open_at(const std::string& path, int fd) {
 
 Status put_file(const std::string& path, std::string_view text, mode_t mode) {
   if (is_written_to(path)) return write_to(path, text);
-  return replace(target_of(path), text, mode);
+  const auto target = target_of(path);
+  if (!target) return std::unexpected(target.error());
+  return replace(*target, text, mode);
 }
 
 std::string with_word(const std::string& path, std::string_view word) {

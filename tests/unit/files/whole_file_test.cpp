@@ -79,6 +79,28 @@ TEST_CASE("whole file: what a dangling link leads to is made") {
   CHECK(content(place.path + "/loop") == "new");
 }
 
+TEST_CASE("whole file: a stranger's link in a folder of everybody's is not followed") {
+  if (::geteuid() != 0) return;  // only root can make a link of another user
+  const Place place, apart;
+  REQUIRE(put_file(apart.path + "/there", "old", 0644));
+  REQUIRE(::chmod(place.path.c_str(), 01777) == 0);
+  for (const auto* name : {"there", "absent"}) {
+    const auto link = place.path + "/" + name, target = apart.path + "/" + name;
+    fs::create_symlink(target, link);
+    const auto before = content(target);
+    REQUIRE(::lchown(link.c_str(), 65534, 65534) == 0);
+    const auto put = put_file(link, "new", 0644);
+    REQUIRE_FALSE(put);
+    CHECK(put.error().text == "cannot write " + link + ": Permission denied");
+    CHECK(content(target) == before);
+    REQUIRE(::chown(place.path.c_str(), 65534, 65534) == 0);  // the folder's owner may
+    CHECK(put_file(link, "new", 0644));
+    CHECK(content(target) == "new");
+    REQUIRE(::chown(place.path.c_str(), 0, 0) == 0);
+  }
+  CHECK(files_in(apart.path) == 2);
+}
+
 TEST_CASE("whole file: a file that is replaced keeps its mode") {
   const Place place;
   const auto file = place.path + "/report.json";
