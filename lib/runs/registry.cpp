@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <memory>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -159,7 +160,10 @@ void Registration::remove() {
 
 bool is_alive(const RunEntry& entry) {
   const auto process = process::read_process(entry.pid);
-  return process && process->start_time == entry.start_time && !process->zombie();
+  if (process) return process->start_time == entry.start_time && !process->zombie();
+  // It has gone, or /proc hides it (hidepid), or no file can be opened now. Who takes a run for
+  // dead kills what it has left.
+  return ::kill(entry.pid, 0) == 0;
 }
 
 std::vector<ListedRun> list_runs(const std::vector<std::string>& places, Agents agents) {

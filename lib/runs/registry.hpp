@@ -47,7 +47,8 @@ struct ListedRun {
   RunEntry entry;
   std::string path;  // of its file
 };
-/// Whether that process still is the one that wrote the entry.
+/// Whether that process still is the one that wrote the entry; also where one of that number lives
+/// and nothing more can be told of it.
 bool is_alive(const RunEntry& entry);
 enum class Agents { Alive, Gone };
 /// The runs whose agents are so, the oldest first. Removes the files of runs that have gone and can

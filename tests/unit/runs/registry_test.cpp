@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,6 +111,18 @@ TEST_CASE("runs: entries of processes that have gone are removed, also where a p
   CHECK_FALSE(fs::exists(places[0] + "/reused.json"));
   CHECK_FALSE(fs::exists(places[0] + "/gone.json"));
   CHECK(fs::exists(places[0] + "/elsewhere.json"));
+}
+
+TEST_CASE("runs: a process that lives, but of which nothing can be read, is not taken for dead") {
+  const auto entry = own_entry();
+  REQUIRE(runs::is_alive(entry));
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const rlimit none{0, limit.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const bool alive = runs::is_alive(entry);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  CHECK(alive);
 }
 
 TEST_CASE("runs: a directory that others may enter, or that is a link, is not used") {
