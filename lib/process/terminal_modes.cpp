@@ -37,6 +37,7 @@ termios with_modes_of(const termios& before, termios now) {
 TerminalModes TerminalModes::now() {
   TerminalModes found;
   if (is_pipe(STDOUT_FILENO) || is_pipe(STDERR_FILENO)) return found;
+  if (::isatty(STDIN_FILENO) == 0) return found;
   const auto terminal = terminal_of_ours();
   termios modes{};
   if (terminal && ::tcgetattr(terminal.get(), &modes) == 0) found.modes_ = modes;

@@ -10,8 +10,9 @@ namespace elastrun::process {
 /// password, or in a debugger's prompt, cannot give back the echo that it has taken.
 class TerminalModes {
  public:
-  /// Those of the controlling terminal, if this process is in its foreground and no pager can be:
-  /// one that reads from us through a pipe is in our group and has modes of its own.
+  /// Those of the controlling terminal, if this process is in its foreground and nobody else of its
+  /// group may change them: not a pager that reads from us through a pipe, nor a script that has
+  /// started us with `&`, which has stdin from elsewhere.
   static TerminalModes now();
   /// Switches on again what has been switched off since: echo, lines, signals, translation. Does
   /// nothing if this process is not in the foreground any more. SIGTTOU must be blocked or ignored.

@@ -50,11 +50,12 @@ print("silent", flush=True)
 
 
 class Terminal(Case):
-    def on_terminal(self, *words: str, stdout: int | None = None, columns: int = 100,
+    def on_terminal(self, *words: str, program: list[str] | None = None,
+                    stdout: int | None = None, columns: int = 100,
                     **variables: str) -> OnTerminal:
         environment = self.environment | {"TERM": "xterm"} | variables
-        started = OnTerminal([ELASTRUN, *words], environment, str(self.folder), LIMIT,
-                             columns, stdout)
+        started = OnTerminal([*(program or [ELASTRUN]), *words], environment, str(self.folder),
+                             LIMIT, columns, stdout)
         self.addCleanup(started.close)
         return started
 
@@ -185,6 +186,19 @@ class Terminal(Case):
                 self.assertIn("silent", job.raw)
                 changed = before[3] ^ termios.tcgetattr(job.ours)[3]
                 self.assertEqual(changed, 0 if code else termios.ECHO | termios.ICANON)
+
+    def test_in_the_background_of_a_script_the_terminal_is_the_scripts(self) -> None:
+        # Without job control it is in the group of the script, which asks for a password itself.
+        failing = self.script("import os, time\n"
+                              "open('runs', 'w').close()\n"
+                              "while not os.path.exists('go'): time.sleep(0.02)\n"
+                              "raise SystemExit(3)\n")
+        text = ('"$0" "$1" >log 2>&1 & until [ -e runs ]; do sleep 0.02; done; '
+                'stty -echo; touch go; wait $!; echo "code $?"')
+        job = self.on_terminal(failing, program=["/bin/sh", "-c", text, ELASTRUN])
+        self.assertEqual(job.finish(), 0, str(job))
+        self.assertIn("code 1", job.raw)
+        self.assertEqual(termios.tcgetattr(job.ours)[3] & termios.ECHO, 0)
 
     def test_a_notebook_gets_no_live_line(self) -> None:
         job = self.on_terminal("--nproc-per-node", "1", self.script(TALKER), JPY_PARENT_PID="1")
