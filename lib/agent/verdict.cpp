@@ -222,7 +222,9 @@ std::string restarts_text(const JobResult& result) {
   if (result.max_restarts > 0) {
     return fmt::format(", {} of {} restarts used", result.restarts, result.max_restarts);
   }
-  const bool of_workers = kind == Kind::WorkersFailed || kind == Kind::JobFailed;
+  // A job whose nodes did not come together, or that was closed, would not have been restarted.
+  const bool of_workers = result.ending.cause.kind == rendezvous::Cause::Kind::WorkerFailed &&
+                          (kind == Kind::WorkersFailed || kind == Kind::JobFailed);
   return of_workers ? "; not restarted, because --max-restarts is 0" : "";
 }
 
