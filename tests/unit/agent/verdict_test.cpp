@@ -56,11 +56,11 @@ TEST_CASE("verdict: a culprit of this node is shown with its process") {
 
 TEST_CASE("verdict: only of failed workers it says why they were not restarted") {
   auto result = result_with({failure(1, ExitStatus::exited(3))});
-  CHECK(verdict_text(result, "here").contains("not restarted, because --max-restarts is 0"));
+  CHECK(outcome_text(result).contains("not restarted, because --max-restarts is 0"));
   result.ending.kind = Ending::Kind::JobFailed;
   result.ending.cause.kind = rendezvous::Cause::Kind::Timeout;
   result.judgement.reset();
-  CHECK_FALSE(verdict_text(result, "here").contains("not restarted"));
+  CHECK_FALSE(outcome_text(result).contains("not restarted"));
 }
 
 TEST_CASE("verdict: workers that were stopped are nobody's culprits") {
