@@ -128,6 +128,22 @@ class Saving(unittest.TestCase):
         self.save(server, saver, STAYS)
         self.has_ended(server, saver)
 
+    def test_the_next_start_of_a_job_waits_for_the_end_of_the_one_before(self) -> None:
+        for backend in (self.by_c10d, self.by_file):
+            with self.subTest(backend.__name__):
+                self.setUp()
+                backend()
+                server, saver = self.pair()
+                self.break_worker()
+                saver.wait_for("^saving")
+                server.wait_for("has ended|ended with exit code", 1, server.err)
+                first = self.agent("2")
+                first.wait_for("just ending", 1, first.err)
+                (self.folder / "fail").unlink()
+                (self.folder / "saved").touch()
+                self.has_ended(server, saver)
+                self.goes_on(first, self.agent("2"))
+
     def test_a_preempted_server(self) -> None:
         self.by_file()
         server, saver = self.pair("1:2")

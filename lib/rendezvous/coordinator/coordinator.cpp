@@ -7,6 +7,7 @@
 #include "net/link.hpp"
 #include "rendezvous/coordinator/job_book.hpp"
 #include "rendezvous/coordinator/leave_taking.hpp"
+#include "rendezvous/membership/wording.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -194,6 +195,10 @@ class LinkCoordinator final : public Coordinator {
       return dismiss(peer, fmt::format("this coordinator is of epoch {}, but epoch {} exists",
                                        settings_.epoch, hello.epoch));
     }
+    if (book_.is_over_for(hello)) {  // it goes on looking until this coordinator has gone
+      connection.link->send(encode(FromCoordinator(Push(Progress{ending_text(hello.run_id)}))));
+      return remove(peer, ending_text(hello.run_id), Loss::Broken);
+    }
     connection.greeted = true;
     hellos_[peer] = hello;
     if (hello.wants_status) {
@@ -374,7 +379,6 @@ class LinkCoordinator final : public Coordinator {
   LeaveTaking leave_;
   std::function<void(std::int64_t)> on_newer_;
   std::function<void()> on_deserted_;
-
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Connection> connections_;
   std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet

@@ -78,6 +78,13 @@ std::optional<Done> JobBook::verdict() const {
   return ended_;
 }
 
+bool JobBook::is_over_for(const Hello& hello) const {
+  if (hello.epoch > 0 || hello.wants_status || hello.at_work) return false;
+  const auto job = jobs.find(hello.run_id);
+  return job != jobs.end() && job->second->state.phase() == Phase::Ended &&
+         job->second->state.verdict().failed;
+}
+
 Leavers JobBook::at_work() const {
   Leavers all;
   for (const auto& [run_id, job] : jobs) all.add(job->state.at_work(clock_.now()));

@@ -6,6 +6,7 @@
 #include "rendezvous/coordinator/fenced_jobs.hpp"
 #include "rendezvous/coordinator/job.hpp"
 #include "rendezvous/coordinator/leave_taking.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -34,6 +35,9 @@ class JobBook {
   void disinherit();
   void conclude(std::int64_t rounds, const Done& verdict);
   std::optional<Done> verdict() const;
+  /// Whether its job has failed without it: it has never met a coordinator, and is of the next
+  /// start of the job, for which the verdict is not meant.
+  bool is_over_for(const Hello& hello) const;
   Leavers leavers() const { return fenced_jobs_.with_leavers_of(jobs); }
   Leavers at_work() const;
   bool is_fenced() const;

@@ -19,6 +19,12 @@ std::string already_over_text(const std::string& run_id) {
   return fmt::format("the job \"{}\" is already over; start it under another --rdzv-id", run_id);
 }
 
+std::string ending_text(const std::string& run_id) {
+  return fmt::format(
+      "an earlier start of the job \"{}\" has failed and is just ending here; waiting for its end",
+      run_id);
+}
+
 std::string coordinator_gone_text(const std::string& why) {
   return fmt::format("the coordinator of this job is gone, and with it the rendezvous: {}", why);
 }

@@ -437,6 +437,27 @@ TEST_CASE("make_session: a host whose port is taken says so") {
   CHECK(lost.why.find("Address already in use") != std::string::npos);
 }
 
+TEST_CASE("make_session: the next start of a job does not hear the verdict on the one before") {
+  Network network;
+  const std::uint16_t port = network.free_port();
+  auto host = c10d_agent(network, port), straggler = c10d_agent(network, port);
+  host->join(), straggler->join();
+  host->round(), straggler->round();
+  host->fail(3);
+  CHECK(host->hear<Done>().failed);
+  auto next = c10d_agent(network, port);
+  next->join();
+  run_until(network.loop,
+            [&] { return next->progress.text.find("just ending") != std::string::npos; });
+  CHECK(straggler->hear<Done>().cause.exit_code == 3);
+  straggler.reset();
+  host.reset();
+  auto last = c10d_agent(network, port);
+  last->join();
+  CHECK(next->round().world_size == 2);
+  CHECK(last->round().number == 1);
+}
+
 TEST_CASE("make_session: a host that leaves tells the others") {
   Network network;
   const std::uint16_t port = network.free_port();
