@@ -107,9 +107,9 @@ std::string local_status_text(const std::vector<ListedRun>& runs, WallTime now) 
 
 std::string dead_runs_text(const std::vector<runs::DeadRun>& dead) {
   std::string text;
-  for (const auto& [run, left] : dead) {
+  for (const auto& one : dead) {
     text += fmt::format("job \"{}\": agent and guardian were killed, and these live on: {}\n",
-                        shown(run.entry.run_id), runs::names_of(left));
+                        shown(one.run.entry.run_id), runs::names_of(one.left));
   }
   if (dead.empty()) return text;
   return text + "  elastrunctl clean kills them, and so does the next start of elastrun\n";

@@ -86,17 +86,6 @@ std::vector<pid_t> children_of(pid_t pid, const std::string& proc) {
   return children;
 }
 
-// One that waits for a disk or a file system may hold the lock of the process's memory, for which a
-// reader of its command line waits, too: mmap_lock, taken by get_cmdline() in the kernel.
-bool any_thread_hangs(const std::string& process) {
-  const std::string tasks = process + "/task";
-  return std::ranges::any_of(numbered_entries(tasks), [&](pid_t thread) {
-    const auto entry =
-        parse_process(read_kernel_file(tasks + "/" + std::to_string(thread) + "/stat"));
-    return entry && entry->state == 'D';
-  });
-}
-
 bool live_child(idtype_t kind, id_t which) {
   siginfo_t info{};
   // Without WEXITED a zombie is nothing to wait for, and when nothing else is there the answer is
@@ -125,11 +114,19 @@ std::optional<ProcessEntry> parse_process(std::string_view stat) {
   return entry;
 }
 
+bool any_thread_hangs(pid_t pid, const std::string& proc) {
+  const std::string tasks = proc + "/" + std::to_string(pid) + "/task";
+  return std::ranges::any_of(numbered_entries(tasks), [&](pid_t thread) {
+    const auto entry =
+        parse_process(read_kernel_file(tasks + "/" + std::to_string(thread) + "/stat"));
+    return entry && entry->state == 'D';
+  });
+}
+
 std::string command_of(const ProcessEntry& process, const std::string& proc) {
   constexpr std::size_t kLongest = 80;
-  const std::string own = proc + "/" + std::to_string(process.pid);
-  if (any_thread_hangs(own)) return process.name;
-  std::string line = read_kernel_file(own + "/cmdline");
+  if (any_thread_hangs(process.pid, proc)) return process.name;
+  std::string line = read_kernel_file(proc + "/" + std::to_string(process.pid) + "/cmdline");
   while (!line.empty() && line.back() == '\0') line.pop_back();
   if (line.empty()) return process.name;
   std::replace(line.begin(), line.end(), '\0', ' ');

@@ -35,6 +35,11 @@ using ProcessTable = std::vector<ProcessEntry>;
 /// without --mount-proc), the numbers in there are those of others: then /proc has no process.
 std::uint64_t own_pid_namespace();
 
+/// Whether a thread of it hangs in the kernel (state D), as for a disk or a file system. It may
+/// hold the lock of the process's memory then, for which readers of its command line and
+/// environment wait without end: mmap_lock, taken by get_cmdline() and environ_read().
+bool any_thread_hangs(pid_t pid, const std::string& proc = "/proc");
+
 /// The command line of a process in one line, as far as it is short and fit to be shown; its name
 /// if it has none, is gone, or hangs in the kernel: we would hang with it.
 std::string command_of(const ProcessEntry& process, const std::string& proc = "/proc");

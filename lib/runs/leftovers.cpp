@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <iterator>
 #include <signal.h>
 #include <unistd.h>
 
@@ -35,22 +36,31 @@ bool is_in_session_of(const RunWorker& worker, const ProcessEntry& one) {
          one.start_time >= worker.start_time;
 }
 
-}  // namespace
-
-ProcessTable leftovers_of(const RunEntry& entry, const ProcessTable& table,
-                          const std::string& proc) {
+/// Those that are the run's if they have its mark.
+ProcessTable candidates(const RunEntry& entry, const ProcessTable& table) {
   ProcessTable found;
   if (entry.agent_id.empty()) return found;
   for (const RunWorker& worker : entry.workers) {
     if (!is_session_of(worker, table)) continue;
-    for (const ProcessEntry& one : table) {
-      if (is_in_session_of(worker, one) && !one.zombie() &&
-          has_mark(one.pid, entry.agent_id, proc)) {
-        found.push_back(one);
-      }
-    }
+    std::ranges::copy_if(table, std::back_inserter(found), [&](const ProcessEntry& one) {
+      return is_in_session_of(worker, one) && !one.zombie();
+    });
   }
   return found;
+}
+
+}  // namespace
+
+Leftovers leftovers_of(const RunEntry& entry, const ProcessTable& table, const std::string& proc) {
+  Leftovers left;
+  for (const ProcessEntry& one : candidates(entry, table)) {
+    if (process::any_thread_hangs(one.pid, proc)) {
+      left.unsure = true;
+    } else if (has_mark(one.pid, entry.agent_id, proc)) {
+      left.certain.push_back(one);
+    }
+  }
+  return left;
 }
 
 std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
@@ -60,10 +70,10 @@ std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
   const auto table = process::read_all_processes();
   for (auto& run : dead) {
     auto left = leftovers_of(run.entry, table);
-    if (left.empty()) {
+    if (!left.certain.empty()) {
+      found.push_back({std::move(run), std::move(left.certain), left.unsure});
+    } else if (!left.unsure) {
       ::unlink(run.path.c_str());
-    } else {
-      found.push_back({std::move(run), std::move(left)});
     }
   }
   return found;
@@ -77,7 +87,7 @@ std::vector<EndedRun> end_dead_runs(const std::vector<std::string>& places, Dura
   for (DeadRun& run : dead) {
     const Duration left = until - std::chrono::steady_clock::now();
     auto alive = process::kill_listed(run.left, std::max(left, Duration::zero()));
-    if (alive.empty()) ::unlink(run.run.path.c_str());
+    if (alive.empty() && !run.unsure) ::unlink(run.run.path.c_str());
     ended.push_back({std::move(run.run.entry), std::move(run.left), std::move(alive)});
   }
   return ended;

@@ -18,15 +18,22 @@ namespace elastrun::runs {
 /// the mark of the run's agent (ELASTRUN_AGENT_ID) in their environment. A process that has cleared
 /// its environment or made a session of its own is not certain, and not among them; nor is a job
 /// that a worker has submitted to a scheduler, whose environment has the mark, too.
-process::ProcessTable leftovers_of(const RunEntry& entry, const process::ProcessTable& table,
-                                   const std::string& proc = "/proc");
+struct Leftovers {
+  process::ProcessTable certain;
+  /// More may be the run's, of which the environment cannot be read now: they hang in the kernel.
+  bool unsure = false;
+};
+Leftovers leftovers_of(const RunEntry& entry, const process::ProcessTable& table,
+                       const std::string& proc = "/proc");
 
 /// A run whose agent has gone without removing its entry, and what is left of it.
 struct DeadRun {
   ListedRun run;
   process::ProcessTable left;
+  bool unsure = false;  // as that of Leftovers
 };
-/// Those of this pid namespace that have left something. Of the others the files are removed.
+/// Those of this pid namespace that have left something for certain. Of the others the files are
+/// removed, unless they are unsure: somebody is to look again.
 std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places);
 
 /// Sends SIGKILL to all that dead runs have left, and waits for their ends `limit` at most. The

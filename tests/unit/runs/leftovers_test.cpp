@@ -8,10 +8,12 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 using namespace elastrun;
 using namespace std::chrono_literals;
@@ -93,8 +95,35 @@ runs::RunEntry entry_of(const Session& session) {
 }
 
 std::size_t left_of(const runs::RunEntry& entry) {
-  return runs::leftovers_of(entry, process::read_all_processes()).size();
+  return runs::leftovers_of(entry, process::read_all_processes()).certain.size();
 }
+
+/// A worker that hangs in the kernel: in vfork(2), until its child ends.
+struct HungWorker {
+  HungWorker() {
+    if (pid == 0) {
+      ::setsid();
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::vfork() == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        while (true) ::pause();
+      }
+      ::_exit(0);
+    }
+    for (auto now = process::read_process(pid); now && now->state != 'D';) {
+      ::sched_yield();
+      now = process::read_process(pid);
+    }
+  }
+  ~HungWorker() { end(); }
+  HungWorker(const HungWorker&) = delete;
+  HungWorker& operator=(const HungWorker&) = delete;
+  void end() {
+    if (pid > 0) ::kill(-pid, SIGKILL);
+    if (pid > 0) ::waitpid(std::exchange(pid, 0), nullptr, 0);
+  }
+  pid_t pid = ::fork();
+};
 
 /// A registry with the entry of one run.
 struct Registry {
@@ -115,7 +144,7 @@ struct Registry {
 TEST_CASE("leftovers: what is in a worker's session, with the mark of its agent, is the run's") {
   const Session session(kMark);
   const auto entry = entry_of(session);
-  const auto left = runs::leftovers_of(entry, process::read_all_processes());
+  const auto left = runs::leftovers_of(entry, process::read_all_processes()).certain;
   REQUIRE(left.size() == 1);
   CHECK(left[0].pid == session.left);
   CHECK(runs::names_of(left) == std::to_string(session.left) + " (cat)");
@@ -185,4 +214,23 @@ TEST_CASE("leftovers: a run whose agent lives is nobody's business") {
   CHECK(runs::end_dead_runs({registry.place}, 60s).empty());
   CHECK(session.lives());
   CHECK(fs::exists(registry.file()));
+}
+
+TEST_CASE("leftovers: who hangs in the kernel is not read, and the entry stays until he can be") {
+  HungWorker worker;
+  runs::RunEntry entry;
+  entry.run_id = "night";
+  REQUIRE(runs::identify(entry));
+  entry.start_time -= 1;  // somebody who has gone
+  entry.agent_id = "node_7_test";
+  entry.workers = {{0, 0, worker.pid, "", process::read_process(worker.pid)->start_time}};
+  const Registry registry(entry);
+  const auto left = runs::leftovers_of(entry, process::read_all_processes());
+  CHECK(left.certain.empty());
+  CHECK(left.unsure);
+  CHECK(runs::end_dead_runs({registry.place}, 60s).empty());
+  CHECK(fs::exists(registry.file()));
+  worker.end();
+  CHECK(runs::end_dead_runs({registry.place}, 60s).empty());
+  CHECK_FALSE(fs::exists(registry.file()));
 }
