@@ -234,14 +234,38 @@ class SilentElected(Hosts):
         self.by_etcd()
         self.lose_a_member()
 
-    def test_etcd_and_the_coordinator_cut_off(self) -> None:
-        self.by_etcd()
-        jobs = self.agents("2:3", 3)
+    def lose_the_coordinator(self, nodes: str) -> None:
+        jobs = self.agents(nodes, 3)
         self.silence(0)
         self.world(*jobs[1:], size=2, times=2)
         wait_until(lambda: self.has_stopped(jobs[0]), "the one that is cut off stops its worker")
         self.assertEqual(self.worlds(jobs[0]), ["3"])
         self.heal_and_end(jobs)
+
+    def test_etcd_and_the_coordinator_cut_off(self) -> None:
+        self.by_etcd()
+        self.lose_the_coordinator("2:3")
+
+    def test_a_file_and_the_coordinator_cut_off(self) -> None:
+        # It reaches the register as before, and renews its lease.
+        self.by_file()
+        self.lose_the_coordinator("2:3")
+
+    def test_a_file_and_a_coordinator_cut_off_that_would_be_enough(self) -> None:
+        self.by_file()
+        self.lose_the_coordinator("1:3")
+
+    def test_a_file_and_a_first_node_that_nobody_reaches(self) -> None:
+        self.by_file()
+        self.lan.cut(0)
+        jobs = [self.agent(0, "2:3", conf=self.TERM)]
+        wait_until(lambda: "coordinates the job" in jobs[0].errors(), "the first is elected")
+        jobs += [self.agent(host, "2:3", conf=self.TERM) for host in (1, 2)]
+        self.world(*jobs[1:], size=2)
+        self.lan.heal()
+        self.world(*jobs, size=3)
+        self.go.touch()
+        self.all_end(*jobs)
 
     def test_etcd_and_a_partition_with_enough_nodes_on_both_sides(self) -> None:
         self.by_etcd()

@@ -7,13 +7,13 @@
 #include "net/link.hpp"
 #include "rendezvous/coordinator/job_book.hpp"
 #include "rendezvous/coordinator/leave_taking.hpp"
+#include "rendezvous/coordinator/lost_contact.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "rendezvous/wire/status.hpp"
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 #include <unordered_map>
@@ -135,11 +135,7 @@ class LinkCoordinator final : public Coordinator {
   }
 
   std::size_t agents() const override { return agents_; }
-
-  bool is_needed() const override {
-    return std::ranges::any_of(
-        book_.jobs, [](const auto& job) { return job.second->state.phase() == Phase::Joining; });
-  }
+  bool is_needed() const override { return book_.is_needed(); }
 
   std::string status() const override {
     json::array jobs;
@@ -271,7 +267,7 @@ class LinkCoordinator final : public Coordinator {
     Job& job = book_.open(hellos_[peer].run_id, rules, held_);
     connection.job = &job;
     job.links[peer] = connection.link;
-    ++agents_;
+    lost_contact_.came(), ++agents_;
   }
 
   // Agents on this very machine come over loopback, an address that is of no use to the others: in
@@ -335,9 +331,11 @@ class LinkCoordinator final : public Coordinator {
     hellos_.erase(peer);
     if (connections_.empty()) heartbeat_->disarm();
     if (job == nullptr) return;
+    --agents_;
+    const bool cut_off = loss == Loss::Silent && lost_contact_.silent(job->state.phase(), agents_);
+    if (cut_off && settings_.cut_off) settings_.cut_off();
     check_entitlement();
     job->links.erase(peer);
-    --agents_;
     job->state.depart(peer, why, clock_.now(), loss);
     job->deliver();
     if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);
@@ -383,6 +381,7 @@ class LinkCoordinator final : public Coordinator {
   std::unordered_map<Peer, Connection> connections_;
   std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
   JobBook book_;
+  LostContact lost_contact_;
   std::size_t agents_ = 0;
   bool held_ = false;
   // Posted reactions outlive the coordinator; this tells them that it has gone.

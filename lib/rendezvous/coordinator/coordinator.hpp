@@ -45,6 +45,9 @@ class Coordinator {
     /// Records a world where a successor finds it, before it is given out, and runs `noted` later.
     /// Empty: there are no successors.
     std::function<void(const WorldRecord&, std::function<void()> recorded)> record_world;
+    /// Runs when more agents have been lost to silence than are left, before anything is decided:
+    /// perhaps it is we who are cut off. May be empty.
+    std::function<void()> cut_off;
     /// Runs when `leavers` has changed: a successor must find them recorded, too. May be empty.
     std::function<void()> leavers_changed;
   };

@@ -30,6 +30,19 @@ Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& c
   return host;
 }
 
+Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& clock,
+                                         const std::shared_ptr<const net::Sealer>& sealer,
+                                         net::Listener::Settings listener,
+                                         const Coordinator::Settings& coordinator,
+                                         std::pair<std::uint16_t, std::uint16_t> ports) {
+  Result<std::unique_ptr<Host>> opened = fail(Code::Io, "no port is given");
+  for (int port = ports.first; !opened && port <= ports.second; ++port) {
+    listener.port = static_cast<std::uint16_t>(port);
+    opened = open(loop, clock, sealer, listener, coordinator);
+  }
+  return opened;
+}
+
 void Host::share_store(const store::Stores& stores) {
   if (stores.current == nullptr && stores.next == nullptr) return listener_->take_stores({});
   listener_->take_stores([this, stores](tcp::socket socket, std::string first_bytes) {

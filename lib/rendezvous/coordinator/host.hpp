@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace elastrun::rendezvous {
 
@@ -22,6 +23,12 @@ class Host {
                                             std::shared_ptr<const net::Sealer> sealer,
                                             const net::Listener::Settings& listener,
                                             Coordinator::Settings coordinator);
+  /// The same, on the first port of this range that is free, whatever `listener` says.
+  static Result<std::unique_ptr<Host>> open(boost::asio::io_context& loop, Clock& clock,
+                                            const std::shared_ptr<const net::Sealer>& sealer,
+                                            net::Listener::Settings listener,
+                                            const Coordinator::Settings& coordinator,
+                                            std::pair<std::uint16_t, std::uint16_t> ports);
   ~Host();
 
   std::uint16_t port() const { return listener_->port(); }

@@ -85,6 +85,11 @@ bool JobBook::is_over_for(const Hello& hello) const {
          job->second->state.verdict().failed;
 }
 
+bool JobBook::is_needed() const {
+  return std::ranges::any_of(
+      jobs, [](const auto& job) { return job.second->state.phase() == Phase::Joining; });
+}
+
 Leavers JobBook::at_work() const {
   Leavers all;
   for (const auto& [run_id, job] : jobs) all.add(job->state.at_work(clock_.now()));

@@ -40,6 +40,7 @@ class JobBook {
   bool is_over_for(const Hello& hello) const;
   Leavers leavers() const { return fenced_jobs_.with_leavers_of(jobs); }
   Leavers at_work() const;
+  bool is_needed() const;
   bool is_fenced() const;
 
   Jobs jobs;

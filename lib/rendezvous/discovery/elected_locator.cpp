@@ -5,6 +5,7 @@
 #include "core/text.hpp"
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/advertised.hpp"
+#include "rendezvous/discovery/arrival_watch.hpp"
 #include "rendezvous/discovery/leader_watch.hpp"
 #include "rendezvous/discovery/patient_alarm.hpp"
 #include "rendezvous/discovery/stagger.hpp"
@@ -29,6 +30,11 @@ Duration time_to_stop(const ElectedLocatorSettings& settings) {
          settings.grace;
 }
 
+// In which all who are cut off from a leader notice that, and find that it does not answer.
+Duration yield_pause(const ElectedLocatorSettings& settings, Duration ttl) {
+  return time_to_stop(settings) - settings.grace + ttl;
+}
+
 class ElectedLocator final : public Locator {
  public:
   ElectedLocator(boost::asio::io_context& loop, Clock& clock,
@@ -43,6 +49,7 @@ class ElectedLocator final : public Locator {
         doubt_(clock.make_alarm()),
         isolation_(std::make_unique<PatientAlarm>(clock, settings_.coordinator.heartbeat)),
         watch_(clock, *leader_lease_),
+        arrivals_(clock, settings_.coordinator.rules, yield_pause(settings_, leader_lease_->ttl())),
         election_(leader_lease_->ttl()),
         records_(clock) {}
   ~ElectedLocator() override { *alive_ = false; }
@@ -134,7 +141,7 @@ class ElectedLocator final : public Locator {
     switch (request) {
       case Election::Request::Read:
         return leader_lease_->read(then([this](Result<std::optional<LeaderLease::Leader>> found) {
-          if (found && *found) raise(**found);
+          if (found && *found) raise_epoch(**found);
           election_.read(std::move(found), clock_.now());
         }));
       case Election::Request::Campaign:
@@ -156,18 +163,11 @@ class ElectedLocator final : public Locator {
     // Under a new name each time: an entry of ours that is left over must not be taken for it.
     value_ = encode_entry({own_text_, host_->port(), election_.highest_known()}, random_text(16));
     leader_lease_->claim(value_, then([this](Result<LeaderLease::Leader> entry) {
-                           if (entry) raise(*entry);
+                           if (entry) raise_epoch(*entry);
                            const bool ours = entry && entry->value == value_;
                            const bool strange = ours && records_.is_strange(entry->record);
                            election_.campaigned(std::move(entry), ours, strange, clock_.now());
                          }));
-  }
-
-  // The register's own count, or above what the entry's writer knew: a register may forget.
-  static void raise(LeaderLease::Leader& entry) {
-    if (const auto place = decode_entry(entry.value)) {
-      entry.epoch = std::max(entry.epoch, place->above + 1);
-    }
   }
 
   void obey(const Election::Follow& follow) {
@@ -205,6 +205,8 @@ class ElectedLocator final : public Locator {
     log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
               host_->port());
     obey(Election::Trust{});
+    if (lead.again) return;
+    arrivals_.start(host_->coordinator(), [this] { yield("no other node has come to it"); });
   }
 
   void obey(const Election::Trust&) {
@@ -266,27 +268,38 @@ class ElectedLocator final : public Locator {
       records_.record(world, std::move(recorded));
       record();
     };
+    coordinator.cut_off = [this] { yield("more nodes have been lost to silence than are left"); };
     coordinator.leavers_changed = [this] {
       if (records_.has_any()) record();
     };
-    Status failed;
-    for (int port = settings_.first_port; port <= settings_.last_port; ++port) {
-      net::Listener::Settings listener{.address = "::", .port = static_cast<std::uint16_t>(port)};
-      auto opened = Host::open(loop_, clock_, sealer_, listener, coordinator);
-      if (opened) {
-        host_ = std::move(*opened);
-        host_->coordinator().on_newer_epoch([this](std::int64_t epoch) {
-          election_.hear_of(epoch);
-          due_->arm(clock_.now(), [this] { step(); });
-        });
-        return {};
-      }
-      failed = std::unexpected(opened.error());
-    }
-    return failed;
+    const net::Listener::Settings listener{.address = "::"};
+    auto opened = Host::open(loop_, clock_, sealer_, listener, coordinator,
+                             {settings_.first_port, settings_.last_port});
+    if (!opened) return std::unexpected(opened.error());
+    host_ = std::move(*opened);
+    host_->coordinator().on_newer_epoch([this](std::int64_t epoch) {
+      election_.hear_of(epoch);
+      due_->arm(clock_.now(), [this] { step(); });
+    });
+    return {};
   }
 
   // Being the coordinator
+
+  // The register is in reach, but perhaps not the nodes that could go on without us: nobody is
+  // elected while we renew. Our agents stay, so that others come first.
+  void yield(std::string_view why) {
+    const TimePoint now = clock_.now();
+    if (retiring_ || !election_.is_entitled(now)) return;
+    const Duration pause = yield_pause(settings_, leader_lease_->ttl());
+    log::warning("rendezvous",
+                 "this node may be cut off ({}): any other node can be elected to coordinate the "
+                 "job, and in {} this one again",
+                 why, format_duration(pause));
+    election_.yield(pause, now);
+    host_->coordinator().hold(true);
+    due_->arm(now, [this] { step(); });
+  }
 
   // When the world must be told to stop, so that its members have stopped before a successor thinks
   // so: also those that only notice our silence.
@@ -325,6 +338,7 @@ class ElectedLocator final : public Locator {
   void disarm() {
     due_->disarm();
     isolation_->disarm();
+    arrivals_.stop();
     records_.stop();
     end_suspension();
   }
@@ -349,6 +363,7 @@ class ElectedLocator final : public Locator {
   const ElectedLocatorSettings settings_;
   const std::unique_ptr<Alarm> due_, doubt_, isolation_;
   LeaderWatch watch_;
+  ArrivalWatch arrivals_;
   std::function<void()> moved_;
   Stagger stagger_;
 

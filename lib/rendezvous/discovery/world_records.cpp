@@ -43,6 +43,7 @@ std::string WorldRecords::text(const Leavers& leavers) const {
 
 void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
                            Duration isolation) {
+  inherited_ = record;
   const auto recorded = decode_record(record);
   tells_of_end_ = recorded && recorded->verdict;
   if (!recorded) return;
@@ -63,7 +64,7 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
 
 bool WorldRecords::is_strange(const std::string& record) const {
   const auto recorded = decode_record(record);
-  return recorded && recorded->by != nonce_;
+  return recorded && recorded->by != nonce_ && record != inherited_;
 }
 
 void WorldRecords::stop() {

@@ -35,7 +35,7 @@ class WorldRecords {
   void inherit(const std::string& record, Coordinator& coordinator, Duration isolation);
   /// Whether the record that was found, and that nothing has replaced, tells of a job that is over.
   bool tells_of_end() const { return tells_of_end_; }
-  /// Whether another leader has recorded a world meanwhile.
+  /// Whether another leader has recorded a world since `inherit`.
   bool is_strange(const std::string& record) const;
   void stop();
 
@@ -44,6 +44,7 @@ class WorldRecords {
   const std::string nonce_;
   PreviousWorldProbe probe_;
   RecordedWorld latest_;
+  std::string inherited_;
   std::function<void()> recorded_;
   bool tells_of_end_ = false;
 };

@@ -16,7 +16,10 @@ void Election::look(TimePoint at) {
   wanted_ = true;
   // Its own entry is what a leader must look at, and that is a renewal.
   if (role_ == Role::Leader) {
-    renew_at_ = std::min(renew_at_, at);
+    if (yielding_)
+      verify_at_ = at;
+    else
+      renew_at_ = std::min(renew_at_, at);
   } else if (role_ == Role::Follower) {
     look_at_ = look_at_ ? std::min(*look_at_, at) : at;
   }
@@ -39,17 +42,23 @@ void Election::cannot_campaign(const Error& why) {
 
 void Election::step_down(const std::string& why) {
   role_ = Role::Follower;
-  lapsed_ = raise_ = false;
-  record_at_.reset(), verify_at_.reset();
+  lapsed_ = raise_ = yielding_ = false;
+  record_at_.reset(), verify_at_.reset(), pause_.reset();
   if (wanted_) look_at_ = TimePoint::min();
   orders_.emplace_back(StepDown{why});
+}
+
+void Election::yield(Duration pause, TimePoint now) {
+  if (role_ != Role::Leader || retired_ || resign_ || lapsed_ || raise_) return;
+  pause_ = pause;
+  lease_end_ = std::min(lease_end_, now);
 }
 
 void Election::retire() {
   retired_ = true;
   cancel();
-  record_at_.reset(), verify_at_.reset();
-  raise_ = false;
+  record_at_.reset(), verify_at_.reset(), pause_.reset();
+  raise_ = yielding_ = false;
 }
 
 void Election::resign(bool with_record) {
@@ -81,9 +90,9 @@ std::optional<Election::Request> Election::next(TimePoint now) {
 }
 
 std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
-  if (raise_) return send(Request::Resign, now);
-  if (now >= renew_at_) return send(lapsed_ ? Request::Campaign : Request::Renew, now);
-  if (lapsed_) return std::nullopt;
+  if (raise_ || pause_) return send(Request::Resign, now);
+  if (lapsed_) return next_without_lease(now);
+  if (now >= renew_at_) return send(Request::Renew, now);
   if (record_at_ && now >= *record_at_) {
     record_at_.reset();
     return send(Request::Record, now);
@@ -92,11 +101,22 @@ std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
   return std::nullopt;
 }
 
+std::optional<Election::Request> Election::next_without_lease(TimePoint now) {
+  if (now >= renew_at_) {
+    // From now on it is a leader like any other that has lost its lease.
+    if (std::exchange(yielding_, false)) doubt();
+    return send(Request::Campaign, now);
+  }
+  if (yielding_ && verify_at_ && now >= *verify_at_) return send(Request::Read, now);
+  return std::nullopt;
+}
+
 std::optional<TimePoint> Election::due() const {
   if (under_way_) return std::nullopt;
   if (resign_) return record_at_;
   if (retired_) return std::nullopt;
   if (role_ == Role::Follower) return look_at_;
+  if (yielding_) return std::min(renew_at_, verify_at_.value_or(renew_at_));
   if (lapsed_) return renew_at_;
   return std::min({renew_at_, record_at_.value_or(renew_at_), verify_at_.value_or(renew_at_)});
 }
@@ -111,6 +131,7 @@ void Election::read(Result<std::optional<LeaderLease::Leader>> found, TimePoint 
 
 void Election::read_as_leader(const Result<std::optional<LeaderLease::Leader>>& found,
                               TimePoint now) {
+  if (yielding_) return read_while_yielding(found, now);
   if (!verify_at_) return;
   if (!found) {
     verify_at_ = now + retry_pause();
@@ -126,6 +147,13 @@ void Election::read_as_leader(const Result<std::optional<LeaderLease::Leader>>& 
     lease_end_ = asked_;
     doubt();
   }
+}
+
+void Election::read_while_yielding(const Result<std::optional<LeaderLease::Leader>>& found,
+                                   TimePoint now) {
+  verify_at_ = now + retry_pause();
+  const bool succeeded = found && *found && (*found)->epoch != epoch_;
+  if (succeeded) step_down("another coordinator was elected");
 }
 
 void Election::read_as_follower(Result<std::optional<LeaderLease::Leader>> found) {
@@ -177,7 +205,7 @@ void Election::campaigned_as_leader(const Result<LeaderLease::Leader>& entry, bo
 
 void Election::lead(LeaderLease::Leader entry, bool again) {
   role_ = Role::Leader;
-  lapsed_ = false;
+  lapsed_ = yielding_ = false;
   epoch_ = entry.epoch;
   // A member may know a higher one even so: the entry's writer did not know all.
   verify_at_ = known_ > epoch_ ? std::optional(TimePoint::min()) : std::nullopt;
@@ -191,7 +219,7 @@ void Election::lead(LeaderLease::Leader entry, bool again) {
 
 void Election::renewed(const Result<bool>& still, TimePoint now) {
   under_way_.reset();
-  if (retired_ || role_ != Role::Leader) return;
+  if (retired_ || role_ != Role::Leader || pause_) return;
   if (still && *still) {
     lease_end_ = std::max(lease_end_, asked_ + lease_ * 19 / 20);
     renew_at_ = asked_ + lease_ / 3;
@@ -235,9 +263,13 @@ void Election::resigned(TimePoint now) {
   under_way_.reset();
   resign_ = false;
   orders_.emplace_back(Resigned{});
-  if (!std::exchange(raise_, false)) return;
+  const auto pause = std::exchange(pause_, std::nullopt);
+  if (!std::exchange(raise_, false) && !pause) return;
   lapsed_ = true;
-  renew_at_ = now;
+  renew_at_ = now + pause.value_or(Duration::zero());
+  if (!pause) return;
+  yielding_ = true;
+  verify_at_ = now + retry_pause();
 }
 
 void Election::doubt() {

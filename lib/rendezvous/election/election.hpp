@@ -68,6 +68,10 @@ class Election {
   /// No place can be opened.
   void cannot_campaign(const Error& why);
   void step_down(const std::string& why);
+  /// Others could lead, and cannot reach this leader: gives the lease back, and campaigns again
+  /// after that pause, unless somebody has been elected by then. A leader that is without a valid
+  /// lease has none to give back, and is left alone.
+  void yield(Duration pause, TimePoint now);
   /// For good: nothing is asked any more, but what `resign` says.
   void retire();
   /// The last word: `with_record`, record one before; if that fails, again until the lease ends.
@@ -100,7 +104,9 @@ class Election {
  private:
   Duration retry_pause() const;
   std::optional<Request> next_of_leader(TimePoint now);
+  std::optional<Request> next_without_lease(TimePoint now);
   void read_as_leader(const Result<std::optional<LeaderLease::Leader>>& found, TimePoint now);
+  void read_while_yielding(const Result<std::optional<LeaderLease::Leader>>& found, TimePoint now);
   void read_as_follower(Result<std::optional<LeaderLease::Leader>> found);
   void campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours);
   void campaigned_as_leader(const Result<LeaderLease::Leader>& entry, bool ours, bool strange,
@@ -130,6 +136,9 @@ class Election {
   bool lapsed_ = false;
   std::optional<TimePoint> verify_at_;  // somebody claims to know a newer leader
   bool raise_ = false;                  // the epoch: by giving the entry back and taking it again
+  // It gives the lease back for so long; once it has, it looks who takes it, until `renew_at_`.
+  std::optional<Duration> pause_;
+  bool yielding_ = false;
   bool resign_ = false, retired_ = false;
   bool last_word_ = false;  // which is recorded before the resignation
 };

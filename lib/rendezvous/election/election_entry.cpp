@@ -29,6 +29,12 @@ Result<EntryPlace> decode_entry(const std::string& text) {
   return place;
 }
 
+void raise_epoch(LeaderLease::Leader& leader) {
+  if (const auto place = decode_entry(leader.value)) {
+    leader.epoch = std::max(leader.epoch, place->above + 1);
+  }
+}
+
 std::string encode_record(const RecordedWorld& recorded) {
   json::object record{{"round", recorded.world.round},
                       {"nodes", recorded.world.nodes},

@@ -26,6 +26,9 @@ struct EntryPlace {
 std::string encode_entry(const EntryPlace& place, const std::string& nonce);
 /// Fails with Protocol.
 Result<EntryPlace> decode_entry(const std::string& text);
+/// Makes the epoch the register's own count, or one above what the entry's writer knew: a register
+/// may forget.
+void raise_epoch(LeaderLease::Leader& leader);
 
 /// A world that has been given out, or the last one of a job that is over.
 struct RecordedWorld {

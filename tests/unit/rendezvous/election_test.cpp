@@ -64,6 +64,10 @@ class Agent {
     election.step_down("doubt");
     step();
   }
+  void yield() {
+    election.yield(kLease, now);
+    step();
+  }
   void pass(Duration time) {
     now += time;
     const auto due = election.due();
@@ -198,7 +202,7 @@ class Agent {
 /// Of `most` possibilities the next one.
 using Choice = std::function<int(int most)>;
 
-constexpr int kEvents = 15;
+constexpr int kEvents = 16;
 
 void happen(Agent& agent, int event, bool& tampered) {
   switch (event) {
@@ -230,7 +234,9 @@ void happen(Agent& agent, int event, bool& tampered) {
       return agent.hear_of(agent.reg.epoch + 3);
     case 12:
       return agent.election.reject(agent.followed);
-    case 13:  // somebody has deleted the entry
+    case 13:  // nobody has come, or many have been lost
+      return agent.yield();
+    case 14:  // somebody has deleted the entry
       tampered = true;
       agent.reg.value.clear();
       return;
@@ -383,6 +389,70 @@ TEST_CASE("election: a leader of a register that forgot is elected above what me
   CHECK(agent.under_way == Request::Read);
   check_recovery(agent);
   CHECK(agent.election.epoch() > 500);
+}
+
+TEST_CASE("election: a leader that yields gives the lease back, and waits before it campaigns") {
+  Agent agent;
+  lead(agent);
+  const auto epoch = agent.led;
+  agent.yield();
+  CHECK(!agent.election.is_entitled(agent.now));
+  REQUIRE(agent.under_way == Request::Resign);
+  agent.carry_out();
+  agent.answer(true);
+  CHECK(!agent.reg.is_held(agent.now));
+  SUBCASE("if nobody is elected, it goes on under a new epoch") {
+    const TimePoint end = agent.now + kLease;
+    while (agent.now < end) {
+      CHECK(agent.under_way != Request::Campaign);
+      if (agent.under_way) agent.carry_out(), agent.answer(true);
+      agent.pass(kLease / 24);
+    }
+    REQUIRE(agent.under_way == Request::Campaign);
+    agent.carry_out();
+    agent.answer(true);
+    CHECK(agent.office);
+    CHECK(agent.election.is_entitled(agent.now));
+    CHECK(agent.led > epoch);
+  }
+  SUBCASE("if somebody is elected, it steps down at once") {
+    agent.reg.take("them", 0, agent.now);
+    agent.pass(1s);
+    REQUIRE(agent.under_way == Request::Read);
+    agent.carry_out();
+    agent.answer(true);
+    CHECK(!agent.office);
+    CHECK(agent.election.role() == Role::Follower);
+  }
+  SUBCASE("whoever asks for the leader meanwhile does not end the pause") {
+    agent.look();
+    CHECK(agent.under_way == Request::Read);
+    agent.carry_out();
+    agent.answer(true);
+    CHECK(!agent.under_way);
+    CHECK(agent.asks);
+    agent.reg.take("them", 0, agent.now);
+    agent.pass(1s);
+    for (int i = 0; i < 2; ++i) agent.carry_out(), agent.answer(true);
+    CHECK(agent.followed == agent.reg.epoch);
+  }
+  SUBCASE("a register out of reach at the end of the pause makes it doubt, as ever") {
+    agent.pass(kLease);
+    for (int i = 0; i < 3; ++i) agent.answer(false), agent.pass(1s);
+    CHECK(agent.doubts);
+  }
+}
+
+TEST_CASE("election: a renewal under way does not undo that a leader yields") {
+  Agent agent;
+  lead(agent);
+  agent.pass(kLease / 3);
+  REQUIRE(agent.under_way == Request::Renew);
+  agent.carry_out();
+  agent.yield();
+  agent.answer(true);
+  CHECK(!agent.election.is_entitled(agent.now));
+  CHECK(agent.under_way == Request::Resign);
 }
 
 TEST_CASE("election: an epoch beyond all counting is not believed") {

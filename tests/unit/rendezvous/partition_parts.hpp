@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "rendezvous/coordinator/lost_contact.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "unit/rendezvous/random_schedule.hpp"
 #include "unit/rendezvous/script.hpp"
@@ -10,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -24,6 +26,8 @@ constexpr Duration kSilence = 6s, kHeartbeat = 2s;
 constexpr Duration kGrace = 25s;  // in which a group ends, once it is asked to: longer than a TTL
 constexpr Duration kIsolation = 60s;
 constexpr Duration kDoubt = 2 * kHeartbeat + kSilence / 4;
+// For which a leader that yields leaves the register to others.
+constexpr Duration kYield = kSilence + 2 * kHeartbeat + kTtl;
 using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one world
 
 /// The coordinator in a process: the state, and until when it may decide.
@@ -45,6 +49,9 @@ struct Office {
     return std::max(tenure + kIsolation * 19 / 20 - kSilence - 2 * kHeartbeat - kGrace, patient);
   }
   State state;
+  LostContact contact;
+  std::optional<TimePoint> yields_until;
+  TimePoint alone_until;          // it yields then, if nobody has come
   std::set<std::string> leavers;  // that have said goodbye to it
   // They whose group was being stopped when they last said so, and who have not joined since.
   std::set<std::string> saving;
@@ -52,6 +59,8 @@ struct Office {
   void hear_of(std::int64_t round) { told_of = std::max(told_of, round); }
   std::int64_t told_of = 0;    // the highest round
   std::int64_t inherited = 0;  // the round before its first one, if it was another's
+  std::string found_by;        // who has recorded that one
+  std::int64_t inherited_round = 0;
   int recorded_leavers = 0;
   std::int64_t epoch;
   TimePoint tenure;
@@ -61,6 +70,7 @@ struct Office {
 /// The register that elects.
 struct Register {
   int side = 0, leader = 0;
+  bool apart = false;  // on a network of its own, which nothing cuts
   std::int64_t epoch = 0;
   TimePoint until;
   // The note of the last world that was given out, and by whom.

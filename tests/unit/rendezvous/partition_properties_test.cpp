@@ -38,7 +38,33 @@ class Country {
     for (int i = 0; i < kMachines; ++i) begin_process(i);
     at(kStore).doing = Doing::Over;
     at(kStore).name = "store";
-    if (draw(3) == 0) begin_store();
+  }
+
+  // All reach the register, and some the leader no more. If they are the larger part and enough,
+  // they go on, however many of the others stay with the leader.
+  void lose_leader() {
+    const int lost = kMachines / 2 + 1 + draw(2);
+    rules_.min_nodes = 1 + draw(lost);
+    rules_.max_nodes = kMachines;
+    rules_.join_timeout = 1h;
+    register_.apart = true;
+    for (int i = 0; i < kMachines; ++i) begin_process(i);
+    live_for(90s);
+    must(history_.is_settled(machines_, rules_), "a world of all");
+    std::vector<int> larger;
+    for (int i = draw(kMachines); static_cast<int>(larger.size()) < lost; ++i) {
+      const int next = i % kMachines;
+      if (next == register_.leader) continue;
+      at(next).side = 1;
+      larger.push_back(next);
+    }
+    // To notice the silence on both sides, to stop, to wait for the others as for any that are out
+    // of sight, and a last call.
+    live_for(kYield + 2 * (kSilence + 2 * kHeartbeat) + 2 * kGrace + 10s);
+    const Key world = at(larger.front()).world;
+    for (const int i : larger) {
+      must(at(i).doing == Doing::Working && at(i).world == world, "the larger part goes on");
+    }
   }
 
   // Whatever else may be true of a job that was paused as a whole, it just goes on.
@@ -66,6 +92,8 @@ class Country {
   }
 
   void run() {
+    if (draw(3) == 0) begin_store();
+    register_.apart = draw(4) == 0;
     if (draw(3) == 0) begin_with_end();
     for (int step = 0; step < 300; ++step) {
       act();
@@ -92,7 +120,8 @@ class Country {
     return at(one).side == at(other).side && !at(one).paused && !at(other).paused;
   }
   bool reaches_register(int i) {
-    return (stands_alone_ || at(i).side == register_.side) && !at(i).paused;
+    const bool connected = stands_alone_ || register_.apart || at(i).side == register_.side;
+    return connected && !at(i).paused;
   }
 
   void act() {
@@ -135,6 +164,14 @@ class Country {
     if (kind == 4) return reset(other, draw(2) == 0);
     if (stands_alone_) return begin_store();
     draw(2) == 0 ? leave(coordinator) : replace(coordinator);
+  }
+
+  void live_for(Duration time) {
+    for (const TimePoint end = now_ + time; now_ < end;) {
+      pass(1s);
+      live_all();
+      history_.check(machines_);
+    }
   }
 
   void live_all() {
@@ -305,8 +342,32 @@ class Country {
     if (i != kStore && at(i).doing == Doing::Over && !has_agents(i)) retire(i);
   }
 
-  void renew(int i) {
+  // The register is in reach, and perhaps not those who could go on without this one.
+  void yield(int i) {
     Office& office = *at(i).office;
+    if (!reaches_register(i) || office.epoch != register_.epoch) return;
+    if (now_ >= office.tenure) return;
+    office.yields_until = now_ + kYield;
+    office.alone_until = now_ + 4 * kYield;
+    office.tenure = register_.until = now_;
+    office.state.hold(true, now_);
+  }
+
+  bool yields(int i) {
+    Office& office = *at(i).office;
+    if (!office.yields_until) return false;
+    const bool succeeded = office.epoch != register_.epoch && now_ < register_.until;
+    if (reaches_register(i) && succeeded) return step_down(i), true;
+    if (now_ < *office.yields_until) return true;
+    office.yields_until.reset();
+    return false;
+  }
+
+  void renew(int i) {
+    if (yields(i)) return;
+    Office& office = *at(i).office;
+    const bool waits = office.state.phase() == Phase::Joining && rules_.min_nodes > 1;
+    if (waits && agents_of(i) < 2 && now_ >= office.alone_until) return yield(i);
     if (!reaches_register(i)) {
       if (now_ < office.tenure) return;
       office.state.hold(true, now_);
@@ -314,7 +375,7 @@ class Country {
       if (needed && now_ > office.tenure + kTtl) step_down(i);
     } else if (office.epoch == register_.epoch && now_ < register_.until) {
       take_office(i);
-    } else if (now_ >= register_.until && register_.by != at(i).name && !register_.by.empty()) {
+    } else if (now_ >= register_.until && is_strange_record(i)) {
       step_down(i);
     } else if (now_ >= register_.until) {
       office.epoch = ++register_.epoch;  // nobody has taken it: elected again
@@ -326,6 +387,14 @@ class Country {
     } else {
       step_down(i);
     }
+  }
+
+  // Of a world that another coordinator has formed since this one was elected.
+  bool is_strange_record(int i) const {
+    const Machine& machine = machines_[static_cast<std::size_t>(i)];
+    const bool found = register_.by == machine.office->found_by &&
+                       register_.world.round == machine.office->inherited_round;
+    return !register_.by.empty() && register_.by != machine.name && !found;
   }
 
   void tell_epoch(Line& line, std::int64_t epoch) {
@@ -401,9 +470,21 @@ class Country {
 
   void lose(int i, Peer peer, Loss loss) {
     close_office_end(peer);
+    if (loss == Loss::Silent && i != kStore) lose_contact(i);
     check_entitlement(i);
     at(i).office->state.depart(peer, "silent", now_, loss);
     deliver(i);
+  }
+
+  void lose_contact(int i) {
+    Office& office = *at(i).office;
+    if (office.contact.silent(office.state.phase(), agents_of(i))) yield(i);
+  }
+
+  std::size_t agents_of(int i) const {
+    return static_cast<std::size_t>(std::ranges::count_if(lines_, [i](const auto& line) {
+      return line.second.host == i && line.second.office_open && line.second.welcomed;
+    }));
   }
 
   void deliver(int i) {
@@ -458,7 +539,8 @@ class Country {
   void inherit(int i) {
     if (register_.by.empty()) return;
     Office& office = *at(i).office;
-    office.inherited = register_.world.round;
+    office.inherited = office.inherited_round = register_.world.round;
+    office.found_by = register_.by;
     const PreviousWorld previous{register_.world.round, 0, register_.world.nodes};
     MemberFence fence;
     fence.inherit({register_.leavers, now_ + register_.leaving});
@@ -480,6 +562,7 @@ class Country {
     must(std::ranges::none_of(machines_,
                               [&](const Machine& machine) {
                                 return machine.leaves && is_at_work(machine) &&
+                                       !machine.overslept &&
                                        (office.leavers.contains(machine.name) ||
                                         register_.told.contains(machine.name));
                               }),
@@ -520,6 +603,7 @@ class Country {
     if (now_ >= register_.until && !at(i).office) {
       at(i).office = std::make_shared<Office>(rules_, ++register_.epoch);
       at(i).office->state.hold(true, now_);
+      at(i).office->alone_until = now_ + kYield;
       inherit(i);
       take_office(i);
     }
@@ -545,6 +629,7 @@ class Country {
     if (seen > office.epoch) return close_office_end(peer);
     const Machine& machine = at(line.agent);
     office.heard.insert(machine.name);
+    office.contact.came();
     line.down.emplace_back([this, peer, epoch = office.epoch, world = office.state.last_world()] {
       be_welcome(peer, epoch, world);
     });
@@ -738,4 +823,8 @@ TEST_CASE("rendezvous: a pause of the whole job restarts nothing") {
 
 TEST_CASE("rendezvous: no partition makes two worlds, and its end makes one") {
   for_each_seed([](unsigned seed) { Country(seed).run(); });
+}
+
+TEST_CASE("rendezvous: a leader that reaches the register alone does not hold up the others") {
+  for_each_seed([](unsigned seed) { Country(seed).lose_leader(); });
 }

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/coordinator/coordinator.hpp"
+
+#include <functional>
+#include <memory>
+
+namespace elastrun::rendezvous {
+
+/// Finds out that nobody comes to a leader that cannot form a world alone. An address that nobody
+/// reaches looks like nodes that have not been started yet, so this is told less and less often,
+/// and not in the last three quarters of join_timeout.
+class ArrivalWatch {
+ public:
+  /// `interval`: until it is told for the first time; it doubles each time, for as long as this
+  /// object lives.
+  ArrivalWatch(Clock& clock, const Rules& rules, Duration interval);
+
+  /// Runs `nobody` on the loop each time that an interval has ended and no agent is there but the
+  /// leader's own, until `stop`. `coordinator` is borrowed until then.
+  void start(const Coordinator& coordinator, std::function<void()> nobody);
+  void stop();
+
+ private:
+  const bool needs_others_;
+  const Duration longest_;
+  Clock& clock_;
+  const std::unique_ptr<Alarm> alarm_;
+  Duration interval_;
+};
+
+}  // namespace elastrun::rendezvous
