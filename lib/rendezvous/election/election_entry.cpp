@@ -9,6 +9,17 @@
 #include <chrono>
 
 namespace elastrun::rendezvous {
+namespace {
+
+// A worker's failure without the worker says no more than that the job is over.
+Cause::Kind kind_of(const json::value& record) {
+  bool sound = true;
+  const json::value kind = json::object{{"kind", member_text_or(record, "kind", "")}};
+  const Cause cause = read_cause(Reader(kind, sound));
+  return cause.kind == Cause::Kind::WorkerFailed ? Cause::Kind::Closed : cause.kind;
+}
+
+}  // namespace
 
 std::string encode_entry(const EntryPlace& place, const std::string& nonce) {
   return to_wire(json::object{
@@ -52,8 +63,10 @@ std::string encode_record(const RecordedWorld& recorded) {
         std::chrono::ceil<std::chrono::milliseconds>(recorded.stopping_for).count();
   }
   if (recorded.verdict) record["over"] = recorded.verdict->failed ? "failed" : "succeeded";
-  if (recorded.verdict && recorded.verdict->failed)
+  if (recorded.verdict && recorded.verdict->failed) {
+    record["kind"] = write_cause(recorded.verdict->cause).at("kind");
     record["text"] = printable(recorded.verdict->cause.text);
+  }
   return to_wire(record);
 }
 
@@ -77,7 +90,7 @@ std::optional<RecordedWorld> decode_record(const std::string& text) {
   recorded.network = member_text_or(*parsed, "network", "");
   const std::string over = member_text_or(*parsed, "over", "");
   if (over != "failed" && over != "succeeded") return recorded;
-  recorded.verdict = {over == "failed", {.kind = Cause::Kind::Closed}};
+  recorded.verdict = {over == "failed", {.kind = kind_of(*parsed)}};
   recorded.verdict->cause.text = printable(member_text_or(*parsed, "text", ""));
   return recorded;
 }

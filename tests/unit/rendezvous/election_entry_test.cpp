@@ -54,6 +54,20 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(!decode_record(encode_record({{}, "me", "here", Done{}}))->verdict->failed);
 }
 
+TEST_CASE("election entry: who comes after a timeout ends by one, and by nothing worse") {
+  const auto kind_after = [](Cause::Kind kind) {
+    const Done failed{true, {.kind = kind, .text = "over"}};
+    return decode_record(encode_record({{}, "me", "here", failed}))->verdict->cause.kind;
+  };
+  CHECK(kind_after(Cause::Kind::Timeout) == Cause::Kind::Timeout);
+  CHECK(kind_after(Cause::Kind::Closed) == Cause::Kind::Closed);
+  // Its rank and its node are not recorded.
+  CHECK(kind_after(Cause::Kind::WorkerFailed) == Cause::Kind::Closed);
+  for (const char* text : {R"({"over":"failed"})", R"({"over":"failed","kind":"odd"})"}) {
+    CHECK(decode_record(text)->verdict->cause.kind == Cause::Kind::Closed);
+  }
+}
+
 TEST_CASE("election entry: a claim of the highest epoch leaves room for the leaders after it") {
   Election leader(std::chrono::seconds(10));
   leader.hear_of(kHighestEpoch);
