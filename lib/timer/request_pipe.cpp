@@ -30,11 +30,19 @@ bool is_own_fifo(const struct stat& info) {
   return S_ISFIFO(info.st_mode) && info.st_uid == ::geteuid();
 }
 
+/// Without a reader, opening it to write fails, see fifo(7).
+bool has_reader(const std::string& fifo) {
+  return bool(UniqueFd(::open(fifo.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW)));
+}
+
 Status make_fifo(RequestPlace& place) {
   struct stat info {};
   if (::lstat(place.path.c_str(), &info) == 0) {
     if (!is_own_fifo(info)) {
       return fail(Code::Io, fmt::format("{} is there already, and is not our FIFO", place.path));
+    }
+    if (has_reader(place.path)) {
+      return fail(Code::Io, fmt::format("{} is that of another agent, which reads it", place.path));
     }
     ::unlink(place.path.c_str());
   }

@@ -27,7 +27,7 @@ struct RequestPlace {
 
   /// At `path`, in place of a FIFO of our own user that an earlier agent has left there; if `path`
   /// is empty, in a folder of its own below $TMPDIR or /tmp. Fails with Io: anything else is there,
-  /// or no FIFO can be made.
+  /// somebody reads that FIFO (the agent of whose worker we are), or no FIFO can be made.
   static Result<std::unique_ptr<RequestPlace>> make(const std::string& path);
 };
 

@@ -140,3 +140,14 @@ TEST_CASE("request pipe: at a path that was given, in place of an old FIFO but o
   CHECK(std::filesystem::file_size(path) == 4);
   CHECK_FALSE(RequestPlace::make(folder.path + "/none/timers"));
 }
+
+TEST_CASE("request pipe: that of an agent that lives is not taken from it") {
+  // A worker that is an agent itself has the path in its environment.
+  Reader reader;
+  const auto path = reader.pipe->path();
+  const auto refused = RequestPlace::make(path);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().text == path + " is that of another agent, which reads it");
+  CHECK(write_line(path, "one\n"));
+  reader.until(1);
+}
