@@ -14,8 +14,8 @@ int run_clean() {
     const auto id = shown(run.entry.run_id);
     fmt::print("job \"{}\": killed {}\n", id, runs::names_of(run.killed));
     if (run.alive.empty()) continue;
-    code = complain(fmt::format("job \"{}\": cannot end {}", id, runs::names_of(run.alive)),
-                    kExitFailed);
+    code = report_error(fmt::format("job \"{}\": cannot end {}", id, runs::names_of(run.alive)),
+                        kExitFailed);
   }
   return code;
 }

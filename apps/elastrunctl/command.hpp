@@ -51,6 +51,6 @@ struct StoreOptions {
 int run_store(const StoreOptions& options);
 
 /// One line on stderr: "elastrunctl: TEXT". Gives `exit_code` back.
-int complain(const std::string& text, int exit_code);
+int report_error(const std::string& text, int exit_code);
 
 }  // namespace elastrun::ctl

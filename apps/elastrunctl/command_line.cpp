@@ -136,7 +136,7 @@ void add_print_completion(CLI::App& app) {
 bool read_conf(const std::string& text, JobChoice& job) {
   const auto conf = spec::parse_rdzv_conf(std::string_view(text));
   if (!conf) {
-    complain(fmt::format("--rdzv-conf {}: {}", text, conf.error().text), kExitUsage);
+    report_error(fmt::format("--rdzv-conf {}: {}", text, conf.error().text), kExitUsage);
     return false;
   }
   job.config = spec::read_rendezvous_config(*conf);
@@ -151,7 +151,7 @@ Result<std::string> secret_of(const JobChoice& job) {
   return rendezvous::read_secret(file, given == nullptr ? "" : given);
 }
 
-int complain(const std::string& text, int exit_code) {
+int report_error(const std::string& text, int exit_code) {
   fmt::print(stderr, "elastrunctl: {}\n", text);
   return exit_code;
 }
@@ -174,15 +174,15 @@ int run_command(int argc, char** argv) try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // help or version
-    return complain(fmt::format("{} (elastrunctl --help shows what there is)", error.what()),
-                    kExitUsage);
+    return report_error(fmt::format("{} (elastrunctl --help shows what there is)", error.what()),
+                        kExitUsage);
   }
   if (asks_logs->parsed()) return run_logs(logs);
   if (cleans->parsed()) return run_clean();
   if (!read_conf(conf, asks_status->parsed() ? status.job : store.job)) return kExitUsage;
   return asks_status->parsed() ? run_status(status) : run_store(store);
 } catch (const std::exception& error) {
-  return complain(fmt::format("internal error: {}", error.what()), kExitFailed);
+  return report_error(fmt::format("internal error: {}", error.what()), kExitFailed);
 }
 
 }  // namespace elastrun::ctl

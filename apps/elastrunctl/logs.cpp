@@ -60,15 +60,16 @@ void follow(std::list<LogFollower>& followers) {
 
 int run_logs(const LogsOptions& options) {
   auto chosen = runs_of(runs::list_runs(runs::registry_places()), options.job);
-  if (!chosen) return complain(chosen.error().text, kExitFailed);
-  if (const auto why = obstacle(*chosen, options); !why.empty()) return complain(why, kExitFailed);
+  if (!chosen) return report_error(chosen.error().text, kExitFailed);
+  if (const auto why = obstacle(*chosen, options); !why.empty())
+    return report_error(why, kExitFailed);
   std::size_t workers = 0;
   for (const auto& run : *chosen) workers += run.entry.workers.size();
   std::list<LogFollower> followers;
   for (auto& run : *chosen) {
     followers.emplace_back(std::move(run), options, !options.rank && workers != 1);
     if (const auto watched = followers.back().watch(); !watched) {
-      return complain(watched.error().text, kExitFailed);
+      return report_error(watched.error().text, kExitFailed);
     }
   }
   if (options.follow) {

@@ -153,8 +153,8 @@ int run_local_status(const StatusOptions& options) {
   if (!options.job.run_id.empty()) {
     auto chosen = runs_of(std::move(listed), options.job.run_id);
     if (!chosen) {
-      return complain(chosen.error().text + "; give the endpoint of a job to ask its coordinator",
-                      kExitFailed);
+      return report_error(
+          chosen.error().text + "; give the endpoint of a job to ask its coordinator", kExitFailed);
     }
     listed = std::move(*chosen);
   }
@@ -168,16 +168,16 @@ int run_local_status(const StatusOptions& options) {
 
 int run_status(const StatusOptions& options) {
   const auto secret = secret_of(options.job);
-  if (!secret) return complain(secret.error().text, kExitUsage);
+  if (!secret) return report_error(secret.error().text, kExitUsage);
   if (options.endpoint.empty()) return run_local_status(options);
   const auto endpoint = net::parse_endpoint(options.endpoint, spec::kC10dPort);
-  if (!endpoint) return complain(endpoint.error().text, kExitUsage);
+  if (!endpoint) return report_error(endpoint.error().text, kExitUsage);
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   Query query(loop, *clock, *endpoint, sealer_for(loop, *secret), options.job.run_id);
   auto answer = query.ask(from_seconds(options.timeout));
   if (answer) answer = only(std::move(*answer), options.job.run_id);
-  if (!answer) return complain(answer.error().text, kExitFailed);
+  if (!answer) return report_error(answer.error().text, kExitFailed);
   const std::string where = net::format_endpoint(endpoint->host, endpoint->port);
   fmt::print("{}", options.json ? json::serialize(*answer) + "\n" : status_text(*answer, where));
   return kExitDone;

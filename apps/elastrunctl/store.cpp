@@ -74,19 +74,19 @@ void end_on(boost::asio::signal_set& signals, boost::asio::io_context& loop,
 
 int run_store(const StoreOptions& options) {
   const auto endpoint = listening_point(options.listen);
-  if (!endpoint) return complain(endpoint.error().text, kExitUsage);
+  if (!endpoint) return report_error(endpoint.error().text, kExitUsage);
   const auto secret = secret_of(options.job);
-  if (!secret) return complain(secret.error().text, kExitUsage);
+  if (!secret) return report_error(secret.error().text, kExitUsage);
   raise_descriptor_limit();
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   auto host = rendezvous::Host::open(loop, *clock, net::make_sealer(*secret),
                                      {.address = endpoint->host, .port = endpoint->port},
                                      coordinator_settings(options.job));
-  if (!host) return complain(host.error().text, kExitFailed);
+  if (!host) return report_error(host.error().text, kExitFailed);
   // Its clients come through the host's port only; its own is one that nobody is told.
   auto server = store::Server::listen(loop, "127.0.0.1", 0, {});
-  if (!server) return complain(server.error().text, kExitFailed);
+  if (!server) return report_error(server.error().text, kExitFailed);
   if (!options.coordinator_only) (*host)->share_store({.current = server->get()});
   warn_of_openness(*endpoint, *secret);
   boost::asio::signal_set signals(loop, SIGTERM, SIGINT);

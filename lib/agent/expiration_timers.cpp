@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kArea = "timer";
 constexpr std::string_view kSwitch = "TORCHELASTIC_ENABLE_FILE_TIMER";
 constexpr std::string_view kFile = "TORCHELASTIC_TIMER_FILE";
-constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr Duration kTimeLimit = std::chrono::seconds(10);
 constexpr double kLongest = 10 * 365.0 * 86400;  // years; a deadline must fit into nanoseconds
 constexpr std::size_t kMostOffers = 4096;
 constexpr std::size_t kLoggedLines = 60;  // of one stack; the report has all
@@ -53,7 +53,7 @@ using MaybePlace = Result<std::unique_ptr<timer::RequestPlace>>;
 /// A path that somebody gave may be on a file system that does not answer.
 MaybePlace make_place(const std::string& path) {
   if (path.empty()) return timer::RequestPlace::make(path);
-  auto made = files::result_within("the FIFO for timers " + path, kPatience,
+  auto made = files::result_within("the FIFO for timers " + path, kTimeLimit,
                                    [path] { return timer::RequestPlace::make(path); });
   return made ? std::move(*made) : MaybePlace(std::unexpected(made.error()));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "workers/evidence.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <string>
 

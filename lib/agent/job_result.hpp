@@ -5,7 +5,7 @@
 #include "goodput/ledger.hpp"
 #include "process/launcher.hpp"
 #include "rendezvous/membership/round.hpp"
-#include "workers/evidence.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <optional>
 #include <string>

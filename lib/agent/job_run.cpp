@@ -22,7 +22,7 @@ namespace {
 /// For a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
 template <class Work>
 auto patiently(const std::string& what, Work work) -> decltype(work()) {
-  auto done = files::result_within(what, LogFolders::kPatience, std::move(work));
+  auto done = files::result_within(what, LogFolders::kTimeLimit, std::move(work));
   if (!done) return std::unexpected(done.error());
   return std::move(*done);
 }
@@ -37,7 +37,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       files_(loop_.get_executor()),
       reports_(loop_.get_executor()),
       errors_(loop_.get_executor()),
-      evidence_(loop_.get_executor()),
+      diagnostics_(loop_.get_executor()),
       console_(loop_.get_executor()),
       layout_(std::move(layout)),
       status_line_(*clock_, console_, shows_status(spec)),
@@ -189,7 +189,7 @@ bool JobRun::files_are_near() const {
 workers::ErrorFileReader::Read JobRun::reader_of_error_files() {
   return [this](std::vector<std::string> paths, auto then) {
     const auto read = [paths = std::move(paths)] { return workers::read_error_files(paths); };
-    evidence_.make("the error files of the workers", read, std::move(then));
+    diagnostics_.make("the error files of the workers", read, std::move(then));
   };
 }
 
@@ -216,7 +216,7 @@ Agent::Parts JobRun::agent_parts() {
             timers_->explain(failure);
             const auto said = failure.exception ? failure.exception->text() : std::string();
             if (!failure.expired_timer.empty()) return;
-            failure.out_of_memory = oom_kills_.evidence(failure.status, failure.pid, said);
+            failure.out_of_memory = oom_kills_.diagnostics(failure.status, failure.pid, said);
           },
       .before =
           [this](rendezvous::Session::OnPush on_push) { return gate_.before(std::move(on_push)); },

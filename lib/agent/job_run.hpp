@@ -93,7 +93,7 @@ class JobRun {
   TimePoint started_;
   // Each a thread of its own, if it is needed: a file that does not answer holds up its own kind
   // only.
-  files::BlockingCalls files_, reports_, errors_, evidence_;
+  files::BlockingCalls files_, reports_, errors_, diagnostics_;
   std::optional<logs::AgentLog> agent_log_;
   logs::Console console_;
   logs::Layout layout_;

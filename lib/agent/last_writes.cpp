@@ -107,22 +107,22 @@ void LastWrites::say() {
     log::warning(kArea,
                  "waiting for {} to take what is left of this run's output; up to {} as long as "
                  "nothing is taken, a signal limits it to {}",
-                 waited_for(), format_duration(kPatience), format_duration(limit_));
+                 waited_for(), format_duration(kTimeLimit), format_duration(limit_));
   }
   // The line is written to a file, too, which is no progress of what is waited for.
   alarm_->arm(clock_.now() + kUnsaid / 2, [this] {
     remember();
-    alarm_->arm(clock_.now() + kPatience, [this] { give_up_if_stuck(); });
+    alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up_if_stuck(); });
   });
 }
 
 void LastWrites::give_up_if_stuck() {
   if (!stands_still()) {
     remember();
-    return alarm_->arm(clock_.now() + kPatience, [this] { give_up_if_stuck(); });
+    return alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up_if_stuck(); });
   }
   log::error(kArea, "{} took nothing within {}: what is left for it is lost", waited_for(),
-             format_duration(kPatience));
+             format_duration(kTimeLimit));
   give_up();
 }
 

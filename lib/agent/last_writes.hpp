@@ -20,7 +20,7 @@ namespace elastrun::agent {
 /// workers have ended long ago, and nobody's nodes are to be kept for ever by a reader that hangs.
 class LastWrites {
  public:
-  static constexpr Duration kPatience = std::chrono::minutes(5);
+  static constexpr Duration kTimeLimit = std::chrono::minutes(5);
 
   /// Borrows them all. The loop must have been stopped. `limit` is what a signal leaves.
   LastWrites(boost::asio::io_context& loop, Clock& clock, logs::Console& console,

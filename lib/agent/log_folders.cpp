@@ -32,7 +32,7 @@ void LogFolders::prepare(const rendezvous::Round& round, std::function<void()> d
   unanswered_ = true;
   const auto now = clock_.now();
   said_->arm(now + kUnsaid, [this] { say(); });
-  limit_->arm(now + kPatience, [this] { give_up(); });
+  limit_->arm(now + kTimeLimit, [this] { give_up(); });
   parts_.files.make(
       what(),
       [layout = parts_.layout, attempt = round.attempt, workers = parts_.workers,
@@ -72,13 +72,13 @@ void LogFolders::say() const {
   log::warning("files",
                "waiting for {}: the file system does not answer. The workers start when it does; "
                "after {} the start fails, and a signal ends the job at once",
-               what(), format_duration(kPatience));
+               what(), format_duration(kTimeLimit));
 }
 
 void LogFolders::give_up() {
   folders_ = fail(Code::Io, fmt::format("cannot make {}: the file system has not answered within "
                                         "{}; choose another place with --log-dir",
-                                        what(), format_duration(kPatience)));
+                                        what(), format_duration(kTimeLimit)));
   std::exchange(done_, {})();
 }
 

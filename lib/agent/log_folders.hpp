@@ -18,12 +18,12 @@
 namespace elastrun::agent {
 
 /// The directories of each start of the workers. Where the log directory may be on a file system
-/// that does not answer, the thread for files makes them, and the loop goes on; after kPatience the
-/// start fails.
+/// that does not answer, the thread for files makes them, and the loop goes on; after kTimeLimit
+/// the start fails.
 class LogFolders {
  public:
   /// As long as the end of a run waits for its files, and as a server takes to come back.
-  static constexpr Duration kPatience = std::chrono::minutes(5);
+  static constexpr Duration kTimeLimit = std::chrono::minutes(5);
   using MaybePlace = Result<std::unique_ptr<workers::ChannelPlace>>;
   struct Parts {
     files::BlockingCalls& files;
@@ -39,7 +39,7 @@ class LogFolders {
   LogFolders(const LogFolders&) = delete;
   LogFolders& operator=(const LogFolders&) = delete;
 
-  /// Calls `done` on the loop, inside or later, but not later than kPatience.
+  /// Calls `done` on the loop, inside or later, but not later than kTimeLimit.
   void prepare(const rendezvous::Round& round, std::function<void()> done);
   /// Those that were prepared for this round. Fails with Io, also if they were not made in time.
   Result<Folders> take(const rendezvous::Round& round);

@@ -129,14 +129,14 @@ std::uint64_t BlockingCalls::returned() const {
   return shared_->returned;
 }
 
-bool BlockingCalls::finish(Duration patience) {
+bool BlockingCalls::finish(Duration time_limit) {
   if (!shared_) return true;
   std::unique_lock lock(shared_->mutex);
   const auto idle = [this] { return !shared_->now && shared_->jobs.empty(); };
   while (!idle()) {
     const auto before = shared_->returned;
     const bool moved = shared_->returned_one.wait_for(
-        lock, patience, [&] { return idle() || shared_->returned != before; });
+        lock, time_limit, [&] { return idle() || shared_->returned != before; });
     if (!moved) return false;
   }
   return true;

@@ -75,9 +75,9 @@ class BlockingCalls {
   bool idle() const { return awaited_ == 0 && busy_with().empty(); }
   /// How many calls have returned: it moves as long as anything does.
   std::uint64_t returned() const;
-  /// Waits outside the loop until nothing is left to do, or no call has returned for `patience`.
+  /// Waits outside the loop until nothing is left to do, or no call has returned for `time_limit`.
   /// False: something is left.
-  bool finish(Duration patience);
+  bool finish(Duration time_limit);
   const boost::asio::any_io_executor& loop() const { return loop_; }
   /// Expires with this object, for those whose end may come after its own.
   Lifetime::Token token() const { return lifetime_.token(); }

@@ -196,11 +196,11 @@ std::size_t Console::width() const {
   return size.ws_col;
 }
 
-void Console::finish(Duration patience) {
+void Console::finish(Duration time_limit) {
   set_status({});
   tell_gaps();
-  out_->finish(patience);
-  if (err_ != out_) err_->finish(patience);
+  out_->finish(time_limit);
+  if (err_ != out_) err_->finish(time_limit);
 }
 
 void ignore_console_signals() {

@@ -47,7 +47,7 @@ class Console {
   /// As Outlet::skip.
   void skip(Stream stream) { outlet(stream).skip(); }
   void skip_rest(Stream stream) { outlet(stream).skip_rest(); }
-  Duration patience(Stream stream) const { return outlet(stream).patience(); }
+  Duration time_limit(Stream stream) const { return outlet(stream).time_limit(); }
   bool skipping(Stream stream) const { return outlet(stream).skipping(); }
   bool idle() const { return out_->idle() && err_->idle(); }
   std::uint64_t written() const { return out_->written() + err_->written(); }
@@ -79,8 +79,8 @@ class Console {
   std::uint64_t lost(Stream stream) const { return outlet(stream).lost(); }
 
   /// The last words: takes the status line away and waits outside the loop until all is written,
-  /// or the reader has taken nothing for `patience`.
-  void finish(Duration patience = std::chrono::seconds(10));
+  /// or the reader has taken nothing for `time_limit`.
+  void finish(Duration time_limit = std::chrono::seconds(10));
 
  private:
   /// A line that is shown without its end.

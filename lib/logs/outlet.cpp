@@ -192,12 +192,12 @@ void Outlet::when_clear(std::function<void()> go) {
   if (!congested()) tell_clear();
 }
 
-void Outlet::finish(Duration patience) {
+void Outlet::finish(Duration time_limit) {
   if (file_) {
-    calls_->finish(patience);
+    calls_->finish(time_limit);
     return;
   }
-  const auto wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
+  const auto wait_ms = std::chrono::duration_cast<std::chrono::milliseconds>(time_limit).count();
   while (!waiting_.empty()) {
     const bool ready = ready_to_write(own_ ? own_.get() : fd_, static_cast<int>(wait_ms));
     const std::size_t done = ready ? write_now(waiting_) : 0;

@@ -55,7 +55,7 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   /// So long a worker waits for it when a file has its output as well. A disk that others use is
   /// slow for longer than a reader that is there, and a plain file is read afterwards: it is whole
   /// unless it is frozen.
-  Duration patience() const {
+  Duration time_limit() const {
     return file_ ? Duration(std::chrono::seconds(10)) : Duration(std::chrono::milliseconds(100));
   }
   bool skipping() const { return lag_.skipping(); }
@@ -66,8 +66,8 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   /// Runs `go` once on the loop when there is room again, or nothing to wait for any more.
   void when_clear(std::function<void()> go);
   /// Waits outside the loop until everything is written, or the reader has taken nothing for
-  /// `patience`; what is left then is dropped.
-  void finish(Duration patience);
+  /// `time_limit`; what is left then is dropped.
+  void finish(Duration time_limit);
 
   Kind kind() const { return kind_; }
   bool idle() const { return waiting() == 0; }

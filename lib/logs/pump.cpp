@@ -96,9 +96,9 @@ bool Pump::must_wait() {
   if (route_.show == PumpRoute::Show::Nothing || !console_.congested(stream)) return false;
   if (has_file()) {
     if (console_.skipping(stream)) return false;
-    if (!patience_) patience_ = clock_.make_alarm();
-    patience_->arm(clock_.now() + console_.patience(stream), [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->lose_patience();
+    if (!deadline_) deadline_ = clock_.make_alarm();
+    deadline_->arm(clock_.now() + console_.time_limit(stream), [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->stop_waiting();
     });
   }
   paused_ = true;
@@ -107,12 +107,12 @@ bool Pump::must_wait() {
 }
 
 void Pump::resume() {
-  if (patience_) patience_->disarm();
+  if (deadline_) deadline_->disarm();
   if (!std::exchange(paused_, false)) return;
   await_bytes();
 }
 
-void Pump::lose_patience() {
+void Pump::stop_waiting() {
   if (paused_ && console_.congested(route_.stream)) console_.skip(route_.stream);
   resume();
 }
@@ -276,7 +276,7 @@ void Pump::end() {
     splitter_.finish(buffers_->lines, route_.filter.get(), &buffers_->matching);
     write_lines();
     alarm_.reset();
-    patience_.reset();
+    deadline_.reset();
   }
   for (auto& told : std::exchange(on_drained_, {})) boost::asio::post(executor_, std::move(told));
 }
@@ -293,7 +293,7 @@ void Pump::stop() {
   boost::system::error_code ignored;
   source_.close(ignored);
   alarm_.reset();
-  patience_.reset();
+  deadline_.reset();
 }
 
 }  // namespace elastrun::logs

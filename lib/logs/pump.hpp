@@ -80,7 +80,7 @@ class Pump : public std::enable_shared_from_this<Pump> {
   bool has_file() const { return route_.file != nullptr; }
   bool must_wait();
   void resume();
-  void lose_patience();
+  void stop_waiting();
   void show_part();
   void end();
 
@@ -100,7 +100,7 @@ class Pump : public std::enable_shared_from_this<Pump> {
   std::optional<TimePoint> progress_due_;  // with Lines: when a progress bar is shown next
   bool part_shown_ = false;                // of the line that is held, all that there is
   Tail tail_{kTail};
-  std::unique_ptr<Alarm> alarm_, patience_;
+  std::unique_ptr<Alarm> alarm_, deadline_;
   std::optional<TimePoint> armed_for_;
   bool awaiting_ = false, paused_ = false, ended_ = false;
   bool hurried_ = false;    // reads on though nobody takes it

@@ -50,9 +50,9 @@ void Dialer::try_next() {
   socket_->open(address.is_v4() ? tcp::v4() : tcp::v6(), unopened);
   // The end of this process is the end of the connection, whatever it has started.
   if (!unopened) ::fcntl(socket_->native_handle(), F_SETFD, FD_CLOEXEC);
-  const TimePoint patience =
+  const TimePoint time_limit =
       left_.empty() ? deadline_ : std::min(deadline_, clock_.now() + std::chrono::seconds(1));
-  alarm_->arm(patience, [this, address] { ended(address, boost::asio::error::timed_out); });
+  alarm_->arm(time_limit, [this, address] { ended(address, boost::asio::error::timed_out); });
   socket_->async_connect(tcp::endpoint(address, endpoint_.port),
                          [this, address, mine, current = attempt_](const auto& error) {
                            if (*current == mine) ended(address, error);

@@ -39,18 +39,18 @@ class OpenSslClient final : public TlsClient {
     } else {
       context_.load_verify_file(files.ca, error);
     }
-    if (error) return complain("certificates of authorities", files.ca, error);
+    if (error) return tls_error("certificates of authorities", files.ca, error);
     if (files.cert.empty()) return {};
     context_.use_certificate_chain_file(files.cert, error);
-    if (error) return complain("certificate", files.cert, error);
+    if (error) return tls_error("certificate", files.cert, error);
     context_.use_private_key_file(files.key, ssl::context::pem, error);
-    if (error) return complain("private key", files.key, error);
+    if (error) return tls_error("private key", files.key, error);
     return {};
   }
   ssl::context& context() { return context_; }
 
  private:
-  static Status complain(std::string_view what, const std::string& file, const error_code& error) {
+  static Status tls_error(std::string_view what, const std::string& file, const error_code& error) {
     return fail(Code::Usage,
                 fmt::format("cannot use the {} in \"{}\": {}", what, file, error.message()));
   }

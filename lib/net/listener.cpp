@@ -29,7 +29,7 @@ class PortListener final : public Listener {
         settings_(std::move(settings)),
         takers_(std::move(takers)),
         acceptor_(loop),
-        patience_(clock.make_alarm()),
+        deadline_(clock.make_alarm()),
         relief_(clock.make_alarm()) {}
   ~PortListener() override { lifetime_.end(); }
 
@@ -117,7 +117,7 @@ class PortListener final : public Listener {
     socket.set_option(tcp::no_delay(true), error);
     socket.non_blocking(true, error);
     if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
-    newcomers_.push_back({std::move(socket), {}, clock_.now() + settings_.patience});
+    newcomers_.push_back({std::move(socket), {}, clock_.now() + settings_.time_limit});
     if (newcomers_.size() == 1) watch_first_bytes();
     listen_to(std::prev(newcomers_.end()));
   }
@@ -165,7 +165,7 @@ class PortListener final : public Listener {
   // The list is in the order of deadlines.
   void watch_first_bytes() {
     if (newcomers_.empty()) return;
-    patience_->arm(newcomers_.front().deadline, [this] {
+    deadline_->arm(newcomers_.front().deadline, [this] {
       const TimePoint now = clock_.now();
       while (!newcomers_.empty() && newcomers_.front().deadline <= now) {
         if (newcomers_.front().bytes.empty() && takers_.store) {
@@ -186,7 +186,7 @@ class PortListener final : public Listener {
   tcp::acceptor acceptor_;
   std::uint16_t port_ = 0;
   std::list<Newcomer> newcomers_;
-  std::unique_ptr<Alarm> patience_, relief_;
+  std::unique_ptr<Alarm> deadline_, relief_;
   // Completions outlive the listener; this tells them that it has gone.
   Lifetime lifetime_;
 };

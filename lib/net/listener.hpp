@@ -29,7 +29,7 @@ class Listener {
     int backlog = 16384;                // thousands of agents connect at once; the kernel caps it
     /// A connection that says nothing that long is a 1.13 store client's second connection, if
     /// anybody takes stores, and a stranger otherwise.
-    Duration patience = std::chrono::seconds(10);
+    Duration time_limit = std::chrono::seconds(10);
     std::size_t max_undecided = 16384;
   };
 

@@ -61,8 +61,8 @@ void kill_groups(const ProcessTable& table, const std::vector<pid_t>& spared) {
   }
 }
 
-void await_deaths(std::vector<UniqueFd> victims, Duration patience) {
-  const auto until = Steady::now() + patience;
+void await_deaths(std::vector<UniqueFd> victims, Duration time_limit) {
+  const auto until = Steady::now() + time_limit;
   if (victims.empty()) ::poll(nullptr, 0, 1);  // something lives that was not found: no busy loop
   while (!victims.empty()) {
     std::vector<pollfd> waiting;
@@ -141,7 +141,7 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
   KillResult result;
   const auto until = Steady::now() + limit;
   std::set<std::pair<pid_t, std::uint64_t>> counted;
-  Duration patience = kShortest;
+  Duration time_limit = kShortest;
   for (int quiet = 0, rounds = 0;; ++rounds) {
     if (!any_live_child()) {
       if (spared.empty()) reap_all();
@@ -161,8 +161,8 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
     result.alive.clear();
     for (const ProcessEntry& victim : victims) counted.emplace(victim.pid, victim.start_time);
     result.killed = static_cast<int>(counted.size());
-    await_deaths(kill_and_hold(victims), std::min<Duration>(patience, until - Steady::now()));
-    patience = std::min<Duration>(patience * 2, kLongest);
+    await_deaths(kill_and_hold(victims), std::min<Duration>(time_limit, until - Steady::now()));
+    time_limit = std::min<Duration>(time_limit * 2, kLongest);
   }
 }
 

@@ -164,11 +164,11 @@ class PosixChild final : public Child {
   void reap() {
     using std::chrono::milliseconds;
     const auto left = out_of_reach_ ? Duration::zero() : killed_at_ + kKillBound - clock_.now();
-    const auto patience = std::max(std::chrono::ceil<milliseconds>(left), milliseconds(0));
+    const auto time_limit = std::max(std::chrono::ceil<milliseconds>(left), milliseconds(0));
     pollfd waiting{pidfd_.get(), POLLIN, 0};
     int ready = 0;
     do {
-      ready = ::poll(&waiting, 1, static_cast<int>(patience.count()));
+      ready = ::poll(&waiting, 1, static_cast<int>(time_limit.count()));
     } while (ready < 0 && errno == EINTR);
     if (ready == 0) {
       log::debug("process", "process {} has not ended after SIGKILL; leaving it behind", pid_);

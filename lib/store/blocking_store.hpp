@@ -16,11 +16,11 @@ namespace elastrun::store {
 /// time; never on the agent's loop, which would stand still.
 class BlockingStore {
  public:
-  static constexpr Duration kPatience = std::chrono::seconds(300);  // torch's
+  static constexpr Duration kTimeLimit = std::chrono::seconds(300);  // torch's
 
   /// A client of a TCPStore server, torch's or ours; tries until `timeout`. The host may be a name.
   static Result<std::shared_ptr<BlockingStore>> connect(const std::string& host, std::uint16_t port,
-                                                        Duration timeout = kPatience);
+                                                        Duration timeout = kTimeLimit);
   /// A FileStore on a file that all processes share; never removed by it.
   static Result<std::shared_ptr<BlockingStore>> open_file(const std::string& path);
   ~BlockingStore();
@@ -30,14 +30,14 @@ class BlockingStore {
 
   Status set(const std::string& key, std::string value);
   /// Waits until there is one. Fails with Timeout.
-  Result<std::string> get(const std::string& key, Duration timeout = kPatience);
+  Result<std::string> get(const std::string& key, Duration timeout = kTimeLimit);
   /// The sum; a missing number counts as 0.
   Result<std::int64_t> add(const std::string& key, std::int64_t delta);
   /// As Store::compare_set.
   Result<std::string> compare_set(const std::string& key, std::string expected,
                                   std::string desired);
   Result<bool> check(const std::vector<std::string>& keys);
-  Status wait(const std::vector<std::string>& keys, Duration timeout = kPatience);
+  Status wait(const std::vector<std::string>& keys, Duration timeout = kTimeLimit);
   Result<bool> erase(const std::string& key);
 
  private:

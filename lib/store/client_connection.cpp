@@ -14,7 +14,7 @@ namespace elastrun::store {
 constexpr std::uint64_t kMaxAnswer = 1u << 30;
 
 TcpClient::Connection::Connection(boost::asio::io_context& loop_of_all, Clock& clock_of_all)
-    : loop(loop_of_all), clock(clock_of_all), socket(loop_of_all), patience_(clock.make_alarm()) {}
+    : loop(loop_of_all), clock(clock_of_all), socket(loop_of_all), deadline_(clock.make_alarm()) {}
 
 void TcpClient::Connection::call(Call call) {
   if (lost_) {
@@ -42,7 +42,7 @@ void TcpClient::Connection::pump() {
     output_ += call.request;
     call.request = {};
     if (call.answer == Answer::Wait && call.timeout >= Duration::zero()) {
-      patience_->arm(clock.now() + call.timeout, [this] { cancel_wait(); });
+      deadline_->arm(clock.now() + call.timeout, [this] { cancel_wait(); });
     }
   }
   write();
@@ -99,7 +99,7 @@ bool TcpClient::Connection::take_answer() {
 bool TcpClient::Connection::take_wait_byte() {
   const bool ready = input_.front() == 0;
   input_.erase(0, 1);
-  patience_->disarm();
+  deadline_->disarm();
   swallow_ = std::exchange(cancelling_, false) && ready;
   const Call& wait = in_flight_.front();
   finish(ready ? Result<std::string>("") : std::unexpected(wait_timeout(wait.timeout, wait.keys)));
@@ -149,7 +149,7 @@ void TcpClient::Connection::finish(Result<std::string> result) {
 void TcpClient::Connection::lose(Error error) {
   if (lost_) return;
   lost_ = std::move(error);
-  patience_->disarm();
+  deadline_->disarm();
   const auto self = shared_from_this();
   for (auto* calls : {&in_flight_, &queued_}) {
     while (!calls->empty()) {
@@ -164,7 +164,7 @@ void TcpClient::Connection::abandon() {
   lost_ = Error{Code::Closed, "the client was closed"};
   in_flight_.clear();
   queued_.clear();
-  patience_.reset();
+  deadline_.reset();
   boost::system::error_code ignored;
   socket.close(ignored);
 }

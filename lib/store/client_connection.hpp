@@ -51,7 +51,7 @@ struct TcpClient::Connection : std::enable_shared_from_this<Connection> {
 
   std::deque<Call> queued_;     // not sent: behind a wait
   std::deque<Call> in_flight_;  // sent, in the order of their answers
-  std::unique_ptr<Alarm> patience_;
+  std::unique_ptr<Alarm> deadline_;
   bool cancelling_ = false;  // the wait at the front was asked to end
   bool swallow_ = false;     // that wait ended well before, so one more byte comes
   std::optional<Error> lost_;

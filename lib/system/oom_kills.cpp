@@ -147,8 +147,8 @@ void OomKills::begin() {
   if (kernel_log_ && ::lseek(kernel_log_.get(), 0, SEEK_END) < 0) kernel_log_.reset();
 }
 
-std::string OomKills::evidence(const process::ExitStatus& status, pid_t process,
-                               std::string_view error_text) {
+std::string OomKills::diagnostics(const process::ExitStatus& status, pid_t process,
+                                  std::string_view error_text) {
   if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
   if (!status.by_signal(SIGKILL)) return {};
   if (kernel_log_) read_new(kernel_log_.get(), logged_);

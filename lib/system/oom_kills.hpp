@@ -46,9 +46,10 @@ class OomKills {
   /// An attempt starts now: what was counted or logged before is not its doing, and may be about
   /// another process that had the same number.
   void begin();
-  /// A sentence of evidence, or empty. `error_text`: the exception's text, if there is one.
-  std::string evidence(const process::ExitStatus& status, pid_t process,
-                       std::string_view error_text);
+  /// What the kernel or the program says of it, a sentence; or empty. `error_text`: the exception's
+  /// text, if there is one.
+  std::string diagnostics(const process::ExitStatus& status, pid_t process,
+                          std::string_view error_text);
 
  private:
   std::string path_;

@@ -30,7 +30,7 @@ void ErrorFileReader::look_at(std::vector<std::string> paths, std::function<void
 void ErrorFileReader::ask(Request request) {
   now_ = std::move(request);
   asking_ = true;
-  alarm_->arm(clock_.now() + kPatience, [this] { give_up(); });
+  alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up(); });
   const auto alive = lifetime_.token();
   read_(now_.paths, [this, alive, paths = now_.paths](Found files) {
     if (alive) found(paths, std::move(files));
@@ -53,7 +53,7 @@ void ErrorFileReader::give_up() {
   log::warning("workers",
                "{} and what other workers may have left cannot be read within {}: their file "
                "system does not answer, and the job goes on without",
-               now_.paths.front(), format_duration(kPatience));
+               now_.paths.front(), format_duration(kTimeLimit));
   auto next = std::exchange(next_, {});
   now_.answer();
   next.answer();

@@ -15,7 +15,7 @@
 namespace elastrun::workers {
 
 /// What workers have left in their error files, as it was read last. Files may be on a file system
-/// that does not answer: they are read elsewhere, and waited for during `kPatience` at most. What
+/// that does not answer: they are read elsewhere, and waited for during `kTimeLimit` at most. What
 /// comes later is known to whoever asks then. One reading at a time; those who come meanwhile share
 /// the next one.
 class ErrorFileReader {
@@ -25,7 +25,7 @@ class ErrorFileReader {
   using Read = std::function<void(std::vector<std::string> paths, std::function<void(Found)> then)>;
   /// Much more than a healthy network file system takes for some dozen small files, and what a
   /// frozen one may add to the time until a group is stopped.
-  static constexpr Duration kPatience = std::chrono::seconds(1);
+  static constexpr Duration kTimeLimit = std::chrono::seconds(1);
 
   /// Without `read`, files are read inside look_at().
   ErrorFileReader(Clock& clock, Read read);

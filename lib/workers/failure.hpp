@@ -22,7 +22,7 @@ struct PythonException {
 };
 
 /// One worker that ended badly, with all that is known about why. Facts only: who is to blame is
-/// for `judge` (evidence.hpp).
+/// for `judge` (diagnostics.hpp).
 struct Failure {
   int rank = 0, local_rank = 0;
   pid_t pid = 0;
@@ -39,7 +39,7 @@ struct Failure {
   bool lines_are_all = true;             // else the first of them may lack its start
   bool stderr_shown = false;             // they stand on the console already
   std::string stdout_path, stderr_path;  // log files; empty if none
-  std::string out_of_memory;             // one sentence of evidence; empty if there is none
+  std::string out_of_memory;             // one sentence; empty if it was not
   std::string expired_timer;             // why it was ended: one sentence; empty: not by a timer
   std::vector<std::string> stack;        // then: its stack before that, lines
   std::int64_t peak_rss_bytes = 0;

@@ -77,7 +77,7 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
   if (stage_ == Stage::Running) {
     if (worker.failed()) failed(worker);
     if (all_succeeded()) emit(Event::AllSucceeded);
-    if (!any_running() && !all_succeeded()) emit_with_evidence(Event::AllEnded);
+    if (!any_running() && !all_succeeded()) emit_with_diagnostics(Event::AllEnded);
   }
   release_returned();
   advance();
@@ -87,7 +87,7 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
 /// the group is gone: a trainer below a script that has failed saves its checkpoint.
 void Group::failed(Worker& worker) {
   if (worker.streams) worker.streams->catch_up();
-  emit_with_evidence(Event::WorkerFailed);
+  emit_with_diagnostics(Event::WorkerFailed);
 }
 
 void Group::returned(pid_t pid) {
@@ -130,8 +130,8 @@ void Group::stop(int signal, Duration grace) {
   }
 }
 
-void Group::finish(Duration patience) {
-  if (stage_ == Stage::Running) wait_for_leftovers(clock_.now() + patience);
+void Group::finish(Duration time_limit) {
+  if (stage_ == Stage::Running) wait_for_leftovers(clock_.now() + time_limit);
 }
 
 void Group::kill() {
@@ -260,9 +260,9 @@ void Group::obey(const Leftovers::Orders& orders, const Leftovers::Left& left) {
   }
   if (!orders.ask.empty()) parts_.signal_each(orders.ask, SIGTERM);
   if (orders.name) {
-    const auto patience = format_duration(leftovers_->time_left(clock_.now()));
+    const auto time_limit = format_duration(leftovers_->time_left(clock_.now()));
     log::warning(kArea, "The workers have ended; waiting up to {} for what they have left: {}",
-                 patience, names_of(left));
+                 time_limit, names_of(left));
   }
   alarm_->arm(orders.look_again, [this] { look_at_leftovers(); });
 }
@@ -346,11 +346,11 @@ void Group::end_if_drained() {
   if (stage_ != Stage::Draining || !done) return;
   stage_ = Stage::Reading;
   alarm_->disarm();
-  emit_with_evidence(Event::Gone);
+  emit_with_diagnostics(Event::Gone);
 }
 
 /// Once it is known what the workers have left: those that failed, and those that are about to end.
-void Group::emit_with_evidence(Event event) {
+void Group::emit_with_diagnostics(Event event) {
   std::vector<std::string> paths;
   for (const auto& worker : workers_) {
     if (!worker.succeeded() && !worker.error_file.empty()) paths.push_back(worker.error_file);

@@ -70,7 +70,7 @@ class Group {
   void stop(int signal, Duration grace);
   /// After all have ended by themselves: what they left behind may go on for so long, then it is
   /// asked by SIGTERM, and killed.
-  void finish(Duration patience);
+  void finish(Duration time_limit);
   /// A child of this process has ended: nothing may be left to wait for.
   void look_again();
   /// The script of the worker with this pid has returned.
@@ -80,10 +80,10 @@ class Group {
   const std::vector<Worker>& workers() const { return workers_; }
   bool any_running() const;
   bool all_succeeded() const;
-  /// Each worker that failed so far, with the evidence that it left.
+  /// Each worker that failed so far, with the diagnostics that it left.
   std::vector<Failure> failures() const;
   /// Each worker that runs, as if it had ended now with an exit code: those that are about to end
-  /// have left evidence already.
+  /// have left diagnostics already.
   std::vector<Failure> as_if_ended_now() const;
 
  private:
@@ -113,7 +113,7 @@ class Group {
   void drain(Worker& worker);
   void drain_all();
   void end_if_drained();
-  void emit_with_evidence(Event event);
+  void emit_with_diagnostics(Event event);
 
   const Parts parts_;
   const Limits limits_;

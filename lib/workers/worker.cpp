@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "process/descendants.hpp"
-#include "workers/evidence.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <csignal>
 #include <utility>

@@ -63,7 +63,7 @@ TEST_CASE("log folders: a machine that was paused is no file system that does no
   Frozen frozen;
   bool done = false;
   frozen.folders.prepare(frozen.round, [&] { done = true; });
-  frozen.clock.pause(2 * LogFolders::kPatience);
+  frozen.clock.pause(2 * LogFolders::kTimeLimit);
   frozen.clock.advance(1s);
   CHECK_FALSE(done);
   frozen.thaw();
@@ -81,7 +81,7 @@ TEST_CASE("log folders: a file system that does not answer is said, and then the
   CHECK(frozen.said.empty());
   frozen.clock.advance(1s);
   CHECK(frozen.said.contains("waiting for the directories of the workers' logs"));
-  frozen.clock.advance(LogFolders::kPatience - 3s);
+  frozen.clock.advance(LogFolders::kTimeLimit - 3s);
   CHECK(done == 0);
   frozen.clock.advance(1s);
   CHECK(done == 1);
@@ -102,7 +102,7 @@ TEST_CASE("log folders: what answers late, but in time, is used") {
   Frozen frozen;
   int done = 0;
   frozen.folders.prepare(frozen.round, [&] { ++done; });
-  frozen.clock.advance(LogFolders::kPatience - 1s);
+  frozen.clock.advance(LogFolders::kTimeLimit - 1s);
   frozen.thaw();
   test::run_until(frozen.loop, [&] { return done == 1; });
   CHECK_FALSE(frozen.folders.is_unanswered());

@@ -242,7 +242,7 @@ TEST_CASE("listener: a store's first bytes are handed over with the connection")
 }
 
 TEST_CASE("listener: a connection that stays silent is given to the store in the end") {
-  Port port("s", {.patience = std::chrono::milliseconds(1)});
+  Port port("s", {.time_limit = std::chrono::milliseconds(1)});
   tcp::socket client = port.connect();
   run_until(port.loop, [&] { return port.store_bytes.has_value(); });
   CHECK(port.store_bytes->empty());

@@ -58,7 +58,7 @@ TEST_CASE("OOM kills: an old record is about another process that had the same n
         << "6,1,1,-;Out of memory: Killed process " << pid << " (python3) total-vm:1kB\n";
   };
   const auto is_named = [](OomKills& deaths, int pid) {
-    return deaths.evidence(ExitStatus::signaled(SIGKILL), pid, "")
+    return deaths.diagnostics(ExitStatus::signaled(SIGKILL), pid, "")
         .contains("its log names the process");
   };
   log(4711);
@@ -77,17 +77,18 @@ TEST_CASE("OOM kills: an old record is about another process that had the same n
   CHECK_FALSE(is_named(without, 4711));
 }
 
-TEST_CASE("OOM kills: what the program says of memory is evidence whatever its exit code") {
+TEST_CASE("OOM kills: what the program says of memory is diagnostics whatever its exit code") {
   OomKills deaths;
   deaths.begin();
   const auto failed = ExitStatus::exited(1);
-  CHECK(deaths.evidence(failed, 1, "torch.OutOfMemoryError: CUDA out of memory. Tried") ==
+  CHECK(deaths.diagnostics(failed, 1, "torch.OutOfMemoryError: CUDA out of memory. Tried") ==
         "the GPU ran out of memory");
-  CHECK(deaths.evidence(failed, 1, "MemoryError").starts_with("it could not get memory"));
-  CHECK(deaths.evidence(failed, 1, "RuntimeError: DefaultCPUAllocator: can't allocate memory: you")
-            .starts_with("it could not get memory"));
-  CHECK(deaths.evidence(failed, 1, "ValueError: boom").empty());
-  CHECK(deaths.evidence(ExitStatus::signaled(SIGSEGV), 1, "").empty());
+  CHECK(deaths.diagnostics(failed, 1, "MemoryError").starts_with("it could not get memory"));
+  CHECK(
+      deaths.diagnostics(failed, 1, "RuntimeError: DefaultCPUAllocator: can't allocate memory: you")
+          .starts_with("it could not get memory"));
+  CHECK(deaths.diagnostics(failed, 1, "ValueError: boom").empty());
+  CHECK(deaths.diagnostics(ExitStatus::signaled(SIGSEGV), 1, "").empty());
 }
 
 }  // namespace

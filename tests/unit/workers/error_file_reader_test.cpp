@@ -79,7 +79,7 @@ TEST_CASE("error files: one that is not answered for is waited for once, for a b
   Slow slow;
   slow.look_at({"a"});
   slow.look_at({"a", "b"});
-  slow.clock.advance(ErrorFileReader::kPatience - std::chrono::milliseconds(1));
+  slow.clock.advance(ErrorFileReader::kTimeLimit - std::chrono::milliseconds(1));
   CHECK(slow.told == 0);
   slow.clock.advance(std::chrono::milliseconds(1));
   CHECK(slow.told == 2);
@@ -104,7 +104,7 @@ TEST_CASE("error files: an answer for a reader that has gone reaches nobody") {
     reader.look_at({"a"}, [&] { ++told; });
   }
   answer({parse_error_file("late")});
-  clock.advance(2 * ErrorFileReader::kPatience);
+  clock.advance(2 * ErrorFileReader::kTimeLimit);
   CHECK(told == 0);
 }
 

@@ -196,7 +196,7 @@ TEST_CASE("group: error files that cannot be read delay a failure by a bound, an
   REQUIRE(stage.group.start(std::move(plans)).has_value());
   stage.launcher.end(1, ExitStatus::exited(3));
   CHECK(stage.happened().empty());
-  stage.clock.advance(ErrorFileReader::kPatience);
+  stage.clock.advance(ErrorFileReader::kTimeLimit);
   CHECK(stage.happened() == Events{Event::WorkerFailed});
   CHECK_FALSE(stage.group.failures()[0].error_file);
   stage.group.stop(SIGTERM, 30s);
@@ -216,7 +216,7 @@ TEST_CASE("group: a stop does not wait for what a failure has left") {
   CHECK(stage.launcher[1].signals == std::vector{SIGTERM});
   stage.launcher.obey();
   CHECK(stage.happened().empty());
-  stage.clock.advance(ErrorFileReader::kPatience);
+  stage.clock.advance(ErrorFileReader::kTimeLimit);
   CHECK(stage.happened() == Events{Event::Gone});  // the failure is part of the end by now
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/evidence.hpp"
+#include "workers/diagnostics.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>
@@ -34,14 +34,14 @@ Failure dated(Failure failure, std::int64_t second) {
   return failure;
 }
 
-TEST_CASE("evidence: the exception is read from the end of stderr") {
+TEST_CASE("diagnostics: the exception is read from the end of stderr") {
   const auto found = exception_in(
       {"some output", "Traceback (most recent call last):", "  File \"train.py\", line 3, in main",
        "    raise ValueError", "ValueError: boom: really", "more output"});
   CHECK(found == PythonException{"ValueError", "boom: really"});
 }
 
-TEST_CASE("evidence: of chained exceptions the last one counts") {
+TEST_CASE("diagnostics: of chained exceptions the last one counts") {
   const auto found =
       exception_in({"Traceback (most recent call last):", "  File \"a\"", "KeyError: 'x'", "",
                     "During handling of the above exception, another exception occurred:", "",
@@ -49,7 +49,7 @@ TEST_CASE("evidence: of chained exceptions the last one counts") {
   CHECK(found == PythonException{"my.module.MyError", ""});
 }
 
-TEST_CASE("evidence: an error file that could not be written is not why the worker failed") {
+TEST_CASE("diagnostics: an error file that could not be written is not why the worker failed") {
   const std::vector<std::string> written{
       "During handling of the above exception, another exception occurred:",
       "",
@@ -68,14 +68,14 @@ TEST_CASE("evidence: an error file that could not be written is not why the work
   CHECK(exception_in(lines)->type == "RuntimeError");
 }
 
-TEST_CASE("evidence: torch's rank in front of each line is seen through") {
+TEST_CASE("diagnostics: torch's rank in front of each line is seen through") {
   const auto found =
       exception_in({"[rank12]: Traceback (most recent call last):", "[rank12]:   File \"x\"",
                     "[rank12]: RuntimeError: gloo"});
   CHECK(found == PythonException{"RuntimeError", "gloo"});
 }
 
-TEST_CASE("evidence: output that is no traceback gives no exception") {
+TEST_CASE("diagnostics: output that is no traceback gives no exception") {
   CHECK_FALSE(exception_in({}).has_value());
   CHECK_FALSE(exception_in({"ValueError: only printed"}).has_value());
   CHECK_FALSE(exception_in({"Traceback (most recent call last):", "  File \"x\""}).has_value());
@@ -92,7 +92,7 @@ Lines joined(std::initializer_list<Lines> parts) {
   return all;
 }
 
-TEST_CASE("evidence: the end of a traceback is enough where its start was forgotten") {
+TEST_CASE("diagnostics: the end of a traceback is enough where its start was forgotten") {
   const auto end = joined({kFrame, {"KeyError: 1"}});
   CHECK(exception_in(end, false) == PythonException{"KeyError", "1"});
   CHECK_FALSE(exception_in(end));
@@ -109,7 +109,7 @@ TEST_CASE("evidence: the end of a traceback is enough where its start was forgot
   CHECK_FALSE(exception_in({"  File \"train.py\", line 7 in deep", "Aborted"}, false));
 }
 
-TEST_CASE("evidence: a stack that a program prints is no traceback") {
+TEST_CASE("diagnostics: a stack that a program prints is no traceback") {
   const auto stack = joined({{"Stack (most recent call last):"}, kFrame});
   const auto raised = joined({{"ERROR:root:lost", "Traceback (most recent call last):"},
                               kFrame,
@@ -129,7 +129,7 @@ TEST_CASE("evidence: a stack that a program prints is no traceback") {
   CHECK_FALSE(exception_in(joined({{"step 1"}, kFrame, {"loss: 0.25"}})));
 }
 
-TEST_CASE("evidence: a traceback in colours is read like any other") {
+TEST_CASE("diagnostics: a traceback in colours is read like any other") {
   // Python 3.13, FORCE_COLOR=1.
   const Lines coloured{
       "Traceback (most recent call last):",
@@ -145,7 +145,7 @@ TEST_CASE("evidence: a traceback in colours is read like any other") {
   CHECK(exception_of(failure) == PythonException{"KeyError", "a"});
 }
 
-TEST_CASE("evidence: an exception group is named, not what was got over before, nor a part") {
+TEST_CASE("diagnostics: an exception group is named, not what was got over before, nor a part") {
   const Lines older = joined({{"Traceback (most recent call last):"}, kFrame, {"KeyError: 'old'"}});
   const Lines group{"  + Exception Group Traceback (most recent call last):",
                     "  |   File \"train.py\", line 17, in <module>",
@@ -172,7 +172,7 @@ TEST_CASE("evidence: an exception group is named, not what was got over before, 
   CHECK_FALSE(exception_in({"a table:", "  | KeyError: 1", "    | KeyError: 2"}));
 }
 
-TEST_CASE("evidence: a worker that fails by itself is the root, those we stopped follow") {
+TEST_CASE("diagnostics: a worker that fails by itself is the root, those we stopped follow") {
   const auto judgement = judge({failed(0, ExitStatus::signaled(SIGTERM), 20, true),
                                 failed(1, ExitStatus::exited(3), 5),
                                 failed(2, ExitStatus::signaled(SIGTERM), 19, true)});
@@ -185,7 +185,7 @@ TEST_CASE("evidence: a worker that fails by itself is the root, those we stopped
   CHECK(judgement.consequence == std::vector<bool>{false, true, true});
 }
 
-TEST_CASE("evidence: an older error file makes the root, whoever ended first") {
+TEST_CASE("diagnostics: an older error file makes the root, whoever ended first") {
   const auto judgement = judge({dated(failed(0, ExitStatus::exited(1), 1), 100),
                                 dated(failed(1, ExitStatus::exited(1), 9), 40),
                                 dated(failed(2, ExitStatus::exited(1), 5), 70)});
@@ -193,14 +193,14 @@ TEST_CASE("evidence: an older error file makes the root, whoever ended first") {
   CHECK(judgement.root == 1);
 }
 
-TEST_CASE("evidence: within one second the order in which ends were seen decides") {
+TEST_CASE("diagnostics: within one second the order in which ends were seen decides") {
   // Error files know whole seconds only: 100 is not earlier than 100.002.
   const auto judgement = judge({dated(failed(0, ExitStatus::exited(1), 900), 100),
                                 failed(1, ExitStatus::signaled(SIGSEGV), 2)});
   CHECK(judgement.failures[judgement.root].rank == 1);
 }
 
-TEST_CASE("evidence: who only lost a peer is not to blame when another one crashed") {
+TEST_CASE("diagnostics: who only lost a peer is not to blame when another one crashed") {
   const auto judgement =
       judge({raised(failed(0, ExitStatus::exited(1), 1), "RuntimeError",
                     "[../gloo/transport/tcp/pair.cc:1] Connection closed by peer"),
@@ -210,14 +210,14 @@ TEST_CASE("evidence: who only lost a peer is not to blame when another one crash
   CHECK(judgement.consequence == std::vector<bool>{true, false});
 }
 
-TEST_CASE("evidence: who lost a peer stays the culprit when nobody else died by itself") {
+TEST_CASE("diagnostics: who lost a peer stays the culprit when nobody else died by itself") {
   const auto judgement = judge(
       {raised(failed(0, ExitStatus::exited(1), 1), "RuntimeError", "Connection reset by peer"),
        failed(1, ExitStatus::signaled(SIGTERM), 30, true)});
   CHECK(judgement.first().rank == 0);
 }
 
-TEST_CASE("evidence: who ended without a word is to blame rather than who lost a peer") {
+TEST_CASE("diagnostics: who ended without a word is to blame rather than who lost a peer") {
   const auto judgement = judge(
       {raised(failed(0, ExitStatus::exited(1), 1), "RuntimeError", "Connection closed by peer"),
        failed(1, ExitStatus::exited(3), 30)});
@@ -230,7 +230,7 @@ Failure after(Failure failure, std::chrono::milliseconds since_traceback) {
   return failure;
 }
 
-TEST_CASE("evidence: the older traceback makes the culprit, whoever's interpreter ended first") {
+TEST_CASE("diagnostics: the older traceback makes the culprit, whoever's interpreter ended first") {
   const auto slow = after(raised(failed(0, ExitStatus::exited(1), 400), "ValueError", "x"), 390ms);
   const auto quick = after(raised(failed(1, ExitStatus::exited(1), 30), "KeyError", "y"), 10ms);
   CHECK(evident_at(slow) < evident_at(quick));
@@ -245,7 +245,7 @@ TEST_CASE("evidence: the older traceback makes the culprit, whoever's interprete
   CHECK(judgement.first().rank == 0);
 }
 
-TEST_CASE("evidence: a traceback of long ago, or before a signal, is no evidence of this end") {
+TEST_CASE("diagnostics: a traceback of long ago, or before a signal, says nothing of this end") {
   const auto survived = after(failed(0, ExitStatus::exited(1), 40), 11s);
   CHECK(evident_at(survived) == survived.at);
   const auto killed = after(failed(0, ExitStatus::signaled(SIGKILL), 40), 20ms);
@@ -253,7 +253,7 @@ TEST_CASE("evidence: a traceback of long ago, or before a signal, is no evidence
   CHECK(judge({failed(1, ExitStatus::exited(3), 30), killed}).first().rank == 1);
 }
 
-TEST_CASE("evidence: an error file says by its own time when the failure was") {
+TEST_CASE("diagnostics: an error file says by its own time when the failure was") {
   auto recorded = failed(0, ExitStatus::exited(1), 80);
   recorded.error_file.emplace();
   recorded.error_file->written = recorded.wall - 70ms;
@@ -263,7 +263,7 @@ TEST_CASE("evidence: an error file says by its own time when the failure was") {
   CHECK(evident_at(recorded) == recorded.at);
 }
 
-TEST_CASE("evidence: nobody needs to be waited for when the first one is known") {
+TEST_CASE("diagnostics: nobody needs to be waited for when the first one is known") {
   const auto own = after(raised(failed(0, ExitStatus::exited(1), 30), "ValueError", "x"), 10ms);
   const auto victim =
       after(raised(failed(1, ExitStatus::exited(1), 30), "RuntimeError", "Broken pipe"), 10ms);
@@ -281,7 +281,7 @@ TEST_CASE("evidence: nobody needs to be waited for when the first one is known")
   CHECK(is_first_known({victim, own}, {}));
 }
 
-TEST_CASE("evidence: a clock that was set back does not make the last one the first") {
+TEST_CASE("diagnostics: a clock that was set back does not make the last one the first") {
   auto first = failed(1, ExitStatus::exited(3), 5);
   auto last = failed(0, ExitStatus::signaled(SIGTERM), 40, true);
   last.wall -= std::chrono::hours(1);
@@ -290,7 +290,7 @@ TEST_CASE("evidence: a clock that was set back does not make the last one the fi
   CHECK(judgement.first().rank == 1);
 }
 
-TEST_CASE("evidence: whom NCCL's watchdog ended has waited for somebody else") {
+TEST_CASE("diagnostics: whom NCCL's watchdog ended has waited for somebody else") {
   auto waited = failed(0, ExitStatus::signaled(SIGABRT), 1);
   waited.last_lines = {
       "[rank0]:[E1121 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective "
@@ -306,7 +306,7 @@ TEST_CASE("evidence: whom NCCL's watchdog ended has waited for somebody else") {
   CHECK(judge({waited, failed(1, ExitStatus::signaled(SIGSEGV), 30)}).first().rank == 0);
 }
 
-TEST_CASE("evidence: signs of a peer that has gone") {
+TEST_CASE("diagnostics: signs of a peer that has gone") {
   for (const char* text :
        {"[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4242",
         "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
@@ -318,7 +318,7 @@ TEST_CASE("evidence: signs of a peer that has gone") {
   CHECK_FALSE(blames_a_peer("ValueError: boom"));
 }
 
-TEST_CASE("evidence: what happened is one phrase") {
+TEST_CASE("diagnostics: what happened is one phrase") {
   auto failure = failed(0, ExitStatus::exited(3), 0);
   CHECK(what_happened(failure) == "ended with exit code 3");
   CHECK(what_happened(raised(failure, "ValueError", "boom")) ==
@@ -330,7 +330,7 @@ TEST_CASE("evidence: what happened is one phrase") {
   CHECK(what_happened(failure) == "was killed by SIGKILL: expired timer 'load' after 2.0 s");
 }
 
-TEST_CASE("evidence: the error file's exception is preferred to that of stderr") {
+TEST_CASE("diagnostics: the error file's exception is preferred to that of stderr") {
   auto failure = failed(0, ExitStatus::exited(1), 0);
   failure.last_lines = {"Traceback (most recent call last):", "KeyError: 'printed'"};
   CHECK(exception_of(failure) == PythonException{"KeyError", "'printed'"});

@@ -43,8 +43,8 @@ struct Judgement {
   /// In torchrun's order: those that ended by themselves by local rank, then those we stopped.
   std::vector<Failure> failures;
   std::size_t root = 0;  // torchrun's rule: the oldest time in whole seconds, then as it was seen
-  /// Ours: of those that died of something of their own, the one whose evidence is the oldest;
-  /// the root if all of them blame a peer.
+  /// Ours: of those that died of something of their own, the one whose failure is the oldest by its
+  /// diagnostics; the root if all of them blame a peer.
   std::size_t culprit = 0;
   std::vector<bool> consequence;  // of each failure: it would not have happened without the culprit
   const Failure& first() const { return failures[culprit]; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workers/evidence.hpp"
+#include "workers/diagnostics.hpp"
 
 #include "core/escapes.hpp"
 #include "core/text.hpp"
