@@ -205,7 +205,8 @@ class ElectedLocator final : public Locator {
     log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
               host_->port());
     obey(Election::Trust{});
-    if (lead.again) return;
+    // The register may have lost the record with the entry.
+    if (lead.again) return records_.has_any() ? record() : void();
     arrivals_.start(host_->coordinator(), [this] { yield("no other node has come to it"); });
   }
 
@@ -272,8 +273,7 @@ class ElectedLocator final : public Locator {
     coordinator.leavers_changed = [this] {
       if (records_.has_any()) record();
     };
-    const net::Listener::Settings listener{.address = "::"};
-    auto opened = Host::open(loop_, clock_, sealer_, listener, coordinator,
+    auto opened = Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator,
                              {settings_.first_port, settings_.last_port});
     if (!opened) return std::unexpected(opened.error());
     host_ = std::move(*opened);

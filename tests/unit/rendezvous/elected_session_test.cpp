@@ -245,6 +245,19 @@ TEST_CASE("elected session: a round whose note found the entry lost is given out
   CHECK(!parish.shared.record.empty());
 }
 
+TEST_CASE("elected session: a register that has lost all gets the record of the running world") {
+  Parish parish;
+  auto a = parish.agent(rules_for(1, 1), 30ms);
+  a->join(1, "a");
+  settle_into({a.get()}, 1);
+  const std::string recorded = parish.shared.record;
+  parish.shared.record.clear();
+  parish.shared.leader.value.clear();
+  run_until(parish.network.loop, [&] { return !parish.shared.record.empty(); });
+  CHECK(parish.shared.record == recorded);
+  CHECK(a->told.empty());
+}
+
 TEST_CASE("elected session: a register that answers no more holds up no end") {
   for (const bool succeeds : {true, false}) {
     Parish parish;
