@@ -2,6 +2,7 @@
 #include "rendezvous/coordinator/coordinator.hpp"
 
 #include "core/json.hpp"
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/link.hpp"
@@ -50,7 +51,7 @@ class LinkCoordinator final : public Coordinator {
   }
 
   ~LinkCoordinator() override {
-    *alive_ = false;
+    lifetime_.end();
     for (auto& [peer, connection] : connections_) connection.link->close();
   }
 
@@ -341,8 +342,8 @@ class LinkCoordinator final : public Coordinator {
     if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);
     leave_.look(book_.jobs, true);
     if (agents_ == 0 && on_deserted_) {
-      boost::asio::post(loop_, [this, alive = alive_] {
-        if (*alive && agents_ == 0 && on_deserted_) on_deserted_();
+      boost::asio::post(loop_, [this, alive = lifetime_.token()] {
+        if (alive && agents_ == 0 && on_deserted_) on_deserted_();
       });
     }
   }
@@ -385,7 +386,7 @@ class LinkCoordinator final : public Coordinator {
   std::size_t agents_ = 0;
   bool held_ = false;
   // Posted reactions outlive the coordinator; this tells them that it has gone.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace

@@ -42,8 +42,8 @@ class Coordinator {
     /// the messages of its agents before any timer has run, and must not act on them. Empty:
     /// always.
     std::function<bool()> entitled;
-    /// Records a world where a successor finds it, before it is given out, and runs `noted` later.
-    /// Empty: there are no successors.
+    /// Records a world where a successor finds it, before it is given out, and runs `recorded`
+    /// later. Empty: there are no successors.
     std::function<void(const WorldRecord&, std::function<void()> recorded)> record_world;
     /// Runs when more agents have been lost to silence than are left, before anything is decided:
     /// perhaps it is we who are cut off. May be empty.

@@ -51,8 +51,8 @@ void Job::deliver() {
 void Job::record_world() {
   recording_ = true;
   const WorldRecord world = *state.unacknowledged();
-  record_world_(world, [this, alive = alive_, world] {
-    if (!*alive) return;
+  record_world_(world, [this, alive = lifetime_.token(), world] {
+    if (!alive) return;
     before_deciding_();
     recording_ = false;
     state.acknowledge(world, clock_.now());

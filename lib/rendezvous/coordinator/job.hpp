@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/lifetime.hpp"
 #include "net/link.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/membership/state.hpp"
@@ -23,7 +24,7 @@ class Job {
   /// leavers_changed.
   Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
       std::function<void()> before_deciding);
-  ~Job() { *alive_ = false; }
+  ~Job() { lifetime_.end(); }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
@@ -47,7 +48,7 @@ class Job {
   bool recording_ = false;
   int leavers_ = 0;
   // Answers of the register outlive the job; this tells them that it has gone.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::rendezvous

@@ -24,8 +24,8 @@ void LeaveTaking::look(const Jobs& jobs, bool say_so) {
   const TimePoint now = clock_.now();
   if (!leavers.are_at_work(now)) {
     limit_->disarm();
-    return boost::asio::post(loop_, [alive = alive_, then = std::exchange(then_, {})] {
-      if (*alive) then();
+    return boost::asio::post(loop_, [alive = lifetime_.token(), then = std::exchange(then_, {})] {
+      if (alive) then();
     });
   }
   if (say_so && !std::exchange(told_, true)) {

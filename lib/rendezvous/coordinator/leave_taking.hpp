@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/lifetime.hpp"
 #include "rendezvous/coordinator/job.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -22,7 +23,7 @@ class LeaveTaking {
  public:
   LeaveTaking(boost::asio::io_context& loop, Clock& clock)
       : loop_(loop), clock_(clock), limit_(clock.make_alarm()) {}
-  ~LeaveTaking() { *alive_ = false; }
+  ~LeaveTaking() { lifetime_.end(); }
 
   /// Runs `then` on the loop when none of their groups can be at work any more. `jobs` is borrowed.
   void await(const Jobs& jobs, std::function<void()> then) {
@@ -39,7 +40,7 @@ class LeaveTaking {
   const std::unique_ptr<Alarm> limit_;
   std::function<void()> then_;
   bool told_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::rendezvous

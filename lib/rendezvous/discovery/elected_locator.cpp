@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/discovery/elected_locator.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "rendezvous/coordinator/host.hpp"
@@ -21,8 +22,6 @@
 
 namespace elastrun::rendezvous {
 namespace {
-
-namespace ip = boost::asio::ip;
 
 // After which the group of a member that does not hear us has ended (see HeartbeatLease).
 Duration time_to_stop(const ElectedLocatorSettings& settings) {
@@ -52,7 +51,7 @@ class ElectedLocator final : public Locator {
         arrivals_(clock, settings_.coordinator.rules, yield_pause(settings_, leader_lease_->ttl())),
         election_(leader_lease_->ttl()),
         records_(clock) {}
-  ~ElectedLocator() override { *alive_ = false; }
+  ~ElectedLocator() override { lifetime_.end(); }
 
   bool elects() const override { return true; }
   bool serves_others() const override { return leads() && host_->serves_others(); }
@@ -85,8 +84,8 @@ class ElectedLocator final : public Locator {
     if (!leads() || why.empty()) return leave(why, limit, std::move(retired));
     // A successor would know nothing of those who have said goodbye and are saving still.
     host_->coordinator().hold(true);
-    host_->coordinator().await_leavers([this, alive = alive_, why, limit, retired] {
-      if (*alive) leave(why, limit, retired);
+    host_->coordinator().await_leavers([this, alive = lifetime_.token(), why, limit, retired] {
+      if (alive) leave(why, limit, retired);
     });
   }
 
@@ -130,8 +129,8 @@ class ElectedLocator final : public Locator {
   // Each answer is told to the election, which then says how to go on.
   template <class Told>
   auto then(Told told) {
-    return [this, alive = alive_, told = std::move(told)](auto&&... answer) {
-      if (!*alive) return;
+    return [this, alive = lifetime_.token(), told = std::move(told)](auto&&... answer) {
+      if (!alive) return;
       told(std::forward<decltype(answer)>(answer)...);
       step();
     };
@@ -235,9 +234,9 @@ class ElectedLocator final : public Locator {
     disarm();
     host_->coordinator().resign(down.why, true);
     // Not inside a call of the coordinator's.
-    boost::asio::post(loop_, [alive = alive_, old = std::shared_ptr<Host>(std::move(host_))] {});
-    boost::asio::post(loop_, [this, alive = alive_] {
-      if (*alive && !retiring_ && moved_) moved_();
+    boost::asio::post(loop_, [old = std::shared_ptr<Host>(std::move(host_))] {});
+    boost::asio::post(loop_, [this, alive = lifetime_.token()] {
+      if (alive && !retiring_ && moved_) moved_();
     });
   }
 
@@ -349,8 +348,8 @@ class ElectedLocator final : public Locator {
   }
 
   void give(Result<Place> place) {
-    boost::asio::post(loop_, [this, alive = alive_, place = std::move(place)]() mutable {
-      if (!*alive) return;
+    boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
+      if (!alive) return;
       if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));
     });
   }
@@ -376,11 +375,11 @@ class ElectedLocator final : public Locator {
   WorldRecords records_;
   std::unique_ptr<Host> host_;
   std::string own_text_;
-  ip::address seen_;  // of the last coordinator that was not us
+  boost::asio::ip::address seen_;  // of the last coordinator that was not us
   std::string value_;
   bool suspended_ = false, retiring_ = false, forget_ = false;
   std::function<void()> resigned_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace

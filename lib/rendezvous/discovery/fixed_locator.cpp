@@ -2,6 +2,7 @@
 #include "rendezvous/discovery/fixed_locator.hpp"
 
 #include "core/host_name.hpp"
+#include "core/lifetime.hpp"
 #include "net/resolver.hpp"
 #include "rendezvous/coordinator/host.hpp"
 
@@ -22,7 +23,7 @@ class FixedLocator final : public Locator {
         sealer_(std::move(sealer)),
         settings_(std::move(settings)),
         resolver_(loop, clock) {}
-  ~FixedLocator() override { *alive_ = false; }
+  ~FixedLocator() override { lifetime_.end(); }
 
   void locate(Answer answer) override {
     answer_ = std::move(answer);
@@ -63,8 +64,8 @@ class FixedLocator final : public Locator {
   }
 
   void give(Result<Place> place) {
-    boost::asio::post(loop_, [this, alive = alive_, place = std::move(place)]() mutable {
-      if (!*alive) return;
+    boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
+      if (!alive) return;
       if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));
     });
   }
@@ -126,7 +127,7 @@ class FixedLocator final : public Locator {
   std::string bound_;
   std::unique_ptr<Host> host_;
   store::Stores stores_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace

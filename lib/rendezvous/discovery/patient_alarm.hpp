@@ -11,18 +11,18 @@
 namespace elastrun::rendezvous {
 
 /// An alarm for what is to happen unless something else comes first. If this process was paused
-/// beyond its time it does not ring at once, but `patience` later: what was due meanwhile, or is
+/// beyond its time it does not ring at once, but `grace` later: what was due meanwhile, or is
 /// being asked now, has its chance.
 class PatientAlarm final : public Alarm {
  public:
-  PatientAlarm(Clock& clock, Duration patience)
-      : clock_(clock), patience_(patience), alarm_(clock.make_alarm()) {}
+  PatientAlarm(Clock& clock, Duration grace)
+      : clock_(clock), grace_(grace), alarm_(clock.make_alarm()) {}
 
   void arm(TimePoint when, std::function<void()> ring) override {
     const TimePoint due = std::max(when, clock_.now());
     alarm_->arm(due, [this, due, ring = std::move(ring)] {
       const TimePoint now = clock_.now();
-      if (now - due > patience_) return arm(now + patience_, ring);
+      if (now - due > grace_) return arm(now + grace_, ring);
       ring();
     });
   }
@@ -30,7 +30,7 @@ class PatientAlarm final : public Alarm {
 
  private:
   Clock& clock_;
-  const Duration patience_;
+  const Duration grace_;
   const std::unique_ptr<Alarm> alarm_;
 };
 

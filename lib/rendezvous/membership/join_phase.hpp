@@ -72,7 +72,7 @@ class JoinPhase {
   std::optional<TimePoint> enough_since_;
 };
 
-/// How many nodes the round would have if it were closed now. Seats of members that are still to
+/// How many nodes the round would have if it were closed now. Places of members that are still to
 /// come back are not given away.
 int candidates(const Rules& rules, const Quorum& quorum);
 

@@ -29,7 +29,7 @@ class State {
   State(Rules rules, std::string run_id, std::string master_addr = {},
         std::uint16_t master_port = 0);
 
-  // Facts. A peer that is not there is passed over; so is a report about a round that is over.
+  // Facts. A peer that is not there is ignored; so is a report about a round that is over.
   void join(Peer peer, Node node, const PreviousWorld& previous, TimePoint now);
   void started(Peer peer, std::int64_t round);
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/session/handler_session.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "files/blocking_calls.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
@@ -67,7 +68,7 @@ class UsersSession final : public HandlerSession {
         poll_(clock.make_alarm()),
         deadline_(clock.make_alarm()),
         calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
-  ~UsersSession() override { *alive_ = false; }
+  ~UsersSession() override { lifetime_.end(); }
 
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
 
@@ -127,8 +128,8 @@ class UsersSession final : public HandlerSession {
 
   /// Pushes, later.
   void push(Push push) {
-    boost::asio::post(loop_, [this, alive = alive_, push = std::move(push)]() mutable {
-      if (*alive && !closed_) on_push_(std::move(push));
+    boost::asio::post(loop_, [this, alive = lifetime_.token(), push = std::move(push)]() mutable {
+      if (alive && !closed_) on_push_(std::move(push));
     });
   }
 
@@ -244,7 +245,7 @@ class UsersSession final : public HandlerSession {
   bool left_ = false, closed_ = false;
   std::function<void()> on_closed_;
   std::unique_ptr<Alarm> poll_, deadline_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
   files::BlockingCalls calls_;  // last: its answers use all of the above
 };
 

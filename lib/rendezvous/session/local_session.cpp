@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/session/local_session.hpp"
 
+#include "core/lifetime.hpp"
 #include "rendezvous/membership/state.hpp"
 
 #include <boost/asio/post.hpp>
@@ -25,7 +26,7 @@ class LocalSession final : public Session {
         settings_(std::move(settings)),
         state_(rules_of(settings_), settings_.run_id, settings_.master_addr,
                settings_.master_port) {}
-  ~LocalSession() override { *alive_ = false; }
+  ~LocalSession() override { lifetime_.end(); }
 
   void open(OnPush on_push) override { on_push_ = std::move(on_push); }
 
@@ -60,9 +61,10 @@ class LocalSession final : public Session {
  private:
   void deliver() {
     for (Delivery& delivery : state_.take()) {
-      boost::asio::post(loop_, [this, alive = alive_, notice = std::move(delivery.notice)] {
-        if (*alive && !closed_) on_push_(to_push(notice));
-      });
+      boost::asio::post(loop_,
+                        [this, alive = lifetime_.token(), notice = std::move(delivery.notice)] {
+                          if (alive && !closed_) on_push_(to_push(notice));
+                        });
     }
     const auto due = state_.deadline();
     if (!due) {
@@ -84,7 +86,7 @@ class LocalSession final : public Session {
   std::unique_ptr<Alarm> alarm_;
   bool closed_ = false;
   // Posted pushes outlive the session; this tells them that it has gone.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ class Membership {
     if (world.round > knows_.round) knows_ = world;
   }
 
-  bool wants_seat() const { return state_ == MemberState::Wanted; }
+  bool wants_membership() const { return state_ == MemberState::Wanted; }
   const PreviousWorld& previous() const { return previous_; }
   /// How long its group may be at work, which is being stopped; none if it is not.
   std::optional<Duration> at_work(TimePoint now) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/session/remote_session.hpp"
 
+#include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "net/link.hpp"
@@ -39,7 +40,7 @@ class RemoteSession final : public Session {
         membership_(random_text(12)) {}
 
   ~RemoteSession() override {
-    *alive_ = false;
+    lifetime_.end();
     if (link_) link_->close();
     release();
   }
@@ -101,7 +102,7 @@ class RemoteSession final : public Session {
   }
 
   void tell_trouble() {
-    if (!membership_.wants_seat()) return;
+    if (!membership_.wants_membership()) return;
     if (link_) search_.set_trouble(silent_port_text(place().endpoint, link_->remote_address()));
     if (search_.trouble().empty()) return;
     push(Progress{fmt::format("looking for the coordinator: {}", search_.trouble()), 0,
@@ -174,7 +175,7 @@ class RemoteSession final : public Session {
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
     put_off_.clear();
     watch_heartbeats();
-    if (membership_.wants_seat()) send(describe());
+    if (membership_.wants_membership()) send(describe());
     if (leaving_)
       send(Leaving{leaving_->why, membership_.at_work(clock_.now()).value_or(Duration()), false});
   }
@@ -187,7 +188,7 @@ class RemoteSession final : public Session {
   // The same, but its end says that our group has ended: until that is true it stays open.
   void part() {
     heartbeat_->disarm();
-    if (membership_.wants_seat() || held_) return hang_up();
+    if (membership_.wants_membership() || held_) return hang_up();
     held_ = std::exchange(link_, nullptr);
     held_->hold();
   }
@@ -324,8 +325,8 @@ class RemoteSession final : public Session {
   }
 
   void push(Push told) {
-    boost::asio::post(loop_, [this, alive = alive_, told = std::move(told)]() mutable {
-      if (*alive && !closed_) on_push_(std::move(told));
+    boost::asio::post(loop_, [this, alive = lifetime_.token(), told = std::move(told)]() mutable {
+      if (alive && !closed_) on_push_(std::move(told));
     });
   }
 
@@ -355,7 +356,7 @@ class RemoteSession final : public Session {
   bool done_ = false;  // has heard the verdict on the job
   bool over_ = false, closed_ = false;
   std::optional<Leaving> leaving_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace

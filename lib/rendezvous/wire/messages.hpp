@@ -13,7 +13,7 @@
 #include <variant>
 
 /// What agents and coordinator say to each other, as JSON objects (elastrun-protocol(7)). Unknown
-/// members are passed over, so that later versions may add some; what is missing has its default;
+/// members are ignored, so that later versions may add some; what is missing has its default;
 /// what is of the wrong kind is refused. Pure.
 namespace elastrun::rendezvous {
 
