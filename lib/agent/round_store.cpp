@@ -27,7 +27,7 @@ class ServedStore final : public RoundStore {
 
   Result<std::uint16_t> prepare() override {
     resolver_.cancel();
-    rounds_are_over();
+    drop_next();
     const auto plan = plan_.value_or(session_.store_plan());
     // A fixed port is kept, so that nobody else takes it between two rounds.
     const bool only_port = plan.first_port != 0 && plan.first_port == plan.last_port;
@@ -58,8 +58,8 @@ class ServedStore final : public RoundStore {
   }
 
   void rounds_are_over() override {
-    next_.reset();
-    share();
+    drop_next();
+    if (server_) server_->look_for_dead_peers();
   }
 
   bool serves_others() const override { return shared_; }
@@ -78,6 +78,10 @@ class ServedStore final : public RoundStore {
   }
 
   void share() { session_.share_store({server_.get(), next_.get()}); }
+  void drop_next() {
+    next_.reset();
+    share();
+  }
 
   /// One name after the other; then whoever is known may come.
   void look_up(TimePoint until) {

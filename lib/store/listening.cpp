@@ -55,16 +55,21 @@ Error listen_error(const Endpoint& endpoint, int number) {
   return {Code::Store, fmt::format("cannot listen on {}: {}", show(endpoint), why)};
 }
 
-/// Linux hands them down to accepted sockets, which saves system calls for each of those. A client
-/// whose machine is gone without a word is noticed after two minutes: somebody may wait for the
-/// last one to hang up.
-void hand_down_options(int socket) {
-  const int on = 1, idle_s = 60, interval_s = 15, probes = 4;
-  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+void probe(int socket, int idle_s, int interval_s, int probes) {
+  const int on = 1;
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+/// Linux hands them down to accepted sockets, which saves system calls for each of those. A client
+/// whose machine is gone without a word is noticed after two minutes: somebody may wait for the
+/// last one to hang up.
+void hand_down_options(int socket) {
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  probe(socket, 60, 15, 4);
 }
 
 Result<Listening> open_endpoint(const Endpoint& endpoint) {
@@ -102,6 +107,13 @@ Result<Listening> open_listening(const std::string& address, std::uint16_t port)
   const bool no_ipv6 = !probe || listening.error().text.find("does not have") != std::string::npos;
   if (!no_ipv6) return listening;
   return open_endpoint(Endpoint(ip::address_v4::any(), port));
+}
+
+void probe_peer_soon(int socket) {
+  // The second one is for what has been sent and is not acknowledged: no probes come then.
+  const unsigned limit_ms = 15000;
+  probe(socket, 5, 2, 5);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
 }
 
 }  // namespace elastrun::store

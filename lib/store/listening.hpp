@@ -20,4 +20,8 @@ struct Listening {
 /// Store and a sentence that says what to do.
 Result<Listening> open_listening(const std::string& address, std::uint16_t port);
 
+/// From now on the kernel ends this connection of such a listener 15 s after the other machine was
+/// heard last. No error if it is none.
+void probe_peer_soon(int socket);
+
 }  // namespace elastrun::store

@@ -47,9 +47,9 @@ class TcpServer final : public Server {
 
   Status start(asio::io_context& loop);
   std::uint16_t port() const override { return port_; }
-  void hold_newcomers() override {
-    gate_.shut();
-    listen(false);
+  void hold_newcomers() override { gate_.shut(), listen(false); }
+  void look_for_dead_peers() override {
+    for (const Connection& each : connections_) probe_peer_soon(each.fd.get());
   }
   void start_afresh() override;
   void allow_peers(std::vector<asio::ip::address> addresses) override;

@@ -45,6 +45,10 @@ class Server {
   /// Who comes from now on waits for start_afresh() and allow_peers(); those who are connected are
   /// served as before.
   virtual void hold_newcomers() = 0;
+  /// Closes the connections of machines that are gone without a word within 15 s from now on,
+  /// rather than within two minutes. Only for the last round: a machine that is merely frozen for
+  /// longer loses its connection, too.
+  virtual void look_for_dead_peers() = 0;
   /// A new key space for a new round on the same port: all connections are closed, all keys gone.
   /// Until allow_peers() nobody is heard, if the settings say so.
   virtual void start_afresh() = 0;

@@ -171,6 +171,19 @@ class SilentC10d(Hosts):
         self.all_end(*jobs, code=REQUEUE)
         self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
 
+    def test_at_the_end_no_node_stays_for_a_host_that_is_gone(self) -> None:
+        saver = HERE.parent / "elastic" / "saver.py"
+        jobs = [self.agent(host, "2", "--no-python", sys.executable, "-S", saver, self.folder,
+                           options=("--shutdown-timeout=600",)) for host in range(2)]
+        self.world(*jobs, size=2)
+        server = next(job for job in jobs if job.lines("^GROUP_RANK=0"))
+        self.silence(1 - jobs.index(server))
+        server.process.send_signal(signal.SIGTERM)
+        self.assertNotEqual(server.end(), 0)
+        self.assertIn("it stays until they have ended", server.errors())
+        self.go.touch()
+        (self.folder / "saved").touch()
+
 
 class SilentElected(Hosts):
     """The register (a file that all can read, or etcd on the last host) outlives the network."""
