@@ -80,6 +80,8 @@ std::optional<Done> JobBook::verdict() const {
 
 bool JobBook::is_over_for(const Hello& hello) const {
   if (hello.epoch > 0 || hello.wants_status || hello.at_work) return false;
+  // One of another start is refused before: this one is merely late.
+  if (!settings_.start.empty() && !hello.start.empty()) return false;
   const auto job = jobs.find(hello.run_id);
   return job != jobs.end() && job->second->state.phase() == Phase::Ended &&
          job->second->state.verdict().failed;

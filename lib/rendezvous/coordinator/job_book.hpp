@@ -36,7 +36,7 @@ class JobBook {
   void conclude(std::int64_t rounds, const Done& verdict);
   std::optional<Done> verdict() const;
   /// Whether its job has failed without it: it has never met a coordinator, and is of the next
-  /// start of the job, for which the verdict is not meant.
+  /// start of the job, for which the verdict is not meant, as far as no scheduler says which one.
   bool is_over_for(const Hello& hello) const;
   Leavers leavers() const { return fenced_jobs_.with_leavers_of(jobs); }
   Leavers at_work() const;

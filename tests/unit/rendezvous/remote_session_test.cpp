@@ -364,8 +364,10 @@ TEST_CASE("remote session: any job may meet at a coordinator that stands alone")
 namespace {
 
 std::unique_ptr<TestAgent> c10d_agent(Network& network, std::uint16_t port,
-                                      std::optional<bool> is_host = {}) {
+                                      std::optional<bool> is_host = {},
+                                      const std::string& start = {}) {
   SessionSettings settings;
+  settings.start = start;
   settings.endpoint = "127.0.0.1:" + std::to_string(port);
   settings.run_id = "job";
   settings.rules.min_nodes = settings.rules.max_nodes = 2;
@@ -456,6 +458,20 @@ TEST_CASE("make_session: the next start of a job does not hear the verdict on th
   last->join();
   CHECK(next->round().world_size == 2);
   CHECK(last->round().number == 1);
+}
+
+TEST_CASE("make_session: a node that is late hears the verdict on the start that it is of") {
+  Network network;
+  const std::uint16_t port = network.free_port();
+  const auto agent = [&](const char* start) { return c10d_agent(network, port, {}, start); };
+  auto host = agent("1700000000/1"), straggler = agent("1700000000/1");
+  host->join(), straggler->join();
+  host->round(), straggler->round();
+  host->fail(3);
+  CHECK(host->hear<Done>().failed);
+  auto late = agent("/1");  // Slurm does not tell the time everywhere
+  late->join();
+  CHECK(late->hear<Done>().cause.exit_code == 3);
 }
 
 TEST_CASE("make_session: a host that leaves tells the others") {
