@@ -87,7 +87,7 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
 void State::arrive_stopping(Peer peer, const Node& node, const PreviousWorld& previous,
                             Duration left, TimePoint now) {
   Member* member = meet(peer, node, previous, now);
-  if (member == nullptr) return;
+  if (member == nullptr) return rank_claims_.drop(peer);  // no claim while its group is at work
   roster_.move(*member, MemberState::Stopping, now);
   member->round = previous.round;
   stopping(peer, left, now);

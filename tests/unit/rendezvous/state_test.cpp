@@ -355,6 +355,29 @@ TEST_CASE("rendezvous: who replaces a dead node of a fixed rank is admitted when
   }
 }
 
+TEST_CASE("rendezvous: whose group is being stopped claims no fixed rank before it has ended") {
+  Rules rules = make_rules(2, 2);
+  rules.fixed_ranks = true;
+  Script job(rules);
+  job.join("a", {}, 0);
+  job.join("b", {}, 1);
+  REQUIRE(job.assignment("b") == "1/2#1");
+  job.lose("b", Loss::Silent);
+  job.join("c", {}, 1);
+  // The one that was replaced is back, and its group is still at work.
+  Node old = make_node("b");
+  old.node_rank = 1;
+  job.peers["b"] = ++job.last_peer;
+  job.state.arrive_stopping(job.peers["b"], old, {1, 0, 2}, 10s, job.now);
+  job.read();
+  job.leave("c");
+  job.join("a", {}, 0);
+  CHECK(job.assignment("a") == "");
+  job.join("b", {1, 0, 2}, 1);
+  CHECK(job.assignment("a") == "0/2#2");
+  CHECK(job.assignment("b") == "1/2#2");
+}
+
 TEST_CASE("rendezvous: a new coordinator goes on where the last one stopped") {
   Script job(make_rules(1, 4, 3));
   job.state.set_epoch(9);
