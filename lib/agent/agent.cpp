@@ -317,8 +317,8 @@ void Agent::perform(const End& action) {
   linger_->disarm();
   // Where the whole job has succeeded, no worker is left anywhere.
   const Duration limit = action.ending.is_everybodys_success() ? Duration() : grace();
-  parts_.session.close([this, alive = lifetime_.token(), limit] {
-    if (alive) last_visitors_.await(limit, [this] { finish(std::move(result_)); });
+  parts_.session.close([this, alive = lifetime_.token(), until = awake_.now() + limit] {
+    if (alive) last_visitors_.await(until - awake_.now(), [this] { finish(std::move(result_)); });
   });
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/sketch.hpp"
 
+#include "telemetry/powers.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -15,7 +17,7 @@ int half(int index) {
 }  // namespace
 
 double bucket_bound(int index, int scale) {
-  return scale >= 0 ? std::exp2(std::ldexp(index, -scale)) : std::ldexp(1.0, index << -scale);
+  return scale >= 0 ? root_power_of_two(index, scale) : power_of_two(index << -scale);
 }
 
 std::uint64_t Buckets::total() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "telemetry/aggregation.hpp"
+#include "telemetry/powers.hpp"
 #include "telemetry/record.hpp"
 #include "telemetry/sketch.hpp"
 
@@ -29,7 +30,7 @@ struct Summary {
   /// no values; quantiles without values or without a sketch are null.
   Value get(Aggregation aggregation) const;
   double mean() const { return count == 0 ? 0 : static_cast<double>(sum) / n(); }
-  double stddev() const { return count == 0 ? 0 : std::sqrt(std::max(squares, 0.0) / n()); }
+  double stddev() const { return count == 0 ? 0 : static_cast<double>(square_root(squares / n())); }
 
  private:
   double n() const { return static_cast<double>(count); }

@@ -417,9 +417,11 @@ class Finished(Elastic):
     def test_a_node_that_nobody_needs_is_let_go(self) -> None:
         host = self.host("2", *SAY, f"wait={self.go}")
         # Which of them has group rank 0, and so the store, is decided by their names.
-        other = self.agent("2", *SAY, options=("--exit-barrier-timeout=0",),
+        seen = self.folder / "seen"
+        other = self.agent("2", *SAY, f"wait={seen}", options=("--exit-barrier-timeout=0",),
                            env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
         self.world(host, other, size=2)
+        seen.touch()
         self.all_end(other)
         self.assertIsNone(host.process.poll(), host.errors())
         self.go.touch()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/sketch.hpp"
 
+#include "telemetry/powers.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -37,6 +39,24 @@ Sketch sketch_of(const std::vector<double>& values) {
 }
 
 }  // namespace
+
+TEST_CASE("powers: those of libm, without it") {
+  for (int n : {-1080, -1074, -1060, -1022, -1, 0, 1, 52, 1023, 1024}) {
+    CHECK(power_of_two(n) == std::ldexp(1.0, n));
+  }
+  for (int index = -5000; index <= 5000; index += 7) {
+    for (int scale : {0, 1, 5, 12, 20}) {
+      const double right = std::exp2(std::ldexp(index, -scale));
+      const double ours = root_power_of_two(index, scale);
+      CHECK((ours == right || ours == doctest::Approx(right).epsilon(1e-15)));
+    }
+  }
+  for (double x : {1e-310, 1e-30, 0.25, 2.0, 22.5, 1e30, 1.7e308}) {
+    CHECK(static_cast<double>(square_root(x)) == doctest::Approx(std::sqrt(x)).epsilon(1e-15));
+  }
+  CHECK(square_root(0) == 0);
+  CHECK(square_root(-1) == 0);
+}
 
 TEST_CASE("sketch: the table finds the bucket that the logarithm finds") {
   const std::pair<double, int> known[] = {{1.0, -1},   {1.0000001, 0},  {1.5, 18},
