@@ -110,8 +110,10 @@ class Round:
         self.errors = open(folder / "errors", "w+")
         self.launcher = subprocess.Popen(
             [program, "--nproc-per-node", str(WORKERS), "--max-restarts", str(dice.randrange(3)),
-             "--no-python", str(script)], env=env, cwd=folder, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True)
+             # What makes a session of its own at the moment of the stop has all of this time.
+             "--shutdown-timeout=5", "--no-python", str(script)],
+            env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=self.errors, start_new_session=True)
         self.held: set[str] = set()
 
     def wait_for_all(self) -> None:
