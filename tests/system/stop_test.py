@@ -28,7 +28,10 @@ print("trainer", os.getpid(), flush=True)
 while True: signal.pause()
 """
 # A trainer with a service in a process group of its own, which ends by the first signal.
-USER = "import os, subprocess\nservice = subprocess.Popen(['sleep', '1000'], preexec_fn=os.setpgrp)"
+# The kernel tells start times in hundredths of a second: what starts in that of the signal may have
+# been begun by it.
+USER = ("import os, subprocess, time\n"
+        "service = subprocess.Popen(['sleep', '1000'], preexec_fn=os.setpgrp)\ntime.sleep(0.02)")
 USER += TRAINER.replace("    with open", "    assert service.poll() is None\n    with open")
 # Saves in steps, which go on where they were after a pause of the machine.
 STEPPER = """

@@ -57,11 +57,13 @@ class Timers(unittest.TestCase):
         report = self.report(job)
         self.assertEqual(report["restarts"], 1)
         first, second = report["attempts"]
-        self.assertEqual(first["cause"]["text"],
-                         "rank 1 was killed by SIGKILL: expired timer 'load' after 200.0 ms")
+        self.assertRegex(first["cause"]["text"],
+                         r"^rank 1 was killed by SIGKILL: expired timer 'load' after \d+\.0 ms$")
         timer, = first["expired_timers"]
-        self.assertEqual((timer["rank"], timer["scope"], timer["after_s"], timer["signal"]),
-                         (1, "load", 0.2, "SIGKILL"))
+        self.assertEqual((timer["rank"], timer["scope"], timer["signal"]), (1, "load", "SIGKILL"))
+        # From when it was read to its expiry: torch's request does not say for how long it is.
+        self.assertGreater(timer["after_s"], 0)
+        self.assertLessEqual(timer["after_s"], 0.2)
         self.assertRegex(timer["stack"][0],
                          rf"^thread {timer['pid']} \(.*, main\): sleeping.*nanosleep")
         self.assertEqual(second["expired_timers"], [])
@@ -72,10 +74,10 @@ class Timers(unittest.TestCase):
         job = self.start("ask('load', 0.1); time.sleep(600)\n", "--event-log-handler=console")
         self.assertEqual(job.end(), 1, job.errors())
         report = self.report(job)
-        self.assertEqual(report["verdict"], "rank 0 failed first: it was killed by SIGKILL: "
-                                            "expired timer 'load' after 100.0 ms")
         failure, = report["failures"]
-        self.assertEqual(failure["expired_timer"], "expired timer 'load' after 100.0 ms")
+        self.assertRegex(failure["expired_timer"], r"^expired timer 'load' after \d+\.0 ms$")
+        self.assertEqual(report["verdict"], "rank 0 failed first: it was killed by SIGKILL: "
+                         + failure["expired_timer"])
         self.assertEqual(failure["stack"], report["attempts"][0]["expired_timers"][0]["stack"])
         self.assertIn("elastrun: " + report["verdict"], job.errors())
         self.assertIn("  its stack when the timer expired:\n    | thread ", job.errors())
@@ -111,11 +113,11 @@ class Timers(unittest.TestCase):
         self.assertEqual(job.end(), 0, job.errors())
         timer, = self.report(job)["attempts"][0]["expired_timers"]
         self.assertRegex(timer["scope"], r"/train\.py#\d+$")
-        self.assertEqual(timer["after_s"], 0.2)
+        self.assertLessEqual(timer["after_s"], 0.2)
         stack = "\n".join(timer["stack"])
         self.assertRegex(stack, r'(?s)most recent call first\):\n  File ".*train.py", line \d+ in '
                                 r"load\n.* in <module>\n.*thread \d+ \(.*, main\): sleeping")
-        self.assertIn(f"expired timer '{timer['scope']}' after 200.0 ms", job.errors())
+        self.assertIn(f"expired timer '{timer['scope']}' after ", job.errors())
 
     def test_a_script_with_torchs_timers_can_offer_its_stacks_too(self) -> None:
         job = self.start("import elastrun\nelastrun.offer_stacks()\n"
@@ -138,8 +140,8 @@ class Timers(unittest.TestCase):
                          "while not os.path.exists('go'): time.sleep(0.01)\n"
                          "print('went through')\n")
         wait_until(lambda: "Stack of rank 0" in job.errors(), "the stack is in the log")
-        self.assertIn("expired timer 'slow' after 100.0 ms; taking its stack, no signal",
-                      job.errors())
+        self.assertRegex(job.errors(),
+                         r"expired timer 'slow' after \d+\.0 ms; taking its stack, no signal")
         (job.folder / "go").touch()
         self.assertEqual(job.end(), 0, job.errors())
         timer, = self.report(job)["attempts"][0]["expired_timers"]
@@ -159,8 +161,8 @@ class Timers(unittest.TestCase):
                          "    sys.exit(128 - end)\n"
                          "ask('below', 0.1); time.sleep(600)\n")
         self.assertEqual(job.end(), 1, job.errors())
-        self.assertEqual(self.report(job)["verdict"], "rank 0 failed first: it ended with exit "
-                         "code 137: expired timer 'below' after 100.0 ms")
+        self.assertRegex(self.report(job)["verdict"], "^rank 0 failed first: it ended with exit "
+                         r"code 137: expired timer 'below' after \d+\.0 ms$")
 
     def test_a_worker_that_is_being_stopped_has_no_timers(self) -> None:
         job = self.start("if RANK == 1:\n"
