@@ -269,9 +269,9 @@ double measure_state(int agents) {
   for (int i = 0; i < agents; ++i) state.join(static_cast<Peer>(i + 1), node(i), {}, start);
   const auto told = state.take();
   const double time = seconds_since(start);
-  const auto states = std::ranges::count_if(
+  const auto assigned = std::ranges::count_if(
       told, [](const Delivery& each) { return std::holds_alternative<Assigned>(each.notice); });
-  if (states != agents) std::abort();
+  if (assigned != agents) std::abort();
   return time;
 }
 
@@ -292,7 +292,7 @@ void keep_quickest(Cost& best, const Cost& one) {
 /// The quickest of several repeats of everything.
 struct Measured {
   double state = 0, floor = 0;
-  Cost meeting, join_phase, stop, loss;
+  Cost meeting, join, stop, loss;
   double stop_p99 = 0, whole_coordinator = 0, whole = 0;
   std::uint64_t memory = 0;
 };
@@ -314,7 +314,7 @@ void measure(int agents, Measured& best) {
   const TimePoint start = std::chrono::steady_clock::now();
   Crowd crowd(agents, remote.port());
   crowd.connect();
-  keep_quickest(best.join_phase, cost_of(remote, [&] { return crowd.gather(); }));
+  keep_quickest(best.join, cost_of(remote, [&] { return crowd.gather(); }));
   std::vector<double> stops;
   keep_quickest(best.stop, cost_of(remote, [&] {
                   stops = crowd.fail_one();
@@ -332,7 +332,7 @@ void show(Table& table, int agents, const Measured& best) {
   table.add(
       {"floor: as many bare connections, a message each way", agents, best.floor * 1e3, "ms", 0});
   table.add("connect, join, all have the round", agents, best.meeting, round);
-  table.add("connected, join, all have the round", agents, best.join_phase, round);
+  table.add("connected, join, all have the round", agents, best.join, round);
   table.add("one lost, all others have the next round", agents, best.loss,
             agents == 4000 ? 500 : 0);
   table.add({"one fails: stop heard by 99 %", agents, best.stop_p99 * 1e3, "ms",

@@ -57,8 +57,8 @@ void State::push_progress(TimePoint now) {
 std::vector<Member*> State::choose_members() {
   std::vector<Member*> waiting = roster_.with(MemberState::Waiting);
   std::ranges::stable_partition(waiting, &Member::returning);
-  const auto states = static_cast<std::size_t>(rules_.max_nodes);
-  if (waiting.size() > states) waiting.resize(states);
+  const auto places = static_cast<std::size_t>(rules_.max_nodes);
+  if (waiting.size() > places) waiting.resize(places);
   return waiting;
 }
 

@@ -89,6 +89,12 @@ void warn_of_openness(const SessionSettings& settings, const std::string& host) 
                settings.run_id, host);
 }
 
+StorePlan store_plan(const Plan& plan, std::string bind_address) {
+  const auto& ports = plan.settings.config.store_port;
+  return {
+      .bind_address = std::move(bind_address), .first_port = ports.first, .last_port = ports.last};
+}
+
 Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_port) {
   const auto endpoint = net::parse_endpoint(plan.settings.endpoint, default_port);
   if (!endpoint) return std::unexpected(endpoint.error());
@@ -98,9 +104,7 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   StorePlan& store = plan.remote.store_plan;
   const std::string& known_as =
       plan.settings.local_addr.empty() ? endpoint->host : plan.settings.local_addr;
-  store.bind_address = alone ? loopback_of(known_as) : "";
-  store.first_port = plan.settings.config.store_port.first;
-  store.last_port = plan.settings.config.store_port.last;
+  store = store_plan(plan, alone ? loopback_of(known_as) : "");
   FixedLocatorSettings locator{*endpoint, plan.settings.config.is_host, plan.coordinator};
   if (fixed_ranks) {
     locator.is_host = plan.settings.node_rank == 0;
@@ -129,10 +133,7 @@ Result<std::unique_ptr<Session>> make_elected(Plan& plan,
   if (!lease) return std::unexpected(lease.error());
   // A file's entry is taken after a TTL and a half; etcd's lives longer by etcd's own elections.
   plan.remote.entry_life = 3 * plan.settings.config.lease_ttl;
-  StorePlan& store = plan.remote.store_plan;
-  store.bind_address = "";
-  store.first_port = plan.settings.config.store_port.first;
-  store.last_port = plan.settings.config.store_port.last;
+  plan.remote.store_plan = store_plan(plan, "");
   return plan.session(make_elected_locator(plan.loop, plan.clock, plan.sealer, std::move(*lease),
                                            elected_settings(plan)));
 }

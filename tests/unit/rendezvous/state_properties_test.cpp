@@ -217,19 +217,19 @@ class Simulation {
   }
 
   void read() {
-    std::map<std::int64_t, std::set<int>> states;
+    std::map<std::int64_t, std::set<int>> group_ranks;
     std::shared_ptr<const World> closed;
     for (const Delivery& delivery : state_.take()) {
       if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
         REQUIRE_MESSAGE((!closed || closed == assigned->world), "one view of the round for all");
         closed = assigned->world;
-        REQUIRE(states[closed->number].insert(assigned->group_rank).second);
+        REQUIRE(group_ranks[closed->number].insert(assigned->group_rank).second);
         sit(delivery.to, *assigned);
       } else {
         obey(delivery.to, to_push(delivery.notice));
       }
     }
-    if (closed) check_world(*closed, states[closed->number]);
+    if (closed) check_world(*closed, group_ranks[closed->number]);
     check_live_worlds();
   }
 
@@ -269,7 +269,7 @@ class Simulation {
     REQUIRE((held_ || rules_.fixed_ranks || there.returning + there.fresh < rules_.min_nodes));
   }
 
-  void check_world(const World& world, const std::set<int>& states) {
+  void check_world(const World& world, const std::set<int>& group_ranks) {
     const int nodes = static_cast<int>(world.members.size());
     REQUIRE(!held_);
     for (const auto& [peer, until] : leavers_) {
@@ -282,9 +282,9 @@ class Simulation {
     REQUIRE(world.attempt <= rules_.max_restarts);
     REQUIRE_MESSAGE(world.attempt == static_cast<int>(spent_rounds_.size()),
                     "each failed round costs one restart, nothing else does");
-    REQUIRE(static_cast<int>(states.size()) == nodes);
-    REQUIRE(*states.begin() == 0);
-    REQUIRE(*states.rbegin() == nodes - 1);
+    REQUIRE(static_cast<int>(group_ranks.size()) == nodes);
+    REQUIRE(*group_ranks.begin() == 0);
+    REQUIRE(*group_ranks.rbegin() == nodes - 1);
     last_number_ = world.number;
     last_attempt_ = world.attempt;
     check_ranks(world);
