@@ -88,18 +88,7 @@ json::object cause_json(const rendezvous::Cause& cause) {
 }
 
 json::value culprit_json(const agent::JobResult& result) {
-  if (result.succeeded()) return nullptr;
-  if (!result.ending.cause.node.empty()) return cause_json(result.ending.cause);
-  if (!result.judgement) return nullptr;
-  const auto& first = result.judgement->first();
-  json::object out;
-  out["node"] = host_name();
-  out["rank"] = first.rank;
-  out["local_rank"] = first.local_rank;
-  out["exit_code"] = first.status.as_python();
-  out["text"] = workers::what_happened(first);
-  out["time"] = to_seconds(first.wall);
-  return out;
+  return result.culprit ? json::value(cause_json(result.culprit->cause)) : nullptr;
 }
 
 json::array expired_timers_json(const agent::JobResult& result, std::size_t attempt) {
@@ -133,9 +122,9 @@ json::array attempts_json(const agent::JobResult& result) {
     row["stopping_s"] = to_seconds(attempt.stopping);
     row["ended"] = to_seconds(attempt.started + (attempt.ran + attempt.stopping));
     const bool last = &attempt == &result.attempts.back();
-    row["cause"] = attempt.cause                 ? json::value(cause_json(*attempt.cause))
-                   : last && !result.succeeded() ? culprit_json(result)
-                                                 : json::value(nullptr);
+    row["cause"] = attempt.cause ? json::value(cause_json(*attempt.cause))
+                   : last        ? culprit_json(result)
+                                 : json::value(nullptr);
     row["restarted"] = !last;
     row["expired_timers"] =
         expired_timers_json(result, static_cast<std::size_t>(&attempt - result.attempts.data()));

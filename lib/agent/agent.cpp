@@ -19,19 +19,6 @@ constexpr std::string_view kArea = "agent";
 constexpr Duration kStuckLook = std::chrono::milliseconds(100);  // torchrun's monitor interval
 constexpr int kFarthestAncestor = 32;  // of a process that speaks for a worker: scripts in scripts
 
-/// What the other nodes are told about a failure of this one.
-rendezvous::Cause cause_of(const workers::Failure& failure, const std::string& node) {
-  rendezvous::Cause cause;
-  cause.kind = rendezvous::Cause::Kind::WorkerFailed;
-  cause.node = node;
-  cause.rank = failure.rank;
-  cause.local_rank = failure.local_rank;
-  cause.exit_code = failure.status.as_python();
-  cause.text = fmt::format("rank {} {}", failure.rank, workers::what_happened(failure));
-  cause.wall_seconds = to_seconds(failure.wall);
-  return cause;
-}
-
 std::string cost_text(const rendezvous::Restart& restart) {
   if (!restart.attempt_spent) return " (this spends no restart)";
   const int left = restart.restarts_left;
@@ -312,6 +299,7 @@ void Agent::perform(const End& action) {
   result_.ending = action.ending;
   result_.round = round_;
   if (group_ && !group_->failures().empty()) result_.judgement = judge_failures();
+  result_.culprit = choose_culprit(result_.ending, result_.judgement, result_.round);
   barrier_.disarm();
   settle_->disarm();
   linger_->disarm();

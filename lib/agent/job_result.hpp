@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/culprit.hpp"
 #include "agent/fact.hpp"
 #include "goodput/ledger.hpp"
 #include "process/launcher.hpp"
@@ -51,6 +52,7 @@ struct JobResult {
   Ending ending;
   std::optional<workers::Judgement> judgement;  // failures of this node in the last round
   std::optional<rendezvous::Round> round;       // the last one; none: no round was ever complete
+  std::optional<Culprit> culprit;               // what choose_culprit says of these three
   std::vector<Attempt> attempts;
   std::vector<WorkerEnd> workers;  // of the last group, by local rank; empty: none was started
   std::vector<pid_t> abandoned;    // workers that not even SIGKILL could end

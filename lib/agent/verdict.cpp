@@ -145,24 +145,11 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
   return text;
 }
 
-/// Whether the job, not this node alone, has agreed on the culprit: then every node names that one.
-bool is_agreed(const JobResult& result) {
-  return !result.ending.cause.node.empty() && result.round && result.round->group_world_size() > 1;
-}
-
-/// Whether the worker to blame is one of this node.
-bool is_ours(const JobResult& result) {
-  const auto& first = result.judgement->first();
-  if (!is_agreed(result)) return !first.stopped_by_us;
-  const auto& cause = result.ending.cause;
-  return cause.kind == rendezvous::Cause::Kind::WorkerFailed && cause.rank == first.rank;
-}
-
-/// The culprit is on another node; what has become of the workers of this one.
+/// The culprit, if there is one, is on another node; what has become of the workers of this one.
 std::string distant_culprit_text(const JobResult& result) {
-  const auto& cause = result.ending.cause;
   std::string text;
-  if (is_agreed(result) && cause.kind == rendezvous::Cause::Kind::WorkerFailed) {
+  if (result.culprit && result.culprit->is_worker()) {
+    const auto& cause = result.culprit->cause;
     const auto when = WallTime(
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(cause.wall_seconds)));
     text = fmt::format("  who       rank {} (local rank {}) on node {}, at {}\n", cause.rank,
@@ -223,13 +210,14 @@ std::string restarts_text(const JobResult& result) {
     return fmt::format(", {} of {} restarts used", result.restarts, result.max_restarts);
   }
   // A job whose nodes did not come together, or that was closed, would not have been restarted.
-  const bool of_workers = result.ending.cause.kind == rendezvous::Cause::Kind::WorkerFailed &&
+  const bool of_workers = result.culprit && result.culprit->is_worker() &&
                           (kind == Kind::WorkersFailed || kind == Kind::JobFailed);
   return of_workers ? "; not restarted, because --max-restarts is 0" : "";
 }
 
 std::string failed_sentence(const JobResult& result) {
-  if (!result.judgement || is_agreed(result)) return cause_sentence(result);
+  const auto& culprit = result.culprit;
+  if (!culprit || culprit->agreed || !result.judgement) return cause_sentence(result);
   const auto& first = result.judgement->first();
   return fmt::format("rank {} failed first: it {}", first.rank, workers::what_happened(first));
 }
@@ -292,8 +280,9 @@ std::string verdict_text(const JobResult& result, const std::string& host,
   if (result.succeeded() && result.ending.why.empty()) return {};
   std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
   if (result.judgement && !result.succeeded() && result.ending.kind != Ending::Kind::Signalled) {
-    text += is_ours(result) ? culprit_text(*result.judgement, host, result.local_world_size)
-                            : distant_culprit_text(result);
+    text += result.culprit && result.culprit->ours
+                ? culprit_text(*result.judgement, host, result.local_world_size)
+                : distant_culprit_text(result);
   }
   for (const auto pid : result.abandoned) {
     text +=

@@ -28,6 +28,15 @@ JobResult result_with(std::vector<workers::Failure> failures) {
   result.ending.cause.text = "rank 1 ended with exit code 3";
   result.round.emplace().members.resize(2);
   result.judgement = workers::judge(std::move(failures));
+  result.culprit = choose_culprit(result.ending, result.judgement, result.round);
+  return result;
+}
+
+/// The same where this node is the whole job.
+JobResult alone_with(workers::Failure failure) {
+  auto result = result_with({std::move(failure)});
+  result.round->members.resize(1);
+  result.culprit = choose_culprit(result.ending, result.judgement, result.round);
   return result;
 }
 
@@ -60,6 +69,7 @@ TEST_CASE("verdict: only of failed workers it says why they were not restarted")
   result.ending.kind = Ending::Kind::JobFailed;
   result.ending.cause.kind = rendezvous::Cause::Kind::Timeout;
   result.judgement.reset();
+  result.culprit = choose_culprit(result.ending, result.judgement, result.round);
   CHECK_FALSE(outcome_text(result).contains("not restarted"));
 }
 
@@ -68,14 +78,14 @@ TEST_CASE("verdict: workers that were stopped are nobody's culprits") {
   result.ending = {};
   result.ending.kind = Ending::Kind::RendezvousLost;
   result.ending.why = "no answer";
+  result.culprit = choose_culprit(result.ending, result.judgement, result.round);
   CHECK(verdict_text(result, "here") ==
         "elastrun: the rendezvous is lost: no answer\n"
         "  here      rank 0: stopped by elastrun after that\n");
 }
 
 TEST_CASE("verdict: alone, the first failure is named as before") {
-  auto result = result_with({failure(1, ExitStatus::exited(3))});
-  result.round->members.resize(1);
+  auto result = alone_with(failure(1, ExitStatus::exited(3)));
   CHECK(verdict_sentence(result) == "rank 1 failed first: it ended with exit code 3");
 }
 
@@ -84,8 +94,7 @@ TEST_CASE("verdict: without a traceback the last words on stderr are quoted, whe
   one.stderr_shown = true;
   one.last_lines = {"loading", "data set not found", ""};
   CHECK(workers::last_words(one) == "data set not found");
-  auto result = result_with({one});
-  result.round->members.resize(1);
+  auto result = alone_with(one);
   CHECK(verdict_text(result, "here")
             .contains("  its last lines on stderr:\n    | loading\n    | data set not found\n"));
   result.judgement->failures[0].exception = workers::PythonException{"ValueError", "boom"};
@@ -153,8 +162,7 @@ TEST_CASE("summary: of many restarts the last ones are told") {
 }
 
 TEST_CASE("verdict: of a worker whose timer has expired the stack is shown, bounded") {
-  auto result = result_with({failure(1, ExitStatus::signaled(SIGKILL))});
-  result.round->members.resize(1);
+  auto result = alone_with(failure(1, ExitStatus::signaled(SIGKILL)));
   auto& first = result.judgement->failures[0];
   first.expired_timer = "expired timer 'load' after 2.0 s";
   for (int i = 0; i < 50; ++i) first.stack.push_back("frame " + std::to_string(i));
@@ -166,13 +174,13 @@ TEST_CASE("verdict: of a worker whose timer has expired the stack is shown, boun
 }
 
 TEST_CASE("verdict: who mostly sends SIGKILL is told where nobody knows who did") {
-  auto result = result_with({failure(1, ExitStatus::signaled(SIGKILL))});
-  result.round->members.resize(1);
+  auto result = alone_with(failure(1, ExitStatus::signaled(SIGKILL)));
   CHECK(verdict_text(result, "here").contains("  next      mostly an OOM killer "));
   result.judgement->failures[0].out_of_memory = "the kernel killed it: out of memory";
   CHECK_FALSE(verdict_text(result, "here").contains("mostly an OOM killer"));
   result.judgement->failures[0].stopped_by_us = true;  // by our own, then
   result.judgement->failures[0].out_of_memory.clear();
+  result.culprit = choose_culprit(result.ending, result.judgement, result.round);
   CHECK_FALSE(verdict_text(result, "here").contains("mostly an OOM killer"));
 }
 
