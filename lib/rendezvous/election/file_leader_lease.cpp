@@ -1,81 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/election/file_leader_lease.hpp"
 
-#include "core/json.hpp"
+#include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "files/blocking_calls.hpp"
 #include "rendezvous/election/file_lock.hpp"
+#include "rendezvous/election/lease_file.hpp"
 
-#include <array>
 #include <cctype>
-#include <fcntl.h>
 #include <fmt/format.h>
+#include <optional>
 #include <sys/stat.h>
 #include <utility>
 
 namespace elastrun::rendezvous {
 namespace {
 
-/// What the file says. No value: nobody holds it, but epochs go on from here.
-struct Record {
-  std::string value;
-  std::int64_t epoch = 0;
-  std::int64_t heartbeat = 0;
-  double renewed = 0;  // wall clock of the leader, for people
-  std::string record{};
-  bool operator==(const Record&) const = default;
-};
-
-constexpr std::size_t kMaxRecord = 64 << 10;
 constexpr int kManyTtls = 10;
-
-Result<Record> read_record(const std::string& file) {
-  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return Record{};
-  if (!fd)
-    return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", file), errno));
-  std::string text;
-  std::array<char, 4096> buffer;
-  for (ssize_t got = 1; got > 0 && text.size() <= kMaxRecord;) {
-    got = ::read(fd.get(), buffer.data(), buffer.size());
-    if (got < 0)
-      return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", file), errno));
-    text.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-  if (trim(text).empty()) return Record{};
-  const auto parsed = text.size() > kMaxRecord
-                          ? Result<json::value>(fail(Code::Protocol, "too long"))
-                          : parse_json(text);
-  if (!parsed || find_member(*parsed, "epoch") == nullptr) {
-    return fail(Code::Usage, fmt::format("{} is no entry of a rendezvous; give --rdzv-endpoint a "
-                                         "directory or a file of its own",
-                                         file));
-  }
-  return Record{member_text_or(*parsed, "value", ""), member_int_or(*parsed, "epoch", 0),
-                member_int_or(*parsed, "heartbeat", 0),
-                static_cast<double>(member_int_or(*parsed, "renewed", 0)),
-                member_text_or(*parsed, "record", "")};
-}
-
-Status write_record(const std::string& file, const Record& record) {
-  const std::string text =
-      json::serialize(json::object{{"value", record.value},
-                                   {"epoch", record.epoch},
-                                   {"heartbeat", record.heartbeat},
-                                   {"renewed", static_cast<std::int64_t>(record.renewed)},
-                                   {"record", record.record}}) +
-      "\n";
-  const std::string draft = fmt::format("{}.{}", file, random_text(8));
-  const UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  const bool written =
-      fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-      ::fsync(fd.get()) == 0 && ::rename(draft.c_str(), file.c_str()) == 0;
-  if (written) return {};
-  const int number = errno;
-  ::unlink(draft.c_str());
-  return std::unexpected(errno_error(Code::Io, fmt::format("cannot write {}", file), number));
-}
 
 TimePoint now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
@@ -93,7 +35,8 @@ class FileEntry {
       : file_(std::move(file)), ttl_(ttl), record_life_(record_life) {}
 
   Result<std::optional<Leader>> leader_now() {
-    const auto record = read(now());
+    const auto asked = now();
+    const auto record = seen_after(asked, file_.read());
     if (!record) return std::unexpected(record.error());
     if (!is_live(*record)) return std::nullopt;
     return Leader{record->value, record->epoch};
@@ -101,12 +44,12 @@ class FileEntry {
 
   Result<Leader> take(const std::string& value) {
     const auto asked = now();
-    const auto held = lock_file(file_ + ".lock");
+    const auto held = lock();
     if (!held) return std::unexpected(held.error());
-    const auto record = read(asked);
+    const auto record = seen_after(asked, file_.read_locked());
     if (!record) return std::unexpected(record.error());
     if (is_live(*record)) return Leader{record->value, record->epoch};
-    Record next{value, record->epoch + 1, 0, wall_seconds(), record->record};
+    LeaseRecord next{value, record->epoch + 1, 0, wall_seconds(), record->record};
     if (age(*held) > kManyTtls * ttl_ + record_life_) next.record.clear();
     if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
     return Leader{value, next.epoch, next.record};
@@ -116,15 +59,15 @@ class FileEntry {
   template <class Change>
   Result<bool> rewrite(Change change) {
     if (!mine_) return false;
-    const auto held = lock_file(file_ + ".lock");
+    const auto held = lock();
     if (!held) return std::unexpected(held.error());
-    const auto record = read_record(file_);
+    const auto record = file_.read_locked();
     if (!record) return std::unexpected(record.error());
-    if (record->value != mine_->value || record->epoch != mine_->epoch) {
+    if (!is_ours(*record)) {
       mine_.reset();
       return false;
     }
-    Record next = *record;
+    LeaseRecord next = *record;
     next.renewed = wall_seconds();
     change(next);
     if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
@@ -133,28 +76,34 @@ class FileEntry {
 
   void release(bool forget) {
     if (!mine_) return;
-    const auto held = lock_file(file_ + ".lock");
-    const auto record = read_record(file_);
+    const auto held = lock();
+    const auto record = file_.read_locked();
     // The epoch stays, so that no later leader is taken for an older one.
-    if (held && record && *record == *mine_) {
-      (void)write_record(file_,
-                         {"", record->epoch, 0, record->renewed, forget ? "" : record->record});
+    if (held && record && is_ours(*record)) {
+      (void)file_.write({"", record->epoch, 0, record->renewed, forget ? "" : record->record});
     }
     mine_.reset();
   }
 
+  /// Whether the latest write has failed for want of space.
+  bool is_full() const { return file_.is_full(); }
+
  private:
+  Result<UniqueFd> lock() const { return lock_file(file_.path() + ".lock"); }
+  bool is_ours(const LeaseRecord& record) const {
+    return record.value == mine_->value && record.epoch == mine_->epoch;
+  }
+
   // While a file system does not answer us, its leader may be as unable to move its number: such a
   // time is nobody's silence.
-  Result<Record> read(TimePoint asked) {
-    auto record = read_record(file_);
+  Result<LeaseRecord> seen_after(TimePoint asked, Result<LeaseRecord> record) {
     const auto took = now() - asked;
     if (took > ttl_ / 4) seen_since_ += took;
     return record;
   }
 
   // Records since when the entry stands still, and answers whether it is somebody's.
-  bool is_live(const Record& record) {
+  bool is_live(const LeaseRecord& record) {
     if (record.epoch != seen_.epoch || record.heartbeat != seen_.heartbeat) {
       seen_ = record;
       seen_since_ = now();
@@ -167,22 +116,20 @@ class FileEntry {
     struct stat here {};
     struct stat entry {};
     const bool known = ::futimens(held.get(), nullptr) == 0 && ::fstat(held.get(), &here) == 0 &&
-                       ::stat(file_.c_str(), &entry) == 0;
+                       ::stat(file_.path().c_str(), &entry) == 0;
     return std::chrono::seconds(known ? here.st_mtim.tv_sec - entry.st_mtim.tv_sec : 0);
   }
 
-  // Writes what is ours, and remembers it as it will be read.
-  Status keep(Record next) {
-    if (auto written = write_record(file_, next); !written) return written;
-    next.renewed = static_cast<double>(static_cast<std::int64_t>(next.renewed));
+  Status keep(LeaseRecord next) {
+    if (auto written = file_.write(next); !written) return written;
     mine_ = std::move(next);
     return {};
   }
 
-  const std::string file_;
+  LeaseFile file_;
   const Duration ttl_, record_life_;
-  std::optional<Record> mine_;
-  Record seen_;
+  std::optional<LeaseRecord> mine_;
+  LeaseRecord seen_;
   TimePoint seen_since_;
 };
 
@@ -209,15 +156,24 @@ class FileLeaderLease final : public LeaderLease {
   }
 
   void renew(std::function<void(Result<bool>)> answer) override {
-    const auto heartbeat = [entry = entry_] {
-      return entry->rewrite([](Record& own) { ++own.heartbeat; });
+    struct Renewal {
+      Result<bool> still;
+      bool is_full = false;
     };
-    calls_.make(file_, heartbeat, std::move(answer));
+    const auto heartbeat = [entry = entry_] {
+      auto still = entry->rewrite([](LeaseRecord& own) { ++own.heartbeat; });
+      return Renewal{std::move(still), entry->is_full()};
+    };
+    calls_.make(file_, heartbeat, [this, answer = std::move(answer)](Renewal renewal) {
+      if (!renewal.still && renewal.is_full) warn_of_space(renewal.still.error());
+      if (renewal.still) warned_of_space_ = false;
+      answer(std::move(renewal.still));
+    });
   }
 
   void record(const std::string& record, std::function<void(Result<bool>)> answer) override {
     const auto keep = [entry = entry_, record] {
-      return entry->rewrite([&record](Record& own) { own.record = record; });
+      return entry->rewrite([&record](LeaseRecord& own) { own.record = record; });
     };
     calls_.make(file_, keep, std::move(answer));
   }
@@ -267,9 +223,18 @@ class FileLeaderLease final : public LeaderLease {
     });
   }
 
+  void warn_of_space(const Error& error) {
+    if (std::exchange(warned_of_space_, true)) return;
+    log::warning("rendezvous",
+                 "{}: this node cannot renew its election; make room there, or the job stops its "
+                 "workers after isolation_timeout",
+                 error.text);
+  }
+
   Clock& clock_;
   const std::string file_;
   const Duration ttl_;
+  bool warned_of_space_ = false;
   const std::unique_ptr<Alarm> look_, deadline_;
   std::function<void()> changed_;
   Leader told_;

@@ -14,7 +14,7 @@ namespace elastrun::rendezvous {
 /// An entry in a file that all nodes share. Its leader counts a number in it up while it lives; who
 /// sees the number stand still for a TTL and a half, by its own clock, may take it. So clocks of
 /// machines are never compared. Changes are made under a lock on a second file (fcntl(2), which NFS
-/// passes on to its server) and by rename(2), so that readers see whole entries only.
+/// passes on to its server), and in place (LeaseFile): a full disk ends no lease.
 /// All of that happens on a thread of its own, so that a file system that does not answer delays
 /// neither the loop nor, as logs have another thread, is delayed by theirs.
 /// `file` is the entry; its directory must exist and be writable. A record in an entry that is

@@ -9,13 +9,16 @@
 #include "unit/rendezvous/agents.hpp"
 #include "unit/rendezvous/etcd_server.hpp"
 
+#include <algorithm>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <sys/stat.h>
 
 using namespace elastrun;
 using namespace elastrun::rendezvous;
@@ -173,6 +176,70 @@ TEST_CASE("leader lease: an entry left over from another day is taken after a te
   while (leader.value == "ghost") leader = clerk.claim(*lease, "me");
   CHECK(leader.epoch == 42);
   CHECK(leader.record.empty());
+}
+
+TEST_CASE("leader lease: a file is written in place, and outlives a write that is cut off") {
+  Network network;
+  Folder folder;
+  const std::string file = folder.path + "/entry";
+  const auto text = [&file] {
+    return std::string(std::istreambuf_iterator<char>(std::ifstream(file).rdbuf()), {});
+  };
+  const auto mine = make_file_lease(network.loop, *network.clock, file, 10s);
+  Clerk clerk(network);
+  REQUIRE(clerk.claim(*mine, "me").value == "me");
+  struct stat before {};
+  REQUIRE(::stat(file.c_str(), &before) == 0);
+  for (int i = 0; i < 3; ++i) REQUIRE(clerk.renew(*mine));
+  REQUIRE(clerk.record(*mine, "a world"));
+  struct stat after {};
+  REQUIRE(::stat(file.c_str(), &after) == 0);
+  CHECK(after.st_ino == before.st_ino);
+  CHECK(after.st_size == before.st_size);
+
+  // Wherever the next write is cut off, what was there before it still counts.
+  const std::string old = text();
+  REQUIRE(clerk.renew(*mine));
+  const std::string whole = text();
+  const auto [from, there] = std::ranges::mismatch(old, whole);
+  const auto begin = static_cast<std::size_t>(from - old.begin());
+  for (std::size_t cut = begin; cut < begin + 300; cut += 7) {
+    std::ofstream(file) << whole.substr(0, cut) << old.substr(cut);
+    const auto theirs = make_file_lease(network.loop, *network.clock, file, 10s);
+    const auto leader = clerk.read(*theirs);
+    REQUIRE(leader);
+    CHECK(leader->value == "me");
+    CHECK(leader->epoch == 1);
+  }
+  CHECK(clerk.renew(*mine));
+  clerk.release(*mine);
+  CHECK(clerk.claim(*mine, "me again").record == "a world");
+}
+
+TEST_CASE("leader lease: a record of any length, and a file of which nothing is whole") {
+  Network network;
+  Folder folder;
+  const std::string file = folder.path + "/entry";
+  const auto mine = make_file_lease(network.loop, *network.clock, file, 10s);
+  Clerk clerk(network);
+  clerk.claim(*mine, "me");
+  const std::string longer(5000, 'x'), longest(12000, 'y');
+  for (const auto& record : {longer, longest, std::string("short")}) {
+    REQUIRE(clerk.record(*mine, record));
+    REQUIRE(clerk.renew(*mine));
+  }
+  REQUIRE(clerk.record(*mine, longest));
+  clerk.release(*mine);
+  CHECK(clerk.claim(*mine, "me again").record == longest);
+
+  std::string text(std::istreambuf_iterator<char>(std::ifstream(file).rdbuf()), {});
+  text[12] = text[text.size() / 2 + 12] = '?';
+  std::ofstream(file) << text;
+  std::optional<Error> error;
+  mine->read([&](const auto& found) { error = found.error(); });
+  run_until(network.loop, [&] { return error.has_value(); });
+  CHECK(error->code == Code::Io);  // no mistake of the user's: it may be whole a moment later
+  CHECK(error->text.starts_with(file + " is damaged;"));
 }
 
 TEST_CASE("leader lease: a newcomer whose clock is years ahead leaves an entry that moves alone") {

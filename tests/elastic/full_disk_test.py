@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The file system of the rendezvous is full while a job runs: full_disk_test.py ELASTRUN STUB."""
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+from harness import Job, main, stub, wait_until  # noqa: E402
+
+PATIENT = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1,lease_ttl=1"
+# isolation_timeout: raised to what a member needs to stop, so that about two seconds without a
+# renewal stop the workers.
+CONF = PATIENT + ",isolation_timeout=1"
+SAY = ["env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
+
+
+class FullDisk(unittest.TestCase):
+    def setUp(self) -> None:
+        self.stack = contextlib.ExitStack()
+        self.addCleanup(self.stack.close)
+        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="full.")))
+        self.go = self.folder / "go"
+        self.disk = self.mount()
+
+    def mount(self) -> Path:
+        """A file system of 64 KiB, of a process that alone has it mounted, and dies with us."""
+        point = self.folder / "disk"
+        point.mkdir()
+        words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                 f"mount -t tmpfs -o size=64k none {point} && echo mounted && read done"]
+        holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(holder.communicate)
+        assert holder.stdout is not None
+        said = holder.stdout.readline().strip()
+        if said != "mounted":
+            self.skipTest(f"no file system can be mounted here: {said}")
+        return Path(f"/proc/{holder.pid}/root{point}")
+
+    def agent(self, nodes: str, conf: str = CONF) -> Job:
+        return self.stack.enter_context(Job(
+            "--rdzv-backend=file", f"--rdzv-endpoint={self.disk}", f"--rdzv-conf={conf}",
+            f"--nnodes={nodes}", "--rdzv-id=job", "--nproc-per-node=1", "--shutdown-timeout=1",
+            *stub(*SAY, f"wait={self.go}"), env={"LOGLEVEL": "INFO"}))
+
+    def fill(self) -> None:
+        with open(self.disk / "filler", "wb", buffering=0) as file, \
+                contextlib.suppress(OSError):
+            for _ in range(1000):
+                file.write(b"x" * 512)
+        with self.assertRaises(OSError):
+            (self.disk / "more").write_bytes(b"x")
+        (self.disk / "more").unlink()
+
+    def heartbeat(self) -> int:
+        text = (self.disk / "elastrun-job.json").read_text()
+        beats = [-1]
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):
+                beats.append(json.loads(line)["heartbeat"])
+        return max(beats)
+
+    def renews(self, *jobs: Job, beats: int = 15) -> None:
+        """For so long that a lease which is not renewed would have lapsed, and workers ended."""
+        last = self.heartbeat() + beats
+        wait_until(lambda: self.heartbeat() >= last or any(
+            "could not renew" in job.errors() or len(job.lines("^WORLD_SIZE=")) > 1
+            for job in jobs), "it is renewed, or not")
+        for job in jobs:
+            self.assertEqual(len(job.lines("^WORLD_SIZE=")), 1, job.errors())
+
+    def test_a_full_disk_stops_nobody(self) -> None:
+        jobs = [self.agent("2"), self.agent("2")]
+        for job in jobs:
+            job.wait_for("^WORLD_SIZE=2")
+        self.fill()
+        self.renews(*jobs)
+        (self.disk / "filler").unlink()
+        self.renews(*jobs)
+        self.go.touch()
+        for job in jobs:
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertEqual(job.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0"])
+            job.nothing_left()
+        # The end of the job is kept there, and nothing else.
+        self.assertEqual({path.name for path in self.disk.iterdir()},
+                         {"elastrun-job.json", "elastrun-job.json.lock"})
+
+    def test_the_world_of_a_full_disk_is_recorded(self) -> None:
+        # A round begins only once it is recorded, and a successor is elected by the same file.
+        first = self.agent("1:2")
+        first.wait_for("^WORLD_SIZE=1")
+        self.fill()
+        second = self.agent("1:2")
+        for job in (first, second):
+            wait_until(lambda j=job: j.lines("^WORLD_SIZE=2"), f"a world of 2:\n{job.errors()}")
+        leader = first if "coordinates the job" in first.errors() else second
+        other = second if leader is first else first
+        leader.process.terminate()
+        self.assertNotEqual(leader.end(), 0)
+        wait_until(lambda: (other.lines(r"^WORLD_SIZE=(\d)") or [""])[-1] == "1",
+                   f"the other one goes on:\n{other.errors()}")
+        self.go.touch()
+        self.assertEqual(other.end(), 0, other.errors())
+        for job in (first, second):
+            job.nothing_left()
+
+    def test_renewals_that_find_no_room_are_told_once(self) -> None:
+        job = self.agent("1:2", PATIENT)
+        job.wait_for("^WORLD_SIZE=1")
+        self.fill()
+        # As on a file system that copies on write: what is there is of no use.
+        entry = self.disk / "elastrun-job.json"
+        said = "cannot renew its election; make room there"
+        for count in (1, 2):
+            fields = max((json.loads(line) for line in entry.read_text().splitlines()),
+                         key=lambda one: one["version"])
+            with open(entry, "r+b", buffering=0) as file:
+                file.truncate(file.write(json.dumps(fields).encode()))
+            wait_until(lambda n=count: job.errors().count(said) == n, "it says so")
+            time.sleep(2)  # in which several renewals fail
+            (self.disk / "filler").unlink()
+            self.renews(job, beats=3)
+            self.fill()
+        self.assertEqual(job.errors().count(said), 2, job.errors())
+        self.go.touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        job.nothing_left()
+
+
+if __name__ == "__main__":
+    main()
