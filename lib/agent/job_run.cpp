@@ -103,6 +103,9 @@ Status JobRun::connect(OwnRendezvous own) {
 
   records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_),
                                               spec_.max_restarts);
+  if (TelemetryHost::is_wanted(spec_)) {
+    telemetry_ = std::make_unique<TelemetryHost>(*clock_, pipeline_);
+  }
   if (spec_.metrics == "console") {
     records_->print_metrics(
         [this](std::string_view line) { console_.write(logs::Console::Stream::Out, line); });

@@ -13,6 +13,7 @@
 #include "agent/rendezvous_setup.hpp"
 #include "agent/run_registration.hpp"
 #include "agent/status_view.hpp"
+#include "agent/telemetry_host.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/worker_channel.hpp"
 #include "agent/worker_plans.hpp"
@@ -104,6 +105,7 @@ class JobRun {
   bool alone_ = false;      // no other node can take part
   bool survivors_ = false;  // after all the time that SIGKILL may take
   telemetry::Pipeline pipeline_;
+  std::unique_ptr<TelemetryHost> telemetry_;  // null: nobody has asked for metrics
   WorkerChannel channel_;
   rendezvous::Node self_;
   std::unique_ptr<rendezvous::Session> session_;

@@ -84,6 +84,13 @@ bool Pipeline::wants(const Record& record) const {
                      [&](const auto& route) { return route->selector.matches(record); });
 }
 
+bool Pipeline::carries(Record::Kind kind) const {
+  const auto known = routes();
+  return std::any_of(known->begin(), known->end(), [kind](const auto& route) {
+    return route->selector.kind.value_or(kind) == kind;
+  });
+}
+
 void Pipeline::deliver(const Record& record) {
   const auto known = routes();  // routes that a sink adds now are for later records
   for (const auto& route : *known) {
@@ -120,10 +127,16 @@ void Pipeline::emit(Record record) {
   }
 }
 
-void Pipeline::event(std::string scope, std::string name, std::vector<Attribute> attributes) {
+void Pipeline::event(std::string scope, std::string name, std::vector<Attribute> attributes,
+                     Severity severity) {
   if (!wants(scope)) return;
-  emit(
-      {Record::Kind::Event, stamp(), std::move(scope), std::move(name), {}, std::move(attributes)});
+  emit({Record::Kind::Event,
+        stamp(),
+        std::move(scope),
+        std::move(name),
+        {},
+        std::move(attributes),
+        severity});
 }
 
 void Pipeline::sample(std::string scope, std::string name, Value value) {

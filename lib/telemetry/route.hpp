@@ -55,11 +55,14 @@ class Pipeline {
   }
   /// The same for a record as a whole.
   bool wants(const Record& record) const;
+  /// Whether any route carries records of this kind.
+  bool carries(Record::Kind kind) const;
   /// Called after each route and unroute. Set before others know the pipeline.
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
   void emit(Record record);
   /// An event stamped now.
-  void event(std::string scope, std::string name, std::vector<Attribute> attributes = {});
+  void event(std::string scope, std::string name, std::vector<Attribute> attributes = {},
+             Severity severity = Severity::Info);
   /// A sample stamped now.
   void sample(std::string scope, std::string name, Value value);
   void flush(TimePoint deadline);

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/sample_series.hpp"
+
+#include <fmt/format.h>
+#include <optional>
+#include <stdexcept>
+
+namespace elastrun::telemetry {
+namespace {
+
+std::optional<double> number_of(const Value& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? 1 : 0;
+  return std::nullopt;
+}
+
+std::string rank_of(const Record& record) {
+  const auto* rank = record.find("rank");
+  const auto* number = rank != nullptr ? std::get_if<std::int64_t>(rank) : nullptr;
+  return number != nullptr ? fmt::to_string(*number) : std::string();
+}
+
+}  // namespace
+
+std::string instrument_name(std::string_view text) {
+  constexpr std::size_t kLongest = 255;
+  std::string name;
+  for (const char c : text.substr(0, kLongest)) {
+    const char tried[] = {'a', c};
+    name += is_name({tried, 2}) ? c : '_';
+  }
+  if (!is_name(name)) name = ("m_" + name).substr(0, kLongest);
+  return name;
+}
+
+const Gauge* SampleSeries::gauge_of(const Record& record) {
+  Key key{record.scope, record.name, rank_of(record)};
+  auto found = gauges_.find(key);
+  if (found == gauges_.end()) {
+    if (gauges_.size() >= kMostNames) return nullptr;
+    const bool ranked = !key.rank.empty();
+    Spec spec{.name = instrument_name(key.name), .scope = key.scope};
+    if (ranked) spec.label_keys = {"rank"};
+    spec.views = {View{.aggregations = {}, .window = {}}};
+    std::optional<Gauge> made;
+    try {
+      made.emplace(std::move(spec), registry_);
+      if (ranked) made = made->with({key.rank});
+    } catch (const std::invalid_argument&) {  // it is the name of another instrument
+      made.reset();
+    }
+    found = gauges_.emplace(std::move(key), std::move(made)).first;
+  }
+  return found->second ? &*found->second : nullptr;
+}
+
+void SampleSeries::consume(const Record& record) {
+  if (record.kind != Record::Kind::Sample) return;
+  const auto number = number_of(record.value);
+  const auto* gauge = number ? gauge_of(record) : nullptr;
+  if (gauge == nullptr) {
+    refused_ += 1;
+    return;
+  }
+  gauge->set(*number);
+}
+
+}  // namespace elastrun::telemetry

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "telemetry/instruments.hpp"
+#include "telemetry/route.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace elastrun::telemetry {
+
+/// Makes samples of a pipeline readable for those who pull: each is the last value of a gauge under
+/// its scope and name, labelled with its "rank" if it has one. The gauges have no windows, because
+/// those who are told of records have had the sample itself.
+///
+/// What no instrument can be called becomes `_`, character by character; a name that begins with
+/// anything but a letter gets an "m_" before it. A sample that is no number, and one whose name is
+/// that of another instrument, stays out, counted.
+class SampleSeries final : public Sink {
+ public:
+  /// Borrows the registry.
+  explicit SampleSeries(Registry& registry) : registry_(registry) {}
+  void consume(const Record& record) override;
+  std::uint64_t refused() const { return refused_; }
+
+ private:
+  /// Names come from workers, who may make up as many as they like.
+  static constexpr std::size_t kMostNames = 5000;
+  struct Key {
+    std::string scope, name, rank;
+    auto operator<=>(const Key&) const = default;
+  };
+  const Gauge* gauge_of(const Record& record);
+
+  Registry& registry_;
+  std::map<Key, std::optional<Gauge>> gauges_;  // none: refused, and not asked for again
+  std::uint64_t refused_ = 0;
+};
+
+/// The name of an instrument for any text, as above.
+std::string instrument_name(std::string_view text);
+
+}  // namespace elastrun::telemetry
