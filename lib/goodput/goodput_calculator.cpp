@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/goodput_calculator.hpp"
+
+#include "goodput/step_times.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace elastrun::goodput {
+namespace {
+
+using EntryKind = MeasurementKind;
+
+/// Seconds made shares of `total`, and OTHER is what is left.
+struct Shares {
+  double percent = 0;
+  BadputTimes seconds;
+  BadputTimes percents;
+};
+
+double share(double seconds, double total) {
+  return seconds > 0 && seconds < total ? seconds / total * 100 : 0;
+}
+
+Shares shares_of(const MeasuredTimes& times, double total) {
+  Shares shares{times.productive / total * 100, times.badput, {}};
+  const auto zero_if_impossible = [total](double& seconds) {
+    if (seconds < 0 || seconds > total) seconds = 0;
+  };
+  for (double& seconds : shares.seconds.seconds) zero_if_impossible(seconds);
+  for (auto& [name, seconds] : shares.seconds.custom) zero_if_impossible(seconds);
+  double known = times.productive - shares.seconds[BadputType::DataLoadingAsync];
+  for (const double seconds : shares.seconds.seconds) known += seconds;
+  for (const auto& [name, seconds] : shares.seconds.custom) known += seconds;
+  shares.seconds[BadputType::Other] = std::max(0.0, total - known);
+  std::ranges::transform(shares.seconds.seconds, shares.percents.seconds.begin(),
+                         [total](double seconds) { return share(seconds, total); });
+  for (const auto& [name, seconds] : shares.seconds.custom) {
+    shares.percents.custom[name] = share(seconds, total);
+  }
+  return shares;
+}
+
+std::map<std::int64_t, double> step_durations(std::span<const MeasurementEntry> entries) {
+  std::map<std::int64_t, double> durations;
+  const MeasurementEntry* last = nullptr;
+  for (const auto& entry : entries) {
+    if (entry.kind != EntryKind::Step) continue;
+    if (last != nullptr && entry.step == last->step + 1) {
+      durations.insert_or_assign(durations.end(), last->step, entry.time - last->time);
+    }
+    last = &entry;
+  }
+  return durations;
+}
+
+std::vector<double> values_of(const std::map<std::int64_t, double>& numbers) {
+  std::vector<double> values;
+  values.reserve(numbers.size());
+  for (const auto& [step, value] : numbers) values.push_back(value);
+  return values;
+}
+
+}  // namespace
+
+/// From the first job start to the last job end, or now.
+Result<TimeSpan> GoodputCalculator::job_span(double now) const {
+  std::optional<double> begin, end;
+  for (const auto& entry : log_.entries()) {
+    if (entry.kind == EntryKind::JobStart && !begin) begin = entry.time;
+    if (entry.kind == EntryKind::JobEnd) end = entry.time;
+  }
+  if (!begin) return fail(Code::Usage, "the log has no start of the job");
+  const TimeSpan span{*begin, end.value_or(now)};
+  if (span.length() <= 0) return fail(Code::Usage, "the total time of the job is zero");
+  return span;
+}
+
+void GoodputCalculator::measure_again() {
+  measured_ = measure(log_, log_.entries(), {kind_ == Kind::Elastic, nullptr});
+  measured_entries_ = log_.entries().size();
+  disruptions_ = measured_->disruptions;
+}
+
+void GoodputCalculator::deviate(std::optional<double> ideal) {
+  if (deviations_ && deviated_entries_ == log_.entries().size()) return;
+  deviated_entries_ = log_.entries().size();
+  deviations_ = Deviations{ideal, step_durations(log_.entries())};
+  if (!ideal) deviations_->ideal = ideal_step_time(values_of(deviations_->seconds));
+  if (!deviations_->ideal) deviations_->seconds.clear();
+  for (auto& [step, seconds] : deviations_->seconds) {
+    seconds -= *deviations_->ideal;
+    if (seconds < 0) seconds = -seconds;
+  }
+}
+
+const std::map<std::int64_t, double>& GoodputCalculator::step_deviations(
+    std::optional<double> ideal) {
+  deviate(ideal);
+  return deviations_->seconds;
+}
+
+Result<JobGoodput> GoodputCalculator::job(double now, std::optional<double> ideal) {
+  if (!measured_ || measured_entries_ != log_.entries().size()) measure_again();
+  const auto span = job_span(now);
+  if (!span) return std::unexpected(span.error());
+  const double total = span->length();
+  if (measured_->productive < 0 || measured_->productive > total) {
+    return fail(Code::Usage, "the productive time is not within the total time");
+  }
+  auto shares = shares_of(*measured_, total);
+  deviate(ideal);
+  JobGoodput answer;
+  answer.percent = shares.percent;
+  answer.badput_percent = std::move(shares.percents);
+  answer.max_productive_step = measured_->max_productive_step;
+  answer.productive_seconds = measured_->productive;
+  answer.badput_seconds = std::move(shares.seconds);
+  answer.total_seconds = total;
+  answer.disruptions = disruptions_;
+  answer.step_deviations = deviations_->seconds;
+  answer.ideal_step_time = deviations_->ideal;
+  answer.step_deviation_metric =
+      deviation_metric(values_of(deviations_->seconds), DeviationOver::Job);
+  answer.slices = slices(log_.entries(), *span);
+  return answer;
+}
+
+/// Those after the last window are read and those before this one cut off, if the window has moved
+/// forward; the log's time decides what is read and the entry's what is cut off.
+std::vector<MeasurementEntry> GoodputCalculator::entries_in(const TimeSpan& window) const {
+  std::vector<MeasurementEntry> kept;
+  double read_from = window.begin;
+  const bool forward = last_window_ && window.begin >= last_window_->span.begin &&
+                       window.end >= last_window_->span.end;
+  if (forward) {
+    kept = last_window_->entries;
+    read_from = last_window_->span.end;
+  }
+  std::ranges::copy_if(log_.entries(), std::back_inserter(kept), [&](const auto& entry) {
+    return entry.log_time > read_from && entry.log_time <= window.end;
+  });
+  if (forward) {
+    std::erase_if(kept, [&](const auto& entry) {
+      return entry.time <= window.begin || entry.time > window.end;
+    });
+  }
+  return kept;
+}
+
+Result<WindowGoodput> GoodputCalculator::window(const TimeSpan& window) {
+  last_window_ = Window{window, entries_in(window)};
+  const auto& entries = last_window_->entries;
+  if (entries.empty()) return fail(Code::Usage, "the log has no entry in the window");
+  const double total =
+      std::min(window.end, entries.back().time) - std::max(window.begin, entries.front().time);
+  if (total <= 0) return fail(Code::Usage, "the entries of the window span no time");
+  const auto times = measure(log_, entries, {kind_ == Kind::Elastic, nullptr});
+  disruptions_ = times.disruptions;
+  if (times.productive < 0 || times.productive > total) {
+    return fail(Code::Usage, "the productive time is not within the total time");
+  }
+  auto shares = shares_of(times, total);
+  return WindowGoodput{shares.percent, std::move(shares.percents), times.max_productive_step,
+                       total,          times.disruptions,          slices(entries, window)};
+}
+
+Result<ExcludedGoodput> GoodputCalculator::job_without(std::vector<TimeSpan> spans,
+                                                       double now) const {
+  for (const auto& span : spans) {
+    if (!(span.length() > 0)) return fail(Code::Usage, "an excluded span ends before it begins");
+  }
+  const auto span = job_span(now);
+  if (!span) return std::unexpected(span.error());
+  const auto excluded = merged(std::move(spans));
+  const auto times = measure(log_, log_.entries(), {kind_ == Kind::Elastic, &excluded});
+  const double total = span->length() - times.excluded;
+  if (total <= 0) return ExcludedGoodput{0, {}, times.max_productive_step, times.excluded};
+  auto shares = shares_of(times, total);
+  return ExcludedGoodput{shares.percent, std::move(shares.percents), times.max_productive_step,
+                         times.excluded};
+}
+
+/// The counts are a step function; the time before the first of them weighs nothing.
+std::optional<SliceEfficiency> GoodputCalculator::slices(std::span<const MeasurementEntry> entries,
+                                                         const TimeSpan& span) const {
+  if (kind_ != Kind::Elastic) return std::nullopt;
+  std::vector<MeasurementEntry> counts;
+  std::ranges::copy_if(entries, std::back_inserter(counts), [&](const auto& entry) {
+    return entry.kind == EntryKind::SliceCounts && entry.time <= span.end;
+  });
+  std::ranges::stable_sort(counts, {}, &MeasurementEntry::time);
+  SliceEfficiency sums;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto& slices = log_.slices(counts[i]);
+    const double from = std::max(counts[i].time, span.begin);
+    const double until =
+        i + 1 < counts.size() ? std::max(counts[i + 1].time, span.begin) : span.end;
+    if (slices.total == 0) continue;
+    sums.stepping += slices.active / slices.total * (until - from);
+    sums.available += slices.available / slices.total * (until - from);
+  }
+  return SliceEfficiency{sums.stepping / span.length(), sums.available / span.length()};
+}
+
+}  // namespace elastrun::goodput

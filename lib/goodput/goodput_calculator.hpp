@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "goodput/measured_times.hpp"
+#include "goodput/measurement_log.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace elastrun::goodput {
+
+struct SliceEfficiency {
+  double stepping = 0;   // active / total slices, over time
+  double available = 0;  // available / total
+};
+
+/// Numbers of get_job_goodput and of get_job_goodput_details, which are the seconds.
+struct JobGoodput {
+  double percent = 0;
+  BadputTimes badput_percent;
+  std::int64_t max_productive_step = 0;
+  double productive_seconds = 0;
+  BadputTimes badput_seconds;
+  double total_seconds = 0;
+  int disruptions = 0;
+  std::map<std::int64_t, double> step_deviations;  // seconds from the ideal, not negative
+  std::optional<double> ideal_step_time;           // seconds; none: no step of at least 1 s
+  double step_deviation_metric = 0;
+  std::optional<SliceEfficiency> slices;  // of an elastic calculator
+};
+
+struct WindowGoodput {
+  double percent = 0;
+  BadputTimes badput_percent;
+  std::int64_t max_productive_step = 0;
+  double total_seconds = 0;  // from the first to the last entry, not of the window
+  int disruptions = 0;
+  std::optional<SliceEfficiency> slices;
+};
+
+struct ExcludedGoodput {
+  double percent = 0;
+  BadputTimes badput_percent;
+  std::int64_t max_productive_step = 0;
+  double excluded_seconds = 0;
+};
+
+/// GoodputCalculator of ml-goodput-measurement 0.2.3, to the letter, so that whoever compares gets
+/// its numbers; what is true is said by goodput::Ledger. Over a log that may grow between calls.
+/// Where the original raises ValueError this fails with Usage. Times are POSIX seconds.
+class GoodputCalculator {
+ public:
+  enum class Kind { Base, Elastic };
+  /// `log` outlives the calculator.
+  explicit GoodputCalculator(const MeasurementLog& log, Kind kind = Kind::Base)
+      : log_(log), kind_(kind) {}
+
+  /// `ideal` is honoured only where entries are new since the last call, as there.
+  Result<JobGoodput> job(double now, std::optional<double> ideal = {});
+  /// Of the entries that the log got after `window.begin` and until `window.end`.
+  Result<WindowGoodput> window(const TimeSpan& window);
+  /// Always from the beginning; nothing of other calls is used or kept.
+  Result<ExcludedGoodput> job_without(std::vector<TimeSpan> spans, double now) const;
+  const std::map<std::int64_t, double>& step_deviations(std::optional<double> ideal = {});
+
+ private:
+  struct Deviations {
+    std::optional<double> ideal;
+    std::map<std::int64_t, double> seconds;
+  };
+  struct Window {
+    TimeSpan span;
+    std::vector<MeasurementEntry> entries;
+  };
+
+  std::vector<MeasurementEntry> entries_in(const TimeSpan& window) const;
+  Result<TimeSpan> job_span(double now) const;
+  std::optional<SliceEfficiency> slices(std::span<const MeasurementEntry> entries,
+                                        const TimeSpan& span) const;
+  void measure_again();
+  void deviate(std::optional<double> ideal);
+
+  const MeasurementLog& log_;
+  Kind kind_;
+  std::optional<MeasuredTimes> measured_;
+  std::size_t measured_entries_ = 0;
+  int disruptions_ = 0;  // of the last calculation, be it of the job or of a window
+  std::optional<Deviations> deviations_;
+  std::size_t deviated_entries_ = 0;
+  std::optional<Window> last_window_;
+};
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "core/json.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::goodput {
+
+/// What one line of a log of ml-goodput-measurement 0.2.3 says (its recorder, its elastic recorder,
+/// and what Orbax' checkpoint manager writes into the same log).
+enum class MeasurementKind : std::uint8_t {
+  JobStart,
+  JobEnd,
+  Step,
+  AcceleratorInitStart,
+  AcceleratorInitEnd,
+  PreparationStart,
+  PreparationEnd,
+  DataLoadingStart,
+  DataLoadingEnd,
+  CustomStart,
+  CustomEnd,
+  Save,
+  Restore,
+  EmergencyRestore,
+  ElasticWaitStart,
+  ElasticWaitEnd,
+  ElasticReinitStart,
+  ElasticReinitEnd,
+  SliceCounts,
+  Other,  // nothing that the calculation reads
+};
+
+struct MeasurementEntry {
+  MeasurementKind kind = MeasurementKind::Other;
+  std::int32_t detail = -1;  // index of a name, a checkpoint or slice counts in the MeasurementLog
+  std::int64_t step = 0;
+  double time = 0;      // POSIX seconds: the first member whose name contains "time"
+  double log_time = 0;  // POSIX seconds: when the log got it
+};
+
+struct MeasuredCheckpoint {
+  bool persistent = false;  // its directory begins with gs://
+  double seconds = 0;       // for which the checkpoint manager blocked
+};
+
+struct MeasuredSlices {
+  double active = 0;
+  double available = 0;
+  double total = 0;
+};
+
+/// The log of one job in order of arrival, as plain data: 32 bytes an entry.
+class MeasurementLog {
+ public:
+  /// Appends one entry. Protocol if a member that the calculation needs is missing or is no number,
+  /// with its name; the log is unchanged then. `log_time` in POSIX seconds; NaN: as `time`.
+  Status add(const json::value& payload,
+             double log_time = std::numeric_limits<double>::quiet_NaN());
+
+  const std::vector<MeasurementEntry>& entries() const { return entries_; }
+  /// Of a custom event in capitals, of an elastic wait as written.
+  const std::string& name(const MeasurementEntry& entry) const {
+    return names_[static_cast<std::size_t>(entry.detail)];
+  }
+  const MeasuredCheckpoint& checkpoint(const MeasurementEntry& entry) const {
+    return checkpoints_[static_cast<std::size_t>(entry.detail)];
+  }
+  const MeasuredSlices& slices(const MeasurementEntry& entry) const {
+    return slices_[static_cast<std::size_t>(entry.detail)];
+  }
+
+ private:
+  Status read(const json::object& payload, MeasurementEntry& entry);
+  Status read_checkpoint(const json::object& payload, MeasurementEntry& entry);
+  Status read_slices(const json::object& payload, MeasurementEntry& entry);
+  Status read_name(const json::object& payload, std::string_view member, MeasurementEntry& entry);
+  std::int32_t index_of(std::string name);
+
+  std::vector<MeasurementEntry> entries_;
+  std::vector<std::string> names_;
+  std::map<std::string, std::int32_t, std::less<>> name_index_;
+  std::vector<MeasuredCheckpoint> checkpoints_;
+  std::vector<MeasuredSlices> slices_;
+};
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+/// Statistics of step times as ml-goodput-measurement 0.2.3 defines them. All times in seconds.
+namespace elastrun::goodput {
+
+/// Linear between order statistics, at (n - 1) * fraction. `values` must not be empty;
+/// 0 <= fraction <= 1.
+double percentile(std::span<const double> values, double fraction);
+
+/// The mean of the times that are at most median + 3 * MAD; times below 1 s are left out. None if
+/// no time is left.
+std::optional<double> ideal_step_time(std::span<const double> step_times);
+
+struct AnomalousSteps {
+  std::vector<double> times;  // beyond median + 3 * MAD
+  double extra = 0;           // how much longer all of them took than as many normal ones
+};
+AnomalousSteps anomalous_steps(std::span<const double> step_times);
+
+enum class DeviationOver { Job, Window };
+/// One number for a dashboard, from the deviations of all steps in order: the mean of fewer than
+/// 100; the 90th percentile of the last 100; for a job of at least 1,100 less the median of the
+/// 1,000 before.
+double deviation_metric(std::span<const double> deviations, DeviationOver over);
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/goodput_calculator.hpp"
+#include "goodput/step_times.hpp"
+
+#include <doctest/doctest.h>
+#include <string_view>
+
+namespace elastrun::goodput {
+namespace {
+
+Status add(MeasurementLog& log, std::string_view text) {
+  return log.add(parse_json(text).value());
+}
+
+/// A job that starts at 0, then steps at the times given, by number.
+MeasurementLog log_of(std::initializer_list<std::pair<int, double>> steps, double end) {
+  MeasurementLog log;
+  REQUIRE(log.add(json::object{{"job_name", "j"}, {"job_start_time", 0.0}}));
+  for (const auto& [step, time] : steps) {
+    REQUIRE(log.add(json::object{{"step_count", step}, {"step_start_time", time}}));
+  }
+  REQUIRE(log.add(json::object{{"job_name", "j"}, {"job_end_time", end}}));
+  return log;
+}
+
+TEST_CASE("measurement log: what the calculation needs and does not get is named") {
+  MeasurementLog log;
+  CHECK(add(log, "[]").error().text == "an entry is a JSON object");
+  CHECK(add(log, R"({"step_start_time": 1})").error().text ==
+        "'step_count' is missing or not a number");
+  CHECK(add(log, R"({"step_start_time": "1", "step_count": 1})").error().text ==
+        "'step_start_time' is missing or not a number");
+  CHECK(add(log, R"({"step_start_time": 1, "step_count": 1e300})").error().text ==
+        "'step_count' is 1e+300, out of range");
+  CHECK(add(log, R"({"custom_badput_event_start_time": 1})").error().text ==
+        "'custom_badput_event_type' is missing or not a text");
+  CHECK(add(log, R"({"event_type": "save", "step": 1})").error().text ==
+        "'checkpoint_manager_blocking_duration_secs' is missing or not a number");
+  CHECK(add(log, R"({"event_type": "restore", "step": 1,
+                     "checkpoint_manager_duration_secs": 2})")
+            .error()
+            .text == "'directory' is missing or not a text");
+  CHECK(add(log, R"({"elastic_slice_counts_timestamp": 1, "active_slices": 1})").error().text ==
+        "'available_slices' is missing or not a number");
+  CHECK(log.entries().empty());
+  // What is none of its business is kept for windows, which count entries of any kind.
+  CHECK(add(log, R"({"some_time": 5, "other": null})"));
+  CHECK(log.entries().at(0).kind == MeasurementKind::Other);
+  CHECK(log.entries().at(0).time == 5);
+}
+
+TEST_CASE("goodput calculator: no start, no end, steps that are redone from 0") {
+  MeasurementLog empty;
+  CHECK(GoodputCalculator(empty).job(10).error().code == Code::Usage);
+  CHECK(GoodputCalculator(empty).window({0, 10}).error().code == Code::Usage);
+
+  // The original drops a segment that is redone from 0: neither productive nor wasted.
+  const auto log = log_of({{0, 5}, {1, 8}, {2, 11}, {0, 20}, {1, 23}}, 26);
+  const auto job = GoodputCalculator(log).job(99);
+  REQUIRE(job);
+  CHECK(job->percent == doctest::Approx(6.0 / 26 * 100));
+  CHECK(job->badput_seconds[BadputType::WastedProgress] == 0);
+  CHECK(job->badput_seconds[BadputType::Other] == doctest::Approx(20));
+  CHECK(job->disruptions == 1);
+}
+
+TEST_CASE("goodput calculator: steps out of order are found again") {
+  // 2 before 1: neither pair counts; 1 once more is a disruption.
+  const auto log = log_of({{0, 0}, {2, 2}, {1, 4}, {3, 6}, {1, 8}, {2, 10}}, 12);
+  const auto job = GoodputCalculator(log).job(99);
+  REQUIRE(job);
+  CHECK(job->disruptions == 1);
+  CHECK(job->badput_seconds[BadputType::WastedProgress] == doctest::Approx(4));
+  CHECK(job->productive_seconds == doctest::Approx(4));
+}
+
+TEST_CASE("goodput calculator: an exclusion must have a length") {
+  const auto log = log_of({{0, 5}, {1, 8}}, 11);
+  CHECK(GoodputCalculator(log).job_without({{3, 3}}, 20).error().code == Code::Usage);
+  const auto all = GoodputCalculator(log).job_without({{5, 8}}, 20);
+  REQUIRE(all);
+  CHECK(all->excluded_seconds == doctest::Approx(3));
+}
+
+TEST_CASE("step times: order statistics") {
+  CHECK(percentile(std::vector<double>{7}, 0.9) == 7);
+  CHECK(percentile(std::vector<double>{4, 2}, 0.5) == 3);
+  CHECK_FALSE(ideal_step_time({}).has_value());
+  CHECK(deviation_metric({}, DeviationOver::Job) == 0);
+  CHECK(deviation_metric(std::vector<double>{-2, 2}, DeviationOver::Window) == 2);
+}
+
+}  // namespace
+}  // namespace elastrun::goodput

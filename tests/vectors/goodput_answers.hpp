@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/json.hpp"
+#include "goodput/goodput_calculator.hpp"
+
+#include <map>
+#include <string>
+#include <vector>
+
+/// Our answers in the form of the recorded ones, and their comparison.
+namespace elastrun::vectors {
+
+json::object as_json(const goodput::JobGoodput& answer);
+json::object as_json(const goodput::WindowGoodput& answer);
+json::object as_json(const goodput::ExcludedGoodput& answer);
+json::object as_json(const std::map<std::int64_t, double>& deviations);
+
+/// One line for each number that differs by more than 1e-6 relative. A number of ours that is not
+/// in `wanted` must be 0.
+std::vector<std::string> differences(const std::string& path, const json::value& wanted,
+                                     const json::value& got);
+
+}  // namespace elastrun::vectors
