@@ -16,14 +16,34 @@
     @elastrun.record                             # writes the error file the verdict is made from
     def main(): ...
 
+    elastrun.metrics.put_metric("loss", 0.5)     # torchelastic's metrics, below a microsecond
+    elastrun.events, elastrun.monitor            # its events, and torch.monitor without torch
+    elastrun.bridge.torch()                      # what is told to torch's own reaches the agent
+
 Nothing here blocks, and nothing raises because of the channel: under another launcher, with an
 agent that has gone or cannot keep up, messages are dropped and counted (`elastrun.dropped()`).
 Standard library only. The bytes are described in elastrun-protocol(7).
 """
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from elastrun import timer
 from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, step
 from elastrun.errors import record
 from elastrun.stacks import offer_stacks
 
-__all__ = ["checkpoint_done", "dropped", "event", "is_connected", "metric", "offer_stacks",
-           "record", "step", "timer"]
+if TYPE_CHECKING:
+    from elastrun import bridge, events, metrics, monitor
+
+__all__ = ["bridge", "checkpoint_done", "dropped", "event", "events", "is_connected", "metric",
+           "metrics", "monitor", "offer_stacks", "record", "step", "timer"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Modules that not every worker needs are imported when they are first used."""
+    if name in ("bridge", "events", "metrics", "monitor"):
+        return importlib.import_module(f"elastrun.{name}")
+    raise AttributeError(f"module 'elastrun' has no attribute '{name}'")

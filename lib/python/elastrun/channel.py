@@ -10,7 +10,10 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
+
+from elastrun.page import page
 
 # After a failed connect the next try waits this long, so that a vanished agent costs a worker that
 # reports every millisecond one system call a second and not a thousand.
@@ -82,6 +85,10 @@ class Channel:
         self.dropped += 1  # the agent is behind: it must never be the reason why training waits
         return False
 
+    def offer(self, packet: bytes) -> bool:
+        """False: not now. It is not counted as lost: the caller keeps it."""
+        return self._try(packet) == 0
+
     def send_surely(self, packet: bytes) -> None:
         """Not dropped because the agent is behind: kept, and sent as soon as it can be."""
         if self._owed or self._try(packet) == errno.EAGAIN:
@@ -148,6 +155,8 @@ def step(number: int) -> None:
             _channel.dropped += 1
             return
         _channel.send(packet)
+        if (mine := page()) is not None:
+            mine.step(number)
 
 
 def checkpoint_done(step: int = -1) -> None:
@@ -170,6 +179,8 @@ def metric(name: str, value: Any, group: str = "worker") -> None:
             return
         _channel.send_object(
             {"kind": "metric", "name": str(name), "value": number, "group": str(group)})
+        if (mine := page()) is not None:
+            mine.put((str(group), str(name)), float(number))
 
 
 def event(name: str, /, **attributes: Any) -> None:
@@ -182,6 +193,20 @@ def event(name: str, /, **attributes: Any) -> None:
 def send_object(fields: dict[str, Any], surely: bool = False) -> bool:
     """For the other modules of this package. False: nobody has it."""
     return _channel is not None and _channel.send_object(fields, surely)
+
+
+def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None) -> bool:
+    """For the other modules of this package. `at`: when it happened, in seconds since the epoch."""
+    fields: dict[str, Any] = {"kind": "event", "name": str(name)}
+    fields["attributes"] = {str(k): _plain(v) for k, v in attributes.items()}
+    if at is not None and math.isfinite(at):
+        fields["time"] = at
+    return send_object(fields)
+
+
+def offer(packet: bytes) -> bool:
+    """Sends it if that is possible now; what is not sent is not counted."""
+    return _channel is not None and _channel.offer(packet)
 
 
 def is_connected() -> bool:

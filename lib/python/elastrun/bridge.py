@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forwards what a script tells torch's own interfaces to the agent: events of torch.monitor, and
+metrics and events of torch.distributed.elastic. One line in the script,
+
+    elastrun.bridge.torch()
+
+or none: elastrun --worker-lib -m elastrun.bridge SCRIPT [ARGUMENT ...]
+
+Handlers that the script configures get theirs as ever. Does not import torch: a module is bridged
+when the script has imported it. Outside elastrun nothing happens.
+"""
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from elastrun import reporter
+from elastrun.channel import send_event
+
+__all__ = ["torch"]
+
+
+def _bridge_monitor(module: ModuleType) -> None:
+    from elastrun.monitor import forward
+
+    # torch holds a lock of the whole process meanwhile: nothing of torch may be called here.
+    def tell(event: Any) -> None:
+        try:
+            forward(event)
+        except Exception:
+            pass  # it would reach the script, and keep the event from other handlers
+
+    # A handler that is still registered when the interpreter ends crashes torch 2.13.
+    atexit.register(module.unregister_event_handler, module.register_event_handler(tell))
+
+
+def _bridge_metrics(module: ModuleType) -> None:
+    """Below put_metric, which scripts import by name, and above handlers, which they replace."""
+    told = module.MetricStream.add_value
+    mine = reporter.reporter()
+
+    def add_value(self: Any, metric_name: str, metric_value: Any) -> None:
+        if mine is not None:
+            mine.put((self.group_name, metric_name), metric_value)
+        told(self, metric_name, metric_value)
+
+    module.MetricStream.add_value = add_value
+
+
+class _Forward(logging.Handler):
+    """On the loggers of torchelastic's events, whose records are the JSON of an event."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields = json.loads(record.getMessage())
+            name = fields.pop("name")
+            metadata = fields.pop("metadata", {})
+            milliseconds = fields.pop("timestamp", 0)
+            send_event(name, {**fields, **metadata}, milliseconds / 1000 if milliseconds else None)
+        except Exception:
+            pass  # no event
+
+
+def _bridge_events(module: ModuleType) -> None:
+    forward = _Forward()
+    of_destination = module._get_or_create_logger
+
+    def get_or_create_logger(destination: str = "null") -> logging.Logger:
+        logger: logging.Logger = of_destination(destination)
+        if forward not in logger.handlers:
+            logger.addHandler(forward)
+        return logger
+
+    module._get_or_create_logger = get_or_create_logger  # type: ignore[attr-defined]
+
+
+_BRIDGES: dict[str, Callable[[ModuleType], None]] = {
+    "torch.monitor": _bridge_monitor,
+    "torch.distributed.elastic.metrics.api": _bridge_metrics,
+    "torch.distributed.elastic.events": _bridge_events,
+}
+_done: set[str] = set()
+
+
+def _cross(name: str, module: ModuleType) -> None:
+    if name in _done:
+        return
+    _done.add(name)
+    try:
+        _BRIDGES[name](module)
+    except Exception:  # a torch whose insides are others
+        logging.getLogger(__name__).warning("elastrun cannot bridge %s", name, exc_info=True)
+
+
+class _Finder(MetaPathFinder):
+    """Lets others find a module of torch, and bridges it when it has been executed."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None,
+                  target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname not in _BRIDGES or fullname in _done:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(fullname, path, target) if find else None
+            if spec is not None and spec.loader is not None:
+                _after_execution(spec.loader, fullname)
+                return spec
+        return None
+
+
+def _after_execution(loader: Loader, name: str) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        _cross(name, module)
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def torch() -> bool:
+    """From now on torch's monitor events and torchelastic's metrics and events reach the agent,
+    too. May be called again. False outside elastrun.
+    """
+    if reporter.reporter() is None:
+        return False
+    if not any(isinstance(one, _Finder) for one in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    for name in _BRIDGES:
+        module = sys.modules.get(name)
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
+            _cross(name, module)
+    return True
+
+
+def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m elastrun.bridge SCRIPT [ARGUMENT ...]")
+    torch()
+    del sys.argv[0]
+    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11
+        sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    # Under its own name: the script may import it, and must find that it is done.
+    from elastrun import bridge
+    bridge.main()

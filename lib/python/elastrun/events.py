@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events with the interface of torch.distributed.elastic.events.
+
+    from elastrun import events
+
+    events.record(events.Event("data.epoch", events.EventSource.WORKER, metadata={"epoch": 3}))
+
+Under elastrun each event reaches the agent, whatever its destination; elsewhere only that.
+"""
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import socket
+import traceback
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, Union
+
+from elastrun.channel import send_event
+
+__all__ = ["Event", "EventHandler", "EventMetadataValue", "EventSource", "NodeState",
+           "NullEventHandler", "RdzvEvent", "configure", "construct_and_record_rdzv_event",
+           "get_logging_handler", "record", "record_rdzv_event"]
+
+EventMetadataValue = Union[str, int, float, bool, None]
+
+
+class EventSource(str, Enum):
+    AGENT = "AGENT"
+    WORKER = "WORKER"
+
+
+class NodeState(str, Enum):
+    """The states that a node can be in during a rendezvous."""
+
+    INIT = "INIT"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+
+@dataclass
+class Event:
+    """Something that happened. `timestamp`: milliseconds since the epoch; 0: now."""
+
+    name: str
+    source: EventSource
+    timestamp: int = 0
+    metadata: dict[str, EventMetadataValue] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    @staticmethod
+    def deserialize(data: str | Event) -> Event:
+        """Fails with ValueError, KeyError or TypeError on what serialize() does not write."""
+        if isinstance(data, Event):
+            return data
+        fields = json.loads(data)
+        fields["source"] = EventSource[fields["source"]]
+        return Event(**fields)
+
+    def serialize(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass
+class RdzvEvent:
+    """Something that happened in a rendezvous."""
+
+    name: str
+    run_id: str
+    message: str
+    hostname: str
+    pid: int
+    node_state: NodeState
+    master_endpoint: str = ""
+    rank: int | None = None
+    local_id: int | None = None
+    error_trace: str = ""
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    @staticmethod
+    def deserialize(data: str | RdzvEvent) -> RdzvEvent:
+        """Fails with ValueError, KeyError or TypeError on what serialize() does not write."""
+        if isinstance(data, RdzvEvent):
+            return data
+        fields = json.loads(data)
+        fields["node_state"] = NodeState[fields["node_state"]]
+        return RdzvEvent(**fields)
+
+    def serialize(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class EventHandler:
+    """Gets the events of a destination, see configure()."""
+
+    def record(self, event: Event | RdzvEvent) -> None:
+        raise NotImplementedError
+
+
+class NullEventHandler(EventHandler):
+    def record(self, event: Event | RdzvEvent) -> None:
+        pass
+
+
+_RDZV = "dynamic_rendezvous"
+_log_handlers: dict[str, logging.Handler] = {
+    "console": logging.StreamHandler(), _RDZV: logging.NullHandler(), "null": logging.NullHandler()}
+_handlers: dict[str, EventHandler] = {}
+_loggers: dict[str, logging.Logger] = {}
+
+
+def get_logging_handler(destination: str = "null") -> logging.Handler:
+    """Fails with KeyError on an unknown destination."""
+    try:
+        return _log_handlers[destination]
+    except KeyError:
+        raise KeyError(f"event destination '{destination}': known are "
+                       f"{', '.join(sorted({*_log_handlers, *_handlers}))}") from None
+
+
+def configure(handler: EventHandler, destination: str = "null") -> None:
+    """From now on `handler` gets the events of `destination`, known before or not."""
+    _handlers[destination] = handler
+
+
+def _logger(destination: str) -> logging.Logger:
+    if destination not in _loggers:
+        handler = get_logging_handler(destination)
+        # Not torch's name for it, which torch hangs its own handler on.
+        logger = logging.getLogger(f"elastrun-events-{destination}")
+        logger.setLevel(os.environ.get("LOGLEVEL", "INFO"))
+        logger.propagate = False
+        logger.addHandler(handler)
+        _loggers[destination] = logger
+    return _loggers[destination]
+
+
+def _deliver(event: Event | RdzvEvent, destination: str) -> None:
+    handler = _handlers.get(destination)
+    if handler is None:
+        _logger(destination).info(event.serialize())
+        return
+    try:
+        handler.record(event)
+    except Exception:
+        logging.getLogger(__name__).debug("an event handler failed", exc_info=True)
+
+
+def record(event: Event, destination: str = "null") -> None:
+    """Tells the agent, and the destination: "console" (stderr), "null", or one that was configured.
+    Fails with KeyError on an unknown one.
+    """
+    source = getattr(event.source, "value", event.source)
+    send_event(event.name, {**event.metadata, "source": source},
+               event.timestamp / 1000 if event.timestamp else None)
+    _deliver(event, destination)
+
+
+def record_rdzv_event(event: RdzvEvent) -> None:
+    attributes: dict[str, Any] = asdict(event)
+    attributes["node_state"] = event.node_state.value
+    send_event(attributes.pop("name"), attributes)
+    _deliver(event, _RDZV)
+
+
+def construct_and_record_rdzv_event(
+        run_id: str, message: str, node_state: NodeState, name: str = "", hostname: str = "",
+        pid: int | None = None, master_endpoint: str = "", local_id: int | None = None,
+        rank: int | None = None) -> None:
+    """Builds the event, named FILE:NAME after the caller, and records it; nothing of that while
+    the destination "dynamic_rendezvous" is the null one.
+    """
+    if _RDZV not in _handlers and isinstance(get_logging_handler(_RDZV), logging.NullHandler):
+        return
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame else None
+    file = os.path.basename(caller.f_code.co_filename) if caller else "no_file"
+    name = name or (caller.f_code.co_name if caller else "")
+    error_trace = traceback.format_exc() if node_state == NodeState.FAILED else ""
+    record_rdzv_event(RdzvEvent(
+        f"{file}:{name}", run_id, message, hostname or socket.getfqdn(), pid or os.getpid(),
+        node_state, master_endpoint, rank, local_id, error_trace))

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics with the interface of torch.distributed.elastic.metrics.
+
+    from elastrun import metrics
+
+    metrics.put_metric("loss", loss.item(), "model")
+
+    @metrics.prof                          # MODULE.train.success, .failure, .duration.ms
+    def train(): ...
+
+Under elastrun each metric reaches the agent, summed up once a second for each series, and its last
+value can be read when this process hangs or has been killed. A handler, if one is configured, gets
+each metric at once. Elsewhere, and without a handler, nothing happens.
+
+Other than with torch, a handler that raises loses that metric and disturbs nobody (`failures()`),
+and `@prof` measures by the monotonic clock.
+"""
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, overload
+
+from elastrun import reporter
+
+__all__ = ["ConsoleMetricHandler", "ConsoleMetricsHandler", "MetricData", "MetricHandler",
+           "MetricStream", "MetricsConfig", "NullMetricHandler", "NullMetricsHandler", "configure",
+           "failures", "getStream", "get_elapsed_time_ms", "initialize_metrics", "prof", "profile",
+           "publish_metric", "put_metric"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class MetricData(NamedTuple):
+    """What a handler gets. `timestamp`: seconds since the epoch."""
+
+    timestamp: float
+    group_name: str
+    name: str
+    value: float
+
+
+class MetricsConfig:
+    __slots__ = ["params"]
+
+    def __init__(self, params: dict[str, str] | None = None) -> None:
+        self.params = {} if params is None else params
+
+
+class MetricHandler(ABC):
+    @abstractmethod
+    def emit(self, metric_data: MetricData) -> None: ...
+
+
+class ConsoleMetricHandler(MetricHandler):
+    """Prints [TIMESTAMP][GROUP]: NAME=VALUE on stdout."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        print(f"[{metric_data.timestamp}][{metric_data.group_name}]: "
+              f"{metric_data.name}={metric_data.value}")
+
+
+class NullMetricHandler(MetricHandler):
+    def emit(self, metric_data: MetricData) -> None:
+        pass
+
+
+# The names that torchelastic's documentation uses.
+ConsoleMetricsHandler = ConsoleMetricHandler
+NullMetricsHandler = NullMetricHandler
+
+_reporter = reporter.reporter()
+_tell = None if _reporter is None else _reporter.put
+_default: MetricHandler = NullMetricHandler()
+_of_group: dict[str, MetricHandler] = {}
+_handled = False  # whether any handler is not the null one
+_failures = 0
+
+
+def configure(handler: MetricHandler, group: str | None = None) -> None:
+    """`handler` gets the metrics of `group`; without a group those of all groups that have no
+    handler of their own. Looked up when a metric is put.
+    """
+    global _default, _handled
+    if group is None:
+        _default = handler
+    else:
+        _of_group[group] = handler
+    handlers = (_default, *_of_group.values())
+    _handled = any(not isinstance(one, NullMetricHandler) for one in handlers)
+
+
+def failures() -> int:
+    """How many metrics handlers have refused by raising."""
+    return _failures
+
+
+def put_metric(metric_name: str, metric_value: float, metric_group: str = "torchelastic") -> None:
+    """One sample of a number: int, float, or a numpy or torch scalar."""
+    if _tell is not None:
+        _tell((metric_group, metric_name), metric_value)
+    if _handled:
+        _emit(metric_group, metric_name, metric_value)
+
+
+def _emit(group: str, name: str, value: float) -> None:
+    global _failures
+    try:
+        _of_group.get(group, _default).emit(MetricData(time.time(), group, name, value))
+    except Exception:
+        _failures += 1
+
+
+class MetricStream:
+    """A group as it was when it was asked for: with the handler of that moment."""
+
+    def __init__(self, group_name: str, handler: MetricHandler) -> None:
+        self.group_name = group_name
+        self.handler = handler
+
+    def add_value(self, metric_name: str, metric_value: float) -> None:
+        global _failures
+        if _tell is not None:
+            _tell((self.group_name, metric_name), metric_value)
+        try:
+            self.handler.emit(
+                MetricData(time.time(), self.group_name, metric_name, metric_value))
+        except Exception:
+            _failures += 1
+
+
+def getStream(group: str) -> MetricStream:
+    return MetricStream(group, _of_group.get(group, _default))
+
+
+def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
+    """Whole milliseconds since then, as time.time()."""
+    return int((time.time() - start_time_in_seconds) * 1000)
+
+
+def _base_of(function: Callable[..., Any]) -> str:
+    name = function.__qualname__
+    module = function.__module__
+    if "." in name or not module:
+        return name
+    return module.rpartition(".")[2] + "." + name
+
+
+def _profiled(function: _Function, base: str, group: str) -> _Function:
+    success, failure, duration = (f"{base}.{end}" for end in ("success", "failure", "duration.ms"))
+
+    @functools.wraps(function)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        begin = time.monotonic()
+        try:
+            result = function(*args, **kwargs)
+            put_metric(success, 1, group)
+        except Exception:
+            put_metric(failure, 1, group)
+            raise
+        finally:
+            put_metric(duration, int((time.monotonic() - begin) * 1000), group)
+        return result
+
+    return measured  # type: ignore[return-value]
+
+
+@overload
+def prof(fn: _Function, group: str = ...) -> _Function: ...
+@overload
+def prof(fn: None = ..., group: str = ...) -> Callable[[_Function], _Function]: ...
+
+
+def prof(fn: Any = None, group: str = "torchelastic") -> Any:
+    """Decorates a function: BASE.success or, on an Exception, BASE.failure is 1, then
+    BASE.duration.ms in whole milliseconds. BASE is Class.method, or MODULE.function with the last
+    part of the module's name.
+    """
+    def wrap(function: _Function) -> _Function:
+        return _profiled(function, _base_of(function), group)
+    return wrap(fn) if fn else wrap
+
+
+def _deprecated(use: str) -> None:
+    warnings.warn(f"Deprecated, use `{use}` instead", FutureWarning, stacklevel=3)
+
+
+def profile(group: str = "torchelastic") -> Callable[[_Function], _Function]:
+    """As prof, under the bare name of the function."""
+    _deprecated("@prof")
+    return lambda function: _profiled(function, function.__name__, group)
+
+
+def publish_metric(metric_group: str, metric_name: str, metric_value: float) -> None:
+    _deprecated("put_metric")
+    put_metric(metric_name, metric_value, metric_group)
+
+
+def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
+    """Nothing, as in torch."""

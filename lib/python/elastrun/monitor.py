@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.monitor (RFC-0018) without torch: events, and values summarised in windows.
+
+    from datetime import timedelta
+    from elastrun.monitor import Aggregation, Stat
+
+    loss = Stat("train.loss", [Aggregation.MEAN, Aggregation.MAX], timedelta(minutes=1))
+    loss.add(0.5)
+
+A window that ends is the event "torch.monitor.Stat" with the data NAME.AGGREGATION. Handlers get
+each event, and so does the agent under elastrun.
+
+Other than with torch: VALUE is the last value; STDDEV and percentiles exist; windows end on time
+under elastrun, also when nobody adds; get() keeps the last window that had values; NaN and
+infinities count as dropped; a handler may do anything, and one that raises loses only its own event
+(`failures()`); a Stat of the same name and specification is the same Stat, with another one a
+ValueError; so is a window below 1 ms.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Union
+
+from elastrun import reporter
+from elastrun.channel import send_event
+from elastrun.page import page
+
+__all__ = ["STAT_EVENT", "Aggregation", "Event", "EventHandlerHandle", "Stat",
+           "TensorboardEventHandler", "close_due", "data_value_t", "failures", "log_event",
+           "register_event_handler", "unregister_event_handler", "wait_counter_values"]
+
+STAT_EVENT = "torch.monitor.Stat"
+data_value_t = Union[str, int, float, bool]
+
+
+class Event:
+    """`name`: like the qualified name of a class. Fails with TypeError on data that is no text,
+    number or bool.
+    """
+
+    def __init__(self, name: str, timestamp: datetime, data: Mapping[str, data_value_t]) -> None:
+        for key, value in data.items():
+            if not isinstance(key, str) or not isinstance(value, (str, int, float)):
+                raise TypeError(f"event '{name}': data must be text, number or bool by text, "
+                                f"not {key!r}: {type(value).__name__}")
+        self.name = name
+        self.timestamp = timestamp
+        self.data = dict(data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Event) and (self.name, self.timestamp, self.data) == (
+            other.name, other.timestamp, other.data)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Event({self.name!r}, {self.timestamp!r}, {self.data!r})"
+
+
+class EventHandlerHandle:
+    """What register_event_handler gives and unregister_event_handler takes."""
+
+    def __init__(self, handler: Callable[[Event], object]) -> None:
+        self._handler = handler
+
+
+_change = threading.RLock()
+_handles: tuple[EventHandlerHandle, ...] = ()  # replaced, never changed: read without the lock
+_failures = 0
+
+
+def register_event_handler(handler: Callable[[Event], object]) -> EventHandlerHandle:
+    global _handles
+    handle = EventHandlerHandle(handler)
+    with _change:
+        _handles = (*_handles, handle)
+    return handle
+
+
+def unregister_event_handler(handle: EventHandlerHandle) -> bool:
+    """False if it is not registered, or not any more."""
+    global _handles
+    with _change:
+        left = tuple(one for one in _handles if one is not handle)
+        found = len(left) < len(_handles)
+        _handles = left
+    return found
+
+
+def failures() -> int:
+    """How many events handlers have refused by raising."""
+    return _failures
+
+
+def log_event(event: Event) -> None:
+    """Handlers get it now, in this thread; without any, and outside elastrun, nothing happens."""
+    global _failures
+    for handle in _handles:
+        try:
+            handle._handler(event)
+        except Exception:
+            _failures += 1
+    forward(event)
+
+
+def forward(event: Any) -> None:
+    """Tells the agent of an event of ours, or of torch's."""
+    try:
+        at = event.timestamp.timestamp()
+    except (OSError, OverflowError, ValueError):
+        at = None
+    data = event.data
+    if event.name == STAT_EVENT and (mine := page()) is not None:
+        for key, value in data.items():
+            mine.put(("torch.monitor", key), float(value))
+    send_event(event.name, data, at)
+
+
+class Aggregation(Enum):
+    NONE = "none"
+    VALUE = "value"
+    MEAN = "mean"
+    COUNT = "count"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    STDDEV = "stddev"  # of all values, not of a sample of them
+    P50 = "p50"
+    P90 = "p90"
+    P95 = "p95"
+    P99 = "p99"
+    P999 = "p999"
+
+
+_RANKS = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P95: 0.95,
+          Aggregation.P99: 0.99, Aggregation.P999: 0.999}
+_BUCKETS = 32  # for each doubling: quantiles are within 1.09 %
+
+
+class _Sketch:
+    """A histogram with buckets that grow by 2^(1/32)."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, int], int] = {}
+
+    def add(self, number: float) -> None:
+        sign = (number > 0) - (number < 0)
+        key = (sign, sign * math.ceil(math.log2(abs(number)) * _BUCKETS) if sign else 0)
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def at(self, rank: float) -> float:
+        left = max(math.ceil(rank * sum(self._counts.values())), 1)
+        for (sign, bucket), count in sorted(self._counts.items()):
+            left -= count
+            if left <= 0:
+                upper = math.pow(2, sign * bucket / _BUCKETS)
+                return sign * 2 * upper / (math.pow(2, 1 / _BUCKETS) + 1)
+        return 0.0
+
+
+class _Window:
+    def __init__(self, sketch: bool) -> None:
+        self.count = 0
+        self.last = self.total = self.mean = self.squares = 0.0
+        self.smallest = self.largest = 0.0
+        self.sketch = _Sketch() if sketch else None
+
+    def add(self, number: float) -> None:
+        if self.count == 0:
+            self.smallest = self.largest = number
+        self.count += 1
+        self.last = number
+        self.total += number
+        self.smallest = min(self.smallest, number)
+        self.largest = max(self.largest, number)
+        away = number - self.mean
+        self.mean += away / self.count
+        self.squares += away * (number - self.mean)
+        if self.sketch is not None:
+            self.sketch.add(number)
+
+    def get(self, aggregation: Aggregation) -> float:
+        if self.count == 0:
+            return 0.0
+        if aggregation in _RANKS:
+            # A bucket may be wider than what is in it.
+            found = self.sketch.at(_RANKS[aggregation]) if self.sketch is not None else 0.0
+            return min(max(found, self.smallest), self.largest)
+        return {Aggregation.VALUE: self.last, Aggregation.COUNT: float(self.count),
+                Aggregation.SUM: self.total, Aggregation.MEAN: self.total / self.count,
+                Aggregation.MAX: self.largest, Aggregation.MIN: self.smallest,
+                Aggregation.STDDEV: math.sqrt(self.squares / self.count)}[aggregation]
+
+
+_now = time.monotonic
+
+
+class _Core:
+    """What all Stats of one name are."""
+
+    def __init__(self, name: str, chosen: tuple[Aggregation, ...], window: float,
+                 most: int) -> None:
+        self.name = name
+        self.spec = (frozenset(chosen), window, most)
+        self._chosen = chosen
+        self._window = window
+        self._most = most
+        self._sketch = any(one in _RANKS for one in chosen)
+        self._lock = threading.RLock()
+        self._open = self._closed = _Window(self._sketch)
+        self._id = 0
+        self._full = False
+        self.dropped = 0
+
+    def _turn(self, to: int) -> _Window | None:
+        """Under the lock: the window that is over, if it had values."""
+        over, self._open = self._open, _Window(self._sketch)
+        self._id = to
+        if over.count == 0:
+            return None
+        self._closed = over
+        return over
+
+    def _advance(self, now: float) -> _Window | None:
+        number = math.floor(now / self._window)
+        if number == self._id:
+            return None
+        self._full = False
+        return self._turn(number)
+
+    def add(self, value: float) -> None:
+        number = float(value)
+        now = _now()
+        full = None
+        with self._lock:
+            over = self._advance(now)
+            if self._full or not math.isfinite(number):
+                self.dropped += 1
+            else:
+                first = self._open.count == 0
+                self._open.add(number)
+                if self._open.count >= self._most:
+                    full = self._turn(self._id)
+                    self._full = True
+                elif first and _reporter is not None:
+                    _reporter.wake()
+        self._log(over)
+        self._log(full)
+
+    def close_due(self) -> float | None:
+        """Seconds until the open window ends, if it has values."""
+        now = _now()
+        with self._lock:
+            over = self._advance(now)
+            open_until = (self._id + 1) * self._window if self._open.count else None
+        self._log(over)
+        return None if open_until is None else open_until - now
+
+    def finish(self) -> None:
+        with self._lock:
+            over = self._turn(self._id)
+        self._log(over)
+
+    def __del__(self) -> None:
+        try:
+            self.finish()
+        except Exception:
+            pass  # the interpreter ends
+
+    def _log(self, over: _Window | None) -> None:
+        """Without the lock: a handler may use this Stat."""
+        if over is not None:
+            log_event(Event(STAT_EVENT, datetime.now(), {
+                f"{self.name}.{one.value}": over.get(one) for one in self._chosen}))
+
+    def count(self) -> int:
+        with self._lock:
+            return self._open.count
+
+    def get(self) -> dict[Aggregation, float]:
+        with self._lock:
+            return {one: self._closed.get(one) for one in self._chosen}
+
+
+_cores: weakref.WeakValueDictionary[str, _Core] = weakref.WeakValueDictionary()
+
+
+class Stat:
+    """Values of one name, summarised in windows of `window_size`, which begin together for all
+    Stats. A window with `max_samples` values ends, and later ones are dropped until its time is
+    over. What is open when the last Stat of a name ends is logged then. Fails with ValueError.
+    """
+
+    def __init__(self, name: str, aggregations: Sequence[Aggregation], window_size: timedelta,
+                 max_samples: int | None = None) -> None:
+        window = window_size.total_seconds()
+        if window < 0.001 or (max_samples is not None and max_samples < 1):
+            raise ValueError(f"Stat '{name}': window_size ({window_size}) must be at least 1 ms "
+                             f"and max_samples ({max_samples}) at least 1")
+        most = (1 << 63) - 1 if max_samples is None else max_samples
+        chosen = tuple(one for one in Aggregation
+                       if one in aggregations and one is not Aggregation.NONE)
+        made = _Core(name, chosen, window, most)
+        with _change:
+            core = _cores.get(name)
+            if core is None:
+                core = _cores[name] = made
+        if core.spec != made.spec:
+            raise ValueError(f"Stat '{name}': there is one of that name with other aggregations, "
+                             "window_size or max_samples")
+        self._core = core
+
+    def add(self, v: float) -> None:
+        """Dropped if the window is full, or the value not finite."""
+        self._core.add(v)
+
+    def get(self) -> dict[Aggregation, float]:
+        """The chosen aggregations of the last window that had values; zeros before the first."""
+        return self._core.get()
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @property
+    def count(self) -> int:
+        """Values in the open window."""
+        return self._core.count()
+
+    @property
+    def dropped(self) -> int:
+        """Values that were not counted in any window."""
+        return self._core.dropped
+
+
+def close_due() -> float | None:
+    """Ends windows whose time is over although nobody adds to them. Returns in how many seconds
+    the next one ends, if any has values. Under elastrun a thread calls it.
+    """
+    waits = (core.close_due() for core in list(_cores.values()))
+    return min((wait for wait in waits if wait is not None), default=None)
+
+
+def _finish_all() -> None:
+    for core in list(_cores.values()):
+        core.finish()
+
+
+class TensorboardEventHandler:
+    """Writes Stat events as scalars by `writer.add_scalar` (a SummaryWriter of torch or
+    tensorboardX), with a step that is counted for each name: torch's puts every point at step 0.
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._steps: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        if event.name != STAT_EVENT:
+            return
+        for key, value in event.data.items():
+            step = self._steps[key] = self._steps.get(key, -1) + 1
+            self._writer.add_scalar(key, value, global_step=step,
+                                    walltime=event.timestamp.timestamp())
+
+
+class _WaitCounter:
+    """Counts how often, and for how long, something is waited for."""
+
+    _all: dict[str, dict[str, int]] = {}
+
+    def __init__(self, key: str) -> None:
+        self._values = self._all.setdefault(
+            key, {"active_count": 0, "total_calls": 0, "total_time_us": 0, "max_time_us": 0})
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        values = self._values
+        begin = time.monotonic_ns()
+        with _change:
+            values["active_count"] += 1
+            values["total_calls"] += 1
+        try:
+            yield
+        finally:
+            took = (time.monotonic_ns() - begin) // 1000
+            with _change:
+                values["active_count"] -= 1
+                values["total_time_us"] += took
+                values["max_time_us"] = max(values["max_time_us"], took)
+
+
+def wait_counter_values() -> dict[str, dict[str, int]]:
+    """By key: active_count, total_calls, and total_time_us and max_time_us in microseconds."""
+    with _change:
+        return {key: dict(values) for key, values in _WaitCounter._all.items()}
+
+
+_reporter = reporter.reporter()
+if _reporter is not None:
+    _reporter.call(close_due)
+atexit.register(_finish_all)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page that this worker shares with its agent (ELASTRUN_PAGE): the last step, phase and values.
+
+What is written here costs no system call, and the agent reads it also when this process hangs or
+has been killed. One process writes it, the first that has something to say; a forked child does
+not. The layout is described in elastrun-protocol(7).
+"""
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+
+_MAGIC = b"elastrun"
+_VERSION = 1
+_HEADER = struct.Struct("=8sIIII")  # magic, version, size, process, number of series
+_OWNER, _COUNT = 4, 5  # in words of 4 bytes
+# In words of 8 bytes: the lock of what follows, the step, when it was, then the phase and when.
+_LOCK, _STEP, _STEP_AT, _PHASE_AT = 3, 4, 5, 10
+_PHASE, _PHASE_END = 48, 80  # in bytes
+_SERIES, _ENTRY, _NAME = 128, 128, 28  # in bytes; the name, with its length before it, in an entry
+
+
+class Page:
+    """A lock is odd while its part is written; a reader that finds it so reads again."""
+
+    def __init__(self, mapping: mmap.mmap) -> None:
+        self._bytes = memoryview(mapping)
+        self._words = self._bytes.cast("q")
+        self._numbers = self._bytes.cast("d")
+        self._halves = self._bytes.cast("I")
+        self._most = (len(self._bytes) - _SERIES) // _ENTRY
+        self._places: dict[tuple[str, str], int] = {}
+        self._halves[_COUNT] = 0
+
+    def step(self, number: int) -> None:
+        number = int(number)
+        if not 0 <= number < 1 << 63:
+            return
+        words = self._words
+        lock = words[_LOCK] | 1
+        words[_LOCK] = lock
+        words[_STEP] = number
+        words[_STEP_AT] = time.monotonic_ns()
+        words[_LOCK] = lock + 1
+
+    def phase(self, name: str) -> None:
+        """At most 32 bytes of it."""
+        text = name.encode("utf-8", "replace")[:_PHASE_END - _PHASE]
+        words = self._words
+        lock = words[_LOCK] | 1
+        words[_LOCK] = lock
+        self._bytes[_PHASE:_PHASE_END] = text.ljust(_PHASE_END - _PHASE, b"\0")
+        words[_PHASE_AT] = time.monotonic_ns()
+        words[_LOCK] = lock + 1
+
+    def put(self, key: tuple[str, str], number: float) -> None:
+        """The last value of (group, name); nothing where the page is full."""
+        place = self._places.get(key)
+        if place is None:
+            place = self._add(key)
+        if place:
+            # Another thread at the same series leaves the lock even, too.
+            words = self._words
+            lock = words[place] | 1
+            words[place] = lock
+            self._numbers[place + 1] = number
+            words[place + 2] += 1
+            words[place] = lock + 1
+
+    def _add(self, key: tuple[str, str]) -> int:
+        index = self._halves[_COUNT]
+        if index >= self._most:
+            return 0
+        self._halves[_COUNT] = index + 1  # first: another thread must not take the same
+        begin = _SERIES + index * _ENTRY
+        name = "\0".join(map(str, key)).encode("utf-8", "replace")[:_ENTRY - _NAME]
+        self._bytes[begin:begin + 24] = bytes(24)
+        self._bytes[begin + _NAME:begin + _NAME + len(name)] = name
+        self._halves[(begin + _NAME) // 4 - 1] = len(name)
+        place = self._places[key] = begin // 8
+        return place
+
+
+def _open(path: str) -> Page | None:
+    """None: there is none, or another process of this worker writes it."""
+    try:
+        # Not /proc/self: the agent keeps the file open, and it has no other name.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < _SERIES or size % 8 != 0:
+            return None
+        mapping = mmap.mmap(descriptor, size)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+    magic, version, said, owner, _ = _HEADER.unpack_from(mapping)
+    if (magic, version, said) != (_MAGIC, _VERSION, size) or owner not in (0, os.getpid()):
+        mapping.close()
+        return None
+    struct.pack_into("=I", mapping, _OWNER * 4, os.getpid())
+    return Page(mapping)
+
+
+_path = os.environ.get("ELASTRUN_PAGE", "")
+_page: Page | None = None
+_looked = not _path
+
+
+def page() -> Page | None:
+    """That of this process, opened when first asked for."""
+    global _page, _looked
+    if not _looked:
+        _looked = True
+        _page = _open(_path)
+    return _page
+
+
+def _forget() -> None:
+    global _page, _looked
+    _page, _looked = None, True
+
+
+if _path:
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics, events and page of the Python worker package: K1 to K9, and what reaches the agent."""
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import unittest
+import warnings
+from collections.abc import Iterator
+
+from channel_test import PACKAGE, Listener, worker
+from shared_page import SharedPage
+
+sys.path.insert(0, PACKAGE)
+sys.dont_write_bytecode = True
+from elastrun import events, metrics  # noqa: E402
+
+
+class Recorder(metrics.MetricHandler):
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str, object]] = []
+        self.at = 0.0
+
+    def emit(self, metric_data: metrics.MetricData) -> None:
+        self.got.append((metric_data.group_name, metric_data.name, metric_data.value))
+        self.at = metric_data.timestamp
+
+
+@contextlib.contextmanager
+def handler(group: str | None = None) -> Iterator[Recorder]:
+    recorder = Recorder()
+    metrics.configure(recorder, group)
+    try:
+        yield recorder
+    finally:
+        metrics.configure(metrics.NullMetricHandler(), group)
+        metrics._of_group.clear()
+
+
+@metrics.prof
+def free_function(fail: type[BaseException] | None = None) -> int:
+    if fail is not None:
+        raise fail("on purpose")
+    return 7
+
+
+class Base:
+    @metrics.prof
+    def run(self) -> str:
+        return "ran"
+
+    @metrics.prof(group="mine")
+    def other(self) -> None: ...
+
+
+class Derived(Base):
+    @metrics.prof
+    def run(self) -> str:
+        return super().run()
+
+
+LEAF = __name__.rpartition(".")[2]
+
+
+class Metrics(unittest.TestCase):
+    def test_k1_k3_a_function_that_returns(self) -> None:
+        with handler() as got:
+            self.assertEqual(free_function(), 7)
+        names = [name for _, name, _ in got.got]
+        self.assertEqual(names, [f"{LEAF}.free_function.success",
+                                 f"{LEAF}.free_function.duration.ms"])
+        self.assertEqual(got.got[0][2], 1)
+        self.assertIs(type(got.got[1][2]), int)
+
+    def test_k2_an_exception_passes_on_and_others_are_no_failure(self) -> None:
+        with handler() as got:
+            with self.assertRaises(ValueError):
+                free_function(ValueError)
+            with self.assertRaises(SystemExit):
+                free_function(SystemExit)
+        self.assertEqual([name.partition("function.")[2] for _, name, _ in got.got],
+                         ["failure", "duration.ms", "duration.ms"])
+
+    def test_k3_methods_are_named_after_the_class_that_defines_them(self) -> None:
+        with handler() as got:
+            self.assertEqual(Derived().run(), "ran")
+        self.assertEqual([name for _, name, _ in got.got if name.endswith("success")],
+                         ["Base.run.success", "Derived.run.success"])
+
+    def test_k4_k5_groups_and_their_handlers(self) -> None:
+        with handler() as rest, handler("mine") as mine:
+            metrics.put_metric("a", 1)
+            metrics.put_metric("b", 2.5, "mine")
+            metrics.put_metric("c", 3, "other")
+            Base().other()
+            metrics.getStream("mine").add_value("d", 4)
+        self.assertEqual(rest.got, [("torchelastic", "a", 1), ("other", "c", 3)])
+        self.assertEqual([name for _, name, _ in mine.got],
+                         ["b", "Base.other.success", "Base.other.duration.ms", "d"])
+        metrics.put_metric("a", 1)
+        self.assertEqual(len(rest.got), 2)
+
+    def test_k6_the_console_line(self) -> None:
+        metrics.configure(metrics.ConsoleMetricsHandler(), "torchelastic")
+        self.addCleanup(metrics._of_group.clear)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            metrics.put_metric("workers.default.run_total", 1)
+        self.assertRegex(out.getvalue(),
+                         r"\A\[\d+\.\d+\]\[torchelastic\]: workers.default.run_total=1\n\Z")
+
+    def test_deviation_a_handler_that_raises_disturbs_nobody(self) -> None:
+        class Bad(metrics.MetricHandler):
+            def emit(self, metric_data: metrics.MetricData) -> None:
+                raise RuntimeError("on purpose")
+
+        metrics.configure(Bad(), "bad")
+        self.addCleanup(metrics._of_group.clear)
+        before = metrics.failures()
+        metrics.put_metric("a", 1, "bad")
+        self.assertEqual(metrics.failures(), before + 1)
+
+    def test_deprecated_forms_warn_and_work(self) -> None:
+        with handler("g") as got, warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            metrics.publish_metric("g", "a", 1)
+            metrics.profile("g")(lambda: 3)()
+        self.assertEqual([one.category for one in said], [FutureWarning, FutureWarning])
+        self.assertEqual([name for _, name, _ in got.got],
+                         ["a", "<lambda>.success", "<lambda>.duration.ms"])
+
+    def test_elapsed_time_is_whole_milliseconds(self) -> None:
+        self.assertGreaterEqual(metrics.get_elapsed_time_ms(time.time() - 1.5), 1500)
+        self.assertIs(type(metrics.get_elapsed_time_ms(time.time())), int)
+
+
+class Keeper(events.EventHandler):
+    def __init__(self) -> None:
+        self.got: list[object] = []
+
+    def record(self, event: events.Event | events.RdzvEvent) -> None:
+        self.got.append(event)
+
+
+class Events(unittest.TestCase):
+    def test_k7_an_event_survives_its_text(self) -> None:
+        event = events.Event("e", events.EventSource.WORKER, metadata={
+            "a": 1, "b": 1.0, "c": None, "d": True, "e": "text"})
+        text = event.serialize()
+        self.assertEqual(text, '{"name": "e", "source": "WORKER", "timestamp": 0, "metadata": '
+                               '{"a": 1, "b": 1.0, "c": null, "d": true, "e": "text"}}')
+        self.assertEqual(str(event), text)
+        again = events.Event.deserialize(text)
+        self.assertEqual(again, event)
+        self.assertIs(type(again.metadata["b"]), float)
+        self.assertIs(events.Event.deserialize(event), event)
+
+    def test_k8_a_rendezvous_event_survives_its_text_in_this_order(self) -> None:
+        event = events.RdzvEvent("n", "r", "m", "h", 3, events.NodeState.RUNNING)
+        self.assertEqual(list(json.loads(str(event))), [
+            "name", "run_id", "message", "hostname", "pid", "node_state", "master_endpoint", "rank",
+            "local_id", "error_trace"])
+        self.assertEqual(events.RdzvEvent.deserialize(str(event)), event)
+
+    def test_k9_nothing_is_built_for_the_null_destination(self) -> None:
+        class Bomb:
+            def __bool__(self) -> bool:
+                raise AssertionError("looked at")
+
+        events.construct_and_record_rdzv_event("r", "m", events.NodeState.INIT,
+                                               hostname=Bomb())  # type: ignore[arg-type]
+
+    def test_a_rendezvous_event_is_named_after_its_caller(self) -> None:
+        keeper = Keeper()
+        events.configure(keeper, "dynamic_rendezvous")
+        self.addCleanup(events._handlers.clear)
+        try:
+            raise ValueError("boom")
+        except ValueError:
+            events.construct_and_record_rdzv_event("r", "m", events.NodeState.FAILED)
+        event, = keeper.got
+        self.assertEqual(event.name, f"{os.path.basename(__file__)}:{self._testMethodName}")
+        self.assertIn("ValueError: boom", event.error_trace)
+        self.assertEqual(event.pid, os.getpid())
+
+    def test_destinations(self) -> None:
+        event = events.Event("e", events.EventSource.AGENT)
+        events.record(event)
+        with self.assertRaisesRegex(KeyError, "'nowhere': known are console, dynamic_rendezvous"):
+            events.record(event, "nowhere")
+        keeper = Keeper()
+        events.configure(keeper, "mine")
+        self.addCleanup(events._handlers.clear)
+        events.record(event, "mine")
+        self.assertEqual(keeper.got, [event])
+
+    def test_the_console_is_stderr(self) -> None:
+        done = worker("from elastrun.events import *\n"
+                      "record(Event('e', EventSource.WORKER), 'console')", None)
+        self.assertEqual((done.stdout, done.stderr), (
+            "", '{"name": "e", "source": "WORKER", "timestamp": 0, "metadata": {}}\n'))
+        self.assertFalse(logging.getLogger("elastrun-events-console").handlers)
+
+
+class Agent(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.listener = Listener(folder.name)
+        self.addCleanup(self.listener.socket.close)
+        self.page = SharedPage()
+        self.addCleanup(self.page.close)
+
+    def run_worker(self, code: str, page: str | None = None) -> list[dict[str, object]]:
+        done = worker(code, self.listener.path, ELASTRUN_PAGE=page or self.page.path)
+        self.assertEqual(done.stderr, "")
+        self.said = done.stdout
+        return [packet for packets in self.listener.packets() for packet in packets
+                if packet["kind"] != "stacks"]
+
+    def test_each_sample_is_counted_once_in_few_packets(self) -> None:
+        packets = self.run_worker(
+            "import threading\n"
+            "put = elastrun.metrics.put_metric\n"
+            "def work():\n"
+            "    for i in range(20_000): put('n', i % 7, 'g')\n"
+            "threads = [threading.Thread(target=work) for _ in range(4)]\n"
+            "for one in threads: one.start()\n"
+            "for one in threads: one.join()\n"
+            "put('once', 0.5)\n")
+        many = [one for one in packets if one["name"] == "n"]
+        self.assertEqual(sum(one.get("count", 1) for one in many), 80_000)
+        self.assertEqual(sum(one.get("sum", one["value"]) for one in many),
+                         4 * sum(i % 7 for i in range(20_000)))
+        self.assertLess(len(many), 100)
+        self.assertEqual(packets[-1], {"kind": "metric", "name": "once", "value": 0.5,
+                                       "group": "torchelastic"})
+        self.assertEqual(self.page.series()["torchelastic/once"], (0.5, 1))
+        self.assertEqual(self.page.series()["g/n"][0], 19_999 % 7)
+
+    def test_odd_values_spoil_no_sum(self) -> None:
+        packets = self.run_worker(
+            "for v in (1, float('nan'), 3, float('inf'), True, 10**400, 'x', None):\n"
+            "    elastrun.metrics.put_metric('a', v)\n"
+            "elastrun.metrics.put_metric('a' * 300, 1)\n"
+            "elastrun.metrics.put_metric(3, 1)\n"
+            "elastrun.metrics._reporter.flush()\n"
+            "print(elastrun.metrics._reporter.refused)")
+        self.assertEqual(packets, [{"kind": "metric", "name": "a", "value": 1,
+                                    "group": "torchelastic", "count": 3, "sum": 5, "min": 1,
+                                    "max": 3, "not_finite": 2}])
+        self.assertEqual(self.said, "5\n")
+
+    def test_names_made_of_numbers_are_told_as_one(self) -> None:
+        packets = self.run_worker(
+            "for i in range(4000): elastrun.metrics.put_metric(f'n{i}', 1)\n"
+            "import time\n"
+            "while elastrun.metrics._reporter._cells or elastrun.metrics._reporter._pending:\n"
+            "    elastrun.metrics._reporter.flush()\n"
+            "    break\n")
+        names = {packet["name"] for packet in packets}
+        self.assertLessEqual(len(names), 2001)
+        self.assertEqual(len(self.page.series()), 127)
+
+    def test_what_an_agent_that_is_behind_has_not_heard_is_told_later(self) -> None:
+        packets = self.run_worker(
+            "while elastrun.dropped() == 0: elastrun.step(1)\n"
+            "for i in range(10): elastrun.metrics.put_metric('a', i)\n"
+            "reporter = elastrun.metrics._reporter\n"
+            "reporter.flush()\n"
+            "print(reporter._cells['torchelastic', 'a'].count)\n")
+        self.assertEqual(self.said, "10\n")
+        self.assertEqual({packet["kind"] for packet in packets}, {"step"})
+
+    def test_a_second_passes_and_the_agent_knows_while_the_process_goes_on(self) -> None:
+        packets = self.run_worker(
+            "import time\n"
+            "elastrun.metrics.put_metric('a', 1)\n"
+            "time.sleep(0.01)\n"
+            "while elastrun.metrics._reporter._cells or elastrun.metrics._reporter._pending:\n"
+            "    time.sleep(0.01)\n"
+            "import os; os._exit(0)\n")
+        self.assertEqual([packet["name"] for packet in packets], ["a"])
+
+    def test_a_forked_child_tells_its_own_samples_only(self) -> None:
+        packets = self.run_worker(
+            "import os\n"
+            "elastrun.metrics.put_metric('parent', 1)\n"
+            "elastrun.step(3)\n"
+            "child = os.fork()\n"
+            "if child: os.waitpid(child, 0)\n"
+            "else:\n"
+            "    elastrun.metrics.put_metric('child', 1)\n"
+            "    elastrun.step(99)\n")
+        self.assertEqual(sorted(packet["name"] for packet in packets if "name" in packet),
+                         ["child", "parent"])
+        self.assertEqual(list(self.page.series()), ["torchelastic/parent"])
+        self.assertEqual(self.page.words(4), (3,))
+
+    def test_events_reach_the_agent_whatever_their_destination(self) -> None:
+        packets = self.run_worker(
+            "from elastrun.events import *\n"
+            "record(Event('e', EventSource.WORKER, 1_500, {'a': 1, 'b': None}))\n"
+            "record_rdzv_event(RdzvEvent('n', 'r', 'm', 'h', 3, NodeState.FAILED))\n")
+        self.assertEqual(packets[0], {"kind": "event", "name": "e", "time": 1.5, "attributes": {
+            "a": 1, "b": None, "source": "WORKER"}})
+        self.assertEqual(packets[1]["attributes"]["node_state"], "FAILED")
+
+    def test_the_page_has_the_last_step_and_values_after_sigkill(self) -> None:
+        before = time.monotonic_ns()
+        done = worker("import os, signal\n"
+                      "for i in range(100): elastrun.step(i)\n"
+                      "elastrun.metric('loss', 0.25)\n"
+                      "elastrun.metrics.put_metric('lr', 3, 'opt')\n"
+                      "elastrun.page.page().phase('eval')\n"
+                      "print(os.getpid(), flush=True)\n"
+                      "os.kill(os.getpid(), signal.SIGKILL)",
+                      self.listener.path, ELASTRUN_PAGE=self.page.path)
+        self.assertEqual(self.page.owner(), int(done.stdout))
+        lock, step, at = self.page.words(3, 4, 5)
+        self.assertEqual((lock % 2, step), (0, 99))
+        self.assertTrue(before < at < time.monotonic_ns())
+        self.assertEqual(os.pread(self.page.descriptor, 32, 48).rstrip(b"\0"), b"eval")
+        self.assertEqual(self.page.series(), {"worker/loss": (0.25, 1), "opt/lr": (3, 1)})
+
+    def test_pages_that_are_none_are_left_alone(self) -> None:
+        other = SharedPage()
+        self.addCleanup(other.close)
+        os.pwrite(other.descriptor, b"\1", 8 + 4 + 4)  # that of process 1
+        short = SharedPage(size=64)
+        self.addCleanup(short.close)
+        newer = SharedPage()
+        self.addCleanup(newer.close)
+        os.pwrite(newer.descriptor, b"\2", 8)
+        for path in (other.path, short.path, newer.path, "/nonexistent", "/dev/null", "/"):
+            with self.subTest(path=path):
+                self.run_worker("elastrun.step(1)\nelastrun.metrics.put_metric('a', 1)", path)
+        self.assertEqual(other.words(3, 4), (0, 0))
+
+    def test_steps_that_a_page_cannot_hold(self) -> None:
+        self.run_worker("elastrun.step(2**70)\nelastrun.step(-5)\nelastrun.step(2.7)")
+        self.assertEqual(self.page.words(4), (2,))
+
+
+class Outside(unittest.TestCase):
+    def test_no_thread_no_output_no_failure(self) -> None:
+        done = worker("import threading\nfrom datetime import timedelta\n"
+                      "elastrun.metrics.put_metric('a', 1)\n"
+                      "from elastrun.events import *\n"
+                      "record(Event('e', EventSource.WORKER))\n"
+                      "from elastrun.monitor import *\n"
+                      "stat = Stat('s', [Aggregation.SUM], timedelta(seconds=1))\n"
+                      "stat.add(1)\n"
+                      "print(elastrun.bridge.torch(), threading.active_count())", None)
+        self.assertEqual((done.stdout, done.stderr), ("False 1\n", ""))
+
+    def test_the_package_alone_imports_only_what_it_needs(self) -> None:
+        done = worker("import sys\nprint([m for m in ('dataclasses', 'inspect', 'runpy', 'mmap') "
+                      "if m in sys.modules and m != 'mmap'])", None)
+        self.assertEqual((done.stdout, done.stderr), ("[]\n", ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

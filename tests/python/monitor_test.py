@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""elastrun.monitor: M1 to M17 and D1 to D8 are torch.monitor's own vectors, for doubles, which are
+all that its Python has; what we do otherwise is called a deviation.
+"""
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import tempfile
+import time
+import unittest
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from channel_test import PACKAGE, Listener, worker
+from shared_page import SharedPage
+
+sys.path.insert(0, PACKAGE)
+sys.dont_write_bytecode = True
+from elastrun import monitor  # noqa: E402
+from elastrun.monitor import Aggregation as A  # noqa: E402
+from elastrun.monitor import Event, Stat  # noqa: E402
+
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+
+class Windows(unittest.TestCase):
+    def setUp(self) -> None:
+        gc.collect()  # a Stat in a cycle of an earlier test lives until then
+        self.events: list[Event] = []
+        handle = monitor.register_event_handler(self.events.append)
+        self.addCleanup(monitor.unregister_event_handler, handle)
+        self.at(1)
+        self.addCleanup(setattr, monitor, "_now", time.monotonic)
+
+    def at(self, window: int, length: timedelta = SECOND) -> None:
+        """As torch's tests pin it."""
+        monitor._now = lambda: (window - 0.5) * length.total_seconds()
+
+    def data(self) -> list[dict[str, object]]:
+        return [event.data for event in self.events]
+
+    def test_m1_mean_and_count(self) -> None:
+        stat = Stat("a", [A.MEAN, A.COUNT], timedelta(seconds=100), 2)
+        stat.add(5.0)
+        self.assertEqual(stat.count, 1)
+        stat.add(6.0)
+        self.assertEqual(stat.count, 0)
+        self.assertEqual(stat.get(), {A.MEAN: 5.5, A.COUNT: 2})
+        self.assertEqual(stat.name, "a")
+
+    def test_m2_to_m5_each_aggregation(self) -> None:
+        for one, values, expected in ((A.SUM, (5, 6), 11), (A.VALUE, (5, 6), 6),
+                                      (A.MEAN, (0, 10), 5), (A.COUNT, (0, 10), 2)):
+            with self.subTest(one):
+                stat = Stat("a", [one], timedelta(seconds=100), 2)
+                self.assertEqual(stat.get(), {one: 0})
+                for value in values:
+                    stat.add(value)
+                self.assertEqual(stat.get(), {one: expected})
+                self.assertEqual(stat.count, 0)
+                del stat
+
+    def test_m6_smallest_and_largest(self) -> None:
+        stat = Stat("a", [A.MIN, A.MAX], timedelta(seconds=100), 6)
+        self.assertEqual(stat.get(), {A.MAX: 0, A.MIN: 0})
+        for value in (0, 5, -5, -6, 9, 2):
+            stat.add(value)
+        self.assertEqual(stat.get(), {A.MAX: 9, A.MIN: -6})
+
+    def test_m7_m8_m14_after_its_number_of_values_a_window_takes_no_more(self) -> None:
+        for window in (timedelta(seconds=100), timedelta(days=3650), timedelta(hours=100)):
+            stat = Stat("a", [A.COUNT, A.SUM], window, 3)
+            stat.add(1)
+            stat.add(2)
+            self.assertEqual(stat.count, 2)
+            stat.add(3)
+            self.assertEqual(stat.count, 0)
+            stat.add(4)
+            self.assertEqual((stat.count, stat.dropped), (0, 1))
+            self.assertEqual(stat.get(), {A.COUNT: 3, A.SUM: 6.0})
+            del stat
+        self.assertEqual(len(self.events), 3)
+
+    def test_m9_m13_by_the_kernels_clock(self) -> None:
+        monitor._now = time.monotonic
+        stat = Stat("m9", [A.SUM, A.COUNT], timedelta(milliseconds=1))
+        stat.add(2)
+        for _ in range(100):
+            time.sleep(0.001)
+            stat.add(3)
+            if self.events:
+                break
+        self.assertGreaterEqual(len(self.events), 1)
+        self.assertEqual(stat.name, "m9")
+        self.assertLessEqual(stat.count, 1)
+
+    def test_m10_a_window_that_is_over_is_one_event_with_exactly_its_aggregations(self) -> None:
+        stat = Stat("a", [A.COUNT, A.SUM], SECOND)
+        stat.add(1)
+        stat.add(2)
+        self.assertEqual(self.events, [])
+        self.at(100)
+        before = datetime.now()
+        stat.add(3)
+        event, = self.events
+        self.assertEqual(event.name, "torch.monitor.Stat")
+        self.assertTrue(before <= event.timestamp <= datetime.now())
+        self.assertEqual(event.data, {"a.sum": 3, "a.count": 2})
+
+    def test_m11_d7_the_end_of_a_stat_tells_what_is_open_and_nothing_if_nothing_is(self) -> None:
+        stat = Stat("a", [A.COUNT, A.SUM], 10 * HOUR)
+        stat.add(1)
+        self.assertEqual(self.events, [])
+        del stat
+        self.assertEqual(self.data(), [{"a.sum": 1, "a.count": 1}])
+        del self.events[:]
+        Stat("a", [A.COUNT], 10 * HOUR)
+        self.assertEqual(self.events, [])
+
+    def test_m12_m15_handlers_get_events_as_logged_while_they_are_registered(self) -> None:
+        event = Event("torch.elastic.x", datetime.now(),
+                      {"string": "asdf", "double": 1234.5678, "int": 1234, "bool": True})
+        seen: list[Event] = []
+        monitor.log_event(event)
+        handle = monitor.register_event_handler(seen.append)
+        monitor.log_event(event)
+        self.assertEqual(seen, [event])
+        monitor.log_event(event)
+        self.assertTrue(monitor.unregister_event_handler(handle))
+        monitor.log_event(event)
+        self.assertEqual(len(seen), 2)
+        # Deviation: torch's behaviour is undefined.
+        self.assertFalse(monitor.unregister_event_handler(handle))
+
+    def test_m16_d5_tensorboard_gets_one_point_for_each_aggregation(self) -> None:
+        points: list[tuple[str, float, int, float]] = []
+
+        class Writer:
+            def add_scalar(self, tag: str, value: float, global_step: int,
+                           walltime: float) -> None:
+                points.append((tag, value, global_step, walltime))
+
+        handler = monitor.TensorboardEventHandler(Writer())
+        handle = monitor.register_event_handler(handler)
+        self.addCleanup(monitor.unregister_event_handler, handle)
+        monitor.log_event(Event("other", datetime.now(), {"x": 1}))
+        stat = Stat("asdf", [A.SUM, A.COUNT], HOUR, 5)
+        for value in range(10):
+            stat.add(value)
+        self.assertEqual(stat.count, 0)
+        self.assertEqual(sorted(point[:3] for point in points),
+                         [("asdf.count", 5, 0), ("asdf.sum", 10, 0)])
+        self.at(2, HOUR)
+        for value in range(5):
+            stat.add(value)
+        self.assertEqual([point[2] for point in points], [0, 0, 1, 1])  # torch: all at step 0
+
+    def test_m17_a_wait_counter(self) -> None:
+        for _ in range(3):
+            with monitor._WaitCounter("test_counter").guard():
+                pass
+        values = monitor.wait_counter_values()["test_counter"]
+        self.assertEqual((values["total_calls"], values["active_count"]), (3, 0))
+        self.assertGreaterEqual(values["total_time_us"], values["max_time_us"])
+
+    def test_d1_d2_the_next_window_takes_values_and_get_keeps_the_last(self) -> None:
+        stat = Stat("a", [A.SUM], SECOND, 3)
+        for value in (1, 2, 3, 4):
+            stat.add(value)
+        self.at(2)
+        stat.add(5)
+        self.assertEqual(self.data(), [{"a.sum": 6}])
+        self.assertEqual(stat.count, 1)
+        self.assertEqual(stat.get(), {A.SUM: 6})  # deviation: torch's turns to 0
+
+    def test_d3_windows_without_values_are_none(self) -> None:
+        stat = Stat("a", [A.SUM], SECOND)
+        for window, values in ((1, (1, 2)), (100, (3,)), (103, (9,))):
+            self.at(window)
+            for value in values:
+                stat.add(value)
+        self.assertEqual(self.data(), [{"a.sum": 3}, {"a.sum": 3}])
+
+    def test_d4_one_value_a_window(self) -> None:
+        stat = Stat("a", [A.SUM], SECOND, 1)
+        stat.add(1)
+        stat.add(2)
+        self.at(2)
+        stat.add(3)
+        self.assertEqual(self.data(), [{"a.sum": 1}, {"a.sum": 3}])
+
+    def test_d6_the_mean_is_no_whole_number(self) -> None:
+        stat = Stat("a", [A.MEAN], SECOND, 2)
+        stat.add(-1)
+        stat.add(-2)
+        self.assertEqual(stat.get(), {A.MEAN: -1.5})  # Python's Stat is of doubles
+
+    def test_d8_nothing_is_carried_over(self) -> None:
+        stat = Stat("a", [A.MIN, A.MAX], SECOND, 1)
+        stat.add(7)
+        self.at(2)
+        stat.add(-7)
+        self.assertEqual(self.data(), [{"a.max": 7, "a.min": 7}, {"a.max": -7, "a.min": -7}])
+
+    def test_deviation_a_handler_may_do_anything_and_loses_only_its_own_event(self) -> None:
+        stat = Stat("a", [A.SUM], SECOND, 1)
+        late: list[Event] = []
+
+        def handler(event: Event) -> None:
+            if event.name == monitor.STAT_EVENT:
+                self.assertEqual(stat.get(), {A.SUM: 7})
+                stat.add(1)
+                monitor.log_event(Event("from a handler", datetime.now(), {}))
+                self.addCleanup(monitor.unregister_event_handler,
+                                monitor.register_event_handler(late.append))
+                monitor.unregister_event_handler(handle)
+                raise RuntimeError("on purpose")
+
+        handle = monitor.register_event_handler(handler)
+        before = monitor.failures()
+        stat.add(7)
+        monitor.log_event(Event("after", datetime.now(), {}))
+        self.assertEqual(monitor.failures(), before + 1)
+        self.assertEqual([event.name for event in late], ["after"])
+        self.assertEqual(len(self.events), 3)
+
+    def test_deviation_a_window_ends_on_time_though_nobody_adds(self) -> None:
+        stat = Stat("a", [A.SUM], SECOND)
+        self.assertIsNone(monitor.close_due())
+        stat.add(4)
+        self.assertEqual(monitor.close_due(), 0.5)
+        self.at(2)
+        self.assertIsNone(monitor.close_due())
+        self.assertEqual(self.data(), [{"a.sum": 4}])
+        self.assertEqual(stat.get(), {A.SUM: 4})
+
+    def test_deviation_no_window_of_no_time_and_one_stat_of_a_name(self) -> None:
+        stat = Stat("a", [A.SUM], SECOND)
+        for bad in (("b", [A.SUM], timedelta(microseconds=999)), ("b", [A.SUM], SECOND, 0),
+                    ("a", [A.MEAN], SECOND), ("a", [A.SUM], 2 * SECOND), ("a", [A.SUM], SECOND, 5)):
+            with self.subTest(bad), self.assertRaisesRegex(ValueError, f"Stat '{bad[0]}'"):
+                Stat(*bad)
+        Stat("a", [A.SUM], SECOND).add(1)
+        self.assertEqual(stat.count, 1)
+
+    def test_deviation_nan_and_infinities_are_dropped(self) -> None:
+        stat = Stat("a", [A.SUM, A.COUNT], SECOND, 2)
+        for value in (1, float("nan"), float("inf"), 2):
+            stat.add(value)
+        self.assertEqual(self.data(), [{"a.sum": 3, "a.count": 2}])
+        self.assertEqual(stat.dropped, 2)
+
+    def test_what_torch_announced_and_never_built(self) -> None:
+        stat = Stat("a", [A.STDDEV, A.P50, A.P99, A.P999], SECOND, 200)
+        for value in range(-100, 101):
+            if value:
+                stat.add(value)
+        values = stat.get()
+        self.assertAlmostEqual(values[A.STDDEV], 58.168, places=3)
+        for one, exact in ((A.P50, -1), (A.P99, 98), (A.P999, 100)):
+            self.assertLessEqual(abs(values[one] - exact), abs(exact) * 0.0109, one)
+
+    def test_data_of_other_types_is_refused(self) -> None:
+        for bad in ({"a": None}, {"a": [1]}, {1: "a"}):
+            with self.subTest(bad), self.assertRaisesRegex(TypeError, "event 'e'"):
+                Event("e", datetime.now(), bad)
+
+
+class Agent(unittest.TestCase):
+    def test_events_and_windows_reach_the_agent_on_time(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            listener = Listener(folder)
+            stack.callback(listener.socket.close)
+            page = SharedPage()
+            stack.callback(page.close)
+            done = worker(
+                "import os, time\nfrom datetime import datetime, timedelta\n"
+                "from elastrun.monitor import *\n"
+                "log_event(Event('e', datetime.fromtimestamp(12.5), {'a': 1, 'b': 'x'}))\n"
+                "seen = []\n"
+                "register_event_handler(seen.append)\n"
+                "stat = Stat('s', [Aggregation.SUM], timedelta(milliseconds=50))\n"
+                "stat.add(2)\n"
+                "while not seen: time.sleep(0.01)\n"
+                "late = Stat('late', [Aggregation.SUM], timedelta(hours=1))\n"
+                "late.add(3)\n", listener.path, ELASTRUN_PAGE=page.path)
+            self.assertEqual(done.stderr, "")
+            first, window, last = (one for one in listener.packets()[0] if one["kind"] == "event")
+            self.assertEqual(first, {"kind": "event", "name": "e", "time": 12.5,
+                                     "attributes": {"a": 1, "b": "x"}})
+            self.assertEqual((window["name"], window["attributes"]),
+                             ("torch.monitor.Stat", {"s.sum": 2}))
+            self.assertEqual(last["attributes"], {"late.sum": 3})  # at the end of the process
+            self.assertEqual(page.series()["torch.monitor/s.sum"], (2, 1))
+
+
+
+
+if __name__ == "__main__":
+    unittest.main()
