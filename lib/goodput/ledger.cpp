@@ -28,10 +28,10 @@ void Ledger::settle(TimePoint now) {
     of(current_) += passed;
   } else if (steps_seen_) {
     of(Bucket::Productive) += passed;
-    uncovered_.productive += passed;
+    work_.uncovered.productive += passed;
   } else {
     of(Bucket::Running) += passed;
-    uncovered_.running += passed;
+    work_.uncovered.running += passed;
   }
 }
 
@@ -44,37 +44,78 @@ void Ledger::enter(Bucket bucket, TimePoint now) {
   steps_seen_ = false;
 }
 
+void Ledger::begin_step(std::int64_t step, TimePoint now) {
+  settle(now);
+  resume(step);
+  if (current_ == Bucket::Running) steps_seen_ = true;
+}
+
+void Ledger::lose(Uncovered lost) {
+  of(Bucket::Running) -= lost.running;
+  of(Bucket::Productive) -= lost.productive;
+  of(Bucket::Lost) += lost.running + lost.productive;
+}
+
+/// What broke before is kept up to the last mark before `step`, and done again from there on.
+void Ledger::resume(std::int64_t step) {
+  auto broken = std::exchange(broken_, std::nullopt);
+  if (!broken) return;
+  broken->cover(step - 1);
+  lose(broken->uncovered);
+}
+
 void Ledger::step(std::int64_t step, TimePoint now) {
   settle(now);
+  resume(step);
   if (current_ == Bucket::Running) steps_seen_ = true;
-  // A number that goes back is a resume: what was marked with higher ones is done again.
-  while (!marks_.empty() && marks_.back().step >= step) marks_.pop_back();
-  if (!marks_.empty() && in_last_mark_ < steps_per_mark_) {
-    marks_.back() = {step, uncovered_};
+  go_back(step);
+  if (!work_.marks.empty() && in_last_mark_ < steps_per_mark_) {
+    work_.marks.back() = {step, work_.uncovered};
     in_last_mark_ += 1;
   } else {
-    if (marks_.size() == kMarks) thin_out();
-    marks_.push_back({step, uncovered_});
+    if (work_.marks.size() == kMarks) thin_out();
+    work_.marks.push_back({step, work_.uncovered});
     in_last_mark_ = 1;
   }
   last_step_ = step;
 }
 
+/// A lower number than the last one is a resume within the process: the steps from there on are
+/// done again. The same number is the same step.
+void Ledger::go_back(std::int64_t step) {
+  auto& marks = work_.marks;
+  if (marks.empty() || marks.back().step < step) return;
+  const Uncovered done = marks.back().until;
+  const bool again = marks.back().step > step;
+  while (!marks.empty() && marks.back().step >= step) marks.pop_back();
+  if (!again) return;
+  const Uncovered kept = marks.empty() ? Uncovered{} : marks.back().until;
+  const Uncovered lost{done.running - kept.running, done.productive - kept.productive};
+  lose(lost);
+  work_.uncovered.running -= lost.running;
+  work_.uncovered.productive -= lost.productive;
+}
+
 void Ledger::thin_out() {
-  for (std::size_t i = 0; i < kMarks / 2; ++i) marks_[i] = marks_[2 * i + 1];
-  marks_.resize(kMarks / 2);
+  for (std::size_t i = 0; i < kMarks / 2; ++i) work_.marks[i] = work_.marks[2 * i + 1];
+  work_.marks.resize(kMarks / 2);
   steps_per_mark_ *= 2;
 }
 
 void Ledger::forget_marks() {
-  marks_.clear();
+  work_.marks.clear();
   steps_per_mark_ = 1;
 }
 
-void Ledger::cover(Uncovered covered) {
-  uncovered_.running -= covered.running;
-  uncovered_.productive -= covered.productive;
-  for (auto& mark : marks_) {
+/// What lies up to the last mark at or before `step` is kept.
+void Ledger::Work::cover(std::int64_t step) {
+  const auto last = std::ranges::upper_bound(marks, step, {}, &Mark::step);
+  if (last == marks.begin()) return;
+  const Uncovered covered = std::prev(last)->until;
+  marks.erase(marks.begin(), last);
+  uncovered.running -= covered.running;
+  uncovered.productive -= covered.productive;
+  for (auto& mark : marks) {
     mark.until.running -= covered.running;
     mark.until.productive -= covered.productive;
   }
@@ -83,37 +124,33 @@ void Ledger::cover(Uncovered covered) {
 void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   settle(now);
   checkpoint_seen_ = true;
-  const auto last = step < 0 || step >= last_step_.value_or(step)
-                        ? marks_.end()
-                        : std::find_if(marks_.begin(), marks_.end(),
-                                       [step](const Mark& mark) { return mark.step > step; });
   if (step >= 0) {
     last_checkpoint_ = step;
   } else if (last_step_) {
     last_checkpoint_ = last_step_;
   }
-  if (last == marks_.end()) {
+  if (broken_) {
+    // The upload of a start that has failed took longer than it lived.
+    if (step >= 0) broken_->cover(step);
+  } else if (step < 0 || step >= last_step_.value_or(step)) {
     forget_marks();
-    uncovered_ = {};
-  } else if (last != marks_.begin()) {
-    const Uncovered covered = std::prev(last)->until;
-    marks_.erase(marks_.begin(), last);
-    cover(covered);
+    work_.uncovered = {};
+  } else {
+    work_.cover(step);
   }
 }
 
 void Ledger::failed(TimePoint now) {
   settle(now);
-  if (checkpoint_seen_) {
-    of(Bucket::Running) -= uncovered_.running;
-    of(Bucket::Productive) -= uncovered_.productive;
-    of(Bucket::Lost) += uncovered_.running + uncovered_.productive;
-  } else if (uncovered_.running + uncovered_.productive > Duration::zero()) {
-    loss_known_ = false;
-  }
-  uncovered_ = {};
-  forget_marks();
   current_ = Bucket::Restart;
+  if (work_.uncovered.total() <= Duration::zero()) return;
+  if (!broken_) broken_.emplace();
+  // A start without a step adds to what broke before it, whose marks stay.
+  if (!work_.marks.empty()) broken_->marks = std::move(work_.marks);
+  broken_->uncovered.running += work_.uncovered.running;
+  broken_->uncovered.productive += work_.uncovered.productive;
+  work_.uncovered = {};
+  forget_marks();
 }
 
 void Ledger::rebook(Bucket from, Bucket to, Duration time, TimePoint now) {
@@ -136,7 +173,10 @@ double Ledger::Summary::goodput_at_most() const {
 Ledger::Summary Ledger::summary(TimePoint now) const {
   Ledger copy = *this;
   copy.settle(now);
-  return {copy.last_ - start_, copy.buckets_, restarts_, last_step_, last_checkpoint_, loss_known_};
+  // As long as nothing says otherwise, the job resumes at its last checkpoint.
+  if (broken_ && checkpoint_seen_) copy.lose(broken_->uncovered);
+  return {copy.last_ - start_, copy.buckets_,    restarts_,
+          last_step_,          last_checkpoint_, !broken_ || checkpoint_seen_};
 }
 
 }  // namespace elastrun::goodput

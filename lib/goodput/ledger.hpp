@@ -37,12 +37,18 @@ class Ledger {
   void enter(Bucket bucket, TimePoint now);
   /// Rank 0's training step `step` ended. Running time is Productive from the first step of this
   /// start of workers on; what lies before it (imports, the first compilation) stays Running.
+  /// The same number again is the same step; a lower one says that the job has resumed there, and
+  /// what was done from it on is lost.
   void step(std::int64_t step, TimePoint now);
   /// A checkpoint of `step` is complete (-1: of everything so far): what lies before is kept.
   void checkpoint(std::int64_t step, TimePoint now);
-  /// The group failed: what ran since the last checkpoint is lost, if one was ever reported;
-  /// otherwise nothing is known and nothing is moved. Seconds go to Restart from here.
+  /// The group failed. What of its work is kept is known with the next first step: steps before it
+  /// are, what lies after them is lost. Until then, or if none comes, what ran since the last
+  /// checkpoint counts as lost, if one was ever reported. Seconds go to Restart from here.
   void failed(TimePoint now);
+  /// The step `step` begins: as the first of a start of workers it says where they resumed, and
+  /// time is Productive from here. Without it the first step() of a start says the same at its end.
+  void begin_step(std::int64_t step, TimePoint now);
   /// Books `time` that went to `from` to `to` instead, at most all of it: what it was for is known
   /// only later. Neither may be Running, Productive or Lost.
   void rebook(Bucket from, Bucket to, Duration time, TimePoint now);
@@ -52,8 +58,8 @@ class Ledger {
     std::array<Duration, kBuckets> buckets{};  // adds up to elapsed
     int restarts = 0;
     std::optional<std::int64_t> last_step, last_checkpoint;
-    /// Whether every failure came after a checkpoint was reported. Otherwise more may be lost than
-    /// is known.
+    /// Whether it is known what every failure cost: by a checkpoint that was reported before it, or
+    /// by the step at which the job resumed. Otherwise more may be lost than is known.
     bool loss_known = true;
     Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
     bool steps_known() const { return last_step.has_value(); }
@@ -69,25 +75,32 @@ class Ledger {
   /// Time that counts as good but no checkpoint covers yet, by the bucket it is in.
   struct Uncovered {
     Duration running{}, productive{};
+    Duration total() const { return running + productive; }
   };
   struct Mark {
     std::int64_t step;
     Uncovered until;  // at the end of that step
   };
+  struct Work {
+    Uncovered uncovered;
+    std::vector<Mark> marks;  // ascending; thinned out when many
+    void cover(std::int64_t step);
+  };
   Duration& of(Bucket bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   void settle(TimePoint now);
   void thin_out();
   void forget_marks();
-  void cover(Uncovered covered);
+  void resume(std::int64_t step);
+  void go_back(std::int64_t step);
+  void lose(Uncovered lost);
 
   TimePoint start_, last_;
   Bucket current_ = Bucket::Startup;
   std::array<Duration, kBuckets> buckets_{};
-  Uncovered uncovered_;
-  std::vector<Mark> marks_;  // ascending; thinned out when many
+  Work work_;                   // of this start of the workers
+  std::optional<Work> broken_;  // of failed ones, until the next first step says what is kept
   std::size_t steps_per_mark_ = 1, in_last_mark_ = 0;
   bool checkpoint_seen_ = false;
-  bool loss_known_ = true;
   bool steps_seen_ = false;  // since the workers were started
   bool ran_ = false;
   int restarts_ = 0;

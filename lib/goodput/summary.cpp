@@ -85,7 +85,7 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
                     percent(share), bar(share, unicode), meaning(bucket, summary));
   }
   if (!summary.loss_known) {
-    text += "  No worker reported a checkpoint, so what failures cost is not known.\n";
+    text += "  No checkpoint or later step was reported: what failures cost is not known.\n";
   }
   return text;
 }

@@ -77,6 +77,86 @@ TEST_CASE("ledger: what ran since the last checkpoint is lost with the group") {
   CHECK(summary.last_checkpoint == 2);
 }
 
+TEST_CASE("ledger: the step at which the job resumes says what is kept, checkpoints or not") {
+  // Steps 1 to 4 end at 20, 30, 40, 50; failure at 57, next start at 60, its first step ends at 70.
+  const auto resumed_at = [](std::int64_t step) {
+    Ledger ledger = running();
+    for (int done = 1; done <= 4; ++done) ledger.step(done, at(10s + done * 10s));
+    ledger.failed(at(57s));
+    ledger.enter(Bucket::Running, at(60s));
+    CHECK_FALSE(ledger.summary(at(65s)).loss_known);
+    ledger.step(step, at(70s));
+    const auto summary = ledger.summary(at(70s));
+    CHECK(summary.loss_known);
+    CHECK(sum(summary) == summary.elapsed);
+    return summary;
+  };
+  // At the next step: only the one that was broken off.
+  CHECK(resumed_at(5).of(Bucket::Lost) == 7s);
+  CHECK(resumed_at(5).of(Bucket::Productive) == 30s);
+  CHECK(resumed_at(100).of(Bucket::Lost) == 7s);
+  CHECK(resumed_at(3).of(Bucket::Lost) == 27s);
+  CHECK(resumed_at(3).of(Bucket::Productive) == 10s);
+  // From the beginning: everything.
+  CHECK(resumed_at(1).of(Bucket::Lost) == 47s);
+  CHECK(resumed_at(1).of(Bucket::Productive) == 0s);
+}
+
+TEST_CASE("ledger: a step that begins says the same, and is productive from there on") {
+  Ledger ledger = running();
+  ledger.begin_step(0, at(12s));
+  ledger.step(0, at(20s));
+  ledger.begin_step(1, at(20s));
+  ledger.failed(at(25s));
+  ledger.enter(Bucket::Running, at(30s));
+  ledger.begin_step(1, at(33s));
+  const auto summary = ledger.summary(at(40s));
+  CHECK(summary.of(Bucket::Lost) == 5s);
+  CHECK(summary.of(Bucket::Productive) == 15s);
+  CHECK(summary.of(Bucket::Running) == 5s);
+}
+
+TEST_CASE("ledger: a number that goes back within a start is done again, a repeated one is not") {
+  Ledger ledger = running();
+  for (int done = 1; done <= 4; ++done) ledger.step(done, at(10s + done * 10s));
+  ledger.step(4, at(52s));
+  CHECK(ledger.summary(at(60s)).of(Bucket::Lost) == 0s);
+  ledger.step(3, at(60s));  // 3 and 4 again
+  CHECK(ledger.summary(at(60s)).of(Bucket::Lost) == 22s);
+  CHECK(sum(ledger.summary(at(60s))) == 60s);
+}
+
+TEST_CASE("ledger: an upload that ends after the failure of its start still keeps its steps") {
+  Ledger ledger = running();
+  for (int done = 1; done <= 4; ++done) ledger.step(done, at(10s + done * 10s));
+  ledger.failed(at(57s));
+  ledger.checkpoint(2, at(58s));
+  const auto summary = ledger.summary(at(60s));
+  CHECK(summary.of(Bucket::Lost) == 27s);
+  CHECK(summary.loss_known);
+}
+
+TEST_CASE("ledger: a failure never raises goodput") {
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 random(seed);
+    Ledger whole = running();
+    Ledger broken = running();
+    const auto steps = static_cast<int>(random() % 20) + 2;
+    const auto crash = static_cast<int>(random() % static_cast<unsigned>(steps - 1)) + 1;
+    const auto back = static_cast<int>(random() % static_cast<unsigned>(crash)) + 1;
+    auto now = at(10s);
+    for (int done = 1; done <= steps; ++done) whole.step(done, at(10s + done * 1s));
+    for (int done = 1; done <= crash; ++done) broken.step(done, now += 1s);
+    broken.failed(now += 300ms);
+    broken.enter(Bucket::Running, now += 500ms);
+    for (int done = back; done <= steps; ++done) broken.step(done, now += 1s);
+    const auto one = whole.summary(at(10s + steps * 1s)), other = broken.summary(now);
+    REQUIRE(other.goodput().value() < one.goodput().value());
+    REQUIRE(other.of(Bucket::Productive) <= one.of(Bucket::Productive));
+  }
+}
+
 TEST_CASE("ledger: a checkpoint of an earlier step keeps what lies before that step only") {
   Ledger ledger = running();
   for (int step = 1; step <= 5; ++step) ledger.step(step, at(10s + step * 10s));
@@ -142,7 +222,10 @@ TEST_CASE("ledger: whatever happens, the buckets add up and none is negative") {
     std::int64_t step = 0;
     for (int fact = 0; fact < 60; ++fact) {
       now += Duration(static_cast<std::int64_t>(random() % 2'000'000'000) - 200'000'000);
-      switch (random() % 8) {
+      switch (random() % 9) {
+        case 8:
+          ledger.begin_step(step, now);
+          break;
         case 0:
           ledger.failed(now);
           break;
@@ -214,7 +297,8 @@ TEST_CASE("summary: without a checkpoint the share is only the most that it can 
   CHECK_FALSE(ledger.summary(at(20s)).loss_known);
   const auto text = summary_text(ledger.summary(at(20s)), false);
   CHECK(text.starts_with("goodput between 0 and 50.0 % of 20.0 s\n  No worker reported steps"));
-  CHECK(text.ends_with("  No worker reported a checkpoint, so what failures cost is not known.\n"));
+  CHECK(text.ends_with(
+      "  No checkpoint or later step was reported: what failures cost is not known.\n"));
   CHECK(summary_json(ledger.summary(at(20s))).at("loss_known") == false);
   Ledger stepped = running();
   stepped.step(1, at(14s));
