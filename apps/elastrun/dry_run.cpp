@@ -54,7 +54,7 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
   const auto layout = logs::Layout::plan(spec.log_dir, spec.run_id);
   if (!layout) return std::unexpected(layout.error());
   const auto place = assumed_placement(spec);
-  const auto facts = agent::job_facts(spec, "<agent>");
+  const workers::JobFacts facts{spec, "<agent>"};
   const auto environment = workers::own_environment();
   const std::string base =
       layout->is_null() ? "" : (spec.log_dir.empty() ? "<temporary>" : spec.log_dir);

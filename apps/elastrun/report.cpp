@@ -64,8 +64,8 @@ std::string report_text(const agent::JobResult& result, const spec::JobSpec& spe
                         result.goodput.elapsed >= kLongRun;
   if (!worth_it) return text;
   const bool whole = spec.summary == Summary::Full && speaks_for_the_job(result);
-  return text + (whole ? agent::summary_text(result, person_looks_on && shows_unicode())
-                       : agent::outcome_text(result));
+  return text + (whole ? agent::summary_text(result, spec, person_looks_on && shows_unicode())
+                       : agent::outcome_text(result, spec));
 }
 
 void hand_error_on(const agent::JobResult& result, files::BlockingCalls& files) {

@@ -35,7 +35,7 @@ Agent::Agent(Parts parts, Settings settings)
       linger_(awake_.make_alarm()),
       signal_wait_(awake_.make_alarm()),
       last_visitors_(awake_, parts_.store),
-      barrier_(awake_, settings_.exit_barrier, [this](std::int64_t round) {
+      barrier_(awake_, settings_.job.exit_barrier_timeout, [this](std::int64_t round) {
         post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
       }) {}
 
@@ -44,7 +44,6 @@ Agent::~Agent() = default;
 void Agent::run(std::function<void(JobResult)> on_end) {
   on_end_ = std::move(on_end);
   result_.started = parts_.clock.wall();
-  result_.max_restarts = settings_.max_restarts;
   result_.local_world_size = settings_.self.local_world_size;
   rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
     post(Pushed{std::move(push)});
@@ -230,7 +229,7 @@ void Agent::begin_stop() {
 void Agent::perform(const StopGroup& action) {
   begin_stop();
   signal_wait_->disarm();
-  group_->stop(action.signal, settings_.shutdown_timeout);
+  group_->stop(action.signal, settings_.job.shutdown_timeout);
   if (action.by_signal) tell_grace(action.signal);
 }
 
@@ -240,7 +239,7 @@ void Agent::tell_grace(int signal) const {
                        ? "press Ctrl+C again to kill them now"
                        : fmt::format("{} once more kills them now", process::signal_name(signal));
   log::warning(kArea, "The workers have up to {} to end; {}",
-               format_duration(settings_.shutdown_timeout), how);
+               format_duration(settings_.job.shutdown_timeout), how);
 }
 
 void Agent::child_ended() {
@@ -249,7 +248,7 @@ void Agent::child_ended() {
 
 void Agent::perform(const FinishGroup&) {
   begin_stop();
-  group_->finish(settings_.shutdown_timeout);
+  group_->finish(settings_.job.shutdown_timeout);
 }
 
 void Agent::perform(const KillGroup&) {

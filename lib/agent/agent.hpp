@@ -10,6 +10,7 @@
 #include "core/awake_clock.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/session/session.hpp"
+#include "spec/job_spec.hpp"
 #include "workers/group.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -49,10 +50,8 @@ class Agent {
     workers::ErrorFileReader::Read read_error_files{};
   };
   struct Settings {
-    rendezvous::Node self;  // store_port is filled in
-    int max_restarts = 0;
-    Duration shutdown_timeout = std::chrono::seconds(30);
-    Duration exit_barrier = std::chrono::seconds(300);
+    const spec::JobSpec& job;  // must outlive the agent
+    rendezvous::Node self{};   // store_port is filled in
     /// How long a group may go on whose first failure does not tell who was first
     /// (workers::is_first_known), so that the others who are about to end can.
     Duration settle = std::chrono::milliseconds(50);
@@ -61,8 +60,8 @@ class Agent {
     /// How long a worker that died by a signal which ends jobs may wait for its verdict: when a
     /// batch system signals every process of a step, ours is on its way.
     Duration signal_wait = std::chrono::milliseconds(250);
-    std::vector<int> job_signals;  // those
-    Duration stuck_after{};        // of uninterruptible sleep; 0: nobody looks
+    std::vector<int> job_signals{};  // those
+    Duration stuck_after{};          // of uninterruptible sleep; 0: nobody looks
     workers::Group::Limits limits{};
   };
 
@@ -112,7 +111,7 @@ class Agent {
   void perform(const CutEnd&) { finish(std::move(result_)); }
   void tell_grace(int signal) const;
   // How long a group of this node may take to end.
-  Duration grace() const { return settings_.shutdown_timeout + settings_.limits.kill_bound; }
+  Duration grace() const { return settings_.job.shutdown_timeout + settings_.limits.kill_bound; }
   Status start_group();
   void group_event(workers::Group::Event event);
   bool may_be_signalled() const;

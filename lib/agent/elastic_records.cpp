@@ -38,11 +38,11 @@ const workers::Failure* failure_of(const JobResult& result, int local_rank) {
 }  // namespace
 
 ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts facts,
-                               int max_restarts)
+                               const spec::JobSpec& job)
     : pipeline_(pipeline),
       metrics_(pipeline),
       facts_(std::move(facts)),
-      max_restarts_(max_restarts),
+      job_(job),
       start_(pipeline.clock().now()) {}
 
 void ElasticRecords::print_metrics(std::function<void(std::string_view)> write) {
@@ -65,7 +65,7 @@ void ElasticRecords::pass(std::string_view state) {
   if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
   profile("_monitor_workers", Duration::zero());
   metrics_.put(fmt::format("workers.{}.remaining_restarts", facts_.role),
-               max_restarts_ - facts_.agent_restarts);
+               job_.max_restarts - facts_.agent_restarts);
   metrics_.put(fmt::format("workers.{}.{}", facts_.role, state), 1);
 }
 
@@ -185,8 +185,8 @@ void ElasticRecords::ended(const JobResult& result,
   if (last_group != nullptr && pipeline_.wants("torchelastic.worker")) {
     end_of_workers(result, *last_group);
   }
-  telemetry::metrics::put_run(
-      metrics_, {facts_.role, !result.succeeded(), max_restarts_ - result.restarts, max_restarts_});
+  telemetry::metrics::put_run(metrics_, {facts_.role, !result.succeeded(),
+                                         job_.max_restarts - result.restarts, job_.max_restarts});
   profile("run", took);
   events::record(pipeline_, events::agent_event("SUCCEEDED", facts_));
 }

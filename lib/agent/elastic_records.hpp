@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agent/observer.hpp"
+#include "spec/job_spec.hpp"
 #include "telemetry/events.hpp"
 #include "telemetry/metrics.hpp"
 
@@ -14,7 +15,7 @@ namespace elastrun::agent {
 class ElasticRecords final : public Observer {
  public:
   ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
-                 int max_restarts);
+                 const spec::JobSpec& job);
   /// Prints the agent's metrics as torchelastic's console handler does. Those that workers report
   /// are their own affair.
   void print_metrics(std::function<void(std::string_view)> write);
@@ -39,7 +40,7 @@ class ElasticRecords final : public Observer {
   telemetry::Pipeline& pipeline_;
   telemetry::metrics::Metrics metrics_;
   telemetry::events::AgentFacts facts_;
-  const int max_restarts_;
+  const spec::JobSpec& job_;
   const TimePoint start_;
   bool restarting_ = false;
   TimePoint restart_began_{};

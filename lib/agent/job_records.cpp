@@ -48,19 +48,19 @@ void JobRecords::tell(std::string_view name, Attributes attributes) {
   pipeline_.event(std::string(kScope), std::string(name), std::move(attributes));
 }
 
-void JobRecords::begin(const spec::JobSpec& spec) {
+void JobRecords::begin() {
   if (!pipeline_.wants(kScope)) return;
   tell("job.started", {{"format", whole(1)},
-                       {"run_id", spec.run_id},
-                       {"entry_point", workers::entry_name(spec)},
+                       {"run_id", job_.run_id},
+                       {"entry_point", workers::entry_name(job_)},
                        {"host", host_name()},
                        {"pid", whole(::getpid())},
-                       {"min_nodes", whole(spec.min_nodes)},
-                       {"max_nodes", whole(spec.max_nodes)},
-                       {"nproc_per_node", whole(spec.nproc_per_node)},
-                       {"max_restarts", whole(spec.max_restarts)},
-                       {"rdzv_backend", spec.rdzv_backend},
-                       {"role", spec.role}});
+                       {"min_nodes", whole(job_.min_nodes)},
+                       {"max_nodes", whole(job_.max_nodes)},
+                       {"nproc_per_node", whole(job_.nproc_per_node)},
+                       {"max_restarts", whole(job_.max_restarts)},
+                       {"rdzv_backend", job_.rdzv_backend},
+                       {"role", job_.role}});
 }
 
 void JobRecords::phase(Phase phase, TimePoint) {
@@ -148,7 +148,7 @@ void JobRecords::ended(const JobResult& result, const std::vector<workers::Worke
                      {"succeeded", result.succeeded()},
                      {"verdict", verdict_sentence(result)},
                      {"restarts", whole(result.restarts)},
-                     {"max_restarts", whole(result.max_restarts)}});
+                     {"max_restarts", whole(job_.max_restarts)}});
 }
 
 void JobRecords::summary(const goodput::Ledger::Summary& summary) {

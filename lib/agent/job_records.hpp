@@ -19,11 +19,12 @@ class JobRecords final : public Observer {
   static constexpr std::string_view kScope = "elastrun.agent";
   static constexpr std::string_view kWorkerScope = "elastrun.worker";
 
-  /// Borrows the pipeline.
-  explicit JobRecords(telemetry::Pipeline& pipeline) : pipeline_(pipeline) {}
+  /// Borrows both.
+  JobRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& job)
+      : pipeline_(pipeline), job_(job) {}
 
   /// First of all: what the job is.
-  void begin(const spec::JobSpec& spec);
+  void begin();
   void phase(Phase phase, TimePoint now) override;
   void progress(const std::string& text) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
@@ -51,6 +52,7 @@ class JobRecords final : public Observer {
   void heard(int /*rank*/, const workers::StacksOffered& /*offer*/) {}
 
   telemetry::Pipeline& pipeline_;
+  const spec::JobSpec& job_;
 };
 
 }  // namespace elastrun::agent

@@ -59,7 +59,6 @@ struct JobResult {
   std::vector<ExpiredTimer> expired_timers;  // of all attempts, in order
   goodput::Ledger::Summary goodput;
   int restarts = 0;  // spent by the whole job
-  int max_restarts = 0;
   int local_world_size = 0;
   WallTime started, finished;
   std::string run_dir;  // log folder of this run; empty if none was made or it was removed

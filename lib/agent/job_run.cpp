@@ -46,9 +46,9 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       containment_(loop_, *launcher_, &guardian),
       pipeline_(*clock_),
       channel_(loop_, guardian, std::bind_front(&JobRun::heard, this)),
-      job_records_(pipeline_),
+      job_records_(pipeline_, spec),
       goodput_(*clock_, started_, spec.max_nodes > 1),
-      status_(status_line_, spec.nproc_per_node, spec.max_restarts, spec.max_nodes > 1),
+      status_(status_line_, spec),
       log_(spec),
       binding_(spec),
       registration_(*clock_, guardian, spec,
@@ -101,8 +101,7 @@ Status JobRun::connect(OwnRendezvous own) {
   store_ = std::move(place->store);
   alone_ = place->alone;
 
-  records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_),
-                                              spec_.max_restarts);
+  records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_), spec_);
   if (TelemetryHost::is_wanted(spec_)) {
     telemetry_ = std::make_unique<TelemetryHost>(*clock_, pipeline_);
   }
@@ -174,7 +173,7 @@ WorkerPlans::Parts JobRun::plan_parts() {
       .folders = [this](const rendezvous::Round& round) { return folders_.take(round); },
       .streams = streams_,
       .environment = workers::own_environment(),
-      .facts = job_facts(spec_, mark_of_this_agent(), timers_->pipe_path()),
+      .facts = {spec_, mark_of_this_agent(), timers_->pipe_path()},
       .use_agent_store = [this] { return store_->serves_workers(); },
       .channel = [this] { return channel_path(); },
       .cpus = [this](int local_rank) { return binding_.cpus(local_rank); },
@@ -234,11 +233,7 @@ Agent::Parts JobRun::agent_parts() {
 }
 
 Agent::Settings JobRun::agent_settings() const {
-  Agent::Settings settings;
-  settings.self = self_;
-  settings.max_restarts = spec_.max_restarts;
-  settings.shutdown_timeout = spec_.shutdown_timeout;
-  settings.exit_barrier = spec_.exit_barrier_timeout;
+  Agent::Settings settings{.job = spec_, .self = self_};
   // About what torchrun's next look at its workers would still have seen; more than a second is too
   // long for a person to wait, however seldom they want torchrun to look.
   settings.settle =
@@ -289,7 +284,7 @@ void JobRun::ignore_signals() {
 JobResult JobRun::run() {
   watch();
   RunRegistration::end_dead_runs();
-  job_records_.begin(spec_);
+  job_records_.begin();
   std::optional<JobResult> result;
   agent_->run([this, &result](JobResult ended) {
     result = std::move(ended);

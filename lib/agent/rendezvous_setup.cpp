@@ -114,11 +114,7 @@ class HandlersStore final : public RoundStore {
 RendezvousSetup meet_by_handler(boost::asio::io_context& loop, Clock& clock,
                                 const spec::JobSpec& spec, rendezvous::Node& self,
                                 OwnRendezvous own) {
-  rendezvous::HandlerSettings settings;
-  settings.max_restarts = spec.max_restarts;
-  settings.monitor_interval = from_seconds(spec.monitor_interval);
-  settings.exit_barrier = spec.exit_barrier_timeout;
-  settings.master = own.master;
+  rendezvous::HandlerSettings settings{.job = spec, .master = own.master};
   self.address = spec.local_addr;
   self.id = own_id();
   const auto& fixed = settings.master.master_addr;

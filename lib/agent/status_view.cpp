@@ -5,10 +5,10 @@
 
 namespace elastrun::agent {
 
-StatusView::StatusView(logs::StatusLine& line, int workers, int max_restarts, bool several_nodes)
-    : line_(line), several_nodes_(several_nodes) {
-  status_.workers = workers;
-  if (max_restarts > 0) status_.max_restarts = max_restarts;
+StatusView::StatusView(logs::StatusLine& line, const spec::JobSpec& job)
+    : line_(line), several_nodes_(job.max_nodes > 1) {
+  status_.workers = job.nproc_per_node;
+  if (job.max_restarts > 0) status_.max_restarts = job.max_restarts;
 }
 
 void StatusView::phase(Phase phase, TimePoint) {

@@ -3,13 +3,14 @@
 
 #include "agent/observer.hpp"
 #include "logs/status_line.hpp"
+#include "spec/job_spec.hpp"
 
 namespace elastrun::agent {
 
 /// Shows on the status line what the agent does.
 class StatusView final : public Observer {
  public:
-  StatusView(logs::StatusLine& line, int workers, int max_restarts, bool several_nodes);
+  StatusView(logs::StatusLine& line, const spec::JobSpec& job);
 
   void phase(Phase phase, TimePoint now) override;
   void progress(const std::string& text) override;

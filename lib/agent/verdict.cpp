@@ -203,11 +203,11 @@ std::string causes_text(const JobResult& result) {
 }
 
 /// What is left to say of restarts; for failures also why there was none.
-std::string restarts_text(const JobResult& result) {
+std::string restarts_text(const JobResult& result, int max_restarts) {
   using Kind = Ending::Kind;
   const auto kind = result.ending.kind;
-  if (result.max_restarts > 0) {
-    return fmt::format(", {} of {} restarts used", result.restarts, result.max_restarts);
+  if (max_restarts > 0) {
+    return fmt::format(", {} of {} restarts used", result.restarts, max_restarts);
   }
   // A job whose nodes did not come together, or that was closed, would not have been restarted.
   const bool of_workers = result.culprit && result.culprit->is_worker() &&
@@ -295,15 +295,16 @@ std::string verdict_text(const JobResult& result, const std::string& host,
   return text;
 }
 
-std::string outcome_text(const JobResult& result) {
+std::string outcome_text(const JobResult& result, const spec::JobSpec& job) {
   return fmt::format("elastrun: {} after {}{}\n", result.succeeded() ? "succeeded" : "FAILED",
-                     format_duration(result.goodput.elapsed), restarts_text(result));
+                     format_duration(result.goodput.elapsed),
+                     restarts_text(result, job.max_restarts));
 }
 
-std::string summary_text(const JobResult& result, bool unicode) {
+std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool unicode) {
   using goodput::Bucket;
   const auto& goodput = result.goodput;
-  std::string text = outcome_text(result) + causes_text(result);
+  std::string text = outcome_text(result, job) + causes_text(result);
   const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
                    goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
   if (ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agent/job_result.hpp"
+#include "spec/job_spec.hpp"
 
 #include <string>
 
@@ -21,9 +22,9 @@ std::string verdict_sentence(const JobResult& result);
 std::string_view ending_name(Ending::Kind kind);
 
 /// The result in one line, ended.
-std::string outcome_text(const JobResult& result);
+std::string outcome_text(const JobResult& result, const spec::JobSpec& job);
 /// That line, why each restart was needed, and, if workers ever ran, where the time of the job
 /// went. Each line ended. `unicode`: whether the reader's terminal can show block characters.
-std::string summary_text(const JobResult& result, bool unicode);
+std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool unicode);
 
 }  // namespace elastrun::agent

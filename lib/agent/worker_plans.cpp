@@ -45,19 +45,6 @@ workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_s
   return place;
 }
 
-workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_id,
-                            const std::string& timer_file) {
-  workers::JobFacts facts;
-  facts.run_id = spec.run_id;
-  facts.max_restarts = spec.max_restarts;
-  facts.virtual_local_rank = spec.virtual_local_rank;
-  facts.signals = spec.signals_text;
-  facts.extra = spec.worker_env;
-  facts.agent_id = agent_id;
-  facts.timer_file = timer_file;
-  return facts;
-}
-
 Result<Folders> make_folders(logs::Layout& layout, int attempt, int workers) {
   auto directory = layout.make_attempt(attempt);
   if (!directory) return std::unexpected(directory.error());

@@ -18,9 +18,6 @@ namespace elastrun::agent {
 
 /// What the workers of this node need to know of a round.
 workers::Placement placement_of(const rendezvous::Round& round, bool use_agent_store);
-/// The part of the job that stands in every worker's environment.
-workers::JobFacts job_facts(const spec::JobSpec& spec, const std::string& agent_id,
-                            const std::string& timer_file = {});
 
 /// The directories of one start of workers; empty paths with --log-dir /dev/null.
 struct Folders {

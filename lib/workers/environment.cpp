@@ -19,17 +19,17 @@ std::string_view name_of(std::string_view entry) {
 }
 
 /// What the worker would have without the contract.
-std::optional<std::string_view> given(std::span<const std::string> agent, const JobFacts& job,
+std::optional<std::string_view> given(std::span<const std::string> agent, const JobFacts& facts,
                                       std::string_view name) {
-  const auto extra = job.extra.find(std::string(name));
-  if (extra != job.extra.end()) return extra->second;
+  const auto extra = facts.job.worker_env.find(std::string(name));
+  if (extra != facts.job.worker_env.end()) return extra->second;
   return find_variable(agent, name);
 }
 
 /// The device of a worker that is to see only one: an element of the agent's list, or its number.
-Result<std::string> visible_device(std::span<const std::string> agent, const JobFacts& job,
+Result<std::string> visible_device(std::span<const std::string> agent, const JobFacts& facts,
                                    int local_rank) {
-  const auto list = given(agent, job, kCuda);
+  const auto list = given(agent, facts, kCuda);
   if (!list) return std::to_string(local_rank);
   const auto devices = split(*list, ',');
   if (static_cast<std::size_t>(local_rank) >= devices.size()) {
@@ -53,9 +53,9 @@ struct Entries {
   void add(std::string_view name, int value) { add(name, std::string_view(fmt::to_string(value))); }
 };
 
-void add_ranks(Entries& out, const JobFacts& job, const Placement& place, int local_rank) {
+void add_ranks(Entries& out, const JobFacts& facts, const Placement& place, int local_rank) {
   out.add("RANK", place.rank_of(local_rank));
-  out.add("LOCAL_RANK", job.virtual_local_rank ? 0 : local_rank);
+  out.add("LOCAL_RANK", facts.job.virtual_local_rank ? 0 : local_rank);
   out.add("GROUP_RANK", place.group_rank);
   out.add("ROLE_RANK", place.role_rank_base + local_rank);
   out.add("ROLE_NAME", place.role);
@@ -67,20 +67,20 @@ void add_ranks(Entries& out, const JobFacts& job, const Placement& place, int lo
   out.add("MASTER_PORT", place.master_port);
 }
 
-void add_elastic(Entries& out, const JobFacts& job, const Placement& place,
+void add_elastic(Entries& out, const JobFacts& facts, const Placement& place,
                  const WorkerFiles& files) {
   out.add("TORCHELASTIC_RESTART_COUNT", place.attempt);
-  out.add("TORCHELASTIC_MAX_RESTARTS", job.max_restarts);
-  out.add("TORCHELASTIC_RUN_ID", job.run_id);
+  out.add("TORCHELASTIC_MAX_RESTARTS", facts.job.max_restarts);
+  out.add("TORCHELASTIC_RUN_ID", facts.job.run_id);
   out.add("TORCHELASTIC_USE_AGENT_STORE", place.use_agent_store ? "True" : "False");
-  out.add("TORCHELASTIC_SIGNALS_TO_HANDLE", job.signals);
+  out.add("TORCHELASTIC_SIGNALS_TO_HANDLE", facts.job.signals_text);
   out.add("TORCHELASTIC_ERROR_FILE", files.error_file);
-  if (!job.timer_file.empty()) out.add("TORCHELASTIC_TIMER_FILE", job.timer_file);
+  if (!facts.timer_file.empty()) out.add("TORCHELASTIC_TIMER_FILE", facts.timer_file);
 }
 
-void add_own(Entries& out, const JobFacts& job, const WorkerFiles& files) {
-  out.add("ELASTRUN_JOB", job.run_id);
-  if (!job.agent_id.empty()) out.add("ELASTRUN_AGENT_ID", job.agent_id);
+void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
+  out.add("ELASTRUN_JOB", facts.job.run_id);
+  if (!facts.agent_id.empty()) out.add("ELASTRUN_AGENT_ID", facts.agent_id);
   if (!files.run_dir.empty()) out.add("ELASTRUN_RUN_DIR", files.run_dir);
   if (!files.channel.empty()) out.add("ELASTRUN_CHANNEL", files.channel);
 }
@@ -111,33 +111,28 @@ std::optional<std::string_view> find_variable(std::span<const std::string> entri
   return std::nullopt;
 }
 
-bool limits_omp_threads(std::span<const std::string> agent, const JobFacts& job,
-                        int local_world_size) {
-  return local_world_size > 1 && !given(agent, job, kOmp);
-}
-
 Result<std::vector<std::string>> contract_variables(std::span<const std::string> agent,
-                                                    const JobFacts& job, const Placement& place,
+                                                    const JobFacts& facts, const Placement& place,
                                                     int local_rank, const WorkerFiles& files) {
   Entries out;
   out.list.reserve(32);
-  add_ranks(out, job, place, local_rank);
-  add_elastic(out, job, place, files);
-  if (!given(agent, job, kNccl)) out.add(kNccl, "1");
-  if (limits_omp_threads(agent, job, place.local_world_size)) out.add(kOmp, "1");
-  if (job.virtual_local_rank) {
-    const auto device = visible_device(agent, job, local_rank);
+  add_ranks(out, facts, place, local_rank);
+  add_elastic(out, facts, place, files);
+  if (!given(agent, facts, kNccl)) out.add(kNccl, "1");
+  if (place.local_world_size > 1 && !given(agent, facts, kOmp)) out.add(kOmp, "1");
+  if (facts.job.virtual_local_rank) {
+    const auto device = visible_device(agent, facts, local_rank);
     if (!device) return std::unexpected(device.error());
     out.add(kCuda, *device);
   }
-  add_own(out, job, files);
+  add_own(out, facts, files);
   return std::move(out.list);
 }
 
 Result<std::vector<std::string>> worker_environment(std::span<const std::string> agent,
-                                                    const JobFacts& job, const Placement& place,
+                                                    const JobFacts& facts, const Placement& place,
                                                     int local_rank, const WorkerFiles& files) {
-  auto contract = contract_variables(agent, job, place, local_rank, files);
+  auto contract = contract_variables(agent, facts, place, local_rank, files);
   if (!contract) return contract;
   std::vector<std::string_view> replaced;
   replaced.reserve(contract->size());
@@ -147,14 +142,15 @@ Result<std::vector<std::string>> worker_environment(std::span<const std::string>
     return std::ranges::binary_search(replaced, name);
   };
   Entries out;
-  out.list.reserve(agent.size() + job.extra.size() + contract->size());
+  out.list.reserve(agent.size() + facts.job.worker_env.size() + contract->size());
   for (const auto& entry : agent) {
     const auto name = name_of(entry);
-    if (in_contract(name) || is_ours(name) || job.extra.contains(std::string(name))) continue;
+    if (in_contract(name) || is_ours(name) || facts.job.worker_env.contains(std::string(name)))
+      continue;
     if (is_secret(name, std::string_view(entry).substr(name.size()))) continue;
     out.list.push_back(entry);
   }
-  for (const auto& [name, value] : job.extra) {
+  for (const auto& [name, value] : facts.job.worker_env) {
     if (!in_contract(name) && !is_ours(name) && !is_secret(name, value)) out.add(name, value);
   }
   for (auto& entry : *contract) out.list.push_back(std::move(entry));

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "spec/job_spec.hpp"
 #include "workers/placement.hpp"
 
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,15 +13,11 @@
 
 namespace elastrun::workers {
 
-/// What of the job, the same in every round, stands in a worker's environment.
+/// What stands in a worker's environment in every round.
 struct JobFacts {
-  std::string run_id = "none";
-  int max_restarts = 0;
-  bool virtual_local_rank = false;
-  std::string signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // TORCHELASTIC_SIGNALS_TO_HANDLE
-  std::map<std::string, std::string> extra;               // [env] of the TOML file
-  std::string agent_id;                                   // ELASTRUN_AGENT_ID
-  std::string timer_file;  // TORCHELASTIC_TIMER_FILE; empty: as the agent has it
+  const spec::JobSpec& job;
+  std::string agent_id{};    // ELASTRUN_AGENT_ID
+  std::string timer_file{};  // TORCHELASTIC_TIMER_FILE; empty: as the agent has it
 };
 
 /// Paths of one worker of one attempt. Empty ones become an empty variable (error file, as torchrun
@@ -36,21 +32,17 @@ struct WorkerFiles {
 /// then the job's extra variables over it, then the contract (torchrun's and ours) over both. Pure.
 /// Fails with Usage when --virtual-local-rank finds fewer devices than workers.
 Result<std::vector<std::string>> worker_environment(std::span<const std::string> agent,
-                                                    const JobFacts& job, const Placement& place,
+                                                    const JobFacts& facts, const Placement& place,
                                                     int local_rank, const WorkerFiles& files);
 
 /// What the contract alone adds or replaces: for people (--dry-run), in a fixed order.
 Result<std::vector<std::string>> contract_variables(std::span<const std::string> agent,
-                                                    const JobFacts& job, const Placement& place,
+                                                    const JobFacts& facts, const Placement& place,
                                                     int local_rank, const WorkerFiles& files);
 
 /// Value of a variable among "NAME=VALUE" entries; of several the first counts, as in getenv(3).
 std::optional<std::string_view> find_variable(std::span<const std::string> entries,
                                               std::string_view name);
-
-/// Whether workers get OMP_NUM_THREADS=1 because nobody set it: a warning is due then.
-bool limits_omp_threads(std::span<const std::string> agent, const JobFacts& job,
-                        int local_world_size);
 
 /// The calling process' environment as entries.
 std::vector<std::string> own_environment();

@@ -3,6 +3,7 @@
 
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "files/blocking_calls.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/session/agreement.hpp"
@@ -64,7 +65,7 @@ class UsersSession final : public HandlerSession {
         settings_(std::move(settings)),
         backend_(handler_->get_backend()),
         run_id_(handler_->get_run_id()),
-        restart_rule_(settings_.max_restarts),
+        restart_rule_(settings_.job.max_restarts),
         poll_(clock.make_alarm()),
         deadline_(clock.make_alarm()),
         calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
@@ -175,7 +176,7 @@ class UsersSession final : public HandlerSession {
 
   void await_others() {
     if (seating_->info.world_size == 1) return push(Done{});
-    wait_at_barrier(leave_together, settings_.exit_barrier);
+    wait_at_barrier(leave_together, settings_.job.exit_barrier_timeout);
   }
 
   void wait_at_barrier(Status (*wait)(const RendezvousInfo&, Duration), Duration limit) {
@@ -199,7 +200,7 @@ class UsersSession final : public HandlerSession {
   }
 
   void poll_later() {
-    poll_->arm(clock_.now() + settings_.monitor_interval, [this] { poll(); });
+    poll_->arm(clock_.now() + from_seconds(settings_.job.monitor_interval), [this] { poll(); });
   }
 
   void poll() {

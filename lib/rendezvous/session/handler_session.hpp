@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "rendezvous/session/handler.hpp"
 #include "rendezvous/session/session.hpp"
+#include "spec/job_spec.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
@@ -11,11 +12,9 @@
 namespace elastrun::rendezvous {
 
 struct HandlerSettings {
-  int max_restarts = 0;
-  Duration monitor_interval = std::chrono::milliseconds(100);  // of num_nodes_waiting
-  Duration exit_barrier = std::chrono::seconds(300);
-  Duration close_timeout = std::chrono::seconds(30);  // for shutdown() to return
+  const spec::JobSpec& job;     // must outlive the session
   BootstrapStoreInfo master{};  // wins over what the handler says; empty and 0: not fixed
+  Duration close_timeout = std::chrono::seconds(30);  // for shutdown() to return
 };
 
 /// The session of an agent whose nodes are brought together by a user's handler. Rounds are the

@@ -67,6 +67,7 @@ struct Folder {
 
 /// One node, its workers played by the test.
 struct Node {
+  spec::JobSpec job;
   Folder folder;
   boost::asio::io_context loop;
   test::FakeClock clock;
@@ -84,11 +85,11 @@ struct Node {
     local.rules.max_restarts = max_restarts;
     session = rendezvous::make_local_session(loop, clock, local);
     if (host) session = std::make_unique<WaitingSession>(std::move(session));
-    Agent::Settings settings;
+    job.max_restarts = max_restarts;
+    Agent::Settings settings{.job = job};
     settings.self.id = "node";
     settings.self.address = "127.0.0.1";
     settings.self.local_world_size = workers;
-    settings.max_restarts = max_restarts;
     settings.settle = settle;
     settings.job_signals = {SIGTERM};
     agent = std::make_unique<Agent>(

@@ -49,9 +49,11 @@ telemetry::events::AgentFacts trainer() {
 }
 
 struct Job : Listening {
-  ElasticRecords records;
-  explicit Job(const std::string& scope, int max_restarts = 0)
-      : Listening(scope), records(pipeline, trainer(), max_restarts) {}
+  spec::JobSpec job;
+  ElasticRecords records{pipeline, trainer(), job};
+  explicit Job(const std::string& scope, int max_restarts = 0) : Listening(scope) {
+    job.max_restarts = max_restarts;
+  }
   Job& round(Duration waited, const std::vector<workers::Worker>& group, int attempt = 0) {
     records.phase(Phase::Joining, clock.now());
     clock.advance(waited);

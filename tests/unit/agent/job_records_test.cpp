@@ -16,7 +16,8 @@ using Text = std::string;
 using Whole = std::int64_t;
 
 struct Job : Listening {
-  JobRecords records{pipeline};
+  spec::JobSpec spec;
+  JobRecords records{pipeline, spec};
   explicit Job(const std::string& scope = "elastrun.agent") : Listening(scope) {}
 };
 
@@ -28,13 +29,13 @@ bool carries(const telemetry::Record& record, std::string_view name) {
 
 TEST_CASE("job records: what the job is, under a very long name too") {
   Job job;
-  spec::JobSpec spec;
+  auto& spec = job.spec;
   spec.run_id = std::string(50'000, 'r');
   spec.script = "/a/train.py";
   spec.min_nodes = 2;
   spec.max_nodes = 4;
   spec.nproc_per_node = 8;
-  job.records.begin(spec);
+  job.records.begin();
   CHECK(job.names() == Names{"job.started"});
   CHECK(attribute<Text>(job.last(), "run_id") == spec.run_id);
   CHECK(attribute<Whole>(job.last(), "pid") == ::getpid());
@@ -163,7 +164,7 @@ TEST_CASE("job records: what workers say keeps its group and gets its rank") {
 
 TEST_CASE("job records: nobody who listens to the agent gets nothing of it") {
   Job job("training");
-  job.records.begin({});
+  job.records.begin();
   job.records.phase(Phase::Running, {});
   job.records.progress("p");
   job.records.started({}, workers_of({ExitStatus::exited(0)}), 0s);

@@ -8,6 +8,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
+spec::JobSpec job_of(int workers, int max_restarts, bool several_nodes) {
+  spec::JobSpec job;
+  job.nproc_per_node = workers;
+  job.max_restarts = max_restarts;
+  job.max_nodes = several_nodes ? 2 : 1;
+  return job;
+}
+
 /// A view on a terminal of its own, whose last line the test reads.
 struct Screen {
   boost::asio::io_context loop;
@@ -59,7 +67,8 @@ std::vector<workers::Worker> group_of(std::size_t workers) {
 
 TEST_CASE("view: one node does not wait for others, and shows no restarts that nobody asked for") {
   Screen screen;
-  StatusView view(*screen.line, 2, 0, false);
+  const auto job = job_of(2, 0, false);
+  StatusView view(*screen.line, job);
   view.phase(Phase::Joining, {});
   CHECK(screen.shown() == "[starting] 0/2 workers | 0:00");
   view.round_ready(round_of(1), 0s);
@@ -71,7 +80,8 @@ TEST_CASE("view: one node does not wait for others, and shows no restarts that n
 
 TEST_CASE("view: several nodes, who is missing, and what a restart leaves") {
   Screen screen;
-  StatusView view(*screen.line, 2, 3, true);
+  const auto job = job_of(2, 3, true);
+  StatusView view(*screen.line, job);
   view.phase(Phase::Joining, {});
   view.progress("1 of 2 nodes is here");
   CHECK(screen.shown() ==
@@ -99,7 +109,8 @@ TEST_CASE("view: several nodes, who is missing, and what a restart leaves") {
 
 TEST_CASE("view: the newest step is shown, and none any more when the job is over") {
   Screen screen;
-  StatusView view(*screen.line, 1, 0, false);
+  const auto job = job_of(1, 0, false);
+  StatusView view(*screen.line, job);
   view.phase(Phase::Running, {});
   view.step(7);
   view.step(8);
@@ -115,10 +126,12 @@ TEST_CASE("view: the newest step is shown, and none any more when the job is ove
 
 TEST_CASE("view: a job without workers, and more failures than the line can know of") {
   Screen screen;
-  StatusView view(*screen.line, 0, 0, true);
+  const auto job = job_of(0, 0, true);
+  StatusView view(*screen.line, job);
   view.phase(Phase::Joining, {});
   CHECK(screen.shown() == "[waiting for other nodes] 0:00");
-  StatusView small(*screen.line, 1, 0, false);
+  const auto small_job = job_of(1, 0, false);
+  StatusView small(*screen.line, small_job);
   small.phase(Phase::Running, {});
   small.failed(judgement_of(1));
   CHECK(screen.shown() == "[running] 0/1 workers | 0:01");
@@ -128,7 +141,8 @@ TEST_CASE("view: a very long name stays on its line, also on a narrow terminal")
   for (const unsigned short columns : std::initializer_list<unsigned short>{100, 40, 20, 8, 2}) {
     CAPTURE(columns);
     Screen screen(columns);
-    StatusView view(*screen.line, 123456, 1000000, true);
+    const auto job = job_of(123456, 1000000, true);
+    StatusView view(*screen.line, job);
     view.phase(Phase::Joining, {});
     view.progress("missing: " + std::string(5000, 'n') + "\x1b[31m\n\xff");
     const auto shown = screen.shown();

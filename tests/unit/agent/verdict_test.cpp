@@ -65,12 +65,12 @@ TEST_CASE("verdict: a culprit of this node is shown with its process") {
 
 TEST_CASE("verdict: only of failed workers it says why they were not restarted") {
   auto result = result_with({failure(1, ExitStatus::exited(3))});
-  CHECK(outcome_text(result).contains("not restarted, because --max-restarts is 0"));
+  CHECK(outcome_text(result, {}).contains("not restarted, because --max-restarts is 0"));
   result.ending.kind = Ending::Kind::JobFailed;
   result.ending.cause.kind = rendezvous::Cause::Kind::Timeout;
   result.judgement.reset();
   result.culprit = choose_culprit(result.ending, result.judgement, result.round);
-  CHECK_FALSE(outcome_text(result).contains("not restarted"));
+  CHECK_FALSE(outcome_text(result, {}).contains("not restarted"));
 }
 
 TEST_CASE("verdict: workers that were stopped are nobody's culprits") {
@@ -133,19 +133,21 @@ Attempt attempt(int number, Duration ran, std::string why) {
 
 TEST_CASE("summary: it tells why each restart was needed, when the screen has forgotten it") {
   JobResult result;
-  result.restarts = result.max_restarts = 1;
+  result.restarts = 1;
+  spec::JobSpec job;
+  job.max_restarts = 1;
   result.attempts = {
       attempt(0, std::chrono::seconds(8), "rank 1 ended with exit code 1 (RuntimeError: crash)"),
       attempt(1, std::chrono::seconds(9), "rank 0 ended with exit code 2"),
       attempt(2, std::chrono::seconds(3), "")};
   result.attempts[1].cause->node = "n2";
-  CHECK(summary_text(result, false) ==
+  CHECK(summary_text(result, job, false) ==
         "elastrun: succeeded after 0 us, 1 of 1 restarts used\n"
         "  restarted after 8.0 s: rank 1 ended with exit code 1 (RuntimeError: crash)\n"
         "  restarted after 17.5 s: rank 0 ended with exit code 2\n");
   result.round.emplace().members.resize(2);
-  CHECK(summary_text(result, false).contains("rank 0 ended with exit code 2 (node n2)\n"));
-  CHECK(outcome_text(result) == "elastrun: succeeded after 0 us, 1 of 1 restarts used\n");
+  CHECK(summary_text(result, job, false).contains("rank 0 ended with exit code 2 (node n2)\n"));
+  CHECK(outcome_text(result, job) == "elastrun: succeeded after 0 us, 1 of 1 restarts used\n");
 }
 
 TEST_CASE("summary: of many restarts the last ones are told") {
@@ -153,7 +155,7 @@ TEST_CASE("summary: of many restarts the last ones are told") {
   for (int i = 0; i < 9; ++i) {
     result.attempts.push_back(attempt(i, std::chrono::seconds(1), "cause " + std::to_string(i)));
   }
-  const auto text = summary_text(result, false);
+  const auto text = summary_text(result, {}, false);
   CHECK(text.contains("  restarted 3 times before that\n"));
   CHECK_FALSE(text.contains("cause 2\n"));
   CHECK(text.contains(": cause 3\n"));

@@ -38,10 +38,21 @@ struct Scripted final : RendezvousHandler {
   std::thread::id caller;
 };
 
+spec::JobSpec job_with(int max_restarts, Duration barrier = 300s) {
+  spec::JobSpec job;
+  job.max_restarts = max_restarts;
+  job.monitor_interval = 0.001;
+  job.exit_barrier_timeout = barrier;
+  return job;
+}
+
 /// One agent's end, on a loop of its own.
 struct OneNode {
-  explicit OneNode(HandlerSettings settings = {}, std::string address = {})
-      : session(make_handler_session(loop, *clock, handler, std::move(settings))) {
+  explicit OneNode(spec::JobSpec given = {}, std::string address = {},
+                   BootstrapStoreInfo master = {})
+      : job(std::move(given)),
+        session(make_handler_session(loop, *clock, handler,
+                                     {.job = job, .master = std::move(master)})) {
     self.address = std::move(address);
     self.local_world_size = 2;
     self.store_port = 4567;
@@ -66,6 +77,7 @@ struct OneNode {
     test::run_until(loop, [&closed] { return closed; });
   }
 
+  const spec::JobSpec job;
   boost::asio::io_context loop;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> busy{
       loop.get_executor()};
@@ -100,7 +112,7 @@ TEST_CASE("handler session: a world of one node needs nothing but its rank") {
 }
 
 TEST_CASE("handler session: failures spend the restarts, and the last one ends the job") {
-  OneNode node({.max_restarts = 1});
+  OneNode node(job_with(1));
   node.session->report(Failed{node.round().number, {.exit_code = 3}});
   const auto restart = node.next<Restart>();
   CHECK(restart.attempt_spent);
@@ -115,7 +127,7 @@ TEST_CASE("handler session: failures spend the restarts, and the last one ends t
 }
 
 TEST_CASE("handler session: nodes that wait restart the workers at no cost") {
-  OneNode node({.max_restarts = 1, .monitor_interval = std::chrono::milliseconds(1)});
+  OneNode node(job_with(1));
   node.session->report(Started{node.round().number});
   node.handler->waiting = 2;
   const auto restart = node.next<Restart>();
@@ -139,7 +151,7 @@ TEST_CASE("handler session: where the handler says that workers meet, they meet"
 }
 
 TEST_CASE("handler session: what the user fixed wins over what the handler says") {
-  OneNode node({.master = {"10.9.9.9", 7}});
+  OneNode node({}, {}, {"10.9.9.9", 7});
   node.handler->next = [] {
     return RendezvousInfo{.bootstrap_store_info = BootstrapStoreInfo{"10.1.2.3", 99}};
   };
@@ -223,7 +235,7 @@ TEST_CASE("handler session: a handler that does not return keeps nobody from end
 
 TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and leave together") {
   const Folder folder;
-  OneNode first({.max_restarts = 3}, "127.0.0.1"), second({.max_restarts = 3}, "127.0.0.2");
+  OneNode first(job_with(3), "127.0.0.1"), second(job_with(3), "127.0.0.2");
   second.self.local_world_size = 3;
   second.self.store_port = 89;
   int number = 0;
@@ -268,7 +280,7 @@ TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and
 TEST_CASE(
     "handler session: whoever serves the store waits on for the others when the time is over") {
   const Folder folder;
-  OneNode first({.exit_barrier = 1ms}, "127.0.0.1"), second({.exit_barrier = 1ms}, "127.0.0.2");
+  OneNode first(job_with(0, 1ms), "127.0.0.1"), second(job_with(0, 1ms), "127.0.0.2");
   const auto give = [path = folder.path + "/store"](OneNode& node, int rank) {
     node.handler->next = [path, rank] {
       return RendezvousInfo{rank, 2, *store::BlockingStore::open_file(path), {}};

@@ -9,6 +9,7 @@ namespace elastrun::workers {
 namespace {
 
 using Entries = std::vector<std::string>;
+const spec::JobSpec kAnyJob;
 
 std::map<std::string, std::string> as_map(const Result<Entries>& entries) {
   REQUIRE(entries.has_value());
@@ -38,11 +39,10 @@ Placement second_of_two_nodes() {
 }
 
 TEST_CASE("environment: a worker gets every variable of the contract") {
-  JobFacts job;
+  spec::JobSpec job;
   job.run_id = "job-7";
   job.max_restarts = 3;
-  job.agent_id = "node_17";
-  const auto have = as_map(worker_environment({}, job, second_of_two_nodes(), 2,
+  const auto have = as_map(worker_environment({}, {job, "node_17"}, second_of_two_nodes(), 2,
                                               {"/run/2/error.json", "/run/2", "/run/channel"}));
   const std::map<std::string, std::string> wanted{
       {"RANK", "6"},
@@ -73,14 +73,15 @@ TEST_CASE("environment: a worker gets every variable of the contract") {
 }
 
 TEST_CASE("environment: the FIFO of timers is the agent's own, or what it was given") {
-  JobFacts job;
+  spec::JobSpec job;
   const Entries agent{"TORCHELASTIC_TIMER_FILE=given"};
+  JobFacts facts{job};
   const auto of_worker = [&] {
-    return as_map(worker_environment(agent, job, second_of_two_nodes(), 0, {}))
+    return as_map(worker_environment(agent, facts, second_of_two_nodes(), 0, {}))
         .at("TORCHELASTIC_TIMER_FILE");
   };
   CHECK(of_worker() == "given");
-  job.timer_file = "/tmp/made";
+  facts.timer_file = "/tmp/made";
   CHECK(of_worker() == "/tmp/made");
 }
 
@@ -92,7 +93,8 @@ TEST_CASE("environment: stale values of the agent are replaced, others stay unto
                       "EMPTY=",
                       "ELASTRUN_CHANNEL=/outer/channel",
                       "TORCH_NCCL_ASYNC_ERROR_HANDLING=3"};
-  const auto have = as_map(worker_environment(agent, {}, Placement{}, 0, {"/e.json", "", ""}));
+  const auto have =
+      as_map(worker_environment(agent, {kAnyJob}, Placement{}, 0, {"/e.json", "", ""}));
   CHECK(have.at("RANK") == "0");
   CHECK(have.at("MASTER_ADDR") == "127.0.0.1");
   CHECK(have.at("HOME") == "/root");
@@ -105,22 +107,23 @@ TEST_CASE("environment: stale values of the agent are replaced, others stay unto
 TEST_CASE("environment: what opens the rendezvous is not handed to workers") {
   const Entries agent{"ELASTRUN_SECRET=s", "PET_RDZV_CONF=user=u,password=p", "PET_RDZV_ID=7",
                       "ELASTRUN_SECRET_SANTA=1"};
-  JobFacts job;
-  job.extra = {{"ELASTRUN_SECRET", "t"}};
-  const auto have = as_map(worker_environment(agent, job, Placement{}, 0, {}));
+  spec::JobSpec job;
+  job.worker_env = {{"ELASTRUN_SECRET", "t"}};
+  const auto have = as_map(worker_environment(agent, {job}, Placement{}, 0, {}));
   CHECK_FALSE(have.contains("ELASTRUN_SECRET"));
   CHECK_FALSE(have.contains("PET_RDZV_CONF"));
   CHECK(have.at("PET_RDZV_ID") == "7");
   CHECK(have.at("ELASTRUN_SECRET_SANTA") == "1");
   const Entries harmless{"PET_RDZV_CONF=join_timeout=9"};
-  CHECK(as_map(worker_environment(harmless, {}, Placement{}, 0, {})).contains("PET_RDZV_CONF"));
+  CHECK(as_map(worker_environment(harmless, {kAnyJob}, Placement{}, 0, {}))
+            .contains("PET_RDZV_CONF"));
 }
 
 TEST_CASE("environment: variables of the job lie over the agent's and under the contract") {
-  JobFacts job;
-  job.extra = {{"HOME", "/job"}, {"RANK", "99"}, {"NEW", "1"}};
+  spec::JobSpec job;
+  job.worker_env = {{"HOME", "/job"}, {"RANK", "99"}, {"NEW", "1"}};
   const Entries agent{"HOME=/root"};
-  const auto have = as_map(worker_environment(agent, job, Placement{}, 0, {}));
+  const auto have = as_map(worker_environment(agent, {job}, Placement{}, 0, {}));
   CHECK(have.at("HOME") == "/job");
   CHECK(have.at("RANK") == "0");
   CHECK(have.at("NEW") == "1");
@@ -129,34 +132,33 @@ TEST_CASE("environment: variables of the job lie over the agent's and under the 
 TEST_CASE("environment: OMP_NUM_THREADS is limited only if nobody set it and there are several") {
   Placement one, two;
   two.local_world_size = 2;
-  JobFacts job;
-  CHECK_FALSE(as_map(worker_environment({}, job, one, 0, {})).contains("OMP_NUM_THREADS"));
-  CHECK(as_map(worker_environment({}, job, two, 0, {})).at("OMP_NUM_THREADS") == "1");
+  spec::JobSpec job;
+  CHECK_FALSE(as_map(worker_environment({}, {job}, one, 0, {})).contains("OMP_NUM_THREADS"));
+  CHECK(as_map(worker_environment({}, {job}, two, 0, {})).at("OMP_NUM_THREADS") == "1");
   const Entries empty{"OMP_NUM_THREADS="};
-  CHECK(as_map(worker_environment(empty, job, two, 0, {})).at("OMP_NUM_THREADS").empty());
-  job.extra["OMP_NUM_THREADS"] = "4";
-  CHECK(as_map(worker_environment({}, job, two, 0, {})).at("OMP_NUM_THREADS") == "4");
-  CHECK_FALSE(limits_omp_threads({}, job, 2));
+  CHECK(as_map(worker_environment(empty, {job}, two, 0, {})).at("OMP_NUM_THREADS").empty());
+  job.worker_env["OMP_NUM_THREADS"] = "4";
+  CHECK(as_map(worker_environment({}, {job}, two, 0, {})).at("OMP_NUM_THREADS") == "4");
 }
 
 TEST_CASE("environment: --virtual-local-rank shows each worker one device") {
-  JobFacts job;
+  spec::JobSpec job;
   job.virtual_local_rank = true;
   Placement place;
   place.local_world_size = 2;
   const Entries agent{"CUDA_VISIBLE_DEVICES=6, GPU-ab ,2"};
-  const auto second = as_map(worker_environment(agent, job, place, 1, {}));
+  const auto second = as_map(worker_environment(agent, {job}, place, 1, {}));
   CHECK(second.at("LOCAL_RANK") == "0");
   CHECK(second.at("RANK") == "1");
   CHECK(second.at("CUDA_VISIBLE_DEVICES") == "GPU-ab");
-  CHECK(as_map(worker_environment({}, job, place, 1, {})).at("CUDA_VISIBLE_DEVICES") == "1");
+  CHECK(as_map(worker_environment({}, {job}, place, 1, {})).at("CUDA_VISIBLE_DEVICES") == "1");
 }
 
 TEST_CASE("environment: --virtual-local-rank with too few devices says so") {
-  JobFacts job;
+  spec::JobSpec job;
   job.virtual_local_rank = true;
   const Entries agent{"CUDA_VISIBLE_DEVICES=0,1"};
-  const auto refused = worker_environment(agent, job, Placement{}, 2, {});
+  const auto refused = worker_environment(agent, {job}, Placement{}, 2, {});
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().code == Code::Usage);
   CHECK(refused.error().text.starts_with(
@@ -164,7 +166,7 @@ TEST_CASE("environment: --virtual-local-rank with too few devices says so") {
 }
 
 TEST_CASE("environment: without a log folder the error file's name is empty, but there") {
-  const auto have = as_map(worker_environment({}, {}, Placement{}, 0, {}));
+  const auto have = as_map(worker_environment({}, {kAnyJob}, Placement{}, 0, {}));
   CHECK(have.at("TORCHELASTIC_ERROR_FILE").empty());
   CHECK_FALSE(have.contains("ELASTRUN_RUN_DIR"));
 }
