@@ -143,8 +143,8 @@ class Elastic(unittest.TestCase):
         self.go.touch()
         self.all_end(saver, *others)
 
-    def elect_first(self, nodes: str, conf: str, *words: str) -> Job:
-        first = self.agent(nodes, *SAY, f"wait={self.go}", *words, conf=conf,
+    def elect_first(self, nodes: str, conf: str, *options: str) -> Job:
+        first = self.agent(nodes, *SAY, f"wait={self.go}", conf=conf, options=options,
                            env={"LOGLEVEL": "INFO"})
         wait_until(lambda: "coordinates the job" in first.errors() or
                    first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
@@ -596,6 +596,31 @@ class Coordinators(Elected):
 
     def test_nobody_begins_while_a_member_of_a_dead_leader_saves(self) -> None:
         self.save_beyond_the_crash(self.by_file())
+
+    def test_who_had_stopped_before_the_leader_died_is_not_waited_for(self) -> None:
+        conf = self.by_file()
+        patient = ("--shutdown-timeout=600",)  # for which a successor that knew nothing would wait
+        first = self.elect_first("4", conf, *patient)
+        others = [self.agent("4", *SAY, f"wait={self.go}", conf=conf, options=patient)
+                  for _ in range(3)]
+        self.world(first, *others, size=4)
+        self.kill(others.pop())
+
+        def broken_up() -> bool:
+            text = (self.folder / "elastrun-job.json").read_text()
+            slots = [json.loads(line) for line in text.splitlines()]
+            record = json.loads(max(slots, key=lambda slot: slot["version"])["record"])
+            return record.get("stopping") == 0
+
+        wait_until(broken_up, f"all have stopped, and that is recorded:\n{first.errors()}")
+        self.kill(first)
+        others += [self.agent("4", *SAY, f"wait={self.go}", conf=conf, options=patient)
+                   for _ in range(2)]
+        for job in others[:2]:
+            job.wait_for(r"^WORLD_SIZE=4", 2)
+        self.world(*others, size=4)
+        self.go.touch()
+        self.all_end(*others)
 
     def test_a_deleted_entry_delays_a_round_and_no_more(self) -> None:
         conf = self.by_file()

@@ -87,10 +87,10 @@ class LinkCoordinator final : public Coordinator {
     fence.expect(previous.round, previous.nodes, settings_.stand_alone ? 0 : 1);
     book_.inherit(previous, until, std::move(fence), leavers);
   }
-  void inherit_stopping(const PreviousWorld& previous, const Leavers& stopping,
-                        const Leavers& leavers) override {
+  void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
+                       const Leavers& leavers) override {
     MemberFence fence;
-    fence.expect(previous.round, stopping);
+    fence.expect(previous.round, remnant, may_miss);
     book_.inherit(previous, clock_.now(), std::move(fence), leavers);
   }
   void disinherit() override { book_.disinherit(); }
@@ -118,7 +118,7 @@ class LinkCoordinator final : public Coordinator {
     leave_.await(book_.jobs, std::move(then));
   }
   Leavers leavers() const override { return book_.leavers(); }
-  Leavers at_work() const override { return book_.at_work(); }
+  Remnant remnant() const override { return book_.remnant(); }
   bool is_fenced() const override { return book_.is_fenced(); }
 
   void resign(const std::string& why, bool another_follows) override {

@@ -50,6 +50,8 @@ class Coordinator {
     std::function<void()> cut_off;
     /// Runs when `leavers` has changed: a successor must find them recorded, too. May be empty.
     std::function<void()> leavers_changed;
+    /// Runs while a round is being formed, when `remnant` has changed. May be empty.
+    std::function<void()> remnant_changed;
   };
 
   static std::unique_ptr<Coordinator> make(boost::asio::io_context& loop, Clock& clock,
@@ -67,9 +69,9 @@ class Coordinator {
   /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
   /// `disinherit`: that world is no more.
   virtual void inherit(const PreviousWorld& previous, TimePoint until, const Leavers& leavers) = 0;
-  /// It is no more, but so many of its members were being stopped.
-  virtual void inherit_stopping(const PreviousWorld& previous, const Leavers& stopping,
-                                const Leavers& leavers) = 0;
+  /// It has broken up, and that is left of it. All of those come but `may_miss`.
+  virtual void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
+                               const Leavers& leavers) = 0;
   virtual void disinherit() = 0;
   /// The job that has had that many rounds is over: members of it that come late are told so.
   virtual void conclude(std::int64_t rounds, const Done& verdict) = 0;
@@ -90,8 +92,8 @@ class Coordinator {
   virtual std::size_t agents() const = 0;
   /// Whether a job waits for something that only an entitled coordinator can decide.
   virtual bool is_needed() const = 0;
-  /// Members whose groups run or are being stopped, and for how long if we leave them now.
-  virtual Leavers at_work() const = 0;
+  /// Members of the last world, and for how long they may be at work if we leave them now.
+  virtual Remnant remnant() const = 0;
   /// Whether others may be at work, whom we wait for.
   virtual bool is_fenced() const = 0;
   /// How the job has ended, if it has.

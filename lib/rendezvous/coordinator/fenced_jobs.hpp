@@ -6,6 +6,7 @@
 #include "rendezvous/membership/state.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -18,15 +19,17 @@ class FencedJobs {
   /// An earlier coordinator's: as `inherit` of the state.
   void inherit(const std::string& run_id, const PreviousWorld& previous, TimePoint until,
                MemberFence fence) {
-    fenced_jobs_[run_id] = {previous, until, std::move(fence)};
+    fenced_jobs_[run_id] = {previous, until, std::move(fence), previous.round};
   }
   /// One whose last agent has gone.
   void keep(const State& state, TimePoint now) {
     pass(now);
     const WorldFence& world_fence = state.world_fence();
     if (!world_fence.is_up(now)) return;
-    fenced_jobs_[state.run_id()] = {
-        {state.last_world().round, 0, 0}, *world_fence.limit(), world_fence.fence};
+    fenced_jobs_[state.run_id()] = {{state.last_world().round, 0, 0},
+                                    *world_fence.limit(),
+                                    world_fence.fence,
+                                    world_fence.round()};
   }
   /// No world of them is at work any more. Of those who leave only time says that.
   void disinherit(TimePoint now) {
@@ -40,7 +43,8 @@ class FencedJobs {
   void hand_to(State& state) {
     const auto found = fenced_jobs_.find(state.run_id());
     if (found == fenced_jobs_.end()) return;
-    state.inherit(found->second.previous, found->second.until, found->second.fence);
+    const Doubt& doubt = found->second;
+    state.inherit(doubt.previous, doubt.until, doubt.fence, doubt.round);
     fenced_jobs_.erase(found);
   }
   bool are_any(TimePoint now) const {
@@ -62,6 +66,7 @@ class FencedJobs {
     PreviousWorld previous;
     TimePoint until;
     MemberFence fence;
+    std::int64_t round = 0;  // of the world that may be at work
   };
   void pass(TimePoint now) {
     std::erase_if(fenced_jobs_, [now](const auto& one) { return !one.second.is_pending(now); });

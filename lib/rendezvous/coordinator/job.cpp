@@ -14,6 +14,7 @@ Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id,
       clock_(clock),
       record_world_(settings.record_world),
       leavers_changed_(settings.leavers_changed),
+      remnant_changed_(settings.remnant_changed),
       before_deciding_(std::move(before_deciding)),
       alarm_(clock.make_alarm()) {
   state.set_epoch(settings.epoch);
@@ -45,6 +46,9 @@ void Job::deliver() {
   if (state.unacknowledged() && !recording_) record_world();
   const int before = std::exchange(leavers_, state.world_fence().fence.leavers().count);
   if (leavers_ != before && leavers_changed_) leavers_changed_();
+  const int at_work = state.roster().count(MemberState::Stopping);
+  const bool changed = std::exchange(stopping_, at_work) != at_work;
+  if (changed && state.phase() == Phase::Joining && remnant_changed_) remnant_changed_();
   arm();
 }
 

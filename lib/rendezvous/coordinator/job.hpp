@@ -21,7 +21,7 @@ class Job {
  public:
   /// `before_deciding` runs before anything is decided because time has passed or an answer has
   /// come. Of `settings` are used: master_addr, master_port, epoch, record_world,
-  /// leavers_changed.
+  /// leavers_changed, remnant_changed.
   Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
       std::function<void()> before_deciding);
   ~Job() { lifetime_.end(); }
@@ -41,12 +41,12 @@ class Job {
 
   Clock& clock_;
   const std::function<void(const WorldRecord&, std::function<void()>)> record_world_;
-  const std::function<void()> leavers_changed_;
+  const std::function<void()> leavers_changed_, remnant_changed_;
   const std::function<void()> before_deciding_;
   const std::unique_ptr<Alarm> alarm_;
   std::optional<TimePoint> armed_;
   bool recording_ = false;
-  int leavers_ = 0;
+  int leavers_ = 0, stopping_ = 0;
   // Answers of the register outlive the job; this tells them that it has gone.
   Lifetime lifetime_;
 };

@@ -92,9 +92,14 @@ bool JobBook::is_needed() const {
       jobs, [](const auto& job) { return job.second->state.phase() == Phase::Joining; });
 }
 
-Leavers JobBook::at_work() const {
-  Leavers all;
-  for (const auto& [run_id, job] : jobs) all.add(job->state.at_work(clock_.now()));
+Remnant JobBook::remnant() const {
+  Remnant all;
+  for (const auto& [run_id, job] : jobs) {
+    const Remnant left = job->state.remnant(clock_.now());
+    all.members += left.members;
+    all.at_work.add(left.at_work);
+    all.round = std::max(all.round, left.round);
+  }
   return all;
 }
 

@@ -39,7 +39,7 @@ class JobBook {
   /// start of the job, for which the verdict is not meant, as far as no scheduler says which one.
   bool is_over_for(const Hello& hello) const;
   Leavers leavers() const { return fenced_jobs_.with_leavers_of(jobs); }
-  Leavers at_work() const;
+  Remnant remnant() const;
   bool is_needed() const;
   bool is_fenced() const;
 

@@ -101,10 +101,10 @@ class ElectedLocator final : public Locator {
       });
     }
     // The others find the place free when they come.
-    const Leavers at_work = host_->coordinator().at_work();
-    forget_ = is_forgettable() && at_work.count == 0;
-    const bool noteworthy = at_work.count > 0 && is_forgettable() && records_.has_any();
-    if (noteworthy) records_.leave(at_work);
+    const Remnant remnant = host_->coordinator().remnant();
+    forget_ = is_forgettable() && remnant.at_work.count == 0;
+    const bool noteworthy = !forget_ && is_forgettable() && records_.has_any();
+    if (noteworthy) records_.leave(remnant);
     resign(noteworthy, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
@@ -150,7 +150,7 @@ class ElectedLocator final : public Locator {
             then([this](const Result<bool>& still) { election_.renewed(still, clock_.now()); }));
       case Election::Request::Record:
         return leader_lease_->record(
-            records_.text(host_->coordinator().leavers()),
+            records_.text(host_->coordinator()),
             then([this](const Result<bool>& still) { election_.recorded(still, clock_.now()); }));
       case Election::Request::Resign:
         return leader_lease_->release(std::exchange(forget_, false),
@@ -269,8 +269,9 @@ class ElectedLocator final : public Locator {
       record();
     };
     coordinator.cut_off = [this] { yield("more nodes have been lost to silence than are left"); };
-    coordinator.leavers_changed = [this] {
-      if (records_.has_any()) record();
+    coordinator.leavers_changed = [this] { records_.has_any() ? record() : void(); };
+    coordinator.remnant_changed = [this] {
+      records_.watch_remnant(host_->coordinator(), [this] { record(); });
     };
     auto opened = Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator,
                              {settings_.first_port, settings_.last_port});

@@ -3,10 +3,30 @@
 
 #include "core/text.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace elastrun::rendezvous {
-WorldRecords::WorldRecords(Clock& clock) : clock_(clock), nonce_(random_text(16)), probe_(clock) {}
+namespace {
+
+// Within it most worlds that break up are replaced by the next one, which is recorded anyway.
+constexpr auto kBreakUp = std::chrono::milliseconds(500);
+
+RecordedWorld::BreakUp record_of(const Remnant& remnant, bool left, TimePoint now) {
+  const Leavers& at_work = remnant.at_work;
+  return {remnant.members, at_work.count,
+          at_work.count > 0 ? std::max<Duration>(at_work.until - now, {}) : Duration{}, left};
+}
+
+std::pair<int, int> counts_of(const Remnant& remnant) {
+  return {remnant.members, remnant.at_work.count};
+}
+
+}  // namespace
+
+WorldRecords::WorldRecords(Clock& clock)
+    : clock_(clock), nonce_(random_text(16)), probe_(clock), look_(clock.make_alarm()) {}
 
 void WorldRecords::record(const WorldRecord& world, std::function<void()> recorded) {
   latest_ = {world, nonce_, PreviousWorldProbe::own_network()};
@@ -25,15 +45,37 @@ void WorldRecords::conclude(const Done& verdict) {
   latest_.verdict = verdict;
 }
 
-void WorldRecords::leave(const Leavers& stopping) {
+void WorldRecords::leave(const Remnant& remnant) {
   recorded_ = nullptr;
-  latest_.stopping = stopping.count;
-  latest_.stopping_for = stopping.until - clock_.now();
+  latest_.break_up = record_of(remnant, true, clock_.now());
 }
 
-std::string WorldRecords::text(const Leavers& leavers) const {
+// Who decides would form the next world now, as far as those go who are not there.
+std::optional<Remnant> WorldRecords::remnant_of(const Coordinator& coordinator) const {
+  if (latest_.verdict || !coordinator.is_needed() || coordinator.is_fenced()) return std::nullopt;
+  const Remnant remnant = coordinator.remnant();
+  return remnant.round == latest_.world.round ? std::optional(remnant) : std::nullopt;
+}
+
+void WorldRecords::watch_remnant(const Coordinator& coordinator, std::function<void()> write) {
+  if (!has_any() || std::exchange(looks_, true)) return;
+  look_->arm(clock_.now() + kBreakUp, [this, &coordinator, write = std::move(write)] {
+    looks_ = false;
+    const auto remnant = remnant_of(coordinator);
+    if (remnant && counts_of(*remnant) != recorded_remnant_) write();
+    // Members that were lost are waited for: nobody says when that is over.
+    const bool ended = remnant && remnant->at_work.count == 0;
+    if (coordinator.is_needed() && !ended) watch_remnant(coordinator, write);
+  });
+}
+
+std::string WorldRecords::text(const Coordinator& coordinator) {
   const TimePoint now = clock_.now();
+  const Leavers leavers = coordinator.leavers();
   RecordedWorld recorded = latest_;
+  const auto remnant = remnant_of(coordinator);
+  recorded_remnant_ = remnant.transform(counts_of);
+  if (remnant && !latest_.break_up) recorded.break_up = record_of(*remnant, false, now);
   if (leavers.are_at_work(now)) {
     recorded.leavers = leavers.count;
     recorded.leaving = leavers.until - now;
@@ -54,9 +96,9 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
     if (leavers.count > 0) coordinator.inherit(previous, now, leavers);
     return coordinator.conclude(recorded->world.round, *recorded->verdict);
   }
-  if (recorded->stopping > 0) {
-    return coordinator.inherit_stopping(
-        previous, {recorded->stopping, now + recorded->stopping_for}, leavers);
+  if (const auto& broken = recorded->break_up) {
+    const Remnant remnant{broken->members, {broken->stopping, now + broken->stopping_for}};
+    return coordinator.inherit_remnant(previous, remnant, broken->left ? 0 : 1, leavers);
   }
   coordinator.inherit(previous, now + isolation, leavers);
   probe_.probe(*recorded, [&coordinator] { coordinator.disinherit(); });
@@ -69,6 +111,8 @@ bool WorldRecords::is_strange(const std::string& record) const {
 
 void WorldRecords::stop() {
   recorded_ = nullptr;
+  look_->disarm();
+  looks_ = false;
   probe_.stop();
 }
 

@@ -7,7 +7,10 @@
 #include "rendezvous/election/election_entry.hpp"
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 namespace elastrun::rendezvous {
 
@@ -26,10 +29,12 @@ class WorldRecords {
   /// Whether there is one that belongs beside the lease: a coordinator without a world of its own
   /// leaves there what it has found.
   bool has_any() const { return !latest_.by.empty(); }
-  /// Its coordinator goes, and so many of its members are being stopped.
-  void leave(const Leavers& stopping);
-  /// It, with the members that leave and the time that they have left.
-  std::string text(const Leavers& leavers) const;
+  /// Its coordinator goes, and leaves that much of it.
+  void leave(const Remnant& remnant);
+  /// Members come back out of it: once that has taken a while, `write` is to record who has not.
+  void watch_remnant(const Coordinator& coordinator, std::function<void()> write);
+  /// It, with what is left of it, the members that leave and the time that they have.
+  std::string text(const Coordinator& coordinator);
   /// Tells the coordinator what may be at work for so long, or is over, and who leaves, and finds
   /// out what is gone.
   void inherit(const std::string& record, Coordinator& coordinator, Duration isolation);
@@ -40,10 +45,15 @@ class WorldRecords {
   void stop();
 
  private:
+  std::optional<Remnant> remnant_of(const Coordinator& coordinator) const;
+
   Clock& clock_;
   const std::string nonce_;
   PreviousWorldProbe probe_;
   RecordedWorld latest_;
+  const std::unique_ptr<Alarm> look_;
+  bool looks_ = false;
+  std::optional<std::pair<int, int>> recorded_remnant_;  // members, and those at work
   std::string inherited_;
   std::function<void()> recorded_;
   bool tells_of_end_ = false;

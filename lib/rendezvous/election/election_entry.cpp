@@ -57,10 +57,12 @@ std::string encode_record(const RecordedWorld& recorded) {
     record["leavers"] = recorded.leavers;
     record["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(recorded.leaving).count();
   }
-  if (recorded.stopping > 0) {
-    record["stopping"] = recorded.stopping;
+  if (const auto& broken = recorded.break_up) {
+    record["members"] = broken->members;
+    record["stopping"] = broken->stopping;
     record["stopping_ms"] =
-        std::chrono::ceil<std::chrono::milliseconds>(recorded.stopping_for).count();
+        std::chrono::ceil<std::chrono::milliseconds>(broken->stopping_for).count();
+    record["left"] = broken->left;
   }
   if (recorded.verdict) record["over"] = recorded.verdict->failed ? "failed" : "succeeded";
   if (recorded.verdict && recorded.verdict->failed) {
@@ -85,8 +87,13 @@ std::optional<RecordedWorld> decode_record(const std::string& text) {
   constexpr auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
   recorded.leavers = static_cast<int>(whole("leavers", 1 << 24));
   recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", longest.count()));
-  recorded.stopping = static_cast<int>(whole("stopping", 1 << 24));
-  recorded.stopping_for = std::chrono::milliseconds(whole("stopping_ms", longest.count()));
+  if (find_member(*parsed, "stopping") != nullptr) {
+    const json::value* left = find_member(*parsed, "left");
+    recorded.break_up = {static_cast<int>(whole("members", 1 << 24)),
+                         static_cast<int>(whole("stopping", 1 << 24)),
+                         std::chrono::milliseconds(whole("stopping_ms", longest.count())),
+                         left != nullptr && left->is_bool() && left->as_bool()};
+  }
   recorded.network = member_text_or(*parsed, "network", "");
   const std::string over = member_text_or(*parsed, "over", "");
   if (over != "failed" && over != "succeeded") return recorded;

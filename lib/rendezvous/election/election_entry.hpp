@@ -38,10 +38,14 @@ struct RecordedWorld {
   std::optional<Done> verdict{};  // of that job; none: it is at work
   int leavers = 0;                // that had said goodbye to it
   Duration leaving{};             // for how long their groups could be at work still
-  /// Its coordinator has left it: the groups of so many members were being stopped, for so long at
-  /// most, and those of all others had ended. 0: it has not, as far as anybody knows.
-  int stopping = 0;
-  Duration stopping_for{};
+  /// It has broken up. None: it has not, as far as anybody knows.
+  struct BreakUp {
+    int members = 0;   // that were connected to the coordinator then
+    int stopping = 0;  // of them; the groups of all others had ended
+    Duration stopping_for{};
+    bool left = false;  // the coordinator is none of them any more
+  };
+  std::optional<BreakUp> break_up{};
 };
 std::string encode_record(const RecordedWorld& recorded);
 /// None for an empty text. Of one that is not understood nothing is known but that there is one.

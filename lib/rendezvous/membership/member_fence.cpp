@@ -46,22 +46,23 @@ void MemberFence::expect(std::int64_t round, int members, int may_miss) {
   most_by_.reset();
 }
 
-void MemberFence::expect(std::int64_t round, const Leavers& stopping) {
-  expect(round, stopping.count, 0);
-  all_by_ = stopping.until;
+void MemberFence::expect(std::int64_t round, const Remnant& remnant, int may_miss) {
+  // Whoever comes may be one whose group had ended before: only all of them together prove it.
+  expect(round, remnant.at_work.count > 0 ? remnant.members : 0, may_miss);
+  if (expected_ > 0) all_by_ = remnant.at_work.until;
 }
 
 void MemberFence::hear(const std::string& member, std::int64_t round, TimePoint now,
                        TimePoint until) {
   if (round != round_ || unheard() == 0) return;
   heard_.insert(member);
-  if (!all_by_) begin(now, until);
+  begin(now, until);
 }
 
 void MemberFence::begin(TimePoint now, TimePoint until) {
-  if (expected_ == 0 || all_by_) return;
-  all_by_ = until;
-  most_by_ = std::min<TimePoint>(now + kTimeToFollow, until);
+  if (expected_ == 0 || most_by_) return;
+  all_by_ = std::min(all_by_.value_or(until), until);
+  most_by_ = std::min<TimePoint>(now + kTimeToFollow, *all_by_);
 }
 
 int MemberFence::unheard() const {
@@ -83,7 +84,7 @@ void MemberFence::pass(TimePoint now) {
 std::optional<TimePoint> MemberFence::unheard_limit() const {
   const int missing = unheard();
   if (missing == 0) return std::nullopt;
-  return missing <= may_miss_ ? most_by_ : all_by_;
+  return missing <= may_miss_ && most_by_ ? most_by_ : all_by_;
 }
 
 std::optional<TimePoint> MemberFence::limit() const {

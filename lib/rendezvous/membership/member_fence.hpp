@@ -23,6 +23,13 @@ struct Leavers {
   }
 };
 
+/// What is left of a world that breaks up.
+struct Remnant {
+  int members = 0;  // that are connected to their coordinator
+  Leavers at_work;  // those of them whose groups have not ended
+  std::int64_t round = 0;
+};
+
 /// How long a member whose connection has ended without the word that its group has may take to say
 /// over another one that it is at work. One that was killed costs its job that long.
 constexpr auto kTimeToReturn = std::chrono::milliseconds(500);
@@ -54,8 +61,9 @@ class MemberFence {
   /// Another coordinator has given out that round. All of its members are waited for but
   /// `may_miss`, from when the first was heard.
   void expect(std::int64_t round, int members, int may_miss);
-  /// So many of them are at work, and until then at most; all others have ended.
-  void expect(std::int64_t round, const Leavers& stopping);
+  /// That one has broken up: so many were left of it, and of those no more are waited for than may
+  /// be at work, nor for longer.
+  void expect(std::int64_t round, const Remnant& remnant, int may_miss);
   /// A member of it was heard; all of it has ended by `until`.
   void hear(const std::string& member, std::int64_t round, TimePoint now, TimePoint until);
   /// That world has come to its end, whoever was heard.

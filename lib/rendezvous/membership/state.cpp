@@ -77,9 +77,9 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
   Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return;
   if (!is_new) return come_back(*member, std::move(node), now);
-  if (phase_ == Phase::Joining && previous.round > 0 && previous.round == number_) {
-    world_fence_.broken();
-    roster_.set_returning(*member, true);
+  if (phase_ == Phase::Joining && previous.round > 0) {
+    world_fence_.broken(previous.round);
+    if (previous.round == number_) roster_.set_returning(*member, true);
   }
   advance(now);
 }
@@ -186,12 +186,11 @@ void State::come_back(Member& member, Node node, TimePoint now) {
     restart({.kind = Cause::Kind::NodeLeft, .node = node.id, .text = rejoined_text(node)}, now);
   }
   if (member.state != MemberState::Stopping) return;
-  const bool of_last_world = member.round == number_;
-  if (of_last_world) world_fence_.broken();
+  world_fence_.broken(member.round);
   roster_.describe(member, std::move(node));
   roster_.move(member, MemberState::Waiting, now);
   // Too late for its place.
-  if (phase_ != Phase::Joining || !of_last_world) roster_.set_returning(member, false);
+  if (phase_ != Phase::Joining || member.round != number_) roster_.set_returning(member, false);
   advance(now);
 }
 
@@ -208,7 +207,7 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
   // The others of its group are being stopped.
   member->knows_stop = true;
   member->stops_by = now + member->node.grace;
-  world_fence_.lost_member(member->stops_by);
+  world_fence_.lost_member(round, member->stops_by);
   if (phase_ == Phase::Verdict) {
     roster_.move(*member, MemberState::Failed, now);
     return finish_if_all_done(now);
@@ -226,7 +225,7 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
 void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   Member* member = roster_.find(peer);
   if (member == nullptr || round != number_ || member->state != MemberState::Running) return;
-  world_fence_.broken();
+  world_fence_.broken(round);
   roster_.move(*member, MemberState::Finished, now);
   ending_ = true;  // a job that is ending is not stopped for newcomers
   growth_at_.reset();
@@ -244,12 +243,12 @@ void State::leave(Peer peer, const std::string& why, TimePoint now, Duration gra
   }
   const auto kind = Cause::Kind::NodeLeft;
   if (member->state == MemberState::Finished) {
-    world_fence_.broken();
+    world_fence_.broken(member->round);
   } else if (member->state != MemberState::Waiting) {
     const TimePoint until = now + std::max(grace, member->node.grace);
-    const bool of_last_world = member->state != MemberState::Stopping || member->round == number_;
+    const bool of_last_world = world_fence_.is_of_last(member->round);
     world_fence_.fence.hold(agent_name(member->node), peer, until, of_last_world);
-    world_fence_.lost_member(until);
+    world_fence_.lost_member(member->round, until);
   }
   remove(*member,
          {.kind = kind, .node = member->node.id, .text = departed_text(*member, kind, why)}, now);
@@ -289,23 +288,19 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
 // For how long the group of a member that was lost may be at work.
 void State::fence_off(const Member& member, TimePoint now, Loss loss) {
   if (member.state == MemberState::Waiting) return;
-  const bool of_last_world = member.state != MemberState::Stopping || member.round == number_;
   if (member.state == MemberState::Finished || loss == Loss::Ended) {
-    if (of_last_world) world_fence_.lost_member(now);
-    return;
+    return world_fence_.lost_member(member.round, now);
   }
   const TimePoint back_by = now + kTimeToReturn;
-  if (loss == Loss::Closed) {
-    if (of_last_world) world_fence_.lost_member(back_by);
-  } else if (of_last_world) {
-    world_fence_.lost_member(now + rules_.reaction + member.node.grace);
-  }
+  world_fence_.lost_member(
+      member.round, loss == Loss::Closed ? back_by : now + rules_.reaction + member.node.grace);
   std::optional<TimePoint> until;
   if (loss != Loss::Silent) until = back_by;
   // It was told to stop, and has heard that: it may be saving for as long as it has said.
   if (loss != Loss::Closed && member.knows_stop) until = std::max(until, {member.stops_by});
   if (!until) return;
-  world_fence_.fence.hold(agent_name(member.node), member.peer, *until, of_last_world);
+  world_fence_.fence.hold(agent_name(member.node), member.peer, *until,
+                          world_fence_.is_of_last(member.round));
 }
 
 void State::close(const std::string& why, TimePoint now) {
@@ -320,14 +315,15 @@ void State::suspend(const std::string& why, TimePoint now) {
   restart({.kind = Cause::Kind::CoordinatorLost, .text = why}, now);
 }
 
-void State::inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence) {
+void State::inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence,
+                    std::int64_t at_work) {
   learn(previous);
-  world_fence_.inherited(until);
+  world_fence_.inherited(at_work > 0 ? at_work : previous.round, until);
   world_fence_.fence = fence;
 }
 
 void State::disinherit(TimePoint now) {
-  world_fence_.broken();
+  world_fence_.disinherited();
   // Its coordinator has died on this machine: whoever has lost it knows that, and looks for us.
   world_fence_.fence.begin(now, now + kTimeToFollow);
   if (phase_ == Phase::Joining) advance(now);
@@ -347,14 +343,17 @@ PreviousWorld State::last_world() const {
   return {std::max(number_, floor_), attempt(), previous_size_};
 }
 
-Leavers State::at_work(TimePoint now) const {
-  Leavers all;
+Remnant State::remnant(TimePoint now) const {
+  Remnant left{0, {}, number_};
   for (const auto& [peer, member] : roster_.all()) {
+    if (member.state == MemberState::Waiting && !member.returning) continue;
+    ++left.members;
     const bool stopping = member.state == MemberState::Stopping;
     if (!stopping && member.state != MemberState::Running) continue;
-    all.add({1, stopping ? member.stops_by : now + rules_.silence + member.node.grace});
+    const bool knows = stopping && member.knows_stop;  // the others find out when we are silent
+    left.at_work.add({1, knows ? member.stops_by : now + rules_.silence + member.node.grace});
   }
-  return all;
+  return left;
 }
 
 void State::hold(bool held, TimePoint now) {

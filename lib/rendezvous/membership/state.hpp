@@ -58,8 +58,9 @@ class State {
 
   // The world of a coordinator before this one, and the record of new ones (see WorldFence).
   /// `previous` may be at work until then, unless one of its members comes, and so may they in
-  /// `fence`.
-  void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {});
+  /// `fence`. `at_work`: its round, if not that one.
+  void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {},
+               std::int64_t at_work = 0);
   /// It has been found out that the inherited world is no more.
   void disinherit(TimePoint now);
   /// The job of this run id has been over for good after that many rounds. Members of it that come
@@ -69,8 +70,7 @@ class State {
   /// The world that waits to be recorded; `acknowledge` says that it has been.
   const std::optional<WorldRecord>& unacknowledged() const { return unacknowledged_; }
   void acknowledge(const WorldRecord& record, TimePoint now);
-  /// By which address other machines reach this one. Members that came over loopback get it in
-  /// worlds that have members elsewhere.
+  /// Under which members that came over loopback get into worlds that have members elsewhere.
   void set_reachable(std::string address) { reachable_ = std::move(address); }
 
   /// Everything to be told since the last call, in order.
@@ -81,8 +81,8 @@ class State {
   std::int64_t epoch() const { return epoch_; }
   std::int64_t round_number() const { return number_; }
   PreviousWorld last_world() const;  // that anybody has told of
-  /// Members that are connected and whose groups may be at work, and for how long if it is left.
-  Leavers at_work(TimePoint now) const;
+  /// Members that are connected, and for how long their groups may be at work without us.
+  Remnant remnant(TimePoint now) const;
   int attempt() const { return restart_rule_.spent(); }
   const Rules& rules() const { return rules_; }
   const std::string& run_id() const { return run_id_; }

@@ -98,7 +98,7 @@ void State::state(const std::vector<Member*>& chosen, World world, TimePoint now
   succession_ = ending_ = false;
   roster_.forget_returning();
   unacknowledged_.reset();
-  world_fence_.formed();
+  world_fence_.formed(number_);
   phase_ = Phase::Running;
   dismiss_stuck();
   advance_running(now);

@@ -32,24 +32,36 @@ struct WorldRecord {
 class WorldFence {
  public:
   /// A world has been formed.
-  void formed() {
+  void formed(std::int64_t round) {
+    round_ = round;
     at_work_until_ = TimePoint::max();
     fence = {};
   }
-  /// A member's group has ended.
-  void broken() { at_work_until_.reset(); }
-  /// A member was lost, whose group has ended by then.
-  void lost_member(TimePoint until) {
-    if (at_work_until_) at_work_until_ = std::min(*at_work_until_, until);
+  /// Whether a member of that round says anything of the last world. Others may come late: rounds
+  /// of one that nobody remembered but they bear higher numbers, perhaps.
+  bool is_of_last(std::int64_t round) const { return round == round_; }
+  std::int64_t round() const { return round_; }
+  /// The group of a member of that round has ended.
+  void broken(std::int64_t round) {
+    if (is_of_last(round)) at_work_until_.reset();
+  }
+  /// A member of that round was lost, whose group has ended by then.
+  void lost_member(std::int64_t round, TimePoint until) {
+    if (at_work_until_ && is_of_last(round)) at_work_until_ = std::min(*at_work_until_, until);
   }
   /// The connection of a member that had said goodbye has ended in order; whether there was one.
   bool left(std::uint64_t peer) {
     const auto of_last_world = fence.left(peer);
-    if (of_last_world.value_or(false)) broken();
+    if (of_last_world.value_or(false)) at_work_until_.reset();
     return of_last_world.has_value();
   }
-  /// Another coordinator's world may be at work until then.
-  void inherited(TimePoint until) { at_work_until_ = until; }
+  /// Another coordinator's world may be at work until then. Round 0: nobody knows which one.
+  void inherited(std::int64_t round, TimePoint until) {
+    round_ = round;
+    at_work_until_ = until;
+  }
+  /// It has been found out that it is no more.
+  void disinherited() { at_work_until_.reset(); }
 
   /// A doubt that is over by now is forgotten.
   void pass(TimePoint now) {
@@ -88,6 +100,7 @@ class WorldFence {
   }
 
   bool held_ = false;
+  std::int64_t round_ = 0;                   // of the last world
   std::optional<TimePoint> at_work_until_;   // none: it is not; max: until its members say so
   std::optional<WorldRecord> acknowledged_;  // none: no acknowledgements needed
 };

@@ -136,7 +136,7 @@ TEST_CASE("fence: a successor waits for all but one of whom it has heard nothing
 TEST_CASE("fence: whom a leader left behind is waited for, and nobody else") {
   Script job(patient(2, 2));
   MemberFence fence;
-  fence.expect(7, Leavers{1, job.now + 30s});
+  fence.expect(7, Remnant{1, {1, job.now + 30s}}, 0);
   job.state.inherit({7, 0, 2}, job.now, fence);
   job.join("x");
   job.join("y");
@@ -151,6 +151,65 @@ TEST_CASE("fence: whom a leader left behind is waited for, and nobody else") {
     job.lose("b", Loss::Ended);
   }
   CHECK(job.assignment("x") == "0/2#8");
+}
+
+TEST_CASE("fence: whoever had stopped when its leader went does not stand for one who had not") {
+  Script job(patient(2, 2));
+  job.grace = 40s;
+  MemberFence fence;
+  fence.expect(7, Remnant{2, {1, job.now + 30s}}, 0);
+  job.state.inherit({7, 0, 3}, job.now, fence);
+  job.join("x");
+  job.join("a", {7, 0, 3});
+  CHECK(job.assignment("a") == "");
+  SUBCASE("until its time is over") {
+    job.pass(29s);
+    CHECK(job.assignment("a") == "");
+    job.pass(1s);
+  }
+  SUBCASE("until it comes") {
+    job.join("b", {7, 0, 3});
+  }
+  CHECK(job.assignment("a") == "0/2#8");
+}
+
+TEST_CASE("fence: after a crash while a round was formed, who had stopped is not waited for") {
+  Script job(patient(3, 3));
+  job.grace = 40s;
+  MemberFence fence;
+  SUBCASE("if they all had") {
+    fence.expect(7, Remnant{3, {}}, 1);
+    job.state.inherit({7, 0, 4}, job.now, fence);
+    for (const char* name : {"x", "y"}) job.join(name);
+    job.join("a", {7, 0, 4});
+    CHECK(job.assignment("a") == "0/3#8");
+  }
+  SUBCASE("and others only as long as they may take, or until all but the leader are here") {
+    fence.expect(7, Remnant{3, {2, job.now + 30s}}, 1);
+    job.state.inherit({7, 0, 4}, job.now, fence);
+    for (const char* name : {"x", "y"}) job.join(name);
+    job.join("a", {7, 0, 4});
+    CHECK(job.assignment("a") == "");
+    SUBCASE("the former") {
+      job.pass(29s);
+      CHECK(job.assignment("a") == "");
+      job.pass(1s);
+    }
+    SUBCASE("the latter") {
+      job.join("b", {7, 0, 4});
+      CHECK(job.assignment("a") == "");
+      job.pass(kTimeToFollow);
+    }
+    CHECK(job.assignment("a") == "0/3#8");
+  }
+  SUBCASE("nor is one leader alone that may be saving taken for nobody") {
+    fence.expect(7, Remnant{1, {1, job.now + 30s}}, 1);
+    job.state.inherit({7, 0, 1}, job.now, fence);
+    for (const char* name : {"x", "y", "z"}) job.join(name);
+    CHECK(job.assignment("x") == "");
+    job.pass(30s);
+    CHECK(job.assignment("x") == "0/3#8");
+  }
 }
 
 TEST_CASE("fence: a spare tells a store that was begun again of the world that it knows") {

@@ -60,6 +60,9 @@ struct Office {
   std::int64_t told_of = 0;    // the highest round
   std::int64_t inherited = 0;  // the round before its first one, if it was another's
   std::string found_by;        // who has recorded that one
+  // How many of its members it need not hear, and of which ones: none: all.
+  int may_miss = 1;
+  std::optional<std::set<std::string>> expected;
   std::int64_t inherited_round = 0;
   int recorded_leavers = 0;
   std::int64_t epoch;
@@ -80,9 +83,11 @@ struct Register {
   // knows how long ago that was; and the names of all who ever were recorded.
   int leavers = 0;
   Duration leaving{};
-  // Whose groups were being stopped when their coordinator left in order, which knew all.
-  int stopping = 0;
-  Duration stopping_for{};
+  // What was left of it when it broke up, by name, too; and whether its coordinator left it then.
+  std::optional<Remnant> remnant;
+  Duration remnant_time{};
+  std::set<std::string> rest;
+  bool left = false;
   std::set<std::string> told;
 };
 

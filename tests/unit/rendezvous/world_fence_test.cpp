@@ -180,6 +180,18 @@ TEST_CASE("clearance: an inherited world is waited for, but not for ever") {
     job.join("m", {6, 0, 2});
     CHECK(job.assignment("m") == "");
   }
+  SUBCASE("one of an older coordinator's, with a higher number, says nothing either") {
+    job.join("m", {9, 0, 2});
+    CHECK(job.assignment("m") == "");
+    job.join("n", {7, 0, 2});
+    CHECK(job.assignment("m") == "0/2#10");
+  }
+  SUBCASE("nor does the goodbye of such a one") {
+    job.arrive_stopping("m", {9, 0, 2}, 2s);
+    job.leave("m");
+    job.pass(30s);
+    CHECK(job.assignment("x") == "");
+  }
   SUBCASE("it is found to be gone") {
     job.state.disinherit(job.now);
     job.read();
