@@ -6,6 +6,7 @@
 #include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "core/user_locale.hpp"
 #include "workers/command.hpp"
 
 #include <cstdlib>
@@ -17,17 +18,6 @@ namespace {
 
 // A run shorter than this needs no account of where its time went.
 constexpr Duration kLongRun = std::chrono::seconds(10);
-
-/// By the first of the variables that says it, as the C library does.
-bool shows_unicode() {
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') continue;
-    const auto locale = to_lower(value);
-    return locale.contains("utf-8") || locale.contains("utf8");
-  }
-  return false;
-}
 
 std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& spec) {
   using Kind = agent::Ending::Kind;
@@ -64,7 +54,7 @@ std::string report_text(const agent::JobResult& result, const spec::JobSpec& spe
                         result.goodput.elapsed >= kLongRun;
   if (!worth_it) return text;
   const bool whole = spec.summary == Summary::Full && speaks_for_the_job(result);
-  return text + (whole ? agent::summary_text(result, spec, person_looks_on && shows_unicode())
+  return text + (whole ? agent::summary_text(result, spec, person_looks_on && locale_is_utf8())
                        : agent::outcome_text(result, spec));
 }
 

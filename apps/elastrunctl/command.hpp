@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace elastrun::ctl {
 
@@ -41,6 +42,14 @@ struct LogsOptions {
   std::optional<int> lines;  // of the end of each file; nothing: all of the current attempt
 };
 int run_logs(const LogsOptions& options);
+
+/// `elastrunctl goodput report`
+struct GoodputOptions {
+  std::vector<std::string> files;  // "-": standard input
+  bool json = false;
+  bool compatible = false;  // also what ml-goodput-measurement would say
+};
+int run_goodput_report(const GoodputOptions& options);
 
 /// `elastrunctl store`
 struct StoreOptions {

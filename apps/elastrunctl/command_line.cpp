@@ -92,6 +92,22 @@ CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
   return command;
 }
 
+CLI::App* add_goodput(CLI::App& app, GoodputOptions& options) {
+  auto* command = app.add_subcommand("goodput", "Where every second of a job went, from its files");
+  command->require_subcommand(1);
+  auto* report = command->add_subcommand("report", "Print the account of a job");
+  report
+      ->add_option("files", options.files,
+                   "journal.jsonl of each submission of the job, or a log of "
+                   "ml-goodput-measurement as JSON lines; - is standard input")
+      ->required()
+      ->type_name("FILE");
+  report->add_flag("--json", options.json, "Print the account as one line of JSON");
+  report->add_flag("--compatible", options.compatible,
+                   "Also the numbers that ml-goodput-measurement would give for its log");
+  return report;
+}
+
 std::vector<Choice> choices_of(const CLI::App& app) {
   std::vector<Choice> choices;
   for (const CLI::Option* option : app.get_options()) {
@@ -114,7 +130,11 @@ std::vector<Choice> choices_of(const CLI::App& app) {
 Commands commands_of(const CLI::App& app) {
   Commands commands{choices_of(app), {}};
   for (const CLI::App* one : app.get_subcommands({})) {
-    commands.subcommands.push_back({one->get_name(), one->get_description(), choices_of(*one)});
+    auto choices = choices_of(*one);
+    for (const CLI::App* inner : one->get_subcommands({})) {
+      std::ranges::copy(choices_of(*inner), std::back_inserter(choices));
+    }
+    commands.subcommands.push_back({one->get_name(), one->get_description(), std::move(choices)});
   }
   return commands;
 }
@@ -167,6 +187,8 @@ int run_command(int argc, char** argv) try {
   std::string conf;
   const CLI::App* asks_status = add_status(app, status, conf);
   const CLI::App* asks_logs = add_logs(app, logs);
+  GoodputOptions goodput;
+  const CLI::App* reports_goodput = add_goodput(app, goodput);
   add_store(app, store, conf);
   const CLI::App* cleans = app.add_subcommand(
       "clean", "Kill what jobs have left on this machine whose two processes were killed together");
@@ -179,6 +201,7 @@ int run_command(int argc, char** argv) try {
   }
   if (asks_logs->parsed()) return run_logs(logs);
   if (cleans->parsed()) return run_clean();
+  if (reports_goodput->parsed()) return run_goodput_report(goodput);
   if (!read_conf(conf, asks_status->parsed() ? status.job : store.job)) return kExitUsage;
   return asks_status->parsed() ? run_status(status) : run_store(store);
 } catch (const std::exception& error) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job_records.hpp"
 
+#include "agent/goodput_account.hpp"
 #include "agent/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
@@ -28,12 +29,6 @@ void add_exit(Attributes& attributes, const std::optional<process::Exit>& exit) 
   if (!exited) attributes.emplace_back("signal", process::signal_name(exit->status.number));
   attributes.emplace_back("ended", to_seconds(exit->wall));
   attributes.emplace_back("peak_rss_bytes", exit->peak_rss_bytes);
-}
-
-std::string phase_name(Phase phase) {
-  constexpr std::string_view kNames[] = {"joining",  "starting", "running", "settling",
-                                         "stopping", "waiting",  "barrier", "ended"};
-  return std::string(kNames[static_cast<std::size_t>(phase)]);
 }
 
 Attributes worker_attributes(const workers::Worker& worker) {
@@ -64,7 +59,8 @@ void JobRecords::begin() {
 }
 
 void JobRecords::phase(Phase phase, TimePoint) {
-  if (pipeline_.wants(kScope)) tell("phase", {{"phase", phase_name(phase)}});
+  if (pipeline_.wants(kScope))
+    tell("phase", {{"phase", std::string(goodput::phase_name(node_phase(phase)))}});
 }
 
 void JobRecords::progress(const std::string& text) {

@@ -10,11 +10,19 @@ namespace {
 // many steps: at most a 2048th of them is then counted as lost though the checkpoint has it.
 constexpr std::size_t kMarks = 4096;
 
+/// Whether workers go on after it where they were.
+bool is_within_a_start(Bucket bucket) {
+  return bucket == Bucket::Running || bucket == Bucket::Checkpoint ||
+         bucket >= Bucket::Initialization;
+}
+
 }  // namespace
 
 std::string_view bucket_name(Bucket bucket) {
-  constexpr std::string_view kNames[kBuckets] = {"startup", "rendezvous", "running", "productive",
-                                                 "lost",    "checkpoint", "restart", "stopping"};
+  constexpr std::string_view kNames[kBuckets] = {
+      "startup",     "rendezvous",   "running",  "productive", "lost",
+      "checkpoint",  "restart",      "stopping", "queued",     "device_init",
+      "preparation", "data_loading", "custom"};
   return kNames[static_cast<std::size_t>(bucket)];
 }
 
@@ -38,8 +46,7 @@ void Ledger::settle(TimePoint now) {
 void Ledger::enter(Bucket bucket, TimePoint now) {
   settle(now);
   const Bucket before = std::exchange(current_, bucket);
-  if (bucket != Bucket::Running || before == Bucket::Running || before == Bucket::Checkpoint)
-    return;
+  if (is_within_a_start(before) || !is_within_a_start(bucket)) return;
   restarts_ += std::exchange(ran_, true) ? 1 : 0;
   steps_seen_ = false;
 }

@@ -21,8 +21,14 @@ enum class Bucket {
   Checkpoint,  // workers said that they save or load
   Restart,     // from a failure to the next start of workers
   Stopping,    // from the end of the workers or a signal to the end of the job
+  Queued,      // between the end of one submission of the job and the start of the next
+  // What workers say that they do; each ends with Running.
+  Initialization,  // of accelerators
+  Preparation,     // of the training: building the model, compiling
+  DataLoading,     // steps wait for data
+  Custom,          // events with names of their own: evaluation, logging
 };
-constexpr std::size_t kBuckets = 8;
+constexpr std::size_t kBuckets = 13;
 std::string_view bucket_name(Bucket bucket);
 
 /// The time ledger of one job, pure: stepped with facts and their time, asked for a summary at any
@@ -33,7 +39,8 @@ class Ledger {
   explicit Ledger(TimePoint job_start);
 
   /// From `now` on, seconds go to `bucket`: any but Productive and Lost, which follow from steps
-  /// and failures. Entering Running again after anything but Checkpoint counts as a restart.
+  /// and failures. Entering Running again counts as a restart, unless it comes after Checkpoint or
+  /// another of the buckets that workers name.
   void enter(Bucket bucket, TimePoint now);
   /// Rank 0's training step `step` ended. Running time is Productive from the first step of this
   /// start of workers on; what lies before it (imports, the first compilation) stays Running.

@@ -146,7 +146,11 @@ Status MeasurementLog::read_checkpoint(const json::object& payload, MeasurementE
   entry.step = *step;
   entry.time = first_time(payload).value_or(0);
   entry.detail = static_cast<std::int32_t>(checkpoints_.size());
-  checkpoints_.push_back({directory->get_string().starts_with("gs://"), *seconds});
+  const auto begin = number(payload.if_contains(entry.kind == MeasurementKind::Save
+                                                    ? "checkpoint_manager_blocking_start_time"
+                                                    : "checkpoint_manager_start_time"));
+  checkpoints_.push_back(
+      {directory->get_string().starts_with("gs://"), *seconds, begin.value_or(entry.time)});
   return {};
 }
 

@@ -49,6 +49,7 @@ struct MeasurementEntry {
 struct MeasuredCheckpoint {
   bool persistent = false;  // its directory begins with gs://
   double seconds = 0;       // for which the checkpoint manager blocked
+  double begin = 0;         // from when on, POSIX seconds
 };
 
 struct MeasuredSlices {

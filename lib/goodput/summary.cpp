@@ -11,6 +11,7 @@ namespace elastrun::goodput {
 namespace {
 
 constexpr std::size_t kBarWidth = 16;
+constexpr std::size_t kNameWidth = 10;
 
 std::string_view meaning(Bucket bucket, const Ledger::Summary& summary) {
   if (bucket == Bucket::Running && summary.steps_known()) return "before their first step";
@@ -21,7 +22,12 @@ std::string_view meaning(Bucket bucket, const Ledger::Summary& summary) {
                                                     "done again after a failure",
                                                     "saving and loading",
                                                     "from failure to next start",
-                                                    "ending the job"};
+                                                    "ending the job",
+                                                    "until it was started again",
+                                                    "making devices ready",
+                                                    "setting up the training",
+                                                    "steps that wait for data",
+                                                    "events that scripts name"};
   return kMeanings[static_cast<std::size_t>(bucket)];
 }
 
@@ -77,12 +83,14 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   }
   std::stable_sort(buckets.begin(), buckets.end(),
                    [&](Bucket a, Bucket b) { return summary.of(a) > summary.of(b); });
+  std::size_t width = kNameWidth;
+  for (const Bucket bucket : buckets) width = std::max(width, bucket_name(bucket).size());
   for (const Bucket bucket : buckets) {
     const Duration time = summary.of(bucket);
     const double share = seconds(time) / seconds(summary.elapsed);
-    text +=
-        fmt::format("  {:<10} {:>12} {:>7}  {} {}\n", bucket_name(bucket), format_duration(time),
-                    percent(share), bar(share, unicode), meaning(bucket, summary));
+    text += fmt::format("  {:<{}} {:>12} {:>7}  {} {}\n", bucket_name(bucket), width,
+                        format_duration(time), percent(share), bar(share, unicode),
+                        meaning(bucket, summary));
   }
   if (!summary.loss_known) {
     text += "  No checkpoint or later step was reported: what failures cost is not known.\n";

@@ -141,6 +141,13 @@ def beside_a_job(shell: Shell, command: str) -> None:
     ends(reader, job)
 
 
+def after_a_job(shell: Shell, command: str) -> None:
+    """What reads the files of a job of that name that has ended."""
+    once(shell, "elastrun --redirects 3 --log-dir logs --rdzv-backend c10d --rdzv-endpoint "
+                "localhost:0 --rdzv-id night --no-python true")
+    once(shell, command)
+
+
 def with_etcd(shell: Shell, command: str) -> None:
     command = shell.here(command)
     program, port, peers = shutil.which("etcd"), free_port(), free_port()
@@ -167,6 +174,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"elastrunctl status$", once),
     (r"elastrunctl clean$", once),
     (r"elastrunctl logs .*\bnight\b", beside_a_job),
+    (r"elastrunctl goodput report logs/night_", after_a_job),
     (r"elastrun .*--rdzv-backend etcd ", with_etcd),
     (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
     (r"elastrun --nnodes 2:4 ", on_two_nodes),

@@ -337,7 +337,8 @@ class Report(unittest.TestCase):
         goodput = report["goodput"]
         buckets = goodput["buckets_s"]
         self.assertEqual(set(buckets), {"startup", "rendezvous", "running", "productive", "lost",
-                                        "checkpoint", "restart", "stopping"})
+                                        "checkpoint", "restart", "stopping", "queued", "custom",
+                                        "device_init", "preparation", "data_loading"})
         self.assertTrue(all(seconds >= 0 for seconds in buckets.values()), buckets)
         self.assertAlmostEqual(sum(buckets.values()), goodput["elapsed_s"], places=6)
         steps = goodput["last_step"] is not None

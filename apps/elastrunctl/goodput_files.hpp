@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "goodput/goodput_calculator.hpp"
+#include "goodput/journal_books.hpp"
+#include "goodput/measurement_books.hpp"
+#include "goodput/measurement_log.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace elastrun::ctl {
+
+/// What files about goodput hold: journals of ours, or a log of ml-goodput-measurement.
+struct GoodputInput {
+  std::string job;  // of the log: its first job_name
+  goodput::MeasurementLog measurements;
+  goodput::JournalBooks journal;
+  std::uint64_t records = 0;
+  std::uint64_t skipped = 0;     // lines that are no record, a torn tail among them
+  std::uint64_t other_jobs = 0;  // entries with another job_name
+};
+
+/// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as
+/// {"log_time": SECONDS, "payload": {...}}. Several files are taken in the order in which they
+/// begin; "-" is standard input. Fails with Io if a file cannot be read, with Usage if both kinds
+/// come together.
+Result<GoodputInput> read_goodput_files(std::vector<std::string> paths);
+
+}  // namespace elastrun::ctl

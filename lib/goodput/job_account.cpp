@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/job_account.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace elastrun::goodput {
+namespace {
+
+constexpr std::array<std::string_view, 8> kPhases = {"joining",  "starting", "running", "settling",
+                                                     "stopping", "waiting",  "barrier", "ended"};
+
+}  // namespace
+
+std::string_view phase_name(NodePhase phase) {
+  return kPhases[static_cast<std::size_t>(phase)];
+}
+
+std::optional<NodePhase> phase_named(std::string_view name) {
+  const auto found = std::ranges::find(kPhases, name);
+  if (found == kPhases.end()) return std::nullopt;
+  return static_cast<NodePhase>(found - kPhases.begin());
+}
+
+JobAccount::JobAccount(TimePoint job_start, bool several_nodes, TimePoint now)
+    : ledger_(job_start), several_nodes_(several_nodes) {
+  if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
+}
+
+void JobAccount::phase(NodePhase phase, TimePoint now) {
+  phase_ = phase;
+  switch (phase) {
+    case NodePhase::Joining:
+      if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
+      break;
+    case NodePhase::Starting:
+      gone_ = false;
+      ledger_.enter(ran_ ? Bucket::Restart : Bucket::Startup, now);
+      break;
+    case NodePhase::Running:
+      ran_ = true;
+      restarting_ = false;
+      stopping_since_.reset();
+      ledger_.enter(Bucket::Running, now);
+      break;
+    case NodePhase::Settling:
+    case NodePhase::Stopping:
+    case NodePhase::Waiting:
+      if (!restarting_) stopping(now);
+      break;
+    case NodePhase::Barrier:  // waiting for the others is no part of a restart that may follow
+      stopping_since_.reset();
+      ledger_.enter(Bucket::Stopping, now);
+      break;
+    case NodePhase::Ended:
+      ledger_.enter(Bucket::Stopping, now);
+      break;
+  }
+}
+
+void JobAccount::stopping(TimePoint now) {
+  if (!stopping_since_) stopping_since_ = now;
+  ledger_.enter(Bucket::Stopping, now);
+}
+
+/// The order comes some time after the failure; all since then was on the way to the next start.
+void JobAccount::restarting(TimePoint now) {
+  if (phase_ == NodePhase::Joining) return;  // it was not running: the order is for the others
+  restarting_ = true;
+  if (stopping_since_) {
+    ledger_.rebook(Bucket::Stopping, Bucket::Restart, now - *stopping_since_, now);
+  }
+  stopping_since_.reset();
+  if (gone_) return lose_uncovered(Bucket::Restart, now);  // also where all had succeeded here
+  ledger_.enter(Bucket::Restart, now);
+}
+
+/// Not before: workers that are told to stop may save a last checkpoint.
+void JobAccount::stopped(bool failed, TimePoint now) {
+  gone_ = true;
+  if (restarting_ || failed) lose_uncovered(restarting_ ? Bucket::Restart : Bucket::Stopping, now);
+}
+
+void JobAccount::ended(bool succeeded, TimePoint now) {
+  if (!succeeded) lose_uncovered(Bucket::Stopping, now);
+}
+
+void JobAccount::submitted_again(TimePoint now) {
+  ledger_.enter(Bucket::Startup, now);
+  if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
+  phase_ = NodePhase::Joining;
+  ran_ = restarting_ = false;
+  gone_ = true;
+  stopping_since_.reset();
+}
+
+void JobAccount::lose_uncovered(Bucket next, TimePoint now) {
+  ledger_.failed(now);
+  ledger_.enter(next, now);
+}
+
+}  // namespace elastrun::goodput

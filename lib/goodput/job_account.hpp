@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "goodput/ledger.hpp"
+
+#include <optional>
+#include <string_view>
+
+namespace elastrun::goodput {
+
+/// What a node does, as the ledger sees it: agent::Phase, and the journal's `phase` events.
+enum class NodePhase { Joining, Starting, Running, Settling, Stopping, Waiting, Barrier, Ended };
+/// "joining", "starting", ...: as in the journal.
+std::string_view phase_name(NodePhase phase);
+std::optional<NodePhase> phase_named(std::string_view name);
+
+/// Keeps the ledger of one start of the job on one node, from what its agent does and its workers
+/// report: live in the agent, and again from a journal. Pure. What ran since the last checkpoint is
+/// lost whenever the workers do not come to their end, whatever the cause: another node or a signal
+/// as much as a worker of this node. Facts come in the order in which they happened.
+class JobAccount {
+ public:
+  /// `several_nodes`: waiting for the first round is waiting for others, not start-up.
+  JobAccount(TimePoint job_start, bool several_nodes, TimePoint now);
+
+  void phase(NodePhase phase, TimePoint now);
+  /// The order to stop and join again has come.
+  void restarting(TimePoint now);
+  /// The group has gone; `failed`: a worker of it did not succeed.
+  void stopped(bool failed, TimePoint now);
+  void ended(bool succeeded, TimePoint now);
+  /// The agent has gone. What follows until submitted_again() is Queued.
+  void left(TimePoint now) { ledger_.enter(Bucket::Queued, now); }
+  /// The job starts again at `now`, say by a requeue.
+  void submitted_again(TimePoint now);
+
+  void step(std::int64_t number, TimePoint now) { ledger_.step(number, now); }
+  void checkpoint(std::int64_t number, TimePoint now) { ledger_.checkpoint(number, now); }
+  Ledger::Summary summary(TimePoint now) const { return ledger_.summary(now); }
+
+ private:
+  void stopping(TimePoint now);
+  void lose_uncovered(Bucket next, TimePoint now);
+
+  Ledger ledger_;
+  bool several_nodes_;
+  NodePhase phase_ = NodePhase::Joining;
+  bool ran_ = false, restarting_ = false;
+  bool gone_ = true;                         // no group exists
+  std::optional<TimePoint> stopping_since_;  // as long as it is not known what comes after
+};
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/journal_books.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace elastrun::goodput {
+namespace {
+
+using telemetry::Record;
+using telemetry::Value;
+
+constexpr std::string_view kAgentScope = "elastrun.agent", kWorkerScope = "elastrun.worker";
+
+std::int64_t whole_or(const Value* value, std::int64_t otherwise) {
+  if (value == nullptr) return otherwise;
+  if (const auto* whole = std::get_if<std::int64_t>(value)) return *whole;
+  if (const auto* real = std::get_if<double>(value)) {
+    if (*real > -9e15 && *real < 9e15) return static_cast<std::int64_t>(*real);
+  }
+  return otherwise;
+}
+
+std::string text_or(const Value* value, std::string otherwise) {
+  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  return text == nullptr ? std::move(otherwise) : *text;
+}
+
+bool is_true(const Value* value) {
+  const auto* flag = value == nullptr ? nullptr : std::get_if<bool>(value);
+  return flag != nullptr && *flag;
+}
+
+}  // namespace
+
+/// On one axis for all submissions, never back.
+TimePoint JournalBooks::time_of(const Record& record) {
+  const TimePoint time = book_start_ + (record.stamp.mono - mono_start_);
+  if (time < last_) ++misplaced_;
+  last_ = std::max(last_, time);
+  return last_;
+}
+
+void JournalBooks::begin(const Record& record) {
+  const auto run_id = text_or(record.find("run_id"), run_id_);
+  of_other_job_ = account_ && run_id != run_id_;
+  if (of_other_job_) {
+    ++other_jobs_;
+    return;
+  }
+  ++submissions_;
+  run_id_ = run_id;
+  mono_start_ = record.stamp.mono;
+  const bool several = whole_or(record.find("max_nodes"), 1) > 1;
+  if (!account_) {
+    first_wall_ = record.stamp.wall;
+    book_start_ = last_ = TimePoint();
+    account_.emplace(book_start_, several, book_start_);
+    return;
+  }
+  const auto since_first = std::chrono::duration_cast<Duration>(record.stamp.wall - first_wall_);
+  if (!over_) {  // the end of the one before was not written: the machine died
+    account_->ended(false, last_);
+    account_->left(last_);
+  }
+  book_start_ = last_ = std::max(last_, TimePoint() + since_first);
+  over_ = false;
+  account_->submitted_again(last_);
+}
+
+void JournalBooks::take(const Record& record) {
+  const bool agent = record.scope == kAgentScope;
+  if (!agent && record.scope != kWorkerScope) return;
+  if (agent && record.name == "job.started") return begin(record);
+  if (of_other_job_) {
+    ++other_jobs_;
+    return;
+  }
+  if (!account_ || over_) {
+    if (!over_) ++misplaced_;
+    return;
+  }
+  const TimePoint now = time_of(record);
+  if (agent) return take_agent(record, now);
+  if (record.name == "step") {
+    account_->step(whole_or(&record.value, 0), now);
+  } else if (record.name == "checkpoint") {
+    account_->checkpoint(whole_or(record.find("step"), -1), now);
+  }
+}
+
+void JournalBooks::take_agent(const Record& record, TimePoint now) {
+  if (record.name == "phase") {
+    const auto phase = phase_named(text_or(record.find("phase"), ""));
+    if (phase == NodePhase::Starting) failed_group_ = false;
+    if (phase) account_->phase(*phase, now);
+  } else if (record.name == "restart") {
+    account_->restarting(now);
+  } else if (record.name == "worker.ended") {
+    failed_group_ = failed_group_ || whole_or(record.find("exit_code"), 1) != 0;
+  } else if (record.name == "group.gone") {
+    account_->stopped(failed_group_, now);
+  } else if (record.name == "job.ended") {
+    account_->ended(is_true(record.find("succeeded")), now);
+  } else if (record.name == "goodput") {
+    account_->left(now);
+    over_ = true;
+  }
+}
+
+std::optional<Ledger::Summary> JournalBooks::summary() const {
+  if (!account_) return std::nullopt;
+  return account_->summary(last_);
+}
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "goodput/job_account.hpp"
+#include "telemetry/record.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace elastrun::goodput {
+
+/// Where the time of a job went, from the journal of one node (elastrun-protocol(7)), over all
+/// submissions of the job that the journal holds. Pure; O(1) a record, memory does not grow. Within
+/// a submission the steady clock of its records orders and measures; between two, the wall clock.
+class JournalBooks {
+ public:
+  /// Records of other scopes and names count and change nothing.
+  void take(const telemetry::Record& record);
+
+  /// None before the first start of a job. Until the last record, or the end of the job.
+  std::optional<Ledger::Summary> summary() const;
+  const std::string& run_id() const { return run_id_; }
+  int submissions() const { return submissions_; }
+  /// Records that came when no job had been started, or were older than the one before.
+  std::uint64_t misplaced() const { return misplaced_; }
+  /// Records of jobs with another run id than the first one.
+  std::uint64_t other_jobs() const { return other_jobs_; }
+
+ private:
+  TimePoint time_of(const telemetry::Record& record);
+  void begin(const telemetry::Record& record);
+  void take_agent(const telemetry::Record& record, TimePoint now);
+
+  std::optional<JobAccount> account_;
+  std::string run_id_;
+  bool over_ = false;          // the job has ended; other submissions may follow
+  bool failed_group_ = false;  // a worker of the group that is being stopped did not succeed
+  TimePoint mono_start_, book_start_, last_;
+  WallTime first_wall_;
+  int submissions_ = 0;
+  bool of_other_job_ = false;
+  std::uint64_t misplaced_ = 0, other_jobs_ = 0;
+};
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""goodput_test.py ELASTRUN ELASTRUNCTL VECTORS: accounts of jobs from the files that they leave."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
+VECTORS = json.loads(Path(sys.argv[3]).read_text())
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {k: v for k, v in os.environ.items()
+               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
+# Steps 1 to 4, a checkpoint of 2; the first start fails then, the second one goes on at 3.
+TRAINER = """
+import os, sys, time, elastrun
+again = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+for step in range(3 if again else 1, 7 if again else 5):
+    time.sleep(0.05)
+    elastrun.step(step)
+    if step == 2: elastrun.checkpoint_done(2)
+sys.exit(0 if again else 7)
+"""
+
+
+def ctl(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([CTL, "goodput", *words], input=text, capture_output=True, text=True,
+                          timeout=60, env=ENVIRONMENT, check=False)
+
+
+def lines_of(name: str) -> str:
+    (one,) = (s for s in VECTORS["scenarios"] if s["name"] == name)
+    return "".join(json.dumps(entry) + "\n" for entry in one["entries"])
+
+
+class Goodput(unittest.TestCase):
+    def account(self, *words: str, text: str = "") -> dict:
+        got = ctl("report", "--json", *words, text=text)
+        self.assertEqual((got.returncode, got.stderr), (0, ""))
+        account = json.loads(got.stdout)
+        self.assertAlmostEqual(sum(account["buckets_s"].values()), account["elapsed_s"], places=6)
+        return account
+
+    def run_job(self, folder: str) -> tuple[Path, dict]:
+        script = Path(folder, "train.py")
+        script.write_text(TRAINER)
+        before = set(Path(folder).glob("logs/*/journal.jsonl"))
+        words = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=night",
+                 "--max-restarts=1", "--log-dir=logs", "--report=report.json", "train.py")
+        library = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
+        subprocess.run([ELASTRUN, *words], cwd=folder, timeout=120, check=True,
+                       capture_output=True, env=ENVIRONMENT | library)
+        (journal,) = set(Path(folder).glob("logs/*/journal.jsonl")) - before
+        return journal, json.loads(Path(folder, "report.json").read_text())["goodput"]
+
+    def test_a_journal_tells_what_the_report_told(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            journal, told = self.run_job(folder)
+            account = self.account(str(journal))
+            self.assertEqual((account["restarts"], account["last_step"], account["loss_known"]),
+                             (1, 6, True))
+            self.assertEqual(account["last_checkpoint"], told["last_checkpoint"])
+            for bucket, seconds in told["buckets_s"].items():
+                # Records are written a little after what they tell.
+                self.assertAlmostEqual(account["buckets_s"][bucket], seconds, delta=0.3, msg=bucket)
+            self.assertGreater(account["buckets_s"]["lost"], 0.09)  # steps 3 and 4
+            self.assertLess(account["buckets_s"]["queued"], 0.001)
+
+    def test_two_submissions_and_a_torn_tail(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            first, _ = self.run_job(folder)
+            second, _ = self.run_job(folder)
+            torn = first.read_text().rsplit("\n", 2)[0][:-5]
+            first.write_text(torn)
+            account = self.account(str(second), str(first))
+            self.assertEqual((account["submissions"], account["skipped"]), (2, 1))
+            self.assertEqual(account["restarts"], 3)
+            text = ctl("report", str(first), str(second)).stdout
+            self.assertIn('submitted 2 times', text)
+            self.assertIn("(left out: 1 lines that are no record)", text)
+
+    def test_a_log_of_the_reference_is_answered_truly_and_compatibly(self) -> None:
+        account = self.account("--compatible", "-", text=lines_of("s15_resume_at_next_step"))
+        self.assertAlmostEqual(account["goodput"], 30 / 140, places=6)
+        self.assertAlmostEqual(account["compatible"]["goodput_percent"], 96.42857142857143)
+        self.assertEqual(account["restarts"], 1)
+        bare = "".join(json.dumps(json.loads(line)["payload"]) + "\n"
+                       for line in lines_of("s15_resume_at_next_step").splitlines())
+        self.assertEqual(self.account("-", text=bare)["buckets_s"], account["buckets_s"])
+        text = ctl("report", "-", text=lines_of("s19_two_complete_runs")).stdout
+        self.assertIn("goodput 33.3 % of 1 min 30 s", text)
+
+    def test_what_cannot_be_answered_is_said(self) -> None:
+        for words, text, code, said in (
+                (("report",), "", 2, "files is required"),
+                (("report", "/nonexistent"), "", 1, "cannot read /nonexistent: No such file"),
+                (("report", "-"), "", 1, "no job starts in what was given"),
+                (("report", "-"), "no record\n", 1, "no job starts in what was given"),
+                (("report", "-"), lines_of("s08_no_job_start"), 1, "has no job_start_time"),
+                (("report", "--compatible", "-"), '{"kind":"event","time":1,"name":"job.started",'
+                 '"scope":"elastrun.agent"}\n', 1, "needs a log of ml-goodput-measurement")):
+            with self.subTest(words=words, text=text[:40]):
+                got = ctl(*words, text=text)
+                self.assertEqual((got.returncode, got.stdout), (code, ""), got.stderr)
+                self.assertIn(said, got.stderr)
+
+    def test_hostile_lines_are_counted_and_cost_nothing_else(self) -> None:
+        good = lines_of("s01_clean_run")
+        bad = ['{"job_name":"s01_clean_run","step_count":"x","step_start_time":1}', "[" * 10000,
+               '{"job_name":"s01_clean_run","step_start_time":1e999,"step_count":1}', "\x00\xff",
+               '{"job_name":"another","job_start_time":3}', '{"payload": 7}', "x" * (2 << 20)]
+        account = self.account("-", text=good + "\n".join(bad) + "\n")
+        self.assertAlmostEqual(account["goodput"], 0.75)
+        self.assertEqual((account["skipped"], account["other_jobs"]), (5, 2))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

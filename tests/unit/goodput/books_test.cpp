@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/text.hpp"
+#include "goodput/journal_books.hpp"
+#include "goodput/measurement_books.hpp"
+#include "goodput/summary.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <numeric>
+#include <random>
+
+namespace elastrun::goodput {
+namespace {
+
+using namespace std::chrono_literals;
+using telemetry::Record;
+
+double seconds_of(const Ledger::Summary& summary, Bucket bucket) {
+  return to_seconds(summary.of(bucket));
+}
+
+bool closed(const Ledger::Summary& summary) {
+  const auto& all = summary.buckets;
+  return std::accumulate(all.begin(), all.end(), Duration{}) == summary.elapsed &&
+         *std::ranges::min_element(all) >= Duration::zero();
+}
+
+json::object entry(std::string_view member, double time) {
+  return {{"job_name", "j"}, {member, time}};
+}
+json::object step(int number, double time) {
+  return {{"job_name", "j"}, {"step_count", number}, {"step_start_time", time}};
+}
+
+Ledger::Summary books_of(const std::vector<json::object>& entries) {
+  MeasurementLog log;
+  for (const auto& one : entries) REQUIRE(log.add(one));
+  const auto books = keep_books(log);
+  REQUIRE(books);
+  REQUIRE(closed(books->summary));
+  return books->summary;
+}
+
+/// Start at 0; two steps of 3 s from 5 on; stopped and started again at 100; two more steps; end.
+std::vector<json::object> resumed_at(int number) {
+  return {entry("job_start_time", 0),
+          step(0, 5),
+          step(1, 8),
+          step(2, 11),
+          entry("job_start_time", 100),
+          step(number, 110),
+          step(number + 1, 113),
+          entry("job_end_time", 116)};
+}
+
+}  // namespace
+
+TEST_CASE("measurement books: a resume at the next step keeps all, and the gap is no goodput") {
+  const auto summary = books_of(resumed_at(3));
+  CHECK(seconds_of(summary, Bucket::Productive) == doctest::Approx(15));
+  CHECK(seconds_of(summary, Bucket::Lost) == 0);
+  CHECK(seconds_of(summary, Bucket::Restart) == doctest::Approx(86));
+  CHECK(seconds_of(summary, Bucket::Running) == doctest::Approx(15));
+  CHECK(summary.goodput() == doctest::Approx(15.0 / 116));
+}
+
+TEST_CASE("measurement books: a resume further back loses the steps after it") {
+  CHECK(seconds_of(books_of(resumed_at(1)), Bucket::Lost) == doctest::Approx(6));
+  // From the beginning, what came before the first step is done again, too.
+  CHECK(seconds_of(books_of(resumed_at(0)), Bucket::Lost) == doctest::Approx(14));
+}
+
+TEST_CASE("measurement books: two runs, evaluations, loads, ranks that say the same") {
+  auto entries = resumed_at(3);
+  entries.insert(entries.begin() + 4, entry("job_end_time", 14));
+  auto summary = books_of(entries);
+  CHECK(seconds_of(summary, Bucket::Queued) == doctest::Approx(86));
+  CHECK(seconds_of(summary, Bucket::Productive) == doctest::Approx(15));
+
+  json::object begin = entry("custom_badput_event_start_time", 9);
+  json::object end = entry("custom_badput_event_end_time", 10.5);
+  begin["custom_badput_event_type"] = end["custom_badput_event_type"] = "eval";
+  entries.push_back(begin);
+  entries.push_back(end);
+  entries.push_back(entry("data_loading_start_time", 5));
+  entries.push_back(entry("data_loading_end_time", 6));
+  entries.push_back(step(1, 8.25));  // of another rank
+  summary = books_of(entries);
+  CHECK(seconds_of(summary, Bucket::Custom) == doctest::Approx(1.5));
+  CHECK(seconds_of(summary, Bucket::DataLoading) == doctest::Approx(1));
+  CHECK(seconds_of(summary, Bucket::Productive) == doctest::Approx(12.5));
+}
+
+TEST_CASE("measurement books: the longest names fit 80 columns, too") {
+  const auto text =
+      summary_text(books_of({entry("job_start_time", 0), entry("data_loading_start_time", 1),
+                             entry("data_loading_end_time", 4000), step(0, 5000), step(1, 5001),
+                             entry("job_start_time", 9000), step(1, 99999), step(2, 100000)}),
+                   false);
+  CHECK(text.contains("  data_loading"));
+  CHECK(text.contains("from failure to next start\n"));
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    CHECK(end - begin <= 80);
+  }
+}
+
+TEST_CASE("measurement books: order and repetition change nothing, whatever the entries are") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 random(seed);
+    std::vector<json::object> entries{entry("job_start_time", 0)};
+    double time = 1;
+    for (int i = 0; i < 40; ++i) {
+      time += static_cast<double>(random() % 1000 + 1) / 128;
+      constexpr std::string_view kMembers[] = {"job_start_time",          "job_end_time",
+                                               "tpu_init_start_time",     "tpu_init_end_time",
+                                               "data_loading_start_time", "data_loading_end_time",
+                                               "training_prep_end_time"};
+      const auto choice = random() % 20;
+      entries.push_back(choice < std::size(kMembers) ? entry(kMembers[choice], time)
+                                                     : step(static_cast<int>(random() % 12), time));
+    }
+    const auto once = books_of(entries);
+    std::ranges::shuffle(entries, random);
+    entries.push_back(entries[random() % entries.size()]);
+    const auto again = books_of(entries);
+    REQUIRE(again.buckets == once.buckets);
+    REQUIRE(again.elapsed == once.elapsed);
+  }
+}
+
+TEST_CASE("measurement books: times that nobody can mean close all the same") {
+  CHECK(closed(books_of({entry("job_start_time", -1e18), step(1, 1e18), step(2, 2e18)})));
+  CHECK(closed(books_of({entry("job_start_time", 1e18), step(1, 0), step(2, 1)})));
+  CHECK_FALSE(keep_books(MeasurementLog()).has_value());
+}
+
+namespace {
+
+class Journal {
+ public:
+  void agent(Duration at, std::string name, std::vector<telemetry::Attribute> attributes = {}) {
+    take(at, "elastrun.agent", std::move(name), {}, std::move(attributes));
+  }
+  void phase(Duration at, std::string name) { agent(at, "phase", {{"phase", std::move(name)}}); }
+  void step(Duration at, std::int64_t number) { take(at, "elastrun.worker", "step", number, {}); }
+  /// The next submission starts at `at`, and its steady clock anywhere.
+  void start(Duration at) {
+    boot_ = 7 * at + 1000s;
+    begun_ = at;
+    agent(at, "job.started", {{"run_id", "night"}, {"max_nodes", std::int64_t{1}}});
+  }
+
+  JournalBooks books;
+
+ private:
+  void take(Duration at, std::string scope, std::string name, telemetry::Value value,
+            std::vector<telemetry::Attribute> attributes) {
+    Record record;
+    record.stamp = {TimePoint(boot_ + at - begun_), WallTime(50'000s + at)};
+    record.scope = std::move(scope);
+    record.name = std::move(name);
+    record.value = std::move(value);
+    record.attributes = std::move(attributes);
+    books.take(record);
+  }
+  Duration boot_{}, begun_{};
+};
+
+}  // namespace
+
+TEST_CASE("journal books: two submissions, the second one goes on where the first one was killed") {
+  Journal journal;
+  CHECK_FALSE(journal.books.summary().has_value());
+  journal.phase(0s, "running");  // before any start
+  journal.start(0s);
+  journal.phase(1s, "starting");
+  journal.phase(2s, "running");
+  for (int i = 1; i <= 8; ++i) journal.step(2s + i * 10s, i);
+  // The machine dies after 85 s; the job is submitted again after 200 s and resumes at step 7.
+  journal.phase(85s, "running");
+  journal.start(200s);
+  journal.phase(201s, "starting");
+  journal.phase(202s, "running");
+  for (int i = 7; i <= 9; ++i) journal.step(142s + i * 10s, i);
+  journal.phase(233s, "stopping");
+  journal.agent(234s, "worker.ended", {{"exit_code", std::int64_t{0}}});
+  journal.agent(234s, "group.gone");
+  journal.agent(235s, "job.ended", {{"succeeded", true}});
+  journal.agent(235s, "goodput");
+  const auto summary = journal.books.summary().value();
+  CHECK(closed(summary));
+  CHECK(journal.books.submissions() == 2);
+  CHECK(journal.books.run_id() == "night");
+  CHECK(journal.books.misplaced() == 1);
+  CHECK(summary.elapsed == 235s);
+  CHECK(summary.of(Bucket::Queued) == 115s);
+  CHECK(summary.of(Bucket::Lost) == 23s);        // steps 7 and 8, and the one that was broken off
+  CHECK(summary.of(Bucket::Productive) == 71s);  // 50 of steps 2 to 6, then 20 and one more
+  CHECK(summary.loss_known);
+}
+
+TEST_CASE("journal books: records of another job are counted and left out") {
+  Journal journal;
+  journal.start(0s);
+  journal.phase(1s, "running");
+  journal.agent(2s, "job.started", {{"run_id", "day"}});
+  journal.phase(3s, "stopping");
+  CHECK(journal.books.other_jobs() == 2);
+  CHECK(journal.books.run_id() == "night");
+}
+
+}  // namespace elastrun::goodput
