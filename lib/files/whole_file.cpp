@@ -4,6 +4,7 @@
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "core/write_all.hpp"
+#include "files/draft.hpp"
 
 #include <algorithm>
 #include <array>
@@ -60,27 +61,21 @@ void take_after(int fd, const struct stat& old) {
 }
 
 /// 0 or an errno.
-int write_draft(const std::string& draft, std::string_view text, mode_t mode,
-                const struct stat* old) {
-  UniqueFd fd(
-      ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old == nullptr ? mode : 0600));
-  if (!fd) return errno;
-  if (old != nullptr) take_after(fd.get(), *old);
-  int number = write_all(fd.get(), text);
-  // NFS says only now that its disk is full.
-  if (::close(fd.release()) != 0 && number == 0) number = errno;
-  return number;
+int write_and_rename(const std::string& path, std::string_view text, mode_t mode,
+                     const struct stat* old) {
+  // Several nodes may write the same file of a shared file system: each has its draft.
+  Draft draft(AT_FDCWD, fmt::format("{}.{}.part", path, random_text(8)));
+  int number = draft.open(old == nullptr ? mode : 0600);
+  if (number != 0) return number;
+  if (old != nullptr) take_after(draft.fd(), *old);
+  number = draft.write(text);
+  return number != 0 ? number : draft.put_in_place(path);
 }
 
 Status replace(const std::string& path, std::string_view text, mode_t mode) {
   struct stat info {};
   const bool is_there = ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-  // Several nodes may write the same file of a shared file system: each has its draft.
-  const std::string draft = fmt::format("{}.{}.part", path, random_text(8));
-  int number = write_draft(draft, text, mode, is_there ? &info : nullptr);
-  if (number == 0 && ::rename(draft.c_str(), path.c_str()) != 0) number = errno;
-  if (number == 0) return {};
-  ::unlink(draft.c_str());
+  int number = write_and_rename(path, text, mode, is_there ? &info : nullptr);
   if (is_there && may_yet_be_written(number)) number = write_in_place(path, text);
   if (number == 0) return {};
   return refused(path, number);

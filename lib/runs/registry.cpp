@@ -3,12 +3,12 @@
 
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "files/draft.hpp"
 #include "process/process_table.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <dirent.h>
 #include <fcntl.h>
@@ -46,18 +46,14 @@ Result<UniqueFd> make_private(const std::string& place) {
 }
 
 Status write_at(int directory, const std::string& name, std::string_view text) {
-  const std::string draft = "." + name;
-  ::unlinkat(directory, draft.c_str(), 0);
-  const UniqueFd file(
-      ::openat(directory, draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file) return std::unexpected(errno_error(Code::Io, draft, errno));
-  const auto put = ::write(file.get(), text.data(), text.size());
-  if (put == static_cast<ssize_t>(text.size()) &&
-      ::renameat(directory, draft.c_str(), directory, name.c_str()) == 0) {
-    return {};
-  }
-  const int number = put >= 0 && put < static_cast<ssize_t>(text.size()) ? ENOSPC : errno;
-  ::unlinkat(directory, draft.c_str(), 0);
+  const std::string draft_name = "." + name;
+  ::unlinkat(directory, draft_name.c_str(), 0);
+  files::Draft draft(directory, draft_name);
+  int number = draft.open(0600);
+  if (number != 0) return std::unexpected(errno_error(Code::Io, draft_name, number));
+  number = draft.write(text);
+  if (number == 0) number = draft.put_in_place(name);
+  if (number == 0) return {};
   return std::unexpected(errno_error(Code::Io, name, number));
 }
 
