@@ -24,9 +24,41 @@ std::unexpected<Error> refused(const std::string& path, int number) {
   return std::unexpected(errno_error(Code::Io, "cannot write " + path, number));
 }
 
-Status write_to(const std::string& path, std::string_view text) {
+/// As the kernel with fs.protected_symlinks, _regular and _fifos, see proc_sys_fs(5): in a folder
+/// where everybody may put files, those of others are not used. They have put them there to read
+/// what we write, or to have us write elsewhere. It is asked here because links are read here, and
+/// because the kernel asks only where a file may be made.
+Status check_owner(const struct stat& there, const std::filesystem::path& path) {
+  constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
+  const auto parent = path.parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  struct stat place {};
+  if (there.st_uid == ::geteuid()) return {};
+  if (::stat(folder.c_str(), &place) != 0) return refused(path, errno);
+  if ((place.st_mode & kEverybodys) != kEverybodys || place.st_uid == there.st_uid) return {};
+  return fail(Code::Io,
+              fmt::format("cannot write {}: it belongs to user {}, and everybody may put files "
+                          "into {}; have it removed, or choose another path",
+                          path.string(), there.st_uid, folder));
+}
+
+/// Of what is open now: it may have been put there since it was looked at.
+Status check_owner(const UniqueFd& fd, const std::string& path) {
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return refused(path, errno);
+  return check_owner(info, path);
+}
+
+/// `target` is where `path` leads.
+Status write_to(const std::string& path, const std::string& target, std::string_view text) {
+  struct stat info {};
+  // Before it is opened: a FIFO waits for its reader then.
+  const auto allowed = ::lstat(target.c_str(), &info) == 0 ? check_owner(info, target) : Status();
+  if (!allowed) return allowed;
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC));
-  const int number = fd ? write_all(fd.get(), text) : errno;
+  if (!fd) return refused(path, errno);
+  if (const auto still = check_owner(fd, target); !still) return still;
+  const int number = write_all(fd.get(), text);
   if (number != 0) return refused(path, number);
   return {};
 }
@@ -39,14 +71,16 @@ bool may_yet_be_written(int number) {
   return std::ranges::find(kNumbers, number) != kNumbers.end();
 }
 
-/// 0 or an errno. Readers may see half of it, and a crash leaves half of it: the last resort.
-int write_in_place(const std::string& path, std::string_view text) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_TRUNC | O_NOCTTY | O_CLOEXEC));
-  if (!fd) return errno;
-  int number = write_all(fd.get(), text);
+/// Readers may see half of it, and a crash leaves half of it: the last resort.
+Status write_in_place(const std::string& path, std::string_view text) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC));
+  if (!fd) return refused(path, errno);
+  if (const auto allowed = check_owner(fd, path); !allowed) return allowed;
+  int number = ::ftruncate(fd.get(), 0) == 0 ? write_all(fd.get(), text) : errno;
   if (number == 0 && ::fsync(fd.get()) != 0) number = errno;
   if (::close(fd.release()) != 0 && number == 0) number = errno;
-  return number;
+  if (number != 0) return refused(path, number);
+  return {};
 }
 
 /// Lets a draft have the owner and the mode of the file that it will replace: who could read that
@@ -74,21 +108,14 @@ int write_and_rename(const std::string& path, std::string_view text, mode_t mode
 
 Status replace(const std::string& path, std::string_view text, mode_t mode) {
   struct stat info {};
-  const bool is_there = ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-  int number = write_and_rename(path, text, mode, is_there ? &info : nullptr);
-  if (is_there && may_yet_be_written(number)) number = write_in_place(path, text);
+  const bool is_there = ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  if (is_there) {
+    if (const auto allowed = check_owner(info, path); !allowed) return allowed;
+  }
+  const int number = write_and_rename(path, text, mode, is_there ? &info : nullptr);
   if (number == 0) return {};
+  if (is_there && may_yet_be_written(number)) return write_in_place(path, text);
   return refused(path, number);
-}
-
-/// As the kernel with fs.protected_symlinks, see proc_sys_fs(5): in a folder where everybody may
-/// put links, those of others are not followed. It is asked here because links are read here.
-bool may_follow(const struct stat& link, const std::filesystem::path& folder) {
-  struct stat place {};
-  if (link.st_uid == ::geteuid()) return true;
-  if (::stat(folder.empty() ? "." : folder.c_str(), &place) != 0) return false;
-  constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
-  return (place.st_mode & kEverybodys) != kEverybodys || place.st_uid == link.st_uid;
 }
 
 /// Where a symbolic link leads, also when nothing is there yet; the path itself if it is none.
@@ -101,7 +128,9 @@ Result<std::string> target_of(const std::string& path) {
     const UniqueFd link(::open(target.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat info {};
     if (!link || ::fstat(link.get(), &info) != 0 || !S_ISLNK(info.st_mode)) break;
-    if (!may_follow(info, target.parent_path())) return refused(path, EACCES);
+    if (const auto allowed = check_owner(info, target); !allowed) {
+      return std::unexpected(allowed.error());
+    }
     const auto size = ::readlinkat(link.get(), "", next.data(), next.size());
     if (size <= 0) break;
     target = target.parent_path() / std::string_view(next.data(), static_cast<std::size_t>(size));
@@ -109,15 +138,17 @@ Result<std::string> target_of(const std::string& path) {
   return target.string();
 }
 
+/// /dev/shm is a folder for files like any other; the links in /dev lead to /proc/self/fd.
+bool is_stream(const std::string& path) {
+  return path.starts_with("/proc/") || path.starts_with("/dev/std") || path.starts_with("/dev/fd/");
+}
+
 }  // namespace
 
 bool is_written_to(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return false;
-  // /dev/shm is a folder for files like any other; the links in /dev lead to /proc/self/fd.
-  const bool stream =
-      path.starts_with("/proc/") || path.starts_with("/dev/std") || path.starts_with("/dev/fd/");
-  return stream || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
+  return is_stream(path) || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode));
 }
 
 bool is_open_at(const std::string& path, int fd) {
@@ -128,10 +159,10 @@ bool is_open_at(const std::string& path, int fd) {
 }
 
 Status put_file(const std::string& path, std::string_view text, mode_t mode) {
-  if (is_written_to(path)) return write_to(path, text);
-  const auto target = target_of(path);
+  const bool is_written = is_written_to(path);
+  const auto target = is_stream(path) ? path : target_of(path);
   if (!target) return std::unexpected(target.error());
-  return replace(*target, text, mode);
+  return is_written ? write_to(path, *target, text) : replace(*target, text, mode);
 }
 
 std::string with_word(const std::string& path, std::string_view word) {

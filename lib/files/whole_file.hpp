@@ -18,11 +18,11 @@ bool is_open_at(const std::string& path, int fd);
 
 /// Puts a file of this content there. Readers see an older file or the whole new one: it is written
 /// beside it, under a name of its own, and renamed. A symbolic link stays, and what it leads to is
-/// replaced or made; but not a link that another user has put into a folder of everybody's, such as
-/// /tmp. An older file leaves its mode, else it is `mode` less the umask. A file that
-/// cannot be replaced but written to (mounted alone, or in a folder that we may not change) is
-/// written in place. What is_written_to() gets the text. May wait for as long as the file system,
-/// or the reader of a FIFO, does. Fails with Io.
+/// replaced or made. What another user has put into a folder of everybody's, such as /tmp, is
+/// refused: a link, a file, a FIFO. An older file leaves its mode, else it is `mode` less the
+/// umask. A file that cannot be replaced but written to (mounted alone, or in a folder that we may
+/// not change) is written in place. What is_written_to() gets the text. May wait for as long as the
+/// file system, or the reader of a FIFO, does. Fails with Io.
 Status put_file(const std::string& path, std::string_view text, mode_t mode);
 
 /// `path` with a word put before its ending: "out/report.json", "node1" -> "out/report.node1.json".

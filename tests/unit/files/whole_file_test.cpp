@@ -4,6 +4,7 @@
 #include "core/unique_fd.hpp"
 
 #include <algorithm>
+#include <array>
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
@@ -35,6 +37,51 @@ std::string content(const std::string& path) {
   std::ostringstream text;
   text << in.rdbuf();
   return text.str();
+}
+
+constexpr uid_t kStranger = 65533, kNobody = 65534;
+
+std::string refusal(const std::string& path, const std::string& folder) {
+  return "cannot write " + path + ": it belongs to user 65533, and everybody may put files into " +
+         folder + "; have it removed, or choose another path";
+}
+
+/// A folder of everybody's, as /tmp, with something in it that a stranger has put there.
+struct Everybodys : Place {
+  Everybodys() { REQUIRE(::chmod(path.c_str(), 01777) == 0); }
+  std::string give_away(const std::string& name) const {
+    const auto file = path + "/" + name;
+    REQUIRE(::lchown(file.c_str(), kStranger, kStranger) == 0);
+    return file;
+  }
+  std::string refusal_of(const std::string& file) const { return refusal(file, path); }
+};
+
+bool is_root() {
+  if (::geteuid() == 0) return true;
+  MESSAGE("not tested: only root can make files of other users");
+  return false;
+}
+
+/// What a process of that user is told by put_file(); empty: it was done.
+std::string put_as(uid_t user, const std::string& path) {
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe(pipe.data()) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool is_user = ::setresgid(user, user, user) == 0 && ::setresuid(user, user, user) == 0;
+    const auto put = put_file(path, "new", 0644);
+    const std::string text = !is_user ? "still root" : put ? "" : put.error().text;
+    const auto told = ::write(pipe[1], text.data(), text.size());
+    ::_exit(told < 0 ? 1 : 0);
+  }
+  ::close(pipe[1]);
+  std::string text(1000, '\0');
+  const auto size = ::read(pipe[0], text.data(), text.size());
+  ::close(pipe[0]);
+  ::waitpid(child, nullptr, 0);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  return text;
 }
 
 std::ptrdiff_t files_in(const std::string& path) {
@@ -80,25 +127,84 @@ TEST_CASE("whole file: what a dangling link leads to is made") {
 }
 
 TEST_CASE("whole file: a stranger's link in a folder of everybody's is not followed") {
-  if (::geteuid() != 0) return;  // only root can make a link of another user
-  const Place place, apart;
+  if (!is_root()) return;
+  const Everybodys place;
+  const Place apart;
   REQUIRE(put_file(apart.path + "/there", "old", 0644));
-  REQUIRE(::chmod(place.path.c_str(), 01777) == 0);
   for (const auto* name : {"there", "absent"}) {
-    const auto link = place.path + "/" + name, target = apart.path + "/" + name;
-    fs::create_symlink(target, link);
+    const auto target = apart.path + "/" + name;
+    fs::create_symlink(target, place.path + "/" + name);
+    const auto link = place.give_away(name);
     const auto before = content(target);
-    REQUIRE(::lchown(link.c_str(), 65534, 65534) == 0);
     const auto put = put_file(link, "new", 0644);
     REQUIRE_FALSE(put);
-    CHECK(put.error().text == "cannot write " + link + ": Permission denied");
+    CHECK(put.error().text == place.refusal_of(link));
     CHECK(content(target) == before);
-    REQUIRE(::chown(place.path.c_str(), 65534, 65534) == 0);  // the folder's owner may
+    REQUIRE(::chown(place.path.c_str(), kStranger, kStranger) == 0);  // the folder's owner may
     CHECK(put_file(link, "new", 0644));
     CHECK(content(target) == "new");
     REQUIRE(::chown(place.path.c_str(), 0, 0) == 0);
   }
   CHECK(files_in(apart.path) == 2);
+}
+
+TEST_CASE("whole file: a stranger's file in a folder of everybody's is not written") {
+  if (!is_root()) return;
+  const Everybodys place;
+  REQUIRE(put_file(place.path + "/report", "old", 0644));
+  REQUIRE(::chmod((place.path + "/report").c_str(), 0666) == 0);
+  const auto file = place.give_away("report");
+  SUBCASE("by root, who would give the stranger what it writes") {
+    const auto put = put_file(file, "new", 0644);
+    REQUIRE_FALSE(put);
+    CHECK(put.error().text == place.refusal_of(file));
+  }
+  SUBCASE("by a user who could write it in place") {
+    CHECK(put_as(kNobody, file) == place.refusal_of(file));
+  }
+  SUBCASE("under the name of a link of our own") {
+    fs::create_symlink("report", place.path + "/link");
+    const auto put = put_file(place.path + "/link", "new", 0644);
+    REQUIRE_FALSE(put);
+    CHECK(put.error().text == place.refusal_of(file));
+    fs::remove(place.path + "/link");
+  }
+  CHECK(content(file) == "old");
+  CHECK(files_in(place.path) == 1);
+}
+
+TEST_CASE("whole file: a stranger's FIFO in a folder of everybody's is not written to") {
+  if (!is_root()) return;
+  const Everybodys place;
+  REQUIRE(::mkfifo((place.path + "/fifo").c_str(), 0666) == 0);
+  const auto fifo = place.give_away("fifo");
+  const UniqueFd reader(::open(fifo.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  const auto put = put_file(fifo, "new", 0644);
+  REQUIRE_FALSE(put);
+  CHECK(put.error().text == place.refusal_of(fifo));
+  CHECK(put_as(kNobody, fifo) == place.refusal_of(fifo));
+  char byte = 0;
+  CHECK(::read(reader.get(), &byte, 1) < 0);
+}
+
+TEST_CASE("whole file: what is not a stranger's, or not in everybody's folder, is written") {
+  if (!is_root()) return;
+  const Everybodys place;
+  REQUIRE(put_file(place.path + "/report", "old", 0644));
+  REQUIRE(::chmod((place.path + "/report").c_str(), 0666) == 0);
+  const auto file = place.give_away("report");
+  SUBCASE("its owner's") {
+    CHECK(put_as(kStranger, file) == "");
+  }
+  SUBCASE("that of the folder's owner") {
+    REQUIRE(::chown(place.path.c_str(), kStranger, kStranger) == 0);
+    CHECK(put_as(kNobody, file) == "");
+  }
+  SUBCASE("that in a folder of a group") {
+    REQUIRE(::chmod(place.path.c_str(), 0777) == 0);
+    CHECK(put_as(kNobody, file) == "");
+  }
+  CHECK(content(file) == "new");
 }
 
 TEST_CASE("whole file: a file that is replaced keeps its mode") {
