@@ -62,16 +62,19 @@ std::string said_out_of_memory(std::string_view text) {
   return {};
 }
 
-/// Appends the records that have come; of very many the last part stays.
-void read_new(int kernel_log, std::string& text) {
+/// The last part of the kernel's log; empty if we may not read it.
+std::string read_kernel_log(const std::string& path) {
+  std::string log;
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   std::array<char, 8192> record;  // each read(2) gives one
-  while (true) {
-    const auto got = ::read(kernel_log, record.data(), record.size());
+  while (fd) {
+    const auto got = ::read(fd.get(), record.data(), record.size());
     if (got < 0 && errno == EPIPE) continue;  // overwritten while we read: go on with the next
     if (got <= 0) break;
-    text.append(record.data(), static_cast<std::size_t>(got));
-    if (text.size() > 2 * kMaxKernelLog) text.erase(0, text.size() - kMaxKernelLog);
+    log.append(record.data(), static_cast<std::size_t>(got));
+    if (log.size() > 2 * kMaxKernelLog) log.erase(0, log.size() - kMaxKernelLog);
   }
+  return log;
 }
 
 bool rose(const std::optional<std::uint64_t>& before, const std::optional<std::uint64_t>& now) {
@@ -114,15 +117,19 @@ std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup) {
   return unified;
 }
 
-bool log_names_victim(std::string_view kernel_log, pid_t process) {
+bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last) {
   // "Out of memory: Killed process 1234 (python3)", "Memory cgroup out of memory: Killed process"
-  const auto wanted = fmt::format("Killed process {} ", process);
-  for (std::size_t at = kernel_log.find(wanted); at != std::string_view::npos;
-       at = kernel_log.find(wanted, at + 1)) {
-    const auto start = kernel_log.rfind('\n', at);
-    const auto line = kernel_log.substr(start == std::string_view::npos ? 0 : start,
-                                        at - (start == std::string_view::npos ? 0 : start));
-    if (line.contains("ut of memory") || line.contains("oom")) return true;
+  constexpr std::string_view kKilled = "Killed process ";
+  const auto wanted = fmt::format("{}{} ", kKilled, process);
+  while (last > 0) {
+    const auto at = kernel_log.rfind(kKilled);
+    if (at == std::string_view::npos) return false;
+    const auto before = kernel_log.substr(0, at);
+    const auto line = before.substr(before.rfind('\n') + 1);  // npos + 1 is 0
+    const bool is_oom = line.contains("ut of memory") || line.contains("oom");
+    if (is_oom && kernel_log.substr(at).starts_with(wanted)) return true;
+    if (is_oom) --last;
+    kernel_log = before;
   }
   return false;
 }
@@ -140,22 +147,20 @@ OomCounts read_oom_counts() {
 }
 
 void OomKills::begin() {
-  before_ = read_oom_counts();
-  logged_.clear();
-  kernel_log_.reset(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  // By place and not by time: the clock of the records runs at a rate of its own.
-  if (kernel_log_ && ::lseek(kernel_log_.get(), 0, SEEK_END) < 0) kernel_log_.reset();
+  before_ = count_();
 }
 
 std::string OomKills::diagnostics(const process::ExitStatus& status, pid_t process,
-                                  std::string_view error_text) {
+                                  std::string_view error_text) const {
   if (auto said = said_out_of_memory(error_text); !said.empty()) return said;
   if (!status.by_signal(SIGKILL)) return {};
-  if (kernel_log_) read_new(kernel_log_.get(), logged_);
-  if (log_names_victim(logged_, process)) {
+  const auto now = count_();
+  // Older records may be about another process that had the same number. By their count and not by
+  // time: the clock of the records runs at a rate of its own.
+  const auto kills = rose(before_.machine, now.machine) ? *now.machine - *before_.machine : 0;
+  if (kills > 0 && log_names_victim(read_kernel_log(path_), process, kills)) {
     return "the kernel killed it because memory ran out (its log names the process)";
   }
-  const auto now = read_oom_counts();
   if (rose(before_.cgroup, now.cgroup)) {
     return "the kernel killed it because the memory limit of its cgroup was reached";
   }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "core/unique_fd.hpp"
 #include "process/exit_status.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +21,8 @@ struct OomCounts {
   std::optional<std::uint64_t> machine;  // everywhere: /proc/vmstat
 };
 
+OomCounts read_oom_counts();
+
 /// The number behind `key` in lines of "key number". Pure.
 std::optional<std::uint64_t> counter_in(std::string_view text, std::string_view key);
 
@@ -32,16 +34,21 @@ struct MemoryCgroup {
 };
 std::optional<MemoryCgroup> memory_cgroup(std::string_view proc_self_cgroup);
 
-/// Whether the kernel's log says that it killed this process because memory ran out. Pure.
-bool log_names_victim(std::string_view kernel_log, pid_t process);
+/// Whether the kernel's log says that it killed this process because memory ran out, and no more
+/// than `last` such kills are in the log from there on. Pure.
+bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t last);
 
 /// Tells whether a worker died because memory ran out, by comparing the kernel's counters before
-/// and after, and by what its log got meanwhile where we may read it. Nothing is watched: two or
-/// three small files are read at `begin`, and the same again when a death looks like it.
+/// and after, and by the victims that its log names where we may read it: as many of the last ones
+/// as were counted meanwhile. Nothing is watched: two or three small files are read at `begin`, and
+/// the same again when a death looks like it. The log is not opened before: that takes as long as
+/// starting a process where it is large.
 class OomKills {
  public:
+  using Count = std::function<OomCounts()>;
   /// `kernel_log`: where its records are read.
-  explicit OomKills(std::string kernel_log = "/dev/kmsg") : path_(std::move(kernel_log)) {}
+  explicit OomKills(Count count = read_oom_counts, std::string kernel_log = "/dev/kmsg")
+      : count_(std::move(count)), path_(std::move(kernel_log)) {}
 
   /// An attempt starts now: what was counted or logged before is not its doing, and may be about
   /// another process that had the same number.
@@ -49,15 +56,12 @@ class OomKills {
   /// What the kernel or the program says of it, a sentence; or empty. `error_text`: the exception's
   /// text, if there is one.
   std::string diagnostics(const process::ExitStatus& status, pid_t process,
-                          std::string_view error_text);
+                          std::string_view error_text) const;
 
  private:
+  Count count_;
   std::string path_;
-  UniqueFd kernel_log_;  // at the end of what has been read; none if we may not
-  std::string logged_;   // since the attempt began, the last part
   OomCounts before_;
 };
-
-OomCounts read_oom_counts();
 
 }  // namespace elastrun::system

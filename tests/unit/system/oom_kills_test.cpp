@@ -43,38 +43,46 @@ TEST_CASE("OOM kills: the kernel's log names its victims by pid") {
       "6,1,1,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB\n"
       "6,2,2,-;Out of memory: Killed process 4712 (python3) total-vm:1kB\n"
       "6,3,3,-;audit: Killed process 4713 (python3)\n";
-  CHECK(log_names_victim(kLog, 4711));
-  CHECK(log_names_victim(kLog, 4712));
-  CHECK_FALSE(log_names_victim(kLog, 471));
-  CHECK_FALSE(log_names_victim(kLog, 4713));
-  CHECK_FALSE(log_names_victim("", 4711));
+  CHECK(log_names_victim(kLog, 4711, 2));
+  CHECK_FALSE(log_names_victim(kLog, 4711, 1));
+  CHECK(log_names_victim(kLog, 4712, 1));
+  CHECK_FALSE(log_names_victim(kLog, 4712, 0));
+  CHECK_FALSE(log_names_victim(kLog, 471, 9));
+  CHECK_FALSE(log_names_victim(kLog, 4713, 9));
+  CHECK_FALSE(log_names_victim("", 4711, 9));
 }
 
 TEST_CASE("OOM kills: an old record is about another process that had the same number") {
   const test::FakeFiles files;
   const auto path = files.root() + "/kmsg";
-  const auto log = [&](int pid) {
+  std::uint64_t kills = 7;
+  const auto count = [&] { return OomCounts{.cgroup = {}, .machine = kills}; };
+  const auto kill = [&](int pid) {
+    kills += 1;
     std::ofstream(path, std::ios::app)
         << "6,1,1,-;Out of memory: Killed process " << pid << " (python3) total-vm:1kB\n";
   };
-  const auto is_named = [](OomKills& deaths, int pid) {
+  const auto is_named = [](const OomKills& deaths, int pid) {
     return deaths.diagnostics(ExitStatus::signaled(SIGKILL), pid, "")
         .contains("its log names the process");
   };
-  log(4711);
-  OomKills deaths(path);
+  kill(4711);
+  OomKills deaths(count, path);
   deaths.begin();
   CHECK_FALSE(is_named(deaths, 4711));
-  log(4712);
+  kill(4712);
   CHECK(is_named(deaths, 4712));
-  log(4713);
+  CHECK_FALSE(is_named(deaths, 4711));
+  kill(4713);
   CHECK(is_named(deaths, 4713));
-  CHECK(is_named(deaths, 4712));  // it has been read already, in the same attempt
+  CHECK(is_named(deaths, 4712));
   deaths.begin();
   CHECK_FALSE(is_named(deaths, 4712));
-  OomKills without(files.root() + "/absent");
+  OomKills without(count, files.root() + "/absent");
   without.begin();
+  kill(4711);
   CHECK_FALSE(is_named(without, 4711));
+  CHECK(without.diagnostics(ExitStatus::signaled(SIGKILL), 4711, "").contains("memory ran out"));
 }
 
 TEST_CASE("OOM kills: what the program says of memory is diagnostics whatever its exit code") {
