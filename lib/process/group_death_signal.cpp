@@ -2,10 +2,11 @@
 #include "process/group_death_signal.hpp"
 
 #include <algorithm>
+#include <array>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
+#include <unistd.h>
 
 namespace elastrun::process {
 namespace {
@@ -21,29 +22,25 @@ bool arm(const UniqueFd& end, pid_t group) {
          ::fcntl(end.get(), F_SETFL, O_ASYNC | O_NONBLOCK) == 0;
 }
 
-/// Without it, closing the one end would be the event for the other.
-void disarm(const UniqueFd& end) {
-  if (end) ::fcntl(end.get(), F_SETFL, O_NONBLOCK);
-}
-
 }  // namespace
 
-GroupDeathSignal::GroupDeathSignal(pid_t group) {
+void GroupDeathSignal::arm(pid_t group) {
   std::array<int, 2> ends{};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
-    return;
-  }
-  for (std::size_t i = 0; i < ends.size(); ++i) ends_[i].reset(ends[i]);
+  if (armed() || ::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return;
+  read_end_.reset(ends[0]);
+  write_end_.reset(ends[1]);
   // Both, because which of them is closed first is the kernel's affair.
-  const bool done = leaves_enough(std::max(ends[0], ends[1])) &&
-                    std::ranges::all_of(ends_, [&](const auto& end) { return arm(end, group); });
-  if (done) return;
-  std::ranges::for_each(ends_, disarm);
-  for (auto& end : ends_) end.reset();
+  const bool done = leaves_enough(std::max(ends[0], ends[1])) && process::arm(read_end_, group) &&
+                    process::arm(write_end_, group);
+  if (!done) disarm();
 }
 
-GroupDeathSignal::~GroupDeathSignal() {
-  std::ranges::for_each(ends_, disarm);
+void GroupDeathSignal::disarm() {
+  if (!armed()) return;
+  // Else the close of the one would be the event for the other.
+  ::fcntl(write_end_.get(), F_SETFL, O_NONBLOCK);
+  read_end_.reset();
+  write_end_.reset();
 }
 
 }  // namespace elastrun::process

@@ -3,7 +3,6 @@
 
 #include "core/unique_fd.hpp"
 
-#include <array>
 #include <sys/types.h>
 
 namespace elastrun::process {
@@ -13,25 +12,25 @@ namespace elastrun::process {
 /// also a trainer below a wrapper script dies when nobody of us is left to kill it. Not reached is
 /// who has left the group: below timeout(1) without --foreground, setsid(1), `set -m`.
 ///
-/// The means is signal-driven I/O (F_SETOWN and F_SETSIG in fcntl(2)): of two connected sockets
+/// The means is signal-driven I/O (F_SETOWN and F_SETSIG in fcntl(2)): of the two ends of a pipe
 /// that nobody but this process holds, the one that is closed first, as the process ends, is an
 /// event for the other. The kernel keeps the group, not its number: no later group of the same
-/// number is hit.
+/// number is hit. A pair of sockets would do as well, at twice the cost.
 class GroupDeathSignal {
  public:
-  GroupDeathSignal() = default;  // no signal for anybody
-  /// The group must exist. Where descriptors are short or the kernel refuses, none is armed: it is
-  /// one net of several.
-  explicit GroupDeathSignal(pid_t group);
-  GroupDeathSignal(GroupDeathSignal&&) = default;
-  GroupDeathSignal& operator=(GroupDeathSignal&&) = delete;
-  /// Disarms.
-  ~GroupDeathSignal();
+  GroupDeathSignal() = default;
+  GroupDeathSignal(const GroupDeathSignal&) = delete;
+  GroupDeathSignal& operator=(const GroupDeathSignal&) = delete;
+  ~GroupDeathSignal() { disarm(); }
 
-  bool armed() const { return bool(ends_[0]); }
+  /// The group must exist. Where descriptors are short or the kernel refuses, nothing is armed: it
+  /// is one net of several.
+  void arm(pid_t group);
+  void disarm();
+  bool armed() const { return bool(read_end_); }
 
  private:
-  std::array<UniqueFd, 2> ends_;
+  UniqueFd read_end_, write_end_;
 };
 
 }  // namespace elastrun::process

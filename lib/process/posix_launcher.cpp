@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <fmt/format.h>
 #include <map>
@@ -19,15 +20,19 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::process {
 namespace {
 
 constexpr idtype_t kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, Linux 5.4
 
+class PosixChild;
+
 // What the launcher and its children share; a child may outlive the launcher.
 struct Family {
-  std::map<pid_t, bool> ended;  // of each child that still has its object
+  std::map<pid_t, bool> ended;         // of each child that still has its object
+  std::vector<PosixChild*> unguarded;  // started in this turn of the loop
   // Asked of many groups at once, one table answers for all.
   ProcessTable table;
   TimePoint table_read{};
@@ -65,7 +70,6 @@ class PosixChild final : public Child {
         pid_(spawned.pid),
         pidfd_(std::move(spawned.pidfd)),
         family_(std::move(family)),
-        death_signal_(spawned.pid),
         watch_(io) {
     family_->ended.emplace(pid_, false);
   }
@@ -76,7 +80,10 @@ class PosixChild final : public Child {
     stop_watching();
     reap();
     family_->ended.erase(pid_);
+    std::erase(family_->unguarded, this);
   }
+
+  void arm_death_signal() { death_signal_.arm(pid_); }
 
   Status watch(std::function<void(const Exit&)> on_exit) {
     boost::system::error_code error;
@@ -184,8 +191,8 @@ class PosixChild final : public Child {
   const pid_t pid_;
   UniqueFd pidfd_;
   std::shared_ptr<Family> family_;
-  const GroupDeathSignal death_signal_;
   // Changes while running. The flag is shared with a completion that may already be queued.
+  GroupDeathSignal death_signal_;
   boost::asio::posix::stream_descriptor watch_;
   std::function<void(const Exit&)> on_exit_;
   bool ended_ = false, out_of_reach_ = false;
@@ -209,6 +216,7 @@ class RealLauncher final : public PosixLauncher {
     if (const auto watched = child->watch(std::move(on_exit)); !watched) {
       return std::unexpected(watched.error().context("cannot start " + request.argv.front()));
     }
+    guard_soon(*child);
     return child;
   }
 
@@ -224,6 +232,16 @@ class RealLauncher final : public PosixLauncher {
   bool owns(pid_t pid) const override { return family_->ended.contains(pid); }
 
  private:
+  /// Once all of a group are started: each of them begins with a copy of our descriptors, which it
+  /// closes one by one, and meanwhile we wait for it.
+  void guard_soon(PosixChild& child) {
+    family_->unguarded.push_back(&child);
+    if (family_->unguarded.size() > 1) return;
+    boost::asio::post(io_, [family = family_] {
+      for (auto* const one : std::exchange(family->unguarded, {})) one->arm_death_signal();
+    });
+  }
+
   boost::asio::io_context& io_;
   Clock& clock_;
   std::shared_ptr<Family> family_ = std::make_shared<Family>();

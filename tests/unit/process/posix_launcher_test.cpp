@@ -78,6 +78,7 @@ TEST_CASE("launcher: how a traced child ended is known when its tracer lets go")
   const pid_t tracer = start_tracer((*worker)->child->pid(), ear, pipe[0]);
   const bool traced = ear.line() == "y";
   if (!traced) MESSAGE("not tested: this system lets nobody trace");
+  nursery.io.poll();
   folder.file("go", "", 0600);
   if (traced) {
     pollfd ended{static_cast<int>(::syscall(SYS_pidfd_open, (*worker)->child->pid(), 0)), POLLIN,
@@ -134,6 +135,7 @@ TEST_CASE("launcher: what a child has started dies with the parent, too") {
   if (parent == 0) {
     Nursery inner;
     const auto child = inner.start(inner.stub({"child=double,deaf", "stay"}, everybody.mouth()));
+    inner.io.poll();
     everybody.close_mouth();
     ::pause();
   }
@@ -155,10 +157,9 @@ TEST_CASE("launcher: a group that has outlived its child's object dies of no lat
   }
   CHECK(ear.line() == "up");
   {
-    GroupDeathSignal signal(group);
+    GroupDeathSignal signal;
+    signal.arm(group);
     CHECK(signal.armed());
-    const GroupDeathSignal moved(std::move(signal));
-    CHECK(moved.armed());
   }
   siginfo_t info{};
   CHECK(::waitid(P_PID, static_cast<id_t>(group), &info, WEXITED | WNOHANG | WNOWAIT) == 0);
