@@ -71,7 +71,10 @@ void RunRegistration::started(const rendezvous::Round&, const std::vector<worker
     entry_.workers.push_back(
         {worker.rank, worker.local_rank, worker.pid, absolute(directory_of(worker.error_file)), 0});
   }
+  const bool first = entry_.group_started == WallTime{};
   entry_.group_started = clock_.wall();
+  // Many workers take longer to start than that, and reading their start times takes a part of it.
+  if (first) awaited_ = false;
   changed();
 }
 
