@@ -57,6 +57,7 @@ std::string encode(const RunEntry& entry) {
                                       {"pid", entry.pid},
                                       {"start_time", entry.start_time},
                                       {"pid_namespace", entry.pid_namespace},
+                                      {"boot_id", valid_utf8(entry.boot_id)},
                                       {"agent_id", valid_utf8(entry.agent_id)},
                                       {"entry_point", valid_utf8(entry.entry_point)},
                                       {"phase", entry.phase},
@@ -86,6 +87,7 @@ Result<RunEntry> decode(std::string_view text) {
     return fail(Code::Protocol, "not the entry of a run: run_id, pid or start_time is missing");
   }
   entry.pid_namespace = static_cast<std::uint64_t>(member_int_or(*value, "pid_namespace", 0));
+  entry.boot_id = member_text_or(*value, "boot_id", "");
   entry.agent_id = member_text_or(*value, "agent_id", "");
   entry.entry_point = member_text_or(*value, "entry_point", "");
   entry.phase = member_text_or(*value, "phase", "");

@@ -28,6 +28,7 @@ struct RunEntry {
   pid_t pid = 0;                    // of the agent
   std::uint64_t start_time = 0;     // of that process: process::ProcessEntry
   std::uint64_t pid_namespace = 0;  // inode of /proc/self/ns/pid: where those numbers hold
+  std::string boot_id;              // of the machine: /proc/sys/kernel/random/boot_id
   std::string agent_id;             // ELASTRUN_AGENT_ID of all that it starts
   std::string entry_point;          // script or module as typed
   std::string phase;                // "running", ...

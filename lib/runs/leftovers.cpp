@@ -7,9 +7,10 @@
 
 #include <algorithm>
 #include <fmt/format.h>
-#include <iterator>
 #include <signal.h>
 #include <unistd.h>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace elastrun::runs {
 namespace {
@@ -24,43 +25,67 @@ bool has_mark(pid_t pid, const std::string& agent_id, const std::string& proc) {
   return text.contains("\0ELASTRUN_AGENT_ID="s + agent_id + "\0"s);
 }
 
-/// Whether the session of that number is that of the worker: no other process leads it.
-bool is_session_of(const RunWorker& worker, const ProcessTable& table) {
-  return std::ranges::none_of(table, [&](const ProcessEntry& one) {
-    return one.pid == worker.pid && one.start_time != worker.start_time;
-  });
-}
-
-bool is_in_session_of(const RunWorker& worker, const ProcessEntry& one) {
-  return worker.pid > 1 && worker.start_time > 0 && one.session == worker.pid &&
-         one.start_time >= worker.start_time;
-}
-
-/// Those that are the run's if they have its mark.
-ProcessTable candidates(const RunEntry& entry, const ProcessTable& table) {
-  ProcessTable found;
-  if (entry.agent_id.empty()) return found;
-  for (const RunWorker& worker : entry.workers) {
-    if (!is_session_of(worker, table)) continue;
-    std::ranges::copy_if(table, std::back_inserter(found), [&](const ProcessEntry& one) {
-      return is_in_session_of(worker, one) && !one.zombie();
-    });
+/// A table by session, so that thousands of runs are compared with it in no time. Borrows it.
+class Sessions {
+ public:
+  explicit Sessions(const ProcessTable& table) {
+    for (const ProcessEntry& one : table) {
+      by_pid_.emplace(one.pid, &one);
+      members_[one.session].push_back(&one);
+    }
+    for (pid_t pid = ::getpid(); own_.insert(pid).second;) {
+      const auto found = by_pid_.find(pid);
+      if (found == by_pid_.end()) break;
+      pid = found->second->parent;
+    }
   }
-  return found;
+
+  /// Who is in the session of that worker and not older than it; nobody if another process leads
+  /// the session of that number by now.
+  std::vector<const ProcessEntry*> of(const RunWorker& worker) const {
+    const auto leader = by_pid_.find(worker.pid);
+    const auto session = members_.find(worker.pid);
+    if (worker.pid <= 1 || worker.start_time == 0 || session == members_.end()) return {};
+    if (leader != by_pid_.end() && leader->second->start_time != worker.start_time) return {};
+    auto found = session->second;
+    std::erase_if(found, [&](const auto* one) {
+      return one->zombie() || one->start_time < worker.start_time;
+    });
+    return found;
+  }
+
+  /// This process, who has started it, or of its session: a shell of the run in which somebody
+  /// types now.
+  bool is_own(const ProcessEntry& one) const {
+    return one.session == own_session_ || own_.contains(one.pid);
+  }
+
+ private:
+  std::unordered_map<pid_t, const ProcessEntry*> by_pid_;
+  std::unordered_map<pid_t, std::vector<const ProcessEntry*>> members_;
+  std::unordered_set<pid_t> own_;  // this process and its ancestors
+  const pid_t own_session_ = ::getsid(0);
+};
+
+Leftovers leftovers_in(const Sessions& sessions, const RunEntry& entry, const std::string& proc) {
+  Leftovers left;
+  if (entry.agent_id.empty()) return left;
+  for (const RunWorker& worker : entry.workers) {
+    for (const auto* const one : sessions.of(worker)) {
+      if (sessions.is_own(*one) || process::any_thread_hangs(one->pid, proc)) {
+        left.unsure = true;
+      } else if (has_mark(one->pid, entry.agent_id, proc)) {
+        left.certain.push_back(*one);
+      }
+    }
+  }
+  return left;
 }
 
 }  // namespace
 
 Leftovers leftovers_of(const RunEntry& entry, const ProcessTable& table, const std::string& proc) {
-  Leftovers left;
-  for (const ProcessEntry& one : candidates(entry, table)) {
-    if (process::any_thread_hangs(one.pid, proc)) {
-      left.unsure = true;
-    } else if (has_mark(one.pid, entry.agent_id, proc)) {
-      left.certain.push_back(one);
-    }
-  }
-  return left;
+  return leftovers_in(Sessions(table), entry, proc);
 }
 
 std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
@@ -68,8 +93,9 @@ std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places) {
   auto dead = list_runs(places, Agents::Gone);
   if (dead.empty()) return found;
   const auto table = process::read_all_processes();
+  const Sessions sessions(table);
   for (auto& run : dead) {
-    auto left = leftovers_of(run.entry, table);
+    auto left = leftovers_in(sessions, run.entry, "/proc");
     if (!left.certain.empty()) {
       found.push_back({std::move(run), std::move(left.certain), left.unsure});
     } else if (!left.unsure) {

@@ -20,7 +20,8 @@ namespace elastrun::runs {
 /// that a worker has submitted to a scheduler, whose environment has the mark, too.
 struct Leftovers {
   process::ProcessTable certain;
-  /// More may be the run's, of which the environment cannot be read now: they hang in the kernel.
+  /// More may be the run's: they hang in the kernel, so that their environment cannot be read now,
+  /// or they are this process, its ancestors, or of its session.
   bool unsure = false;
 };
 Leftovers leftovers_of(const RunEntry& entry, const process::ProcessTable& table,

@@ -4,7 +4,9 @@
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "files/draft.hpp"
+#include "process/kernel_file.hpp"
 #include "process/process_table.hpp"
+#include "runs/file_name.hpp"
 
 #include <algorithm>
 #include <array>
@@ -15,13 +17,16 @@
 #include <fmt/format.h>
 #include <memory>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 namespace elastrun::runs {
 namespace {
 
 constexpr std::size_t kLongest = 1 << 20;  // of a file: 64 workers take 10 KiB
+constexpr int kReading = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
 
 /// A directory of this user, which others can neither enter nor have put there: /tmp is
 /// everybody's.
@@ -45,21 +50,24 @@ Result<UniqueFd> make_private(const std::string& place) {
   return open_private(place);
 }
 
-Status write_at(int directory, const std::string& name, std::string_view text) {
+/// The descriptor that is returned keeps a lock on the file, where the file system has locks: by
+/// that, those see that we live who do not see our process.
+Result<UniqueFd> write_at(int directory, const std::string& name, std::string_view text) {
   const std::string draft_name = "." + name;
   ::unlinkat(directory, draft_name.c_str(), 0);
   files::Draft draft(directory, draft_name);
   int number = draft.open(0600);
   if (number != 0) return std::unexpected(errno_error(Code::Io, draft_name, number));
+  UniqueFd lock(::fcntl(draft.fd(), F_DUPFD_CLOEXEC, 0));
+  if (lock) ::flock(lock.get(), LOCK_EX | LOCK_NB);
   number = draft.write(text);
   if (number == 0) number = draft.put_in_place(name);
-  if (number == 0) return {};
+  if (number == 0) return lock;
   return std::unexpected(errno_error(Code::Io, name, number));
 }
 
 Result<std::string> read_at(int directory, const std::string& name) {
-  const UniqueFd file(
-      ::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const UniqueFd file(::openat(directory, name.c_str(), kReading));
   if (!file) {
     return std::unexpected(errno_error(errno == ENOENT ? Code::Closed : Code::Io, name, errno));
   }
@@ -75,32 +83,86 @@ Result<std::string> read_at(int directory, const std::string& name) {
 }
 
 std::string file_name(const RunEntry& entry) {
-  return fmt::format("{}-{}.json", entry.pid, entry.start_time);
+  return format_file_name(
+      {entry.pid, entry.start_time, entry.pid_namespace, boot_prefix(entry.boot_id)});
 }
 
-void list_place(const std::string& place, Agents agents, std::vector<ListedRun>& found) {
-  auto directory = open_private(place);
-  if (!directory) return;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(place.c_str()), ::closedir);
-  const auto here = process::own_pid_namespace();
-  while (listing) {
-    const dirent* const item = ::readdir(listing.get());
-    if (item == nullptr) break;
-    const std::string name = item->d_name;
-    if (name.starts_with('.') || !name.ends_with(".json")) continue;
-    const auto text = read_at(directory->get(), name);
-    auto entry = text ? decode(*text) : Result<RunEntry>(std::unexpected(text.error()));
-    if (!entry || entry->pid_namespace != here) continue;
-    const bool alive = is_alive(*entry);
-    if (!alive && (entry->agent_id.empty() || entry->workers.empty())) {
-      ::unlinkat(directory->get(), name.c_str(), 0);
-      continue;
-    }
-    if (alive != (agents == Agents::Alive)) continue;
-    const std::string path = place + "/" + name;
-    found.push_back({std::move(*entry), path});
-  }
+std::string own_boot_id() {
+  return std::string(trim(process::read_kernel_file("/proc/sys/kernel/random/boot_id")));
 }
+
+bool is_alive(pid_t pid, std::uint64_t start_time) {
+  const auto process = process::read_process(pid);
+  if (process) return process->start_time == start_time && !process->zombie();
+  // It has gone, or /proc hides it (hidepid), or no file can be opened now. Who takes a run for
+  // dead kills what it has left.
+  return ::kill(pid, 0) == 0;
+}
+
+/// The entries of one directory. Bounded in what it reads: a directory that many containers or
+/// nodes share is not to hold up who starts.
+class Listing {
+ public:
+  Listing(const std::string& place, int directory) : place_(place), directory_(directory) {}
+
+  void read(Agents agents, std::vector<ListedRun>& found) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(place_.c_str()), ::closedir);
+    for (int names = 0; listing && names < kMostNames; ++names) {
+      const dirent* const item = ::readdir(listing.get());
+      if (item == nullptr) break;
+      const std::string name = item->d_name;
+      if (name.ends_with(".json")) consider(name, agents, found);
+    }
+  }
+
+ private:
+  void consider(const std::string& name, Agents agents, std::vector<ListedRun>& found) {
+    const bool draft = name.starts_with('.');
+    const auto told = parse_file_name(draft ? name.substr(1) : name);
+    if (told && !is_from_here(*told)) return remove_if_gone(name, *told);
+    const bool gone = told && !is_alive(told->pid, told->start_time);
+    if (draft && gone) remove(name);
+    if (!draft && (!told || gone || agents == Agents::Alive)) look_at(name, agents, found);
+  }
+
+  static constexpr int kMostNames = 20'000, kMostReads = 1000, kMostLocks = 500;
+
+  bool is_from_here(const FileName& name) const {
+    return name.pid_namespace == namespace_ && name.boot == boot_;
+  }
+
+  /// Of another container, of another machine by a shared directory, or of this one before it was
+  /// started again. Who holds no lock has gone; but what it left in its container, of which we see
+  /// nothing, is found by its entry when a run starts there.
+  void remove_if_gone(const std::string& name, const FileName& told) {
+    constexpr time_t kDay = 24 * 60 * 60;
+    if (++locks_ > kMostLocks || namespace_ == 0 || boot_.empty()) return;
+    const UniqueFd file(::openat(directory_, name.c_str(), kReading));
+    struct stat info {};
+    if (!file || ::fstat(file.get(), &info) != 0) return;
+    const bool old = told.boot != boot_ || info.st_mtime < ::time(nullptr) - kDay;
+    if (old && ::flock(file.get(), LOCK_SH | LOCK_NB) == 0) remove(name);
+  }
+
+  void look_at(const std::string& name, Agents agents, std::vector<ListedRun>& found) {
+    if (++reads_ > kMostReads) return;
+    const auto text = read_at(directory_, name);
+    auto entry = text ? decode(*text) : Result<RunEntry>(std::unexpected(text.error()));
+    if (!entry || entry->pid_namespace != namespace_) return;
+    const bool alive = runs::is_alive(*entry);
+    if (!alive && (entry->agent_id.empty() || entry->workers.empty())) return remove(name);
+    if (alive != (agents == Agents::Alive)) return;
+    found.push_back({std::move(*entry), place_ + "/" + name});
+  }
+
+  void remove(const std::string& name) const { ::unlinkat(directory_, name.c_str(), 0); }
+
+  const std::string& place_;
+  const int directory_;
+  const std::uint64_t namespace_ = process::own_pid_namespace();
+  const std::string boot_ = boot_prefix(own_boot_id());
+  int reads_ = 0, locks_ = 0;
+};
 
 }  // namespace
 
@@ -128,6 +190,7 @@ Status identify(RunEntry& entry) {
   if (!self || entry.pid_namespace == 0) return fail(Code::Io, "/proc tells nothing of us");
   entry.pid = self->pid;
   entry.start_time = self->start_time;
+  entry.boot_id = own_boot_id();
   return {};
 }
 
@@ -136,12 +199,13 @@ Status Registration::write(const RunEntry& entry) {
   std::string reasons;
   for (const std::string& place : places_) {
     const auto directory = make_private(place);
-    const Status written = directory ? write_at(directory->get(), name, text)
-                                     : Status(std::unexpected(directory.error()));
+    auto written = directory ? write_at(directory->get(), name, text)
+                             : Result<UniqueFd>(std::unexpected(directory.error()));
     if (written) {
       std::string path = place + "/" + name;
       if (path != path_) remove();
       path_ = std::move(path);
+      lock_ = std::move(*written);
       return {};
     }
     reasons += (reasons.empty() ? "" : "; ") + written.error().text;
@@ -152,19 +216,20 @@ Status Registration::write(const RunEntry& entry) {
 void Registration::remove() {
   if (!path_.empty()) ::unlink(path_.c_str());
   path_.clear();
+  lock_.reset();
 }
 
 bool is_alive(const RunEntry& entry) {
-  const auto process = process::read_process(entry.pid);
-  if (process) return process->start_time == entry.start_time && !process->zombie();
-  // It has gone, or /proc hides it (hidepid), or no file can be opened now. Who takes a run for
-  // dead kills what it has left.
-  return ::kill(entry.pid, 0) == 0;
+  return is_alive(entry.pid, entry.start_time);
 }
 
 std::vector<ListedRun> list_runs(const std::vector<std::string>& places, Agents agents) {
   std::vector<ListedRun> found;
-  for (const std::string& place : places) list_place(place, agents, found);
+  for (const std::string& place : places) {
+    if (const auto directory = open_private(place)) {
+      Listing(place, directory->get()).read(agents, found);
+    }
+  }
   std::ranges::sort(
       found, {}, [](const ListedRun& run) { return std::pair(run.entry.started, run.entry.pid); });
   return found;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "core/unique_fd.hpp"
 #include "runs/entry.hpp"
 
 #include <string>
@@ -41,6 +42,7 @@ class Registration {
  private:
   const std::vector<std::string> places_;
   std::string path_;
+  UniqueFd lock_;  // held as long as the entry is there
 };
 
 struct ListedRun {
@@ -53,8 +55,9 @@ bool is_alive(const RunEntry& entry);
 enum class Agents { Alive, Gone };
 /// The runs whose agents are so, the oldest first. Removes the files of runs that have gone and can
 /// have left nothing that one could find (leftovers.hpp). Entries of another pid namespace (a
-/// container that shares the directory) cannot be judged from here and are neither listed nor
-/// removed.
+/// container that shares the directory), another boot or another machine are not listed; they are
+/// removed when nobody holds their lock, those of this boot a day later. No more than some hundred
+/// files are opened at a time.
 std::vector<ListedRun> list_runs(const std::vector<std::string>& places,
                                  Agents agents = Agents::Alive);
 /// One file again; fails with Closed if the run has gone, with Protocol or Io if it is unreadable.

@@ -262,13 +262,19 @@ class DeadRuns(Case):
         self.addCleanup(lambda: (child.stdin.close(), child.stdout.read(), child.stdout.close()))
         leader, start, self.pid = map(int, child.stdout.readline().split())
         child.wait(60)
+        self.register(leader, start)
+        return child
+
+    def register(self, worker: int, start: int) -> None:
+        """The entry of a run whose agent has gone, with that worker."""
+        gone = subprocess.Popen(["true"])
+        gone.wait(60)
         self.registry.mkdir(mode=0o700, exist_ok=True)
-        entry = {"format": 1, "run_id": "night", "pid": leader, "start_time": start,
+        entry = {"format": 1, "run_id": "night", "pid": gone.pid, "start_time": start,
                  "agent_id": "node_of_the_dead",
                  "pid_namespace": os.stat("/proc/self/ns/pid").st_ino,
-                 "workers": [{"rank": 0, "local_rank": 0, "pid": leader, "start_time": start}]}
+                 "workers": [{"rank": 0, "local_rank": 0, "pid": worker, "start_time": start}]}
         (self.registry / "dead.json").write_text(json.dumps(entry))
-        return child
 
     def test_status_names_what_is_left_and_clean_kills_it(self) -> None:
         child = self.left()
@@ -291,6 +297,19 @@ class DeadRuns(Case):
         self.assertEqual(child.stdout.read(), b"")
         self.assertIn(f'killed what the job "night" had left, of which agent and guardian were '
                       f"killed: {self.pid} (", job.stderr.read())
+        self.assertEqual(list(self.registry.glob("*.json")), [])
+
+    def test_who_types_in_a_shell_that_is_left_is_not_killed(self) -> None:
+        script = (f"read start; '{CTL}' clean && '{ELASTRUN}' --no-python true && echo survived")
+        shell = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, start_new_session=True, text=True,
+                                 env=self.environment | {"ELASTRUN_AGENT_ID": "node_of_the_dead"})
+        stat = Path(f"/proc/{shell.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        self.register(shell.pid, int(stat[19]))
+        out, _ = shell.communicate("\n", 60)
+        self.assertEqual(out, "survived\n")
+        self.assertEqual([path.name for path in self.registry.glob("*.json")], ["dead.json"])
+        self.assertEqual(self.ctl("clean"), (0, "", ""))
         self.assertEqual(list(self.registry.glob("*.json")), [])
 
     def test_a_run_tells_what_is_needed_for_that(self) -> None:

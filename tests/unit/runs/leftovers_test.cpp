@@ -182,6 +182,36 @@ TEST_CASE("leftovers: a session that a later process of the same number leads is
   CHECK(left_of(entry) == 0);
 }
 
+TEST_CASE("leftovers: who looks, and the session in which he does, are spared") {
+  const pid_t own = ::getsid(0);
+  const auto leader = process::read_process(own);
+  if (own <= 1) {
+    MESSAGE("not tested: the session is that of the machine or container");
+    return;
+  }
+  runs::RunEntry entry;
+  entry.agent_id = "node_7_test";
+  entry.workers = {{0, 0, own, "", leader ? leader->start_time : 1}};
+  const auto left = runs::leftovers_of(entry, process::read_all_processes());
+  CHECK(left.certain.empty());
+  CHECK(left.unsure);  // somebody else is to look
+}
+
+TEST_CASE("leftovers: who has started the one that looks is spared, in whatever session") {
+  const auto self = process::read_process(::getpid());
+  const auto parent = process::read_process(::getppid());
+  REQUIRE(self);
+  REQUIRE(parent);
+  auto table = process::read_all_processes();
+  for (auto& one : table) {
+    if (one.pid == parent->pid) one.session = one.pid;
+  }
+  runs::RunEntry entry;
+  entry.agent_id = "node_7_test";
+  entry.workers = {{0, 0, parent->pid, "", parent->start_time}};
+  CHECK(runs::leftovers_of(entry, table).unsure);
+}
+
 TEST_CASE("leftovers: a run is forgotten when all that it left is gone, and not before") {
   const Session session(kMark);
   const Registry registry(entry_of(session));

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runs/registry.hpp"
 
+#include "runs/file_name.hpp"
+
 #include <array>
 #include <cstdlib>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -154,4 +158,118 @@ TEST_CASE("runs: the next place takes over when the first has been tidied away")
   REQUIRE(registration.write(own_entry()));
   CHECK(registration.path().starts_with(places[1]));
   CHECK(runs::list_runs(places).size() == 1);
+}
+
+TEST_CASE("runs: the name of an entry's file tells whose it is") {
+  const runs::FileName name{4711, 123, 4026531836, "0a1b2c3d"};
+  CHECK(runs::format_file_name(name) == "4711-123-4026531836-0a1b2c3d.json");
+  CHECK(runs::parse_file_name(runs::format_file_name(name)) == name);
+  CHECK(runs::boot_prefix("0a1b2c3d-1111-2222-3333-444455556666\n") == "0a1b2c3d");
+  CHECK(runs::boot_prefix("").empty());
+  for (const auto* other :
+       {"", ".json", "4711-123.json", "4711-123-4-.json", "4711-123-4-xyz.json", "-4-123-4-a.json",
+        "0-123-4-a.json", "4711-123-4-a", "4711-123-4-a-b.json", "99999999999-1-4-a.json",
+        "4711-123-4 -a.json", "4711-123-4-../a.json"}) {
+    CHECK_FALSE(runs::parse_file_name(other));
+  }
+}
+
+namespace {
+
+/// A registry in which others leave files with names of our choice.
+struct Shared : Folder {
+  Shared() { entry = own_entry(); }
+  std::string add(std::uint64_t pid_namespace, const std::string& boot_id, bool old = false) {
+    entry.pid += 1;
+    entry.pid_namespace = pid_namespace;
+    entry.boot_id = boot_id;
+    const auto file = path + "/" +
+                      runs::format_file_name(
+                          {entry.pid, entry.start_time, pid_namespace, runs::boot_prefix(boot_id)});
+    write_file(file, runs::encode(entry));
+    if (old) fs::last_write_time(file, fs::last_write_time(file) - std::chrono::hours(48));
+    return file;
+  }
+  std::size_t files() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(path), fs::directory_iterator()));
+  }
+  runs::RunEntry entry;
+};
+
+constexpr const char* kOtherBoot = "abcdef01-0000-0000-0000-000000000000";
+
+}  // namespace
+
+TEST_CASE("runs: entries of another boot are removed, of containers that have gone a day later") {
+  Shared shared;
+  const auto here = own_entry();
+  const auto earlier = shared.add(here.pid_namespace, kOtherBoot);
+  const auto elsewhere = shared.add(here.pid_namespace + 1, kOtherBoot);
+  const auto young = shared.add(here.pid_namespace + 1, here.boot_id);
+  const auto old = shared.add(here.pid_namespace + 1, here.boot_id, true);
+  CHECK(runs::list_runs({shared.path}).empty());
+  CHECK_FALSE(fs::exists(earlier));
+  CHECK_FALSE(fs::exists(elsewhere));
+  CHECK(fs::exists(young));
+  CHECK_FALSE(fs::exists(old));
+}
+
+TEST_CASE("runs: an entry whose lock is held is somebody's who lives elsewhere") {
+  Shared shared;
+  const auto here = own_entry();
+  const auto container = shared.add(here.pid_namespace + 1, here.boot_id, true);
+  const auto machine = shared.add(here.pid_namespace, kOtherBoot);
+  {
+    const UniqueFd first(::open(container.c_str(), O_RDONLY | O_CLOEXEC));
+    const UniqueFd second(::open(machine.c_str(), O_RDONLY | O_CLOEXEC));
+    REQUIRE(::flock(first.get(), LOCK_EX) == 0);
+    REQUIRE(::flock(second.get(), LOCK_EX) == 0);
+    CHECK(runs::list_runs({shared.path}).empty());
+    CHECK(shared.files() == 2);
+  }
+  CHECK(runs::list_runs({shared.path}).empty());
+  CHECK(shared.files() == 0);
+}
+
+TEST_CASE("runs: a registration holds the lock of its file, also after it was replaced") {
+  const Folder folder;
+  const std::vector<std::string> places{folder.path + "/runs"};
+  runs::Registration registration(places);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    REQUIRE(registration.write(own_entry()));
+    const UniqueFd file(::open(registration.path().c_str(), O_RDONLY | O_CLOEXEC));
+    CHECK(::flock(file.get(), LOCK_SH | LOCK_NB) != 0);
+  }
+}
+
+TEST_CASE("runs: thousands of entries of others go piece by piece, and the own ones are found") {
+  Shared shared;
+  const auto here = own_entry();
+  for (int i = 0; i < 1200; ++i) shared.add(here.pid_namespace + 1, kOtherBoot);
+  runs::Registration registration({shared.path});
+  REQUIRE(registration.write(own_entry()));
+  CHECK(runs::list_runs({shared.path}).size() == 1);
+  CHECK(shared.files() == 701);
+  CHECK(runs::list_runs({shared.path}).size() == 1);
+  CHECK(runs::list_runs({shared.path}).size() == 1);
+  CHECK(shared.files() == 1);
+}
+
+TEST_CASE("runs: what a killed agent had not put in its place yet is removed") {
+  Shared shared;
+  const auto here = own_entry();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  const auto boot = runs::boot_prefix(here.boot_id);
+  const auto name = [&](pid_t pid) {
+    return shared.path + "/." +
+           runs::format_file_name({pid, here.start_time, here.pid_namespace, boot});
+  };
+  write_file(name(child), "{");
+  write_file(name(here.pid), "{");
+  CHECK(runs::list_runs({shared.path}).empty());
+  CHECK_FALSE(fs::exists(name(child)));
+  CHECK(fs::exists(name(here.pid)));
 }
