@@ -167,20 +167,27 @@ class _Sketch:
 
 
 class _Window:
-    def __init__(self, sketch: bool) -> None:
+    def __init__(self, sketch: bool, spread: bool) -> None:
         self.count = 0
         self.last = self.total = self.mean = self.squares = 0.0
         self.smallest = self.largest = 0.0
         self.sketch = _Sketch() if sketch else None
+        self._more = sketch or spread  # than sums
 
     def add(self, number: float) -> None:
-        if self.count == 0:
-            self.smallest = self.largest = number
-        self.count += 1
         self.last = number
         self.total += number
-        self.smallest = min(self.smallest, number)
-        self.largest = max(self.largest, number)
+        if self.count == 0:
+            self.smallest = self.largest = number
+        elif number < self.smallest:
+            self.smallest = number
+        elif number > self.largest:
+            self.largest = number
+        self.count += 1
+        if self._more:
+            self._add_more(number)
+
+    def _add_more(self, number: float) -> None:
         away = number - self.mean
         self.mean += away / self.count
         self.squares += away * (number - self.mean)
@@ -214,15 +221,17 @@ class _Core:
         self._window = window
         self._most = most
         self._sketch = any(one in _RANKS for one in chosen)
+        self._spread = Aggregation.STDDEV in chosen
         self._lock = threading.RLock()
-        self._open = self._closed = _Window(self._sketch)
+        self._open = self._closed = _Window(self._sketch, self._spread)
         self._id = 0
+        self._until = -1.0  # the end of that window; before now: unknown
         self._full = False
         self.dropped = 0
 
     def _turn(self, to: int) -> _Window | None:
         """Under the lock: the window that is over, if it had values."""
-        over, self._open = self._open, _Window(self._sketch)
+        over, self._open = self._open, _Window(self._sketch, self._spread)
         self._id = to
         if over.count == 0:
             return None
@@ -231,6 +240,7 @@ class _Core:
 
     def _advance(self, now: float) -> _Window | None:
         number = math.floor(now / self._window)
+        self._until = (number + 1) * self._window
         if number == self._id:
             return None
         self._full = False
@@ -241,6 +251,10 @@ class _Core:
         now = _now()
         full = None
         with self._lock:
+            window = self._open
+            if now < self._until and 0 < window.count < self._most - 1 and number - number == 0:
+                window.add(number)
+                return
             over = self._advance(now)
             if self._full or not math.isfinite(number):
                 self.dropped += 1

@@ -19,6 +19,7 @@ _OWNER, _COUNT = 4, 5  # in words of 4 bytes
 # In words of 8 bytes: the lock of what follows, the step, when it was, then the phase and when.
 _LOCK, _STEP, _STEP_AT, _PHASE_AT = 3, 4, 5, 10
 _PHASE, _PHASE_END = 48, 80  # in bytes
+_MOST_REFUSED = 4096  # series that are known to have no place
 _SERIES, _ENTRY, _NAME = 128, 128, 28  # in bytes; the name, with its length before it, in an entry
 
 
@@ -27,8 +28,8 @@ class Page:
 
     def __init__(self, mapping: mmap.mmap) -> None:
         self._bytes = memoryview(mapping)
-        self._words = self._bytes.cast("q")
-        self._numbers = self._bytes.cast("d")
+        self.words = self._bytes.cast("q")
+        self.numbers = self._bytes.cast("d")
         self._halves = self._bytes.cast("I")
         self._most = (len(self._bytes) - _SERIES) // _ENTRY
         self._places: dict[tuple[str, str], int] = {}
@@ -38,7 +39,7 @@ class Page:
         number = int(number)
         if not 0 <= number < 1 << 63:
             return
-        words = self._words
+        words = self.words
         lock = words[_LOCK] | 1
         words[_LOCK] = lock
         words[_STEP] = number
@@ -48,7 +49,7 @@ class Page:
     def phase(self, name: str) -> None:
         """At most 32 bytes of it."""
         text = name.encode("utf-8", "replace")[:_PHASE_END - _PHASE]
-        words = self._words
+        words = self.words
         lock = words[_LOCK] | 1
         words[_LOCK] = lock
         self._bytes[_PHASE:_PHASE_END] = text.ljust(_PHASE_END - _PHASE, b"\0")
@@ -57,21 +58,26 @@ class Page:
 
     def put(self, key: tuple[str, str], number: float) -> None:
         """The last value of (group, name); nothing where the page is full."""
-        place = self._places.get(key)
-        if place is None:
-            place = self._add(key)
+        place = self.find(key)
         if place:
             # Another thread at the same series leaves the lock even, too.
-            words = self._words
+            words = self.words
             lock = words[place] | 1
             words[place] = lock
-            self._numbers[place + 1] = number
+            self.numbers[place + 1] = number
             words[place + 2] += 1
             words[place] = lock + 1
+
+    def find(self, key: tuple[str, str]) -> int:
+        """The place of a series in words of 8 bytes; 0: the page is full."""
+        place = self._places.get(key)
+        return self._add(key) if place is None else place
 
     def _add(self, key: tuple[str, str]) -> int:
         index = self._halves[_COUNT]
         if index >= self._most:
+            if len(self._places) < _MOST_REFUSED:
+                self._places[key] = 0
             return 0
         self._halves[_COUNT] = index + 1  # first: another thread must not take the same
         begin = _SERIES + index * _ENTRY
