@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::hangs {
+
+/// --hang-timeout: off, learnt from the steps that workers report, or a number of seconds.
+struct HangTimeout {
+  enum class Kind { Off, Auto, Fixed } kind = Kind::Off;
+  Duration limit{};  // Fixed only
+  bool operator==(const HangTimeout&) const = default;
+};
+
+/// What one node has to say of the progress of its workers.
+struct NodeProgress {
+  enum class Kind {
+    Moves,    // within the limit
+    Stands,   // no progress for longer than that
+    Excused,  // it need not: a worker evaluates, or is stopped by somebody
+  } kind = Kind::Moves;
+  /// NodeProgress means steps here; otherwise output and requests to the store count, too.
+  bool by_steps = false;
+  bool operator==(const NodeProgress&) const = default;
+};
+
+/// Whether the workers of one node make progress. Pure: `now` is that of an AwakeClock, so that a
+/// suspended machine is no hang.
+///
+/// Progress is a step or a checkpoint of any worker; as long as a group has shown no step and the
+/// limit is a number, also output or a change in the store; that limit is kFirstStep times as long
+/// then if steps are to be expected. With Auto the limit is the largest of 60 s, ten times the
+/// median and three times the longest of the last 256 steps, known once the job has shown 20 steps
+/// here and its current group one.
+class HangRule {
+ public:
+  static constexpr Duration kShortest = std::chrono::seconds(60);  // of Auto
+  static constexpr int kStepsToLearn = 20;
+  static constexpr int kFirstStep = 5;
+  static constexpr std::size_t kRemembered = 256;
+  static constexpr std::string_view kTraining = "train";
+
+  explicit HangRule(HangTimeout timeout) : timeout_(timeout) {}
+
+  /// A group runs; it is being stopped, or its workers have succeeded.
+  void begin(TimePoint now);
+  void end() { running_ = false; }
+
+  /// Workers of the job have what they can report steps with.
+  void expect_steps() { expects_steps_ = true; }
+  void step(int rank, TimePoint now);
+  void checkpoint(TimePoint now);
+  /// This worker is in a phase; in any but kTraining it may take its time.
+  void phase(int rank, std::string_view name, TimePoint now);
+  /// Workers have written, or asked the store for something, since the last call.
+  void wrote(TimePoint now);
+  /// Looked at the workers: whether one is stopped or traced. The time since the last look counts
+  /// only if none is.
+  void looked(bool any_stopped, TimePoint now);
+
+  bool is_running() const { return running_ && timeout_.kind != HangTimeout::Kind::Off; }
+  /// None: this node has no opinion yet.
+  std::optional<NodeProgress> progress(TimePoint now) const;
+  /// How long there has been no progress.
+  Duration standing(TimePoint now) const { return now - progress_at_; }
+  /// After which it stands; none: not known yet.
+  std::optional<Duration> limit() const;
+  /// How soon to look again: a quarter of the limit, 15 s at most.
+  Duration look_interval() const;
+
+ private:
+  void progressed(TimePoint now);
+  void learn(Duration step);
+
+  const HangTimeout timeout_;
+  bool running_ = false, stopped_ = false;
+  TimePoint progress_at_, looked_at_;
+  std::map<int, TimePoint> last_steps_;  // by rank; a rank that was excused begins anew
+  std::map<int, std::string> phases_;    // other than kTraining
+  std::int64_t steps_ = 0;               // of the job, here
+  bool expects_steps_ = false;
+  bool group_steps_ = false;     // this group has shown one
+  std::vector<Duration> times_;  // a ring
+  std::size_t next_ = 0;
+};
+
+}  // namespace elastrun::hangs

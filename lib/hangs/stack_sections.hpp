@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+/// What faulthandler, py-spy and system::thread_lines write, taken apart. All pure; whatever is not
+/// understood belongs to the section before it.
+namespace elastrun::hangs {
+
+/// What one of them says of a thread, or of several that do the same.
+struct Section {
+  enum class Kind { Faulthandler, PySpy, Kernel, Unknown } kind = Kind::Unknown;
+  std::string header;
+  std::vector<std::string> lines;
+};
+std::vector<Section> sections_of(const std::vector<std::string>& lines);
+
+/// That of the main thread, as Python knows it, or else the kernel; `sections.size()`: none.
+std::size_t main_section(const std::vector<Section>& sections);
+
+/// One call in Python.
+struct Frame {
+  std::string file, function;
+  int line = 0;
+};
+/// Innermost first. Empty for a section of the kernel.
+std::vector<Frame> frames_of(const Section& section);
+
+}  // namespace elastrun::hangs

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hangs/hang_rule.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <random>
+
+using namespace elastrun;
+using hangs::HangRule;
+using hangs::HangTimeout;
+using hangs::NodeProgress;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr HangTimeout kAuto{HangTimeout::Kind::Auto, {}};
+constexpr HangTimeout fixed(Duration limit) {
+  return {HangTimeout::Kind::Fixed, limit};
+}
+constexpr TimePoint at(Duration time) {
+  return TimePoint(time);
+}
+bool stands(const HangRule& rule, TimePoint now) {
+  const auto progress = rule.progress(now);
+  return progress && progress->kind == NodeProgress::Kind::Stands;
+}
+
+}  // namespace
+
+TEST_CASE("hang rule: off says nothing, whatever happens") {
+  HangRule rule({});
+  rule.begin(at(0s));
+  rule.step(0, at(1s));
+  CHECK_FALSE(rule.is_running());
+  CHECK_FALSE(rule.progress(at(10h)));
+}
+
+TEST_CASE("hang rule: a number counts from the start of the group, steps or not") {
+  HangRule rule(fixed(30s));
+  rule.begin(at(0s));
+  CHECK(rule.progress(at(29s)) == NodeProgress{NodeProgress::Kind::Moves, false});
+  CHECK(rule.progress(at(30s)) == NodeProgress{NodeProgress::Kind::Stands, false});
+  rule.end();
+  CHECK_FALSE(rule.progress(at(1h)));
+}
+
+TEST_CASE("hang rule: output and store count as long as there are no steps") {
+  HangRule rule(fixed(30s));
+  rule.begin(at(0s));
+  rule.wrote(at(20s));
+  CHECK_FALSE(stands(rule, at(40s)));
+  rule.step(0, at(40s));
+  rule.wrote(at(60s));  // "still waiting for rank 3" is no progress
+  CHECK(rule.progress(at(70s)) == NodeProgress{NodeProgress::Kind::Stands, true});
+  rule.step(1, at(71s));
+  CHECK_FALSE(stands(rule, at(72s)));
+  SUBCASE("of this group: the next one begins anew") {
+    rule.begin(at(100s));
+    rule.wrote(at(120s));
+    CHECK_FALSE(stands(rule, at(140s)));
+  }
+}
+
+TEST_CASE("hang rule: where steps are to be expected, the first one of a group may take longer") {
+  HangRule rule(fixed(30s));
+  rule.begin(at(0s));
+  rule.expect_steps();
+  CHECK_FALSE(stands(rule, at(149s)));
+  CHECK(stands(rule, at(150s)));
+  rule.step(0, at(150s));
+  CHECK(stands(rule, at(180s)));
+  rule.begin(at(200s));
+  CHECK_FALSE(stands(rule, at(349s)));
+}
+
+TEST_CASE("hang rule: auto is off until the job has shown 20 steps, and its group one") {
+  HangRule rule(kAuto);
+  rule.begin(at(0s));
+  CHECK_FALSE(rule.progress(at(10h)));  // a slow first step
+  TimePoint now = at(10h);
+  for (int i = 0; i < HangRule::kStepsToLearn - 1; ++i) rule.step(0, now += 1s);
+  CHECK_FALSE(rule.progress(now + 1h));
+  rule.step(0, now += 1s);
+  CHECK_FALSE(stands(rule, now + 59s));
+  CHECK(stands(rule, now + 60s));
+  rule.begin(now += 1min);
+  CHECK_FALSE(rule.progress(now + 1h));  // it loads a checkpoint
+  rule.step(0, now += 1h);
+  CHECK(stands(rule, now + 60s));
+}
+
+TEST_CASE("hang rule: auto takes ten median steps, or three of the longest") {
+  HangRule rule(kAuto);
+  rule.begin(at(0s));
+  TimePoint now = at(0s);
+  for (int i = 0; i < 40; ++i) rule.step(0, now += 20s);
+  CHECK(rule.limit() == 200s);
+  rule.step(0, now += 150s);
+  CHECK(rule.limit() == 450s);
+  for (int i = 0; i < 300; ++i) rule.step(0, now += 2s);
+  CHECK(rule.limit() == HangRule::kShortest);  // long ago
+}
+
+TEST_CASE("hang rule: a phase other than train takes its time, and teaches nothing") {
+  HangRule rule(fixed(30s));
+  rule.begin(at(0s));
+  rule.step(0, at(1s));
+  rule.phase(0, "eval", at(2s));
+  CHECK(rule.progress(at(1h)) == NodeProgress{NodeProgress::Kind::Excused, true});
+  rule.phase(1, "eval", at(1h));
+  rule.phase(0, "train", at(1h));
+  CHECK(rule.progress(at(2h))->kind == NodeProgress::Kind::Excused);
+  rule.phase(1, "train", at(2h));
+  CHECK_FALSE(stands(rule, at(2h + 29s)));
+  CHECK(stands(rule, at(2h + 30s)));
+
+  HangRule learns(kAuto);
+  learns.begin(at(0s));
+  TimePoint now = at(0s);
+  for (int i = 0; i < 30; ++i) learns.step(0, now += 1s);
+  learns.phase(0, "eval", now);
+  learns.phase(0, "train", now += 1h);
+  learns.step(0, now += 1s);
+  learns.checkpoint(now += 1h);
+  learns.step(0, now += 1s);
+  CHECK(learns.limit() == HangRule::kShortest);
+}
+
+TEST_CASE("hang rule: time in which a worker is stopped does not count") {
+  HangRule rule(fixed(40s));
+  rule.begin(at(0s));
+  rule.looked(false, at(10s));
+  rule.looked(true, at(20s));
+  CHECK(rule.progress(at(1h))->kind == NodeProgress::Kind::Excused);
+  rule.looked(true, at(1h));
+  rule.looked(false, at(1h + 10s));
+  CHECK_FALSE(stands(rule, at(1h + 39s)));
+  CHECK(stands(rule, at(1h + 40s)));  // 10 s before that, and 30 s since
+}
+
+// Batches of facts in any order: what must hold after each of them.
+TEST_CASE("hang rule: stands only after a limit without progress, pause or excuse") {
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
+    const bool learns = seed % 2 == 0;
+    HangRule rule(learns ? kAuto : fixed(std::chrono::seconds(5 + below(100))));
+    TimePoint now = at(1s), quiet_since = now;  // since when nothing has excused it
+    bool eval[4] = {}, stopped = false, stepped = false;
+    int steps = 0;
+    rule.begin(now);
+    for (int i = 0; i < 300; ++i) {
+      now += std::chrono::milliseconds(below(20) == 0 ? below(200'000) : below(3'000));
+      const int rank = below(4), fact = below(10);
+      // Judged before the next fact: this is when the agent's alarm would ring.
+      const auto progress = rule.progress(now);
+      const bool excused = stopped || std::ranges::any_of(eval, [](bool one) { return one; });
+      const auto limit = rule.limit();
+      CAPTURE(seed);
+      CAPTURE(i);
+      if (progress) CHECK((progress->kind == NodeProgress::Kind::Excused) == excused);
+      if (progress && progress->kind == NodeProgress::Kind::Stands) {
+        REQUIRE(limit);
+        CHECK(now - quiet_since >= *limit);
+        if (learns) CHECK((steps >= HangRule::kStepsToLearn && *limit >= HangRule::kShortest));
+      }
+      if (!excused && limit && now - quiet_since >= *limit && !stopped) CHECK(stands(rule, now));
+      if (fact < 5) {
+        rule.step(rank, now), ++steps, quiet_since = now, stepped = true;
+      } else if (fact == 5) {
+        eval[rank] = !eval[rank];
+        rule.phase(rank, eval[rank] ? "eval" : "train", now), quiet_since = now;
+      } else if (fact == 6) {
+        const bool was = std::exchange(stopped, below(3) == 0);
+        rule.looked(stopped, now);
+        if (was || stopped) rule.checkpoint(now), quiet_since = now;
+      } else if (fact == 7) {
+        rule.checkpoint(now), quiet_since = now;
+      } else if (fact == 8) {
+        rule.wrote(now);
+        if (!stepped) quiet_since = now;
+      } else if (below(10) == 0) {
+        rule.begin(now), quiet_since = now, stopped = stepped = false;
+        std::ranges::fill(eval, false);
+      }
+    }
+  }
+}
