@@ -91,6 +91,9 @@ class NodePolicy {
   Actions ordered(const rendezvous::Lost& push);
   Actions ordered(const rendezvous::Spare& push);
   Actions ordered(const rendezvous::Progress& push);
+  // Of the stacks of workers, which are no matter of the policy.
+  Actions ordered(const rendezvous::TakeStacks&) { return {}; }
+  Actions ordered(const rendezvous::StacksReport&) { return {}; }
 
   Actions stop_new_group();
   Actions fail_now();

@@ -171,7 +171,7 @@ class LinkCoordinator final : public Coordinator {
     if (auto* join = std::get_if<Join>(&*message)) {
       if (!admit(peer, connection, *join)) return;
     } else {
-      report(peer, *connection.job, std::move(*message));
+      connection.job->report(peer, std::move(*message));
     }
     if (connections_.contains(peer)) connection.job->deliver();
   }
@@ -202,6 +202,7 @@ class LinkCoordinator final : public Coordinator {
       connection.link->send(encode(FromCoordinator(StatusText{status()})));
       return;
     }
+    if (hello.wants_stacks) return ask_stacks(peer, connection, hello.run_id);
     Welcome answer{hello.run_id,
                    settings_.epoch,
                    settings_.stand_alone,
@@ -213,6 +214,13 @@ class LinkCoordinator final : public Coordinator {
     }
     connection.link->send(encode(FromCoordinator(std::move(answer))));
     if (auto& at_work = hellos_[peer].at_work) meet_again(peer, connection, *at_work);
+  }
+
+  void ask_stacks(Peer peer, Connection& connection, const std::string& run_id) {
+    const auto job =
+        run_id.empty() && book_.jobs.size() == 1 ? book_.jobs.begin() : book_.jobs.find(run_id);
+    if (job == book_.jobs.end()) return dismiss(peer, "it serves no such job");
+    job->second->ask_stacks(peer, connection.link);
   }
 
   // It lost its connection, here or to another coordinator, while its group was at work.
@@ -287,21 +295,6 @@ class LinkCoordinator final : public Coordinator {
                  join.node.id, join.rules.max_restarts, rules.max_restarts);
   }
 
-  void report(Peer peer, Job& job, FromAgent message) {
-    const TimePoint now = clock_.now();
-    if (const auto* started = std::get_if<Started>(&message)) {
-      job.state.started(peer, started->round);
-    } else if (auto* failed = std::get_if<Failed>(&message)) {
-      job.state.fail(peer, failed->round, std::move(failed->cause), now);
-    } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
-      job.state.succeed(peer, succeeded->round, now);
-    } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
-      job.state.leave(peer, leaving->why, now, leaving->grace);
-    } else if (const auto* stopping = std::get_if<Stopping>(&message)) {
-      job.state.stopping(peer, stopping->left, now);
-    }
-  }
-
   void dismiss(Peer peer, const std::string& text, bool final = false) {
     const auto found = connections_.find(peer);
     log::warning("rendezvous", "refused {}: {}", found->second.link->remote_address().to_string(),
@@ -336,7 +329,7 @@ class LinkCoordinator final : public Coordinator {
     const bool cut_off = loss == Loss::Silent && lost_contact_.silent(job->state.phase(), agents_);
     if (cut_off && settings_.cut_off) settings_.cut_off();
     check_entitlement();
-    job->links.erase(peer);
+    job->lost(peer);
     job->state.depart(peer, why, clock_.now(), loss);
     job->deliver();
     if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/coordinator/job.hpp"
 
-#include "rendezvous/wire/messages.hpp"
-
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -21,6 +20,53 @@ Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id,
   if (record_world_) state.require_acknowledgements();
 }
 
+void Job::report(Peer peer, FromAgent message) {
+  const TimePoint now = clock_.now();
+  if (const auto* started = std::get_if<Started>(&message)) {
+    state.started(peer, started->round);
+  } else if (auto* failed = std::get_if<Failed>(&message)) {
+    state.fail(peer, failed->round, std::move(failed->cause), now);
+  } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
+    state.succeed(peer, succeeded->round, now);
+    standstill_.finished(peer, now);
+  } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
+    state.leave(peer, leaving->why, now, leaving->grace);
+    standstill_.gone(peer, now);
+  } else if (const auto* stopping = std::get_if<Stopping>(&message)) {
+    state.stopping(peer, stopping->left, now);
+  } else if (const auto* progress = std::get_if<ProgressReport>(&message)) {
+    standstill_.says(peer, *progress, now);
+  } else if (auto* stacks = std::get_if<NodeStacks>(&message)) {
+    standstill_.answers(peer, std::move(*stacks));
+  } else if (std::holds_alternative<AskStacks>(message)) {
+    standstill_.asks(peer, now);
+  }
+}
+
+void Job::ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link) {
+  askers_[peer] = link;
+  standstill_.asks(peer, clock_.now());
+  deliver();
+}
+
+void Job::lost(Peer peer) {
+  links.erase(peer);
+  askers_.erase(peer);
+  standstill_.gone(peer, clock_.now());
+}
+
+void Job::deliver_stacks() {
+  for (const auto& [peer, push] : standstill_.take()) {
+    const auto member = links.find(peer);
+    const auto asker = askers_.find(peer);
+    const auto link = member != links.end()    ? member->second
+                      : asker != askers_.end() ? asker->second.lock()
+                                               : nullptr;
+    if (link) link->send(encode(FromCoordinator(push)));
+    if (asker != askers_.end()) askers_.erase(asker);
+  }
+}
+
 void Job::deliver() {
   std::shared_ptr<const World> world;
   std::shared_ptr<const Push> shared;
@@ -29,6 +75,9 @@ void Job::deliver() {
     const auto link = links.find(delivery.to);
     if (link == links.end()) continue;
     if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
+      const auto at = static_cast<std::size_t>(assigned->group_rank);
+      standstill_.assigned(delivery.to, assigned->world->number, assigned->world->members[at],
+                           assigned->world->ranks.of[at].rank);
       if (assigned->world != world) {
         world = assigned->world;
         members = encode_members(*world);
@@ -43,6 +92,7 @@ void Job::deliver() {
     }
     link->second->send(text);
   }
+  deliver_stacks();
   if (state.unacknowledged() && !recording_) record_world();
   const int before = std::exchange(leavers_, state.world_fence().fence.leavers().count);
   if (leavers_ != before && leavers_changed_) leavers_changed_();
@@ -65,7 +115,8 @@ void Job::record_world() {
 }
 
 void Job::arm() {
-  const auto due = state.deadline();
+  auto due = state.deadline();
+  if (const auto asked = standstill_.deadline()) due = std::min(due.value_or(*asked), *asked);
   if (due == armed_) return;
   armed_ = due;
   if (!due) return alarm_->disarm();
@@ -73,6 +124,7 @@ void Job::arm() {
     armed_.reset();
     before_deciding_();
     state.tick(clock_.now());
+    standstill_.tick(clock_.now());
     deliver();
   });
 }

@@ -5,7 +5,9 @@
 #include "core/lifetime.hpp"
 #include "net/link.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
+#include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/membership/state.hpp"
+#include "rendezvous/wire/messages.hpp"
 
 #include <functional>
 #include <memory>
@@ -28,6 +30,13 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  /// What an agent that has joined says.
+  void report(Peer peer, FromAgent message);
+  /// Somebody who is no agent of it wants to know where its workers stand: a StacksReport.
+  void ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link);
+  /// The link of an agent has ended.
+  void lost(Peer peer);
+
   /// Tells the agents what the state has to tell, has the world recorded that waits for it, and
   /// arms the alarm.
   void deliver();
@@ -38,6 +47,7 @@ class Job {
  private:
   void record_world();
   void arm();
+  void deliver_stacks();
 
   Clock& clock_;
   const std::function<void(const WorldRecord&, std::function<void()>)> record_world_;
@@ -47,6 +57,8 @@ class Job {
   std::optional<TimePoint> armed_;
   bool recording_ = false;
   int leavers_ = 0, stopping_ = 0;
+  Standstill standstill_;
+  std::unordered_map<Peer, std::weak_ptr<net::Link>> askers_;
   // Answers of the register outlive the job; this tells them that it has gone.
   Lifetime lifetime_;
 };

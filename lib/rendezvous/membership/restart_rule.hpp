@@ -23,7 +23,7 @@ class RestartRule {
 
   RestartDecision decide(const Cause& cause) {
     const bool costs = cause.kind == Cause::Kind::WorkerFailed;
-    if (costs && spent_ >= max_) return {};
+    if (cause.final || (costs && spent_ >= max_)) return {};
     if (costs) ++spent_;
     return {true, costs, std::max(max_ - spent_, 0)};
   }

@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "rendezvous/membership/previous_world.hpp"
+#include "rendezvous/membership/stack_reports.hpp"
 
 #include <cstdint>
 #include <map>
@@ -53,6 +54,7 @@ struct Cause {
   int exit_code = 0;        // torchrun's number: negative is a signal; only with WorkerFailed
   std::string text{};       // one sentence for a person
   double wall_seconds = 0;  // when, since the epoch, by that node's clock
+  bool final = false;       // no restart would mend it
   bool operator==(const Cause&) const = default;
 };
 
@@ -91,7 +93,8 @@ struct Leaving {
   Duration grace{};
   bool ended = false;  // the group has ended, and with it soon the connection
 };
-using Report = std::variant<Started, Failed, Succeeded, Leaving>;
+using Report =
+    std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks, AskStacks>;
 
 /// What an agent is told.
 struct RoundReady {
@@ -124,6 +127,7 @@ struct Progress {
   std::string text;
   int present = 0, wanted = 0;
 };
-using Push = std::variant<RoundReady, Restart, Done, Spare, Lost, Progress>;
+using Push =
+    std::variant<RoundReady, Restart, Done, Spare, Lost, Progress, TakeStacks, StacksReport>;
 
 }  // namespace elastrun::rendezvous

@@ -6,6 +6,7 @@
 #include "core/text.hpp"
 #include "files/blocking_calls.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
+#include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/session/agreement.hpp"
 
 #include <boost/asio/post.hpp>
@@ -16,6 +17,7 @@
 namespace elastrun::rendezvous {
 namespace {
 
+constexpr Peer kSelf = 1;
 constexpr const char* kLoopback = "127.0.0.1";
 // A call that is given up only at its end must not last.
 constexpr auto kAnotherWait = std::chrono::seconds(1);
@@ -68,6 +70,7 @@ class UsersSession final : public HandlerSession {
         restart_rule_(settings_.job.max_restarts),
         poll_(clock.make_alarm()),
         deadline_(clock.make_alarm()),
+        stacks_due_(clock.make_alarm()),
         calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
   ~UsersSession() override { lifetime_.end(); }
 
@@ -94,8 +97,10 @@ class UsersSession final : public HandlerSession {
       poll_->disarm();
       running_ = false;
       await_others();
-    } else {
+    } else if (std::holds_alternative<Leaving>(report)) {
       left_ = true;
+    } else {
+      report_stacks(std::move(report));
     }
   }
 
@@ -142,6 +147,8 @@ class UsersSession final : public HandlerSession {
     round_ = round.number;
     restart_rule_.learn(round.attempt);
     running_ = true;
+    const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
+    standstill_.assigned(kSelf, round.number, self, round.rank_base);
     push(RoundReady{round});
   }
 
@@ -172,6 +179,28 @@ class UsersSession final : public HandlerSession {
     const RestartDecision decision = restart_rule_.decide(cause);
     if (!decision.restarts) return push(Done{true, std::move(cause)});
     push(Restart{std::move(cause), decision.attempt_spent, decision.restarts_left});
+  }
+
+  /// Nobody brings them to the other nodes: what there is to say is said of this one alone.
+  void report_stacks(Report report) {
+    if (const auto* progress = std::get_if<ProgressReport>(&report)) {
+      standstill_.says(kSelf, *progress, clock_.now());
+    } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
+      standstill_.answers(kSelf, std::move(*stacks));
+    } else {
+      standstill_.asks(kSelf, clock_.now());
+    }
+    tell_stacks();
+  }
+
+  void tell_stacks() {
+    for (auto& [peer, told] : standstill_.take()) push(std::move(told));
+    const auto due = standstill_.deadline();
+    if (!due) return stacks_due_->disarm();
+    stacks_due_->arm(*due, [this] {
+      standstill_.tick(clock_.now());
+      tell_stacks();
+    });
   }
 
   void await_others() {
@@ -245,7 +274,8 @@ class UsersSession final : public HandlerSession {
   bool running_ = false;  // in a round that nobody has ended yet
   bool left_ = false, closed_ = false;
   std::function<void()> on_closed_;
-  std::unique_ptr<Alarm> poll_, deadline_;
+  Standstill standstill_;
+  std::unique_ptr<Alarm> poll_, deadline_, stacks_due_;
   Lifetime lifetime_;
   files::BlockingCalls calls_;  // last: its answers use all of the above
 };

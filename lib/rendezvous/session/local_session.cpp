@@ -2,8 +2,10 @@
 #include "rendezvous/session/local_session.hpp"
 
 #include "core/lifetime.hpp"
+#include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/membership/state.hpp"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -43,8 +45,15 @@ class LocalSession final : public Session {
       state_.fail(kSelf, failed->round, std::move(failed->cause), now);
     } else if (const auto* succeeded = std::get_if<Succeeded>(&report)) {
       state_.succeed(kSelf, succeeded->round, now);
+      standstill_.finished(kSelf, now);
     } else if (const auto* leaving = std::get_if<Leaving>(&report)) {
       state_.leave(kSelf, leaving->why, now);
+    } else if (const auto* progress = std::get_if<ProgressReport>(&report)) {
+      standstill_.says(kSelf, *progress, now);
+    } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
+      standstill_.answers(kSelf, std::move(*stacks));
+    } else if (std::holds_alternative<AskStacks>(report)) {
+      standstill_.asks(kSelf, now);
     }
     deliver();
   }
@@ -61,12 +70,16 @@ class LocalSession final : public Session {
  private:
   void deliver() {
     for (Delivery& delivery : state_.take()) {
-      boost::asio::post(loop_,
-                        [this, alive = lifetime_.token(), notice = std::move(delivery.notice)] {
-                          if (alive && !closed_) on_push_(to_push(notice));
-                        });
+      auto told = to_push(delivery.notice);
+      if (const auto* ready = std::get_if<RoundReady>(&told)) {
+        const auto& round = ready->round;
+        standstill_.assigned(kSelf, round.number, round.members.front(), round.rank_base);
+      }
+      push(std::move(told));
     }
-    const auto due = state_.deadline();
+    for (auto& [peer, told] : standstill_.take()) push(std::move(told));
+    auto due = state_.deadline();
+    if (const auto asked = standstill_.deadline()) due = std::min(due.value_or(*asked), *asked);
     if (!due) {
       if (alarm_) alarm_->disarm();
       return;
@@ -74,7 +87,14 @@ class LocalSession final : public Session {
     if (!alarm_) alarm_ = clock_.make_alarm();
     alarm_->arm(*due, [this] {
       state_.tick(clock_.now());
+      standstill_.tick(clock_.now());
       deliver();
+    });
+  }
+
+  void push(Push told) {
+    boost::asio::post(loop_, [this, alive = lifetime_.token(), told = std::move(told)]() mutable {
+      if (alive && !closed_) on_push_(std::move(told));
     });
   }
 
@@ -82,6 +102,7 @@ class LocalSession final : public Session {
   Clock& clock_;
   const LocalSettings settings_;
   State state_;
+  Standstill standstill_;
   OnPush on_push_;
   std::unique_ptr<Alarm> alarm_;
   bool closed_ = false;

@@ -195,7 +195,7 @@ json::object write_cause(const Cause& cause) {
       std::ranges::find(kCauseNames, cause.kind, &decltype(kCauseNames)::value_type::first);
   return {{"kind", name->second},           {"node", cause.node},           {"rank", cause.rank},
           {"local_rank", cause.local_rank}, {"exit_code", cause.exit_code}, {"text", cause.text},
-          {"wall", cause.wall_seconds}};
+          {"wall", cause.wall_seconds},     {"final", cause.final}};
 }
 
 Cause read_cause(const Reader& reader) {
@@ -211,6 +211,7 @@ Cause read_cause(const Reader& reader) {
   cause.exit_code = static_cast<int>(reader.integer("exit_code", -1000, 1000, 0));
   cause.text = reader.text("text");
   cause.wall_seconds = reader.number("wall", -1e12, 1e12, 0);
+  cause.final = reader.flag("final");
   return cause;
 }
 

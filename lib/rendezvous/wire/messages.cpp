@@ -4,6 +4,7 @@
 #include "core/json.hpp"
 #include "core/text.hpp"
 #include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/wire/stack_messages.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -41,7 +42,9 @@ object write_member(const Join& join) {
 object write(const Hello& hello) {
   object message{{"type", "hello"},
                  {"run", hello.run_id},
-                 {"who", hello.wants_status ? "status" : "agent"},
+                 {"who", hello.wants_status   ? "status"
+                         : hello.wants_stacks ? "stacks"
+                                              : "agent"},
                  {"epoch", hello.epoch},
                  {"start", hello.start},
                  {"host", hello.host},
@@ -75,6 +78,9 @@ json::object write(const Leaving& leaving) {
           {"why", leaving.why},
           {"grace", write_grace(leaving.grace)},
           {"ended", leaving.ended}};
+}
+json::object write(const AskStacks&) {
+  return {{"type", "ask_stacks"}};
 }
 json::object write(const Heartbeat&) {
   return {{"type", "heartbeat"}};
@@ -141,6 +147,7 @@ Hello read_hello(const Reader& reader) {
   Hello hello{reader.text("run"),      reader.text("who") == "status",
               reader.integer("epoch"), reader.text("start"),
               reader.text("host"),     reader.text("user")};
+  hello.wants_stacks = reader.text("who") == "stacks";
   if (!reader.has("at_work")) return hello;
   const Reader member = reader.member("at_work");
   hello.at_work = {read_join(member), read_grace(member, "left")};
@@ -190,6 +197,12 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
     message = Leaving{reader.text("why"), read_grace(reader, "grace"), reader.flag("ended")};
   } else if (kind == "stopping") {
     message = Stopping{read_grace(reader, "left")};
+  } else if (kind == "progress") {
+    message = read_progress_report(reader);
+  } else if (kind == "stacks") {
+    message = read_node_stacks(reader);
+  } else if (kind == "ask_stacks") {
+    message = AskStacks{};
   } else if (kind != "heartbeat") {
     return unknown_message(kind);
   }
@@ -228,6 +241,8 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
     message = NewEpoch{reader.integer("epoch")};
   } else if (kind == "status") {
     message = StatusText{reader.text("status", kLongestStatus)};
+  } else if (auto stacks = read_stacks_push(kind, reader)) {
+    message = std::move(*stacks);
   } else if (kind != "heartbeat") {
     return unknown_message(kind);
   }

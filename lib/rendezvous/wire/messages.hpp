@@ -36,14 +36,15 @@ struct Hello {
   std::string start{};         // which start of the job, as its scheduler tells; empty: not known
   std::string host{}, user{};  // of the process
   std::optional<AtWork> at_work{};
+  bool wants_stacks = false;  // only asks where the workers of that job stand
 };
 /// It was told to stop its group, and has begun to; this ends within `left`.
 struct Stopping {
   Duration left{};
 };
 struct Heartbeat {};
-using FromAgent =
-    std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping, Heartbeat>;
+using FromAgent = std::variant<Hello, Join, Started, Failed, Succeeded, Leaving, Stopping,
+                               Heartbeat, ProgressReport, NodeStacks, AskStacks>;
 
 /// The first answer.
 struct Welcome {

@@ -23,20 +23,26 @@ Cause a_cause() {
   cause.exit_code = -9;
   cause.text = "a \"quoted\" text\n\xc3\xa4";
   cause.wall_seconds = 1234.5;
+  cause.final = true;
   return cause;
 }
 
 std::vector<std::string> from_agents() {
   Join join{make_node("a", 8), {4, 2, 7}, make_rules(2, 5, 3), {5, 2, 6}};
-  return {encode(FromAgent(Hello{"job", true, 9, "17/1", "n7", "ada"})),
-          encode(FromAgent(Hello{"job", false, 9, "", "n7", "ada", AtWork{join, 12s}})),
-          encode(FromAgent(join)),
-          encode(FromAgent(Stopping{7s})),
-          encode(FromAgent(Started{3})),
-          encode(FromAgent(Failed{3, a_cause()})),
-          encode(FromAgent(Succeeded{3})),
-          encode(FromAgent(Leaving{"bye", 3s, true})),
-          encode(FromAgent(Heartbeat{}))};
+  return {
+      encode(FromAgent(Hello{"job", true, 9, "17/1", "n7", "ada"})),
+      encode(FromAgent(Hello{"job", false, 9, "", "n7", "ada", AtWork{join, 12s}})),
+      encode(FromAgent(join)),
+      encode(FromAgent(Stopping{7s})),
+      encode(FromAgent(Started{3})),
+      encode(FromAgent(Failed{3, a_cause()})),
+      encode(FromAgent(Succeeded{3})),
+      encode(FromAgent(Leaving{"bye", 3s, true})),
+      encode(FromAgent(Hello{.run_id = "job", .wants_stacks = true})),
+      encode(FromAgent(ProgressReport{7, {hangs::NodeProgress::Kind::Excused, true}, 90s})),
+      encode(FromAgent(NodeStacks{3, {{{0, 2}, {"thread 1 (x): running"}}}, {"/tmp/d0"}, true})),
+      encode(FromAgent(AskStacks{})),
+      encode(FromAgent(Heartbeat{}))};
 }
 
 World a_world(int nodes) {
@@ -57,6 +63,9 @@ std::vector<std::string> from_coordinators() {
           encode(FromCoordinator(Push(Restart{a_cause(), true, 2}))),
           encode(FromCoordinator(Push(Done{true, a_cause()}))),
           encode(FromCoordinator(Push(Spare{2, {4, 1, 2}}))),
+          encode(FromCoordinator(Push(TakeStacks{4, true}))),
+          encode(FromCoordinator(Push(StacksReport{
+              {{{{0, 1}, {"a", "b"}}, {{2}, {}}}, {{"n2", {3, 4}}}, {"/tmp/d0"}}, true, 31s}))),
           encode(FromCoordinator(Push(Lost{"gone", true}))),
           encode(FromCoordinator(Push(Progress{"two", 1, 2}))),
           encode(FromCoordinator(Heartbeat{})),

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "rendezvous/membership/roster.hpp"
+#include "rendezvous/membership/round.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace elastrun::rendezvous {
+
+/// Whether the workers of a job stand still, by what its nodes say of their own, and where they
+/// stand: all nodes are asked for the stacks of their workers when the job hangs, or when somebody
+/// wants to know. Pure: what is to be told to whom piles up until `take`.
+///
+/// The job hangs when no node is excused and all stand; if some count steps, all of those. That is
+/// told once, until one of them moves again.
+class Standstill {
+ public:
+  /// From the first question to the report, whoever has not answered.
+  static constexpr Duration kTimeToAnswer = std::chrono::seconds(5);
+
+  /// A member of a round that is given out, and its workers. The first one of a new round forgets
+  /// the last one.
+  void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank);
+  /// All of its workers have succeeded.
+  void finished(Peer peer, TimePoint now);
+  void gone(Peer peer, TimePoint now);
+
+  void says(Peer peer, const ProgressReport& progress, TimePoint now);
+  void answers(Peer peer, NodeStacks stacks);
+  /// `peer`, which need not be a member, gets the StacksReport; several may ask at once.
+  void asks(Peer peer, TimePoint now);
+  void tick(TimePoint now);
+
+  std::optional<TimePoint> deadline() const;  // of `tick`
+  std::vector<std::pair<Peer, Push>> take() { return std::exchange(told_, {}); }
+
+ private:
+  struct Seat {
+    std::string node;
+    int first_rank = 0, workers = 0;
+    std::optional<ProgressReport> progress;
+    bool finished = false;
+  };
+  struct Call {
+    std::int64_t id = 0;
+    TimePoint until;
+    bool hang = false;
+    Duration standing{};
+    std::set<Peer> awaited, askers;
+    std::vector<hangs::StackGroup> groups;
+    std::vector<std::string> dumps;
+    std::vector<hangs::SilentNode> silent;
+  };
+  static hangs::SilentNode silent(const Seat& seat);
+
+  std::optional<Duration> standing() const;
+  void decide(TimePoint now);
+  void call(TimePoint now, bool hang);
+  void finish_if_answered();
+  void finish();
+
+  std::int64_t round_ = 0, last_call_ = 0;
+  std::map<Peer, Seat> seats_;
+  bool hangs_ = false;  // and that has been told
+  std::optional<Call> call_;
+  std::vector<std::pair<Peer, Push>> told_;
+};
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/membership/standstill.hpp"
+
+#include "core/text.hpp"
+#include "rendezvous/wire/message_parts.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "rendezvous/wire/stack_messages.hpp"
+
+#include <doctest/doctest.h>
+#include <random>
+
+namespace elastrun::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = hangs::NodeProgress::Kind;
+
+/// A coordinator's side of some nodes with two workers each.
+struct Nodes {
+  Standstill standstill;
+  TimePoint now = TimePoint(1h);
+  std::vector<std::pair<Peer, Push>> heard;
+
+  explicit Nodes(int count) {
+    for (int i = 0; i < count; ++i) {
+      Node node{.id = "n" + std::to_string(i), .local_world_size = 2};
+      standstill.assigned(peer(i), 1, node, 2 * i);
+    }
+  }
+  static Peer peer(int node) { return static_cast<Peer>(10 + node); }
+  void say(int node, Kind kind, bool by_steps = true, std::int64_t round = 1) {
+    standstill.says(peer(node), {round, {kind, by_steps}, 30s}, now);
+  }
+  void answer(int node, bool last = true) {
+    hangs::StackGroup group{{2 * node, 2 * node + 1}, {"thread 1 (x, main): running"}};
+    standstill.answers(peer(node), {call(), {group}, {}, last});
+  }
+  void take() {
+    for (auto& one : standstill.take()) heard.push_back(std::move(one));
+  }
+  std::int64_t call() {
+    take();
+    std::int64_t id = 0;
+    for (const auto& [to, push] : heard) {
+      if (const auto* order = std::get_if<TakeStacks>(&push)) id = order->id;
+    }
+    return id;
+  }
+  /// Who has been asked so far.
+  std::size_t asked() {
+    take();
+    return static_cast<std::size_t>(std::ranges::count_if(
+        heard, [](const auto& one) { return std::holds_alternative<TakeStacks>(one.second); }));
+  }
+  std::vector<std::pair<Peer, StacksReport>> reports() {
+    take();
+    std::vector<std::pair<Peer, StacksReport>> found;
+    for (const auto& [to, push] : heard) {
+      if (const auto* report = std::get_if<StacksReport>(&push)) found.emplace_back(to, *report);
+    }
+    return found;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("standstill: the job hangs when all nodes stand that count steps") {
+  Nodes nodes(3);
+  nodes.say(0, Kind::Moves);
+  nodes.say(1, Kind::Moves, false);  // its workers report no steps: only rank 0 does
+  nodes.say(1, Kind::Stands, false);
+  CHECK(nodes.asked() == 0);
+  nodes.say(0, Kind::Stands);
+  CHECK(nodes.asked() == 3);  // also the one that has no opinion
+  for (int i = 0; i < 3; ++i) nodes.answer(i);
+  const auto reports = nodes.reports();
+  REQUIRE(reports.size() == 3);
+  CHECK(reports[0].second.hang);
+  CHECK(reports[0].second.standing == 30s);
+  REQUIRE(reports[0].second.stacks.groups.size() == 1);
+  CHECK(reports[0].second.stacks.groups[0].ranks == std::vector{0, 1, 2, 3, 4, 5});
+  CHECK_FALSE(nodes.standstill.deadline());
+}
+
+TEST_CASE("standstill: an excused node excuses the job") {
+  Nodes nodes(2);
+  nodes.say(1, Kind::Excused, false);
+  nodes.say(0, Kind::Stands);
+  CHECK(nodes.asked() == 0);
+  nodes.say(1, Kind::Moves, false);
+  CHECK(nodes.asked() == 2);
+}
+
+TEST_CASE("standstill: a hang is told once, and again when it went on in between") {
+  Nodes nodes(2);
+  for (int i = 0; i < 2; ++i) nodes.say(i, Kind::Stands, false);
+  CHECK(nodes.asked() == 2);
+  nodes.say(0, Kind::Stands, false);
+  for (int i = 0; i < 2; ++i) nodes.answer(i);
+  CHECK(nodes.reports().size() == 2);
+  nodes.say(0, Kind::Moves, false);
+  nodes.say(0, Kind::Stands, false);
+  CHECK(nodes.asked() == 4);
+}
+
+TEST_CASE("standstill: who does not answer within 5 s is named with its ranks") {
+  Nodes nodes(3);
+  nodes.standstill.asks(99, nodes.now);
+  nodes.answer(0);
+  nodes.answer(1, false);
+  REQUIRE(nodes.standstill.deadline() == nodes.now + 5s);
+  nodes.standstill.gone(Nodes::peer(2), nodes.now);
+  nodes.standstill.tick(nodes.now + 4999ms);
+  CHECK(nodes.reports().empty());
+  nodes.standstill.tick(nodes.now + 5s);
+  const auto reports = nodes.reports();
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].first == 99);
+  CHECK_FALSE(reports[0].second.hang);
+  CHECK(reports[0].second.stacks.groups[0].ranks == std::vector{0, 1, 2, 3});
+  CHECK(reports[0].second.stacks.silent ==
+        std::vector<hangs::SilentNode>{{"n2", {4, 5}}, {"n1", {2, 3}}});
+  nodes.answer(1);  // too late
+  CHECK(nodes.reports().size() == 1);
+}
+
+TEST_CASE(
+    "standstill: who asks meanwhile gets the same answer; a job without members an empty one") {
+  Nodes nodes(1);
+  nodes.standstill.asks(98, nodes.now);
+  nodes.standstill.asks(99, nodes.now);
+  nodes.standstill.asks(Nodes::peer(0), nodes.now);
+  CHECK(nodes.asked() == 1);
+  nodes.answer(0);
+  CHECK(nodes.reports().size() == 3);
+  Standstill nobody;
+  nobody.asks(7, nodes.now);
+  const auto told = nobody.take();
+  REQUIRE(told.size() == 1);
+  CHECK(std::get<StacksReport>(told[0].second).stacks == hangs::JobStacks{});
+}
+
+TEST_CASE(
+    "standstill: a finished node is neither asked nor waited for; the next round begins anew") {
+  Nodes nodes(2);
+  nodes.say(0, Kind::Moves);
+  nodes.say(1, Kind::Stands);
+  nodes.standstill.finished(Nodes::peer(0), nodes.now);
+  CHECK(nodes.asked() == 1);
+  nodes.standstill.assigned(Nodes::peer(0), 2, {.id = "n0"}, 0);
+  nodes.say(1, Kind::Stands, true, 1);
+  nodes.say(0, Kind::Stands, true, 1);  // of the round before
+  CHECK(nodes.asked() == 1);
+  nodes.say(0, Kind::Stands, true, 2);
+  nodes.standstill.tick(nodes.now + 5s);  // that of the first round
+  nodes.say(0, Kind::Moves, true, 2);
+  nodes.say(0, Kind::Stands, true, 2);
+  CHECK(nodes.asked() == 2);
+}
+
+// Facts in any order.
+TEST_CASE("standstill: nobody is asked while a node moves or is excused, and each call ends") {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
+    Nodes nodes(4);
+    std::vector<std::optional<Kind>> said(4);
+    std::vector<bool> here(4, true);
+    std::size_t asked = 0;
+    for (int i = 0; i < 200; ++i) {
+      const int node = below(4);
+      nodes.now += std::chrono::milliseconds(below(2000));
+      nodes.standstill.tick(nodes.now);
+      const int fact = below(12);
+      if (fact < 8 && here[static_cast<std::size_t>(node)]) {
+        said[static_cast<std::size_t>(node)] = static_cast<Kind>(below(3));
+        nodes.say(node, *said[static_cast<std::size_t>(node)]);
+      } else if (fact < 11 && nodes.call() > 0) {
+        nodes.answer(node);
+      } else if (fact == 11 && below(10) == 0) {
+        here[static_cast<std::size_t>(node)] = false;
+        said[static_cast<std::size_t>(node)].reset();
+        nodes.standstill.gone(Nodes::peer(node), nodes.now);
+      }
+      CAPTURE(seed);
+      if (nodes.asked() > asked) {
+        asked = nodes.asked();
+        for (const auto& kind : said) CHECK((!kind || *kind == Kind::Stands));
+      }
+      if (const auto due = nodes.standstill.deadline()) CHECK(*due <= nodes.now + 5s);
+    }
+    nodes.standstill.tick(nodes.now + 5s);
+    CHECK_FALSE(nodes.standstill.deadline());
+  }
+}
+
+TEST_CASE("standstill: an answer travels in parts that each fit into a frame") {
+  NodeStacks answer{7, {}, {"/tmp/dump"}, true};
+  for (int rank = 0; rank < 20; ++rank) {
+    const std::string line(hangs::kMostBytes / hangs::kMostLines, rank % 2 == 0 ? '"' : '\xFF');
+    answer.groups.push_back({{rank}, std::vector<std::string>(hangs::kMostLines, line)});
+  }
+  const auto parts = parts_of(answer);
+  REQUIRE(parts.size() == 20);
+  for (const auto& part : parts) {
+    const auto text = encode(FromAgent(part));
+    CHECK(text.size() < (64 << 10));
+    CHECK(decode_from_agent(text).has_value());
+    CHECK(part.last == (&part == &parts.back()));
+  }
+  REQUIRE(parts_of({7, {}, {}, false}).size() == 1);
+  CHECK(parts_of({7, {}, {}, false})[0].last);
+}
+
+}  // namespace elastrun::rendezvous
