@@ -63,6 +63,7 @@ class ServedStore final : public RoundStore {
   }
 
   bool serves_others() const override { return shared_; }
+  std::uint64_t changes() const override { return server_ ? server_->statistics().changes : 0; }
   std::size_t visitors() const override { return server_ ? server_->statistics().connections : 0; }
 
   bool serves_workers() const override { return true; }

@@ -36,6 +36,8 @@ class RoundStore {
   virtual void rounds_are_over() {}
   /// Connections of the last round's workers that are open.
   virtual std::size_t visitors() const { return 0; }
+  /// Requests that have changed something in this round's store, as far as it is here.
+  virtual std::uint64_t changes() const { return 0; }
 };
 
 /// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says; then

@@ -65,6 +65,9 @@ class StreamFactory {
   /// Fails with Io: no descriptor left. Then nothing stays behind. A file that cannot be made costs
   /// the output for it, and is said.
   Result<std::unique_ptr<WorkerStreams>> make(const StreamSettings& settings);
+  /// What all workers so far have written, in bytes, but for output that does not pass through the
+  /// agent.
+  std::uint64_t bytes() const { return buffers_->bytes; }
   /// The agent's terminal has another size now (SIGWINCH): its workers' terminals get it, too. They
   /// see it when they ask next; no signal reaches them, because it is not their controlling
   /// terminal.

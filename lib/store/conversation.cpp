@@ -71,7 +71,9 @@ std::size_t Conversation::run(std::string_view bytes) {
     used += message.size();
     scanner_.restart();
     ++exchange_->requests_;
-    execute(read_request(protocol(), message, exchange_->texts_));
+    const auto request = read_request(protocol(), message, exchange_->texts_);
+    exchange_->changes_ += request.changes() ? 1 : 0;
+    execute(request);
   }
   return used;
 }

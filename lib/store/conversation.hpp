@@ -100,6 +100,8 @@ class Exchange {
   Table& table() { return table_; }
   const Table& table() const { return table_; }
   std::uint64_t requests() const { return requests_; }
+  /// Those that change what is stored.
+  std::uint64_t changes() const { return changes_; }
 
  private:
   friend class Conversation;
@@ -111,7 +113,7 @@ class Exchange {
   std::vector<Peer> free_;
   std::vector<Peer> touched_;
   std::vector<std::string_view> texts_;  // room for the list of one request
-  std::uint64_t requests_ = 0;
+  std::uint64_t requests_ = 0, changes_ = 0;
 };
 
 }  // namespace elastrun::store

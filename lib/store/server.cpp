@@ -357,9 +357,8 @@ void TcpServer::close(Peer peer) {
 }
 
 void TcpServer::close_all() {
-  for (Peer peer = 0; peer < connections_.size(); ++peer) {
+  for (Peer peer = 0; peer < connections_.size(); ++peer)
     if (exchange_->is_open(peer)) close(peer);
-  }
 }
 
 void TcpServer::start_afresh() {
@@ -382,6 +381,7 @@ void TcpServer::allow_peers(std::vector<asio::ip::address> addresses) {
 Server::Statistics TcpServer::statistics() const {
   Statistics now = statistics_;
   now.requests = earlier_requests_ + exchange_->requests();
+  now.changes = exchange_->changes();
   now.keys = exchange_->table().size();
   return now;
 }

@@ -31,6 +31,7 @@ class Server {
   };
   struct Statistics {
     std::uint64_t accepted = 0, refused = 0, requests = 0, cut_off = 0;
+    std::uint64_t changes = 0;  // requests of this round that change what is stored
     std::size_t connections = 0, keys = 0;
   };
 

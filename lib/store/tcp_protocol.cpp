@@ -163,6 +163,22 @@ void take_list(std::string_view& rest, std::size_t each, std::vector<std::string
 
 }  // namespace
 
+bool Request::changes() const {
+  switch (query) {
+    case Query::Set:
+    case Query::CompareSet:
+    case Query::Add:
+    case Query::Delete:
+    case Query::Append:
+    case Query::MultiSet:
+    case Query::QueuePush:
+    case Query::QueuePop:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Request read_request(Protocol protocol, std::string_view message,
                      std::vector<std::string_view>& texts) {
   const auto info = query_info(protocol, static_cast<std::uint8_t>(message.front()));

@@ -99,6 +99,9 @@ class Scanner {
 
 /// A complete request. Its views are into the bytes it was read from.
 struct Request {
+  /// Whether it changes what is stored: a client that only looks may do so for ever.
+  bool changes() const;
+
   Query query = Query::Validate;
   std::string_view key;
   std::string_view value;    // SET, APPEND, QUEUE_PUSH; expected in COMPARE_SET

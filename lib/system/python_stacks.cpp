@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::system {
 namespace {
@@ -40,16 +41,40 @@ off_t size_of(const UniqueFd& file) {
   return ::fstat(file.get(), &info) == 0 ? info.st_size : 0;
 }
 
-/// Until the file has grown and grows no more, or the process or the time has come to its end.
-void await_growth(const UniqueFd& file, off_t before, int pidfd, Steady::time_point until) {
-  off_t size = before;
+/// One process that has been signalled.
+struct Asked {
+  UniqueFd file;
+  int pidfd = -1;
+  off_t before = 0, size = 0;
   int quiet = 0;
-  while (Steady::now() < until && quiet < kQuietLooks) {
+  bool done = true;
+
+  void look() {
     pollfd end{pidfd, POLLIN, 0};
-    if (::poll(&end, 1, static_cast<int>(kLook.count())) != 0) return;
     const auto now = size_of(file);
     quiet = now > before && now == size ? quiet + 1 : 0;
     size = now;
+    done = quiet >= kQuietLooks || ::poll(&end, 1, 0) != 0;
+  }
+};
+
+Asked signal_to(const StackSource& source) {
+  Asked asked{open_offered(source.pid, source.offer.descriptor), source.pidfd};
+  if (!asked.file) return asked;
+  asked.before = asked.size = size_of(asked.file);
+  asked.done = ::syscall(SYS_pidfd_send_signal, source.pidfd, source.offer.signal, nullptr, 0) != 0;
+  if (asked.done) asked.file.reset();
+  return asked;
+}
+
+/// Until all files have grown and grow no more, or the processes or the time have come to their
+/// end.
+void await_growth(std::vector<Asked>& asked, Steady::time_point until) {
+  while (Steady::now() < until && !std::ranges::all_of(asked, &Asked::done)) {
+    ::poll(nullptr, 0, static_cast<int>(kLook.count()));
+    for (auto& one : asked) {
+      if (!one.done) one.look();
+    }
   }
 }
 
@@ -63,19 +88,25 @@ std::string read_from(const UniqueFd& file, off_t before) {
 
 }  // namespace
 
+std::vector<std::vector<std::string>> ask_python_stacks(const std::vector<StackSource>& sources,
+                                                        std::chrono::milliseconds limit) {
+  const auto until = Steady::now() + limit;
+  std::vector<Asked> asked;
+  for (const auto& source : sources) asked.push_back(signal_to(source));
+  await_growth(asked, until);
+  std::vector<std::vector<std::string>> stacks(sources.size());
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    if (!asked[i].file) continue;
+    for (auto& line : split(trim(read_from(asked[i].file, asked[i].before)), '\n')) {
+      if (!line.empty()) stacks[i].push_back(printable(std::move(line)));
+    }
+  }
+  return stacks;
+}
+
 std::vector<std::string> ask_python_stacks(pid_t pid, int pidfd, StackOffer offer,
                                            std::chrono::milliseconds limit) {
-  const auto file = open_offered(pid, offer.descriptor);
-  if (!file) return {};
-  const auto before = size_of(file);
-  const auto until = Steady::now() + limit;
-  if (::syscall(SYS_pidfd_send_signal, pidfd, offer.signal, nullptr, 0) != 0) return {};
-  await_growth(file, before, pidfd, until);
-  std::vector<std::string> lines;
-  for (auto& line : split(trim(read_from(file, before)), '\n')) {
-    if (!line.empty()) lines.push_back(printable(std::move(line)));
-  }
-  return lines;
+  return std::move(ask_python_stacks({{pid, pidfd, offer}}, limit).front());
 }
 
 }  // namespace elastrun::system

@@ -17,6 +17,18 @@ struct StackOffer {
   bool operator==(const StackOffer&) const = default;
 };
 
+/// A process whose stacks are wanted. `pidfd` is that of `pid`: nobody else is signalled.
+struct StackSource {
+  pid_t pid = 0;
+  int pidfd = -1;
+  StackOffer offer;
+};
+
+/// As the next function, of all of them together, in their order: they are signalled first, and
+/// then waited for, so that many take no longer than one.
+std::vector<std::vector<std::string>> ask_python_stacks(const std::vector<StackSource>& sources,
+                                                        std::chrono::milliseconds limit);
+
 /// Signals the process, and returns the lines that it writes then; none if it writes none within
 /// `limit`: it is stopped, or in uninterruptible sleep. Waits, so it belongs on a thread; how long
 /// at most is known only if the process keeps its word and the file is in memory. `pidfd` is that

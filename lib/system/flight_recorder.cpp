@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "system/flight_recorder.hpp"
+
+#include "core/unique_fd.hpp"
+
+#include <algorithm>
+#include <fcntl.h>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace elastrun::system {
+namespace {
+
+std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
+  for (const auto& variable : environment) {
+    const bool named = variable.starts_with(name) && variable.size() > name.size();
+    if (named && variable[name.size()] == '=') return variable.substr(name.size() + 1);
+  }
+  return {};
+}
+
+/// Below torch's cache, as c10d/FlightRecorder has it.
+std::string default_dump(const std::vector<std::string>& environment) {
+  auto cache = value_of(environment, "XDG_CACHE_HOME");
+  const auto home = value_of(environment, "HOME");
+  if (cache.empty()) cache = (home.empty() ? "/tmp" : home) + "/.cache";
+  return cache + "/torch/comm_lib_trace_rank_";
+}
+
+/// Only a pipe that somebody reads: a file of that name is somebody else's.
+bool write_to_pipe(const std::string& path) {
+  const UniqueFd pipe(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  struct stat info {};
+  if (!pipe || ::fstat(pipe.get(), &info) != 0 || !S_ISFIFO(info.st_mode)) return false;
+  return ::write(pipe.get(), "1\n", 2) == 2;
+}
+
+}  // namespace
+
+FlightRecorder flight_recorder_of(const std::vector<std::string>& environment, int rank) {
+  FlightRecorder recorder;
+  const auto number = std::to_string(rank);
+  for (const auto* name : {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DUMP_TEMP_FILE",
+                           "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}) {
+    const auto stem = value_of(environment, name);
+    if (stem.empty()) continue;
+    recorder.pipes.push_back(stem + number + ".pipe");
+    const bool is_dump = std::string_view(name) != "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
+    if (is_dump && recorder.dump.empty()) recorder.dump = stem + number;
+  }
+  if (recorder.dump.empty()) recorder.dump = default_dump(environment) + number;
+  return recorder;
+}
+
+std::vector<std::string> trigger_dumps(const std::vector<FlightRecorder>& recorders) {
+  std::vector<std::string> dumps;
+  for (const auto& recorder : recorders) {
+    if (std::ranges::any_of(recorder.pipes, write_to_pipe)) dumps.push_back(recorder.dump);
+  }
+  return dumps;
+}
+
+}  // namespace elastrun::system
