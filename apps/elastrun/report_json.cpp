@@ -8,6 +8,7 @@
 #include "core/text.hpp"
 #include "files/whole_file.hpp"
 #include "goodput/summary.hpp"
+#include "hangs/stacks_report.hpp"
 #include "workers/command.hpp"
 
 #include <cerrno>
@@ -133,6 +134,19 @@ json::array attempts_json(const agent::JobResult& result) {
   return out;
 }
 
+json::array hangs_json(const agent::JobResult& result) {
+  json::array all;
+  for (const auto& hang : result.hangs) {
+    auto one = hangs::stacks_json(hang.stacks);
+    one["verdict"] = hangs::hang_text(hang.stacks);
+    one["attempt"] = hang.attempt;
+    one["time"] = to_seconds(hang.at);
+    one["standing_s"] = to_seconds(hang.standing);
+    all.emplace_back(std::move(one));
+  }
+  return all;
+}
+
 json::array workers_json(const agent::JobResult& result) {
   json::array out;
   for (const auto& worker : result.workers) {
@@ -190,6 +204,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["culprit"] = culprit_json(result);
   out["failures"] = failures_json(result);
   out["attempts"] = attempts_json(result);
+  out["hangs"] = hangs_json(result);
   out["workers"] = workers_json(result);
   out["goodput"] = goodput::summary_json(result.goodput);
   out["run_directory"] = text_or_null(result.run_dir);

@@ -23,8 +23,7 @@ constexpr std::string_view kSwitch = "TORCHELASTIC_ENABLE_FILE_TIMER";
 constexpr std::string_view kFile = "TORCHELASTIC_TIMER_FILE";
 constexpr Duration kTimeLimit = std::chrono::seconds(10);
 constexpr double kLongest = 10 * 365.0 * 86400;  // years; a deadline must fit into nanoseconds
-constexpr std::size_t kMostOffers = 4096;
-constexpr std::size_t kLoggedLines = 60;  // of one stack; the report has all
+constexpr std::size_t kLoggedLines = 60;         // of one stack; the report has all
 
 /// As torch's client writes a request.
 std::string torch_text(const ExpiredTimer& timer) {
@@ -111,10 +110,8 @@ void ExpirationTimers::heard_line(std::string_view line) {
 
 bool ExpirationTimers::heard(pid_t sender, const workers::Message& message) {
   const auto* timer = std::get_if<workers::TimerSet>(&message);
-  const auto* offer = std::get_if<workers::StacksOffered>(&message);
   if (timer != nullptr && active_) set(sender, *timer);
-  if (offer != nullptr) offered(sender, *offer);
-  return timer != nullptr || offer != nullptr;
+  return timer != nullptr;
 }
 
 /// The worker's monotonic clock is ours.
@@ -133,20 +130,6 @@ void ExpirationTimers::set(pid_t sender, const workers::TimerSet& timer) {
   }
 }
 
-void ExpirationTimers::offered(pid_t sender, const workers::StacksOffered& offer) {
-  const auto process = process::read_process(sender);
-  if (!process || offers_.size() >= kMostOffers) return;
-  offers_.insert_or_assign(sender, Offer{{offer.signal, offer.descriptor}, process->start_time});
-}
-
-std::optional<system::StackOffer> ExpirationTimers::offer_of(pid_t pid) const {
-  const auto found = offers_.find(pid);
-  if (found == offers_.end()) return std::nullopt;
-  const auto process = process::read_process(pid);
-  if (!process || process->start_time != found->second.start_time) return std::nullopt;
-  return found->second.how;
-}
-
 /// While a group is being stopped its workers save what they have; they are told how long that may
 /// take by other means.
 void ExpirationTimers::phase(Phase phase, TimePoint) {
@@ -156,7 +139,6 @@ void ExpirationTimers::phase(Phase phase, TimePoint) {
 
 void ExpirationTimers::round_ready(const rendezvous::Round&, Duration) {
   ++group_;
-  offers_.clear();
   if (pipe_) parts_.observers.watchdog("watchdog started", nullptr);
 }
 
@@ -202,7 +184,7 @@ void ExpirationTimers::have_expired(std::vector<timer::ExpiredWorker> workers) {
         reason.signal > 0 ? "then " + process::signal_name(reason.signal) : "no signal: it goes on";
     log::warning(kArea, "Rank {} (pid {}): {}; taking its stack, {}", reason.rank, reason.pid,
                  reason.sentence(), then);
-    hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), offer_of(reason.pid)});
+    hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), parts_.offers.of(reason.pid)});
   }
   timer::log_debug_info_for_expired_timers(parts_.run_id, texts);
   hung_stacks_.take(std::move(hung), [this, reasons = std::move(reasons),

@@ -4,15 +4,14 @@
 #include "agent/hung_stacks.hpp"
 #include "agent/job_result.hpp"
 #include "agent/observer.hpp"
+#include "agent/stack_offers.hpp"
 #include "telemetry/instruments.hpp"
 #include "timer/request_pipe.hpp"
 #include "timer/watchdog.hpp"
 #include "workers/message.hpp"
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +27,7 @@ class ExpirationTimers final : public Observer {
     Clock& clock;
     process::Launcher& launcher;
     Observer& observers;  // hear of `watchdog`; may include this object
+    const StackOffers& offers;
     /// The worker to which a process belongs, or null.
     std::function<const workers::Worker*(pid_t)> worker_of;
     std::string run_id;
@@ -59,8 +59,6 @@ class ExpirationTimers final : public Observer {
  private:
   void heard_line(std::string_view line);
   void set(pid_t sender, const workers::TimerSet& timer);
-  void offered(pid_t sender, const workers::StacksOffered& offer);
-  std::optional<system::StackOffer> offer_of(pid_t pid) const;
   void have_expired(std::vector<timer::ExpiredWorker> workers);
   ExpiredTimer tell(const timer::ExpiredWorker& expired, const timer::Expired& one);
   void stacks_taken(std::vector<ExpiredTimer> timers, const HungStacks::Stacks& stacks, int group);
@@ -83,11 +81,6 @@ class ExpirationTimers final : public Observer {
   const telemetry::Histogram overrun_{{.name = "elastrun.timer.overrun",
                                        .unit = "s",
                                        .help = "From the expiry of a timer until it was seen."}};
-  struct Offer {
-    system::StackOffer how;
-    std::uint64_t start_time;  // of the process that made it: a pid may be given away
-  };
-  std::map<pid_t, Offer> offers_;
 };
 
 }  // namespace elastrun::agent

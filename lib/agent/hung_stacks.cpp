@@ -5,8 +5,11 @@
 #include "process/program_path.hpp"
 #include "system/thread_states.hpp"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <fcntl.h>
+#include <iterator>
+#include <ranges>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <utility>
@@ -67,35 +70,49 @@ void HungStacks::take(std::vector<Hung> hung, Then then) {
   jobs_.push_back(job);
   std::vector<pid_t> pids;
   for (const auto& one : hung) pids.push_back(one.pid);
-  // First of all, and of all: it takes no time.
+  // Those of Python first: a process that goes on is where it was asked, not where it was later.
+  const auto offered =
+      std::ranges::stable_partition(hung, [](const Hung& one) { return !one.offer.has_value(); });
+  for (auto& one : std::ranges::subrange(hung.begin(), offered.begin())) spy(job, one.pid);
+  std::vector<Hung> askable(std::make_move_iterator(offered.begin()),
+                            std::make_move_iterator(offered.end()));
+  if (!askable.empty()) ask(job, std::move(askable));
+  read_kernel(job, std::move(pids));
+}
+
+void HungStacks::ask(const std::shared_ptr<Job>& job, std::vector<Hung> hung) {
+  ++job->awaited;
+  const auto shared = std::make_shared<const std::vector<Hung>>(std::move(hung));
+  calls_.make(
+      "the Python stacks of processes",
+      [shared] {
+        std::vector<system::StackSource> sources;
+        for (const auto& one : *shared) sources.push_back({one.pid, one.pidfd.get(), *one.offer});
+        return system::ask_python_stacks(sources, kAnswer);
+      },
+      [this, weak = std::weak_ptr(job), shared](std::vector<Lines> stacks) {
+        if (const auto asked = weak.lock()) {
+          for (std::size_t i = 0; i < stacks.size(); ++i) {
+            asked->python[(*shared)[i].pid] = std::move(stacks[i]);
+          }
+        }
+        done(weak);
+      });
+}
+
+void HungStacks::read_kernel(const std::shared_ptr<Job>& job, std::vector<pid_t> pids) {
   ++job->awaited;
   calls_.make(
       "the threads of a process in /proc",
-      [pids] {
+      [pids = std::move(pids)] {
         std::map<pid_t, Lines> threads;
         for (const auto pid : pids) {
           threads[pid] = system::thread_lines(system::read_threads(pid));
         }
         return threads;
       },
-      [this, weak](std::map<pid_t, Lines> threads) {
+      [this, weak = std::weak_ptr(job)](std::map<pid_t, Lines> threads) {
         if (const auto asked = weak.lock()) asked->threads = std::move(threads);
-        done(weak);
-      });
-  for (auto& one : hung) one.offer ? ask(job, std::move(one)) : spy(job, one.pid);
-}
-
-void HungStacks::ask(const std::shared_ptr<Job>& job, Hung hung) {
-  ++job->awaited;
-  const std::weak_ptr<Job> weak = job;
-  calls_.make(
-      "the Python stacks of a process",
-      [pid = hung.pid, pidfd = std::make_shared<UniqueFd>(std::move(hung.pidfd)),
-       offer = *hung.offer] {
-        return system::ask_python_stacks(pid, pidfd->get(), offer, kAnswer);
-      },
-      [this, weak, pid = hung.pid](Lines lines) {
-        if (const auto asked = weak.lock()) asked->python[pid] = std::move(lines);
         done(weak);
       });
 }
@@ -105,7 +122,8 @@ void HungStacks::spy(const std::shared_ptr<Job>& job, pid_t pid) {
   const auto output = std::make_shared<UniqueFd>(::memfd_create("py-spy", MFD_CLOEXEC));
   const UniqueFd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
   process::LaunchRequest request;
-  request.argv = {"py-spy", "dump", "--pid", std::to_string(pid)};
+  request.argv = {"py-spy",           "dump",         "--pid", std::to_string(pid),
+                  "--full-filenames", "--nonblocking"};
   request.environment = environment_;
   request.stdin_fd = request.stderr_fd = nowhere.get();
   request.stdout_fd = output->get();

@@ -47,7 +47,8 @@ class HungStacks {
 
  private:
   struct Job;
-  void ask(const std::shared_ptr<Job>& job, Hung hung);
+  void ask(const std::shared_ptr<Job>& job, std::vector<Hung> hung);
+  void read_kernel(const std::shared_ptr<Job>& job, std::vector<pid_t> pids);
   void spy(const std::shared_ptr<Job>& job, pid_t pid);
   void done(const std::weak_ptr<Job>& job);
   void finish(const std::weak_ptr<Job>& job);

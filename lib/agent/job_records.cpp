@@ -138,6 +138,17 @@ void JobRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
   tell(kill ? "timer.killed" : "timer.expired", std::move(attributes));
 }
 
+void JobRecords::hang(const JobHang& hang) {
+  if (!pipeline_.wants(kScope)) return;
+  const auto culprits = hangs::culprits_of(hang.stacks);
+  Attributes attributes{{"text", hangs::hang_text(hang.stacks)},
+                        {"standing_s", to_seconds(hang.standing)},
+                        {"groups", whole(static_cast<std::int64_t>(hang.stacks.groups.size()))}};
+  if (!culprits.empty()) attributes.emplace_back("culprits", hangs::ranks_text(culprits));
+  if (!hang.stacks.dumps.empty()) attributes.emplace_back("dumps", join(hang.stacks.dumps, "\n"));
+  tell("job.hang", std::move(attributes));
+}
+
 void JobRecords::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   if (!pipeline_.wants(kScope)) return;
   tell("job.ended", {{"ending", std::string(ending_name(result.ending.kind))},
@@ -175,6 +186,12 @@ void JobRecords::heard(int rank, const workers::CheckpointDone& checkpoint) {
   if (!pipeline_.wants(kWorkerScope)) return;
   pipeline_.event(std::string(kWorkerScope), "checkpoint",
                   {{"step", checkpoint.step}, {"rank", whole(rank)}});
+}
+
+void JobRecords::heard(int rank, const workers::PhaseEntered& phase) {
+  if (!pipeline_.wants(kWorkerScope)) return;
+  pipeline_.event(std::string(kWorkerScope), "phase",
+                  {{"phase", phase.name}, {"rank", whole(rank)}});
 }
 
 void JobRecords::heard(int rank, const workers::MetricSample& metric) {

@@ -34,6 +34,7 @@ class JobRecords final : public Observer {
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void watchdog(std::string_view event, const ExpiredTimer* timer) override;
+  void hang(const JobHang& hang) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
   /// What a worker said over its channel.
   void heard(int rank, const workers::Message& message);
@@ -49,7 +50,9 @@ class JobRecords final : public Observer {
   void heard(int rank, const workers::WorkerEvent& event);
   void heard(int /*rank*/, const workers::Returned& /*returned*/) {}
   void heard(int /*rank*/, const workers::TimerSet& /*timer*/) {}  // told when it expires
+  void heard(int rank, const workers::PhaseEntered& phase);
   void heard(int /*rank*/, const workers::StacksOffered& /*offer*/) {}
+  void heard(int /*rank*/, const workers::StacksAsked& /*ask*/) {}
 
   telemetry::Pipeline& pipeline_;
   const spec::JobSpec& job_;

@@ -4,6 +4,7 @@
 #include "agent/culprit.hpp"
 #include "agent/fact.hpp"
 #include "goodput/ledger.hpp"
+#include "hangs/stacks.hpp"
 #include "process/launcher.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "workers/diagnostics.hpp"
@@ -39,6 +40,14 @@ struct ExpiredTimer {
   std::string sentence() const;    // "expired timer 'train.py#57' after 2.0 s"
 };
 
+/// A time in which no worker of the job made progress.
+struct JobHang {
+  int attempt = 0;  // index of the row in `attempts`
+  WallTime at;      // when it was seen
+  Duration standing{};
+  hangs::JobStacks stacks;
+};
+
 /// How one worker of the last group ended.
 struct WorkerEnd {
   int rank = 0, local_rank = 0;
@@ -57,6 +66,7 @@ struct JobResult {
   std::vector<WorkerEnd> workers;  // of the last group, by local rank; empty: none was started
   std::vector<pid_t> abandoned;    // workers that not even SIGKILL could end
   std::vector<ExpiredTimer> expired_timers;  // of all attempts, in order
+  std::vector<JobHang> hangs;                // likewise
   goodput::Ledger::Summary goodput;
   int restarts = 0;  // spent by the whole job
   int local_world_size = 0;

@@ -51,9 +51,8 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       status_(status_line_, spec),
       log_(spec),
       binding_(spec),
-      registration_(*clock_, guardian, spec,
-                    {mark_of_this_agent(), keeps_output(spec) && !layout_.is_null(),
-                     [this] { return layout_.run_directory(); }}),
+      registration_(*clock_, guardian, spec, registration_facts()),
+      hang_response_(hang_parts()),
       folders_({files_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
                 [this](auto place) { channel_.open(std::move(place)); }}),
       gate_(std::bind_front(&LogFolders::prepare, &folders_)),
@@ -127,6 +126,27 @@ void JobRun::add_observers() {
   observers_.add(&binding_);
   observers_.add(&registration_);
   observers_.add(timers_.get());
+  observers_.add(&hang_response_);
+}
+
+RunRegistration::Facts JobRun::registration_facts() const {
+  return {mark_of_this_agent(), keeps_output(spec_) && !layout_.is_null(),
+          [this] { return layout_.run_directory(); }, [this] { return channel_.path(); }};
+}
+
+HangResponse::Parts JobRun::hang_parts() {
+  return {
+      .loop = loop_,
+      .clock = *clock_,
+      .launcher = *launcher_,
+      .spec = spec_,
+      .observers = observers_,
+      .worker_of = [this](pid_t pid) { return agent_->worker_of(pid); },
+      .report = [this](rendezvous::Report one) { session_->report(std::move(one)); },
+      .answer = [this](const std::string& text) { channel_.answer(text); },
+      .activity = [this] { return streams_.bytes() + store_->changes(); },
+      .environment = workers::own_environment,
+  };
 }
 
 void JobRun::open_timers() {
@@ -135,6 +155,7 @@ void JobRun::open_timers() {
       .clock = *clock_,
       .launcher = *launcher_,
       .observers = observers_,
+      .offers = hang_response_.offers(),
       .worker_of = [this](pid_t pid) { return agent_->worker_of(pid); },
       .run_id = spec_.run_id,
       .environment = workers::own_environment(),
@@ -146,6 +167,7 @@ void JobRun::open_timers() {
 
 void JobRun::end_timers(JobResult& result) {
   result.expired_timers = timers_->expired();
+  result.hangs = hang_response_.hangs();
   const auto folder = timers_->own_folder();
   timers_->close_pipe();
   if (!folder.empty()) guardian_.forget(folder);
@@ -221,7 +243,9 @@ Agent::Parts JobRun::agent_parts() {
             failure.out_of_memory = oom_kills_.diagnostics(failure.status, failure.pid, said);
           },
       .before =
-          [this](rendezvous::Session::OnPush on_push) { return gate_.before(std::move(on_push)); },
+          [this](rendezvous::Session::OnPush on_push) {
+            return hang_response_.before(gate_.before(std::move(on_push)));
+          },
       .apart =
           [this](const std::vector<pid_t>& workers) {
             return workers::set_apart(containment_.processes(), workers, [](const auto& process) {
@@ -336,6 +360,7 @@ void JobRun::end_channel() {
 void JobRun::heard(pid_t sender, workers::Message message) {
   const auto* worker = agent_->worker_of(sender);
   // An orphan of a worker that has ended: if it has returned, it waits for nobody.
+  if (hang_response_.heard(sender, worker, message)) return;
   if (worker == nullptr) return channel_.release(sender);
   if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(worker->pid);
   if (timers_->heard(sender, message)) return;

@@ -6,6 +6,7 @@
 #include "agent/elastic_records.hpp"
 #include "agent/expiration_timers.hpp"
 #include "agent/goodput_account.hpp"
+#include "agent/hang_response.hpp"
 #include "agent/job_records.hpp"
 #include "agent/last_writes.hpp"
 #include "agent/log_folders.hpp"
@@ -68,6 +69,8 @@ class JobRun {
   JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
   Status connect(OwnRendezvous own);
   void add_observers();
+  RunRegistration::Facts registration_facts() const;
+  HangResponse::Parts hang_parts();
   void open_timers();
   void end_timers(JobResult& result);
   Status open_records();
@@ -118,8 +121,9 @@ class JobRun {
   Binding binding_;
   RunRegistration registration_;
   std::unique_ptr<ElasticRecords> records_;
-  std::unique_ptr<ExpirationTimers> timers_;
   Observers observers_;
+  HangResponse hang_response_;
+  std::unique_ptr<ExpirationTimers> timers_;
   std::unique_ptr<WorkerPlans> plans_;
   LogFolders folders_;
   PushGate gate_;

@@ -28,6 +28,9 @@ void Observers::stopped(const std::vector<workers::Worker>& group, Duration took
 void Observers::watchdog(std::string_view event, const ExpiredTimer* timer) {
   for (auto* one : all_) one->watchdog(event, timer);
 }
+void Observers::hang(const JobHang& hang) {
+  for (auto* one : all_) one->hang(hang);
+}
 void Observers::ended(const JobResult& result, const std::vector<workers::Worker>* last_group) {
   for (auto* one : all_) one->ended(result, last_group);
 }

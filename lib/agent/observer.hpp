@@ -38,6 +38,8 @@ class Observer {
   virtual void watchdog(std::string_view event, const ExpiredTimer* timer) {
     (void)event, (void)timer;
   }
+  /// No worker of the job makes progress.
+  virtual void hang(const JobHang& hang) { (void)hang; }
   virtual void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) {
     (void)result, (void)last_group;
   }
@@ -56,6 +58,7 @@ class Observers final : public Observer {
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void watchdog(std::string_view event, const ExpiredTimer* timer) override;
+  void hang(const JobHang& hang) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
  private:

@@ -36,6 +36,7 @@ RunRegistration::RunRegistration(Clock& clock, guardian::Agent& guardian, const 
     : clock_(clock),
       guardian_(guardian),
       run_directory_(std::move(facts.run_directory)),
+      channel_(std::move(facts.channel)),
       several_nodes_(spec.max_nodes > 1),
       soon_(clock.make_alarm()),
       registration_(runs::registry_places()) {
@@ -94,6 +95,7 @@ void RunRegistration::changed() {
 
 void RunRegistration::write() {
   entry_.run_directory = absolute(run_directory_());
+  entry_.channel = absolute(channel_());
   if (entry_.pid == 0) {
     if (const auto identified = runs::identify(entry_); !identified) {
       return log::debug("runs", "not registered: {}", identified.error().text);

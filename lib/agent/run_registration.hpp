@@ -23,6 +23,7 @@ class RunRegistration final : public Observer {
     std::string agent_id;  // ELASTRUN_AGENT_ID of the workers
     bool keeps_output = false;
     std::function<std::string()> run_directory;
+    std::function<std::string()> channel;  // its path
   };
   /// Borrows all. The guardian removes the entry of an agent that was killed.
   RunRegistration(Clock& clock, guardian::Agent& guardian, const spec::JobSpec& spec, Facts facts);
@@ -47,7 +48,7 @@ class RunRegistration final : public Observer {
 
   Clock& clock_;
   guardian::Agent& guardian_;
-  const std::function<std::string()> run_directory_;
+  const std::function<std::string()> run_directory_, channel_;
   const bool several_nodes_;
   const std::unique_ptr<Alarm> soon_;
   bool awaited_ = false, ended_ = false, said_ = false;

@@ -48,6 +48,11 @@ void StatusView::restarting(const rendezvous::Restart& order) {
   status_.detail = order.cause.text;
 }
 
+void StatusView::hang(const JobHang& hang) {
+  status_.detail = hangs::hang_text(hang.stacks);
+  line_.show(status_);
+}
+
 void StatusView::ended(const JobResult&, const std::vector<workers::Worker>*) {
   line_.hide();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/verdict.hpp"
 
+#include "agent/hang_report.hpp"
 #include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
@@ -148,7 +149,7 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
 /// The culprit, if there is one, is on another node; what has become of the workers of this one.
 std::string distant_culprit_text(const JobResult& result) {
   std::string text;
-  if (result.culprit && result.culprit->is_worker()) {
+  if (result.culprit && result.culprit->is_worker() && result.culprit->cause.rank >= 0) {
     const auto& cause = result.culprit->cause;
     const auto when = WallTime(
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(cause.wall_seconds)));
@@ -212,7 +213,9 @@ std::string restarts_text(const JobResult& result, int max_restarts) {
   // A job whose nodes did not come together, or that was closed, would not have been restarted.
   const bool of_workers = result.culprit && result.culprit->is_worker() &&
                           (kind == Kind::WorkersFailed || kind == Kind::JobFailed);
-  return of_workers ? "; not restarted, because --max-restarts is 0" : "";
+  if (!of_workers) return {};
+  return result.culprit->cause.final ? "; not restarted, because --on-hang is fail"
+                                     : "; not restarted, because --max-restarts is 0";
 }
 
 std::string failed_sentence(const JobResult& result) {
@@ -284,6 +287,7 @@ std::string verdict_text(const JobResult& result, const std::string& host,
                 ? culprit_text(*result.judgement, host, result.local_world_size)
                 : distant_culprit_text(result);
   }
+  if (!result.succeeded()) text += hang_verdict(result);
   for (const auto pid : result.abandoned) {
     text +=
         fmt::format("  left      process {} could not be killed: it hangs in the kernel\n", pid);

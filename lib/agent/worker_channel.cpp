@@ -33,6 +33,10 @@ void WorkerChannel::release(pid_t sender) {
   if (channel_) channel_->release(sender);
 }
 
+void WorkerChannel::answer(const std::string& text) {
+  if (channel_) channel_->answer(text);
+}
+
 std::unique_ptr<workers::ChannelPlace> WorkerChannel::end() {
   if (!channel_) return nullptr;
   auto place = channel_->take_place();

@@ -33,6 +33,7 @@ class WorkerChannel {
   /// As those of workers::Channel.
   void release();
   void release(pid_t sender);
+  void answer(const std::string& text);
   /// Its place, whose end may wait for the file system; null: none.
   std::unique_ptr<workers::ChannelPlace> end();
 

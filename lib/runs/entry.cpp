@@ -70,6 +70,7 @@ std::string encode(const RunEntry& entry) {
                                       {"attempt", entry.attempt},
                                       {"max_restarts", entry.max_restarts},
                                       {"run_directory", valid_utf8(entry.run_directory)},
+                                      {"channel", valid_utf8(entry.channel)},
                                       {"keeps_output", entry.keeps_output},
                                       {"group_started", to_seconds(entry.group_started)},
                                       {"workers", write_workers(entry.workers)}}) +
@@ -100,6 +101,7 @@ Result<RunEntry> decode(std::string_view text) {
   entry.attempt = small_number(*value, "attempt", 0);
   entry.max_restarts = small_number(*value, "max_restarts", 0);
   entry.run_directory = member_text_or(*value, "run_directory", "");
+  entry.channel = member_text_or(*value, "channel", "");
   const json::value* keeps = find_member(*value, "keeps_output");
   entry.keeps_output = keeps != nullptr && keeps->is_bool() && keeps->get_bool();
   entry.group_started = wall_time(*value, "group_started");

@@ -38,6 +38,7 @@ struct RunEntry {
   std::string endpoint;  // where the coordinator can be asked; empty: there is none
   int attempt = 0, max_restarts = 0;
   std::string run_directory;       // empty: none
+  std::string channel;             // ELASTRUN_CHANNEL of the workers; empty: none
   bool keeps_output = false;       // --redirects or --tee: there are log files
   WallTime group_started{};        // of the workers below
   std::vector<RunWorker> workers;  // by local rank; empty: none runs

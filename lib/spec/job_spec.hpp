@@ -29,6 +29,7 @@ enum class Mode { Script, Module, Program, RunPath };
 enum class NumaBinding { None, Node, Socket, Exclusive, CoreComplex };
 enum class Switch { Auto, On, Off };
 enum class Summary { Full, Short, Off };
+enum class OnHang { Report, Restart, Fail };
 
 /// The whole job as plain data: what command line, PET_*, TOML and scheduler said, merged, checked
 /// and converted. Made once by `resolve`, then only read.
@@ -69,6 +70,9 @@ struct JobSpec {
   Duration shutdown_timeout = std::chrono::seconds(30);
   bool exit_code_of_worker = false;  // --exit-code worker
   Duration exit_barrier_timeout = std::chrono::seconds(300);
+  bool hang_auto = false;              // --hang-timeout auto
+  std::optional<Duration> hang_limit;  // --hang-timeout SECONDS; nothing: off, or auto
+  OnHang on_hang = OnHang::Report;
 
   // Logs and reports
   std::string log_dir;  // empty: a temporary one, kept only if it holds something of use

@@ -92,6 +92,15 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "restarts.exit_code", "torchrun", "torchrun,worker", "WHICH",
      "Exit status of a failed job: always 1, or that of the worker that failed first", kNone},
 
+    {Opt::HangTimeout, "hang-timeout", 0, Kind::Text, Group::Restarts, kOurs, kPet,
+     "restarts.hang_timeout", "off", kNone, "SECONDS|auto|off",
+     "After how long without progress of any worker the job hangs",
+     "auto: learnt from the steps that workers report, 60 s at least."},
+    {Opt::OnHang, "on-hang", 0, Kind::Choice, Group::Restarts, kOurs, kPet, "restarts.on_hang",
+     "report", "report,restart,fail", "WHAT",
+     "What to do with a job that hangs, once the stacks of all workers are taken",
+     "restart: start the workers again, as after a failure; fail: end the job."},
+
     {Opt::LogDir, "log-dir", 0, Kind::Text, Group::Output, kTorchrun, kPet, "logs.dir", kNone,
      kNone, "DIR", "Directory under which each run gets a log directory of its own",
      "Unset: a temporary one."},

@@ -39,6 +39,8 @@ enum class Opt {
   ShutdownTimeout,
   ExitBarrierTimeout,
   ExitCode,
+  HangTimeout,
+  OnHang,
   // Output of the workers
   LogDir,
   Redirects,

@@ -142,8 +142,27 @@ class Resolver {
     }
     job_.exit_barrier_timeout = from_seconds(std::min(barrier, kLongest));
     job_.exit_code_of_worker = text(Opt::ExitCode) == "worker";
+    if (auto refusal = limit_hang()) return refusal;
     if (auto refusal = limit_shutdown()) return refusal;
     return take_signals();
+  }
+
+  Refused limit_hang() {
+    const std::string& given = text(Opt::HangTimeout);
+    const auto seconds = parse_float(given);
+    job_.hang_auto = given == "auto";
+    if (seconds && *seconds > 0 && std::isfinite(*seconds)) {
+      job_.hang_limit = from_seconds(std::min(*seconds, kLongest));
+    } else if (given != "auto" && given != "off") {
+      return launcher_refusal(
+          fmt::format("hang_timeout must be a number of seconds above 0, auto or off, got {}",
+                      given),
+          "see --hang-timeout");
+    }
+    constexpr std::array<std::string_view, 3> kChoices = {"report", "restart", "fail"};
+    const auto choice = std::find(kChoices.begin(), kChoices.end(), text(Opt::OnHang));
+    job_.on_hang = static_cast<OnHang>(choice - kChoices.begin());
+    return std::nullopt;
   }
 
   Refused limit_shutdown() {

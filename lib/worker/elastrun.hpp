@@ -226,6 +226,25 @@ inline void event(std::string_view name, std::initializer_list<Attribute> attrib
   });
 }
 
+/// From now on this process does something else than training steps ("eval"), and may take its time
+/// for it: --hang-timeout waits until it says "train".
+inline void phase(std::string_view name) {
+  if (!Channel::instance().configured()) return;
+  // One that is lost would make a hang of an evaluation, or hide one for ever.
+  Channel::instance().send_surely(R"({"kind":"phase","phase":)" + quoted(name.substr(0, 256)) +
+                                  '}');
+}
+/// The same until the end of a block, then "train":
+///
+///     elastrun::worker::Phase eval("eval");
+class Phase {
+ public:
+  explicit Phase(std::string_view name) { phase(name); }
+  ~Phase() { phase("train"); }
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+};
+
 /// This process is ended by `signal` (0: the agent only tells), with its stack in the agent's
 /// report, unless this object has ended `after` seconds from now:
 ///

@@ -4,6 +4,7 @@
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
+#include "core/write_all.hpp"
 
 #include <algorithm>
 #include <array>
@@ -15,6 +16,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <list>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -42,6 +44,7 @@ struct Sender {
   pid_t pid;
   int refused = 0;
   bool waits = false;  // it has returned, and wants to hear that all have
+  bool asks = false;   // for stacks
 
   /// The other end reads the end of the connection and goes; only then it is to be forgotten.
   void let_go() {
@@ -57,6 +60,31 @@ std::size_t most_connections() {
 
 UniqueFd open_spare() {
   return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+UniqueFd file_of(const std::string& text) {
+  UniqueFd file(::memfd_create("elastrun-answer", MFD_CLOEXEC));
+  if (file && (write_all(file.get(), text) != 0 || ::lseek(file.get(), 0, SEEK_SET) != 0))
+    file.reset();
+  return file;
+}
+
+/// Its descriptor, which has no size, so that a peer that does not read holds up nobody.
+void send_file(int socket, int file) {
+  char nothing = 0;
+  iovec data{&nothing, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof file)> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof file);
+  std::memcpy(CMSG_DATA(header), &file, sizeof file);
+  ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 class UnixChannel final : public Channel {
@@ -80,6 +108,14 @@ class UnixChannel final : public Channel {
   void release(pid_t process) override {
     for (Sender& sender : senders_) {
       if (sender.pid == process) sender.let_go();
+    }
+  }
+  void answer(const std::string& text) override {
+    const UniqueFd file = file_of(text);
+    for (Sender& sender : senders_) {
+      if (!std::exchange(sender.asks, false)) continue;
+      if (file) send_file(sender.socket.native_handle(), file.get());
+      ::shutdown(sender.socket.native_handle(), SHUT_RDWR);
     }
   }
   Statistics statistics() const override { return statistics_; }
@@ -192,6 +228,7 @@ class UnixChannel final : public Channel {
     if (message) {
       ++statistics_.messages;
       sender.waits = sender.waits || std::holds_alternative<Returned>(*message);
+      sender.asks = sender.asks || std::holds_alternative<StacksAsked>(*message);
       on_message_(sender.pid, std::move(*message));
       return true;
     }

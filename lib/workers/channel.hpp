@@ -62,6 +62,9 @@ class Channel {
   virtual void release() = 0;
   /// The same for one process: it belongs to no worker, so nobody else will let it go.
   virtual void release(pid_t sender) = 0;
+  /// Gives the text, in a file in memory, to the processes that have said StacksAsked, and hears
+  /// them no more. One that does not read loses it.
+  virtual void answer(const std::string& text) = 0;
   virtual Statistics statistics() const = 0;
 };
 

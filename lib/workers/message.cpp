@@ -118,6 +118,12 @@ Result<Message> stacks_from(const json::object& object) {
   return StacksOffered{static_cast<int>(*signal), static_cast<int>(*descriptor)};
 }
 
+Result<Message> phase_from(const json::object& object) {
+  auto name = text_of(object, "phase");
+  if (!name || name->empty()) return refuse("of kind phase needs a text `phase` of 1 to 256 bytes");
+  return PhaseEntered{std::move(*name)};
+}
+
 }  // namespace
 
 Result<Message> parse_message(std::string_view packet) {
@@ -136,6 +142,8 @@ Result<Message> parse_message(std::string_view packet) {
   if (*kind == "event") return event_from(object);
   if (*kind == "timer") return timer_from(object);
   if (*kind == "stacks") return stacks_from(object);
+  if (*kind == "phase") return phase_from(object);
+  if (*kind == "ask_stacks") return StacksAsked{};
   if (*kind == "returned") return Returned{};
   return refuse(fmt::format("has the unknown kind '{}'", *kind));
 }

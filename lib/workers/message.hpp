@@ -50,11 +50,17 @@ struct StacksOffered {
   int signal = 0;
   int descriptor = -1;
 };
+/// From now on the worker does something else than training ("eval"), or trains again ("train").
+struct PhaseEntered {
+  std::string name;  // of 1 to kMaxName bytes
+};
+/// The sender, which is no worker, wants to know where the workers of the job stand.
+struct StacksAsked {};
 using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned,
-                             TimerSet, StacksOffered>;
+                             TimerSet, StacksOffered, PhaseEntered, StacksAsked>;
 
 /// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric, event,
-/// timer, stacks or returned.
+/// timer, stacks, phase, ask_stacks or returned.
 /// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Message> parse_message(std::string_view packet);
 

@@ -12,6 +12,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
+from ports import free_port  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[2]
 ELASTRUN = str(Path(sys.argv[1]).resolve()) if len(sys.argv) > 1 else "elastrun"
 # Each attempt opens connections, so a store that remembers the last attempt's addresses fails here.
@@ -45,6 +48,32 @@ with timer.expires(after=2):
     if (rank, attempt) == (0, 1):
         time.sleep(600)
 print("rank", rank, "went through in attempt", attempt, flush=True)
+"""
+# Rank 3 sleeps in its data loader; the others wait for it.
+SLEEPS_IN_ITS_LOADER = """
+import elastrun
+elastrun.phase("startup")
+import os, time, torch, torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if dist.get_rank() == 3 and index == 8:
+            while not os.path.exists("go"):
+                time.sleep(0.1)
+        return torch.ones(4)
+
+dist.init_process_group("gloo")
+dist.barrier()
+elastrun.phase("train")
+for step, batch in enumerate(DataLoader(Numbers(), batch_size=2)):
+    dist.all_reduce(batch)
+    elastrun.step(step)
+print("rank", dist.get_rank(), "went through", flush=True)
+dist.destroy_process_group()
 """
 
 
@@ -105,6 +134,47 @@ class TorchTest(unittest.TestCase):
             timer, = attempt["expired_timers"]
             self.assertRegex(timer["stack"][0], r"main\): sleeping")
             self.assertIn(timer["stack"][0], done.stderr)
+
+    def start_hanging(self, *options: str) -> list[subprocess.Popen[str]]:
+        """Two agents with two workers each."""
+        (self.folder / "train.py").write_text(SLEEPS_IN_ITS_LOADER)
+        env = dict(os.environ, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1",
+                   PYTHONPATH=str(ROOT / "lib/python"), PYTHONDONTWRITEBYTECODE="1")
+        agents = []
+        for node in range(2):
+            agents.append(subprocess.Popen(
+                [ELASTRUN, "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2",
+                 "--master-addr=127.0.0.1", f"--master-port={self.port}", "--hang-timeout=4",
+                 f"--report=report{node}.json", *options, "train.py"], env=env, cwd=self.folder,
+                text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE))
+            self.addCleanup(agents[-1].kill)
+        return agents
+
+    def test_a_rank_that_sleeps_in_its_data_loader_is_the_odd_one_out(self) -> None:
+        for how, code in (("report", 0), ("fail", 1)):
+            with self.subTest(how=how):
+                self.port = free_port()
+                (self.folder / "go").unlink(missing_ok=True)
+                agents = self.start_hanging(f"--on-hang={how}")
+                told = ""
+                while "Where they stand" not in told:
+                    line = agents[0].stderr.readline()
+                    self.assertTrue(line, told)
+                    told += line
+                (self.folder / "go").touch()
+                ends = [agent.communicate(timeout=400) for agent in agents]
+                self.assertEqual([agent.returncode for agent in agents], [code, code], ends)
+                self.assertRegex(told, r"No worker of the job has made progress for \S+ m?s: "
+                                       r"rank 3 hangs in DataLoader \(train.py:\d+\) while "
+                                       r"ranks 0-2 wait in all_reduce \(train.py:\d+\)\n")
+                report = json.loads((self.folder / "report0.json").read_text())
+                hang = report["hangs"][0]
+                self.assertEqual([group["ranks"] for group in hang["groups"]], [[0, 1, 2], [3]])
+                self.assertEqual(hang["culprits"], [3])
+                if how == "fail":
+                    self.assertRegex(report["verdict"], "^rank 3 hangs in DataLoader")
+                    self.assertEqual(report["culprit"]["rank"], 3)
 
 
 if __name__ == "__main__":

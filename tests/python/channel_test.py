@@ -34,8 +34,9 @@ class Listener:
         self.socket.listen(16)
         self.socket.setblocking(False)
 
-    def packets(self) -> list[list[object]]:
-        """Per connection, in the order of connecting. All senders have ended by now."""
+    def packets(self, with_offers: bool = False) -> list[list[object]]:
+        """Per connection, in the order of connecting. All senders have ended by now. The offer of
+        stacks, which is the import's, is left out."""
         found = []
         while True:
             try:
@@ -45,7 +46,9 @@ class Listener:
             with connection:
                 got = []
                 while packet := connection.recv(65536):
-                    got.append(json.loads(packet))
+                    message = json.loads(packet)
+                    if with_offers or message["kind"] != "stacks":
+                        got.append(message)
                 found.append(got)
 
 
@@ -80,6 +83,18 @@ class ChannelTest(unittest.TestCase):
             {"kind": "event", "name": "epoch", "attributes": {
                 "number": 3, "name": 'a"b', "done": True, "at": None, "what": "[1]"}},
         ]])
+
+    def test_a_phase_lasts_until_the_next_or_to_the_end_of_its_block(self) -> None:
+        listener = self.listen()
+        done = worker("elastrun.phase('warmup')\n"
+                      "with elastrun.phase('eval'):\n"
+                      "  with elastrun.phase('x' * 300): pass\n"
+                      "elastrun.phase('')\n", listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        self.assertEqual(listener.packets(), [[
+            {"kind": "phase", "phase": phase}
+            for phase in ("warmup", "eval", "x" * 256, "eval", "warmup", "train")]])
+        self.assertEqual(worker("with elastrun.phase('eval'): pass", None).stderr, "")
 
     def test_without_an_agent_nothing_happens(self) -> None:
         for channel in (None, "", self.folder + "/absent", "/" + "x" * 300):
@@ -123,7 +138,7 @@ class ChannelTest(unittest.TestCase):
         done = worker("elastrun.step('x')\nelastrun.metric('a', 'b')\nelastrun.metric('c', None)\n"
                       "elastrun.checkpoint_done(None)\nprint(elastrun.dropped())", listener.path)
         self.assertEqual((done.stdout, done.stderr), ("4\n", ""))
-        self.assertEqual(listener.packets(), [])
+        self.assertEqual(listener.packets(), [[]])
 
     def test_a_forked_child_gets_a_connection_of_its_own(self) -> None:
         listener = self.listen()

@@ -143,7 +143,7 @@ class Channel(unittest.TestCase):
                       "print(t, time.monotonic())", self.listener.path)
         self.assertEqual(done.stderr, "")
         begin, end = map(float, done.stdout.split())
-        (offer, *packets), = self.listener.packets()
+        (offer, *packets), = self.listener.packets(with_offers=True)
         self.assertEqual(offer["kind"], "stacks")
         self.assertIn(offer["signal"], range(signal.SIGRTMIN + 1, signal.SIGRTMAX))
         self.assertEqual([packet["id"] for packet in packets], [1, 1, 2, 2])

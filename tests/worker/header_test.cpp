@@ -73,6 +73,7 @@ TEST_CASE("worker header: each call is one packet of JSON") {
     worker::metric("bad", std::numeric_limits<double>::quiet_NaN(), "opt");
     worker::event("epoch", {{"name", "a\"b\n"}, {"number", "3"}});
     worker::event("plain");
+    { const worker::Phase eval("eval"); }
     return static_cast<int>(worker::dropped());
   });
   CHECK(dropped == 0);
@@ -82,7 +83,8 @@ TEST_CASE("worker header: each call is one packet of JSON") {
             R"({"kind":"metric","name":"loss","value":0.5,"group":"worker"})",
             R"({"kind":"metric","name":"bad","value":"nan","group":"opt"})",
             R"({"kind":"event","name":"epoch","attributes":{"name":"a\"b\u000a","number":"3"}})",
-            R"({"kind":"event","name":"plain","attributes":{}})"});
+            R"({"kind":"event","name":"plain","attributes":{}})",
+            R"({"kind":"phase","phase":"eval"})", R"({"kind":"phase","phase":"train"})"});
 }
 
 namespace {

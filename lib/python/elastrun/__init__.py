@@ -10,6 +10,9 @@
     elastrun.metric("loss", loss.item())
     elastrun.event("data.epoch", epoch=3)
 
+    with elastrun.phase("eval"):                 # --hang-timeout waits for its end
+        evaluate(model)
+
     with elastrun.timer.expires(after=60):       # or this worker is ended, with its stack reported
         dist.all_reduce(gradients)
 
@@ -19,6 +22,9 @@
     elastrun.metrics.put_metric("loss", 0.5)     # torchelastic's metrics, below a microsecond
     elastrun.events, elastrun.monitor            # its events, and torch.monitor without torch
     elastrun.bridge.torch()                      # what is told to torch's own reaches the agent
+
+In a worker this import also offers the stacks of the process to the agent (`offer_stacks`), which
+takes them when the job hangs or somebody asks (elastrunctl stacks).
 
 Nothing here blocks, and nothing raises because of the channel: under another launcher, with an
 agent that has gone or cannot keep up, messages are dropped and counted (`elastrun.dropped()`).
@@ -31,7 +37,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from elastrun import timer
-from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, step
+from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, phase, step
 from elastrun.errors import record
 from elastrun.stacks import offer_stacks
 
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
     from elastrun import bridge, events, metrics, monitor
 
 __all__ = ["bridge", "checkpoint_done", "dropped", "event", "events", "is_connected", "metric",
-           "metrics", "monitor", "offer_stacks", "record", "step", "timer"]
+           "metrics", "monitor", "offer_stacks", "phase", "record", "step", "timer"]
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -47,3 +53,6 @@ def __getattr__(name: str) -> ModuleType:
     if name in ("bridge", "events", "metrics", "monitor"):
         return importlib.import_module(f"elastrun.{name}")
     raise AttributeError(f"module 'elastrun' has no attribute '{name}'")
+
+
+offer_stacks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import json
 import math
@@ -188,6 +189,34 @@ def event(name: str, /, **attributes: Any) -> None:
     if _channel is not None:
         _channel.send_object({"kind": "event", "name": str(name),
                               "attributes": {k: _plain(v) for k, v in attributes.items()}})
+
+
+_LONGEST_PHASE = 256  # bytes, for the agent
+_phase = "train"
+
+
+class _Phase(contextlib.AbstractContextManager["_Phase"]):
+    def __init__(self, before: str) -> None:
+        self._before = before
+
+    def __exit__(self, *_: object) -> None:
+        phase(self._before)
+
+
+def phase(name: str) -> contextlib.AbstractContextManager[Any]:
+    """From now on this process does something else than training steps, and may take its time for
+    it: --hang-timeout waits until it says `phase("train")`, or until the end of the block:
+
+        with elastrun.phase("eval"):
+            evaluate(model)
+    """
+    global _phase
+    before, _phase = _phase, str(name) or "train"
+    if _channel is not None:
+        text = _phase.encode("utf-8", "replace")[:_LONGEST_PHASE].decode("utf-8", "ignore")
+        # One that is lost would make a hang of an evaluation, or hide one for ever.
+        _channel.send_object({"kind": "phase", "phase": text}, surely=True)
+    return _Phase(before)
 
 
 def send_object(fields: dict[str, Any], surely: bool = False) -> bool:

@@ -6,7 +6,7 @@ import faulthandler
 import os
 import signal
 
-from elastrun.channel import send_object
+from elastrun.channel import is_connected, send_object
 
 _file: int | None = None
 _offered_by = 0  # the process; a forked child offers its own
@@ -23,12 +23,12 @@ def _free_signal() -> int | None:
 def offer_stacks() -> bool:
     """From now on the agent can get the stacks of all threads of this process, also while it hangs
     in C: at a real-time signal that nobody uses, `faulthandler` writes them to a file in memory.
-    Timers of this package do it by themselves. False without an agent.
+    The import of this package does that; a forked child has to call it. False without an agent.
     """
     global _file, _offered_by
     if _offered_by == os.getpid():
         return True
-    number = _free_signal()
+    number = _free_signal() if is_connected() else None
     if number is None:
         return False
     try:

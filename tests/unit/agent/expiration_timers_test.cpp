@@ -25,10 +25,12 @@ struct Hanging final : Observer {
   std::unique_ptr<process::PosixLauncher> launcher = process::make_posix_launcher(loop, clock);
   workers::Worker worker;
   Names events;
+  StackOffers offers;
   ExpirationTimers timers{{.loop = loop,
                            .clock = clock,
                            .launcher = *launcher,
                            .observers = *this,
+                           .offers = offers,
                            .worker_of = [this](pid_t pid) -> const workers::Worker* {
                              return pid == worker.pid ? &worker : nullptr;
                            },

@@ -199,6 +199,13 @@ TEST_CASE("resolve: output, reports and limits are read") {
   CHECK(spec.explain);
   const auto plain = machine.job({"train.py"}).spec;
   CHECK(!plain.stdout_filters);
+  CHECK_FALSE(plain.hang_auto);
+  CHECK_FALSE(plain.hang_limit);
+  CHECK(plain.on_hang == OnHang::Report);
+  CHECK(machine.job({"--hang-timeout=auto", "train.py"}).spec.hang_auto);
+  const auto watched = machine.job({"--hang-timeout=1.5", "--on-hang=fail", "train.py"}).spec;
+  CHECK(watched.hang_limit == std::chrono::milliseconds(1500));
+  CHECK(watched.on_hang == OnHang::Fail);
   CHECK(plain.prefix_template.empty());
   CHECK(plain.numa == NumaBinding::None);
   CHECK(plain.status == Switch::Auto);

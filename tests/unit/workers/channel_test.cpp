@@ -178,6 +178,35 @@ TEST_CASE("channel: who has returned hears of it when all have, others are not d
   hearing.until_heard(3);
 }
 
+TEST_CASE("channel: who asks gets the answer as a file, others do not") {
+  Hearing at;
+  const auto asker = connect_to(at.channel->path());
+  const auto other = connect_to(at.channel->path());
+  say(asker, R"({"kind":"ask_stacks"})");
+  say(other, R"({"kind":"step","step":1})");
+  at.until_heard(2);
+  const std::string text(1 << 20, 'x');  // more than a socket takes
+  at.channel->answer(text);
+  at.channel->answer("nobody asks any more");
+  char nothing = 0;
+  iovec data{&nothing, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  REQUIRE(::recvmsg(asker.get(), &message, 0) == 1);
+  int file = -1;
+  REQUIRE(CMSG_FIRSTHDR(&message) != nullptr);
+  std::memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof file);
+  const UniqueFd got(file);
+  std::string read(text.size() + 1, '\0');
+  CHECK(::read(got.get(), read.data(), read.size()) == static_cast<ssize_t>(text.size()));
+  CHECK(::recv(asker.get(), &nothing, 1, 0) == 0);
+  CHECK(::recv(other.get(), &nothing, 1, MSG_DONTWAIT) == -1);
+}
+
 TEST_CASE("channel: one process that has returned can be let go alone") {
   Hearing hearing;
   const auto waits = connect_to(hearing.channel->path());

@@ -56,6 +56,15 @@ TEST_CASE("message: a timer is set and released") {
   }
 }
 
+TEST_CASE("message: a phase has a name") {
+  CHECK(parsed<PhaseEntered>(R"({"kind":"phase","phase":"eval"})").name == "eval");
+  for (const std::string_view bad :
+       {R"({"kind":"phase"})", R"({"kind":"phase","phase":""})", R"({"kind":"phase","phase":7})"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(parse_message(bad));
+  }
+}
+
 TEST_CASE("message: stacks are offered with a signal that can be handled") {
   const auto offer = parsed<StacksOffered>(R"({"kind":"stacks","signal":60,"descriptor":5})");
   CHECK(offer.signal == 60);

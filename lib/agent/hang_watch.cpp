@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/hang_watch.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "hangs/stacks_report.hpp"
+#include "process/kernel_file.hpp"
+#include "process/process_table.hpp"
+#include "rendezvous/membership/ranks.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::string_view kArea = "hang";
+constexpr std::size_t kLoggedLines = 30;  // of one stack; the report has all
+
+/// Stopped by a signal, or in the hands of a debugger.
+bool is_stopped(pid_t pid) {
+  const auto process = process::read_process(pid);
+  if (!process) return false;
+  if (process->state == 'T' || process->state == 't') return true;
+  constexpr std::string_view kTracer = "TracerPid:";
+  const auto status = process::read_kernel_file(fmt::format("/proc/{}/status", pid));
+  const auto at = status.find(kTracer);
+  if (at == std::string::npos) return false;
+  const auto line = std::string_view(status).substr(at + kTracer.size());
+  return trim(line.substr(0, line.find('\n'))) != "0";
+}
+
+}  // namespace
+
+hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec) {
+  using Kind = hangs::HangTimeout::Kind;
+  if (spec.hang_auto) return {Kind::Auto, {}};
+  if (spec.hang_limit) return {Kind::Fixed, *spec.hang_limit};
+  return {};
+}
+
+HangWatch::HangWatch(Parts parts)
+    : parts_(std::move(parts)), awake_(parts_.clock), rule_(hang_timeout_of(parts_.spec)) {}
+
+void HangWatch::round_ready(const rendezvous::Round& round, Duration) {
+  round_ = round;
+  ++groups_;
+}
+
+void HangWatch::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                        Duration) {
+  pids_.clear();
+  for (const auto& worker : group) pids_.push_back(worker.pid);
+}
+
+void HangWatch::phase(Phase phase, TimePoint) {
+  if (phase == Phase::Running) {
+    rule_.begin(awake_.now());
+    if (!rule_.is_running()) return;
+    activity_ = parts_.activity();
+    tell();
+    return look_again();
+  }
+  if (!rule_.is_running()) return;
+  rule_.end();
+  told_.reset();
+  hanging_ = false;
+  if (alarm_) alarm_->disarm();
+}
+
+void HangWatch::heard(int rank, const workers::Message& message) {
+  if (std::holds_alternative<workers::StacksOffered>(message)) rule_.expect_steps();
+  if (!rule_.is_running()) return;
+  if (std::holds_alternative<workers::StepDone>(message)) {
+    rule_.step(rank, awake_.now());
+  } else if (std::holds_alternative<workers::CheckpointDone>(message)) {
+    rule_.checkpoint(awake_.now());
+  } else if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) {
+    rule_.phase(rank, phase->name, awake_.now());
+    return moved();
+  } else {
+    return;
+  }
+  // Not each step: a job may do thousands a second.
+  using Kind = hangs::NodeProgress::Kind;
+  if (told_ && (told_->kind != Kind::Moves || !told_->by_steps)) moved();
+}
+
+void HangWatch::moved() {
+  tell();
+  if (!std::exchange(hanging_, false)) return;
+  log::warning(kArea, "The workers go on");
+}
+
+void HangWatch::look_again() {
+  if (!alarm_) alarm_ = awake_.make_alarm();
+  const auto now = awake_.now();
+  auto next = rule_.look_interval();
+  if (const auto limit = rule_.limit()) {
+    const auto left = *limit - rule_.standing(now);
+    if (left > Duration::zero()) next = std::min(next, left);
+  }
+  alarm_->arm(now + next, [this] { look(); });
+}
+
+void HangWatch::look() {
+  const auto now = awake_.now();
+  rule_.looked(any_stopped(), now);
+  if (std::exchange(activity_, parts_.activity()) != activity_) rule_.wrote(now);
+  const auto before = told_;
+  tell();
+  using Kind = hangs::NodeProgress::Kind;
+  if (before != told_ && told_ && told_->kind == Kind::Moves) moved();
+  look_again();
+}
+
+void HangWatch::tell() {
+  const auto now = awake_.now();
+  const auto progress = rule_.progress(now);
+  if (progress == told_ || !progress || !round_) return;
+  told_ = progress;
+  parts_.report(rendezvous::ProgressReport{round_->number, *progress, rule_.standing(now)});
+}
+
+bool HangWatch::any_stopped() const {
+  return std::ranges::any_of(pids_, is_stopped);
+}
+
+void HangWatch::hangs(const rendezvous::StacksReport& report) {
+  if (!round_) return;
+  JobHang hang{groups_ - 1, parts_.clock.wall(), report.standing, report.stacks};
+  hanging_ = true;
+  count_.add();
+  log::warning(kArea, "No worker of the job has made progress for {}: {}",
+               format_duration(std::chrono::round<std::chrono::milliseconds>(report.standing)),
+               hangs::hang_text(report.stacks));
+  if (round_->group_rank == 0) {
+    log::warning(kArea, "Where they stand:{}",
+                 hangs::stacks_lines(report.stacks, "\n  ", kLoggedLines));
+  }
+  parts_.observers.hang(hang);
+  hangs_.push_back(std::move(hang));
+  obey(hangs_.back());
+}
+
+/// One node says it for all: that of group rank 0.
+void HangWatch::obey(const JobHang& hang) {
+  if (parts_.spec.on_hang == spec::OnHang::Report || round_->group_rank != 0) return;
+  parts_.report(rendezvous::Failed{round_->number, cause_of(hang)});
+}
+
+rendezvous::Cause HangWatch::cause_of(const JobHang& hang) const {
+  rendezvous::Cause cause;
+  cause.kind = rendezvous::Cause::Kind::WorkerFailed;
+  cause.text = hangs::hang_text(hang.stacks);
+  cause.wall_seconds = to_seconds(hang.at);
+  cause.final = parts_.spec.on_hang == spec::OnHang::Fail;
+  const auto culprits = hangs::culprits_of(hang.stacks);
+  if (culprits.empty()) return cause;
+  cause.rank = culprits.front();
+  const auto ranks = rendezvous::compute_ranks(round_->members);
+  for (std::size_t i = 0; i < ranks.of.size(); ++i) {
+    const int local_rank = cause.rank - ranks.of[i].rank;
+    if (local_rank < 0 || local_rank >= round_->members[i].local_world_size) continue;
+    cause.node = round_->members[i].id;
+    cause.local_rank = local_rank;
+  }
+  return cause;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/job_result.hpp"
+#include "agent/observer.hpp"
+#include "core/awake_clock.hpp"
+#include "hangs/hang_rule.hpp"
+#include "rendezvous/membership/round.hpp"
+#include "spec/job_spec.hpp"
+#include "telemetry/instruments.hpp"
+#include "workers/message.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Tells the rendezvous how the workers of this node get on, and does what --on-hang says when it
+/// answers that the job hangs. Costs nothing, and no wake-up, without --hang-timeout.
+class HangWatch final : public Observer {
+ public:
+  struct Parts {
+    Clock& clock;
+    const spec::JobSpec& spec;
+    Observer& observers;  // hear of `hang`; may include this object
+    std::function<void(rendezvous::Report)> report;
+    /// A number that grows when workers write, or change something in their store.
+    std::function<std::uint64_t()> activity;
+  };
+  explicit HangWatch(Parts parts);
+
+  /// What a process of a worker said over its channel.
+  void heard(int rank, const workers::Message& message);
+  /// The job hangs.
+  void hangs(const rendezvous::StacksReport& report);
+  /// All so far.
+  const std::vector<JobHang>& all() const { return hangs_; }
+
+  void phase(Phase phase, TimePoint now) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+
+ private:
+  void look();
+  void look_again();
+  void tell();
+  void moved();
+  bool any_stopped() const;
+  void obey(const JobHang& hang);
+  rendezvous::Cause cause_of(const JobHang& hang) const;
+
+  const Parts parts_;
+  AwakeClock awake_;
+  hangs::HangRule rule_;
+  std::unique_ptr<Alarm> alarm_;
+  std::optional<rendezvous::Round> round_;
+  int groups_ = 0;
+  std::vector<pid_t> pids_;
+  std::uint64_t activity_ = 0;
+  std::optional<hangs::NodeProgress> told_;
+  bool hanging_ = false;  // and that was said
+  std::vector<JobHang> hangs_;
+  const telemetry::Counter<std::int64_t> count_{
+      {.name = "elastrun.hang.count", .unit = "{hang}", .help = "Hangs of the job."}};
+};
+
+/// What --hang-timeout says.
+hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec);
+
+}  // namespace elastrun::agent

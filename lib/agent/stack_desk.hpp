@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/hung_stacks.hpp"
+#include "agent/observer.hpp"
+#include "agent/stack_offers.hpp"
+#include "rendezvous/session/session.hpp"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// The stacks of this node's workers, for the job when it hangs and for whoever asks: takes them
+/// when the rendezvous wants them, and brings those of the whole job to processes of elastrunctl(1)
+/// on this machine.
+class StackDesk final : public Observer {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    Clock& clock;
+    process::Launcher& launcher;
+    const StackOffers& offers;
+    std::function<const workers::Worker*(pid_t)> worker_of;
+    std::function<void(rendezvous::Report)> report;
+    /// Gives it to processes that have asked over the channel, and forgets them.
+    std::function<void(const std::string& text)> answer;
+    std::function<void(const rendezvous::StacksReport&)> on_hang;
+    std::function<std::vector<std::string>()> environment;  // of the agent
+  };
+  explicit StackDesk(Parts parts);
+
+  /// What the rendezvous says, of which this takes its own part away.
+  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
+  /// A process that is below no worker wants to know where the workers of the job stand.
+  void asked();
+
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+
+ private:
+  struct Subject {
+    int rank = 0;
+    pid_t worker = 0, process = 0;  // the process of that worker that knows most
+  };
+  std::vector<Subject> subjects() const;
+  void take(const rendezvous::TakeStacks& order);
+  void taken(std::int64_t id, const std::vector<Subject>& subjects, HungStacks::Stacks stacks,
+             std::vector<std::string> dumps);
+  void reported(const rendezvous::StacksReport& report);
+
+  const Parts parts_;
+  std::unique_ptr<HungStacks> hung_stacks_;  // made when it is first needed
+  files::BlockingCalls calls_;
+  std::vector<Subject> workers_;
+  std::optional<TimePoint> asked_at_;  // and not answered yet
+};
+
+}  // namespace elastrun::agent

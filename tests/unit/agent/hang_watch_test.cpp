@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/hang_watch.hpp"
+
+#include "agent/hang_report.hpp"
+#include "support/fake_clock.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using Kind = hangs::NodeProgress::Kind;
+
+/// One node of two, with two workers each; what it tells the rendezvous.
+struct Node final : Observer {
+  test::FakeClock clock;
+  spec::JobSpec spec;
+  std::vector<rendezvous::Report> reports;
+  std::vector<JobHang> heard;
+  std::uint64_t activity = 0;
+  std::optional<HangWatch> watch;
+
+  explicit Node(Duration limit, spec::OnHang on_hang = spec::OnHang::Report, int group_rank = 0) {
+    if (limit > 0s) spec.hang_limit = limit;
+    spec.on_hang = on_hang;
+    watch.emplace(HangWatch::Parts{
+        .clock = clock,
+        .spec = spec,
+        .observers = *this,
+        .report = [this](rendezvous::Report report) { reports.push_back(std::move(report)); },
+        .activity = [this] { return activity; }});
+    rendezvous::Round round;
+    round.number = 4;
+    round.members = {{.id = "n0", .local_world_size = 2}, {.id = "n1", .local_world_size = 2}};
+    round.group_rank = group_rank;
+    std::vector<workers::Worker> group(1);
+    group[0].pid = ::getpid();  // which runs
+    watch->round_ready(round, {});
+    watch->started(round, group, {});
+    watch->phase(Phase::Running, clock.now());
+  }
+  void hang(const JobHang& hang) override { heard.push_back(hang); }
+  std::vector<Kind> told() const {
+    std::vector<Kind> kinds;
+    for (const auto& report : reports) {
+      if (const auto* progress = std::get_if<rendezvous::ProgressReport>(&report)) {
+        CHECK(progress->round == 4);
+        kinds.push_back(progress->what.kind);
+      }
+    }
+    return kinds;
+  }
+  std::vector<rendezvous::Failed> failures() const {
+    std::vector<rendezvous::Failed> failures;
+    for (const auto& report : reports) {
+      if (const auto* failed = std::get_if<rendezvous::Failed>(&report)) {
+        failures.push_back(*failed);
+      }
+    }
+    return failures;
+  }
+};
+
+rendezvous::StacksReport a_hang() {
+  const std::vector<std::string> waits{
+      "Current thread 0x1 (most recent call first):",
+      R"(  File "/usr/lib/python3.11/site-packages/torch/d.py", line 1 in all_reduce)",
+      R"(  File "/home/ada/train.py", line 88 in step)"};
+  const std::vector<std::string> loads{"Current thread 0x1 (most recent call first):",
+                                       R"(  File "/home/ada/data.py", line 41 in load)"};
+  return {{{{{0, 1, 2}, waits}, {{3}, loads}}, {}, {"/tmp/dump"}}, true, 31s};
+}
+
+}  // namespace
+
+TEST_CASE("hang watch: without a limit it costs no wake-up and tells nothing") {
+  Node node(0s);
+  CHECK(node.clock.armed() == 0);
+  node.watch->heard(0, workers::StepDone{1});
+  node.clock.advance(1h);
+  CHECK(node.reports.empty());
+}
+
+TEST_CASE("hang watch: the rendezvous hears each change once, and at once when the workers go on") {
+  Node node(30s);
+  CHECK(node.told() == std::vector{Kind::Moves});
+  node.clock.advance(20s);
+  ++node.activity;  // a line of output
+  node.clock.advance(29s);
+  CHECK(node.told().size() == 1);
+  node.clock.advance(20s);
+  CHECK(node.told() == std::vector{Kind::Moves, Kind::Stands});
+  node.clock.advance(1h);
+  CHECK(node.told().size() == 2);
+  node.watch->heard(1, workers::StepDone{1});
+  CHECK(node.told() == std::vector{Kind::Moves, Kind::Stands, Kind::Moves});
+  node.watch->heard(1, workers::PhaseEntered{"eval"});
+  CHECK(node.told().back() == Kind::Excused);
+  node.watch->phase(Phase::Stopping, node.clock.now());
+  node.clock.advance(1h);
+  CHECK(node.told().size() == 4);
+  CHECK(node.clock.armed() == 0);
+}
+
+TEST_CASE("hang watch: a process that was stopped as a whole was no hang") {
+  Node node(30s);
+  node.clock.advance(10s);
+  node.clock.pause(1h);
+  node.clock.advance(15s);
+  CHECK(node.told().size() == 1);
+  node.clock.advance(15s);
+  CHECK(node.told().back() == Kind::Stands);
+}
+
+TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --on-hang says") {
+  Node report(30s);
+  report.watch->hangs(a_hang());
+  REQUIRE(report.heard.size() == 1);
+  CHECK(report.watch->all().size() == 1);
+  CHECK(report.failures().empty());
+
+  Node restart(30s, spec::OnHang::Restart);
+  restart.watch->hangs(a_hang());
+  REQUIRE(restart.failures().size() == 1);
+  const auto cause = restart.failures()[0].cause;
+  CHECK(restart.failures()[0].round == 4);
+  CHECK(cause.text ==
+        "rank 3 hangs in load (data.py:41) while ranks 0-2 wait in all_reduce (train.py:88)");
+  CHECK(cause.node == "n1");
+  CHECK(cause.rank == 3);
+  CHECK(cause.local_rank == 1);
+  CHECK_FALSE(cause.final);
+
+  Node fail(30s, spec::OnHang::Fail);
+  fail.watch->hangs(a_hang());
+  CHECK(fail.failures().at(0).cause.final);
+
+  Node other(30s, spec::OnHang::Fail, 1);  // group rank 0 says it
+  other.watch->hangs(a_hang());
+  CHECK(other.failures().empty());
+}
+
+TEST_CASE("hang watch: the verdict of an attempt that hung has where its workers stood") {
+  JobResult result;
+  result.attempts.resize(1);
+  CHECK(hang_verdict(result).empty());
+  result.hangs.push_back({0, WallTime(1h), 31s, a_hang().stacks});
+  const auto text = hang_verdict(result);
+  CHECK(text.contains(" no worker had made progress for 31.0 s: rank 3 hangs in load"));
+  CHECK(text.contains("\n    rank 3 in load (data.py:41)\n      | Current thread 0x1"));
+  CHECK(text.contains("\n    dump of the flight recorder: /tmp/dump\n"));
+  result.attempts.resize(2);  // the next one did not
+  CHECK(hang_verdict(result).empty());
+}
+
+}  // namespace elastrun::agent
