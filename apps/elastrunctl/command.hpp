@@ -31,6 +31,15 @@ struct StatusOptions {
 };
 int run_status(const StatusOptions& options);
 
+/// `elastrunctl stacks`
+struct StacksOptions {
+  std::string target;  // a job of this machine, or HOST[:PORT]; empty: the only job here
+  JobChoice job;
+  double timeout = 10;  // seconds
+  bool json = false;
+};
+int run_stacks(const StacksOptions& options);
+
 /// `elastrunctl clean`
 int run_clean();
 

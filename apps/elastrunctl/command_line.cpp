@@ -59,6 +59,21 @@ CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
   return command;
 }
 
+CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
+  auto* command = app.add_subcommand("stacks", "Where the workers of a running job stand");
+  command->add_option(
+      "job", options.target,
+      "Run id of a job of this user on this machine, or how it begins, or the rendezvous endpoint "
+      "of a job: HOST[:PORT]; not needed for the only one here");
+  command->add_flag("--json", options.json, "Print the answer as one line of JSON");
+  command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
+      ->check(CLI::Range(0.001, 86400.0))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  add_job_options(*command, options.job, conf);
+  return command;
+}
+
 CLI::App* add_logs(CLI::App& app, LogsOptions& options) {
   auto* command =
       app.add_subcommand("logs", "Show and follow what the workers on this machine write");
@@ -184,8 +199,10 @@ int run_command(int argc, char** argv) try {
   StatusOptions status;
   StoreOptions store;
   LogsOptions logs;
+  StacksOptions stacks;
   std::string conf;
   const CLI::App* asks_status = add_status(app, status, conf);
+  const CLI::App* asks_stacks = add_stacks(app, stacks, conf);
   const CLI::App* asks_logs = add_logs(app, logs);
   GoodputOptions goodput;
   const CLI::App* reports_goodput = add_goodput(app, goodput);
@@ -202,7 +219,9 @@ int run_command(int argc, char** argv) try {
   if (asks_logs->parsed()) return run_logs(logs);
   if (cleans->parsed()) return run_clean();
   if (reports_goodput->parsed()) return run_goodput_report(goodput);
-  if (!read_conf(conf, asks_status->parsed() ? status.job : store.job)) return kExitUsage;
+  auto& job = asks_status->parsed() ? status.job : asks_stacks->parsed() ? stacks.job : store.job;
+  if (!read_conf(conf, job)) return kExitUsage;
+  if (asks_stacks->parsed()) return run_stacks(stacks);
   return asks_status->parsed() ? run_status(status) : run_store(store);
 } catch (const std::exception& error) {
   return report_error(fmt::format("internal error: {}", error.what()), kExitFailed);

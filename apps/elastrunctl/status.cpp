@@ -4,11 +4,8 @@
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "local_runs.hpp"
-#include "net/dialer.hpp"
 #include "net/endpoint.hpp"
-#include "net/link.hpp"
-#include "rendezvous/session/munge.hpp"
-#include "rendezvous/wire/messages.hpp"
+#include "query.hpp"
 #include "status_text.hpp"
 
 #include <cstdio>
@@ -17,100 +14,6 @@
 
 namespace elastrun::ctl {
 namespace {
-
-using boost::asio::ip::tcp;
-
-constexpr std::size_t kLongest = 256u << 20;  // an answer about tens of thousands of nodes
-
-/// One question and its answer. Ends the loop.
-class Query {
- public:
-  Query(boost::asio::io_context& loop, Clock& clock, net::Endpoint endpoint,
-        std::shared_ptr<const net::Sealer> sealer, std::string run_id)
-      : loop_(loop),
-        clock_(clock),
-        endpoint_(std::move(endpoint)),
-        sealer_(std::move(sealer)),
-        run_id_(std::move(run_id)),
-        dialer_(loop, clock),
-        alarm_(clock.make_alarm()) {}
-
-  Result<json::value> ask(Duration limit) {
-    alarm_->arm(clock_.now() + limit, [this] { finish(fail(Code::Timeout, silence())); });
-    limit_ = limit;
-    dialer_.dial(endpoint_, limit, [this](Result<tcp::socket> socket) {
-      if (!socket) return finish(fail(socket.error().code, nobody(socket.error())));
-      talk(std::move(*socket));
-    });
-    loop_.run();
-    return std::move(answer_);
-  }
-
- private:
-  void talk(tcp::socket socket) {
-    connected_ = true;
-    link_ = net::Link::make(std::move(socket), sealer_, net::Link::Side::Connector);
-    link_->frame_limit(kLongest);
-    net::Link::Handlers handlers;
-    handlers.on_frame = [this](const std::string& payload) { hear(payload); };
-    handlers.on_end = [this](const Error& error) { finish(fail(error.code, ended(error))); };
-    link_->start(std::move(handlers));
-    link_->send(rendezvous::encode(rendezvous::FromAgent(rendezvous::Hello{run_id_, true, 0})));
-  }
-
-  void hear(const std::string& payload) {
-    const auto message = rendezvous::decode_from_coordinator(payload);
-    if (!message) return finish(std::unexpected(message.error()));
-    if (const auto* refusal = std::get_if<rendezvous::Refusal>(&*message)) {
-      return finish(fail(Code::Rendezvous, fmt::format("{} refuses: {}", where(), refusal->text)));
-    }
-    if (const auto* status = std::get_if<rendezvous::StatusText>(&*message)) {
-      finish(parse_json(status->json));
-    }
-  }
-
-  void finish(Result<json::value> answer) {
-    answer_ = std::move(answer);
-    alarm_->disarm();
-    dialer_.cancel();
-    if (link_) link_->close();
-    loop_.stop();
-  }
-
-  std::string where() const { return net::format_endpoint(endpoint_.host, endpoint_.port); }
-
-  std::string nobody(const Error& error) const {
-    return fmt::format(
-        "no answer from {}: {}. Give the rendezvous endpoint of the job "
-        "(--rdzv-endpoint); jobs of one node have none (elastrunctl status shows those of this "
-        "machine), and a job that has ended has no coordinator any more",
-        where(), error.text);
-  }
-  std::string stranger() const {
-    return fmt::format("what listens at {} is not a coordinator of elastrun", where());
-  }
-  std::string silence() const {
-    if (!connected_) return nobody({Code::Timeout, "no connection"});
-    return fmt::format("{}, or it is stuck: it took the connection and said nothing for {}",
-                       stranger(), format_duration(limit_));
-  }
-  std::string ended(const Error& error) const {
-    if (error.code == Code::Rendezvous) return fmt::format("{} refuses: {}", where(), error.text);
-    return fmt::format("{}: {}", stranger(), error.text);
-  }
-
-  boost::asio::io_context& loop_;
-  Clock& clock_;
-  const net::Endpoint endpoint_;
-  const std::shared_ptr<const net::Sealer> sealer_;
-  const std::string run_id_;
-  net::Dialer dialer_;
-  const std::unique_ptr<Alarm> alarm_;
-  Duration limit_{};
-  std::shared_ptr<net::Link> link_;
-  bool connected_ = false;
-  Result<json::value> answer_ = fail(Code::Internal, "the question was never asked");
-};
 
 // A coordinator of many jobs tells of all of them.
 Result<json::value> only(json::value status, const std::string& run_id) {
@@ -136,15 +39,6 @@ Result<json::value> only(json::value status, const std::string& run_id) {
   }
   *jobs = std::move(kept);
   return status;
-}
-
-/// By the secret, else as the coordinator asks for it: the login node of a cluster has MUNGE, too.
-std::shared_ptr<const net::Sealer> sealer_for(boost::asio::io_context& loop,
-                                              const std::string& secret) {
-  Result<std::shared_ptr<const rendezvous::Munge>> munge = fail(Code::Usage, "a secret is given");
-  if (secret.empty()) munge = rendezvous::load_munge();
-  if (!munge) return net::make_sealer(secret);
-  return net::make_exchanging_sealer(rendezvous::make_munge_exchange(loop, *munge, false));
 }
 
 int run_local_status(const StatusOptions& options) {
@@ -174,8 +68,11 @@ int run_status(const StatusOptions& options) {
   if (!endpoint) return report_error(endpoint.error().text, kExitUsage);
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
-  Query query(loop, *clock, *endpoint, sealer_for(loop, *secret), options.job.run_id);
-  auto answer = query.ask(from_seconds(options.timeout));
+  Query query(loop, *clock, *endpoint, sealer_for(loop, *secret));
+  const rendezvous::Hello question{options.job.run_id, true, 0};
+  const auto said = query.ask(question, from_seconds(options.timeout));
+  auto answer = said ? parse_json(std::get<rendezvous::StatusText>(*said).json)
+                     : Result<json::value>(std::unexpected(said.error()));
   if (answer) answer = only(std::move(*answer), options.job.run_id);
   if (!answer) return report_error(answer.error().text, kExitFailed);
   const std::string where = net::format_endpoint(endpoint->host, endpoint->port);

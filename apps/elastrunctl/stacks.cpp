@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command.hpp"
+#include "core/json.hpp"
+#include "core/system_clock.hpp"
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+#include "hangs/stacks_report.hpp"
+#include "local_runs.hpp"
+#include "query.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::ctl {
+namespace {
+
+using rendezvous::FromCoordinator;
+using rendezvous::StacksReport;
+
+constexpr std::size_t kMostLines = 1000;  // of one stack
+
+Result<StacksReport> stacks_in(Result<FromCoordinator> answer) {
+  if (!answer) return std::unexpected(answer.error());
+  const auto* push = std::get_if<rendezvous::Push>(&*answer);
+  const auto* report = push == nullptr ? nullptr : std::get_if<StacksReport>(push);
+  if (report == nullptr) return fail(Code::Protocol, "the answer tells of no stacks");
+  return *report;
+}
+
+/// The file whose descriptor comes over the socket.
+Result<UniqueFd> receive_file(int socket) {
+  char nothing = 0;
+  iovec data{&nothing, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const auto got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const cmsghdr* header = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) {
+    return fail(Code::Closed, "the agent has closed the connection without an answer");
+  }
+  int file = -1;
+  std::memcpy(&file, CMSG_DATA(header), sizeof file);
+  return UniqueFd(file);
+}
+
+std::string whole(const UniqueFd& file) {
+  std::string text;
+  std::array<char, 65536> buffer;
+  ssize_t got = 0;
+  while ((got = ::read(file.get(), buffer.data(), buffer.size())) > 0) {
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+Result<UniqueFd> connect_to(const std::string& path) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return fail(Code::Io, fmt::format("{} is too long for a socket", path));
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
+  if (!socket || ::connect(socket.get(), raw, sizeof address) != 0) {
+    return std::unexpected(errno_error(Code::Io, "cannot reach the agent at " + path, errno));
+  }
+  return socket;
+}
+
+/// Asks the agent of a run on this machine, which asks all nodes of its job.
+Result<StacksReport> ask_agent(const runs::RunEntry& run, Duration limit) {
+  if (run.channel.empty() || run.workers.empty()) {
+    return fail(Code::Rendezvous, fmt::format("no worker of the job \"{}\" runs here: it is {}",
+                                              run.run_id, run.phase));
+  }
+  const auto socket = connect_to(run.channel);
+  if (!socket) return std::unexpected(socket.error());
+  constexpr std::string_view kQuestion = R"({"kind":"ask_stacks"})";
+  if (::send(socket->get(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL) < 0) {
+    return std::unexpected(errno_error(Code::Io, "cannot ask the agent", errno));
+  }
+  pollfd readable{socket->get(), POLLIN, 0};
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  if (::poll(&readable, 1, static_cast<int>(wait)) <= 0) {
+    return fail(Code::Timeout, fmt::format("the agent (process {}) has said nothing for {}",
+                                           run.pid, format_duration(limit)));
+  }
+  const auto file = receive_file(socket->get());
+  if (!file) return std::unexpected(file.error());
+  return stacks_in(rendezvous::decode_from_coordinator(whole(*file)));
+}
+
+Result<StacksReport> ask_coordinator(const StacksOptions& options, const std::string& secret) {
+  const auto endpoint = net::parse_endpoint(options.target, spec::kC10dPort);
+  if (!endpoint) return std::unexpected(endpoint.error());
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  Query query(loop, *clock, *endpoint, sealer_for(loop, secret));
+  rendezvous::Hello question{options.job.run_id, false, 0};
+  question.wants_stacks = true;
+  return stacks_in(query.ask(std::move(question), from_seconds(options.timeout)));
+}
+
+/// A job of this machine wins over an endpoint of that name.
+Result<StacksReport> ask(const StacksOptions& options, const std::string& secret) {
+  const auto runs = runs_of(runs::list_runs(runs::registry_places()),
+                            options.target.empty() ? options.job.run_id : options.target);
+  if (runs) return ask_agent(runs->front().entry, from_seconds(options.timeout));
+  if (options.target.empty()) return std::unexpected(runs.error());
+  auto answer = ask_coordinator(options, secret);
+  if (!answer && !options.target.contains(':')) {
+    return fail(answer.error().code, fmt::format("{}; {}", runs.error().text, answer.error().text));
+  }
+  return answer;
+}
+
+}  // namespace
+
+int run_stacks(const StacksOptions& options) {
+  const auto secret = secret_of(options.job);
+  if (!secret) return report_error(secret.error().text, kExitUsage);
+  const auto report = ask(options, *secret);
+  if (!report) return report_error(report.error().text, kExitFailed);
+  const auto& stacks = report->stacks;
+  if (options.json) {
+    fmt::print("{}\n", json::serialize(hangs::stacks_json(stacks)));
+    return kExitDone;
+  }
+  auto text = hangs::stacks_lines(stacks, "\n", kMostLines);
+  fmt::print("{}\n", text.empty() ? "no worker of the job runs" : text.substr(1));
+  return kExitDone;
+}
+
+}  // namespace elastrun::ctl

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Hangs: a job that stands still is told with the stacks of all workers, and who stands out."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+from harness import PROGRAM, Job, main, wait_until
+from ports import free_port
+
+PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
+CTL = str(PROGRAM.with_name("elastrunctl"))
+# Steps until the file `go` is there, but for one rank that stays in its data loader.
+TRAINS = """
+import os, signal, sys, time
+RANK, FIRST = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.01)
+
+def all_reduce():
+    wait_for("reduced")
+
+def load():
+    wait_for("loaded")
+"""
+STANDS = TRAINS + """
+import elastrun
+elastrun.step(1)
+if FIRST:
+    load() if RANK == 1 else all_reduce()
+print("rank", RANK, "went through", flush=True)
+"""
+PATTERN = r"No worker of the job has made progress for \S+ m?s: (.*)"
+
+
+class Hangs(unittest.TestCase):
+    def start(self, script: str, *options: str, package: bool = True, **env: str) -> Job:
+        env = {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"} | env
+        if package:
+            env["PYTHONPATH"] = PACKAGE
+        return self.enterContext(Job("--report=report.json", *options, "train.py",
+                                     files={"train.py": script}, env=env))
+
+    def report(self, job: Job) -> dict:
+        return json.loads((job.folder / "report.json").read_text())
+
+    def go_on(self, job: Job) -> None:
+        for name in ("reduced", "loaded"):
+            (job.folder / name).touch()
+
+    def test_a_hang_is_told_with_the_odd_one_out_and_the_job_goes_on(self) -> None:
+        job = self.start(STANDS, "--nproc-per-node=4", "--hang-timeout=1", "--redirects=1",
+                         "--log-dir=logs")
+        told, = job.wait_for(PATTERN, path=job.err)
+        self.assertRegex(told, r"^rank 1 hangs in wait_for \(train.py:\d+\) of load "
+                               r"\(train.py:\d+\) while ranks 0, 2, 3 in wait_for .* of all")
+        wait_until(lambda: " in load\n" in job.errors(), "the stacks are in the log")
+        self.assertRegex(job.errors(), r"hang\]   ranks 0, 2, 3 in wait_for ")
+        self.go_on(job)
+        self.assertEqual(job.end(), 0, job.errors())
+        hang, = self.report(job)["hangs"]
+        self.assertEqual(hang["culprits"], [1])
+        self.assertEqual([group["ranks"] for group in hang["groups"]], [[0, 2, 3], [1]])
+        self.assertIn(" in all_reduce", "\n".join(hang["groups"][0]["stack"]))
+        self.assertGreaterEqual(hang["standing_s"], 1)
+        self.assertEqual(hang["verdict"], told)
+        journal, = job.folder.glob("logs/*/journal.jsonl")
+        events = [json.loads(line) for line in journal.read_text().splitlines()]
+        event, = (one for one in events if one["name"] == "job.hang")
+        self.assertEqual(event["attributes"]["culprits"], "rank 1")
+        self.assertEqual(self.report(job)["restarts"], 0)
+
+    def test_on_hang_restart_spends_a_restart(self) -> None:
+        job = self.start(STANDS, "--nproc-per-node=3", "--hang-timeout=1", "--on-hang=restart",
+                         "--max-restarts=1")
+        self.assertEqual(job.end(), 0, job.errors())
+        report = self.report(job)
+        self.assertEqual(report["restarts"], 1)
+        self.assertRegex(report["attempts"][0]["cause"]["text"], "^rank 1 hangs in wait_for")
+        self.assertEqual([hang["attempt"] for hang in report["hangs"]], [0])
+
+    def test_without_a_restart_left_the_job_fails_naming_the_culprit(self) -> None:
+        for how in ("restart", "fail"):
+            with self.subTest(how=how):
+                job = self.start(STANDS, "--nproc-per-node=3", "--hang-timeout=1",
+                                 f"--on-hang={how}", f"--max-restarts={int(how == 'fail')}")
+                self.assertEqual(job.end(), 1, job.errors())
+                report = self.report(job)
+                self.assertRegex(report["verdict"], "^rank 1 hangs in wait_for")
+                self.assertEqual((report["restarts"], report["culprit"]["rank"]), (0, 1))
+                self.assertRegex(job.errors(), r"\n  hang      at .* progress for .*: rank 1 hangs")
+                self.assertNotIn("rank -1", job.errors())
+
+    def test_without_steps_output_is_progress(self) -> None:
+        # Three limits long: each line alone is within one.
+        script = TRAINS + ("for i in range(12):\n    print('line', i, flush=True)\n"
+                           "    time.sleep(0.5)\nprint('quiet', flush=True)\nload()\n")
+        job = self.start(script, "--hang-timeout=2", package=False)
+        told, = job.wait_for(PATTERN, path=job.err)
+        self.assertIn("rank 0 in ", told)  # without our library and py-spy: what the kernel tells
+        self.assertIn("quiet", job.output())
+        self.assertEqual(len(job.lines("^line ")), 12)
+        self.go_on(job)
+        self.assertEqual(job.end(), 0, job.errors())
+
+    def test_who_is_stopped_or_evaluates_does_not_hang(self) -> None:
+        script = TRAINS + (
+            "import elastrun\nelastrun.step(1)\n"
+            "if RANK == 0:\n"
+            "    with elastrun.phase('eval'): time.sleep(3)\n"
+            "    print('evaluated', flush=True)\n"
+            "elastrun.step(2)\n"
+            "if RANK == 1:\n"
+            "    print('stops', os.getpid(), flush=True)\n"
+            "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+            "load()\n")
+        job = self.start(script, "--nproc-per-node=2", "--hang-timeout=1")
+        worker = int(job.wait_for(r"stops (\d+)")[0])
+        job.wait_for("evaluated")
+        self.assertRaises(AssertionError, wait_for_seconds, 3,
+                          lambda: job.lines(PATTERN, job.err))
+        os.kill(worker, signal.SIGCONT)
+        job.wait_for(PATTERN, path=job.err)  # and then it does
+        self.go_on(job)
+        self.assertEqual(job.end(), 0, job.errors())
+
+    def test_a_slow_first_step_is_no_hang(self) -> None:
+        for limit in ("auto", "2"):
+            job = self.start("import elastrun, time\nprint('imported', flush=True)\ntime.sleep(4)\n"
+                             "elastrun.step(1)\n", f"--hang-timeout={limit}")
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertEqual(self.report(job)["hangs"], [])
+
+    def test_a_limit_that_is_none_is_refused(self) -> None:
+        for words in (["--hang-timeout=soon"], ["--hang-timeout=0"], ["--hang-timeout=-1"],
+                      ["--hang-timeout=nan"]):
+            job = self.start(TRAINS, *words)
+            self.assertEqual(job.end(), 1, job.errors())
+            self.assertIn("hang_timeout must be a number of seconds above 0, auto or off, got "
+                          + words[0].split("=")[1], job.errors())
+
+    def test_the_flight_recorder_is_asked_where_it_has_its_pipe(self) -> None:
+        script = TRAINS + (
+            "os.mkfifo(os.environ['TORCH_FR_DUMP_TEMP_FILE'] + str(RANK) + '.pipe')\n"
+            "pipe = os.open(os.environ['TORCH_FR_DUMP_TEMP_FILE'] + str(RANK) + '.pipe',"
+            " os.O_RDONLY | os.O_NONBLOCK)\n"
+            "open(f'ready{RANK}', 'w').close()\nload()\n"
+            "print('asked', os.read(pipe, 100), flush=True)\n")
+        job = self.start(script, "--hang-timeout=1", "--nproc-per-node=2",
+                         TORCH_FR_DUMP_TEMP_FILE="trace_")
+        job.wait_for(PATTERN, path=job.err)
+        self.go_on(job)
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertEqual(job.lines("asked (.*)"), ["b'1\\n'"] * 2)
+        hang, = self.report(job)["hangs"]
+        self.assertEqual(hang["flight_recorder"], ["trace_0", "trace_1"])
+
+
+class Asked(unittest.TestCase):
+    """elastrunctl stacks"""
+
+    def setUp(self) -> None:
+        self.registry = self.enterContext(Job("--version")).folder / "registry"
+        self.env = {"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE,
+                    "ELASTRUN_RUNTIME_DIR": str(self.registry), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def start(self, script: str, *options: str) -> Job:
+        return self.enterContext(Job(*options, "train.py", files={"train.py": TRAINS + script},
+                                     env=self.env))
+
+    def ctl(self, *words: str) -> tuple[int, str, str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTRUN_"))}
+        done = subprocess.run([CTL, "stacks", *words], env=env | self.env, capture_output=True,
+                              text=True, timeout=60, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def stacks(self, *words: str) -> dict:
+        code, out, err = self.ctl("--json", *words)
+        self.assertEqual(code, 0, err)
+        return json.loads(out)
+
+    def test_a_job_of_this_machine_by_its_name_or_as_the_only_one(self) -> None:
+        job = self.start("import elastrun\nprint('ready', flush=True)\nload()\n",
+                         "--nproc-per-node=2")
+        job.wait_for("ready", 2)
+        wait_until(lambda: self.ctl()[0] == 0, "the run is registered")
+        name = json.loads(next(self.registry.glob("*.json")).read_text())["run_id"]
+        code, out, err = self.ctl(name[:8])
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"^ranks 0, 1 in wait_for \(train.py:\d+\)\n  \| Current thread ")
+        self.assertEqual([group["ranks"] for group in self.stacks()["groups"]], [[0, 1]])
+        (job.folder / "loaded").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        code, out, err = self.ctl()
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("no job of this user runs on this machine", err)
+
+    def nodes(self, script: str) -> tuple[list[Job], str]:
+        endpoint = f"127.0.0.1:{free_port()}"
+        jobs = [self.start(script, "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d",
+                           "--hang-timeout=2", f"--rdzv-endpoint={endpoint}", "--rdzv-id=night")
+                for _ in range(2)]
+        for job in jobs:
+            job.wait_for("ready", 2)
+        return jobs, endpoint
+
+    def test_all_nodes_of_a_job_by_its_endpoint_and_a_hang_of_it(self) -> None:
+        jobs, endpoint = self.nodes("import elastrun\nprint('ready', flush=True)\n"
+                                    "elastrun.step(1)\nload() if RANK == 3 else all_reduce()\n")
+        stacks = self.stacks(endpoint)
+        self.assertEqual(sorted(rank for group in stacks["groups"] for rank in group["ranks"]),
+                         [0, 1, 2, 3])
+        for job in jobs:
+            told, = job.wait_for(PATTERN, path=job.err)
+            self.assertRegex(told, r"^rank 3 hangs in wait_for .* while ranks 0-2 in wait_for ")
+            for name in ("reduced", "loaded"):
+                (job.folder / name).touch()
+        self.assertEqual([job.end() for job in jobs], [0, 0])
+
+    def test_a_node_that_does_not_answer_is_named(self) -> None:
+        jobs, endpoint = self.nodes("import elastrun\nprint('ready', flush=True)\n"
+                                    "elastrun.step(1)\nload()\n")
+        # The one that does not host the rendezvous, which would answer nobody.
+        code, out, _ = self.ctl("--json", endpoint)
+        self.assertEqual(code, 0)
+        port = int(endpoint.rsplit(":", 1)[1])
+        quiet = next(job for job in jobs if not listens_at(job.agent(), port))
+        agent = quiet.agent()
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            stacks = self.stacks(endpoint)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        silent, = stacks["silent"]
+        self.assertEqual(len(silent["ranks"]), 2)
+        self.assertEqual(stacks["culprits"], silent["ranks"])
+        self.assertIn("does not answer", stacks["text"])
+
+    def test_somebody_who_asks_costs_a_healthy_job_no_step(self) -> None:
+        job = self.start("import elastrun\nprint('ready', flush=True)\nstep = 0\n"
+                         "while not os.path.exists('loaded'):\n"
+                         "    step += 1; time.sleep(0.001); elastrun.step(step)\n"
+                         "print('steps', step, flush=True)\n", "--nproc-per-node=8")
+        job.wait_for("ready", 8)
+        wait_until(lambda: self.ctl()[0] == 0, "the run is registered")
+        for _ in range(5):
+            ranks = [rank for group in self.stacks()["groups"] for rank in group["ranks"]]
+            self.assertEqual(sorted(ranks), list(range(8)))
+        (job.folder / "loaded").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+
+    def test_where_nobody_can_answer_that_is_said(self) -> None:
+        code, _, err = self.ctl(f"127.0.0.1:{free_port()}")
+        self.assertEqual(code, 1)
+        self.assertIn("no answer from", err)
+
+
+def wait_for_seconds(seconds: float, condition) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not come")
+        time.sleep(0.05)
+
+
+def listens_at(pid: int, port: int) -> bool:
+    """Whether that process has a listening socket there."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and int(words[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(f"socket:[{words[9]}]")
+    fds = f"/proc/{pid}/fd"
+    return any(os.readlink(f"{fds}/{fd}") in inodes for fd in os.listdir(fds))
+
+
+if __name__ == "__main__":
+    main()
