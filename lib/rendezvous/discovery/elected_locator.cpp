@@ -7,6 +7,7 @@
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/advertised.hpp"
 #include "rendezvous/discovery/arrival_watch.hpp"
+#include "rendezvous/discovery/isolation.hpp"
 #include "rendezvous/discovery/leader_watch.hpp"
 #include "rendezvous/discovery/patient_alarm.hpp"
 #include "rendezvous/discovery/stagger.hpp"
@@ -22,17 +23,6 @@
 
 namespace elastrun::rendezvous {
 namespace {
-
-// After which the group of a member that does not hear us has ended (see HeartbeatLease).
-Duration time_to_stop(const ElectedLocatorSettings& settings) {
-  return settings.coordinator.heartbeat * (settings.coordinator.heartbeats_missed + 2) +
-         settings.grace;
-}
-
-// In which all who are cut off from a leader notice that, and find that it does not answer.
-Duration yield_pause(const ElectedLocatorSettings& settings, Duration ttl) {
-  return time_to_stop(settings) - settings.grace + ttl;
-}
 
 class ElectedLocator final : public Locator {
  public:
@@ -93,7 +83,7 @@ class ElectedLocator final : public Locator {
   void leave(const std::string& why, Duration limit, std::function<void()> retired) {
     disarm();
     election_.retire();
-    if (!leads()) return boost::asio::post(loop_, std::move(retired));
+    if (!leads()) return withdraw(std::move(retired));
     if (why.empty()) {
       // The last word first, then the entry: nobody needs to look for us before.
       return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
@@ -234,10 +224,10 @@ class ElectedLocator final : public Locator {
     disarm();
     host_->coordinator().resign(down.why, true);
     // Not inside a call of the coordinator's.
-    boost::asio::post(loop_, [old = std::shared_ptr<Host>(std::move(host_))] {});
-    boost::asio::post(loop_, [this, alive = lifetime_.token()] {
+    auto tell = [this, alive = lifetime_.token(), old = std::shared_ptr<Host>(std::move(host_))] {
       if (alive && !retiring_ && moved_) moved_();
-    });
+    };
+    boost::asio::post(loop_, std::move(tell));
   }
 
   void obey(const Election::Recorded&) { records_.recorded(); }
@@ -249,11 +239,21 @@ class ElectedLocator final : public Locator {
   void obey(const Election::Fail& failed) { give(std::unexpected(failed.error)); }
 
   void resign(bool with_record, std::function<void()> resigned) {
+    await_resignation(std::move(resigned));
+    election_.resign(with_record);
+    step();
+  }
+
+  // It may be elected yet.
+  void withdraw(std::function<void()> withdrawn) {
+    if (!election_.is_campaigning()) return boost::asio::post(loop_, std::move(withdrawn));
+    await_resignation(std::move(withdrawn));
+  }
+
+  void await_resignation(std::function<void()> resigned) {
     resigned_ = std::move(resigned);
     // The entry lapses by itself: nobody waits for a register that does not answer.
     doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] { obey(Election::Resigned{}); });
-    election_.resign(with_record);
-    step();
   }
 
   void record() {
@@ -367,7 +367,6 @@ class ElectedLocator final : public Locator {
   std::function<void()> moved_;
   Stagger stagger_;
 
-  // The question
   Answer answer_;
   int nodes_ = 1;  // of the last world, or of the first one
 

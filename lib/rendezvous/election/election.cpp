@@ -171,11 +171,17 @@ void Election::read_as_follower(Result<std::optional<LeaderLease::Leader>> found
 void Election::campaigned(Result<LeaderLease::Leader> entry, bool ours, bool strange,
                           TimePoint now) {
   under_way_.reset();
-  if (retired_) return;
+  if (retired_) return campaigned_too_late(ours);
   if (role_ == Role::Candidate) return campaigned_as_candidate(std::move(entry), ours);
   if (role_ == Role::Leader) return campaigned_as_leader(entry, ours, strange, now);
   // It has stepped down meanwhile.
   resign_ = ours;
+}
+
+// Nobody would renew that entry, but the next start of the job would wait for its end.
+void Election::campaigned_too_late(bool ours) {
+  resign_ = resign_ || ours;
+  if (!resign_) orders_.emplace_back(Resigned{});
 }
 
 void Election::campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours) {

@@ -72,8 +72,10 @@ class Election {
   /// after that pause, unless somebody has been elected by then. A leader that is without a valid
   /// lease has none to give back, and is left alone.
   void yield(Duration pause, TimePoint now);
-  /// For good: nothing is asked any more, but what `resign` says.
+  /// For good: nothing is asked any more, but what `resign` says. A campaign that is under way and
+  /// is won all the same is given back; Resigned tells when that is settled.
   void retire();
+  bool is_campaigning() const { return under_way_ == Request::Campaign; }
   /// The last word: `with_record`, record one before; if that fails, again until the lease ends.
   void resign(bool with_record);
 
@@ -108,6 +110,7 @@ class Election {
   void read_as_leader(const Result<std::optional<LeaderLease::Leader>>& found, TimePoint now);
   void read_while_yielding(const Result<std::optional<LeaderLease::Leader>>& found, TimePoint now);
   void read_as_follower(Result<std::optional<LeaderLease::Leader>> found);
+  void campaigned_too_late(bool ours);
   void campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours);
   void campaigned_as_leader(const Result<LeaderLease::Leader>& entry, bool ours, bool strange,
                             TimePoint now);

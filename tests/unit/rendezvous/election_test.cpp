@@ -138,6 +138,7 @@ class Agent {
   bool asks = false, awaits = false, office = false, recording = false, record_written = false,
        doubts = false;
   std::int64_t followed = 0, led = 0;
+  int resignations = 0;
 
  private:
   void send(Request request) {
@@ -190,7 +191,7 @@ class Agent {
     must(record_written, "note_written");
     recording = record_written = false;
   }
-  void obey(const Election::Resigned&) {}
+  void obey(const Election::Resigned&) { ++resignations; }
   void obey(const Election::Fail&) { asks = false; }
 
   std::string value;
@@ -487,6 +488,37 @@ TEST_CASE("election: one that retires sends the last word and gives the lease ba
   agent.answer(true);
   CHECK(!agent.reg.is_held(agent.now));
   agent.look();
+  agent.pass(kLease * 3);
+  CHECK(!agent.under_way);
+}
+
+TEST_CASE("election: a campaign that is won after the end gives the entry back at once") {
+  Agent agent;
+  agent.look();
+  agent.carry_out();
+  agent.answer(true);
+  REQUIRE(agent.under_way == Request::Campaign);
+  agent.election.retire();
+  CHECK(agent.election.is_campaigning());
+  SUBCASE("won") {
+    agent.carry_out();
+    agent.answer(true);
+    REQUIRE(agent.under_way == Request::Resign);
+    CHECK(agent.resignations == 0);
+    agent.carry_out();
+    agent.answer(true);
+    CHECK(!agent.reg.is_held(agent.now));
+  }
+  SUBCASE("lost") {
+    agent.reg.take("them", 0, agent.now);
+    agent.carry_out();
+    agent.answer(true);
+    CHECK(agent.reg.value == "them");
+  }
+  SUBCASE("not answered") {
+    agent.answer(false);
+  }
+  CHECK(agent.resignations == 1);
   agent.pass(kLease * 3);
   CHECK(!agent.under_way);
 }
