@@ -65,6 +65,7 @@ struct StoreOptions {
   std::string listen;  // ADDRESS[:PORT]
   JobChoice job;
   bool coordinator_only = false;
+  std::string state;  // file that outlives it; empty: none
 };
 int run_store(const StoreOptions& options);
 

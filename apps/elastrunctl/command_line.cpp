@@ -103,6 +103,10 @@ CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
       ->type_name("ADDRESS[:PORT]");
   command->add_flag("--coordinator-only", options.coordinator_only,
                     "Serve no TCPStore clients at this port");
+  command
+      ->add_option("--state", options.state,
+                   "File in which it remembers the rounds that run, for when it is begun again")
+      ->type_name("FILE");
   add_job_options(*command, options.job, conf);
   return command;
 }

@@ -4,13 +4,16 @@
 #include "core/system_clock.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/coordinator/host.hpp"
+#include "rendezvous/coordinator/known_worlds.hpp"
 #include "store/server.hpp"
 
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
 #include <cstdio>
 #include <fmt/format.h>
+#include <memory>
 #include <sys/resource.h>
+#include <utility>
 
 namespace elastrun::ctl {
 namespace {
@@ -50,6 +53,22 @@ rendezvous::Coordinator::Settings coordinator_settings(const JobChoice& job) {
   return settings;
 }
 
+/// What it knew before it was begun again, and where it writes what it will know.
+Status read_state(const std::string& file, boost::asio::io_context& loop,
+                  rendezvous::Coordinator::Settings& settings,
+                  std::unique_ptr<rendezvous::KnownWorlds>& known) {
+  if (file.empty()) return {};
+  auto opened = rendezvous::KnownWorlds::open(loop, file);
+  if (!opened) return std::unexpected(opened.error());
+  known = std::move(*opened);
+  known->attach(settings);
+  return {};
+}
+
+int exit_code_of(const Error& error) {
+  return error.code == Code::Usage ? kExitUsage : kExitFailed;
+}
+
 void warn_of_openness(const net::Endpoint& endpoint, const std::string& secret) {
   if (!secret.empty() || net::parse_address(endpoint.host).is_loopback()) return;
   log::warning(
@@ -80,9 +99,12 @@ int run_store(const StoreOptions& options) {
   raise_descriptor_limit();
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
+  auto settings = coordinator_settings(options.job);
+  std::unique_ptr<rendezvous::KnownWorlds> known;
+  if (const auto read = read_state(options.state, loop, settings, known); !read)
+    return report_error(read.error().text, exit_code_of(read.error()));
   auto host = rendezvous::Host::open(loop, *clock, net::make_sealer(*secret),
-                                     {.address = endpoint->host, .port = endpoint->port},
-                                     coordinator_settings(options.job));
+                                     {.address = endpoint->host, .port = endpoint->port}, settings);
   if (!host) return report_error(host.error().text, kExitFailed);
   // Its clients come through the host's port only; its own is one that nobody is told.
   auto server = store::Server::listen(loop, "127.0.0.1", 0, {});

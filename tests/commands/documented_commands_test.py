@@ -59,7 +59,7 @@ class Shell:
                 (r"(?<![\w'])\*:29400\b", f"*:{self.port}"), (r"'\*:29400'", f"'*:{self.port}'"),
                 (r"(secret_file=)[\w/.]+", rf"\1{self.folder}/secret,last_call_timeout=1"),
                 (r"(--secret-file )/\S+", rf"\1{self.folder}/secret"),
-                (r"\$\{CREDENTIALS_DIRECTORY\}", str(self.folder)),
+                (r"\$\{(CREDENTIALS|STATE)_DIRECTORY\}", str(self.folder)),
                 (r"/usr/bin/(?=elastrun)|build/release/apps/(?=elastrun)", ""),
                 (r"--nproc-per-node gpu", "--nproc-per-node 1"),  # there may be none
                 (r"^(srun|mpirun|pbsdsh)\b.*? (?=elastrun )", ""),  # tests/slurm has the real one

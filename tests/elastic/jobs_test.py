@@ -9,9 +9,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.request
@@ -510,9 +512,32 @@ class Stores(Elastic):
         self.start_store()
 
     def start_store(self) -> None:
-        self.store = subprocess.Popen([CTL, "store", "--listen", f"127.0.0.1:{self.port}"],
+        self.store = subprocess.Popen([CTL, "store", "--listen", f"127.0.0.1:{self.port}",
+                                       f"--state={self.folder}/state"],
                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(lambda: listens(self.port), "the store listens")
+
+    def forward(self, port: int) -> None:
+        """Connections to that port get to the store, from now on."""
+        def copy(source: socket.socket, target: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(65536):
+                    target.sendall(data)
+                target.shutdown(socket.SHUT_WR)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    ours = listener.accept()[0]
+                    theirs = socket.create_connection(("127.0.0.1", self.port))
+                    for end in (ours, theirs):
+                        self.addCleanup(end.close)
+                    for pair in ((ours, theirs), (theirs, ours)):
+                        threading.Thread(target=copy, args=pair, daemon=True).start()
+
+        listener = socket.create_server(("127.0.0.1", port))
+        self.addCleanup(listener.close)
+        threading.Thread(target=serve, daemon=True).start()
 
     def stop_store(self) -> None:
         self.store.kill()
@@ -530,6 +555,40 @@ class Stores(Elastic):
         self.begin_again()
         saver.wait_for(r"^saving")
         self.wait_for_the_saver(saver, quick)
+
+    def test_one_that_meets_strangers_first_remembers_who_may_save(self) -> None:
+        conf = "last_call_timeout=1,is_host=0,keep_alive_max_attempt=60"  # for as long they look
+        savers = [self.job("1:2", self.saver(), conf=conf) for _ in range(2)]
+        self.world(*savers, size=2)
+        # Killed, and begun again where the old members do not find it for the time being.
+        self.stop_store()
+        for saver in savers:
+            saver.wait_for(r"^saving")
+        old, self.port = self.port, free_port()
+        self.where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}"]
+        self.start_store()
+        fresh = [self.agent("1:2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
+                 for _ in range(2)]
+        for job in fresh:
+            wait_until(lambda j=job: "nobody of the 2 nodes of the last round" in j.errors()
+                       or j.lines("^WORLD_SIZE="), "it waits, or does not")
+            self.assertEqual(job.lines("^WORLD_SIZE="), [], job.errors())
+        self.forward(old)
+        for job in fresh:
+            job.wait_for("to stop (its|their) workers", 1, job.err)
+            self.assertEqual(job.lines("^WORLD_SIZE="), [], job.errors())
+        self.assertEqual([saver.lines(r"^has saved") for saver in savers], [[], []])
+        (self.folder / "saved").touch()
+        for saver in savers:
+            saver.wait_for(r"^WORLD_SIZE=2", 2)
+        self.go.touch()
+        self.all_end(*savers)
+        for job in fresh:
+            job.end()
+            self.assertEqual(job.lines("^WORLD_SIZE="), [], job.errors())
+        # Over: who comes next under this name waits for nobody.
+        wait_until(lambda: json.loads((self.folder / "state").read_text()) == {"worlds": []},
+                   "the job is forgotten")
 
     def test_its_spares_tell_it_of_the_world_that_was(self) -> None:
         conf = "last_call_timeout=1,is_host=0"

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace elastrun::rendezvous {
 
@@ -23,6 +24,13 @@ namespace elastrun::rendezvous {
 /// by itself but who is silent and who is no agent of this job.
 class Coordinator {
  public:
+  /// A world that may be at work for so long.
+  struct KnownWorld {
+    std::string run_id;
+    std::int64_t round = 0;
+    int nodes = 0;
+    Duration at_work{};
+  };
   struct Settings {
     /// The job it serves. Empty: any number of jobs, each forgotten when its last agent has gone.
     std::string run_id;
@@ -42,9 +50,16 @@ class Coordinator {
     /// the messages of its agents before any timer has run, and must not act on them. Empty:
     /// always.
     std::function<bool()> entitled;
-    /// Records a world where a successor finds it, before it is given out, and runs `recorded`
-    /// later. Empty: there are no successors.
-    std::function<void(const WorldRecord&, std::function<void()> recorded)> record_world;
+    /// Records a job's world where a successor finds it, before it is given out, and runs
+    /// `recorded` later. Empty: there are no successors.
+    std::function<void(const std::string& run_id, const WorldRecord&,
+                       std::function<void()> recorded)>
+        record_world;
+    /// Runs when a job is over, or has no agents any more and nothing of it is at work. May be
+    /// empty.
+    std::function<void(const std::string& run_id)> job_over;
+    /// What an earlier life of this coordinator has recorded.
+    std::vector<KnownWorld> known_worlds;
     /// Runs when more agents have been lost to silence than are left, before anything is decided:
     /// perhaps it is we who are cut off. May be empty.
     std::function<void()> cut_off;

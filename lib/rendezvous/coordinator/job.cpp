@@ -12,6 +12,7 @@ Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id,
     : state(rules, std::move(run_id), settings.master_addr, settings.master_port),
       clock_(clock),
       record_world_(settings.record_world),
+      job_over_(settings.job_over),
       leavers_changed_(settings.leavers_changed),
       remnant_changed_(settings.remnant_changed),
       before_deciding_(std::move(before_deciding)),
@@ -99,13 +100,15 @@ void Job::deliver() {
   const int at_work = state.roster().count(MemberState::Stopping);
   const bool changed = std::exchange(stopping_, at_work) != at_work;
   if (changed && state.phase() == Phase::Joining && remnant_changed_) remnant_changed_();
+  const bool over = state.phase() == Phase::Ended;
+  if (over && !std::exchange(told_end_, true) && job_over_) job_over_(state.run_id());
   arm();
 }
 
 void Job::record_world() {
   recording_ = true;
   const WorldRecord world = *state.unacknowledged();
-  record_world_(world, [this, alive = lifetime_.token(), world] {
+  record_world_(state.run_id(), world, [this, alive = lifetime_.token(), world] {
     if (!alive) return;
     before_deciding_();
     recording_ = false;

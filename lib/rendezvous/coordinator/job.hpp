@@ -23,7 +23,7 @@ class Job {
  public:
   /// `before_deciding` runs before anything is decided because time has passed or an answer has
   /// come. Of `settings` are used: master_addr, master_port, epoch, record_world,
-  /// leavers_changed, remnant_changed.
+  /// leavers_changed, remnant_changed, job_over.
   Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
       std::function<void()> before_deciding);
   ~Job() { lifetime_.end(); }
@@ -50,12 +50,14 @@ class Job {
   void deliver_stacks();
 
   Clock& clock_;
-  const std::function<void(const WorldRecord&, std::function<void()>)> record_world_;
+  const std::function<void(const std::string&, const WorldRecord&, std::function<void()>)>
+      record_world_;
+  const std::function<void(const std::string&)> job_over_;
   const std::function<void()> leavers_changed_, remnant_changed_;
   const std::function<void()> before_deciding_;
   const std::unique_ptr<Alarm> alarm_;
   std::optional<TimePoint> armed_;
-  bool recording_ = false;
+  bool recording_ = false, told_end_ = false;
   int leavers_ = 0, stopping_ = 0;
   Standstill standstill_;
   std::unordered_map<Peer, std::weak_ptr<net::Link>> askers_;

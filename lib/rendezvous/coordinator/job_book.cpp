@@ -23,7 +23,14 @@ JobBook::JobBook(const Coordinator::Settings& settings, Clock& clock,
       clock_(clock),
       before_deciding_(std::move(before_deciding)),
       // Agents of an earlier life of this store look for it twice in that time.
-      ready_at_(settings.stand_alone ? clock.now() + kTimeToFollow : TimePoint()) {}
+      ready_at_(settings.stand_alone ? clock.now() + kTimeToFollow : TimePoint()) {
+  for (const auto& world : settings.known_worlds) {
+    MemberFence fence;
+    fence.expect(world.round, world.nodes, 0);
+    fenced_jobs_.inherit(world.run_id, {world.round, 0, world.nodes}, clock.now() + world.at_work,
+                         std::move(fence));
+  }
+}
 
 Job& JobBook::open(const std::string& run_id, const Rules& rules, bool held) {
   auto& job = jobs[run_id];
@@ -47,8 +54,11 @@ void JobBook::forget(const Job& job) {
     // Members that were out of reach come late.
     if (!settings_.run_id.empty()) over_ = {state.round_number(), state.verdict()};
   }
+  const std::string run_id = state.run_id();
+  const bool at_work = state.world_fence().is_up(clock_.now());
   fenced_jobs_.keep(state, clock_.now());
-  jobs.erase(std::string(state.run_id()));
+  jobs.erase(run_id);
+  if (!at_work && settings_.job_over) settings_.job_over(run_id);
 }
 
 void JobBook::inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,

@@ -74,6 +74,8 @@ void State::try_to_close_round(TimePoint now) {
   world.attempt = restart_rule_.spent();
   WorldRecord record{world.number, static_cast<int>(chosen.size()), world.master_addr,
                      world.master_port};
+  for (const Member* member : chosen)
+    record.at_work = std::max(record.at_work, rules_.silence + member->node.grace);
   if (!world_fence_.is_acknowledged(record)) {
     unacknowledged_ = std::move(record);
     return;

@@ -18,6 +18,7 @@ struct WorldRecord {
   int nodes = 0;
   std::string address;  // of group rank 0's store, which is open as long as its agent lives
   std::uint16_t port = 0;
+  Duration at_work{};  // for how long without its coordinator, at most
   bool operator==(const WorldRecord&) const = default;
 };
 

@@ -181,11 +181,13 @@ class Country {
     for (int i = 0; i <= kStore; ++i) live(i);
   }
 
-  // A store that nobody elects, and that no agent hosts. Begun again, it knows nothing; it learns
-  // from those who come back, as they do at once if they can.
+  // A store that nobody elects, and that no agent hosts. Begun again, it knows what is in its file;
+  // without one it learns from those who come back, as they do at once if they can.
   void begin_store() {
     const bool again = std::exchange(stands_alone_, true);
+    if (!again) remembers_ = draw(2) == 0;
     for (int i = 0; i <= kStore; ++i) {
+      if (again && remembers_ && i != kStore) continue;
       at(i).side = at(kStore).side;
       if (at(i).paused) resume(i);
     }
@@ -194,8 +196,16 @@ class Country {
     register_.leader = kStore;
     register_.epoch = 1;
     register_.until = TimePoint::max();
+    if (again && remembers_) return remember_world();
     at(kStore).office->state.inherit({}, now_ + kTimeToFollow);
     for (int turn = 0; again && turn < 3; ++turn) live_all();
+  }
+
+  // From its file; whoever may be at work comes when it can.
+  void remember_world() {
+    MemberFence fence;
+    fence.expect(in_file_.round, in_file_.nodes, 0);
+    at(kStore).office->state.inherit(in_file_, now_ + rules_.silence + kGrace, fence);
   }
 
   // What stands between an agent and its coordinator breaks the connection, or closes it in order.
@@ -607,11 +617,12 @@ class Country {
     }
     must(unheard <= office.may_miss, "a successor hears all but one, or waits");
     office.inherited = 0;
-    // A store that was begun again knows no more than it is told.
-    if (stands_alone_ && !history_.is_next({world.epoch, world.number})) {
+    // A store that was begun again without a file knows no more than it is told.
+    if (stands_alone_ && !remembers_ && !history_.is_next({world.epoch, world.number})) {
       must(world.number > office.told_of, "no round of a number that was told");
       history_.forget();
     }
+    if (stands_alone_) in_file_ = {world.number, 0, static_cast<int>(world.members.size())};
     history_.closed(world, rules_, office.epoch == register_.epoch && now_ < register_.until);
   }
 
@@ -840,7 +851,8 @@ class Country {
   std::map<Peer, Line> lines_;
   Peer last_peer_ = 0;
   int processes_ = 0;
-  bool stands_alone_ = false;
+  bool stands_alone_ = false, remembers_ = false;
+  PreviousWorld in_file_;  // of the store
   Register register_;
   History history_;
 };

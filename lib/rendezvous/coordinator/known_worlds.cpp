@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/coordinator/known_worlds.hpp"
+
+#include "core/json.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "core/unique_fd.hpp"
+#include "files/whole_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kMaxFile = 64 << 20;
+constexpr auto kMode = 0600;
+
+Result<std::string> read_text(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && errno == ENOENT) return "";
+  std::string text;
+  std::array<char, 4096> buffer;
+  for (ssize_t got = fd ? 1 : -1; got != 0 && text.size() <= kMaxFile;) {
+    if (got > 0) got = ::read(fd.get(), buffer.data(), buffer.size());
+    if (got < 0)
+      return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno));
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+Coordinator::KnownWorld world_of(const json::value& text) {
+  const auto whole = [&text](std::string_view name, std::int64_t most) {
+    return std::clamp<std::int64_t>(member_int_or(text, name, 0), 0, most);
+  };
+  constexpr auto longest = std::chrono::duration_cast<milliseconds>(kLongestGrace);
+  return {member_text_or(text, "run_id", ""), whole("round", std::int64_t{1} << 53),
+          static_cast<int>(whole("nodes", 1 << 24)),
+          milliseconds(whole("at_work_ms", longest.count()))};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KnownWorlds>> KnownWorlds::open(boost::asio::io_context& loop,
+                                                       std::string path) {
+  std::unique_ptr<KnownWorlds> known(new KnownWorlds(loop, std::move(path)));
+  if (auto read = known->read(); !read) return std::unexpected(read.error());
+  return known;
+}
+
+Status KnownWorlds::read() {
+  const auto text = read_text(path_);
+  if (!text) return std::unexpected(text.error());
+  if (trim(*text).empty()) return {};
+  const auto parsed = parse_json(*text);
+  const json::value* worlds = parsed ? find_member(*parsed, "worlds") : nullptr;
+  if (worlds == nullptr || !worlds->is_array()) {
+    return fail(Code::Usage, fmt::format("{} is no state of elastrunctl store; give --state a file "
+                                         "of its own, or delete that one",
+                                         path_));
+  }
+  for (const json::value& each : worlds->as_array()) {
+    Coordinator::KnownWorld world = world_of(each);
+    if (world.round > 0) worlds_[world.run_id] = std::move(world);
+  }
+  return {};
+}
+
+void KnownWorlds::attach(Coordinator::Settings& settings) {
+  for (const auto& [run_id, world] : worlds_) settings.known_worlds.push_back(world);
+  settings.record_world = [this](const std::string& run_id, const WorldRecord& world,
+                                 std::function<void()> recorded) {
+    worlds_[run_id] = {run_id, world.round, world.nodes, world.at_work};
+    write(std::move(recorded));
+  };
+  settings.job_over = [this](const std::string& run_id) {
+    if (worlds_.erase(run_id) > 0) write({});
+  };
+}
+
+void KnownWorlds::write(std::function<void()> written) {
+  json::array worlds;
+  for (const auto& [run_id, world] : worlds_) {
+    worlds.push_back(
+        json::object{{"run_id", run_id},
+                     {"round", world.round},
+                     {"nodes", world.nodes},
+                     {"at_work_ms", std::chrono::ceil<milliseconds>(world.at_work).count()}});
+  }
+  const auto put = [path = path_,
+                    text = json::serialize(json::object{{"worlds", std::move(worlds)}}) + "\n"] {
+    return files::put_file(path, text, kMode);
+  };
+  calls_.make(path_, put, [this, written = std::move(written)](const Status& done) {
+    if (!done) warn(done.error());
+    if (done) warned_ = false;
+    // No job waits for a disk that is full.
+    if (written) written();
+  });
+}
+
+void KnownWorlds::warn(const Error& error) {
+  if (std::exchange(warned_, true)) return;
+  log::warning("rendezvous",
+               "{}: jobs go on, but if this coordinator is begun again, it does not know of them",
+               error.text);
+}
+
+}  // namespace elastrun::rendezvous
