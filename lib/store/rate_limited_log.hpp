@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <fmt/format.h>
 #include <string>
+#include <string_view>
 #include <sys/socket.h>
 #include <utility>
 
@@ -28,6 +29,8 @@ inline std::string show_peer(int fd) {
 /// counted, and written at every power of two.
 class RateLimitedLog {
  public:
+  explicit RateLimitedLog(std::string_view area = "store") : area_(area) {}
+
   template <class... Args>
   void add(fmt::format_string<Args...> form, Args&&... args) {
     constexpr std::uint64_t kAll = 16;
@@ -35,11 +38,12 @@ class RateLimitedLog {
     const bool power_of_two = (count_ & (count_ - 1)) == 0;
     if (count_ > kAll && !power_of_two) return;
     const auto text = fmt::format(form, std::forward<Args>(args)...);
-    if (count_ <= kAll) return log::warning("store", "{}", text);
-    log::warning("store", "{} ({} such lines so far)", text, count_);
+    if (count_ <= kAll) return log::warning(area_, "{}", text);
+    log::warning(area_, "{} ({} such lines so far)", text, count_);
   }
 
  private:
+  std::string_view area_;
   std::uint64_t count_ = 0;
 };
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -151,7 +152,8 @@ class Status(Case):
     def test_usage(self) -> None:
         for words in ([], ["bogus"], ["status", "--timeout", "x"], ["store"], ["status", "a:b:c:1"],
                       ["store", "--listen", "somewhere:1"], ["status", "--secret-file", "/nowhere"],
-                      ["status", "--rdzv-conf", "x"]):
+                      ["status", "--rdzv-conf", "x"],
+                      ["store", "--listen", "127.0.0.1:0", "--state", __file__]):
             code, out, text = self.ctl(*words)
             self.assertEqual((code, out), (2, ""), words)
             self.assertRegex(text, r"^elastrunctl: .+\n$")
@@ -160,6 +162,36 @@ class Status(Case):
 
 
 class Store(Case):
+    def test_who_says_no_hello_is_let_go_however_much_it_says(self) -> None:
+        _, port = self.store("--rdzv-conf", "keep_alive_interval=1,keep_alive_max_attempt=2")
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.settimeout(0.05)
+            # A greeting, and a first frame that never ends.
+            stranger.sendall(b"\xe5lastrun\x02" + bytes(16) + (60000).to_bytes(4, "little"))
+            end = time.monotonic() + 30
+            closed = False
+            while not closed and time.monotonic() < end:
+                try:
+                    stranger.sendall(b"x")
+                    closed = stranger.recv(4096) == b""
+                except TimeoutError:
+                    continue
+                except OSError:
+                    closed = True
+            self.assertTrue(closed)
+
+    def test_refusals_are_counted_and_do_not_fill_the_log(self) -> None:
+        child, port = self.store()
+        for _ in range(100):
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(b"\xe5lastrun\x02" + bytes(16) + bytes(36))
+                while stranger.recv(4096):
+                    pass
+        child.terminate()
+        said = [line for line in child.communicate(timeout=60)[1].splitlines() if "refused" in line]
+        self.assertLess(len(said), 30)
+        self.assertIn("64 such lines so far", said[-1])
+
     def test_agents_of_several_jobs_meet_there(self) -> None:
         host, port = self.store()
         agents = [self.agent(port, "--rdzv-conf", "is_host=0") for _ in range(2)]

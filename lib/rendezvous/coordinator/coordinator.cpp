@@ -14,6 +14,7 @@
 #include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "rendezvous/wire/status.hpp"
+#include "store/rate_limited_log.hpp"
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
@@ -297,8 +298,7 @@ class LinkCoordinator final : public Coordinator {
 
   void dismiss(Peer peer, const std::string& text, bool final = false) {
     const auto found = connections_.find(peer);
-    log::warning("rendezvous", "refused {}: {}", found->second.link->remote_address().to_string(),
-                 text);
+    refusals_.add("refused {}: {}", found->second.link->remote_address().to_string(), text);
     // Wrapped like any message, so that the other side can tell it from a broken connection.
     found->second.link->send(encode(FromCoordinator(Refusal{text, final})));
     remove(peer, text, Loss::Broken);
@@ -311,7 +311,7 @@ class LinkCoordinator final : public Coordinator {
     if (!found->second.greeted && !broken) {
       const std::string job =
           settings_.run_id.empty() ? "" : fmt::format(" to the job \"{}\"", settings_.run_id);
-      log::warning("rendezvous", "refused a connection{}: {}", job, error.text);
+      refusals_.add("refused a connection{}: {}", job, error.text);
     }
     const Loss in_order = found->second.ended ? Loss::Ended : Loss::Closed;
     remove(peer, error.text, error.code == Code::Closed ? in_order : Loss::Broken);
@@ -334,11 +334,10 @@ class LinkCoordinator final : public Coordinator {
     job->deliver();
     if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);
     leave_.look(book_.jobs, true);
-    if (agents_ == 0 && on_deserted_) {
-      boost::asio::post(loop_, [this, alive = lifetime_.token()] {
-        if (alive && agents_ == 0 && on_deserted_) on_deserted_();
-      });
-    }
+    if (agents_ != 0 || !on_deserted_) return;
+    boost::asio::post(loop_, [this, alive = lifetime_.token()] {
+      if (alive && agents_ == 0 && on_deserted_) on_deserted_();
+    });
   }
 
   void watch_heartbeats() {
@@ -349,7 +348,8 @@ class LinkCoordinator final : public Coordinator {
       if (clock_.now() - due > settings_.heartbeat) return watch_heartbeats();
       std::vector<std::pair<Peer, std::string>> silent;
       for (auto& [peer, connection] : connections_) {
-        connection.missed = connection.link->heard() ? 0 : connection.missed + 1;
+        const bool lives = connection.link->heard() && connection.greeted;
+        connection.missed = lives ? 0 : connection.missed + 1;
         if (connection.missed >= settings_.heartbeats_missed) {
           silent.emplace_back(
               peer, fmt::format("silent for {}", format_duration(settings_.heartbeat *
@@ -374,12 +374,12 @@ class LinkCoordinator final : public Coordinator {
   Peer last_peer_ = 0;
   std::unordered_map<Peer, Connection> connections_;
   std::unordered_map<Peer, Hello> hellos_;  // of those that have not joined yet
+  store::RateLimitedLog refusals_{"rendezvous"};
   JobBook book_;
   LostContact lost_contact_;
   std::size_t agents_ = 0;
   bool held_ = false;
-  // Posted reactions outlive the coordinator; this tells them that it has gone.
-  Lifetime lifetime_;
+  Lifetime lifetime_;  // posted reactions outlive it
 };
 
 }  // namespace
