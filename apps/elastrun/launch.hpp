@@ -10,7 +10,7 @@ namespace elastrun {
 /// can be named in --rdzv-backend and --event-log-handler, in their variables and in the job file;
 /// handlers of telemetry::metrics::configure get the agent's metrics.
 ///
-/// Divides the process at once (guardian::split) and goes on in the child: so let main do nothing
+/// Forks at once (guardian::split) and goes on in the child: so let main do nothing
 /// but register before. The exit code.
 int launch(int argc, char** argv);
 /// The same in a process that has forked its guardian already.

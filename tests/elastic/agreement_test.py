@@ -14,7 +14,7 @@ from harness import Job, lives, main, wait_until  # noqa: E402
 from ports import listens  # noqa: E402
 
 # Whoever is slow is not lost: a lost agent is known by its connection, which ends with it.
-PATIENT = "last_call_timeout=1,keep_alive_max_attempt=60"
+SLOW_TO_GIVE_UP = "last_call_timeout=1,keep_alive_max_attempt=60"
 RAISES = """
 import os, sys, time
 sys.stdout.write("RANK=" + os.environ["RANK"] + "\\n")
@@ -66,7 +66,7 @@ class Verdicts(Elastic):
 
     def three(self, *workers: list[str], code: str = "torchrun") -> list[Job]:
         options = ("--max-restarts=1", "--report=report.json", f"--exit-code={code}")
-        return [self.agent("3", *SAY, *steps, options=options, conf=PATIENT)
+        return [self.agent("3", *SAY, *steps, options=options, conf=SLOW_TO_GIVE_UP)
                 for steps in workers]
 
     def spend(self, jobs: list[Job]) -> None:
@@ -151,14 +151,14 @@ class Refusals(Elastic):
         wait_until(lambda: logged in host.errors(), f"{logged!r} is logged:\n{host.errors()}")
 
     def job_goes_on(self, host: Job, **more: object) -> None:
-        more = {"conf": PATIENT, **more}
-        guest = self.agent("2", *SAY, f"wait={self.go}", **more)  # type: ignore[arg-type]
-        self.world(host, guest, size=2)
+        more = {"conf": SLOW_TO_GIVE_UP, **more}
+        other = self.agent("2", *SAY, f"wait={self.go}", **more)  # type: ignore[arg-type]
+        self.world(host, other, size=2)
         self.go.touch()
-        self.all_end(host, guest)
+        self.all_end(host, other)
 
     def test_another_run_id(self) -> None:
-        host = self.host("2", *SAY, f"wait={self.go}", run_id="mine", conf=PATIENT)
+        host = self.host("2", *SAY, f"wait={self.go}", run_id="mine", conf=SLOW_TO_GIVE_UP)
         named = 'the job that meets here is "mine", not "theirs"'
         self.is_refused(host, self.agent("2", *SAY, run_id="theirs"), named,
                         f"refused 127.0.0.1: {named}")
@@ -187,7 +187,7 @@ class Refusals(Elastic):
             wait_until(lambda: list(self.folder.glob("elastrun-*.json")), "one is elected")
 
     def test_another_secret(self) -> None:
-        self.another_secret(PATIENT)
+        self.another_secret(SLOW_TO_GIVE_UP)
 
     def test_another_secret_where_a_file_tells_the_place(self) -> None:
         self.another_secret(self.by_file() + ",join_timeout=20")
@@ -196,8 +196,8 @@ class Refusals(Elastic):
         secret = self.folder / "secret"
         secret.write_text("mine\n")
         secret.chmod(0o600)
-        host = self.host("2", *SAY, f"wait={self.go}", env=self.mine, conf=PATIENT)
-        self.job_goes_on(host, conf=f"{PATIENT},secret_file={secret}")
+        host = self.host("2", *SAY, f"wait={self.go}", env=self.mine, conf=SLOW_TO_GIVE_UP)
+        self.job_goes_on(host, conf=f"{SLOW_TO_GIVE_UP},secret_file={secret}")
 
 
 class Barrier(Elastic):
@@ -223,8 +223,8 @@ class Requeue(Elastic):
     def test_is_named_when_the_node_is_lost_that_coordinates(self) -> None:
         env = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "2"}
         options = ("--report=report.json",)
-        host = self.host("2", *SAY, "stay", options=options, conf=PATIENT, env=env)
-        other = self.agent("2", *SAY, "stay", options=options, conf=PATIENT, env=env)
+        host = self.host("2", *SAY, "stay", options=options, conf=SLOW_TO_GIVE_UP, env=env)
+        other = self.agent("2", *SAY, "stay", options=options, conf=SLOW_TO_GIVE_UP, env=env)
         self.world(host, other, size=2)
         self.kill(host)
         self.all_end(other, code=REQUEUE)

@@ -15,10 +15,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
 from harness import Job, main, stub, wait_until  # noqa: E402
 
-PATIENT = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1,lease_ttl=1"
+SHORT_TIMES = "keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1,lease_ttl=1"
 # isolation_timeout: raised to what a member needs to stop, so that about two seconds without a
 # renewal stop the workers.
-CONF = PATIENT + ",isolation_timeout=1"
+CONF = SHORT_TIMES + ",isolation_timeout=1"
 SAY = ["env=WORLD_SIZE", "env=TORCHELASTIC_RESTART_COUNT"]
 
 
@@ -62,15 +62,15 @@ class FullDisk(unittest.TestCase):
 
     def heartbeat(self) -> int:
         text = (self.disk / "elastrun-job.json").read_text()
-        beats = [-1]
+        heartbeats = [-1]
         for line in text.splitlines():
             with contextlib.suppress(ValueError):
-                beats.append(json.loads(line)["heartbeat"])
-        return max(beats)
+                heartbeats.append(json.loads(line)["heartbeat"])
+        return max(heartbeats)
 
-    def renews(self, *jobs: Job, beats: int = 15) -> None:
+    def renews(self, *jobs: Job, heartbeats: int = 15) -> None:
         """For so long that a lease which is not renewed would have lapsed, and workers ended."""
-        last = self.heartbeat() + beats
+        last = self.heartbeat() + heartbeats
         wait_until(lambda: self.heartbeat() >= last or any(
             "could not renew" in job.errors() or len(job.lines("^WORLD_SIZE=")) > 1
             for job in jobs), "it is renewed, or not")
@@ -114,7 +114,7 @@ class FullDisk(unittest.TestCase):
             job.nothing_left()
 
     def test_renewals_that_find_no_room_are_told_once(self) -> None:
-        job = self.agent("1:2", PATIENT)
+        job = self.agent("1:2", SHORT_TIMES)
         job.wait_for("^WORLD_SIZE=1")
         self.fill()
         # As on a file system that copies on write: what is there is of no use.
@@ -128,7 +128,7 @@ class FullDisk(unittest.TestCase):
             wait_until(lambda n=count: job.errors().count(said) == n, "it says so")
             time.sleep(2)  # in which several renewals fail
             (self.disk / "filler").unlink()
-            self.renews(job, beats=3)
+            self.renews(job, heartbeats=3)
             self.fill()
         self.assertEqual(job.errors().count(said), 2, job.errors())
         self.go.touch()

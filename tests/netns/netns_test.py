@@ -95,7 +95,7 @@ class Hosts(unittest.TestCase):
 
 
 class Weather(Hosts):
-    """Delay and loss: nothing but time is lost. A patient keep-alive is the user's to set."""
+    """Delay and loss: nothing but time is lost. A longer keep-alive is the user's to set."""
 
     def go_through(self) -> None:
         self.conf = "last_call_timeout=2,keep_alive_interval=5,keep_alive_max_attempt=10"
@@ -190,7 +190,7 @@ class SilentElected(Hosts):
 
     HOSTS = 5
     ETCD = 4
-    TERM = ",lease_ttl=4"
+    LEASE = ",lease_ttl=4"
 
     def by_file(self) -> None:
         self.where = ["--rdzv-backend=file", f"--rdzv-endpoint={self.folder}"]
@@ -212,10 +212,10 @@ class SilentElected(Hosts):
     def agents(self, nodes: str, count: int, size: int = 0) -> list[Job]:
         """The first one coordinates. Returns when the world of that size, or of all, works."""
         own = [(f"--local-addr={lan.address(host)}",) for host in range(count)]
-        first = self.agent(0, nodes, conf=self.TERM, options=own[0])
+        first = self.agent(0, nodes, conf=self.LEASE, options=own[0])
         wait_until(lambda: "coordinates the job" in first.errors() or first.process.poll(),
                    f"the first is elected:\n{first.errors()}")
-        jobs = [first] + [self.agent(host, nodes, conf=self.TERM, options=own[host])
+        jobs = [first] + [self.agent(host, nodes, conf=self.LEASE, options=own[host])
                           for host in range(1, count)]
         if not size:
             self.world(*jobs, size=count)
@@ -271,9 +271,9 @@ class SilentElected(Hosts):
     def test_a_file_and_a_first_node_that_nobody_reaches(self) -> None:
         self.by_file()
         self.lan.cut(0)
-        jobs = [self.agent(0, "2:3", conf=self.TERM)]
+        jobs = [self.agent(0, "2:3", conf=self.LEASE)]
         wait_until(lambda: "coordinates the job" in jobs[0].errors(), "the first is elected")
-        jobs += [self.agent(host, "2:3", conf=self.TERM) for host in (1, 2)]
+        jobs += [self.agent(host, "2:3", conf=self.LEASE) for host in (1, 2)]
         self.world(*jobs[1:], size=2)
         self.lan.heal()
         self.world(*jobs, size=3)
@@ -284,7 +284,7 @@ class SilentElected(Hosts):
         self.by_etcd()
         jobs = self.agents("2:4", 4)
         self.silence(0, 1)
-        # The side of the old coordinator may go on for the rest of its term, not longer.
+        # The side of the old coordinator may go on for the rest of its lease, not longer.
         self.world(*jobs[2:], size=2, times=2)
         for job in jobs[:2]:
             self.assertTrue(self.has_stopped(job), job.errors())
@@ -295,7 +295,7 @@ class SilentElected(Hosts):
         jobs = self.agents("2:3", 3)
         self.lan.cut(self.ETCD)
         over = time.monotonic() + 6
-        wait_until(lambda: self.lan.dropped(0) and time.monotonic() > over, "the term is over")
+        wait_until(lambda: self.lan.dropped(0) and time.monotonic() > over, "the lease is over")
         self.assertEqual([self.worlds(job) for job in jobs], [["3"]] * 3)
         self.lan.heal()
         self.go.touch()

@@ -45,7 +45,7 @@ class Host:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
-    def guest(self) -> socket.socket:
+    def client(self) -> socket.socket:
         """A connection that was served: its opening has been answered."""
         connection = self.connect()
         connection.sendall(OPENING)

@@ -25,7 +25,7 @@ class Hostile(unittest.TestCase):
     def setUp(self) -> None:
         self.host = Host(PROGRAM)
         self.addCleanup(self.host.__exit__)
-        self.bystander = self.host.guest()
+        self.bystander = self.host.client()
         self.addCleanup(self.bystander.close)
 
     def served(self) -> None:
@@ -65,10 +65,10 @@ class Hostile(unittest.TestCase):
         for length in (8193, 8388609, 2**31, 2**32, 2**63, 2**64 - 1):
             for start in (GET, WAIT, MULTI_GET, MULTI_SET):
                 if start == GET or length > 131072:
-                    with self.host.guest() as rogue:
+                    with self.host.client() as rogue:
                         rogue.sendall(start + struct.pack("<Q", length))
                         self.assertEqual(receive(rogue, 1), b"", f"{start!r} {length}")
-        announcers = [self.host.guest() for _ in range(200)]
+        announcers = [self.host.client() for _ in range(200)]
         for rogue in announcers:  # announced, allowed, never sent
             rogue.sendall(SET + text(b"/k") + struct.pack("<Q", 8 << 20) + b"x")
         self.served()
@@ -84,7 +84,7 @@ class Hostile(unittest.TestCase):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         before = self.host.resident_mb()
-        crowd = [self.host.guest() for _ in range(wanted)]
+        crowd = [self.host.client() for _ in range(wanted)]
         each = (self.host.resident_mb() - before) * 1e6 / wanted
         print(f"{wanted} connections: {each:.0f} bytes of memory each", file=sys.stderr)
         self.grown_below(before, wanted * 0.002)
@@ -108,7 +108,7 @@ class Hostile(unittest.TestCase):
         before = self.host.resident_mb()
         rogues = []
         for _ in range(50):
-            rogue = self.host.guest()
+            rogue = self.host.client()
             rogue.setblocking(False)
             try:
                 for _ in range(1000):
@@ -136,7 +136,7 @@ class Hostile(unittest.TestCase):
                 self.skipTest("no mount namespace can be made here")
             with Host(PROGRAM, *enter) as host:
                 for _ in range(400):
-                    host.guest().close()
+                    host.client().close()
 
 
 if __name__ == "__main__":

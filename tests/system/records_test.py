@@ -357,11 +357,11 @@ class Report(unittest.TestCase):
             self.assertEqual(job.end(), 0, job.errors())
             goodput = self.report(job)["goodput"]
 
-            def noted(name: str) -> float:
+            def time_of(name: str) -> float:
                 return float((job.folder / name).read_text())
             lost = goodput["buckets_s"]["lost"]
-            self.assertGreaterEqual(lost, noted("before_crash") - noted("after_checkpoint"))
-            self.assertLessEqual(lost, noted("second_start") - noted("before_checkpoint"))
+            self.assertGreaterEqual(lost, time_of("before_crash") - time_of("after_checkpoint"))
+            self.assertLessEqual(lost, time_of("second_start") - time_of("before_checkpoint"))
             self.assertEqual((goodput["last_step"], goodput["last_checkpoint"]), (3, 3))
             self.assertEqual((goodput["restarts"], goodput["loss_known"]), (1, True))
             self.check_goodput(self.report(job))

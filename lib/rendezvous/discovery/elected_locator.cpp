@@ -179,14 +179,14 @@ class ElectedLocator final : public Locator {
     });
   }
 
-  void obey(const Election::OpenOffice&) {
+  void obey(const Election::OpenCoordinator&) {
     watch_.stop();
     auto text = advertised_address(settings_, *leader_lease_, seen_);
     if (!text) return election_.cannot_campaign(text.error());
     own_text_ = std::move(*text);
     if (const auto open = open_host(); !open) election_.cannot_campaign(open.error());
   }
-  void obey(const Election::CloseOffice&) { host_.reset(); }
+  void obey(const Election::CloseCoordinator&) { host_.reset(); }
 
   void obey(const Election::Lead& lead) {
     if (!lead.again) records_.inherit(lead.entry.record, host_->coordinator(), isolation());
@@ -370,7 +370,7 @@ class ElectedLocator final : public Locator {
   Answer answer_;
   int nodes_ = 1;  // of the last world, or of the first one
 
-  // The office
+  // As candidate and leader
   Election election_;
   WorldRecords records_;
   std::unique_ptr<Host> host_;

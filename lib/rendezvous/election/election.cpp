@@ -160,7 +160,7 @@ void Election::read_as_follower(Result<std::optional<LeaderLease::Leader>> found
   if (!found) return answer_with(Fail{found.error()});
   if (!*found) {
     role_ = Role::Candidate;
-    orders_.emplace_back(OpenOffice{});
+    orders_.emplace_back(OpenCoordinator{});
   } else if ((*found)->epoch == rejected_) {
     orders_.emplace_back(Await{});
   } else {
@@ -187,7 +187,7 @@ void Election::campaigned_too_late(bool ours) {
 void Election::campaigned_as_candidate(Result<LeaderLease::Leader> entry, bool ours) {
   if (entry && ours) return lead(std::move(*entry), false);
   role_ = Role::Follower;
-  orders_.emplace_back(CloseOffice{});
+  orders_.emplace_back(CloseCoordinator{});
   if (!wanted_) return;
   if (!entry) return answer_with(Fail{entry.error()});
   answer_with(Follow{std::move(*entry)});

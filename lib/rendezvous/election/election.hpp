@@ -30,9 +30,9 @@ class Election {
   struct Follow {
     LeaderLease::Leader leader;
   };
-  struct Await {};       // for the end of a leader that does not answer; then `look`
-  struct OpenOffice {};  // a place for agents to come to, before the campaign
-  struct CloseOffice {};
+  struct Await {};            // for the end of a leader that does not answer; then `look`
+  struct OpenCoordinator {};  // a place for agents to come to, before the campaign
+  struct CloseCoordinator {};
   struct Lead {
     LeaderLease::Leader entry;
     bool again = false;  // it led before, and everything goes on under the new epoch
@@ -47,8 +47,8 @@ class Election {
   struct Fail {
     Error error;  // of a look
   };
-  using Order = std::variant<Follow, Await, OpenOffice, CloseOffice, Lead, Trust, Doubt, StepDown,
-                             Recorded, Resigned, Fail>;
+  using Order = std::variant<Follow, Await, OpenCoordinator, CloseCoordinator, Lead, Trust, Doubt,
+                             StepDown, Recorded, Resigned, Fail>;
 
   /// `lease`: how long the register lets one be the leader without a renewal.
   explicit Election(Duration lease) : lease_(lease) {}
@@ -126,12 +126,12 @@ class Election {
   TimePoint asked_;  // when it was sent
   std::vector<Order> orders_;
 
-  // The question
+  // Who wants to know the leader
   bool wanted_ = false;
   std::optional<TimePoint> look_at_;
   std::int64_t rejected_ = 0, known_ = 0;
 
-  // The office
+  // The lease
   std::int64_t epoch_ = 0;
   TimePoint lease_end_;
   TimePoint renew_at_;                  // or the next campaign, if the entry has lapsed

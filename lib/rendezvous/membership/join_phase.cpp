@@ -30,8 +30,8 @@ bool nearly_all_back(const Rules& rules, const Quorum& quorum) {
 }  // namespace
 
 int candidates(const Rules& rules, const Quorum& quorum) {
-  const int free_seats = rules.max_nodes - quorum.returning - quorum.stopping;
-  return quorum.returning + std::clamp(quorum.fresh, 0, std::max(free_seats, 0));
+  const int free_places = rules.max_nodes - quorum.returning - quorum.stopping;
+  return quorum.returning + std::clamp(quorum.fresh, 0, std::max(free_places, 0));
 }
 
 void JoinPhase::begin(TimePoint now, TimePoint stopped_by) {

@@ -23,7 +23,7 @@ constexpr const char* kLoopback = "127.0.0.1";
 constexpr auto kAnotherWait = std::chrono::seconds(1);
 
 /// What a complete round comes to, with what is needed to end it.
-struct Seating {
+struct Assignment {
   RendezvousInfo info;
   Round round;
   bool workers_are_clients = true;
@@ -41,20 +41,20 @@ auto guarded(const Handler& handler, Call call) -> decltype(call(*handler)) {
   }
 }
 
-Result<Seating> agree_on_seating(RendezvousHandler& handler, Contribution own) {
+Result<Assignment> agree_on_assignment(RendezvousHandler& handler, Contribution own) {
   auto info = handler.next_rendezvous();
   if (!info) return std::unexpected(info.error());
-  Seating seating{std::move(*info), {}, true};
-  if (const auto& said = seating.info.bootstrap_store_info) {
+  Assignment assignment{std::move(*info), {}, true};
+  if (const auto& said = assignment.info.bootstrap_store_info) {
     if (own.master.master_addr.empty()) own.master.master_addr = said->master_addr;
     if (own.master.master_port == 0) own.master.master_port = said->master_port;
-    seating.workers_are_clients = handler.use_agent_store();
+    assignment.workers_are_clients = handler.use_agent_store();
   }
-  if (seating.info.world_size == 1 && own.self.address.empty()) own.self.address = kLoopback;
-  auto round = agree_on_round(seating.info, std::move(own));
+  if (assignment.info.world_size == 1 && own.self.address.empty()) own.self.address = kLoopback;
+  auto round = agree_on_round(assignment.info, std::move(own));
   if (!round) return std::unexpected(round.error());
-  seating.round = std::move(*round);
-  return seating;
+  assignment.round = std::move(*round);
+  return assignment;
 }
 
 class UsersSession final : public HandlerSession {
@@ -82,9 +82,9 @@ class UsersSession final : public HandlerSession {
         name(),
         [handler = handler_, own = std::move(own)] {
           return guarded(handler,
-                         [&own](RendezvousHandler& one) { return agree_on_seating(one, own); });
+                         [&own](RendezvousHandler& one) { return agree_on_assignment(one, own); });
         },
-        [this](Result<Seating> seating) { assigned(std::move(seating)); });
+        [this](Result<Assignment> assignment) { assigned(std::move(assignment)); });
   }
 
   void report(Report report) override {
@@ -125,9 +125,11 @@ class UsersSession final : public HandlerSession {
   std::string backend() const override { return backend_; }
   std::string run_id() const override { return run_id_; }
   bool agent_serves_store() const override {
-    return !seating_ || !seating_->info.bootstrap_store_info;
+    return !assignment_ || !assignment_->info.bootstrap_store_info;
   }
-  bool workers_are_clients() const override { return !seating_ || seating_->workers_are_clients; }
+  bool workers_are_clients() const override {
+    return !assignment_ || assignment_->workers_are_clients;
+  }
 
  private:
   std::string name() const { return fmt::format("the rendezvous handler {}", backend_); }
@@ -139,11 +141,11 @@ class UsersSession final : public HandlerSession {
     });
   }
 
-  void assigned(Result<Seating> seating) {
+  void assigned(Result<Assignment> assignment) {
     if (closed_) return;
-    if (!seating) return refused(seating.error());
-    seating_ = std::move(*seating);
-    const Round& round = seating_->round;
+    if (!assignment) return refused(assignment.error());
+    assignment_ = std::move(*assignment);
+    const Round& round = assignment_->round;
     round_ = round.number;
     restart_rule_.learn(round.attempt);
     running_ = true;
@@ -204,14 +206,14 @@ class UsersSession final : public HandlerSession {
   }
 
   void await_others() {
-    if (seating_->info.world_size == 1) return push(Done{});
+    if (assignment_->info.world_size == 1) return push(Done{});
     wait_at_barrier(leave_together, settings_.job.exit_barrier_timeout);
   }
 
   void wait_at_barrier(Status (*wait)(const RendezvousInfo&, Duration), Duration limit) {
     calls_.make(
         name(),
-        [handler = handler_, info = seating_->info, limit, wait] {
+        [handler = handler_, info = assignment_->info, limit, wait] {
           return guarded(handler, [&](RendezvousHandler&) { return wait(info, limit); });
         },
         [this](const Status& all_left) { passed(all_left); });
@@ -220,7 +222,7 @@ class UsersSession final : public HandlerSession {
   void passed(const Status& all_left) {
     if (closed_) return;
     // The others may work with the store of this node: its agent knows whether they do.
-    const bool serves = agent_serves_store() && seating_->round.group_rank == 0;
+    const bool serves = agent_serves_store() && assignment_->round.group_rank == 0;
     if (!all_left && all_left.error().code == Code::Timeout && serves) {
       return wait_at_barrier(await_all_left, kAnotherWait);
     }
@@ -270,7 +272,7 @@ class UsersSession final : public HandlerSession {
   // Changes while running
   RestartRule restart_rule_;
   std::int64_t round_ = 0;
-  std::optional<Seating> seating_;
+  std::optional<Assignment> assignment_;
   bool running_ = false;  // in a round that nobody has ended yet
   bool left_ = false, closed_ = false;
   std::function<void()> on_closed_;

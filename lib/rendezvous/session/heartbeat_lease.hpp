@@ -34,7 +34,7 @@ class HeartbeatLease {
     heartbeat_ = heartbeat;
     silence_ = heartbeat * heartbeats_missed;
     unanswered_.clear();
-    patient_until_ = {};
+    answer_until_ = {};
     due_.reset();
   }
   void sent(TimePoint now) { unanswered_.push_back(now); }
@@ -47,14 +47,14 @@ class HeartbeatLease {
   /// To be asked when the alarm rings for which `next_look` was the time, and at each word.
   Look look(TimePoint now) {
     const bool paused = due_ && now - *due_ > heartbeat_;
-    if (paused) due_ = patient_until_ = now + heartbeat_;
+    if (paused) due_ = answer_until_ = now + heartbeat_;
     if (!is_over(now)) return Look::Sound;
     if (paused) return Look::Ask;
-    return now < patient_until_ ? Look::Waiting : Look::Over;
+    return now < answer_until_ ? Look::Waiting : Look::Over;
   }
   /// When to look again, at the latest; if it is sound then, the next heartbeat is to be sent.
   TimePoint next_look(TimePoint now) {
-    due_ = is_over(now) ? std::max(end(), patient_until_) : std::min(now + heartbeat_, end());
+    due_ = is_over(now) ? std::max(end(), answer_until_) : std::min(now + heartbeat_, end());
     return *due_;
   }
 
@@ -67,7 +67,7 @@ class HeartbeatLease {
   Duration heartbeat_ = std::chrono::seconds(5), silence_ = std::chrono::seconds(15);
   std::deque<TimePoint> unanswered_;
   std::optional<TimePoint> due_;  // none: it is not looked at
-  TimePoint patient_until_;
+  TimePoint answer_until_;
 };
 
 }  // namespace elastrun::rendezvous

@@ -15,7 +15,7 @@ void must(bool holds, const char* text) {
   if (!holds) FAIL(std::string(text));
 }
 
-/// What stands around a policy: the session, which gives a seat to whoever asked for one and tells
+/// What stands around a policy: the session, which gives a place to whoever asked for one and tells
 /// to stop whoever has one; the group of workers; alarms; people who send signals.
 class RandomWorld {
  public:
@@ -36,7 +36,7 @@ class RandomWorld {
   }
 
  private:
-  enum class Seat { None, Wanted, Held };
+  enum class Place { None, Wanted, Held };
   enum class Group { None, Alive, Asked, Gone };  // Gone: its object is there until the next join
 
   int draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
@@ -48,7 +48,7 @@ class RandomWorld {
       case 0:
       case 1:
       case 2:
-        return draw(2) == 0 ? give_seat() : take_seat();
+        return draw(2) == 0 ? give_place() : take_place();
       case 3:
         if (rarely()) say_last(rendezvous::Done{draw(2) == 0, {}});
         return;
@@ -76,16 +76,16 @@ class RandomWorld {
     over_ = true;
     push(std::move(word));
   }
-  void give_seat() {
-    if (seat_ != Seat::Wanted || over_) return;
-    seat_ = Seat::Held;
+  void give_place() {
+    if (place_ != Place::Wanted || over_) return;
+    place_ = Place::Held;
     rendezvous::RoundReady ready;
     ready.round.number = ++round_;
     push(ready);
   }
-  void take_seat() {
-    if (seat_ != Seat::Held || over_) return;
-    seat_ = Seat::None;
+  void take_place() {
+    if (place_ != Place::Held || over_) return;
+    place_ = Place::None;
     push(rendezvous::Restart{{}, draw(2) == 0, 1});
   }
 
@@ -119,7 +119,8 @@ class RandomWorld {
     must((phase == Phase::Running || phase == Phase::Settling) == (group_ == Group::Alive),
          "it believes that its workers run if they do");
     must(phase != Phase::Stopping || group_ == Group::Asked, "what it waits for was asked for");
-    must(phase != Phase::Joining || seat_ != Seat::None, "who waits for a seat has asked for one");
+    must(phase != Phase::Joining || place_ != Place::None,
+         "who waits for a place has asked for one");
   }
 
   // Whether it would be true to say that the last work of this node has succeeded.
@@ -142,7 +143,7 @@ class RandomWorld {
   void perform(const Join&) {
     must(!runs(), "no new round while old workers run");
     group_ = Group::None;
-    seat_ = Seat::Wanted;
+    place_ = Place::Wanted;
   }
   void perform(const StartGroup&) {
     must(group_ == Group::None, "one group at a time");
@@ -179,7 +180,7 @@ class RandomWorld {
   std::minstd_rand random_;
   NodePolicy policy_;
   std::deque<Fact> facts_;
-  Seat seat_ = Seat::None;
+  Place place_ = Place::None;
   Group group_ = Group::None;
   std::int64_t round_ = 0, armed_ = 0;
   bool failed_ = false, all_ended_ = false, success_ = false, over_ = false, ended_ = false;

@@ -210,7 +210,7 @@ void check_succession(const Maker& make) {
 }  // namespace
 
 TEST_CASE(
-    "elected session: a holder whose register is away decides nothing, and goes on when it is "
+    "elected session: a leader whose register is away decides nothing, and goes on when it is "
     "back") {
   Parish parish;
   auto a = parish.agent(rules_for(1, 2), 30ms);
@@ -481,7 +481,7 @@ TEST_CASE("elected session: the successor of a leader that dies waits for those 
 }
 
 TEST_CASE(
-    "elected session: a successor does not wait for those of whom it is noted that they "
+    "elected session: a successor does not wait for those of whom it is recorded that they "
     "have left") {
   Vestry vestry(1h);
   run_until(vestry.parish.network.loop, [&] { return vestry.records_leavers(); });

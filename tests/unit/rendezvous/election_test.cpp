@@ -50,7 +50,7 @@ class Agent {
     step();
   }
   void want_record() {
-    if (!office || election.role() != Role::Leader || recording) return;
+    if (!coordinates || election.role() != Role::Leader || recording) return;
     recording = true;
     election.record();
     step();
@@ -135,7 +135,7 @@ class Agent {
   TimePoint now{1000s};
   Election election{kLease};
   std::optional<Request> under_way;
-  bool asks = false, awaits = false, office = false, recording = false, record_written = false,
+  bool asks = false, awaits = false, coordinates = false, recording = false, record_written = false,
        doubts = false;
   std::int64_t followed = 0, led = 0;
   int resignations = 0;
@@ -146,27 +146,27 @@ class Agent {
     under_way = request;
     carried_out = false;
     if (request != Request::Campaign) return;
-    must(office, "office");
+    must(coordinates, "coordinates");
     value = "us" + std::to_string(++campaigns);
   }
 
   void obey(const Election::Follow& follow) {
-    must(!office, "!office");
+    must(!coordinates, "!coordinates");
     followed = follow.leader.epoch;
     asks = false;
   }
   void obey(const Election::Await&) { awaits = true; }
-  void obey(const Election::OpenOffice&) {
-    must(!office, "!office");
-    office = true;
+  void obey(const Election::OpenCoordinator&) {
+    must(!coordinates, "!coordinates");
+    coordinates = true;
   }
-  void obey(const Election::CloseOffice&) {
-    must(office, "office");
+  void obey(const Election::CloseCoordinator&) {
+    must(coordinates, "coordinates");
     must(election.role() == Role::Follower, "election.role() == Role::Follower");
-    office = false;
+    coordinates = false;
   }
   void obey(const Election::Lead& lead) {
-    must(office, "office");
+    must(coordinates, "coordinates");
     must(lead.again == leads, "lead.again == leads");
     must(lead.entry.epoch > led, "lead.entry.epoch > led");
     leads = true;
@@ -174,20 +174,20 @@ class Agent {
     asks = doubts = false;
   }
   void obey(const Election::Trust&) {
-    must(office, "office");
+    must(coordinates, "coordinates");
     asks = doubts = false;
   }
   void obey(const Election::Doubt&) {
-    must(office, "office");
+    must(coordinates, "coordinates");
     doubts = true;
   }
   void obey(const Election::StepDown&) {
-    must(office, "office");
+    must(coordinates, "coordinates");
     must(leads, "leads");
-    office = leads = recording = doubts = false;
+    coordinates = leads = recording = doubts = false;
   }
   void obey(const Election::Recorded&) {
-    must(office, "office");
+    must(coordinates, "coordinates");
     must(record_written, "note_written");
     recording = record_written = false;
   }
@@ -265,7 +265,7 @@ void check_recovery(Agent& agent) {
     must(!agent.under_way, "!agent.under_way");
   };
   for (int i = 0; i < 60; ++i) {
-    if ((!agent.asks || std::exchange(agent.awaits, false)) && !agent.office) agent.look();
+    if ((!agent.asks || std::exchange(agent.awaits, false)) && !agent.coordinates) agent.look();
     work();
     agent.pass(kLease / 10);
   }
@@ -412,7 +412,7 @@ TEST_CASE("election: a leader that yields gives the lease back, and waits before
     REQUIRE(agent.under_way == Request::Campaign);
     agent.carry_out();
     agent.answer(true);
-    CHECK(agent.office);
+    CHECK(agent.coordinates);
     CHECK(agent.election.is_entitled(agent.now));
     CHECK(agent.led > epoch);
   }
@@ -422,7 +422,7 @@ TEST_CASE("election: a leader that yields gives the lease back, and waits before
     REQUIRE(agent.under_way == Request::Read);
     agent.carry_out();
     agent.answer(true);
-    CHECK(!agent.office);
+    CHECK(!agent.coordinates);
     CHECK(agent.election.role() == Role::Follower);
   }
   SUBCASE("whoever asks for the leader meanwhile does not end the pause") {

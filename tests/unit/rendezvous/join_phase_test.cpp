@@ -9,7 +9,7 @@ using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
 TEST_CASE(
-    "gathering: at the end of join_timeout those who are there are enough, last call or not") {
+    "join phase: at the end of join_timeout those who are there are enough, last call or not") {
   Rules rules = make_rules(2, 4);
   rules.join_timeout = 10s;
   rules.last_call_timeout = 30s;
@@ -22,7 +22,7 @@ TEST_CASE(
   CHECK(job.assignment("a") == "0/2#1");
 }
 
-TEST_CASE("gathering: a node that does not stop keeps no seat from a newcomer for ever") {
+TEST_CASE("join phase: a node that does not stop keeps no place from a newcomer for ever") {
   Rules rules = make_rules(3, 3);
   rules.join_timeout = 10s;
   Script job(rules);
@@ -37,7 +37,7 @@ TEST_CASE("gathering: a node that does not stop keeps no seat from a newcomer fo
   CHECK(job.assignment("e") == "2/3#2");
 }
 
-TEST_CASE("gathering: a restart that only a latecomer has heard of is not counted anew") {
+TEST_CASE("join phase: a restart that only a latecomer has heard of is not counted anew") {
   Script job(make_rules(1, 2, 3));
   job.join("a", {.round = 4, .attempt = 1, .nodes = 1});
   REQUIRE(job.last<RoundReady>("a")->round.attempt == 1);

@@ -129,7 +129,7 @@ void check_contract(Network& network, const Maker& make) {
 
 struct Folder {
   Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ballot.XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / "lease.XXXXXX").string();
     REQUIRE(::mkdtemp(pattern.data()) != nullptr);
     path = pattern;
   }
@@ -260,7 +260,7 @@ TEST_CASE("leader lease: a newcomer whose clock is years ahead leaves an entry t
   }
 }
 
-TEST_CASE("leader lease: a lock that stays names its file, its holder and the way out") {
+TEST_CASE("leader lease: a lock that stays names its file, its owner and the way out") {
   Network network;
   Folder folder;
   const std::string file = folder.path + "/entry", lock = file + ".lock";

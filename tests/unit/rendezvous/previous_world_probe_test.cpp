@@ -49,7 +49,8 @@ struct Question {
 
 }  // namespace
 
-TEST_CASE("predecessor: on this machine a port that nobody holds proves that its agent is gone") {
+TEST_CASE(
+    "previous world: on this machine a port that nobody holds proves that its agent is gone") {
   for (const bool listens : {true, false}) {
     CAPTURE(listens);  // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: held, and every connection refused
     Agent agent(listens);
@@ -65,7 +66,7 @@ TEST_CASE("predecessor: on this machine a port that nobody holds proves that its
   }
 }
 
-TEST_CASE("predecessor: of another machine nothing is proved by a port that refuses") {
+TEST_CASE("previous world: of another machine nothing is proved by a port that refuses") {
   Agent agent(false);
   Question question;
   RecordedWorld recorded = agent.record();
@@ -91,7 +92,7 @@ TEST_CASE("predecessor: of another machine nothing is proved by a port that refu
   CHECK(!question.gone);
 }
 
-TEST_CASE("predecessor: a question that is taken back is not answered") {
+TEST_CASE("previous world: a question that is taken back is not answered") {
   Agent agent(true);
   Question question;
   question.ask(agent.record());

@@ -197,7 +197,7 @@ class Simulation {
         if (agents_.contains(peer)) report(peer, false);
       }
       if (acted) continue;
-      if (beat_all()) continue;
+      if (send_heartbeats()) continue;
       const auto due = state_.deadline();
       REQUIRE_MESSAGE(due.has_value(), "somebody waits for ever");
       REQUIRE_MESSAGE(*due > now_, "the deadline is over, and nothing happened");
@@ -209,7 +209,7 @@ class Simulation {
   }
 
   // Who lives is heard of now and then. Whether that mattered to anybody.
-  bool beat_all() {
+  bool send_heartbeats() {
     bool mattered = false;
     for (auto& [peer, agent] : agents_) mattered |= state_.hear(peer, now_);
     read();
@@ -236,7 +236,7 @@ class Simulation {
   void sit(Peer peer, const Assigned& assigned) {
     if (!agents_.contains(peer)) return;
     Agent& agent = agents_.at(peer);
-    REQUIRE_MESSAGE(agent.doing == Agent::Doing::Waiting, "only who waits gets a seat");
+    REQUIRE_MESSAGE(agent.doing == Agent::Doing::Waiting, "only who waits gets a place");
     agent.doing = Agent::Doing::Working;
     REQUIRE(assigned.world->number > agent.round);
     agent.round = assigned.world->number;

@@ -10,7 +10,7 @@ using namespace elastrun;
 using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
 
-TEST_CASE("rendezvous: a round closes at once when the last seat is taken") {
+TEST_CASE("rendezvous: a round closes at once when the last place is taken") {
   Script job(make_rules(1, 2));
   job.join("b");
   CHECK(job.told["b"].empty());
@@ -249,7 +249,7 @@ TEST_CASE("rendezvous: a spare takes over at once when a member dies") {
   CHECK(job.last<Spare>("d")->ahead == 0);
 }
 
-TEST_CASE("rendezvous: a spare does not take the seat of a member that is still stopping") {
+TEST_CASE("rendezvous: a spare does not take the place of a member that is still stopping") {
   Script job(make_rules(1, 2, 1));
   for (const char* name : {"a", "b", "c"}) job.join(name);
   job.fail("a");

@@ -61,11 +61,11 @@ struct Fixture {
       : server(Server::listen(loop, "127.0.0.1", 0, std::move(settings)).value()) {}
   RawClient client() { return RawClient(loop, server->port()); }
   /// A client that has been served, so it counts as a connection.
-  RawClient guest() {
-    RawClient guest = client();
-    guest.send(kOpen + kPing);
-    CHECK(guest.receive(4) == "abcd");
-    return guest;
+  RawClient served_client() {
+    RawClient served = client();
+    served.send(kOpen + kPing);
+    CHECK(served.receive(4) == "abcd");
+    return served;
   }
   Log log;
   asio::io_context loop;
@@ -76,7 +76,7 @@ struct Fixture {
 
 TEST_CASE("server: serves on the port it names") {
   Fixture at;
-  auto a = at.guest(), b = at.guest();
+  auto a = at.served_client(), b = at.served_client();
   a.send(ask(Query::Set, "/k", "value") + kPing);
   CHECK(a.receive(4) == "abcd");
   b.send(ask(Query::Get, "/k"));
@@ -95,7 +95,7 @@ TEST_CASE("server: serves on the port it names") {
 
 TEST_CASE("server: a value larger than any buffer comes back whole") {
   Fixture at;
-  auto client = at.guest();
+  auto client = at.served_client();
   std::string value(kMaxValue, '\0');
   for (std::size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 31 >> 3);
   REQUIRE(
@@ -109,17 +109,17 @@ TEST_CASE("server: one SET wakes all that wait") {
   std::vector<RawClient> waiters;
   std::string wait = "\x06\1\0\0\0\0\0\0\0"s + text("/k");
   for (int i = 0; i < 200; ++i) {
-    waiters.push_back(at.guest());
+    waiters.push_back(at.served_client());
     waiters.back().send(wait);
   }
-  auto setter = at.guest();
+  auto setter = at.served_client();
   setter.send(ask(Query::Set, "/k"));
   for (auto& waiter : waiters) CHECK(waiter.receive(1) == "\0"s);
 }
 
 TEST_CASE("server: a fault ends one connection, with a line in the log, and hurts no other") {
   Fixture at;
-  auto bystander = at.guest();
+  auto bystander = at.served_client();
   for (const std::string& bad :
        {"GET / HTTP/1.1\r\n\r\n"s, kOpen + "\xFF", kOpen + "\x03" + std::string(8, '\xFF')}) {
     auto rogue = at.client();
@@ -148,7 +148,7 @@ TEST_CASE("server: many faults do not fill the log") {
 
 TEST_CASE("server: who shuts its sending side still gets its answers, then the end") {
   Fixture at;
-  auto client = at.guest();
+  auto client = at.served_client();
   client.send(ask(Query::Set, "/k", "v") + ask(Query::Get, "/k"));
   ::shutdown(client.fd(), SHUT_WR);
   CHECK(client.receive(9) == text("v"));
@@ -157,7 +157,7 @@ TEST_CASE("server: who shuts its sending side still gets its answers, then the e
 
 TEST_CASE("server: a peer that never reads waits for itself, and is served once it reads") {
   Fixture at;
-  auto reader = at.guest();
+  auto reader = at.served_client();
   reader.send(ask(Query::Set, "/k", std::string(1 << 20, 'x')) + kPing);
   CHECK(reader.receive(4) == "abcd");
   RawClient lazy(at.loop, at.server->port(), 4096);
@@ -179,7 +179,7 @@ TEST_CASE("server: a peer for which too much piles up is cut off") {
   RawClient lazy(at.loop, at.server->port(), 4096);
   lazy.send("\x07"s + text("/watched"));  // WATCH_KEY of torch 1.13
   CHECK(lazy.receive(1) == "\3");
-  auto reader = at.guest();
+  auto reader = at.served_client();
   while (at.server->statistics().cut_off == 0) {
     reader.send(ask(Query::Set, "/watched", std::string(4000, 'x')) + kPing);
     CHECK(reader.receive(4) == "abcd");
@@ -191,14 +191,14 @@ TEST_CASE("server: a peer for which too much piles up is cut off") {
 
 TEST_CASE("server: start_afresh closes all connections and forgets all keys, on the same port") {
   Fixture at;
-  auto before = at.guest();
+  auto before = at.served_client();
   before.send(ask(Query::Set, "/k", "v") + kPing);
   before.receive(4);
   const auto port = at.server->port();
   at.server->start_afresh();
   CHECK(before.closed());
   CHECK(at.server->port() == port);
-  auto after = at.guest();
+  auto after = at.served_client();
   after.send(ask(Query::Get, "/k"));
   CHECK(after.receive(8) == text(""));
   CHECK(at.server->statistics().connections == 1);
@@ -220,7 +220,7 @@ TEST_CASE("server: an answer larger than what may pile up comes whole to whom re
   Server::Settings settings;
   settings.max_backlog = 2'000'000;
   Fixture at(settings);
-  auto writer = at.guest();
+  auto writer = at.served_client();
   const auto request = fill(writer);
   RawClient slow(at.loop, at.server->port(), 4096);
   slow.send(kOpen + request + request + kPing);
@@ -235,7 +235,7 @@ TEST_CASE("server: who was sent enough for a turn gets the rest, though its sock
   Server::Settings settings;
   settings.send_per_turn = 10'000;
   Fixture at(settings);
-  auto client = at.guest();
+  auto client = at.served_client();
   // Each value is a part of its own, so one sendmsg(2) does not take all.
   const std::string value(5000, 'v');
   client.send(ask(Query::Set, "/v", value) + kPing);
@@ -282,29 +282,29 @@ TEST_CASE("server: only allowed peers are served, when there is a list") {
   CHECK(at.log.has("no node of this job has that address"));
   CHECK(at.server->statistics().refused == 1);
   at.server->allow_peers({asio::ip::make_address("::ffff:127.0.0.1")});
-  at.guest();
+  at.served_client();
   at.server->allow_peers({});
-  at.guest();
+  at.served_client();
 }
 
 TEST_CASE("server: more connections than allowed are refused, and places are given again") {
   Server::Settings settings;
   settings.max_connections = 2;
   Fixture at(settings);
-  auto a = at.guest();
+  auto a = at.served_client();
   {
-    auto b = at.guest();
+    auto b = at.served_client();
     auto c = at.client();
     CHECK(c.closed());
     CHECK(at.log.has("2 connections are open, the limit"));
   }
   while (at.server->statistics().connections > 1) at.loop.run_one();
-  at.guest();
+  at.served_client();
 }
 
 TEST_CASE("server: without a free descriptor new peers wait, and are served when there is one") {
   Fixture at;
-  auto first = at.guest();
+  auto first = at.served_client();
   auto second = at.client();
   REQUIRE(second.connected());
   rlimit before{};

@@ -483,7 +483,7 @@ TEST_CASE("group: all that SIGKILL is waited for shares one bound") {
   stage.clock.advance(1s);
   CHECK(stage.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
   stage.clock.advance(4s);
-  stage.group.kill();  // impatience lengthens nothing
+  stage.group.kill();  // a second demand lengthens nothing
   stage.launcher.end(0, ExitStatus::signaled(SIGKILL));
   SUBCASE("a worker stays, too") {}
   SUBCASE("what it left in its group stays, too") {
