@@ -126,7 +126,8 @@ bool is_relayed(const Board* board, int signal) {
   return !stops(signal) || (board != nullptr && (board->stops_relayed >> signal & 1) != 0);
 }
 
-/// Until SIGCONT, which is relayed then.
+/// Until SIGCONT, which is relayed then. The signal is blocked, so it is pending until it is let
+/// in: it stops us there and nowhere else.
 void stop_by(int signal) {
   sigset_t mask;
   ::sigemptyset(&mask);
@@ -146,6 +147,7 @@ ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
       is_relayed(board, signal) ? pass_on(info, child) : stop_by(signal);
       continue;
     }
+    // One SIGCHLD may stand for several ends, of which the agent's is one, whatever it names.
     process::reap_adopted({child});
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) == child) return ExitStatus::from_wait(status);
@@ -161,6 +163,8 @@ void say(std::string_view text) {
 void clean_up(Board& board, const ExitStatus& status) {
   // The agent's lock ended with it, and until all is done the next agent is not to take the cgroup
   // for one that nobody looks after. One that was quicker kills the same as we do.
+  // Cgroups first: the kernel kills those in one step, also what forks faster than it can be
+  // listed.
   std::vector<UniqueFd> locks;
   for (Entry& entry : board.entries) {
     if (entry.kind != Kind::Cgroup) continue;
@@ -227,7 +231,7 @@ void leave_old_children_behind(Relayed& signals, const Board* board,
 
 void become_agent() {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);  // fork(2) does not hand it down
   ::prctl(PR_SET_NAME, "elastrun-agent", 0, 0, 0);
   ::signal(SIGPIPE, SIG_IGN);  // a closed stdout is no reason to end the training
   ::signal(SIGTTOU, SIG_IGN);  // our group is never the terminal's, and we write to it
@@ -286,12 +290,13 @@ void Agent::forget(std::string_view path) {
 
 Agent split() {
   open_standard_streams();
-  ::signal(SIGCHLD, SIG_DFL);
-  Relayed signals;
+  ::signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, it would reap the agent for us
+  Relayed signals;             // blocks them: what comes between here and the wait is not lost
   const auto modes = process::TerminalModes::now();
   Agent agent;
   agent.board_ = make_board();
   if (has_children()) leave_old_children_behind(signals, agent.board_, modes);
+  // Before there is anybody whose orphans could go elsewhere.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   const pid_t guardian = ::getpid();
   const pid_t child = ::fork();
@@ -307,7 +312,7 @@ Agent split() {
     agent.guardian_.reset(static_cast<int>(::syscall(SYS_pidfd_open, guardian, 0)));
     if (::getppid() != guardian) ::_exit(EXIT_FAILURE);  // it was killed before we held it
   }
-  become_agent();
+  become_agent();  // also where fork(2) has failed: better a job without a guardian than none
   return agent;
 }
 

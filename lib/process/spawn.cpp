@@ -62,6 +62,9 @@ class ExecFailure {
 
 bool lead_session(pid_t parent) {
   ::setsid();
+  // It comes when the thread ends that called us, not the process (prctl(2)): so whoever starts
+  // workers on a thread of its own ends them with it. A set-user-ID program does not get it; the
+  // guardian finds what is left of such a worker.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   // If our parent died before that call, no signal will ever come: see prctl(2).
   if (::getppid() == parent) return true;
@@ -86,6 +89,7 @@ bool place_streams(std::array<int, 3> sources) {
   }
   for (int target = 0; target < 3; ++target) {
     const int source = sources[static_cast<std::size_t>(target)];
+    // dup2(2) onto itself does nothing, and would leave it close-on-exec.
     const bool stays = source < 0 || source == target;
     const int done = stays ? ::fcntl(target, F_SETFD, 0) : ::dup2(source, target);
     if (done < 0 && source >= 0) return false;
@@ -135,6 +139,7 @@ std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus) {
 }
 
 bool bind_to(const std::vector<unsigned long>& mask) {
+  // By the kernel's own call: cpu_set_t of the C library ends at CPU 1023.
   return mask.empty() ||
          ::syscall(SYS_sched_setaffinity, 0, mask.size() * sizeof mask[0], mask.data()) >= 0;
 }
@@ -202,6 +207,9 @@ Step launch(VforkLauncher& launcher, boost::asio::io_context& io, boost::system:
   Step failed = Step::Start;
   const auto in_child = [&failed](Step step, auto run) { return InChild(failed, step, run); };
   const std::array streams{request.stdin_fd, request.stdout_fd, request.stderr_fd};
+  // The cgroup before the affinity: who enters one with a cpuset gets that set as its mask. The
+  // streams before the rest is closed, of which they may be a part. The signals last: until then
+  // all are blocked, and none can end a child that has not said why it failed.
   auto process =
       launcher(io.get_executor(), error, path, prepared.argv.data(),
                in_child(Step::Parent, [self = ::getpid()] { return lead_session(self); }),
@@ -222,6 +230,7 @@ Step launch(VforkLauncher& launcher, boost::asio::io_context& io, boost::system:
 
 Result<Spawned> spawn(boost::asio::io_context& io, const LaunchRequest& request) {
   if (request.argv.empty()) return fail(Code::Spawn, "cannot start a program without a name");
+  // Here and not in the child, which may not allocate.
   const auto path = find_program(request.argv.front(), request.environment, request.directory);
   if (!path) return std::unexpected(path.error());
   VforkLauncher launcher;

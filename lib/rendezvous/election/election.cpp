@@ -51,6 +51,8 @@ void Election::step_down(const std::string& why) {
 void Election::yield(Duration pause, TimePoint now) {
   if (role_ != Role::Leader || retired_ || resign_ || lapsed_ || raise_) return;
   pause_ = pause;
+  // It decides nothing from now on, although the entry is its own until the register has taken it
+  // back: agents that go meanwhile must not find two who decide.
   lease_end_ = std::min(lease_end_, now);
 }
 
@@ -74,6 +76,7 @@ std::optional<Election::Request> Election::send(Request request, TimePoint now) 
 }
 
 std::optional<Election::Request> Election::next(TimePoint now) {
+  // One at a time: answers that cross would say together what none of them says.
   if (under_way_) return std::nullopt;
   if (resign_) {
     if (!record_at_) return send(Request::Resign, now);
@@ -174,7 +177,8 @@ void Election::campaigned(Result<LeaderLease::Leader> entry, bool ours, bool str
   if (retired_) return campaigned_too_late(ours);
   if (role_ == Role::Candidate) return campaigned_as_candidate(std::move(entry), ours);
   if (role_ == Role::Leader) return campaigned_as_leader(entry, ours, strange, now);
-  // It has stepped down meanwhile.
+  // It has stepped down meanwhile, and an entry that the register has given it after all would keep
+  // the others waiting for a TTL.
   resign_ = ours;
 }
 
@@ -216,6 +220,8 @@ void Election::lead(LeaderLease::Leader entry, bool again) {
   // A member may know a higher one even so: the entry's writer did not know all.
   verify_at_ = known_ > epoch_ ? std::optional(TimePoint::min()) : std::nullopt;
   known_ = std::max(known_, epoch_);
+  // From when it was asked for, since nobody knows how long the answer took. A twentieth is for
+  // clocks that run at different speeds: others count the whole time from when they saw it.
   lease_end_ = asked_ + lease_ * 19 / 20;
   renew_at_ = asked_ + lease_ / 3;
   if (record_at_) record();
@@ -225,6 +231,7 @@ void Election::lead(LeaderLease::Leader entry, bool again) {
 
 void Election::renewed(const Result<bool>& still, TimePoint now) {
   under_way_.reset();
+  // One that was under way when it was told to yield must not make it the leader again.
   if (retired_ || role_ != Role::Leader || pause_) return;
   if (still && *still) {
     lease_end_ = std::max(lease_end_, asked_ + lease_ * 19 / 20);
