@@ -10,15 +10,23 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <exception>
+#include <fcntl.h>
 #include <initializer_list>
+#include <pthread.h>
 #include <sched.h>
 #include <string>
 #include <string_view>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <thread>
+#include <type_traits>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 /// What a worker written in C++ may tell its elastrun agent; the twin of the Python package, with
 /// the same promises: nothing blocks, nothing throws because of the channel, and without an agent
@@ -194,9 +202,168 @@ void tell(Make make) {
   if (Channel::instance().configured()) Channel::instance().send(make());
 }
 
+namespace detail {
+/// How often this process and those that it was forked from were forked: tells a child what it has
+/// from its parent.
+inline std::atomic<std::uint32_t> generation{1};
+
+inline void count_forks() {
+  static std::atomic<bool> counted{false};
+  if (counted.exchange(true)) return;
+  ::pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+}
+}  // namespace detail
+
+/// The page that this worker shares with its agent (ELASTRUN_PAGE; elastrun-protocol(7)): the last
+/// step, phase and values, which the agent reads also when this process hangs or has been killed.
+/// Writing is a few stores and no system call. For all threads; a forked child writes nothing.
+class Page {
+ public:
+  constexpr Page() = default;
+  static Page& instance();
+
+  void step(std::int64_t number) {
+    if (number >= 0 && mapped()) write_timed(kStepAt, [&] { put_word(kStep, number); });
+  }
+  /// At most 32 bytes of it.
+  void phase(std::string_view name) {
+    if (!mapped()) return;
+    write_timed(kPhaseAt, [&] {
+      const auto size = name.size() < kPhaseSize ? name.size() : kPhaseSize;
+      std::memset(bytes_ + kPhase, 0, kPhaseSize);
+      std::memcpy(bytes_ + kPhase, name.data(), size);
+    });
+  }
+  /// Where the values of that series go: 0 if the page is full, or there is none.
+  std::size_t series(std::string_view group, std::string_view name) {
+    if (!mapped()) return 0;
+    std::string key(group);
+    key.append(1, '\0').append(name);
+    if (key.size() > kEntry - kName) key.resize(kEntry - kName);
+    while (adding_.exchange(true, std::memory_order_acquire)) ::sched_yield();
+    const std::size_t place = find_or_add(key);
+    adding_.store(false, std::memory_order_release);
+    return place;
+  }
+  void put(std::size_t place, double value) {
+    if (place == 0 || !mapped()) return;
+    const auto lock = begin(place);
+    std::int64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    put_word(place + 8, bits);
+    __atomic_fetch_add(word(place + 16), 1, __ATOMIC_RELAXED);
+    end(place, lock);
+  }
+
+ private:
+  // In bytes.
+  static constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40,
+                               kPhase = 48, kPhaseAt = 80, kSeries = 128, kPhaseSize = 32,
+                               kEntry = 128, kNameSize = 24, kName = 28;
+
+  std::int64_t* word(std::size_t at) { return reinterpret_cast<std::int64_t*>(bytes_ + at); }
+  std::uint32_t* half(std::size_t at) { return reinterpret_cast<std::uint32_t*>(bytes_ + at); }
+  void put_word(std::size_t at, std::int64_t value) {
+    __atomic_store_n(word(at), value, __ATOMIC_RELAXED);
+  }
+  /// Of two threads at the same place both leave the lock even.
+  std::int64_t begin(std::size_t at) {
+    const auto lock = __atomic_load_n(word(at), __ATOMIC_RELAXED) | 1;
+    put_word(at, lock);
+    std::atomic_thread_fence(std::memory_order_release);
+    return lock;
+  }
+  void end(std::size_t at, std::int64_t lock) {
+    __atomic_store_n(word(at), lock + 1, __ATOMIC_RELEASE);
+  }
+  template <class Write>
+  void write_timed(std::size_t at, Write write) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    const auto lock = begin(kLock);
+    write();
+    put_word(at, std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+    end(kLock, lock);
+  }
+  std::size_t find_or_add(const std::string& key) {
+    const std::size_t count = *half(kCount);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t at = kSeries + i * kEntry;
+      if (at + kEntry > size_) return 0;
+      const bool same = *half(at + kNameSize) == key.size() &&
+                        std::memcmp(bytes_ + at + kName, key.data(), key.size()) == 0;
+      if (same) return at;
+    }
+    const std::size_t at = kSeries + count * kEntry;
+    if (at + kEntry > size_) return 0;
+    std::memset(bytes_ + at, 0, kEntry);
+    std::memcpy(bytes_ + at + kName, key.data(), key.size());
+    *half(at + kNameSize) = static_cast<std::uint32_t>(key.size());
+    __atomic_store_n(half(kCount), static_cast<std::uint32_t>(count + 1), __ATOMIC_RELEASE);
+    return at;
+  }
+
+  enum class State { Unknown, Looking, None, Mapped };
+  bool mapped() {
+    const State state = state_.load(std::memory_order_acquire);
+    if (state == State::Unknown) look();
+    return state_.load(std::memory_order_acquire) == State::Mapped &&
+           generation_ == detail::generation.load(std::memory_order_relaxed);
+  }
+  void look() {
+    State unknown = State::Unknown;
+    if (!state_.compare_exchange_strong(unknown, State::Looking)) return;
+    detail::count_forks();
+    generation_ = detail::generation.load(std::memory_order_relaxed);
+    const char* path = std::getenv("ELASTRUN_PAGE");
+    const bool found = path != nullptr && *path != '\0' && map(path);
+    state_.store(found ? State::Mapped : State::None, std::memory_order_release);
+  }
+  bool map(const char* path) {
+    const int fd = ::open(path, O_RDWR | O_CLOEXEC);
+    struct stat info {};
+    if (fd < 0) return false;
+    void* made = MAP_FAILED;
+    if (::fstat(fd, &info) == 0 && info.st_size >= static_cast<off_t>(kSeries)) {
+      size_ = static_cast<std::size_t>(info.st_size);
+      made = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    ::close(fd);
+    if (made == MAP_FAILED) return false;
+    bytes_ = static_cast<char*>(made);
+    const auto self = static_cast<std::uint32_t>(::getpid());
+    std::uint32_t writer = 0;
+    const bool ours = std::memcmp(bytes_, "elastrun", 8) == 0 && *half(8) == 1 &&
+                      *half(12) == size_ &&
+                      (__atomic_compare_exchange_n(half(kWriter), &writer, self, false,
+                                                   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+                       writer == self);
+    if (ours) {
+      *half(kCount) = 0;  // after exec(2) the same process begins anew
+    } else {
+      ::munmap(made, size_);
+    }
+    return ours;
+  }
+
+  std::atomic<State> state_{State::Unknown};
+  std::atomic<bool> adding_{false};
+  std::uint32_t generation_ = 0;
+  char* bytes_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+namespace detail {
+inline Page page;
+}
+
+inline Page& Page::instance() {
+  return detail::page;
+}
+
 /// Training step `number` has ended. Say it on rank 0 at least.
 inline void step(std::int64_t number) {
   tell([=] { return R"({"kind":"step","step":)" + std::to_string(number) + "}"; });
+  Page::instance().step(number);
 }
 
 /// A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far.
@@ -204,31 +371,257 @@ inline void checkpoint_done(std::int64_t step = -1) {
   tell([=] { return R"({"kind":"checkpoint","step":)" + std::to_string(step) + "}"; });
 }
 
-/// One sample of a number, in a metric group as in torchelastic's put_metric.
+/// One sample of a number, in a metric group as in torchelastic's put_metric. A packet for each:
+/// for many samples there is Metric.
 inline void metric(std::string_view name, double value, std::string_view group = "worker") {
   tell([=] {
     return R"({"kind":"metric","name":)" + quoted(name) + R"(,"value":)" + number(value) +
            R"(,"group":)" + quoted(group) + "}";
   });
+  Page::instance().put(Page::instance().series(group, name), value);
 }
 
-using Attribute = std::pair<std::string_view, std::string_view>;
+/// What an attribute of an event may be: text, a number, true or false.
+class Value {
+ public:
+  Value(std::string_view text) : json_(quoted(text)) {}
+  Value(const char* text) : Value(std::string_view(text)) {}
+  Value(const std::string& text) : Value(std::string_view(text)) {}
+  Value(bool value) : json_(value ? "true" : "false") {}
+  template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>>
+  Value(T value) {
+    if constexpr (std::is_integral_v<T>) {
+      json_ = std::to_string(value);
+    } else {
+      json_ = worker::number(static_cast<double>(value));
+    }
+  }
+  const std::string& json() const { return json_; }
 
-/// Something happened. Attributes are text.
+ private:
+  std::string json_;
+};
+using Attribute = std::pair<std::string_view, Value>;
+
+/// Something happened.
 inline void event(std::string_view name, std::initializer_list<Attribute> attributes = {}) {
   tell([&] {
     std::string packet = R"({"kind":"event","name":)" + quoted(name) + R"(,"attributes":{)";
     for (const auto& [key, value] : attributes) {
       if (packet.back() != '{') packet += ',';
-      packet += quoted(key) + ':' + quoted(value);
+      packet += quoted(key) + ':' + value.json();
     }
     return packet + "}}";
   });
 }
 
-/// From now on this process does something else than training steps ("eval"), and may take its time
-/// for it: --hang-timeout waits until it says "train".
+/// Samples of one series, summed up in this process and told to the agent once a second; the last
+/// value is in the page at once. For all threads, and cheap enough for an inner loop:
+///
+///     static elastrun::worker::Metric loss("loss", "model");
+///     loss.put(0.5);
+///
+/// What was put since it was last told goes with the next value of a later second, or at the end of
+/// the object. NaN and infinities count in no sum.
+class Metric {
+ public:
+  explicit Metric(std::string name, std::string group = "torchelastic")
+      : name_(std::move(name)), group_(std::move(group)) {
+    detail::count_forks();
+    place_ = Page::instance().series(group_, name_);
+    generation_ = detail::generation.load(std::memory_order_relaxed);
+  }
+  ~Metric() { flush(); }
+  Metric(const Metric&) = delete;
+  Metric& operator=(const Metric&) = delete;
+
+  void put(double value) {
+    Page::instance().put(place_, value);
+    if (!Channel::instance().configured()) return;
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    Cell told;
+    take_turn();
+    cell_.add(value);
+    if (now.tv_sec != second_) told = take(now.tv_sec);
+    turn_.store(0, std::memory_order_release);
+    tell(told);
+  }
+  /// Tells now what has not been told.
+  void flush() {
+    take_turn();
+    const Cell told = take(second_);
+    turn_.store(0, std::memory_order_release);
+    tell(told);
+  }
+
+ private:
+  struct Cell {
+    double last = 0, sum = 0, min = 0, max = 0;
+    std::uint64_t count = 0, not_finite = 0;
+    void add(double value) {
+      last = value;
+      if (!std::isfinite(value)) {
+        ++not_finite;
+        return;
+      }
+      min = count == 0 || value < min ? value : min;
+      max = count == 0 || value > max ? value : max;
+      sum += value;
+      ++count;
+    }
+  };
+
+  /// Held for a few instructions. That of a thread which this process does not have, because it
+  /// was forked meanwhile, is nobody's; and what the parent has not told is the parent's to tell.
+  void take_turn() {
+    const auto self = detail::generation.load(std::memory_order_relaxed);
+    for (;;) {
+      auto found = turn_.load(std::memory_order_relaxed);
+      if (found != self && turn_.compare_exchange_weak(found, self, std::memory_order_acquire)) {
+        break;
+      }
+      if (found == self) ::sched_yield();
+    }
+    if (generation_ == self) return;
+    generation_ = self;
+    cell_ = {};
+  }
+  Cell take(std::int64_t second) {
+    second_ = second;
+    return std::exchange(cell_, {});
+  }
+  void tell(const Cell& cell) const {
+    if (cell.count + cell.not_finite == 0) return;
+    worker::tell([&] {
+      std::string packet = R"({"kind":"metric","name":)" + quoted(name_) + R"(,"value":)" +
+                           number(cell.last) + R"(,"group":)" + quoted(group_);
+      if (cell.count > 1) {
+        packet += R"(,"count":)" + std::to_string(cell.count) + R"(,"sum":)" + number(cell.sum) +
+                  R"(,"min":)" + number(cell.min) + R"(,"max":)" + number(cell.max);
+      }
+      if (cell.not_finite > 0) packet += R"(,"not_finite":)" + std::to_string(cell.not_finite);
+      return packet + '}';
+    });
+  }
+
+  std::string name_, group_;
+  std::size_t place_ = 0;
+  std::atomic<std::uint32_t> turn_{0};  // the generation of who has it
+  std::uint32_t generation_ = 0;        // this and what follows: of whoever has the turn
+  std::int64_t second_ = 0;
+  Cell cell_;
+};
+
+/// Measures from here to its end: BASE.success or, when an exception ends the scope, BASE.failure,
+/// then BASE.duration.ms in whole milliseconds, as torchelastic's prof.
+class Prof {
+ public:
+  explicit Prof(std::string base, std::string group = "torchelastic")
+      : base_(std::move(base)), group_(std::move(group)) {}
+  ~Prof() {
+    using std::chrono::milliseconds;
+    const auto took = std::chrono::steady_clock::now() - begin_;
+    const bool failed = std::uncaught_exceptions() > exceptions_;
+    metric(base_ + (failed ? ".failure" : ".success"), 1, group_);
+    metric(base_ + ".duration.ms",
+           static_cast<double>(std::chrono::duration_cast<milliseconds>(took).count()), group_);
+  }
+  Prof(const Prof&) = delete;
+  Prof& operator=(const Prof&) = delete;
+
+ private:
+  std::string base_, group_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+enum class Aggregation { Value, Mean, Count, Sum, Max, Min };
+
+/// Values summarised in windows, as torch.monitor's Stat: a window that is over is the event
+/// "torch.monitor.Stat" with NAME.mean and so on. It ends with the next value, or with the object.
+/// A window with `max_samples` values ends at once, and takes no more until its time is over.
+/// Values that are not finite are dropped. One thread at a time.
+class Stat {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// `window`: at least 1 ms, less is taken for that. `max_samples` 0: no limit.
+  Stat(std::string name, std::initializer_list<Aggregation> aggregations,
+       std::chrono::milliseconds window, std::uint64_t max_samples = 0)
+      : name_(std::move(name)),
+        aggregations_(aggregations),
+        window_(window < std::chrono::milliseconds(1) ? std::chrono::milliseconds(1) : window),
+        most_(max_samples) {}
+  ~Stat() { close(); }
+  Stat(const Stat&) = delete;
+  Stat& operator=(const Stat&) = delete;
+
+  void add(double value) { add(value, Clock::now()); }
+  /// With a time of one's own, for tests.
+  void add(double value, Clock::time_point now) {
+    const auto id = now.time_since_epoch() / window_;
+    if (id != id_) {
+      close();
+      id_ = id;
+      full_ = false;
+    }
+    if (full_ || !std::isfinite(value)) return;
+    min_ = count_ == 0 || value < min_ ? value : min_;
+    max_ = count_ == 0 || value > max_ ? value : max_;
+    last_ = value;
+    sum_ += value;
+    full_ = ++count_ == most_;
+    if (full_) close();
+  }
+  /// Values in the open window.
+  std::uint64_t count() const { return count_; }
+
+ private:
+  std::pair<const char*, double> of(Aggregation aggregation) const {
+    switch (aggregation) {
+      case Aggregation::Value:
+        return {".value", last_};
+      case Aggregation::Mean:
+        return {".mean", sum_ / static_cast<double>(count_)};
+      case Aggregation::Count:
+        return {".count", static_cast<double>(count_)};
+      case Aggregation::Sum:
+        return {".sum", sum_};
+      case Aggregation::Max:
+        return {".max", max_};
+      default:
+        return {".min", min_};
+    }
+  }
+  void close() {
+    if (count_ == 0) return;
+    std::string packet = R"({"kind":"event","name":"torch.monitor.Stat","attributes":{)";
+    for (const auto aggregation : aggregations_) {
+      const auto [suffix, value] = of(aggregation);
+      const auto name = name_ + suffix;
+      if (packet.back() != '{') packet += ',';
+      packet += quoted(name) + ':' + number(value);
+      Page::instance().put(Page::instance().series("torch.monitor", name), value);
+    }
+    tell([&] { return packet + "}}"; });
+    count_ = 0;
+    sum_ = 0;
+  }
+
+  std::string name_;
+  std::vector<Aggregation> aggregations_;
+  std::chrono::milliseconds window_;
+  std::uint64_t most_;
+  std::int64_t id_ = -1;
+  bool full_ = false;
+  std::uint64_t count_ = 0;
+  double last_ = 0, sum_ = 0, min_ = 0, max_ = 0;
+};
+
+/// From now on this process does something else than training steps ("eval"), and may take its
+/// time for it: --hang-timeout waits until it says "train".
 inline void phase(std::string_view name) {
+  Page::instance().phase(name);
   if (!Channel::instance().configured()) return;
   // One that is lost would make a hang of an evaluation, or hide one for ever.
   Channel::instance().send_surely(R"({"kind":"phase","phase":)" + quoted(name.substr(0, 256)) +
@@ -252,8 +645,8 @@ class Phase {
 ///     all_reduce(gradients);
 ///
 /// `scope` names it there; empty: file and line. Timers inside each other are separate; only a
-/// function that calls itself arms the timer of its scope again, with the whole time once the inner
-/// call has returned. To be ended by the thread that has made it, the newest first.
+/// function that calls itself arms the timer of its scope again, with the whole time once the
+/// inner call has returned. To be ended by the thread that has made it, the newest first.
 class Expires {
  public:
   explicit Expires(double after, std::string_view scope = {}, int signal = SIGKILL,

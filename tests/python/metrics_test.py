@@ -315,7 +315,7 @@ class Agent(unittest.TestCase):
                       "for i in range(100): elastrun.step(i)\n"
                       "elastrun.metric('loss', 0.25)\n"
                       "elastrun.metrics.put_metric('lr', 3, 'opt')\n"
-                      "elastrun.page.page().phase('eval')\n"
+                      "elastrun.phase('eval')\n"
                       "print(os.getpid(), flush=True)\n"
                       "os.kill(os.getpid(), signal.SIGKILL)",
                       self.listener.path, ELASTRUN_PAGE=self.page.path)

@@ -104,7 +104,7 @@ class Versions(unittest.TestCase):
         self.assertEqual((done.stderr, done.returncode), ("", 0))
         for test in ("metrics_test.py", "monitor_test.py"):
             done = subprocess.run([program, "-B", Path(__file__).with_name(test)], text=True,
-                                  capture_output=True, timeout=100)
+                                  capture_output=True, timeout=130)
             self.assertEqual(done.returncode, 0, done.stderr)
 
 

@@ -166,6 +166,171 @@ TEST_CASE("worker header: the end of a timer is not lost while the agent is behi
   CHECK(dropped == 1);
 }
 
+namespace {
+
+// An agent's end of ELASTRUN_PAGE.
+struct SharedPage {
+  int fd = ::memfd_create("page", MFD_CLOEXEC);
+  std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
+  SharedPage() {
+    REQUIRE(::ftruncate(fd, 16384) == 0);
+    const std::uint32_t header[] = {1, 16384};
+    REQUIRE(::pwrite(fd, "elastrun", 8, 0) == 8);
+    REQUIRE(::pwrite(fd, header, 8, 8) == 8);
+  }
+  ~SharedPage() { ::close(fd); }
+  template <class T>
+  T at(off_t offset) const {
+    T value{};
+    REQUIRE(::pread(fd, &value, sizeof value, offset) == sizeof value);
+    return value;
+  }
+  std::string name(int index) const {
+    const off_t entry = 128 + 128 * index;
+    std::string text(at<std::uint32_t>(entry + 24), '\0');
+    REQUIRE(::pread(fd, text.data(), text.size(), entry + 28) == static_cast<ssize_t>(text.size()));
+    std::replace(text.begin(), text.end(), '\0', '/');
+    return text;
+  }
+  template <class Script>
+  int in_worker(Script script, const std::string& channel = "") const {
+    return ::in_worker(channel, [&] {
+      ::setenv("ELASTRUN_PAGE", path.c_str(), 1);
+      return script();
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "worker header: the page has the last step, phase and values of a process that was killed") {
+  const SharedPage page;
+  page.in_worker([] {
+    for (int i = 0; i <= 120; ++i) worker::step(i);
+    worker::phase("eval");
+    worker::metric("loss", 0.5, "model");
+    worker::Metric lr("lr");
+    for (int i = 0; i < 1000; ++i) lr.put(i);
+    for (int i = 0; i < 300; ++i) worker::metric("n" + std::to_string(i), 1);
+    ::raise(SIGKILL);
+    return 0;
+  });
+  CHECK(page.at<std::int32_t>(16) > 0);
+  CHECK(page.at<std::uint32_t>(20) == 127);
+  CHECK(page.at<std::uint64_t>(24) % 2 == 0);
+  CHECK(page.at<std::int64_t>(32) == 120);
+  CHECK(page.at<std::int64_t>(40) > 0);
+  CHECK(page.at<char>(48) == 'e');
+  CHECK(page.at<std::int64_t>(80) >= page.at<std::int64_t>(40));
+  CHECK(page.name(0) == "model/loss");
+  CHECK(page.at<double>(128 + 8) == 0.5);
+  CHECK(page.name(1) == "torchelastic/lr");
+  CHECK(page.at<double>(256 + 8) == 999);
+  CHECK(page.at<std::uint64_t>(256 + 16) == 1000);
+  CHECK(page.at<std::uint64_t>(256) == 2000);
+}
+
+TEST_CASE("worker header: a page is left alone by forked children and by who finds it taken") {
+  const SharedPage page;
+  page.in_worker([] {
+    worker::step(1);
+    const pid_t child = ::fork();
+    worker::step(child == 0 ? 3 : 2);
+    if (child == 0) ::_exit(0);
+    ::waitpid(child, nullptr, 0);
+    return 0;
+  });
+  CHECK(page.at<std::int64_t>(32) == 2);
+  const auto writer = page.at<std::int32_t>(16);
+  page.in_worker([] {
+    worker::step(9);
+    worker::Metric("a").put(1);
+    return 0;
+  });
+  CHECK(page.at<std::int64_t>(32) == 2);
+  CHECK(page.at<std::int32_t>(16) == writer);
+  CHECK(page.at<std::uint32_t>(20) == 0);
+}
+
+TEST_CASE(
+    "worker header: samples of several threads are each counted once, a child's are its own") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    worker::Metric metric("a", "g");
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&metric] {
+        for (int j = 0; j < 10'000; ++j) metric.put(1);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    metric.put(std::numeric_limits<double>::infinity());
+    const pid_t child = ::fork();
+    if (child == 0) {
+      metric.flush();
+      ::_exit(static_cast<int>(worker::dropped()));
+    }
+    ::waitpid(child, nullptr, 0);
+    return 0;
+  });
+  const auto packets = listener.packets();
+  std::uint64_t sum = 0;
+  for (const auto& packet : packets) {
+    const auto at = packet.find("\"sum\":");
+    sum += at == std::string::npos ? packet.find("\"value\":1,") != std::string::npos
+                                   : std::stoull(packet.substr(at + 6));
+  }
+  CHECK(sum == 40'000);
+  CHECK(packets.back().find("\"not_finite\":1") != std::string::npos);
+  CHECK(listener.packets().empty());
+}
+
+TEST_CASE("worker header: a window of a Stat is one event, as torch.monitor's vectors say") {
+  using A = worker::Aggregation;
+  const Listener listener;
+  in_worker(listener.path, [] {
+    const worker::Stat::Clock::time_point start(std::chrono::hours(10));
+    worker::Stat d1("d1", {A::Sum, A::Count}, std::chrono::seconds(1), 3);
+    for (const int value : {1, 2, 3, 4}) d1.add(value, start);
+    d1.add(5, start + std::chrono::seconds(1));
+    const bool counted = d1.count() == 1;
+    worker::Stat d8("d8", {A::Min, A::Max, A::Mean, A::Value}, std::chrono::seconds(1));
+    d8.add(7, start);
+    d8.add(-7, start + std::chrono::seconds(5));
+    d8.add(std::nan(""), start + std::chrono::seconds(5));
+    worker::Stat("d7", {A::Sum}, std::chrono::seconds(1));
+    return counted ? 0 : 1;
+  });
+  const std::string begin = R"({"kind":"event","name":"torch.monitor.Stat","attributes":)";
+  CHECK(listener.packets() ==
+        std::vector<std::string>{begin + R"({"d1.sum":6,"d1.count":3}})",
+                                 begin + R"({"d8.min":7,"d8.max":7,"d8.mean":7,"d8.value":7}})",
+                                 begin + R"({"d8.min":-7,"d8.max":-7,"d8.mean":-7,"d8.value":-7}})",
+                                 begin + R"({"d1.sum":5,"d1.count":1}})"});
+}
+
+TEST_CASE("worker header: attributes are numbers and truths, too; work is measured") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    worker::event("e", {{"a", 1}, {"b", 0.5}, {"c", true}, {"d", std::string("x")}});
+    { const worker::Prof prof("work"); }
+    try {
+      const worker::Prof prof("bad", "g");
+      throw 1;
+    } catch (int) {
+    }
+    return 0;
+  });
+  const auto packets = listener.packets();
+  REQUIRE(packets.size() == 5);
+  CHECK(packets[0] ==
+        R"({"kind":"event","name":"e","attributes":{"a":1,"b":0.5,"c":true,"d":"x"}})");
+  CHECK(packets[1].find(R"("work.success","value":1,"group":"torchelastic")") != std::string::npos);
+  CHECK(packets[2].find("work.duration.ms") != std::string::npos);
+  CHECK(packets[3].find(R"("bad.failure","value":1,"group":"g")") != std::string::npos);
+}
+
 TEST_CASE("worker header: an absent agent costs nothing but the count") {
   const int dropped = in_worker("/nonexistent/channel", [] {
     for (int i = 0; i < 9; ++i) worker::step(i);

@@ -216,6 +216,8 @@ def phase(name: str) -> contextlib.AbstractContextManager[Any]:
         text = _phase.encode("utf-8", "replace")[:_LONGEST_PHASE].decode("utf-8", "ignore")
         # One that is lost would make a hang of an evaluation, or hide one for ever.
         _channel.send_object({"kind": "phase", "phase": text}, surely=True)
+        if (mine := page()) is not None:
+            mine.phase(_phase)
     return _Phase(before)
 
 
