@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "http/request_reader.hpp"
+
+#include <doctest/doctest.h>
+#include <string>
+#include <vector>
+
+using namespace elastrun;
+using http::RequestReader;
+
+namespace {
+
+constexpr std::string_view kGet =
+    "GET /metrics?name=a%20b HTTP/1.1\r\nHost: localhost:9400\r\nAccept: text/plain\r\n"
+    "Accept: application/openmetrics-text;version=1.0.0\r\n\r\n";
+
+/// What becomes of all bytes: the status of the refusal, 200 for a request, 0 if more is needed.
+int status_of(std::string_view bytes) {
+  RequestReader reader;
+  reader.add(bytes);
+  const auto next = reader.next();
+  if (!next) return 0;
+  return *next ? 200 : next->error().status;
+}
+
+std::string with_header(const std::string& header) {
+  return "GET / HTTP/1.1\r\nHost: a\r\n" + header + "\r\n\r\n";
+}
+
+}  // namespace
+
+TEST_CASE("http request: path, query, host and all accepted types are told apart") {
+  RequestReader reader;
+  reader.add(kGet);
+  const auto next = reader.next();
+  REQUIRE(next);
+  REQUIRE(*next);
+  CHECK((*next)->path == "/metrics");
+  CHECK((*next)->query == "name=a%20b");
+  CHECK((*next)->host == "localhost:9400");
+  CHECK((*next)->accept == "text/plain,application/openmetrics-text;version=1.0.0");
+  CHECK((*next)->keep_alive);
+  CHECK_FALSE((*next)->head);
+}
+
+TEST_CASE("http request: however the bytes are cut, it is the same request") {
+  for (std::size_t cut = 0; cut < kGet.size(); ++cut) {
+    RequestReader reader;
+    reader.add(kGet.substr(0, cut));
+    REQUIRE_MESSAGE(!reader.next(), cut);
+    CHECK(reader.has_part() == (cut > 0));
+    reader.add(kGet.substr(cut));
+    const auto next = reader.next();
+    REQUIRE(next);
+    REQUIRE_MESSAGE(next->has_value(), cut);
+    CHECK((*next)->path == "/metrics");
+    CHECK_FALSE(reader.has_part());
+  }
+}
+
+TEST_CASE("http request: requests in one packet come one by one") {
+  RequestReader reader;
+  reader.add("GET /a HTTP/1.1\r\nHost: x\r\n\r\nHEAD /b HTTP/1.0\r\n\r\n");
+  CHECK(reader.next().value().value().path == "/a");
+  const auto second = reader.next().value().value();
+  CHECK(second.path == "/b");
+  CHECK(second.head);
+  CHECK(second.old);
+  CHECK_FALSE(second.keep_alive);
+  CHECK_FALSE(reader.next());
+}
+
+TEST_CASE("http request: what is not for us is refused with a status that says why") {
+  CHECK(status_of("POST / HTTP/1.1\r\nHost: a\r\n\r\n") == 405);
+  CHECK(status_of("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc") == 405);
+  CHECK(status_of("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n") == 405);
+  CHECK(status_of("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n") == 405);
+  CHECK(status_of(with_header("Content-Length: 5")) == 413);
+  CHECK(status_of(with_header("Transfer-Encoding: chunked")) == 413);
+  CHECK(status_of("GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n") == 400);
+  CHECK(status_of("GET / HTTP/1.1\r\n\r\n") == 400);  // no Host
+  CHECK(status_of(with_header("Host: b")) == 400);    // two of them
+  CHECK(status_of("GET / HTTP/2.0\r\nHost: a\r\n\r\n") == 400);
+  CHECK(status_of(std::string("\x16\x03\x01\x02\x00\x01\x00", 7)) == 400);  // TLS
+  CHECK(status_of("GET /" + std::string(3000, 'a') + " HTTP/1.1\r\nHost: a\r\n\r\n") == 414);
+  CHECK(status_of(with_header("X: " + std::string(9000, 'a'))) == 431);
+  CHECK(status_of("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(9000, 'a')) == 431);
+  CHECK(status_of("GET /" + std::string(20000, 'a')) == 431);
+  std::string many = "GET / HTTP/1.1\r\nHost: a\r\n";
+  for (int i = 0; i < 2000; ++i) many += "a: b\r\n";
+  CHECK(status_of(many + "\r\n") == 431);
+}
+
+TEST_CASE("http request: after a refusal nothing else is read") {
+  RequestReader reader;
+  reader.add("nonsense\r\n\r\n");
+  REQUIRE(reader.next());
+  reader.add(kGet);
+  CHECK_FALSE(reader.next());
+}
+
+TEST_CASE("http request: a page elsewhere cannot be led here by its own name") {
+  for (const char* host : {"", "localhost", "LOCALHOST:80", "localhost.:1", "a.localhost",
+                           "127.0.0.1", "127.0.0.1:9400", "10.0.0.7:1", "[::1]:9400", "[::1]"}) {
+    CHECK_MESSAGE(http::is_local_host(host), host);
+  }
+  for (const char* host :
+       {"evil.example", "evil.example:9400", "localhost.evil.example", "[evil", "[evil]:1",
+        "127.0.0.1.evil.example", "notlocalhost", "1.2.3.4.5", "1.2.3.x"}) {
+    CHECK_FALSE_MESSAGE(http::is_local_host(host), host);
+  }
+}
