@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands for libnvidia-ml.so.1 in tests: three processors, of which the last does not answer.
+// Stands for libnvidia-ml.so.1 in tests: three processors, of which the last does not answer, and
+// the second tells little, but has had an Xid error.
 #include <cstring>
 
 struct FakePciInfo {
@@ -47,6 +48,80 @@ int nvmlDeviceGetPciInfo_v3(void* device, FakePciInfo* info) {
   info->domain = 0;
   info->bus = index_of(device) == 0 ? 0x17 : 0xca;
   info->device = 0;
+  return 0;
+}
+
+int nvmlSystemGetDriverVersion(char* version, unsigned size) {
+  std::strncpy(version, "555.1", size);
+  return 0;
+}
+
+int nvmlDeviceGetName(void*, char* name, unsigned size) {
+  std::strncpy(name, "Fake H200", size);
+  return 0;
+}
+
+int nvmlDeviceGetUtilizationRates(void*, unsigned* both) {
+  both[0] = 75;
+  both[1] = 20;
+  return 0;
+}
+
+int nvmlDeviceGetMemoryInfo(void*, unsigned long long* bytes) {
+  bytes[0] = 8192;
+  bytes[1] = bytes[2] = 4096;
+  return 0;
+}
+
+int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
+  *milliwatts = 350500;
+  return index_of(device) == 0 ? 0 : 3;  // NVML_ERROR_NOT_SUPPORTED
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(void*, unsigned long long* millijoules) {
+  *millijoules = 12345;
+  return 0;
+}
+
+int nvmlDeviceGetTemperature(void*, int, unsigned* degrees) {
+  *degrees = 61;
+  return 0;
+}
+
+int nvmlDeviceGetTotalEccErrors(void*, int, int, unsigned long long* errors) {
+  *errors = 2;
+  return 0;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
+  *reasons = 0x1 | 0x4 | 0x40;
+  return 0;
+}
+
+int nvmlEventSetCreate(void** set) {
+  *set = &started;
+  return 0;
+}
+
+int nvmlDeviceRegisterEvents(void*, unsigned long long, void*) {
+  return 0;
+}
+
+int nvmlEventSetFree(void*) {
+  return 0;
+}
+
+struct FakeEvent {
+  void* device;
+  unsigned long long type, data;
+  unsigned instances[2];
+};
+
+int nvmlEventSetWait_v2(void*, FakeEvent* event, unsigned) {
+  static bool told = false;
+  if (told) return 10;  // NVML_ERROR_TIMEOUT
+  told = true;
+  *event = {&devices[1], 8, 79, {}};
   return 0;
 }
 }
