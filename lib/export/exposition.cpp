@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <fmt/format.h>
 #include <iterator>
 
@@ -13,20 +14,38 @@ namespace {
 
 using Type = Family::Type;
 
+/// Appends; a page has ten thousand numbers and as many labels, so none is made as a text first.
 /// As Go reads it: the shortest text that gives the number back.
-std::string number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
-  char text[32];
-  const auto end = std::to_chars(std::begin(text), std::end(text), value).ptr;
-  return {text, end};
+void put(std::string& text, double value) {
+  if (std::isnan(value)) {
+    text += "NaN";
+  } else if (std::isinf(value)) {
+    text += value > 0 ? "+Inf" : "-Inf";
+  } else {
+    char digits[32];
+    const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
+    text.append(digits, end);
+  }
 }
 
-std::string number(const telemetry::Value& value) {
-  if (const auto* const whole = std::get_if<std::int64_t>(&value)) return fmt::to_string(*whole);
-  if (const auto* const flag = std::get_if<bool>(&value)) return *flag ? "1" : "0";
+template <std::integral T>
+void put(std::string& text, T value) {
+  char digits[24];
+  const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
+  text.append(digits, end);
+}
+
+void put(std::string& text, const telemetry::Value& value) {
+  if (const auto* const whole = std::get_if<std::int64_t>(&value)) return put(text, *whole);
+  if (const auto* const flag = std::get_if<bool>(&value)) return put(text, int{*flag});
   const auto* const real = std::get_if<double>(&value);
-  return number(real == nullptr ? std::nan("") : *real);
+  put(text, real == nullptr ? std::nan("") : *real);
+}
+
+std::string number(double value) {
+  std::string text;
+  put(text, value);
+  return text;
 }
 
 /// A bound or quantile as OpenMetrics wants it, so that a series has one name: "1.0", "1e+06".
@@ -36,32 +55,44 @@ std::string canonical(double value) {
   return text;
 }
 
-std::string escaped_text(std::string_view text, bool quotes) {
-  if (text.find_first_of(quotes ? "\\\"\n" : "\\\n") == text.npos) return std::string(text);
-  std::string result;
-  for (const char c : text) {
-    if (c == '\\' || (quotes && c == '"')) result += '\\';
-    if (c == '\n') {
-      result += "\\n";
-    } else {
-      result += c;
-    }
+void put_escaped(std::string& text, std::string_view plain, bool quotes) {
+  const std::string_view special = quotes ? "\\\"\n" : "\\\n";
+  for (auto at = plain.find_first_of(special); at != plain.npos;
+       at = plain.find_first_of(special)) {
+    text.append(plain.substr(0, at)).append("\\").append(1, plain[at] == '\n' ? 'n' : plain[at]);
+    plain.remove_prefix(at + 1);
   }
+  text.append(plain);
+}
+
+std::string escaped_text(std::string_view text, bool quotes) {
+  std::string result;
+  put_escaped(result, text, quotes);
   return result;
+}
+
+void put_label(std::string& text, char before, std::string_view key, std::string_view value) {
+  text.append(1, before).append(key).append("=\"");
+  put_escaped(text, value, true);
+  text += '"';
+}
+
+/// With one more label behind the others, if it has a name.
+void put_braces(std::string& text, const std::vector<Label>& labels, std::string_view key = {},
+                std::string_view value = {}) {
+  char before = '{';
+  for (const auto& [name, one] : labels) {
+    put_label(text, before, name, one);
+    before = ',';
+  }
+  if (!key.empty()) put_label(text, before, key, value);
+  if (!labels.empty() || !key.empty()) text += '}';
 }
 
 std::string braces(const std::vector<Label>& labels) {
   std::string text;
-  for (const auto& [key, value] : labels) {
-    text.append(text.empty() ? "{" : ",").append(key).append("=\"");
-    text.append(escaped_text(value, true)).append("\"");
-  }
-  return text.empty() ? text : text + "}";
-}
-
-std::string braces(std::vector<Label> labels, const char* key, std::string value) {
-  labels.emplace_back(key, std::move(value));
-  return braces(labels);
+  put_braces(text, labels);
+  return text;
 }
 
 std::size_t characters(std::string_view text) {
@@ -97,10 +128,17 @@ class Page {
   }
 
  private:
-  void line(std::string_view name, std::string_view labels, std::string_view value,
-            std::string_view exemplar = "") {
-    text_.append(name).append(labels).append(" ").append(value);
-    text_.append(open_ ? exemplar : "").append("\n");
+  /// NAME SUFFIX {labels} value: one more label if it has a name.
+  template <class Number>
+  void line(const Sample& sample, std::string_view name, std::string_view suffix,
+            const Number& value, const std::optional<Exemplar>& exemplar = std::nullopt,
+            std::string_view key = {}, std::string_view of_key = {}) {
+    text_.append(name).append(suffix);
+    put_braces(text_, sample.labels, key, of_key);
+    text_ += ' ';
+    put(text_, value);
+    if (open_ && exemplar) text_ += exemplar_text(exemplar);
+    text_ += '\n';
   }
   std::string bound(double value) const { return open_ ? canonical(value) : number(value); }
   static std::string_view type_name(Type type, bool open) {
@@ -129,40 +167,33 @@ class Page {
     const std::string& name = family.name;
     switch (family.type) {
       case Type::Counter:
-        line(name + "_total", braces(sample.labels), number(sample.value),
-             exemplar_text(sample.exemplar));
+        line(sample, name, "_total", sample.value, sample.exemplar);
         break;
       case Type::Info:
-        line(name + "_info", braces(sample.labels), number(sample.value));
-        return;
+        return line(sample, name, "_info", sample.value);
       case Type::Histogram:
       case Type::Summary:
         distribution(name, sample);
         break;
       default:
-        line(name, braces(sample.labels), number(sample.value));
-        return;
+        return line(sample, name, "", sample.value);
     }
-    if (open_ && sample.created) {
-      line(name + "_created", braces(sample.labels),
-           fmt::format("{:.3f}", to_seconds(*sample.created)));
-    }
+    if (!open_ || !sample.created) return;
+    text_.append(name).append("_created");
+    put_braces(text_, sample.labels);
+    fmt::format_to(std::back_inserter(text_), " {:.3f}\n", to_seconds(*sample.created));
   }
   void distribution(const std::string& name, const Sample& sample) {
     for (const auto& bucket : sample.buckets) {
-      line(name + "_bucket", braces(sample.labels, "le", bound(bucket.bound)),
-           fmt::to_string(bucket.count), exemplar_text(bucket.exemplar));
+      line(sample, name, "_bucket", bucket.count, bucket.exemplar, "le", bound(bucket.bound));
     }
     for (const auto& [quantile, value] : sample.quantiles) {
-      line(name, braces(sample.labels, "quantile", bound(quantile)), number(value));
+      line(sample, name, "", value, std::nullopt, "quantile", bound(quantile));
     }
-    const std::string labels = braces(sample.labels);
     // In OpenMetrics a sum must not fall, and a histogram has sum and count or neither.
     const bool rises = !open_ || !sample.has_negative;
-    if (rises) line(name + "_sum", labels, number(sample.sum));
-    if (rises || sample.buckets.empty()) {
-      line(name + "_count", labels, fmt::to_string(sample.count));
-    }
+    if (rises) line(sample, name, "_sum", sample.sum);
+    if (rises || sample.buckets.empty()) line(sample, name, "_count", sample.count);
   }
 
   const bool open_;

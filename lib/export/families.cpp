@@ -196,41 +196,73 @@ Family state_set(std::string name, std::string help, const std::vector<Label>& l
   return family;
 }
 
-Families families_of(const Snapshot& snapshot, const FamilyOptions& options) {
-  Families families;
-  std::map<std::string, Family> by_name;
-  Names names;
-  if (!options.resource.empty()) {
+namespace {
+
+/// Puts points into families. Those of one instrument come in a row: what its name and unit become
+/// is found out once.
+class Sorter {
+ public:
+  Sorter(const Snapshot& snapshot, const FamilyOptions& options)
+      : snapshot_(snapshot), options_(options) {
+    if (options.resource.empty()) return;
     Sample info{.labels = prometheus_labels(options.resource), .value = std::int64_t{1}};
-    names.take("target", Type::Info);
-    by_name["target"] = {"target", Type::Info, "", "What the metrics are of.", {std::move(info)}};
+    names_.take("target", Type::Info);
+    by_name_["target"] = {"target", Type::Info, "", "What the metrics are of.", {std::move(info)}};
   }
-  for (const auto& point : snapshot.points) {
+
+  void add(const Point& point) {
+    if (point.spec.get() != spec_ || point.kind != kind_) choose(point);
+    if (family_ == nullptr) {
+      families_.refused += 1;
+      return;
+    }
+    if (!has_value(point)) return;
+    auto sample = sample_of(point, snapshot_, options_);
+    if (names_.take_series(family_->name, sample.labels)) {
+      family_->samples.push_back(std::move(sample));
+    } else {
+      families_.refused += 1;
+    }
+  }
+  Families all() && {
+    for (auto& [name, family] : by_name_) families_.all.push_back(std::move(family));
+    return std::move(families_);
+  }
+
+ private:
+  /// None for an instrument whose samples would have the names of another one's.
+  void choose(const Point& point) {
+    spec_ = point.spec.get();
+    kind_ = point.kind;
+    family_ = nullptr;
     const Type type = type_of(point.kind);
     const std::string unit = prometheus_unit(point.spec->unit, type == Type::Gauge);
     const std::string name = family_name(point, unit);
-    auto found = by_name.find(name);
-    const bool other = found == by_name.end()
-                           ? !names.take(name, type)
-                           : found->second.type != type || found->second.unit != unit;
-    if (other) {
-      families.refused += 1;
-      continue;
-    }
-    if (found == by_name.end()) {
-      found =
-          by_name.emplace(name, Family{name, type, unit, valid_utf8(point.spec->help), {}}).first;
-    }
-    if (!has_value(point)) continue;
-    auto sample = sample_of(point, snapshot, options);
-    if (names.take_series(name, sample.labels)) {
-      found->second.samples.push_back(std::move(sample));
-    } else {
-      families.refused += 1;
+    const auto found = by_name_.find(name);
+    if (found != by_name_.end()) {
+      if (found->second.type == type && found->second.unit == unit) family_ = &found->second;
+    } else if (names_.take(name, type)) {
+      family_ = &by_name_[name];  // a map does not move what it holds
+      *family_ = {name, type, unit, valid_utf8(point.spec->help), {}};
     }
   }
-  for (auto& [name, family] : by_name) families.all.push_back(std::move(family));
-  return families;
+
+  const Snapshot& snapshot_;
+  const FamilyOptions& options_;
+  Families families_;
+  std::map<std::string, Family> by_name_;
+  Names names_;
+  const telemetry::Spec* spec_ = nullptr;
+  telemetry::Kind kind_{};
+  Family* family_ = nullptr;
+};
+
+}  // namespace
+
+Families families_of(const Snapshot& snapshot, const FamilyOptions& options) {
+  Sorter sorter(snapshot, options);
+  for (const auto& point : snapshot.points) sorter.add(point);
+  return std::move(sorter).all();
 }
 
 }  // namespace elastrun::exporter
