@@ -22,7 +22,8 @@ constexpr const char* kLoopback = "127.0.0.1";
 
 bool workers_serve_store(const spec::JobSpec& spec) {
   const char* text = std::getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-  return spec.rdzv_backend != "static" && text != nullptr && std::string_view(text) == "1";
+  return spec.rdzv_backend != spec::backend::kStatic && text != nullptr &&
+         std::string_view(text) == "1";
 }
 
 /// Where to listen so that the workers reach `host`: there if it is a loopback address, otherwise
@@ -36,7 +37,7 @@ std::string listening_address(const std::string& host) {
 bool is_alone(const spec::JobSpec& spec) {
   if (spec.standalone) return true;
   const bool by_file = spec::read_rendezvous_config(spec.rdzv_conf).meets_in_file;
-  return spec.max_nodes == 1 && (spec.rdzv_backend == "static" || by_file);
+  return spec.max_nodes == 1 && (spec.rdzv_backend == spec::backend::kStatic || by_file);
 }
 
 rendezvous::Rules rules_of(const spec::JobSpec& spec) {
@@ -58,7 +59,7 @@ Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& cl
   settings.backend = spec.rdzv_backend;
   settings.rules = rules_of(spec);
   settings.master_addr = spec.local_addr.empty() ? kLoopback : spec.local_addr;
-  if (spec.rdzv_backend == "static") {
+  if (spec.rdzv_backend == spec::backend::kStatic) {
     const auto endpoint = net::parse_endpoint(spec.rdzv_endpoint, spec::kStaticPort);
     if (!endpoint) return std::unexpected(endpoint.error());
     settings.master_addr = endpoint->host;
@@ -67,8 +68,7 @@ Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& cl
   self.address = settings.master_addr;
   self.id = own_id();
   rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
-                             .first_port = settings.master_port,
-                             .last_port = settings.master_port};
+                             .ports = {settings.master_port, settings.master_port}};
   RendezvousSetup place{.session = {}, .store = {}, .alone = true};
   place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
   place.store = workers_serve_store(spec)
@@ -121,8 +121,7 @@ RendezvousSetup meet_by_handler(boost::asio::io_context& loop, Clock& clock,
   const auto reached = spec.local_addr.empty() ? fixed : spec.local_addr;
   rendezvous::StorePlan plan{
       .bind_address = reached.empty() ? kLoopback : listening_address(reached),
-      .first_port = settings.master.master_port,
-      .last_port = settings.master.master_port};
+      .ports = {settings.master.master_port, settings.master.master_port}};
   auto session =
       rendezvous::make_handler_session(loop, clock, std::move(own.handler), std::move(settings));
   RendezvousSetup place;

@@ -30,7 +30,7 @@ class ServedStore final : public RoundStore {
     drop_next();
     const auto plan = plan_.value_or(session_.store_plan());
     // A fixed port is kept, so that nobody else takes it between two rounds.
-    const bool only_port = plan.first_port != 0 && plan.first_port == plan.last_port;
+    const bool only_port = plan.ports.first != 0 && plan.ports.first == plan.ports.last;
     if (server_ && only_port) return keep_port();
     auto server = listen(plan);
     if (!server && server_) return keep_port();
@@ -103,11 +103,11 @@ class ServedStore final : public RoundStore {
 
   /// On the first port of the range that is free.
   Result<Server> listen(const rendezvous::StorePlan& plan) {
-    for (int port = plan.first_port; port < plan.last_port; ++port) {
+    for (int port = plan.ports.first; port < plan.ports.last; ++port) {
       auto server = try_port(plan.bind_address, port);
       if (server) return server;
     }
-    return try_port(plan.bind_address, plan.last_port);
+    return try_port(plan.bind_address, plan.ports.last);
   }
   Result<Server> try_port(const std::string& address, int port) {
     store::Server::Settings settings;

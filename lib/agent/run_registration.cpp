@@ -46,7 +46,8 @@ RunRegistration::RunRegistration(Clock& clock, guardian::Agent& guardian, const 
   entry_.min_nodes = spec.min_nodes;
   entry_.max_nodes = spec.max_nodes;
   entry_.rdzv_backend = spec.rdzv_backend;
-  const bool asked_at_endpoint = spec.rdzv_backend == "c10d" || spec.rdzv_backend == "static";
+  const bool asked_at_endpoint =
+      spec.rdzv_backend == spec::backend::kC10d || spec.rdzv_backend == spec::backend::kStatic;
   if (!spec.standalone && several_nodes_ && asked_at_endpoint) entry_.endpoint = spec.rdzv_endpoint;
   entry_.max_restarts = spec.max_restarts;
   entry_.keeps_output = facts.keeps_output;

@@ -45,7 +45,7 @@ void take_logs(const WorkerSpec& spec, spec::JobSpec& job) {
 
 /// Whether nobody else can join: torchelastic's own standalone jobs meet at localhost:0.
 bool is_alone(const rendezvous::RendezvousParameters& parameters) {
-  if (parameters.backend != "c10d" || parameters.max_nodes > 1) return false;
+  if (parameters.backend != spec::backend::kC10d || parameters.max_nodes > 1) return false;
   const auto endpoint = net::parse_endpoint(parameters.endpoint, 0);
   return endpoint && endpoint->port == 0;
 }
@@ -68,7 +68,7 @@ Status take_rendezvous(const WorkerSpec& spec, spec::JobSpec& job) {
   job.node_rank_given = true;
   job.standalone = is_alone(parameters);
   if (job.local_addr.empty()) job.local_addr = parameters.local_addr;
-  if (job.rdzv_backend == "static" && !spec.master_addr.empty()) {
+  if (job.rdzv_backend == spec::backend::kStatic && !spec.master_addr.empty()) {
     job.rdzv_endpoint = net::format_endpoint(spec.master_addr, spec.master_port);
   }
   return {};

@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "spec/option_table.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ std::vector<std::string> words_of(const OptionRow& option) {
     case Opt::NprocPerNode:
       return {"auto", "gpu", "cpu", "1", "2", "4", "8"};
     case Opt::RdzvBackend:
-      return {"static", "c10d", "etcd", "etcd-v2", "file"};
+      return {backend::kBuiltIn.begin(), backend::kBuiltIn.end()};
     case Opt::EventLogHandler:
       return {"null", "console"};
     case Opt::Redirects:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <cstdint>
 #include <map>
@@ -52,7 +53,7 @@ struct JobSpec {
 
   // Rendezvous
   bool standalone = false;  // given, or implied: one node and nothing said about rendezvous
-  std::string rdzv_backend = "static";  // after the implicit rules: "c10d" when standalone
+  std::string rdzv_backend{backend::kStatic};  // after the implicit rules: "c10d" when standalone
   std::string rdzv_endpoint;  // effective: localhost:0 when standalone, ADDR:PORT if static
   std::string run_id = "none";
   std::map<std::string, std::string> rdzv_conf;

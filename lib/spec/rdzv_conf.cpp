@@ -41,12 +41,12 @@ constexpr std::array<Key, 29> kKeys = {{
     {"keep_alive_interval", Check::PositiveCount, kDynamic, &Config::keep_alive_interval},
     {"keep_alive_max_attempt", Check::PositiveCount, kDynamic, &Config::keep_alive_max_attempt},
     {"read_timeout", Check::PositiveCount, kAll, &Config::read_timeout},
-    {"store_type", Check::StoreType, "c10d", &Config::meets_in_file},
-    {"is_host", Check::Boolean, "c10d", &Config::is_host},
+    {"store_type", Check::StoreType, backend::kC10d, &Config::meets_in_file},
+    {"is_host", Check::Boolean, backend::kC10d, &Config::is_host},
     {"store_port", Check::Ports, kAll, &Config::store_port},
     {"secret_file", Check::Any, kAll, &Config::secret_file},
     {"timeout", Check::PositiveCount, "static etcd", &Config::timeout},
-    {"rank", Check::Any, "static"},
+    {"rank", Check::Any, backend::kStatic},
     {"protocol", Check::Protocol, kEtcd, &Config::protocol},
     {"cert", Check::Any, kEtcd, &Config::ssl_cert},
     {"key", Check::Any, kEtcd, &Config::ssl_cert_key},
@@ -138,7 +138,7 @@ struct Put {
 // store_type=file makes the c10d backend the file one under another name.
 bool meets_in_file(const RdzvConf& conf, std::string_view backend) {
   const auto type = conf.find("store_type");
-  return backend == "c10d" && type != conf.end() && names_file(type->second);
+  return backend == backend::kC10d && type != conf.end() && names_file(type->second);
 }
 
 std::optional<Refusal> check_number(const Key& key, const std::string& value) {
@@ -251,8 +251,8 @@ std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view ba
   if (!built_in) return std::nullopt;
   for (const auto& [name, value] : conf) {
     const auto key = std::find_if(kKeys.begin(), kKeys.end(), [&](const Key& known) {
-      return known.name == name &&
-             (reads(known, backend) || (meets_in_file(conf, backend) && reads(known, "file")));
+      return known.name == name && (reads(known, backend) ||
+                                    (meets_in_file(conf, backend) && reads(known, backend::kFile)));
     });
     if (key == kKeys.end()) {
       warnings.push_back(unread_warning(name, backend));

@@ -11,10 +11,9 @@
 namespace elastrun::spec {
 namespace {
 
-const std::vector<std::string> kBackends = {"static", "c10d", "etcd", "etcd-v2", "file"};
-
-bool contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+template <class Names>
+bool contains(const Names& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
 }
 
 class RendezvousChoice {
@@ -47,7 +46,7 @@ class RendezvousChoice {
                         text(Opt::Nnodes), job_.min_nodes),
             "leave one of the two out");
       }
-    } else if (text(Opt::RdzvBackend) == "static" && text(Opt::RdzvEndpoint).empty() &&
+    } else if (text(Opt::RdzvBackend) == backend::kStatic && text(Opt::RdzvEndpoint).empty() &&
                !values_.is_given(Opt::MasterPort) && job_.max_nodes == 1) {
       why = "implied: one node, and no rendezvous option is given";
     } else {
@@ -55,7 +54,7 @@ class RendezvousChoice {
     }
     job_.standalone = true;
     warn_of_replaced();
-    values_.imply(Opt::RdzvBackend, "c10d", why);
+    values_.imply(Opt::RdzvBackend, std::string(backend::kC10d), why);
     values_.imply(Opt::RdzvEndpoint, "localhost:0", why);
     values_.imply(Opt::RdzvId, around_.make_uuid(), why);
     return std::nullopt;
@@ -88,17 +87,17 @@ class RendezvousChoice {
   }
 
   std::optional<Refusal> check_backend() {
-    const auto& backend = job_.rdzv_backend;
-    if (backend.empty()) {
+    const auto& name = job_.rdzv_backend;
+    if (name.empty()) {
       return launcher_refusal("A rendezvous backend needs a name, and this one is empty.",
                               "see --rdzv-backend");
     }
-    if (contains(kBackends, backend) || contains(around_.rdzv_backends, backend))
+    if (contains(backend::kBuiltIn, name) || contains(around_.rdzv_backends, name))
       return std::nullopt;
-    std::vector<std::string> names = kBackends;
+    std::vector<std::string> names(backend::kBuiltIn.begin(), backend::kBuiltIn.end());
     names.insert(names.end(), around_.rdzv_backends.begin(), around_.rdzv_backends.end());
-    const auto near = nearest(backend, names);
-    return launcher_refusal(fmt::format("The rendezvous backend '{}' is not registered.", backend),
+    const auto near = nearest(name, names);
+    return launcher_refusal(fmt::format("The rendezvous backend '{}' is not registered.", name),
                             near ? fmt::format("did you mean {}?", *near)
                                  : fmt::format("the backends are {}", join(names, ", ")));
   }
@@ -116,7 +115,7 @@ class RendezvousChoice {
     if (auto refusal = check_rdzv_conf(job_.rdzv_conf, job_.rdzv_backend, warnings_)) {
       return refusal;
     }
-    if (place_ && place_->is_host && job_.rdzv_backend == "c10d") {
+    if (place_ && place_->is_host && job_.rdzv_backend == backend::kC10d) {
       job_.rdzv_conf.emplace("is_host", *place_->is_host ? "1" : "0");
     }
     if (place_ && !place_->start.empty()) job_.job_start = place_->start;
@@ -126,21 +125,21 @@ class RendezvousChoice {
   }
 
   std::optional<Refusal> decide_endpoint() {
-    if (job_.rdzv_backend == "static") return decide_static();
+    if (job_.rdzv_backend == backend::kStatic) return decide_static();
     if (values_.is_given(Opt::MasterAddr) && text(Opt::RdzvEndpoint).empty()) {
       warnings_.push_back(
           "--master-addr has no effect: only the static backend reads it, when it is given no "
           "--rdzv-endpoint.");
     }
-    if (job_.rdzv_backend == "c10d") {
+    if (job_.rdzv_backend == backend::kC10d) {
       return read_rendezvous_config(job_.rdzv_conf).meets_in_file
                  ? std::nullopt
                  : check_endpoints({job_.rdzv_endpoint});
     }
-    if (job_.rdzv_backend.starts_with("etcd")) {
+    if (job_.rdzv_backend.starts_with(backend::kEtcd)) {
       return check_endpoints(split(job_.rdzv_endpoint, ','));
     }
-    if (job_.rdzv_backend == "file" && trim(job_.rdzv_endpoint).empty()) {
+    if (job_.rdzv_backend == backend::kFile && trim(job_.rdzv_endpoint).empty()) {
       return launcher_refusal("the file backend needs --rdzv-endpoint DIR",
                               "a directory that all nodes can write, on a shared file system");
     }
@@ -196,7 +195,7 @@ class RendezvousChoice {
       job_.node_rank = static_cast<int>(rank);
       return std::nullopt;
     }
-    if (job_.rdzv_backend != "static") {
+    if (job_.rdzv_backend != backend::kStatic) {
       if (rank != 0) {
         warnings_.push_back(
             fmt::format("--node-rank has no effect with the backend {}: only static reads it.",

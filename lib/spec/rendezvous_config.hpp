@@ -3,11 +3,20 @@
 
 #include "core/clock.hpp"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace elastrun::spec {
+
+/// The built-in values of --rdzv-backend.
+namespace backend {
+constexpr std::string_view kStatic = "static", kC10d = "c10d", kEtcd = "etcd", kEtcdV2 = "etcd-v2",
+                           kFile = "file";
+constexpr std::array kBuiltIn = {kStatic, kC10d, kEtcd, kEtcdV2, kFile};
+}  // namespace backend
 
 // Where the endpoint names none: torchrun's, torchrun's, etcd's.
 constexpr std::uint16_t kC10dPort = 29400, kStaticPort = 29500, kEtcdPort = 2379;

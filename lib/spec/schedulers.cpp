@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "spec/hostlist.hpp"
+#include "spec/rendezvous_config.hpp"
 #include "spec/task_shell.hpp"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ using Text = std::optional<std::string>;
 
 // Two jobs that share a node must not share a port: each takes its own out of a thousand below the
 // kernel's range for outgoing connections (ip(7), ip_local_port_range).
-constexpr int kFirstPort = 29400, kPorts = 1000;
+constexpr int kFirstPort = kC10dPort, kPorts = 1000;
 
 int port_of(std::string_view job) {
   unsigned sum = 0;
@@ -82,7 +83,7 @@ class Finder {
                              fmt::format("{} ({})", from, facts.scheduler)});
     };
     if (facts.nodes > 0) give(Opt::Nnodes, fmt::to_string(facts.nodes), facts.nodes_from);
-    give(Opt::RdzvBackend, "c10d", facts.endpoint_from);
+    give(Opt::RdzvBackend, std::string(backend::kC10d), facts.endpoint_from);
     give(Opt::RdzvEndpoint, facts.endpoint, facts.endpoint_from);
     give(Opt::RdzvId, facts.id, facts.id_from);
     if (facts.rank) give(Opt::NodeRank, fmt::to_string(*facts.rank), facts.rank_from);

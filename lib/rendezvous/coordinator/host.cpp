@@ -34,9 +34,9 @@ Result<std::unique_ptr<Host>> Host::open(boost::asio::io_context& loop, Clock& c
                                          const std::shared_ptr<const net::Sealer>& sealer,
                                          net::Listener::Settings listener,
                                          const Coordinator::Settings& coordinator,
-                                         std::pair<std::uint16_t, std::uint16_t> ports) {
+                                         spec::PortRange ports) {
   Result<std::unique_ptr<Host>> opened = fail(Code::Io, "no port is given");
-  for (int port = ports.first; !opened && port <= ports.second; ++port) {
+  for (int port = ports.first; !opened && port <= ports.last; ++port) {
     listener.port = static_cast<std::uint16_t>(port);
     opened = open(loop, clock, sealer, listener, coordinator);
   }

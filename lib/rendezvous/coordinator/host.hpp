@@ -5,12 +5,12 @@
 #include "core/error.hpp"
 #include "net/listener.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
+#include "spec/rendezvous_config.hpp"
 #include "store/stores.hpp"
 
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 
 namespace elastrun::rendezvous {
 
@@ -28,7 +28,7 @@ class Host {
                                             const std::shared_ptr<const net::Sealer>& sealer,
                                             net::Listener::Settings listener,
                                             const Coordinator::Settings& coordinator,
-                                            std::pair<std::uint16_t, std::uint16_t> ports);
+                                            spec::PortRange ports);
   ~Host();
 
   std::uint16_t port() const { return listener_->port(); }

@@ -273,8 +273,8 @@ class ElectedLocator final : public Locator {
     coordinator.remnant_changed = [this] {
       records_.watch_remnant(host_->coordinator(), [this] { record(); });
     };
-    auto opened = Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator,
-                             {settings_.first_port, settings_.last_port});
+    auto opened =
+        Host::open(loop_, clock_, sealer_, {.address = "::"}, coordinator, settings_.ports);
     if (!opened) return std::unexpected(opened.error());
     host_ = std::move(*opened);
     host_->coordinator().on_newer_epoch([this](std::int64_t epoch) {

@@ -5,6 +5,7 @@
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/election/leader_lease.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace elastrun::rendezvous {
 
 struct ElectedLocatorSettings {
   Coordinator::Settings coordinator;
-  std::string advertise;                        // address for others; empty: found out
-  std::uint16_t first_port = 0, last_port = 0;  // to listen on; 0-0: any
+  std::string advertise;  // address for others; empty: found out
+  spec::PortRange ports;  // to listen on
   /// How long a running world goes on when its coordinator's lease has ended and etcd or the file
   /// is out of reach; and for how long a new coordinator waits for a member of the last world.
   Duration isolation = std::chrono::seconds(120);

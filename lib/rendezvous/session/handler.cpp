@@ -2,6 +2,7 @@
 #include "rendezvous/session/handler.hpp"
 
 #include "core/text.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +10,6 @@
 
 namespace elastrun::rendezvous {
 namespace {
-
-constexpr std::array<std::string_view, 5> kBuiltIn = {"static", "c10d", "etcd", "etcd-v2", "file"};
 
 std::map<std::string, HandlerCreator>& registry() {
   static std::map<std::string, HandlerCreator> creators;
@@ -108,7 +107,7 @@ Result<Handler> get_rendezvous_handler(const RendezvousParameters& parameters) {
 }
 
 bool is_built_in(std::string_view backend) {
-  return std::ranges::find(kBuiltIn, backend) != kBuiltIn.end();
+  return std::ranges::find(spec::backend::kBuiltIn, backend) != spec::backend::kBuiltIn.end();
 }
 
 std::vector<std::string> registered_backends() {

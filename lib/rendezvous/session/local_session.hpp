@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/session/session.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace elastrun::rendezvous {
 /// 1:2`) the last call passes before the only node starts, as in torchrun.
 struct LocalSettings {
   std::string run_id = "none";
-  std::string backend = "c10d";
+  std::string backend{spec::backend::kC10d};
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;  // 0: the node's store_port
   Rules rules{};

@@ -47,7 +47,7 @@ Rules rules_of(const SessionSettings& settings) {
   Rules rules = settings.rules;
   rules.join_timeout = settings.config.join_timeout;
   rules.last_call_timeout = settings.config.last_call_timeout;
-  if (settings.backend == "static") {
+  if (settings.backend == spec::backend::kStatic) {
     rules.fixed_ranks = true;
     rules.min_nodes = rules.max_nodes;  // as torchrun: the minimum is not looked at
     rules.join_timeout = settings.config.timeout;
@@ -90,15 +90,13 @@ void warn_of_openness(const SessionSettings& settings, const std::string& host) 
 }
 
 StorePlan store_plan(const Plan& plan, std::string bind_address) {
-  const auto& ports = plan.settings.config.store_port;
-  return {
-      .bind_address = std::move(bind_address), .first_port = ports.first, .last_port = ports.last};
+  return {.bind_address = std::move(bind_address), .ports = plan.settings.config.store_port};
 }
 
 Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_port) {
   const auto endpoint = net::parse_endpoint(plan.settings.endpoint, default_port);
   if (!endpoint) return std::unexpected(endpoint.error());
-  const bool fixed_ranks = plan.settings.backend == "static";
+  const bool fixed_ranks = plan.settings.backend == spec::backend::kStatic;
   const bool alone = is_loopback(endpoint->host) &&
                      (plan.settings.local_addr.empty() || is_loopback(plan.settings.local_addr));
   StorePlan& store = plan.remote.store_plan;
@@ -121,8 +119,7 @@ ElectedLocatorSettings elected_settings(const Plan& plan) {
   locator.coordinator = plan.coordinator;
   const RendezvousConfig& config = plan.settings.config;
   locator.advertise = config.advertise.empty() ? plan.settings.local_addr : config.advertise;
-  locator.first_port = config.coordinator_port.first;
-  locator.last_port = config.coordinator_port.last;
+  locator.ports = config.coordinator_port;
   locator.isolation = config.isolation_timeout;
   locator.grace = plan.settings.grace;
   return locator;
@@ -157,8 +154,8 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   plan.remote.node_rank = settings.node_rank;
   set_timing(plan);
   const std::string& where = settings.endpoint;
-  const bool by_file = settings.backend == "file" || config.meets_in_file;
-  if (settings.backend == "etcd" || settings.backend == "etcd-v2") {
+  const bool by_file = settings.backend == spec::backend::kFile || config.meets_in_file;
+  if (settings.backend == spec::backend::kEtcd || settings.backend == spec::backend::kEtcdV2) {
     if (open) warn_of_openness(settings, "the coordinator");
     return make_elected(plan, make_etcd_lease(loop, clock, where, settings.run_id, config,
                                               effective_isolation(elected_settings(plan))));
@@ -170,8 +167,8 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   }
   const auto endpoint = net::parse_endpoint(where, spec::kC10dPort);
   if (open) warn_of_openness(settings, endpoint ? endpoint->host : where);
-  if (settings.backend == "static") return make_fixed(plan, spec::kStaticPort);
-  if (settings.backend == "c10d") return make_fixed(plan, spec::kC10dPort);
+  if (settings.backend == spec::backend::kStatic) return make_fixed(plan, spec::kStaticPort);
+  if (settings.backend == spec::backend::kC10d) return make_fixed(plan, spec::kC10dPort);
   return fail(Code::Usage,
               fmt::format("the rendezvous backend \"{}\" is not known; the backends are "
                           "static, c10d, etcd, etcd-v2 and file",

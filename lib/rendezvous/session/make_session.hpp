@@ -16,8 +16,8 @@ namespace elastrun::rendezvous {
 
 /// How this node is to meet the others, as the job's options say, checked and merged.
 struct SessionSettings {
-  std::string backend = "c10d";  // static, c10d, etcd, etcd-v2, file
-  std::string endpoint;          // as --rdzv-endpoint, or MASTER_ADDR:MASTER_PORT
+  std::string backend{spec::backend::kC10d};  // static, c10d, etcd, etcd-v2, file
+  std::string endpoint;                       // as --rdzv-endpoint, or MASTER_ADDR:MASTER_PORT
   std::string run_id = "none";
   std::string start;              // which start of the job, as the scheduler tells; may be empty
   Rules rules;                    // numbers of nodes and restarts; the rest is taken from `config`

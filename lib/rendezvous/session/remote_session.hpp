@@ -6,6 +6,7 @@
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/session/session.hpp"
+#include "spec/rendezvous_config.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
@@ -16,7 +17,7 @@ namespace elastrun::rendezvous {
 struct RemoteSettings {
   std::string run_id = "none";
   std::string start;  // which start of the job, as the scheduler tells
-  std::string backend = "c10d";
+  std::string backend{spec::backend::kC10d};
   Rules rules;
   int node_rank = 0;  // only where ranks are fixed
   /// --local-addr. Empty: the own address of the connection to the coordinator.

@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "rendezvous/membership/round.hpp"
+#include "spec/rendezvous_config.hpp"
 #include "store/stores.hpp"
 
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace elastrun::rendezvous {
 
 /// Where the agent of a node binds its workers' store before it joins.
 struct StorePlan {
-  std::string bind_address = "127.0.0.1";       // "::" where other nodes must reach it
-  std::uint16_t first_port = 0, last_port = 0;  // any free one in this range; 0-0: any at all
+  std::string bind_address = "127.0.0.1";  // "::" where other nodes must reach it
+  spec::PortRange ports{};                 // any free one of these
   /// The session listens on MASTER_PORT itself and hands over the connections of workers
   /// (`share_store`): bind to loopback, any port.
   bool lent_port = false;

@@ -32,9 +32,8 @@ rendezvous::Round round_of_two(int group_rank) {
 struct Place {
   explicit Place(std::uint16_t first_port = 0, std::uint16_t last_port = 0)
       : session(rendezvous::make_local_session(loop, clock, {})),
-        store(make_served_store(
-            loop, clock, *session,
-            rendezvous::StorePlan{.first_port = first_port, .last_port = last_port})) {}
+        store(make_served_store(loop, clock, *session,
+                                rendezvous::StorePlan{.ports = {first_port, last_port}})) {}
   std::uint16_t prepare() {
     const auto port = store->prepare();
     REQUIRE_MESSAGE(port, (port ? "" : port.error().text));
