@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/stream_factory.hpp"
 
+#include "core/read_file.hpp"
+#include "core/text.hpp"
 #include "core/utf8.hpp"
 
 #include <cerrno>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fstream>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -23,9 +24,8 @@ constexpr std::size_t kLongestLine = 2000;
 
 /// What all pipes of this user may hold together; 0: there is no such limit.
 std::int64_t user_pipe_bytes() {
-  std::ifstream file("/proc/sys/fs/pipe-user-pages-soft");
-  std::int64_t pages = 0;
-  return file >> pages ? pages * ::sysconf(_SC_PAGESIZE) : 0;
+  const auto pages = parse_int(trim(read_kernel_file("/proc/sys/fs/pipe-user-pages-soft")));
+  return pages.value_or(0) * ::sysconf(_SC_PAGESIZE);
 }
 
 /// A pseudo-terminal that passes bytes on as they are: the agent's terminal does the rest.

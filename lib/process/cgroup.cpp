@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/cgroup.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
-#include "process/kernel_file.hpp"
 
 #include <array>
 #include <cerrno>

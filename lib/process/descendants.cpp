@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/descendants.hpp"
 
+#include "core/read_file.hpp"
 #include "core/unique_fd.hpp"
-#include "process/kernel_file.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/devices.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <dlfcn.h>
 #include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -85,10 +85,8 @@ std::vector<std::string> entries(const std::string& directory) {
 }
 
 std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+  const auto text = read_kernel_file(path);
+  return text.substr(0, text.find('\n'));
 }
 
 std::vector<Gpu> by_driver_directory(const std::string& proc) {
@@ -96,8 +94,7 @@ std::vector<Gpu> by_driver_directory(const std::string& proc) {
   const std::string root = proc + "/driver/nvidia/gpus";
   for (const std::string& address : entries(root)) {
     Gpu gpu{address, ""};
-    std::ifstream file(root + "/" + address + "/information");
-    for (std::string line; std::getline(file, line);) {
+    for (const auto& line : split(read_kernel_file(root + "/" + address + "/information"), '\n')) {
       if (line.starts_with("GPU UUID:")) gpu.uuid = trim(line.substr(line.find(':') + 1));
     }
     gpus.push_back(std::move(gpu));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/signal_names.hpp"
+
 #include <string>
 
 namespace elastrun::process {
@@ -27,12 +29,9 @@ struct ExitStatus {
   bool operator==(const ExitStatus&) const = default;
 };
 
-/// "SIGTERM"; "SIGRTMIN+1" and the like for real-time signals; empty for no signal at all.
-std::string signal_name(int signal);
+using elastrun::signal_name;
 /// As torchrun prints it: "<N/A>" for the signals that Python has no name for, which are the
 /// real-time ones between SIGRTMIN and SIGRTMAX.
 std::string torchrun_signal_name(int signal);
-/// "SIGTERM" -> 15, "SIGRTMIN+1", "SIGRTMAX-1"; 0 if there is no such name.
-int signal_number(const std::string& name);
 
 }  // namespace elastrun::process

@@ -2,8 +2,8 @@
 #include "process/process_table.hpp"
 
 #include "core/log.hpp"
+#include "core/read_file.hpp"
 #include "core/text.hpp"
-#include "process/kernel_file.hpp"
 
 #include <algorithm>
 #include <array>

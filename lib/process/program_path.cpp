@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/program_path.hpp"
 
+#include "core/read_file.hpp"
+#include "core/search_path.hpp"
 #include "core/text.hpp"
-#include "core/unique_fd.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <optional>
+#include <string_view>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,12 +19,12 @@
 namespace elastrun::process {
 namespace {
 
-std::string search_path(const std::vector<std::string>& environment) {
+std::optional<std::string_view> search_path(const std::vector<std::string>& environment) {
   constexpr std::string_view kName = "PATH=";
-  for (const std::string& variable : environment) {
+  for (const std::string_view variable : environment) {
     if (variable.starts_with(kName)) return variable.substr(kName.size());
   }
-  return "/bin:/usr/bin";  // as confstr(_CS_PATH) says
+  return std::nullopt;
 }
 
 std::string in_directory(const std::string& directory, const std::string& path) {
@@ -39,10 +41,8 @@ int refusal(const std::string& path) {
 
 // The interpreter of a script's first line, or nothing.
 std::string interpreter_of(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 256> start{};
-  const auto size = file ? ::read(file.get(), start.data(), start.size()) : 0;
-  std::string_view line(start.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  const auto start = read_file(path, 256).value_or("");
+  std::string_view line = start;
   if (!line.starts_with("#!")) return {};
   line = line.substr(2, line.find('\n') - 2);
   line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
@@ -79,8 +79,7 @@ Result<std::string> find_program(const std::string& name,
   if (name.empty()) return fail(Code::Spawn, "cannot start an empty program name");
   if (name.find('/') != std::string::npos) return name;  // execve itself gives the best errors
   bool forbidden = false;
-  for (const std::string& folder : split(search_path(environment), ':')) {
-    const std::string path = folder.empty() ? "./" + name : folder + "/" + name;
+  for (const std::string& path : program_candidates(name, search_path(environment))) {
     const int number = refusal(in_directory(directory, path));
     if (number == 0) return path;
     forbidden = forbidden || number == EACCES;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runs/leftovers.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "process/descendants.hpp"
-#include "process/kernel_file.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ using process::ProcessTable;
 
 bool has_mark(pid_t pid, const std::string& agent_id, const std::string& proc) {
   std::string text(1, '\0');
-  text += process::read_kernel_file(fmt::format("{}/{}/environ", proc, pid));
+  text += read_kernel_file(fmt::format("{}/{}/environ", proc, pid));
   using namespace std::string_literals;
   return text.contains("\0ELASTRUN_AGENT_ID="s + agent_id + "\0"s);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/host_environment.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
 #include <sched.h>
@@ -20,20 +20,6 @@ std::optional<std::string> read_variable(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   if (value == nullptr) return std::nullopt;
   return std::string(value);
-}
-
-Result<std::string> read_whole_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return std::unexpected(errno_error(Code::Usage, path, errno));
-  std::string text;
-  std::array<char, 16384> piece{};
-  for (;;) {
-    const ssize_t got = ::read(file.get(), piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return std::unexpected(errno_error(Code::Usage, path, errno));
-    if (got == 0) return text;
-    text.append(piece.data(), static_cast<std::size_t>(got));
-  }
 }
 
 bool path_exists(const std::string& path) {
@@ -74,7 +60,7 @@ HostEnvironment system_host_environment(std::function<int()> count_gpus,
                                         std::function<int()> count_xpus) {
   HostEnvironment around;
   around.variable = read_variable;
-  around.read_file = read_whole_file;
+  around.read_file = [](const std::string& path) { return read_file(path); };
   around.exists = path_exists;
   around.is_executable = path_is_executable;
   around.first_line = read_first_line;

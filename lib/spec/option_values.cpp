@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/option_values.hpp"
 
+#include "core/signal_names.hpp"
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <fmt/format.h>
 #include <limits>
 
@@ -42,14 +44,13 @@ bool is_host(std::string_view host) {
   });
 }
 
-const std::vector<std::string>& known_signals() {
-  static const std::vector<std::string> kNames = {
-      "SIGHUP",  "SIGINT",    "SIGQUIT",   "SIGILL",   "SIGTRAP",  "SIGABRT", "SIGBUS",
-      "SIGFPE",  "SIGUSR1",   "SIGSEGV",   "SIGUSR2",  "SIGPIPE",  "SIGALRM", "SIGTERM",
-      "SIGCHLD", "SIGCONT",   "SIGTSTP",   "SIGTTIN",  "SIGTTOU",  "SIGURG",  "SIGXCPU",
-      "SIGXFSZ", "SIGPROF",   "SIGVTALRM", "SIGWINCH", "SIGIO",    "SIGPOLL", "SIGPWR",
-      "SIGSYS",  "SIGSTKFLT", "SIGCLD",    "SIGIOT",   "SIGRTMIN", "SIGRTMAX"};
-  return kNames;
+/// As Python's signal.Signals: of the real-time ones it knows the first and the last.
+std::vector<std::string> known_signals() {
+  std::vector<std::string> names = {"SIGRTMIN", "SIGRTMAX"};
+  for (const auto& signal : signal_names()) {
+    if (signal.number != SIGKILL && signal.number != SIGSTOP) names.emplace_back(signal.text);
+  }
+  return names;
 }
 
 }  // namespace
@@ -173,7 +174,7 @@ Answer<HostPort> parse_endpoint(std::string_view given) {
 Answer<std::vector<std::string>> parse_signals(const std::vector<std::string>& names,
                                                std::vector<std::string>& warnings) {
   std::vector<std::string> signals;
-  const auto& known = known_signals();
+  const auto known = known_signals();
   for (const auto& given : names) {
     const std::string name(trim(given));
     if (name == "SIGKILL" || name == "SIGSTOP") {

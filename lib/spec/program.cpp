@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/program.hpp"
 
+#include "core/search_path.hpp"
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
 #include "spec/option_values.hpp"
@@ -16,13 +17,7 @@ bool has_slash(const std::string& name) {
 }
 
 std::vector<std::string> candidates(const std::string& name, const HostEnvironment& around) {
-  if (has_slash(name)) return {name};
-  std::vector<std::string> paths;
-  // Without PATH, execvp(3) looks here.
-  for (const auto& folder : split(around.variable("PATH").value_or("/bin:/usr/bin"), ':')) {
-    paths.push_back(folder.empty() ? "./" + name : folder + "/" + name);
-  }
-  return paths;
+  return program_candidates(name, around.variable("PATH"));
 }
 
 Refusal cannot_run(std::string_view what, const std::string& name, const HostEnvironment& around,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/port_owner.hpp"
 
+#include "core/read_file.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -51,9 +53,7 @@ bool holds(const std::string& process, const std::set<std::string>& sockets, int
 }
 
 std::string command_of(const std::string& process) {
-  std::ifstream file("/proc/" + process + "/cmdline");
-  std::string command;
-  std::getline(file, command);
+  auto command = read_kernel_file("/proc/" + process + "/cmdline");
   std::replace(command.begin(), command.end(), '\0', ' ');
   while (command.ends_with(' ')) command.pop_back();
   return command.size() > 80 ? command.substr(0, 77) + "..." : command;

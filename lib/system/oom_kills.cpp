@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/oom_kills.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 
@@ -19,27 +20,12 @@ namespace {
 
 constexpr std::size_t kMaxKernelLog = 1u << 20;
 
-/// A small file of the kernel; empty if it cannot be read.
-std::string read_small(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return {};
-  std::string text(16u << 10, '\0');
-  std::size_t have = 0;
-  while (have < text.size()) {
-    const auto got = ::read(fd.get(), text.data() + have, text.size() - have);
-    if (got <= 0) break;
-    have += static_cast<std::size_t>(got);
-  }
-  text.resize(have);
-  return text;
-}
-
 /// Contents of a file of our memory cgroup. Inside a container the path that /proc tells may lie
 /// outside of what is mounted; then the root of the mount is ours.
 std::string read_in_cgroup(const std::string& mount, const std::string& path,
                            const std::string& file) {
-  auto text = read_small(mount + path + "/" + file);
-  return text.empty() ? read_small(mount + "/" + file) : text;
+  auto text = read_kernel_file(mount + path + "/" + file);
+  return text.empty() ? read_kernel_file(mount + "/" + file) : text;
 }
 
 std::string address_space_limit() {
@@ -136,8 +122,8 @@ bool log_names_victim(std::string_view kernel_log, pid_t process, std::uint64_t 
 
 OomCounts read_oom_counts() {
   OomCounts counts;
-  counts.machine = counter_in(read_small("/proc/vmstat"), "oom_kill");
-  const auto own = memory_cgroup(read_small("/proc/self/cgroup"));
+  counts.machine = counter_in(read_kernel_file("/proc/vmstat"), "oom_kill");
+  const auto own = memory_cgroup(read_kernel_file("/proc/self/cgroup"));
   if (!own) return counts;
   const auto text = own->unified
                         ? read_in_cgroup("/sys/fs/cgroup", own->path, "memory.events")

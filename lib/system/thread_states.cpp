@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/thread_states.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
-#include "process/kernel_file.hpp"
 #include "process/process_table.hpp"
 
 #include <algorithm>
@@ -138,13 +138,13 @@ std::vector<ThreadState> read_threads(pid_t pid, std::size_t most, const std::st
   for (; !error && entries != std::filesystem::directory_iterator() && threads.size() < most;
        entries.increment(error)) {
     const auto folder = entries->path().string();
-    const auto stat = process::parse_process(process::read_kernel_file(folder + "/stat"));
+    const auto stat = process::parse_process(read_kernel_file(folder + "/stat"));
     if (!stat) continue;
     ThreadState thread{stat->pid, stat->name, stat->state, {}, {}, {}};
-    const auto channel = process::read_kernel_file(folder + "/wchan");
+    const auto channel = read_kernel_file(folder + "/wchan");
     if (channel != "0") thread.wait_channel = printable(std::string(trim(channel)));
-    thread.system_call = system_call_in(process::read_kernel_file(folder + "/syscall"));
-    thread.kernel_stack = kernel_stack_in(process::read_kernel_file(folder + "/stack"));
+    thread.system_call = system_call_in(read_kernel_file(folder + "/syscall"));
+    thread.kernel_stack = kernel_stack_in(read_kernel_file(folder + "/stack"));
     threads.push_back(std::move(thread));
   }
   std::ranges::stable_partition(threads, [pid](const auto& thread) { return thread.id == pid; });

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/discovery/previous_world_probe.hpp"
 
+#include "core/read_file.hpp"
+#include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "net/endpoint.hpp"
 
 #include <array>
 #include <cerrno>
 #include <fmt/format.h>
-#include <fstream>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -68,8 +69,8 @@ void PreviousWorldProbe::look() {
 }
 
 std::string PreviousWorldProbe::own_network() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  const auto id = read_kernel_file("/proc/sys/kernel/random/boot_id");
+  const auto boot = trim(id);
   std::array<char, 64> space{};
   const ssize_t size = ::readlink("/proc/self/ns/net", space.data(), space.size());
   return fmt::format("{} {}", boot,
