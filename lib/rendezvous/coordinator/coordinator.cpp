@@ -4,6 +4,7 @@
 #include "core/json.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/pause_tolerant_alarm.hpp"
 #include "core/text.hpp"
 #include "net/link.hpp"
 #include "rendezvous/coordinator/job_book.hpp"
@@ -45,7 +46,7 @@ class LinkCoordinator final : public Coordinator {
         clock_(clock),
         sealer_(std::move(sealer)),
         settings_(std::move(settings)),
-        heartbeat_(clock.make_alarm()),
+        heartbeat_(clock, settings_.heartbeat),
         leave_(loop, clock),
         book_(settings_, clock, [this] { check_entitlement(); }) {
     settings_.run_id = fit_text(settings_.run_id);  // as agents will say it
@@ -131,7 +132,7 @@ class LinkCoordinator final : public Coordinator {
     }
     connections_.clear();
     book_.jobs.clear();
-    heartbeat_->disarm();
+    heartbeat_.disarm();
     agents_ = 0;
     leave_.look(book_.jobs);
   }
@@ -323,7 +324,7 @@ class LinkCoordinator final : public Coordinator {
     Job* job = found->second.job;
     connections_.erase(found);
     hellos_.erase(peer);
-    if (connections_.empty()) heartbeat_->disarm();
+    if (connections_.empty()) heartbeat_.disarm();
     if (job == nullptr) return;
     --agents_;
     const bool cut_off = loss == Loss::Silent && lost_contact_.silent(job->state.phase(), agents_);
@@ -341,11 +342,7 @@ class LinkCoordinator final : public Coordinator {
   }
 
   void watch_heartbeats() {
-    const TimePoint due = clock_.now() + settings_.heartbeat;
-    heartbeat_->arm(due, [this, due] {
-      // After a pause of this process it is not the others who were silent. What they have said
-      // meanwhile has not been read yet; those who were paused with us need as long to wake.
-      if (clock_.now() - due > settings_.heartbeat) return watch_heartbeats();
+    heartbeat_.arm(clock_.now() + settings_.heartbeat, [this] {
       std::vector<std::pair<Peer, std::string>> silent;
       for (auto& [peer, connection] : connections_) {
         const bool lives = connection.link->heard() && connection.greeted;
@@ -367,7 +364,9 @@ class LinkCoordinator final : public Coordinator {
   Clock& clock_;
   const std::shared_ptr<const net::Sealer> sealer_;
   Settings settings_;
-  std::unique_ptr<Alarm> heartbeat_;
+  // After a pause of this process it is not the others who were silent. What they have said
+  // meanwhile has not been read yet; those who were paused with us need as long to wake.
+  PauseTolerantAlarm heartbeat_;
   LeaveTaking leave_;
   std::function<void(std::int64_t)> on_newer_;
   std::function<void()> on_deserted_;

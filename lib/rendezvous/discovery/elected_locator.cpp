@@ -3,13 +3,13 @@
 
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/pause_tolerant_alarm.hpp"
 #include "core/text.hpp"
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/discovery/advertised.hpp"
 #include "rendezvous/discovery/arrival_watch.hpp"
 #include "rendezvous/discovery/isolation.hpp"
 #include "rendezvous/discovery/leader_watch.hpp"
-#include "rendezvous/discovery/patient_alarm.hpp"
 #include "rendezvous/discovery/stagger.hpp"
 #include "rendezvous/discovery/world_records.hpp"
 #include "rendezvous/election/election.hpp"
@@ -36,7 +36,7 @@ class ElectedLocator final : public Locator {
         settings_(std::move(settings)),
         due_(clock.make_alarm()),
         doubt_(clock.make_alarm()),
-        isolation_(std::make_unique<PatientAlarm>(clock, settings_.coordinator.heartbeat)),
+        isolation_(std::make_unique<PauseTolerantAlarm>(clock, settings_.coordinator.heartbeat)),
         watch_(clock, *leader_lease_),
         arrivals_(clock, settings_.coordinator.rules, yield_pause(settings_, leader_lease_->ttl())),
         election_(leader_lease_->ttl()),

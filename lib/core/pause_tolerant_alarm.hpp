@@ -8,14 +8,15 @@
 #include <memory>
 #include <utility>
 
-namespace elastrun::rendezvous {
+namespace elastrun {
 
 /// An alarm for what is to happen unless something else comes first. If this process was paused
 /// beyond its time it does not ring at once, but `grace` later: what was due meanwhile, or is
-/// being asked now, has its chance.
-class PatientAlarm final : public Alarm {
+/// being asked now, has its chance. For times that others measure, too; where nobody else does,
+/// AwakeClock leaves the pause out of the time.
+class PauseTolerantAlarm final : public Alarm {
  public:
-  PatientAlarm(Clock& clock, Duration grace)
+  PauseTolerantAlarm(Clock& clock, Duration grace)
       : clock_(clock), grace_(grace), alarm_(clock.make_alarm()) {}
 
   void arm(TimePoint when, std::function<void()> ring) override {
@@ -34,4 +35,4 @@ class PatientAlarm final : public Alarm {
   const std::unique_ptr<Alarm> alarm_;
 };
 
-}  // namespace elastrun::rendezvous
+}  // namespace elastrun
