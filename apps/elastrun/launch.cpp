@@ -9,6 +9,7 @@
 #include "host_environment.hpp"
 #include "process/descriptor_limit.hpp"
 #include "process/guardian.hpp"
+#include "spec/explain.hpp"
 #include "start_of_run.hpp"
 
 namespace elastrun {

@@ -10,6 +10,8 @@
 
 namespace elastrun::ctl {
 
+// Each subcommand is in the file of its name (`run_status`: status.cpp).
+
 /// Exit status of every subcommand; usage errors give 2.
 constexpr int kExitDone = 0, kExitFailed = 1, kExitUsage = 2;
 

@@ -4,15 +4,12 @@
 
 #include "command.hpp"
 #include "completion.hpp"
-#include "rendezvous/election/secret_file.hpp"
 #include "spec/rdzv_conf.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <fmt/format.h>
 
 #ifndef ELASTRUN_VERSION  // CMake gives the project's
@@ -183,17 +180,6 @@ bool read_conf(const std::string& text, JobChoice& job) {
 }
 
 }  // namespace
-
-Result<std::string> secret_of(const JobChoice& job) {
-  const char* given = std::getenv("ELASTRUN_SECRET");
-  const std::string& file = job.secret_file.empty() ? job.config.secret_file : job.secret_file;
-  return rendezvous::read_secret(file, given == nullptr ? "" : given);
-}
-
-int report_error(const std::string& text, int exit_code) {
-  fmt::print(stderr, "elastrunctl: {}\n", text);
-  return exit_code;
-}
 
 int run_command(int argc, char** argv) try {
   CLI::App app(kAbout, "elastrunctl");

@@ -59,11 +59,6 @@ MaybePlace make_place(const std::string& path) {
 
 }  // namespace
 
-std::string ExpiredTimer::sentence() const {
-  if (after <= Duration::zero()) return fmt::format("timer '{}' had expired when it came", scope);
-  return fmt::format("expired timer '{}' after {}", scope, format_duration(after));
-}
-
 ExpirationTimers::ExpirationTimers(Parts parts)
     : parts_(std::move(parts)),
       watchdog_({.loop = parts_.loop,

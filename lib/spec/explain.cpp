@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "spec/explain.hpp"
+
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
-#include "spec/resolve.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -15,7 +15,7 @@ namespace elastrun::spec {
 namespace backend {
 constexpr std::string_view kStatic = "static", kC10d = "c10d", kEtcd = "etcd", kEtcdV2 = "etcd-v2",
                            kFile = "file";
-constexpr std::array kBuiltIn = {kStatic, kC10d, kEtcd, kEtcdV2, kFile};
+inline constexpr std::array kBuiltIn = {kStatic, kC10d, kEtcd, kEtcdV2, kFile};
 }  // namespace backend
 
 // Where the endpoint names none: torchrun's, torchrun's, etcd's.

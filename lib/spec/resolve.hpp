@@ -27,7 +27,4 @@ struct Resolved {
 /// Asks `around` and nobody else; the same answers give the same job (but for random run ids).
 Answer<Resolved> resolve(const CommandLine& line, const HostEnvironment& around);
 
-/// For --explain: a line for each option, `name = value   source`, grouped as --help.
-std::string explain_text(const Resolved& job);
-
 }  // namespace elastrun::spec

@@ -1,16 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/prefix_store.hpp"
 
-#include "core/text.hpp"
-
-#include <fmt/format.h>
-
 namespace elastrun::store {
-
-Error wait_timeout(Duration timeout, const std::vector<std::string>& keys) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
-  return {Code::Timeout, fmt::format("wait timeout after {}ms, keys: {}", ms, join(keys, ", "))};
-}
 
 std::vector<std::string> PrefixStore::with_prefix(std::vector<std::string> keys) const {
   for (auto& key : keys) key.insert(0, prefix_);

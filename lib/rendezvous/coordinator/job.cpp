@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/coordinator/job.hpp"
 
+#include "rendezvous/wire/message_parts.hpp"
+
 #include <algorithm>
 #include <utility>
 #include <variant>

@@ -10,13 +10,6 @@
 
 namespace elastrun::rendezvous {
 
-Push to_push(const Notice& notice) {
-  if (const auto* assigned = std::get_if<Assigned>(&notice)) {
-    return RoundReady{round_of(*assigned->world, assigned->group_rank)};
-  }
-  return *std::get<std::shared_ptr<const Push>>(notice);
-}
-
 State::State(Rules rules, std::string run_id, std::string master_addr, std::uint16_t master_port)
     : rules_(rules),
       run_id_(std::move(run_id)),

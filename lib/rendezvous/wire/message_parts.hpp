@@ -5,6 +5,7 @@
 #include "core/json.hpp"
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/round.hpp"
+#include "rendezvous/membership/world.hpp"
 
 #include <boost/asio/ip/address.hpp>
 #include <cstdint>
@@ -76,5 +77,13 @@ json::object write_rules(const Rules& rules);
 Rules read_rules(const Reader& reader);
 json::object write_round(const Round& round);
 Round read_round(const Reader& reader);
+
+/// The members of a world as text, made once and given to `encode_assignment` for each of its
+/// members.
+std::string encode_members(const World& world);
+/// What `encode` gives for the RoundReady of that member: with all members for group rank 0 and in
+/// worlds of up to kFullWorld nodes, with their number only otherwise.
+std::string encode_assignment(const World& world, int group_rank, const std::string& members);
+constexpr std::size_t kFullWorld = 64;
 
 }  // namespace elastrun::rendezvous

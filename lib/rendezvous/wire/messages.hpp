@@ -77,12 +77,4 @@ std::string encode(const FromCoordinator& message);
 Result<FromAgent> decode_from_agent(std::string_view text);
 Result<FromCoordinator> decode_from_coordinator(std::string_view text);
 
-/// The members of a world as text, made once and given to `encode_assignment` for each of its
-/// members.
-std::string encode_members(const World& world);
-/// What `encode` gives for the RoundReady of that member: with all members for group rank 0 and in
-/// worlds of up to kFullWorld nodes, with their number only otherwise.
-std::string encode_assignment(const World& world, int group_rank, const std::string& members);
-constexpr std::size_t kFullWorld = 64;
-
 }  // namespace elastrun::rendezvous

@@ -2,6 +2,7 @@
 #include "spec/resolve.hpp"
 
 #include "core/text.hpp"
+#include "spec/explain.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>

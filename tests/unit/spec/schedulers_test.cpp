@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/schedulers.hpp"
 
+#include "spec/explain.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>
