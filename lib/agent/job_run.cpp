@@ -94,7 +94,8 @@ Status JobRun::connect(OwnRendezvous own) {
 
   self_.role = spec_.role;
   self_.local_world_size = spec_.nproc_per_node;
-  auto place = set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own));
+  auto place =
+      set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own), guardian_.guardian_pid());
   if (!place) return std::unexpected(place.error());
   session_ = std::move(place->session);
   store_ = std::move(place->store);

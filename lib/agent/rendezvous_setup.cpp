@@ -145,7 +145,7 @@ Result<rendezvous::Handler> registered_handler(const spec::JobSpec& spec) {
 
 Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
                                           const spec::JobSpec& spec, rendezvous::Node& self,
-                                          OwnRendezvous own) {
+                                          OwnRendezvous own, pid_t guardian) {
   if (!own.handler && !rendezvous::is_built_in(spec.rdzv_backend)) {
     auto made = registered_handler(spec);
     if (!made) return std::unexpected(made.error());
@@ -165,7 +165,8 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
                                            .local_addr = spec.local_addr,
                                            .config = spec::read_rendezvous_config(spec.rdzv_conf),
                                            .secret = secret == nullptr ? "" : secret,
-                                           .try_munge = std::getenv("SLURM_JOB_ID") != nullptr});
+                                           .try_munge = std::getenv("SLURM_JOB_ID") != nullptr,
+                                           .guardian = guardian});
   if (!session) return std::unexpected(session.error());
   RendezvousSetup place;
   place.session = std::move(*session);

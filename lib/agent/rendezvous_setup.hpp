@@ -10,6 +10,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <memory>
+#include <sys/types.h>
 
 namespace elastrun::agent {
 
@@ -31,8 +32,9 @@ struct OwnRendezvous {
 /// with Usage for what cannot work (a back end that does not exist, a bad endpoint).
 ///
 /// A back end that is none of ours is made by what is registered under its name.
+/// `guardian`: the pid of that process; 0: there is none.
 Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
                                           const spec::JobSpec& spec, rendezvous::Node& self,
-                                          OwnRendezvous own = {});
+                                          OwnRendezvous own = {}, pid_t guardian = 0);
 
 }  // namespace elastrun::agent

@@ -13,6 +13,8 @@ launch_bench.py. One JSON line a measurement, for report.py.
     refail   rank 0 dies -> workers of the other agent have ended (`others_ms`; they end by the stop
              signal), all workers that were left have ended (`stop_ms`), all have started again
              (`ms`), and by how much that is later than the last end (`beyond_ms`)
+    lost     the second agent is killed with all that is its launcher -> all workers have started
+             again, those of a spare that waits in place of its
 
 The first launcher has --reps turns, the others --few: they may take seconds for each.
 """
@@ -20,14 +22,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "system")]
-from launch_bench import Row, Run, ends, milliseconds, shown  # noqa: E402
+from launch_bench import Row, Run, ends, milliseconds, shown, tree  # noqa: E402
 from ports import free_port, listens  # noqa: E402
 
 WORKERS = 2  # of each agent
@@ -91,6 +95,23 @@ def refail(words: list[str], mark: Path) -> Row:
                 "beyond_ms": milliseconds(again - max(at.values()))}
 
 
+def lost(words: list[str], mark: Path) -> Row:
+    with Pair(words, mark, "sleep") as pair:
+        host, victim = pair.runs
+        if not host.until("start", 2 * WORKERS):
+            return pair.trouble()
+        pair.runs.append(pair.agent(host.file))
+        time.sleep(1 + random.random())  # it is known as a spare
+        workers = host.ranks("start")
+        died = time.time_ns()
+        for pid in tree(victim.pid):
+            if pid not in workers:
+                os.kill(pid, signal.SIGKILL)
+        if not host.until("start", 4 * WORKERS):
+            return pair.trouble()
+        return {"ms": milliseconds(max(at for _, _, at in host.events("start")) - died)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--bin", type=Path, required=True, help="folder of bench_mark")
@@ -101,7 +122,7 @@ def main() -> int:
     args = parser.parse_args()
     launchers = [text.split("=", 1) for text in args.launcher]
     with args.out.open("a") as out:
-        for row in (join, refail):
+        for row in (join, refail, lost):
             for repetition in range(max(args.reps, args.few)):
                 for place, (name, command) in enumerate(launchers):
                     if repetition >= (args.few if place else args.reps):

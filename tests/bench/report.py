@@ -42,6 +42,8 @@ AGENTS = [
      50, None),
     ("refail", "others_ms", "ms", "2 agents: a worker fails -> the other's workers have stopped",
      100, None),
+    ("lost", "ms", "ms", "2 agents: one is killed -> its spare's and the other's workers started",
+     100, None),
 ]
 STORE = [
     ("server_us_per_op", "us", "store: server CPU per answered request, 1,000 connections", 3.5),

@@ -9,6 +9,7 @@
 #include "net/link.hpp"
 #include "rendezvous/coordinator/job_book.hpp"
 #include "rendezvous/coordinator/leave_taking.hpp"
+#include "rendezvous/coordinator/local_agents.hpp"
 #include "rendezvous/coordinator/lost_contact.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "rendezvous/wire/admission.hpp"
@@ -48,6 +49,7 @@ class LinkCoordinator final : public Coordinator {
         settings_(std::move(settings)),
         heartbeat_(clock, settings_.heartbeat),
         leave_(loop, clock),
+        local_agents_(clock, [this](Peer peer) { forget_lost(peer); }),
         book_(settings_, clock, [this] { check_entitlement(); }) {
     settings_.run_id = fit_text(settings_.run_id);  // as agents will say it
   }
@@ -200,6 +202,7 @@ class LinkCoordinator final : public Coordinator {
     }
     connection.greeted = true;
     hellos_[peer] = hello;
+    if (hello.processes) local_agents_.note(peer, *hello.processes);
     if (hello.wants_status) {
       connection.link->send(encode(FromCoordinator(StatusText{status()})));
       return;
@@ -260,10 +263,10 @@ class LinkCoordinator final : public Coordinator {
       log::info("rendezvous", "{}",
                 arrival_text(hello, join.node, connection.link->remote_address().to_string()));
       enter(peer, connection, settings_.stand_alone ? join.rules : settings_.rules);
-      check_rules(join, connection.job->state.rules());
+      warn_of_other_restarts(join, connection.job->state.rules());
     }
     add_source_address(join.node, connection.link->remote_address());
-    note_reachable(*connection.job, *connection.link);
+    connection.job->note_reachable(*connection.link);
     return true;
   }
 
@@ -279,22 +282,6 @@ class LinkCoordinator final : public Coordinator {
     connection.job = &job;
     job.links[peer] = connection.link;
     lost_contact_.came(), ++agents_;
-  }
-
-  // Agents on this very machine come over loopback, an address that is of no use to the others: in
-  // a world with other machines they get the address under which those have found us.
-  void note_reachable(Job& job, const Link& link) {
-    const auto address = link.local_address();
-    if (!address.is_loopback() && !link.remote_address().is_loopback() &&
-        link.remote_address() != address) {
-      job.state.set_reachable(address.to_string());
-    }
-  }
-
-  void check_rules(const Join& join, const Rules& rules) {
-    if (join.rules.max_restarts == rules.max_restarts) return;
-    log::warning("rendezvous", "{} was started with --max-restarts {}, the coordinator's {} counts",
-                 join.node.id, join.rules.max_restarts, rules.max_restarts);
   }
 
   void dismiss(Peer peer, const std::string& text, bool final = false) {
@@ -325,6 +312,7 @@ class LinkCoordinator final : public Coordinator {
     connections_.erase(found);
     hellos_.erase(peer);
     if (connections_.empty()) heartbeat_.disarm();
+    local_agents_.lose(peer, job != nullptr && (loss == Loss::Closed || loss == Loss::Broken));
     if (job == nullptr) return;
     --agents_;
     const bool cut_off = loss == Loss::Silent && lost_contact_.silent(job->state.phase(), agents_);
@@ -339,6 +327,16 @@ class LinkCoordinator final : public Coordinator {
     boost::asio::post(loop_, [this, alive = lifetime_.token()] {
       if (alive && agents_ == 0 && on_deserted_) on_deserted_();
     });
+  }
+
+  // It was lost without a word, and has ended.
+  void forget_lost(Peer peer) {
+    check_entitlement();
+    for (auto& [run_id, job] : book_.jobs) {
+      job->state.depart(peer, "its processes have ended", clock_.now(), Loss::Ended);
+      job->deliver();
+    }
+    leave_.look(book_.jobs);
   }
 
   void watch_heartbeats() {
@@ -368,6 +366,7 @@ class LinkCoordinator final : public Coordinator {
   // meanwhile has not been read yet; those who were paused with us need as long to wake.
   PauseTolerantAlarm heartbeat_;
   LeaveTaking leave_;
+  LocalAgents local_agents_;
   std::function<void(std::int64_t)> on_newer_;
   std::function<void()> on_deserted_;
   Peer last_peer_ = 0;

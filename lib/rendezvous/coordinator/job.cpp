@@ -107,6 +107,14 @@ void Job::deliver() {
   arm();
 }
 
+void Job::note_reachable(const net::Link& link) {
+  const auto address = link.local_address();
+  if (!address.is_loopback() && !link.remote_address().is_loopback() &&
+      link.remote_address() != address) {
+    state.set_reachable(address.to_string());
+  }
+}
+
 void Job::record_world() {
   recording_ = true;
   const WorldRecord world = *state.unacknowledged();

@@ -40,6 +40,9 @@ class Job {
   /// Tells the agents what the state has to tell, has the world recorded that waits for it, and
   /// arms the alarm.
   void deliver();
+  /// Agents on this very machine come over loopback, an address that is of no use to the others: in
+  /// a world with other machines they get the address under which those have found us.
+  void note_reachable(const net::Link& link);
 
   State state;
   std::unordered_map<Peer, std::shared_ptr<net::Link>> links;

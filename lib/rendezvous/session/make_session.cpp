@@ -152,6 +152,7 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   plan.remote.rules = plan.coordinator.rules = rules_of(settings);
   plan.remote.local_addr = settings.local_addr;
   plan.remote.node_rank = settings.node_rank;
+  plan.remote.guardian = settings.guardian;
   set_timing(plan);
   const std::string& where = settings.endpoint;
   const bool by_file = settings.backend == spec::backend::kFile || config.meets_in_file;

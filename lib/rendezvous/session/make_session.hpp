@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <sys/types.h>
 
 namespace elastrun::rendezvous {
 
@@ -28,6 +29,7 @@ struct SessionSettings {
   std::string secret;             // ELASTRUN_SECRET; secret_file of `config` wins
   /// Where there is no secret: by MUNGE, if it is there. Under Slurm its nodes have it.
   bool try_munge = false;
+  pid_t guardian = 0;  // of this process; 0: there is none
 };
 
 /// A session for jobs of several nodes (and for single nodes that are to meet others at an

@@ -121,7 +121,7 @@ class RemoteSession final : public Session {
     link_->start({[this](const std::string& payload) { hear(payload); },
                   [this](const Error& error) { ended(error); }});
     greeted_at_ = clock_.now();
-    Hello hello = own_hello(settings_.run_id, settings_.start, epoch_);
+    Hello hello = own_hello(settings_.run_id, settings_.start, epoch_, settings_.guardian);
     if (const auto left = membership_.at_work(greeted_at_)) hello.at_work = {describe(), *left};
     link_->send(encode(FromAgent(std::move(hello))));
     heartbeat_->arm(clock_.now() + search_.time_to_answer(), [this] {

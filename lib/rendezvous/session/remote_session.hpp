@@ -11,6 +11,7 @@
 #include <boost/asio/io_context.hpp>
 #include <memory>
 #include <string>
+#include <sys/types.h>
 
 namespace elastrun::rendezvous {
 
@@ -30,6 +31,7 @@ struct RemoteSettings {
   /// How long an elected coordinator's entry stands at most after its end (see Refusals).
   Duration entry_life = std::chrono::seconds(30);
   StorePlan store_plan;
+  pid_t guardian = 0;  // of this process; 0: there is none
 };
 
 /// One agent's connection to a coordinator, whichever way it is found, and across coordinators:

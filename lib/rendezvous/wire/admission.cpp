@@ -2,6 +2,7 @@
 #include "rendezvous/wire/admission.hpp"
 
 #include "core/host_name.hpp"
+#include "core/log.hpp"
 #include "core/text.hpp"
 
 #include <cstdlib>
@@ -20,12 +21,14 @@ std::string nodes_text(const Rules& rules) {
 
 }  // namespace
 
-Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch) {
+Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch,
+                pid_t guardian) {
   Hello hello{run_id, false, epoch, start, host_name(), fmt::to_string(::geteuid())};
   for (const char* name : {"LOGNAME", "USER"}) {
     const char* user = std::getenv(name);
     if (user != nullptr && *user != '\0') hello.user = user;
   }
+  hello.processes = own_processes(guardian);
   return hello;
 }
 
@@ -74,6 +77,12 @@ std::string secret_refusal_of(const std::string& run_id) {
                    "the one of the job \"{}\" that meets here; if yours is another job, "
                    "give it another port",
                    run_id);
+}
+
+void warn_of_other_restarts(const Join& join, const Rules& rules) {
+  if (join.rules.max_restarts == rules.max_restarts) return;
+  log::warning("rendezvous", "{} was started with --max-restarts {}, the coordinator's {} counts",
+               join.node.id, join.rules.max_restarts, rules.max_restarts);
 }
 
 std::string arrival_text(const Hello& hello, const Node& node, const std::string& address) {

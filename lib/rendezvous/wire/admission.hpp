@@ -10,8 +10,9 @@ namespace elastrun::rendezvous {
 
 /// The first word of an agent in this process. It claims host and user for people who read the log:
 /// gethostname(2), and USER, LOGNAME or the number of the user. Asks no name service, which may be
-/// far away.
-Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch);
+/// far away. `guardian`: its pid; 0: there is none.
+Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch,
+                pid_t guardian);
 
 /// Why the coordinator of the job `run_id` (empty: of any), in its start `start`, does not talk to
 /// whoever says this; empty if it does. A side that does not know its start, or only
@@ -22,6 +23,9 @@ std::string refusal_of(const Rules& its, const Rules& rules);
 
 /// What is said to somebody whose secret is another one than that of the job `run_id` (empty: any).
 std::string secret_refusal_of(const std::string& run_id);
+
+/// Warns in the log where that node's --max-restarts are not those that count.
+void warn_of_other_restarts(const Join& join, const Rules& rules);
 
 /// Who joins from where: "node 10.0.0.7_311_0 of the job "night" joins from 10.0.0.7 (host n7, user
 /// ada)".

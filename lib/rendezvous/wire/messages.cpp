@@ -39,6 +39,25 @@ object write_member(const Join& join) {
   return member;
 }
 
+object write_mark(const ProcessMark& mark) {
+  return {{"pid", mark.pid}, {"start", mark.start_time}};
+}
+ProcessMark read_mark(const Reader& reader) {
+  return {static_cast<pid_t>(reader.integer("pid", 0, kMaxCount)),
+          static_cast<std::uint64_t>(reader.integer("start"))};
+}
+
+object write(const AgentProcesses& processes) {
+  return {{"boot", processes.boot},
+          {"namespace", processes.namespace_},
+          {"agent", write_mark(processes.agent)},
+          {"guardian", write_mark(processes.guardian)}};
+}
+AgentProcesses read_processes(const Reader& reader) {
+  return {reader.text("boot"), static_cast<std::uint64_t>(reader.integer("namespace")),
+          read_mark(reader.member("agent")), read_mark(reader.member("guardian"))};
+}
+
 object write(const Hello& hello) {
   object message{{"type", "hello"},
                  {"run", hello.run_id},
@@ -54,6 +73,7 @@ object write(const Hello& hello) {
     at_work["left"] = write_grace(hello.at_work->left);
     message["at_work"] = std::move(at_work);
   }
+  if (hello.processes) message["processes"] = write(*hello.processes);
   return message;
 }
 object write(const Join& join) {
@@ -148,6 +168,7 @@ Hello read_hello(const Reader& reader) {
               reader.integer("epoch"), reader.text("start"),
               reader.text("host"),     reader.text("user")};
   hello.wants_stacks = reader.text("who") == "stacks";
+  if (reader.has("processes")) hello.processes = read_processes(reader.member("processes"));
   if (!reader.has("at_work")) return hello;
   const Reader member = reader.member("at_work");
   hello.at_work = {read_join(member), read_grace(member, "left")};

@@ -5,6 +5,7 @@
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/state.hpp"
+#include "rendezvous/wire/agent_processes.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -36,6 +37,7 @@ struct Hello {
   std::string start{};         // which start of the job, as its scheduler tells; empty: not known
   std::string host{}, user{};  // of the process
   std::optional<AtWork> at_work{};
+  std::optional<AgentProcesses> processes{};
   bool wants_stacks = false;  // only asks where the workers of that job stand
 };
 /// It was told to stop its group, and has begun to; this ends within `left`.

@@ -74,6 +74,20 @@ TEST_CASE("fence: a member that saves is waited for without its connection") {
     job.pass(kTimeToReturn);
     CHECK(job.assignment("a") == "0/2#2");
   }
+  SUBCASE("which was closed or reset, and then its processes are found to have ended") {
+    const Peer peer = job.peers["c"];
+    Loss loss = Loss::Closed;
+    SUBCASE("closed") {}
+    SUBCASE("reset") {
+      loss = Loss::Broken;
+    }
+    job.lose("c", loss);
+    CHECK(job.assignment("a") == "");
+    job.state.depart(peer, "its processes have ended", job.now, Loss::Ended);
+    job.read();
+    if (loss == Loss::Broken) job.pass(2s);  // the last call, which a place to be kept had ended
+    CHECK(job.assignment("a") == "0/2#2");
+  }
 }
 
 TEST_CASE("fence: a node that crashed before it could hear the order delays nobody") {

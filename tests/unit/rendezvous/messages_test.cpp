@@ -27,11 +27,18 @@ Cause a_cause() {
   return cause;
 }
 
+Hello a_hello_with_processes() {
+  Hello hello{"job"};
+  hello.processes = {"0e3c-boot", 4026531836, {7, 100}, {6, 99}};
+  return hello;
+}
+
 std::vector<std::string> from_agents() {
   Join join{make_node("a", 8), {4, 2, 7}, make_rules(2, 5, 3), {5, 2, 6}};
   return {
       encode(FromAgent(Hello{"job", true, 9, "17/1", "n7", "ada"})),
       encode(FromAgent(Hello{"job", false, 9, "", "n7", "ada", AtWork{join, 12s}})),
+      encode(FromAgent(a_hello_with_processes())),
       encode(FromAgent(join)),
       encode(FromAgent(Stopping{7s})),
       encode(FromAgent(Started{3})),

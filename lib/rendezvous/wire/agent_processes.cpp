@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/wire/agent_processes.hpp"
+
+#include "process/process_table.hpp"
+
+#include <cerrno>
+#include <fstream>
+#include <signal.h>
+#include <unistd.h>
+
+namespace elastrun::rendezvous {
+namespace {
+
+ProcessMark mark_of(pid_t pid) {
+  if (pid <= 0) return {};
+  const auto entry = process::read_process(pid);
+  return entry ? ProcessMark{pid, entry->start_time} : ProcessMark{};
+}
+
+bool is_gone(const ProcessMark& mark) {
+  if (mark.pid <= 0) return true;
+  const auto entry = process::read_process(mark.pid);
+  if (entry) return entry->zombie() || entry->start_time != mark.start_time;
+  return ::kill(mark.pid, 0) != 0 && errno == ESRCH;
+}
+
+AgentProcesses own_machine() {
+  AgentProcesses own;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), own.boot);
+  own.namespace_ = process::own_pid_namespace();
+  return own;
+}
+
+const AgentProcesses& this_machine() {
+  static const AgentProcesses own = own_machine();
+  return own;
+}
+
+}  // namespace
+
+AgentProcesses own_processes(pid_t guardian) {
+  static const ProcessMark own = mark_of(::getpid());
+  AgentProcesses processes = this_machine();
+  processes.agent = own;
+  processes.guardian = mark_of(guardian);
+  return processes;
+}
+
+bool are_ours(const AgentProcesses& processes) {
+  const AgentProcesses& own = this_machine();
+  return !own.boot.empty() && own.namespace_ != 0 && processes.boot == own.boot &&
+         processes.namespace_ == own.namespace_ && processes.agent.pid > 0;
+}
+
+bool are_gone(const AgentProcesses& processes) {
+  return is_gone(processes.agent) && is_gone(processes.guardian);
+}
+
+}  // namespace elastrun::rendezvous

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rendezvous/coordinator/local_agents.hpp"
+
+#include "net/link.hpp"
+#include "process/process_table.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "support/fake_clock.hpp"
+#include "unit/rendezvous/agents.hpp"
+
+#include <csignal>
+#include <doctest/doctest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+/// A process of this machine that does nothing until it is killed.
+class Sleeper {
+ public:
+  Sleeper() : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (true) ::pause();
+  }
+  ~Sleeper() { end(); }
+  void end() {
+    if (pid_ == 0) return;
+    kill();
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  /// It has ended, but nobody has asked how.
+  void kill() const {
+    ::kill(pid_, SIGKILL);
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT);
+  }
+  ProcessMark mark() const {
+    const auto entry = process::read_process(pid_);
+    REQUIRE(entry);
+    return {pid_, entry->start_time};
+  }
+
+ private:
+  pid_t pid_;
+};
+
+AgentProcesses agent_of(const Sleeper& agent, const Sleeper& guardian) {
+  AgentProcesses processes = own_processes(0);
+  processes.agent = agent.mark();
+  processes.guardian = guardian.mark();
+  return processes;
+}
+
+struct Watch {
+  elastrun::test::FakeClock clock;
+  std::vector<Peer> gone;
+  LocalAgents agents{clock, [this](Peer peer) { gone.push_back(peer); }};
+};
+
+}  // namespace
+
+TEST_CASE("local agents: the end of both processes is seen, and of both only") {
+  Watch watch;
+  Sleeper agent, guardian;
+  watch.agents.note(7, agent_of(agent, guardian));
+  watch.agents.lose(7, true);
+  CHECK(watch.gone.empty());
+  SUBCASE("whoever has reaped them or not") {
+    watch.clock.advance(10ms);
+    agent.kill();
+    watch.clock.advance(10ms);
+    CHECK(watch.gone.empty());
+    guardian.end();
+    watch.clock.advance(2ms);
+    CHECK(watch.gone == std::vector<Peer>{7});
+    watch.clock.advance(1s);
+    CHECK(watch.gone.size() == 1);
+  }
+  SUBCASE("for as long as it may take to return") {
+    watch.clock.advance(kTimeToReturn);
+    agent.end();
+    guardian.end();
+    watch.clock.advance(1s);
+    CHECK(watch.gone.empty());
+    CHECK(watch.clock.armed() == 0);
+  }
+}
+
+TEST_CASE("local agents: a process of another start time is another one") {
+  Watch watch;
+  Sleeper other;
+  AgentProcesses ended = own_processes(0);
+  ended.agent = other.mark();
+  --ended.agent.start_time;
+  watch.agents.note(1, ended);
+  watch.agents.lose(1, true);
+  watch.clock.advance(2ms);
+  CHECK(watch.gone == std::vector<Peer>{1});
+}
+
+TEST_CASE("local agents: of other machines, and of who has said goodbye, nothing is looked at") {
+  Watch watch;
+  Sleeper agent, guardian;
+  AgentProcesses processes = agent_of(agent, guardian);
+  agent.end(), guardian.end();
+  SUBCASE("another kernel") {
+    processes.boot = "0f0e";
+  }
+  SUBCASE("another pid namespace") {
+    ++processes.namespace_;
+  }
+  SUBCASE("nothing told") {
+    processes = {};
+  }
+  watch.agents.note(1, processes);
+  watch.agents.lose(1, true);
+  watch.agents.note(2, agent_of(Sleeper(), Sleeper()));
+  watch.agents.lose(2, false);
+  watch.clock.advance(1s);
+  CHECK(watch.gone.empty());
+}
+
+namespace {
+
+/// An agent that a test speaks for, whose processes are others.
+struct Spoken {
+  Spoken(Network& network, std::uint16_t port, const AgentProcesses& processes) {
+    boost::asio::ip::tcp::socket socket(network.loop);
+    socket.connect({boost::asio::ip::address_v4::loopback(), port});
+    link = net::Link::make(std::move(socket), net::make_sealer(""), net::Link::Side::Connector);
+    link->start({[](const std::string&) {}, [](const Error&) {}});
+    Hello hello{"job"};
+    hello.processes = processes;
+    link->send(encode(FromAgent(hello)));
+    Join join;
+    join.node.id = "spoken";
+    join.rules = rules_for(1, 2);
+    link->send(encode(FromAgent(join)));
+  }
+  std::shared_ptr<net::Link> link;
+};
+
+/// No time passes for coordinator and agents but by `pass`.
+struct Timeless {
+  Timeless() {
+    network.clock = std::make_unique<elastrun::test::FakeClock>();
+    Coordinator::Settings settings;
+    settings.run_id = "job";
+    settings.rules = rules_for(1, 2);
+    auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
+    REQUIRE(opened.has_value());
+    host = std::move(*opened);
+    FixedLocatorSettings where{{"127.0.0.1", host->port()}, false, {}};
+    RemoteSettings remote;
+    remote.run_id = "job";
+    remote.rules = rules_for(1, 2);
+    auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
+    agent = std::make_unique<TestAgent>(
+        network,
+        make_remote_session(network.loop, *network.clock, sealer, std::move(locator), remote));
+  }
+  /// So often 2 ms, in each of which all that is on its way arrives. Whether the agent was told.
+  bool is_told_within(int steps) {
+    for (; agent->told.empty() && steps > 0; --steps) {
+      network.loop.restart();
+      network.loop.run_for(std::chrono::milliseconds(5));
+      static_cast<elastrun::test::FakeClock&>(*network.clock).advance(2ms);
+    }
+    return !agent->told.empty();
+  }
+
+  Network network;
+  std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
+  std::unique_ptr<Host> host;
+  std::unique_ptr<TestAgent> agent;
+};
+
+}  // namespace
+
+TEST_CASE("coordinator: an agent that was killed on its machine delays no round") {
+  Timeless town;
+  Sleeper agent, guardian;
+  Spoken victim(town.network, town.host->port(), agent_of(agent, guardian));
+  town.agent->join();
+  REQUIRE(town.is_told_within(100));
+  REQUIRE(town.agent->round().group_world_size() == 2);
+  agent.end(), guardian.end();
+  victim.link->close();
+  REQUIRE(town.is_told_within(100));
+  town.agent->hear<Restart>();
+  town.agent->join();
+  REQUIRE(town.is_told_within(100));  // 0.2 s, less than kTimeToReturn
+  CHECK(town.agent->round().group_world_size() == 1);
+}
