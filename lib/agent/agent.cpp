@@ -34,7 +34,6 @@ Agent::Agent(Parts parts, Settings settings)
       settle_(awake_.make_alarm()),
       linger_(awake_.make_alarm()),
       signal_wait_(awake_.make_alarm()),
-      last_visitors_(awake_, parts_.store),
       barrier_(awake_, settings_.job.exit_barrier_timeout, [this](std::int64_t round) {
         post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
       }) {}
@@ -303,9 +302,10 @@ void Agent::perform(const End& action) {
   settle_->disarm();
   linger_->disarm();
   // Where the whole job has succeeded, no worker is left anywhere.
-  const Duration limit = action.ending.is_everybodys_success() ? Duration() : grace();
-  parts_.session.close([this, alive = lifetime_.token(), until = awake_.now() + limit] {
-    if (alive) last_visitors_.await(until - awake_.now(), [this] { finish(std::move(result_)); });
+  result_.store_needed_until = parts_.clock.now();
+  if (!action.ending.is_everybodys_success()) result_.store_needed_until += grace();
+  parts_.session.close([this, alive = lifetime_.token()] {
+    if (alive) finish(std::move(result_));
   });
 }
 
@@ -314,8 +314,7 @@ void Agent::finish(JobResult result) {
   result.finished = parts_.clock.wall();
   parts_.observer.ended(result, group_ ? &group_->workers() : nullptr);
   group_.reset();
-  const auto on_end = std::exchange(on_end_, {});
-  on_end(std::move(result));
+  std::exchange(on_end_, {})(std::move(result));
 }
 
 /// The first one counts: what comes later follows from it.

@@ -4,9 +4,9 @@
 #include "agent/exit_barrier.hpp"
 #include "agent/fact.hpp"
 #include "agent/job_result.hpp"
-#include "agent/last_visitors.hpp"
 #include "agent/node_policy.hpp"
 #include "agent/observer.hpp"
+#include "agent/round_store.hpp"
 #include "core/awake_clock.hpp"
 #include "core/lifetime.hpp"
 #include "rendezvous/session/session.hpp"
@@ -137,7 +137,6 @@ class Agent {
   TimePoint joined_at_{}, started_at_{}, stop_at_{};
   AwakeClock awake_;  // for waits
   std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_;
-  LastVisitors last_visitors_;
   ExitBarrier barrier_;
   std::vector<std::optional<TimePoint>> stuck_since_;
   std::function<void(JobResult)> on_end_;

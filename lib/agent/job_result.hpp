@@ -71,6 +71,8 @@ struct JobResult {
   int restarts = 0;  // spent by the whole job
   int local_world_size = 0;
   WallTime started, finished;
+  /// When the workers of other nodes have ended at the latest, which this node may serve.
+  TimePoint store_needed_until{};
   std::string run_dir;  // log folder of this run; empty if none was made or it was removed
   bool succeeded() const {
     return ending.kind == Ending::Kind::Succeeded || ending.kind == Ending::Kind::NotNeeded;

@@ -56,8 +56,8 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       folders_({files_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
                 [this](auto place) { channel_.open(std::move(place)); }}),
       gate_(std::bind_front(&LogFolders::prepare, &folders_)),
-      last_writes_(loop_, *clock_, console_, {&files_, &reports_, &errors_},
-                   spec.shutdown_timeout) {
+      last_writes_(loop_, *clock_, console_, {&files_, &reports_, &errors_}, spec.shutdown_timeout),
+      last_visitors_(loop_, *clock_) {
   console_.take_log_lines();
   console_.draw_status_while([guardian_pid = guardian.guardian_pid()] {
     return logs::is_in_foreground(STDERR_FILENO, guardian_pid);
@@ -295,6 +295,8 @@ void JobRun::signalled(const process::SignalEvent& event) {
   if (last_writes_.waiting()) {
     if (demand == Demand::Stop) last_writes_.shorten();
     if (demand == Demand::KillNow) last_writes_.give_up_now();
+  } else if (last_visitors_.waiting()) {
+    if (demand != Demand::Nothing) last_visitors_.hear_signal(demand == Demand::KillNow);
   } else if (demand != Demand::Nothing) {
     agent_->signal(event.number, demand == Demand::KillNow);
   } else if (event.route == process::Route::Kernel && event.number == SIGINT) {
@@ -326,7 +328,14 @@ JobResult JobRun::run() {
   if (folders_.is_unanswered()) last_writes_.give_up_on(files_);
   result->run_dir = settle(result->succeeded());
   registration_.end();
+  store_needed_until_ = result->store_needed_until;
   return std::move(*result);
+}
+
+void JobRun::finish() {
+  last_writes_.wait(true);
+  last_visitors_.wait(*store_, store_needed_until_ - clock_->now());
+  last_writes_.wait(true);
 }
 
 process::KillResult JobRun::sweep(Duration limit) {

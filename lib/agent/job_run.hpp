@@ -8,6 +8,7 @@
 #include "agent/goodput_account.hpp"
 #include "agent/hang_response.hpp"
 #include "agent/job_records.hpp"
+#include "agent/last_visitors.hpp"
 #include "agent/last_writes.hpp"
 #include "agent/log_folders.hpp"
 #include "agent/push_gate.hpp"
@@ -58,8 +59,8 @@ class JobRun {
   /// The one for the error that is handed on, which a program that started us waits for.
   files::BlockingCalls& errors() { return errors_; }
   /// After run(), and after everything that is written because of its result: waits, as LastWrites
-  /// does, until files and console have it.
-  void finish() { last_writes_.wait(true); }
+  /// does, until files and console have it; then, as LastVisitors does, for workers of other nodes.
+  void finish();
   /// Where the run's records come from: for sinks of the caller's own, before run().
   telemetry::Pipeline& pipeline() { return pipeline_; }
   /// Whether the directory of the run is one that nobody has named: people must be told of it.
@@ -132,6 +133,8 @@ class JobRun {
   process::Insistence insistence_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
   LastWrites last_writes_;
+  LastVisitors last_visitors_;
+  TimePoint store_needed_until_;
 };
 
 }  // namespace elastrun::agent

@@ -83,7 +83,7 @@ class Saving(unittest.TestCase):
 
     def insist(self, job: Job) -> int:
         job.process.send_signal(signal.SIGINT)
-        return len(job.lines("waiting for the other nodes no longer", job.err))
+        return len(job.lines("waiting for the other nodes no longer|lose the store", job.err))
 
     def break_worker(self) -> None:
         (self.folder / "fail").touch()
@@ -117,6 +117,18 @@ class Saving(unittest.TestCase):
         server, saver = self.pair()
         self.break_worker()
         self.save(server, saver, STAYS)
+        self.has_ended(server, saver)
+
+    def test_what_a_server_has_to_tell_is_told_before_it_stays(self) -> None:
+        report = self.folder / "report"
+        server, saver = self.pair("2", f"--report={report}")
+        self.break_worker()
+        saver.wait_for("^saving")
+        wait_until(lambda: server.lines(STAYS, server.err), "the server stays")
+        self.assertIsNone(server.process.poll())
+        self.assertRegex(server.errors(), r"(?m)^elastrun: .*exit")
+        self.assertTrue(report.exists())
+        (self.folder / "saved").touch()
         self.has_ended(server, saver)
 
     def test_the_last_failure_where_another_node_leads(self) -> None:

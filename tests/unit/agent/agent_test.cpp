@@ -25,9 +25,7 @@ struct FakeStore final : RoundStore {
   void begin(const rendezvous::Round& round) override { served = round.master_port; }
   bool serves_workers() const override { return true; }
   bool serves_others() const override { return needed; }
-  std::size_t visitors() const override { return connections; }
   bool needed = false;
-  std::size_t connections = 0;
   int prepared = 0;
   std::uint16_t served = 0;
   bool refuses = false;
@@ -197,30 +195,19 @@ TEST_CASE("agent: after a failure the group is started again, with the next atte
   CHECK(node.result->attempts.size() == 2);
 }
 
-TEST_CASE("agent: a store stays until the workers of other nodes have saved") {
+TEST_CASE("agent: a store is needed as long as groups of other nodes may take to end") {
   Node node(1);
-  node.store.needed = true;
-  node.store.connections = 2;
-  node.end(0, ExitStatus::exited(3));
-  CHECK(!node.result);
-  node.advance(5s);
-  CHECK(!node.result);
-  SUBCASE("they hang up") {
-    node.store.connections = 0;
-    node.advance(20ms);
+  const auto now = node.clock.now();
+  SUBCASE("not after the success of the whole job") {
+    node.end(0, ExitStatus::exited(0));
+    CHECK(node.ended() == Kind::Succeeded);
+    CHECK(node.result->store_needed_until == now);
   }
-  SUBCASE("their grace is over") {
-    node.advance(30s + process::kKillBound);
+  SUBCASE("after a failure, since that is known") {
+    node.end(0, ExitStatus::exited(3));
+    CHECK(node.ended() == Kind::WorkersFailed);
+    CHECK(node.result->store_needed_until == now + 30s + process::kKillBound);
   }
-  CHECK(node.ended() == Kind::WorkersFailed);
-}
-
-TEST_CASE("agent: no store stays after the success of the whole job") {
-  Node node(1);
-  node.store.needed = true;
-  node.store.connections = 2;
-  node.end(0, ExitStatus::exited(0));
-  CHECK(node.ended() == Kind::Succeeded);
 }
 
 TEST_CASE("agent: when no restart is left the first failure is the verdict") {
