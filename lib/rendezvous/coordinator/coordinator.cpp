@@ -7,6 +7,7 @@
 #include "core/pause_tolerant_alarm.hpp"
 #include "core/text.hpp"
 #include "net/link.hpp"
+#include "rendezvous/coordinator/connection.hpp"
 #include "rendezvous/coordinator/job_book.hpp"
 #include "rendezvous/coordinator/leave_taking.hpp"
 #include "rendezvous/coordinator/local_agents.hpp"
@@ -29,15 +30,6 @@ namespace {
 
 using boost::asio::ip::tcp;
 using net::Link;
-
-/// A connection, from its first byte on.
-struct Connection {
-  std::shared_ptr<Link> link;
-  Job* job = nullptr;  // once it has said hello as an agent
-  bool greeted = false;
-  int missed = 0;      // heartbeats in a row
-  bool ended = false;  // it has said that its group has, and goes
-};
 
 class LinkCoordinator final : public Coordinator {
  public:
@@ -170,7 +162,7 @@ class LinkCoordinator final : public Coordinator {
     }
     const auto* leaving = std::get_if<Leaving>(&*message);
     if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, connection);
-    if (leaving != nullptr && leaving->ended) connection.ended = true;
+    if (leaving != nullptr) connection.leaves = true, connection.ended |= leaving->ended;
     if (connection.job == nullptr && !std::holds_alternative<Join>(*message)) return;
     if (auto* join = std::get_if<Join>(&*message)) {
       if (!admit(peer, connection, *join)) return;
@@ -309,14 +301,19 @@ class LinkCoordinator final : public Coordinator {
     const auto found = connections_.find(peer);
     found->second.link->close();
     Job* job = found->second.job;
+    const bool silent = loss == Loss::Silent && !found->second.leaves;
     connections_.erase(found);
     hellos_.erase(peer);
     if (connections_.empty()) heartbeat_.disarm();
     local_agents_.lose(peer, job != nullptr && (loss == Loss::Closed || loss == Loss::Broken));
     if (job == nullptr) return;
     --agents_;
-    const bool cut_off = loss == Loss::Silent && lost_contact_.silent(job->state.phase(), agents_);
-    if (cut_off && settings_.cut_off) settings_.cut_off();
+    const bool cut_off = silent && lost_contact_.silent(job->state.phase(), agents_);
+    if (cut_off && settings_.cut_off) {
+      log::warning("rendezvous",
+                   "this node may be cut off: more nodes have been lost to silence than are left");
+      settings_.cut_off();
+    }
     check_entitlement();
     job->lost(peer);
     job->state.depart(peer, why, clock_.now(), loss);

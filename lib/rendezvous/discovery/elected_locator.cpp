@@ -196,7 +196,8 @@ class ElectedLocator final : public Locator {
     obey(Election::Trust{});
     // The register may have lost the record with the entry.
     if (lead.again) return records_.has_any() ? record() : void();
-    arrivals_.start(host_->coordinator(), [this] { yield("no other node has come to it"); });
+    // As a rule they have not been started yet: no reason for a warning.
+    arrivals_.start(host_->coordinator(), [this] { yield(); });
   }
 
   void obey(const Election::Trust&) {
@@ -268,7 +269,7 @@ class ElectedLocator final : public Locator {
       records_.record(world, std::move(recorded));
       record();
     };
-    coordinator.cut_off = [this] { yield("more nodes have been lost to silence than are left"); };
+    coordinator.cut_off = [this] { yield(); };
     coordinator.leavers_changed = [this] { records_.has_any() ? record() : void(); };
     coordinator.remnant_changed = [this] {
       records_.watch_remnant(host_->coordinator(), [this] { record(); });
@@ -288,14 +289,13 @@ class ElectedLocator final : public Locator {
 
   // The register is in reach, but perhaps not the nodes that could go on without us: nobody is
   // elected while we renew. Our agents stay, so that others come first.
-  void yield(std::string_view why) {
+  void yield() {
     const TimePoint now = clock_.now();
     if (retiring_ || !election_.is_entitled(now)) return;
     const Duration pause = yield_pause(settings_, leader_lease_->ttl());
-    log::warning("rendezvous",
-                 "this node may be cut off ({}): any other node can be elected to coordinate the "
-                 "job, and in {} this one again",
-                 why, format_duration(pause));
+    log::info("rendezvous",
+              "any other node can be elected to coordinate the job, and in {} this one again",
+              format_duration(pause));
     election_.yield(pause, now);
     host_->coordinator().hold(true);
     due_->arm(now, [this] { step(); });

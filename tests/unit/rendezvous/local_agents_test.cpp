@@ -5,7 +5,7 @@
 #include "process/process_table.hpp"
 #include "rendezvous/wire/messages.hpp"
 #include "support/fake_clock.hpp"
-#include "unit/rendezvous/agents.hpp"
+#include "unit/rendezvous/timeless.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>
@@ -127,75 +127,18 @@ TEST_CASE("local agents: of other machines, and of who has said goodbye, nothing
   CHECK(watch.gone.empty());
 }
 
-namespace {
-
-/// An agent that a test speaks for, whose processes are others.
-struct Spoken {
-  Spoken(Network& network, std::uint16_t port, const AgentProcesses& processes) {
-    boost::asio::ip::tcp::socket socket(network.loop);
-    socket.connect({boost::asio::ip::address_v4::loopback(), port});
-    link = net::Link::make(std::move(socket), net::make_sealer(""), net::Link::Side::Connector);
-    link->start({[](const std::string&) {}, [](const Error&) {}});
-    Hello hello{"job"};
-    hello.processes = processes;
-    link->send(encode(FromAgent(hello)));
-    Join join;
-    join.node.id = "spoken";
-    join.rules = rules_for(1, 2);
-    link->send(encode(FromAgent(join)));
-  }
-  std::shared_ptr<net::Link> link;
-};
-
-/// No time passes for coordinator and agents but by `pass`.
-struct Timeless {
-  Timeless() {
-    network.clock = std::make_unique<elastrun::test::FakeClock>();
-    Coordinator::Settings settings;
-    settings.run_id = "job";
-    settings.rules = rules_for(1, 2);
-    auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
-    REQUIRE(opened.has_value());
-    host = std::move(*opened);
-    FixedLocatorSettings where{{"127.0.0.1", host->port()}, false, {}};
-    RemoteSettings remote;
-    remote.run_id = "job";
-    remote.rules = rules_for(1, 2);
-    auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
-    agent = std::make_unique<TestAgent>(
-        network,
-        make_remote_session(network.loop, *network.clock, sealer, std::move(locator), remote));
-  }
-  /// So often 2 ms, in each of which all that is on its way arrives. Whether the agent was told.
-  bool is_told_within(int steps) {
-    for (; agent->told.empty() && steps > 0; --steps) {
-      network.loop.restart();
-      network.loop.run_for(std::chrono::milliseconds(5));
-      static_cast<elastrun::test::FakeClock&>(*network.clock).advance(2ms);
-    }
-    return !agent->told.empty();
-  }
-
-  Network network;
-  std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
-  std::unique_ptr<Host> host;
-  std::unique_ptr<TestAgent> agent;
-};
-
-}  // namespace
-
 TEST_CASE("coordinator: an agent that was killed on its machine delays no round") {
-  Timeless town;
+  Timeless town(rules_for(1, 2));
   Sleeper agent, guardian;
-  Spoken victim(town.network, town.host->port(), agent_of(agent, guardian));
+  Spoken victim(town, agent_of(agent, guardian));
   town.agent->join();
-  REQUIRE(town.is_told_within(100));
+  REQUIRE(town.is_told());
   REQUIRE(town.agent->round().group_world_size() == 2);
   agent.end(), guardian.end();
   victim.link->close();
-  REQUIRE(town.is_told_within(100));
+  REQUIRE(town.is_told());
   town.agent->hear<Restart>();
   town.agent->join();
-  REQUIRE(town.is_told_within(100));  // 0.2 s, less than kTimeToReturn
+  REQUIRE(town.is_told());
   CHECK(town.agent->round().group_world_size() == 1);
 }

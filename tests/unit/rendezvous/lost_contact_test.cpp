@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/coordinator/lost_contact.hpp"
 
+#include "unit/rendezvous/timeless.hpp"
+
 #include <doctest/doctest.h>
 
 using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
 
 TEST_CASE("lost contact: who has lost more than are left is cut off") {
   LostContact contact;
@@ -36,4 +39,27 @@ TEST_CASE("lost contact: who comes makes good for one who was lost") {
   CHECK(!contact.silent(Phase::Running, 3));
   contact.came();
   CHECK(!contact.silent(Phase::Joining, 1));
+}
+
+TEST_CASE("coordinator: more nodes fall silent than are left") {
+  int cut_off = 0;
+  Timeless town(rules_for(1, 3), [&cut_off] { ++cut_off; });
+  Spoken first(town, {}, "first"), second(town, {}, "second");
+  town.agent->join();
+  REQUIRE(town.is_told());
+  REQUIRE(town.agent->round().group_world_size() == 3);
+  SUBCASE("without a word") {
+    town.pass(20s, 40);
+    town.agent->hear<Restart>();
+    CHECK(cut_off == 1);
+  }
+  SUBCASE("after they have said goodbye: then nobody there waits for another leader") {
+    for (auto* leaver : {&first, &second})
+      leaver->link->send(encode(FromAgent(Leaving{"it received SIGTERM", 30s})));
+    REQUIRE(town.is_told());
+    town.agent->hear<Restart>();
+    town.agent->join();
+    town.pass(20s, 40);
+    CHECK(cut_off == 0);
+  }
 }

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "net/link.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "support/fake_clock.hpp"
+#include "unit/rendezvous/agents.hpp"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace elastrun::rendezvous::test {
+
+/// A coordinator and one agent over real sockets, for which time passes only when a test says so.
+struct Timeless {
+  explicit Timeless(const Rules& rules, std::function<void()> cut_off = {}) : job_rules(rules) {
+    network.clock = std::make_unique<elastrun::test::FakeClock>();
+    Coordinator::Settings settings;
+    settings.run_id = "job";
+    settings.rules = rules;
+    settings.cut_off = std::move(cut_off);
+    auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
+    REQUIRE(opened.has_value());
+    host = std::move(*opened);
+    RemoteSettings remote;
+    remote.run_id = "job";
+    remote.rules = rules;
+    auto locator = make_fixed_locator(network.loop, *network.clock, sealer,
+                                      {{"127.0.0.1", host->port()}, false, {}});
+    agent = std::make_unique<TestAgent>(
+        network,
+        make_remote_session(network.loop, *network.clock, sealer, std::move(locator), remote));
+  }
+
+  /// In so many steps, in each of which all that is on its way arrives.
+  void pass(Duration time, int steps) {
+    for (int step = 0; step < steps; ++step) {
+      network.loop.restart();
+      network.loop.run_for(std::chrono::milliseconds(5));
+      static_cast<elastrun::test::FakeClock&>(*network.clock).advance(time / steps);
+    }
+  }
+  /// Whether the agent is told anything within 0.2 s, less than kTimeToReturn.
+  bool is_told() {
+    for (int step = 0; agent->told.empty() && step < 100; ++step) pass(2ms, 1);
+    return !agent->told.empty();
+  }
+
+  Network network;
+  Rules job_rules;
+  std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
+  std::unique_ptr<Host> host;
+  std::unique_ptr<TestAgent> agent;
+};
+
+/// Another agent, which a test speaks for. It never sends a heartbeat.
+struct Spoken {
+  explicit Spoken(Timeless& town, std::optional<AgentProcesses> processes = {},
+                  std::string name = "spoken") {
+    boost::asio::ip::tcp::socket socket(town.network.loop);
+    socket.connect({boost::asio::ip::address_v4::loopback(), town.host->port()});
+    link = net::Link::make(std::move(socket), town.sealer, net::Link::Side::Connector);
+    link->start({[](const std::string&) {}, [](const Error&) {}});
+    Hello hello{"job"};
+    hello.processes = std::move(processes);
+    link->send(encode(FromAgent(hello)));
+    Join join;
+    join.node.id = std::move(name);
+    join.node.grace = 30s;
+    join.rules = town.job_rules;
+    link->send(encode(FromAgent(join)));
+  }
+  std::shared_ptr<net::Link> link;
+};
+
+}  // namespace elastrun::rendezvous::test
