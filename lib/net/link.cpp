@@ -107,11 +107,12 @@ bool Link::digest_greeting() {
   }
   if (!*greeting) return false;
   if ((*greeting)->version != kProtocolVersion) {
-    const Error mismatch{Code::Protocol,
-                         fmt::format("the other side speaks version {} of the protocol, this side "
-                                     "version {}: use the same elastrun on all nodes",
-                                     (*greeting)->version, kProtocolVersion)};
-    end(mismatch);
+    const std::string who =
+        side_ == Side::Connector ? "the other side" : remote_address().to_string();
+    end({Code::Protocol,
+         fmt::format("{} speaks version {} of the protocol, this side version {}: use the same "
+                     "elastrun on all nodes",
+                     who, (*greeting)->version, kProtocolVersion)});
     return false;
   }
   const bool connector = side_ == Side::Connector;

@@ -29,6 +29,13 @@ std::string coordinator_gone_text(const std::string& why) {
   return fmt::format("the coordinator of this job is gone, and with it the rendezvous: {}", why);
 }
 
+std::string hung_up_text(const std::string& error) {
+  return fmt::format(
+      "something takes the connection there, but ends it without an answer ({}): perhaps a proxy, "
+      "whose host is gone",
+      error);
+}
+
 std::string no_coordinator_text(const std::string& run_id, Duration time, const std::string& why) {
   return fmt::format("no coordinator of the job \"{}\" within {}: {}", run_id,
                      format_duration(time), why);

@@ -13,6 +13,8 @@ namespace elastrun::rendezvous {
 std::string already_over_text(const std::string& run_id);
 std::string ending_text(const std::string& run_id);
 std::string coordinator_gone_text(const std::string& why);
+/// Whoever has taken the connection.
+std::string hung_up_text(const std::string& error);
 std::string no_coordinator_text(const std::string& run_id, Duration time, const std::string& why);
 std::string rank_out_of_range_text(const Node& node, int nodes);
 std::string rank_awaited_text(const Node& owner);

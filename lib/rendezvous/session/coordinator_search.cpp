@@ -18,8 +18,8 @@ CoordinatorSearch::CoordinatorSearch(boost::asio::io_context& loop, Clock& clock
       locator_(locator),
       limits_(std::move(limits)),
       dialer_(loop, clock),
-      retry_(clock.make_alarm()),
-      progress_(clock.make_alarm()),
+      retry_(clock_.make_alarm()),
+      progress_(clock_.make_alarm()),
       backoff_(std::random_device{}()) {}
 
 void CoordinatorSearch::begin(Handlers handlers) {
@@ -54,11 +54,7 @@ void CoordinatorSearch::dial() {
   // No longer than for a silence later on: meanwhile others may have elected somebody else.
   const Duration limit = std::min(limits_.read_timeout, time_to_answer());
   dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
-    if (socket) {
-      // Perhaps frozen with its machine, and back in a moment. Who is gone refuses.
-      if (connected_once_ && !locator_.elects()) backoff_.extend(limits_.read_timeout);
-      return handlers_.connected(std::move(*socket));
-    }
+    if (socket) return handlers_.connected(std::move(*socket));
     // An agent that hosted the rendezvous and is gone does not come back.
     const bool gone = socket.error().code == Code::Closed && connected_once_ && !stand_alone_;
     if (gone && !locator_.elects())
@@ -73,6 +69,12 @@ void CoordinatorSearch::try_again(const Error& error) {
   const TimePoint now = clock_.now();
   if (backoff_.over(now)) return give_up();
   retry_->arm(std::min(now + backoff_.next(), backoff_.deadline()), [this] { locate(); });
+}
+
+void CoordinatorSearch::try_mute_again(const Error& error) {
+  // Perhaps frozen with its machine, and back in a moment. A proxy whose host is gone hangs up.
+  if (connected_once_ && !locator_.elects()) backoff_.extend(limits_.read_timeout);
+  try_again(error);
 }
 
 void CoordinatorSearch::give_up() {

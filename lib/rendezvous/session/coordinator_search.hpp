@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/awake_clock.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "net/dialer.hpp"
@@ -43,8 +44,10 @@ class CoordinatorSearch {
   /// The coordinator was lost.
   void begin_again();
   void locate();
-  /// Whoever was found is not the one, or does not answer: later again, until time is up.
+  /// Whoever was found is not the one: later again, until time is up.
   void try_again(const Error& error);
+  /// The same; it takes the connection, but has not answered in `time_to_answer`.
+  void try_mute_again(const Error& error);
   /// It has taken us in. `stand_alone`: see Coordinator.
   void found(bool stand_alone);
   /// Takes back what is under way, but the search is not over.
@@ -69,7 +72,7 @@ class CoordinatorSearch {
   void give_up();
   Duration time_left() const;
 
-  Clock& clock_;
+  AwakeClock clock_;  // who is paused has not looked meanwhile
   Locator& locator_;
   const Limits limits_;
   net::Dialer dialer_;

@@ -6,6 +6,7 @@
 #include "core/text.hpp"
 #include "net/link.hpp"
 #include "rendezvous/discovery/silent_port.hpp"
+#include "rendezvous/membership/wording.hpp"
 #include "rendezvous/session/coordinator_search.hpp"
 #include "rendezvous/session/heartbeat_lease.hpp"
 #include "rendezvous/session/membership.hpp"
@@ -119,7 +120,7 @@ class RemoteSession final : public Session {
     // A round of a large world lists all of its members for group rank 0.
     link_->frame_limit(16u << 20);
     link_->start({[this](const std::string& payload) { hear(payload); },
-                  [this](const Error& error) { ended(error); }});
+                  [this](const Error& error) { hung_up(error); }});
     greeted_at_ = clock_.now();
     Hello hello = own_hello(settings_.run_id, settings_.start, epoch_, settings_.guardian);
     if (const auto left = membership_.at_work(greeted_at_)) hello.at_work = {describe(), *left};
@@ -127,7 +128,7 @@ class RemoteSession final : public Session {
     heartbeat_->arm(clock_.now() + search_.time_to_answer(), [this] {
       const std::string why = silent_port_text(place().endpoint, link_->remote_address());
       hang_up();
-      search_.try_again({Code::Timeout, why});
+      search_.try_mute_again({Code::Timeout, why});
     });
   }
 
@@ -247,6 +248,11 @@ class RemoteSession final : public Session {
   void drop(const Error& error) {
     part();
     ended(error);
+  }
+
+  void hung_up(const Error& error) {
+    const bool in_vain = !welcomed_ && (error.code == Code::Closed || error.code == Code::Io);
+    ended(in_vain ? Error{error.code, hung_up_text(error.text)} : error);
   }
 
   void ended(const Error& error) {

@@ -2,11 +2,15 @@
 #include "rendezvous/session/remote_session.hpp"
 
 #include "core/json.hpp"
+#include "core/log.hpp"
 #include "net/link.hpp"
 #include "rendezvous/session/make_session.hpp"
 #include "rendezvous/wire/messages.hpp"
+#include "support/fake_clock.hpp"
 #include "unit/rendezvous/agents.hpp"
 
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
 #include <doctest/doctest.h>
 #include <string>
 #include <unistd.h>
@@ -227,6 +231,7 @@ struct FrozenHost {
   void accept() {
     port.async_accept([this](auto, boost::asio::ip::tcp::socket socket) {
       ++connections;
+      if (connections > 1 && is_proxy) return accept();
       if (connections > 1 && connections < wakes_at) {
         mute.push_back(std::move(socket));
       } else {
@@ -259,6 +264,7 @@ struct FrozenHost {
   std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
   boost::asio::ip::tcp::acceptor port{network.loop, {boost::asio::ip::address_v4::loopback(), 0}};
   int connections = 0, wakes_at = 1000, rounds = 0;
+  bool is_proxy = false;  // which hangs up, because the host behind it is gone
   std::vector<std::shared_ptr<net::Link>> links;
   std::vector<boost::asio::ip::tcp::socket> mute;
 };
@@ -285,7 +291,77 @@ TEST_CASE("remote session: a fixed host that takes connections but is mute is wa
     const auto lost = agent->hear<Lost>();
     CHECK(lost.requeue);
     CHECK(lost.why.starts_with("no coordinator of the job \"none\" within 300.0 ms: "));
+    CHECK(lost.why.find("takes the connection, but does not answer") != std::string::npos);
   }
+  SUBCASE("but not a proxy that hangs up") {
+    host.is_proxy = true;
+    auto agent = host.agent(1h);
+    agent->join();
+    agent->round();
+    agent->hear<Restart>();
+    const auto lost = agent->hear<Lost>();
+    CHECK(lost.requeue);
+    CHECK(lost.why.find("ends it without an answer") != std::string::npos);
+  }
+}
+
+namespace {
+
+std::string greeting_of(int version) {
+  return "\xE5lastrun" + std::string(1, static_cast<char>(version)) + std::string(16, 'n');
+}
+
+}  // namespace
+
+TEST_CASE("remote session: a coordinator of another version of the protocol is named") {
+  for (const int version : {1, 3}) {
+    Network network;
+    boost::asio::ip::tcp::acceptor port(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
+    RemoteSettings settings;
+    auto sealer = net::make_sealer("");
+    FixedLocatorSettings where{{"127.0.0.1", port.local_endpoint().port()}, false, {}};
+    TestAgent agent(network,
+                    make_remote_session(
+                        network.loop, *network.clock, sealer,
+                        make_fixed_locator(network.loop, *network.clock, sealer, where), settings));
+    agent.join();
+    std::vector<boost::asio::ip::tcp::socket> sockets;
+    port.async_accept([&](auto, boost::asio::ip::tcp::socket socket) {
+      boost::asio::write(socket, boost::asio::buffer(greeting_of(version)));
+      sockets.push_back(std::move(socket));
+    });
+    const auto lost = agent.hear<Lost>();
+    CHECK(!lost.requeue);
+    CHECK(lost.why.ends_with("speaks version " + std::to_string(version) +
+                             " of the protocol, this side version 2: use the same elastrun on all "
+                             "nodes"));
+  }
+}
+
+TEST_CASE("coordinator: an agent of another version of the protocol is named, and can name us") {
+  Town town(rules_for(1, 1));
+  std::string logged;
+  log::set_writer(
+      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); },
+      &logged);
+  for (const int version : {1, 3}) {
+    logged.clear();
+    boost::asio::ip::tcp::socket socket(town.network.loop);
+    socket.connect({boost::asio::ip::address_v4::loopback(), town.host->port()});
+    boost::asio::write(socket, boost::asio::buffer(greeting_of(version)));
+    std::string heard;
+    bool ended = false;
+    boost::asio::async_read(
+        socket, boost::asio::dynamic_buffer(heard),
+        [&ended](auto error, std::size_t) { ended = error == boost::asio::error::eof; });
+    run_until(town.network.loop, [&] { return ended && !logged.empty(); });
+    CHECK(heard.starts_with(std::string("\xE5lastrun") + '\2'));
+    CHECK(
+        logged.find("127.0.0.1 speaks version " + std::to_string(version) +
+                    " of the protocol, this side version 2: use the same elastrun on all nodes") !=
+        std::string::npos);
+  }
+  log::set_writer(nullptr, nullptr);
 }
 
 TEST_CASE("remote session: nobody begins anew before one that leaves has hung up") {
@@ -303,6 +379,33 @@ TEST_CASE("remote session: nobody begins anew before one that leaves has hung up
   CHECK(a->progress.text.find("1 node to stop its workers") != std::string::npos);
   b->close();
   CHECK(a->round().world_size == 1);
+}
+
+TEST_CASE("remote session: a pause of the machine is no part of join_timeout") {
+  Network network;
+  auto* clock = new elastrun::test::FakeClock;
+  network.clock.reset(clock);
+  RemoteSettings settings;
+  settings.rules.join_timeout = 600s;
+  auto sealer = net::make_sealer("");
+  FixedLocatorSettings where{{"127.0.0.1", network.free_port()}, false, {}};
+  TestAgent agent(network, make_remote_session(
+                               network.loop, *network.clock, sealer,
+                               make_fixed_locator(network.loop, *clock, sealer, where), settings));
+  agent.join();
+  const auto pass = [&](Duration time, int steps) {
+    for (int step = 0; step < steps; ++step) {
+      network.loop.restart();
+      network.loop.run_for(5ms);
+      clock->advance(time / steps);
+    }
+  };
+  pass(2s, 40);
+  clock->pause(3600s);
+  pass(2s, 40);
+  CHECK(agent.told.empty());
+  pass(600s, 100);
+  CHECK(agent.hear<Lost>().why.starts_with("no coordinator of the job \"none\" within 10 min"));
 }
 
 TEST_CASE("remote session: nobody at the endpoint is reported with what was tried") {
