@@ -32,6 +32,7 @@ int launch(guardian::Agent& guardian, int argc, char** argv) {
   if (job->spec.dry_run) return print_plan(job->spec, program);
   if (job->spec.json_log) log::set_format(log::Format::Json);
   say_warnings(*job);
+  if (job->refusal) say_refusal(*job->refusal, program);
   if (const auto enough = process::enough_descriptors(); !enough) {
     return give_up(enough.error(), program);
   }

@@ -62,6 +62,13 @@ void print(std::string_view text) {
   write_all(STDOUT_FILENO, text);
 }
 
+void say_refusal(const spec::Refusal& refusal, const std::string& program) {
+  write_all(STDERR_FILENO, refusal_text(refusal, program));
+  log::warning("run",
+               "this node cannot take part; it meets the other nodes of the job to tell them, and "
+               "waits for them as a node that can: a signal ends that");
+}
+
 int refuse(const spec::Refusal& refusal, const std::string& program) {
   write_all(STDERR_FILENO, refusal_text(refusal, program));
   // torchrun's parser errors leave no error file, those of its launcher do.

@@ -27,6 +27,8 @@ int print_plan(const spec::JobSpec& spec, const std::string& program);
 /// For a job that could not begin.
 int give_up(const Error& error, const std::string& program);
 
+/// Says the same of a job that runs all the same, to tell the other nodes.
+void say_refusal(const spec::Refusal& refusal, const std::string& program);
 /// Notes and warnings about the job before it starts.
 void say_warnings(const spec::Resolved& job);
 

@@ -30,6 +30,7 @@ std::string cost_text(const rendezvous::Restart& restart) {
 Agent::Agent(Parts parts, Settings settings)
     : parts_(std::move(parts)),
       settings_(std::move(settings)),
+      policy_(settings_.self.unable),
       awake_(parts_.clock),
       settle_(awake_.make_alarm()),
       linger_(awake_.make_alarm()),
@@ -281,7 +282,8 @@ void Agent::perform(const TellSucceeded&) {
 }
 
 void Agent::perform(const TellLeaving& action) {
-  parts_.session.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero()});
+  parts_.session.report(
+      rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false, action.unable});
 }
 
 void Agent::perform(const ArmBarrier&) {

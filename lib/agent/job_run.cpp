@@ -94,6 +94,7 @@ Status JobRun::connect(OwnRendezvous own) {
 
   self_.role = spec_.role;
   self_.local_world_size = spec_.nproc_per_node;
+  self_.unable = spec_.cannot_start;
   auto place =
       set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own), guardian_.guardian_pid());
   if (!place) return std::unexpected(place.error());

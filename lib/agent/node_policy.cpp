@@ -50,6 +50,8 @@ NodePolicy::Actions NodePolicy::on(const Pushed& fact) {
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
   if (phase_ != Phase::Joining || lingers_) return {};
+  // From a coordinator that does not know that such nodes come.
+  if (!unable_.empty()) return on(StartFailed{{Code::Usage, unable_}});
   phase_ = Phase::Starting;
   round_ = push.round.number;
   gone_ = failed_ = succeeded_ = past_barrier_ = false;
@@ -76,7 +78,7 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Done& push) {
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::Lost& push) {
   if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) return {};
   order_ = push;
-  lingers_ = push.requeue && !succeeded_ && !ending_;
+  lingers_ = push.requeue && !succeeded_ && !ending_ && unable_.empty();
   Actions actions;
   if (lingers_) actions.push_back(ArmLinger{});
   for (auto& action : obey()) actions.push_back(std::move(action));
@@ -111,7 +113,7 @@ NodePolicy::Actions NodePolicy::on(const StartFailed& fact) {
   Ending ending;
   ending.kind = Ending::Kind::NoStart;
   ending.why = fact.error.text;
-  Actions actions{TellLeaving{"its workers could not be started: " + fact.error.text}};
+  Actions actions{TellLeaving{"its workers could not be started: " + fact.error.text, true}};
   for (auto& action : end(std::move(ending))) actions.push_back(std::move(action));
   return actions;
 }
@@ -224,6 +226,12 @@ NodePolicy::Actions NodePolicy::obey() {
 NodePolicy::Actions NodePolicy::resolve() {
   if (!gone_) return {};
   if (ending_) return end(*ending_);
+  if (order_ && !unable_.empty()) {
+    Ending ending;
+    ending.kind = Ending::Kind::NoStart;
+    ending.why = unable_;
+    return end(std::move(ending));
+  }
   if (!order_ && past_barrier_) {
     Ending ending;
     ending.why = "the other nodes did not finish within the time of the exit barrier";

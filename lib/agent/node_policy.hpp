@@ -4,7 +4,9 @@
 #include "agent/fact.hpp"
 
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -44,6 +46,7 @@ struct TellFailed {};
 struct TellSucceeded {};
 struct TellLeaving {
   std::string why;
+  bool unable = false;  // its workers could not be started
 };
 struct ArmBarrier {};
 struct StayForOthers {};  // past the exit barrier's time: they would lose what this node serves
@@ -64,6 +67,10 @@ using Action = std::variant<Join, StartGroup, ArmSettle, ArmLinger, StopGroup, F
 /// to be stopped.
 class NodePolicy {
  public:
+  /// `unable`: why its workers cannot be started, known before the first round: it tells that, and
+  /// takes no part. Empty: they can.
+  explicit NodePolicy(std::string unable = {}) : unable_(std::move(unable)) {}
+
   /// The first actions of all.
   std::vector<Action> begin();
   std::vector<Action> step(const Fact& fact);
@@ -106,6 +113,7 @@ class NodePolicy {
 
   using Order = std::variant<rendezvous::Restart, rendezvous::Done, rendezvous::Lost>;
 
+  const std::string unable_;
   Phase phase_ = Phase::Joining;
   std::int64_t round_ = 0;  // of the last group
   bool gone_ = true;        // no group exists, or is being started

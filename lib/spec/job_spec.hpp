@@ -44,6 +44,9 @@ struct JobSpec {
   std::string start_method = "spawn";             // only with RunPath
   std::map<std::string, std::string> worker_env;  // [env] of the TOML file
 
+  /// Why its workers cannot be started on this node: the others are told. Empty: they can.
+  std::string cannot_start;
+
   // How many, where
   int min_nodes = 1, max_nodes = 1;
   int nproc_per_node = 1;

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
+#include <string_view>
 
 namespace elastrun::spec {
 namespace {
@@ -323,7 +324,17 @@ class Resolver {
     } else {
       job_.mode = no_python ? Mode::Program : module ? Mode::Module : Mode::Script;
     }
-    return find_programs(job_, around_, out_.warnings);
+    out_.refusal = find_programs(job_, around_, out_.warnings);
+    if (!out_.refusal || !is_awaited() || is_on(Opt::DryRun)) return out_.refusal;
+    job_.cannot_start = out_.refusal->text;
+    return std::nullopt;
+  }
+
+  // Other nodes wait for this one, and can be told that it does not come.
+  bool is_awaited() const {
+    constexpr std::array<std::string_view, 5> kOurs = {"static", "c10d", "etcd", "etcd-v2", "file"};
+    return job_.max_nodes > 1 && !job_.standalone &&
+           std::ranges::find(kOurs, job_.rdzv_backend) != kOurs.end();
   }
 
   const CommandLine& line_;

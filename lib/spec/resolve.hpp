@@ -6,6 +6,7 @@
 #include "spec/merge.hpp"
 #include "spec/override.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct Resolved {
   std::string script_source;          // "on the command line", "job.toml:3"
   std::vector<std::string> warnings;  // for the launcher's log, in order; the job runs all the same
   std::vector<std::string> notes;     // the same at info level
+  /// For what people have to be told who have started a job with `spec.cannot_start`.
+  std::optional<Refusal> refusal{};
 };
 
 /// Merges command line, PET_* variables, the TOML file, the scheduler's variables and the defaults,

@@ -216,6 +216,25 @@ class Elastic(unittest.TestCase):
         two = self.agent("2", *say, f"wait={self.go}", options=(*options, *second), conf=conf)
         self.serve(one, two)
 
+    def name_the_unable(self, conf: str, first: bool) -> None:
+        """The others would wait for half an hour by their options. `first`: it waits for them."""
+        conf += ",join_timeout=1800"
+        unable = ["--no-python", "./no-such-program"]
+        able = [*SAY, f"wait={self.go}"]
+        if first:
+            one = self.job("2", unable, conf=conf)
+            one.wait_for("cannot take part", 1, one.err)
+            other = self.agent("2", *able, conf=conf)
+        else:
+            other = self.agent("2", *able, conf=conf, env={"LOGLEVEL": "INFO"})
+            other.wait_for("waiting for 1 more", 1, other.err)
+            one = self.job("2", unable, conf=conf)
+        self.all_end(one, other, code=1)
+        for job in (one, other):
+            self.assertIn("cannot run the program './no-such-program': No such file", job.errors())
+        self.assertRegex(other.errors(), r"node \S+ cannot start its workers: ")
+        self.assertEqual(other.lines(r"^RANK="), [])
+
     def check_a_long_foreign_error(self, conf: str) -> None:
         """It reaches every node, costs its restart and is the verdict."""
         script = self.folder / "lament.py"
@@ -428,6 +447,39 @@ class Finished(Elastic):
         self.assertIsNone(host.process.poll(), host.errors())
         self.go.touch()
         self.all_end(host)
+
+
+class Unable(Elastic):
+    """A node that cannot start its workers, beside others that can."""
+
+    def test_a_program_that_is_missing_on_the_last_node(self) -> None:
+        self.name_the_unable("last_call_timeout=1", first=False)
+
+    def test_a_program_that_is_missing_on_the_host(self) -> None:
+        self.name_the_unable("last_call_timeout=1", first=True)
+
+    def test_a_program_that_is_missing_where_a_file_tells_the_place(self) -> None:
+        self.name_the_unable(self.by_file(), first=True)
+
+    def test_a_program_that_cannot_be_executed(self) -> None:
+        strange = self.folder / "strange"
+        strange.write_bytes(b"\x7fELF nonsense")
+        strange.chmod(0o755)
+        conf = "join_timeout=1800"
+        other = self.agent("2", *SAY, f"wait={self.go}", conf=conf)
+        one = self.job("2", ["--no-python", str(strange)], conf=conf)
+        self.all_end(one, other, code=1)
+        self.assertRegex(other.errors(),
+                         r"node \S+ has left: its workers could not be started: .*Exec format")
+
+    def test_an_elastic_job_goes_on_without_it(self) -> None:
+        host = self.host("1:2", *SAY, f"wait={self.go}", conf="last_call_timeout=1")
+        self.world(host, size=1)
+        one = self.job("1:2", ["--no-python", "./no-such-program"])
+        self.all_end(one, code=1)
+        self.go.touch()
+        self.all_end(host)
+        self.assertEqual(host.lines(r"^TORCHELASTIC_RESTART_COUNT=(\d+)"), ["0"])
 
 
 class Failures(Elastic):
@@ -734,6 +786,9 @@ class Etcd(Elected):
 
     def test_a_long_foreign_error_is_told_to_everybody(self) -> None:
         self.check_a_long_foreign_error("last_call_timeout=1,lease_ttl=2")
+
+    def test_a_program_that_is_missing_on_one_node_is_named(self) -> None:
+        self.name_the_unable("last_call_timeout=1,lease_ttl=2", first=True)
 
     def test_a_frozen_job_goes_on_when_it_wakes(self) -> None:
         self.outlive_a_freeze("last_call_timeout=1,lease_ttl=2")

@@ -33,6 +33,7 @@ void Job::report(Peer peer, FromAgent message) {
     state.succeed(peer, succeeded->round, now);
     standstill_.finished(peer, now);
   } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
+    if (leaving->unable) state.cannot_start(peer, leaving->why, now);
     state.leave(peer, leaving->why, now, leaving->grace);
     standstill_.gone(peer, now);
   } else if (const auto* stopping = std::get_if<Stopping>(&message)) {

@@ -94,7 +94,7 @@ bool JobBook::is_over_for(const Hello& hello) const {
   if (!settings_.start.empty() && !hello.start.empty()) return false;
   const auto job = jobs.find(hello.run_id);
   return job != jobs.end() && job->second->state.phase() == Phase::Ended &&
-         job->second->state.verdict().failed;
+         job->second->state.verdict().failed && !job->second->state.awaits_latecomers();
 }
 
 bool JobBook::is_needed() const {

@@ -34,6 +34,8 @@ struct Node {
   /// How long its workers may take to end, from when they are asked to: --shutdown-timeout and what
   /// SIGKILL may take. For the coordinator only.
   Duration grace{};
+  /// Why it cannot start its workers: it has come only to say that. Empty: it can.
+  std::string unable{};
   bool operator==(const Node&) const = default;
 };
 
@@ -91,7 +93,8 @@ struct Leaving {
   /// How long its group may take to end; 0: there is none. Whoever coordinates now may never have
   /// heard of this node: it has not joined since it was told to stop.
   Duration grace{};
-  bool ended = false;  // the group has ended, and with it soon the connection
+  bool ended = false;   // the group has ended, and with it soon the connection
+  bool unable = false;  // its workers could not be started
 };
 using Report =
     std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks, AskStacks>;

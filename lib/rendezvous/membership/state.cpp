@@ -66,9 +66,10 @@ Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, 
 }
 
 void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint now) {
+  if (!node.unable.empty()) return hear_unable(peer, node, previous, now);
   const bool is_new = roster_.find(node) == nullptr && roster_.find(peer) == nullptr;
   Member* member = meet(peer, node, previous, now);
-  if (member == nullptr) return;
+  if (member == nullptr) return tell_unable(now);
   if (!is_new) return come_back(*member, std::move(node), now);
   if (phase_ == Phase::Joining && previous.round > 0) {
     world_fence_.broken(previous.round);
@@ -115,6 +116,7 @@ bool State::is_too_late(Peer peer, const PreviousWorld& previous) {
     done.cause.text = already_over_text(run_id_);
   }
   tell(peer, std::move(done));
+  unable_.tell_others(1);
   return true;
 }
 
@@ -252,6 +254,7 @@ void State::depart(Peer peer, const std::string& why, TimePoint now, Loss loss) 
   const Member* member = roster_.find(peer);
   if (member == nullptr) {
     rank_claims_.drop(peer);
+    unable_.drop(peer);
     // One that had said goodbye. If its connection is merely broken, only time tells.
     if (loss == Loss::Closed) world_fence_.fence.shorten(peer, now + kTimeToReturn);
     if (loss == Loss::Ended && !world_fence_.left(peer)) return;
@@ -354,30 +357,17 @@ void State::hold(bool held, TimePoint now) {
   if (!held && phase_ != Phase::Ended) advance(now);
 }
 
-void State::finish_if_all_done(TimePoint now) {
-  if (roster_.count(MemberState::Running) > 0) return;
-  end(phase_ == Phase::Verdict ? verdict_ : Done{}, now);
-}
-
-void State::end(Done verdict, TimePoint) {
-  verdict_ = std::move(verdict);
-  phase_ = Phase::Ended;
-  growth_at_.reset();
-  verdict_at_.reset();
-  const auto shared = std::make_shared<const Push>(verdict_);
-  for (const auto& [peer, member] : roster_.all()) deliveries_.push_back({peer, shared});
-  for (const auto& claim : rank_claims_.take_all()) deliveries_.push_back({claim.peer, shared});
-}
-
 void State::tick(TimePoint now) {
   if (phase_ == Phase::Verdict && verdict_at_ && now >= *verdict_at_) return end(verdict_, now);
   if (phase_ == Phase::Joining || phase_ == Phase::Running) advance(now);
+  tell_unable(now);
 }
 
 std::optional<TimePoint> State::deadline() const {
   if (phase_ == Phase::Verdict) return verdict_at_;
   if (phase_ == Phase::Running) return growth_at_;
-  if (phase_ == Phase::Ended || roster_.empty()) return std::nullopt;
+  if (phase_ == Phase::Ended) return unable_.until();
+  if (roster_.empty()) return std::nullopt;
   TimePoint given_up = join_phase_.given_up(rules_, quorum());
   // What is overdue must not wake us again and again while something else is waited for.
   TimePoint due = join_phase_.deadline(rules_, quorum());

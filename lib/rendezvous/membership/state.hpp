@@ -8,6 +8,7 @@
 #include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/rank_claims.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
+#include "rendezvous/membership/unable_nodes.hpp"
 #include "rendezvous/membership/world_fence.hpp"
 
 #include <optional>
@@ -34,6 +35,7 @@ class State {
   void started(Peer peer, std::int64_t round);
   void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
+  void cannot_start(Peer peer, const std::string& why, TimePoint now);  // and is about to leave
   /// It has heard that it is to stop, and its group ends within `left`.
   void stopping(Peer peer, Duration left, TimePoint now);
   /// The same of one that comes over a new connection, here or from another coordinator.
@@ -48,8 +50,7 @@ class State {
   void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
   void close(const std::string& why, TimePoint now);  // the job, for everybody
   void tick(TimePoint now);                           // time has passed
-  /// It has said something. Whether anybody is told anything because of that.
-  bool hear(Peer peer, TimePoint now);
+  bool hear(Peer peer, TimePoint now);  // it has said something; whether anybody is told by that
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
@@ -61,8 +62,7 @@ class State {
   /// `fence`. `at_work`: its round, if not that one.
   void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {},
                std::int64_t at_work = 0);
-  /// It has been found out that the inherited world is no more.
-  void disinherit(TimePoint now);
+  void disinherit(TimePoint now);  // it has been found out that the inherited world is no more
   /// The job of this run id has been over for good after that many rounds. Members of it that come
   /// late are told so; others begin anew.
   void conclude(std::int64_t rounds, Done verdict);
@@ -91,10 +91,13 @@ class State {
   const WorldFence& world_fence() const { return world_fence_; }
   Quorum quorum() const;
   const std::vector<Gone>& gone() const { return gone_; }
-  const Done& verdict() const { return verdict_; }  // once Ended
+  const Done& verdict() const { return verdict_; }                  // once Ended
+  bool awaits_latecomers() const { return unable_.are_waiting(); }  // who are to hear of that
 
  private:
   bool is_too_late(Peer peer, const PreviousWorld& previous);
+  void hear_unable(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now);
+  void tell_unable(TimePoint now);
   bool admit(Peer peer, const Node& node, const PreviousWorld& previous);
   void admit_claimants(TimePoint now);
   void learn(const PreviousWorld& previous);
@@ -120,19 +123,16 @@ class State {
   void tell(Peer peer, Push push);
   void tell_all(const std::vector<Member*>& whom, Push push);
 
-  // Set at construction
   const Rules rules_;
   const std::string run_id_, master_addr_;
   const std::uint16_t master_port_;
-
-  // Changes while running
   Phase phase_ = Phase::Joining;
   Roster roster_;
   RankClaims rank_claims_;
+  UnableNodes unable_;
   std::vector<Gone> gone_;
   JoinPhase join_phase_;
   std::int64_t concluded_ = 0;  // rounds of an earlier job of this run id
-  Done conclusion_;
   WorldFence world_fence_;
   std::optional<WorldRecord> unacknowledged_;
   RestartRule restart_rule_;
@@ -142,7 +142,7 @@ class State {
   bool succession_ = false, ending_ = false;  // ending: a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_;
   TimePoint progress_at_;
-  Done verdict_;
+  Done verdict_, conclusion_;
   std::string reachable_;
   std::vector<Delivery> deliveries_;
 };

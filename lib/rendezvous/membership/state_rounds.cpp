@@ -42,6 +42,7 @@ void State::advance_join_phase(TimePoint now) {
 void State::give_up_waiting(TimePoint now) {
   Cause cause{.kind = Cause::Kind::Timeout};
   cause.text = join_timeout_text(rules_, quorum(), world_fence_, now);
+  if (!unable_.latest().empty()) cause.text += "; " + unable_.latest();
   end({true, std::move(cause)}, now);
 }
 
@@ -50,7 +51,40 @@ void State::push_progress(TimePoint now) {
   const Quorum there = quorum();
   Progress progress{progress_text(rules_, there, join_phase_, world_fence_, now),
                     there.returning + there.fresh, std::max(rules_.min_nodes, 1)};
+  if (!unable_.latest().empty()) progress.text += "; " + unable_.latest();
   tell_all(roster_.with(MemberState::Waiting), std::move(progress));
+}
+
+// A job that runs, or has run, goes on without it, or waits for another one in its place.
+void State::hear_unable(Peer peer, const Node& node, const PreviousWorld& previous, TimePoint now) {
+  if (is_too_late(peer, previous)) return tell_unable(now);
+  Cause cause{.kind = Cause::Kind::Closed, .node = node.id};
+  cause.text = unable_text(node.id, node.unable);
+  unable_.add(node, cause.text);
+  const bool has_run = phase_ != Phase::Joining || std::max(number_, floor_) > 0;
+  if (has_run || unable_.leave_enough(rules_)) {
+    tell(peer, Lost{cause.text + "; the others have been told", false});
+    return push_progress(now);
+  }
+  unable_.wait(peer, (roster_.empty() ? now : join_phase_.since()) + rules_.join_timeout);
+  unable_.tell_others(roster_.size());
+  end({true, std::move(cause)}, now);
+  tell_unable(now);
+}
+
+void State::tell_unable(TimePoint now) {
+  if (!unable_.are_waiting()) return;
+  for (const Peer peer : unable_.take(rules_, now)) tell(peer, verdict_);
+}
+
+void State::cannot_start(Peer peer, const std::string& why, TimePoint now) {
+  const Member* member = roster_.find(peer);
+  if (member == nullptr || member->state != MemberState::Running || phase_ != Phase::Running)
+    return;
+  Cause cause{.kind = Cause::Kind::Closed, .node = member->node.id};
+  cause.text = departed_text(*member, Cause::Kind::NodeLeft, why);
+  unable_.add(member->node, cause.text);
+  if (number_ == 1 && !unable_.leave_enough(rules_)) end({true, std::move(cause)}, now);
 }
 
 // Members of the round before keep their places; free places go to the others, first come first.
@@ -164,6 +198,21 @@ bool State::restart(const Cause& cause, TimePoint now) {
   begin_join_phase(now, now + rules_.reaction + grace);
   advance(now);
   return true;
+}
+
+void State::finish_if_all_done(TimePoint now) {
+  if (roster_.count(MemberState::Running) > 0) return;
+  end(phase_ == Phase::Verdict ? verdict_ : Done{}, now);
+}
+
+void State::end(Done verdict, TimePoint) {
+  verdict_ = std::move(verdict);
+  phase_ = Phase::Ended;
+  growth_at_.reset();
+  verdict_at_.reset();
+  const auto shared = std::make_shared<const Push>(verdict_);
+  for (const auto& [peer, member] : roster_.all()) deliveries_.push_back({peer, shared});
+  for (const auto& claim : rank_claims_.take_all()) deliveries_.push_back({claim.peer, shared});
 }
 
 }  // namespace elastrun::rendezvous

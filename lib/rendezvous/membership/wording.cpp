@@ -58,6 +58,10 @@ std::string rank_taken_text(const Node& node, const Node& owner) {
                      node.node_rank, owner.id);
 }
 
+std::string unable_text(const std::string& node, const std::string& why) {
+  return fmt::format("node {} cannot start its workers: {}", node, why);
+}
+
 std::string rejoined_text(const Node& node) {
   return fmt::format("node {} wants to start again", node.id);
 }

@@ -19,6 +19,8 @@ std::string no_coordinator_text(const std::string& run_id, Duration time, const 
 std::string rank_out_of_range_text(const Node& node, int nodes);
 std::string rank_awaited_text(const Node& owner);
 std::string rank_taken_text(const Node& node, const Node& owner);
+/// `node` cannot start its workers.
+std::string unable_text(const std::string& node, const std::string& why);
 std::string rejoined_text(const Node& node);
 std::string joined_text(const Node& first, int newcomers);
 std::string departed_text(const Member& member, Cause::Kind kind, const std::string& why);

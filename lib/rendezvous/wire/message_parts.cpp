@@ -170,6 +170,7 @@ json::object write_node(const Node& node) {
   for (const std::string& address : node.alternates)
     alternates.emplace_back(fit_text(address, kLongestAddress));
   if (!alternates.empty()) object["alternates"] = std::move(alternates);
+  if (!node.unable.empty()) object["unable"] = node.unable;
   return object;
 }
 
@@ -185,6 +186,7 @@ Node read_node(const Reader& reader) {
   }
   node.store_port = static_cast<std::uint16_t>(reader.integer("store_port", 0, 65535));
   node.role = reader.text("role");
+  node.unable = reader.text("unable");
   node.local_world_size = static_cast<int>(reader.integer("workers", 0, kMaxCount, 1));
   node.node_rank = static_cast<int>(reader.integer("node_rank", -1, kMaxCount, -1));
   return node;

@@ -97,7 +97,8 @@ json::object write(const Leaving& leaving) {
   return {{"type", "leaving"},
           {"why", leaving.why},
           {"grace", write_grace(leaving.grace)},
-          {"ended", leaving.ended}};
+          {"ended", leaving.ended},
+          {"unable", leaving.unable}};
 }
 json::object write(const AskStacks&) {
   return {{"type", "ask_stacks"}};
@@ -215,7 +216,8 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   } else if (kind == "succeeded") {
     message = Succeeded{reader.integer("round")};
   } else if (kind == "leaving") {
-    message = Leaving{reader.text("why"), read_grace(reader, "grace"), reader.flag("ended")};
+    message = Leaving{reader.text("why"), read_grace(reader, "grace"), reader.flag("ended"),
+                      reader.flag("unable")};
   } else if (kind == "stopping") {
     message = Stopping{read_grace(reader, "left")};
   } else if (kind == "progress") {

@@ -33,8 +33,8 @@ struct Wording {
 
 /// A policy and the ending it came to.
 struct Node {
-  NodePolicy policy;
-  std::optional<Ending> ending;
+  NodePolicy policy{};
+  std::optional<Ending> ending{};
 
   Words words(const std::vector<Action>& actions) {
     Words all;
@@ -256,6 +256,28 @@ TEST_CASE("policy: workers that cannot be started end this node's part") {
   CHECK(node.on(StartFailed{{Code::Spawn, "no such file"}}) == Words{"leaving!", "end"});
   CHECK(node.ended() == Kind::NoStart);
   CHECK(node.ending->why == "no such file");
+}
+
+TEST_CASE("policy: a node that is known to be unable to start waits until the others know") {
+  Node node{NodePolicy("no such program"), {}};
+  CHECK(node.words(node.policy.begin()) == Words{"join"});
+  SUBCASE("and that has failed the job") {
+    CHECK(node.push(failed_elsewhere()) == Words{"end"});
+  }
+  SUBCASE("and they go on") {
+    CHECK(node.push(rendezvous::Lost{"the others have been told", true}) == Words{"end"});
+  }
+  SUBCASE("or a coordinator that does not know such nodes gives it a round") {
+    CHECK(node.push(rendezvous::RoundReady{}) == Words{"leaving!", "end"});
+  }
+  SUBCASE("or somebody ends it") {
+    CHECK(node.on(SignalCame{SIGTERM}) == Words{"leaving!", "end"});
+    CHECK(node.ended() == Kind::Signalled);
+    return;
+  }
+  CHECK(node.ended() == Kind::NoStart);
+  CHECK(node.ending->why == "no such program");
+  CHECK(!node.ending->requeue);
 }
 
 TEST_CASE("policy: a dead guardian means that everything is killed") {

@@ -100,6 +100,24 @@ TEST_CASE("program: a program must be there and executable") {
         "1: cannot run the program './plain.txt': Permission denied");
 }
 
+TEST_CASE("program: where other nodes wait for this one, it lives to tell them") {
+  FakeMachine machine;
+  machine.programs = {"/bin/echo"};
+  const std::string text = "cannot run the program './nothing': No such file or directory";
+  const auto job = machine.job(
+      {"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1", "--no-python", "./nothing"});
+  CHECK(job.spec.cannot_start == text);
+  REQUIRE(job.refusal);
+  CHECK(job.refusal->text == text);
+  for (const char* more : {"--nnodes=1", "--rdzv-backend=mine", "--standalone", "--dry-run"}) {
+    CAPTURE(more);
+    CHECK(machine
+              .refusal({"--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1", more,
+                        "--no-python", "./nothing"})
+              .starts_with("1: "));
+  }
+}
+
 TEST_CASE("program: a missing script is a warning, because Python fails by itself") {
   FakeMachine machine;
   CHECK(machine.job({"missing.py"}).warnings ==

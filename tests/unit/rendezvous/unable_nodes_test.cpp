@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes that cannot start their workers.
+#include "rendezvous/membership/unable_nodes.hpp"
+
+#include "rendezvous/membership/state.hpp"
+#include "unit/rendezvous/script.hpp"
+
+#include <doctest/doctest.h>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+const std::string kWhy = "cannot run the program 'foo': No such file or directory";
+const std::string kText = "node x_1_0 cannot start its workers: " + kWhy;
+
+struct Unable : Script {
+  using Script::Script;
+  void come(const std::string& name) {
+    peers[name] = ++last_peer;
+    Node node = make_node(name);
+    node.unable = kWhy;
+    state.join(peers[name], std::move(node), {}, now);
+    read();
+  }
+  void cannot_start(const std::string& name) {
+    state.cannot_start(peers[name], kWhy, now);
+    state.leave(peers[name], kWhy, now);
+    read();
+  }
+  bool has_failed(const std::string& name) {
+    const auto* done = last<Done>(name);
+    return done != nullptr && done->failed && done->cause.text == kText &&
+           done->cause.node == "x_1_0";
+  }
+};
+
+}  // namespace
+
+TEST_CASE("unable: a job that needs the node fails at once, for all alike") {
+  Unable job(make_rules(3, 3));
+  job.join("a");
+  SUBCASE("once all have come") {
+    job.join("b");
+    job.pass(1s);
+    job.come("x");
+    CHECK(job.has_failed("b"));
+  }
+  SUBCASE("before all have come: it stays for those, if it is their host") {
+    job.come("x");
+    CHECK(job.state.awaits_latecomers());
+    CHECK(job.told["x"].empty());
+    job.join("b");
+    CHECK(job.has_failed("b"));
+  }
+  CHECK(job.has_failed("a"));
+  CHECK(job.has_failed("x"));
+  CHECK(!job.state.awaits_latecomers());
+}
+
+TEST_CASE("unable: the first of all waits for the others as long as they would for it") {
+  Unable job(make_rules(2, 2));
+  job.come("x");
+  CHECK(job.state.deadline() == job.now + 600s);
+  job.pass(599s);
+  CHECK(job.told["x"].empty());
+  SUBCASE("nobody comes") {
+    job.pass(1s);
+    CHECK(job.has_failed("x"));
+    CHECK(!job.state.deadline());
+  }
+  SUBCASE("it goes") {
+    job.lose("x");
+    CHECK(!job.state.awaits_latecomers());
+  }
+  SUBCASE("one comes") {
+    job.join("a");
+    CHECK(job.has_failed("a"));
+    CHECK(job.has_failed("x"));
+  }
+  SUBCASE("one comes that cannot either") {
+    job.come("y");
+    CHECK(job.has_failed("y"));
+    CHECK(job.has_failed("x"));
+  }
+}
+
+TEST_CASE("unable: an elastic job goes on without it, and says so") {
+  Unable job(make_rules(2, 3));
+  job.join("a");
+  job.come("x");
+  const auto* lost = job.last<Lost>("x");
+  REQUIRE(lost != nullptr);
+  CHECK(!lost->requeue);
+  CHECK(lost->why.starts_with(kText));
+  const auto* progress = job.last<Progress>("a");
+  REQUIRE(progress != nullptr);
+  CHECK(progress->text.ends_with("; " + kText));
+  SUBCASE("with others") {
+    job.join("b");
+    job.pass(30s);
+    CHECK(job.assignment("a") == "0/2#1");
+  }
+  SUBCASE("until too few can be left") {
+    job.come("y");
+    CHECK(job.last<Done>("a") != nullptr);
+  }
+  SUBCASE("and names it when nobody else has come") {
+    job.pass(600s);
+    const auto* done = job.last<Done>("a");
+    REQUIRE(done != nullptr);
+    CHECK(done->cause.text.ends_with("(join_timeout); " + kText));
+  }
+}
+
+TEST_CASE("unable: a job that runs, or has run, is not ended by one that comes in vain") {
+  Unable job(make_rules(2, 2));
+  job.join("a");
+  job.join("b");
+  CHECK(job.assignment("a") == "0/2#1");
+  SUBCASE("it works") {
+    job.come("x");
+    CHECK(job.assignment("a") == "0/2#1");
+  }
+  SUBCASE("it waits for a replacement") {
+    job.lose("b");
+    job.join("a", {1, 0, 2});
+    job.come("x");
+    CHECK(job.last<Done>("a") == nullptr);
+    job.join("c");
+    CHECK(job.assignment("a") == "0/2#2");
+  }
+  CHECK(job.last<Lost>("x") != nullptr);
+}
+
+TEST_CASE("unable: a member of the first world that could not start its workers") {
+  SUBCASE("ends a job that needs it") {
+    Unable job(make_rules(2, 2));
+    job.join("a");
+    job.join("x");
+    job.cannot_start("x");
+    const auto* done = job.last<Done>("a");
+    REQUIRE(done != nullptr);
+    CHECK(done->cause.text == "node x_1_0 has left: " + kWhy);
+  }
+  SUBCASE("leaves one that does not") {
+    Unable job(make_rules(1, 2));
+    job.join("a");
+    job.join("x");
+    job.cannot_start("x");
+    CHECK(job.last<Restart>("a") != nullptr);
+  }
+  SUBCASE("of a later one leaves, and another may come in its place") {
+    Unable job(make_rules(2, 2, 1));
+    job.join("a");
+    job.join("x");
+    job.fail("a");
+    job.join("a", {1, 1, 2});
+    job.join("x", {1, 1, 2});
+    CHECK(job.assignment("a") == "0/2#2");
+    job.cannot_start("x");
+    CHECK(job.last<Restart>("a") != nullptr);
+    CHECK(job.state.phase() == Phase::Joining);
+  }
+}
