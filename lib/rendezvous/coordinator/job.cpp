@@ -8,6 +8,12 @@
 #include <variant>
 
 namespace elastrun::rendezvous {
+namespace {
+
+// An alarm that rings so late tells of a machine that stood still (SIGSTOP, a suspended one).
+constexpr Duration kPause = std::chrono::seconds(1);
+
+}  // namespace
 
 Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id, Clock& clock,
          std::function<void()> before_deciding)
@@ -134,11 +140,12 @@ void Job::arm() {
   if (due == armed_) return;
   armed_ = due;
   if (!due) return alarm_->disarm();
-  alarm_->arm(*due, [this] {
+  alarm_->arm(*due, [this, expected = std::max(*due, clock_.now())] {
     armed_.reset();
     before_deciding_();
-    state.tick(clock_.now());
-    standstill_.tick(clock_.now());
+    const TimePoint now = clock_.now();
+    state.tick(now, now - expected > kPause ? now - expected : Duration::zero());
+    standstill_.tick(now);
     deliver();
   });
 }

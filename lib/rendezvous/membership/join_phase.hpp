@@ -50,6 +50,8 @@ class JoinPhase {
   /// Members of the round before that are still to come back have stopped their groups by
   /// `stopped_by`.
   void begin(TimePoint now, TimePoint stopped_by);
+  /// For so long nobody could come, because this machine stood still.
+  void stand_still(Duration time) { since_ += time; }
   /// One more that is still to come back, and may take longer.
   void extend(TimePoint stopped_by) { stopped_by_ = std::max(stopped_by_, stopped_by); }
   /// Takes note of who is there; starts or forgets the last call.

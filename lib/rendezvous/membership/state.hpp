@@ -49,7 +49,7 @@ class State {
   /// Its connection has ended.
   void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
   void close(const std::string& why, TimePoint now);  // the job, for everybody
-  void tick(TimePoint now);                           // time has passed
+  void tick(TimePoint now, Duration paused = {});     // time has passed; so much of it in a pause
   bool hear(Peer peer, TimePoint now);  // it has said something; whether anybody is told by that
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);

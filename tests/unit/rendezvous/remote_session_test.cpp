@@ -6,8 +6,7 @@
 #include "net/link.hpp"
 #include "rendezvous/session/make_session.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "support/fake_clock.hpp"
-#include "unit/rendezvous/agents.hpp"
+#include "unit/rendezvous/timeless.hpp"
 
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
@@ -406,6 +405,17 @@ TEST_CASE("remote session: a pause of the machine is no part of join_timeout") {
   CHECK(agent.told.empty());
   pass(600s, 100);
   CHECK(agent.hear<Lost>().why.starts_with("no coordinator of the job \"none\" within 10 min"));
+}
+
+TEST_CASE("coordinator: a pause of its machine is no part of join_timeout") {
+  Timeless town(rules_for(2, 2));
+  town.agent->join();
+  town.pass(2s, 20);
+  static_cast<elastrun::test::FakeClock&>(*town.network.clock).pause(3600s);
+  town.pass(2s, 20);
+  CHECK(town.agent->told.empty());
+  town.pass(600s, 200);
+  CHECK(town.agent->hear<Done>().cause.kind == Cause::Kind::Timeout);
 }
 
 TEST_CASE("remote session: nobody at the endpoint is reported with what was tried") {
