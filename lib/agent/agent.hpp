@@ -79,6 +79,8 @@ class Agent {
   void child_ended();
   void guardian_gone() { post(GuardianGone{}); }
   Phase phase() const { return policy_.phase(); }
+  /// Null: there is none.
+  const workers::Group* group() const { return group_.get(); }
   /// The worker of the group to which a process belongs, by its session or that of an ancestor;
   /// null if there is none.
   const workers::Worker* worker_of(pid_t process) const;

@@ -212,6 +212,19 @@ void ExpirationTimers::reap(ExpiredTimer& timer) {
   parts_.observers.watchdog("kill worker process", &timer);
 }
 
+std::optional<Duration> ExpirationTimers::overdue() const {
+  std::optional<Duration> longest;
+  const auto take = [&](Duration late) {
+    if (late > Duration::zero() && (!longest || late > *longest)) longest = late;
+  };
+  if (const auto next = watchdog_.deadlines().next()) take(parts_.clock.now() - *next);
+  for (const auto& timer : expired_) {
+    const bool awaited = active_ && timer.reaped && timer.attempt == group_ - 1;
+    if (awaited && watchdog_.runs(timer.pid)) take(parts_.clock.wall() - timer.expiry);
+  }
+  return longest;
+}
+
 /// By the last one: it is that of the last group.
 void ExpirationTimers::explain(workers::Failure& failure) const {
   for (const auto& timer : expired_) {

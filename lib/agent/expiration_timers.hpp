@@ -52,6 +52,10 @@ class ExpirationTimers final : public Observer {
   /// All timers that have expired so far, by attempt.
   const std::vector<ExpiredTimer>& expired() const { return expired_; }
 
+  /// How long a worker has lived on after an expired timer that should have ended it, or a timer
+  /// has been expired unnoticed: the longest of all. Nothing: all is well.
+  std::optional<Duration> overdue() const;
+
   void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;

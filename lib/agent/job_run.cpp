@@ -111,6 +111,7 @@ Status JobRun::connect(OwnRendezvous own) {
         [this](std::string_view line) { console_.write(logs::Console::Stream::Out, line); });
   }
   open_timers();
+  if (const auto opened = open_web(); !opened) return opened;
   add_observers();
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings());
@@ -129,6 +130,27 @@ void JobRun::add_observers() {
   observers_.add(&registration_);
   observers_.add(timers_.get());
   observers_.add(&hang_response_);
+  if (web_) observers_.add(&web_->view());
+}
+
+Status JobRun::open_web() {
+  auto environment = workers::own_environment();
+  if (!WebServices::is_wanted(spec_, environment)) return {};
+  if (spec_.http) streams_.keep_stdout();
+  web_ = std::make_unique<WebServices>(WebServices::Parts{
+      .loop = loop_,
+      .clock = *clock_,
+      .spec = spec_,
+      .environment = std::move(environment),
+      .group = [this] { return agent_ ? agent_->group() : nullptr; },
+      .serves_store = [this] { return store_->serves_workers(); },
+      .overdue_timer = [this] { return timers_->overdue(); },
+      .telemetry = telemetry_.get(),
+  });
+  if (const auto opened = web_->open(); !opened || !spec_.http) return opened;
+  const auto line = fmt::format("elastrun: the job is shown at {}\n", web_->address());
+  console_.write(logs::Console::Stream::Err, line);
+  return {};
 }
 
 RunRegistration::Facts JobRun::registration_facts() const {
@@ -377,6 +399,7 @@ void JobRun::heard(pid_t sender, workers::Message message) {
   if (timers_->heard(sender, message)) return;
   job_records_.heard(worker->rank, message);
   if (const auto* step = std::get_if<workers::StepDone>(&message)) {
+    if (web_) web_->view().step(worker->rank, step->step);
     if (worker->rank != 0) return;
     goodput_.step(step->step);
     status_.step(step->step);

@@ -17,6 +17,7 @@
 #include "agent/status_view.hpp"
 #include "agent/telemetry_host.hpp"
 #include "agent/torchrun_log.hpp"
+#include "agent/web_services.hpp"
 #include "agent/worker_channel.hpp"
 #include "agent/worker_plans.hpp"
 #include "core/error.hpp"
@@ -73,6 +74,7 @@ class JobRun {
   RunRegistration::Facts registration_facts() const;
   HangResponse::Parts hang_parts();
   void open_timers();
+  Status open_web();
   void end_timers(JobResult& result);
   Status open_records();
   void signalled(const process::SignalEvent& event);
@@ -122,6 +124,7 @@ class JobRun {
   Binding binding_;
   RunRegistration registration_;
   std::unique_ptr<ElasticRecords> records_;
+  std::unique_ptr<WebServices> web_;  // null: nobody has asked for any
   Observers observers_;
   HangResponse hang_response_;
   std::unique_ptr<ExpirationTimers> timers_;

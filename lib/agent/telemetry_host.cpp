@@ -6,7 +6,7 @@ namespace elastrun::agent {
 using telemetry::Record;
 
 bool TelemetryHost::is_wanted(const spec::JobSpec& spec) {
-  return spec.metrics != "none";
+  return spec.metrics != "none" || spec.http;
 }
 
 TelemetryHost::TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,

@@ -99,6 +99,10 @@ class PumpedStreams final : public WorkerStreams {
     const auto* pump = stderr_pump();
     return pump ? split_tail(pump->tail().text(), count) : std::vector<std::string>{};
   }
+  std::vector<std::string> last_stdout_lines(std::size_t count) const override {
+    if (!out_.pump || mixes_streams()) return {};
+    return split_tail(out_.pump->tail().text(), count);
+  }
   bool mixes_streams() const override { return err_.pump && out_.fd == err_.fd; }
   bool knows_all_lines() const override {
     const auto* pump = stderr_pump();
@@ -174,7 +178,7 @@ PumpRoute StreamFactory::make_route(const StreamSettings& settings, Console::Str
   const bool files = !settings.directory.empty();
   PumpRoute route;
   route.stream = stream;
-  route.keep_tail = !out;
+  route.keep_tail = !out || keeps_stdout_;
   if (files && (tee || (settings.redirect & bit) != 0)) {
     route.file = open_log(settings.directory + (out ? "/stdout.log" : "/stderr.log"));
   }

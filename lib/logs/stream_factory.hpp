@@ -60,6 +60,8 @@ class StreamFactory {
   StreamFactory(boost::asio::any_io_executor executor, Clock& clock, Console& console,
                 files::BlockingCalls& files, bool with_status);
 
+  /// From now on last_stdout_lines() of what is made has something to tell.
+  void keep_stdout() { keeps_stdout_ = true; }
   /// Makes what the workers of the next start share (filtered_stdout.log, ...).
   void begin_attempt(const AttemptSettings& settings);
   /// Fails with Io: no descriptor left. Then nothing stays behind. A file that cannot be made costs
@@ -92,7 +94,7 @@ class StreamFactory {
   Clock& clock_;
   Console& console_;
   files::BlockingCalls& files_;
-  bool with_status_;
+  bool with_status_, keeps_stdout_ = false;
   std::shared_ptr<PumpBuffers> buffers_;
   Shared stdout_shared_, stderr_shared_;
   int pipe_size_ = 1 << 20;  // of this attempt's workers, as pipe_size()

@@ -40,7 +40,12 @@ class WorkerStreams {
   /// The last lines seen on stderr, oldest first, at most `count`, each cut at 2,000 bytes. Where
   /// stdout and stderr go to one place untouched, what stdout wrote in between is among them.
   virtual std::vector<std::string> last_lines(std::size_t count) const = 0;
-  /// Whether that is so: the last lines may be of either.
+  /// The same of stdout, where that is kept (StreamFactory::keep_stdout); else none.
+  virtual std::vector<std::string> last_stdout_lines(std::size_t count) const {
+    (void)count;
+    return {};
+  }
+  /// Whether stdout and stderr are mixed: the last lines may be of either.
   virtual bool mixes_streams() const = 0;
   /// Whether all that stderr had is still known. If not, the first line that is may lack its start.
   virtual bool knows_all_lines() const = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "spec/listen_address.hpp"
 #include "spec/rendezvous_config.hpp"
 
 #include <cstdint>
@@ -89,7 +90,8 @@ struct JobSpec {
   std::string report_file;       // --report
   Switch status = Switch::Auto;  // --status: the live line on a terminal
   Summary summary = Summary::Full;
-  std::string metrics = "none";  // --metrics: none, console
+  std::string metrics = "none";       // --metrics: none, console
+  std::optional<ListenAddress> http;  // --http
   std::string event_log_handler = "null";
 
   // Binding

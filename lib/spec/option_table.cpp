@@ -142,6 +142,10 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      kNone, "FILE", "Write the result of the job to FILE as JSON", kNone},
     {Opt::Metrics, "metrics", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.metrics",
      "none", "none,console", "WHERE", "Print the launcher's own metrics", kNone},
+    {Opt::Http, "http", 0, Kind::Text, Group::Reports, kOurs, kPet, "reports.http", kNone, kNone,
+     "[ADDRESS:]PORT", "Serve a page that shows the job, its metrics and its health",
+     "Without an address: for this machine only. 0.0.0.0:9400 or [::]:9400 serves everybody who "
+     "can reach it, without a password. Port 0 takes one that is free, and says which."},
     {Opt::EventLogHandler, "event-log-handler", 0, Kind::Text, Group::Reports, kTorchrun, kPet,
      "reports.event_log_handler", "null", kNone, "NAME",
      "Where the launcher's events go: null or console", kNone},

@@ -56,6 +56,7 @@ enum class Opt {
   Summary,
   Report,
   Metrics,
+  Http,
   EventLogHandler,
   // This launch
   Config,

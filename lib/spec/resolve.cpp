@@ -294,6 +294,7 @@ class Resolver {
                                         : Summary::Full;
     job_.report_file = text(Opt::Report);
     job_.metrics = text(Opt::Metrics);
+    if (const auto refused = take_http()) return refused;
     job_.event_log_handler = text(Opt::EventLogHandler);
     std::vector<std::string> known = {"null", "console"};
     known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());
@@ -302,6 +303,16 @@ class Resolver {
     return launcher_refusal(
         fmt::format("the event handler {} is not registered", in_quotes(job_.event_log_handler)),
         fmt::format("--event-log-handler takes {}", join(known, ", ")));
+  }
+
+  Refused take_http() {
+    if (text(Opt::Http).empty()) return std::nullopt;
+    const auto& given = values()[Opt::Http];
+    const bool by_line = given.origin == Origin::CommandLine;
+    auto at = parse_listen_address(by_line ? "--http" : given.source, given.text);
+    if (!at) return at.error();
+    job_.http = std::move(*at);
+    return std::nullopt;
   }
 
   Refused choose_mode() {

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/web_services.hpp"
+
+#include "core/host_name.hpp"
+#include "core/text.hpp"
+#include "export/exposition.hpp"
+#include "system/machine_points.hpp"
+#include "workers/environment.hpp"
+
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+/// How long a page waits for a look at the machine: a GPU that has fallen off the bus may not
+/// answer at all, and what else there is to tell must not wait for it.
+constexpr Duration kPatience = std::chrono::seconds(1);
+
+json::value maybe(const auto& value) {
+  return value ? json::value(*value) : json::value(nullptr);
+}
+
+json::array workers_json(const std::vector<system::WorkerUse>& workers) {
+  json::array all;
+  for (const auto& one : workers) {
+    all.push_back({{"rank", one.worker.rank},
+                   {"cpu", maybe(one.cores)},
+                   {"rss", one.use.resident_bytes},
+                   {"threads", one.use.threads},
+                   {"read_per_s", one.read_per_s},
+                   {"written_per_s", one.written_per_s}});
+  }
+  return all;
+}
+
+json::array gpus_json(const std::vector<system::GpuUse>& gpus) {
+  json::array all;
+  for (const auto& gpu : gpus) {
+    json::array throttled(gpu.throttled_by.begin(), gpu.throttled_by.end());
+    all.push_back({{"index", gpu.index},
+                   {"name", gpu.name},
+                   {"utilization", maybe(gpu.utilization)},
+                   {"memory_used", maybe(gpu.memory_used)},
+                   {"memory_total", maybe(gpu.memory_total)},
+                   {"power", maybe(gpu.power)},
+                   {"temperature", maybe(gpu.temperature)},
+                   {"throttled_by", std::move(throttled)},
+                   {"xid", gpu.last_xid}});
+  }
+  return all;
+}
+
+}  // namespace
+
+json::object machine_json(const system::MachineSample& sample) {
+  json::object text;
+  json::object cpu{{"utilization", maybe(sample.cpu_utilization)}, {"load", maybe(sample.load)}};
+  cpu["count"] = sample.cpu ? json::value(sample.cpu->cpus) : nullptr;
+  text["cpu"] = std::move(cpu);
+  if (sample.memory) {
+    text["memory"] = {{"used", sample.memory->used()}, {"total", sample.memory->total}};
+  }
+  text["network"] = {{"received_per_s", sample.received_per_s}, {"sent_per_s", sample.sent_per_s}};
+  text["disk"] = {{"read_per_s", sample.disk_read_per_s},
+                  {"written_per_s", sample.disk_written_per_s}};
+  text["workers"] = workers_json(sample.workers);
+  text["gpus"] = gpus_json(sample.gpus);
+  return text;
+}
+
+bool WebServices::is_wanted(const spec::JobSpec& spec,
+                            const std::vector<std::string>& environment) {
+  const bool health_check = is_health_check_wanted(environment);
+  return spec.http || health_check;
+}
+
+WebServices::WebServices(Parts parts)
+    : parts_(std::move(parts)),
+      view_(parts_.spec, parts_.clock, view_sources()),
+      beat_(parts_.clock),
+      begun_(parts_.clock.now()),
+      calls_(parts_.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
+      patience_(parts_.clock.make_alarm()) {}
+
+JobView::Sources WebServices::view_sources() {
+  return {.workers = [this] { return workers(); },
+          .serves_store = parts_.serves_store,
+          .changed =
+              [this] {
+                if (pages_) pages_->changed();
+              }};
+}
+
+JobPages::Parts WebServices::page_parts() {
+  return {.loop = parts_.loop,
+          .clock = parts_.clock,
+          .view = view_,
+          .workers = [this] { return workers(); },
+          .vitals = [this] { return vitals(); },
+          .metrics = [this](bool open, auto then) { metrics(open, std::move(then)); },
+          .system =
+              [this](auto then) {
+                look_at_machine([then = std::move(then)](const system::MachineSample& sample) {
+                  then(machine_json(sample));
+                });
+              }};
+}
+
+Status WebServices::open() {
+  health_check_ =
+      open_health_check(parts_.loop, parts_.clock, parts_.environment, [this] { return vitals(); });
+  if (!parts_.spec.http) return {};
+  auto pages = JobPages::open(page_parts(), *parts_.spec.http);
+  if (!pages) return std::unexpected(pages.error());
+  pages_ = std::move(*pages);
+  if (parts_.telemetry != nullptr) cursor_ = parts_.telemetry->open_cursor();
+  return {};
+}
+
+std::string WebServices::address() const {
+  if (!pages_) return {};
+  return fmt::format("http://{}/", net::format_endpoint(pages_->at().host, pages_->at().port));
+}
+
+const std::vector<workers::Worker>* WebServices::workers() const {
+  const auto* group = parts_.group();
+  return group == nullptr ? nullptr : &group->workers();
+}
+
+Vitals WebServices::vitals() const {
+  return {beat_.since(), parts_.overdue_timer(), view_.phase_name()};
+}
+
+/// One look at a time; all who ask meanwhile get the same. Who has waited long enough gets the last
+/// one, while the thread goes on waiting.
+void WebServices::look_at_machine(std::function<void(const system::MachineSample&)> then) {
+  waiting_.push_back(std::move(then));
+  const auto answer = [this] {
+    patience_->disarm();
+    for (const auto& one : std::exchange(waiting_, {})) one(sample_);
+  };
+  if (waiting_.size() == 1) patience_->arm(parts_.clock.now() + kPatience, answer);
+  if (looking_) return;
+  looking_ = true;
+  std::vector<system::WatchedWorker> watched;
+  if (const auto* all = workers()) {
+    for (const auto& worker : *all) {
+      if (!worker.exit) watched.push_back({worker.rank, worker.local_rank, worker.pid});
+    }
+  }
+  const auto look = [machine = machine_, watched, now = parts_.clock.now()] {
+    return Result<system::MachineSample>(machine->sample(now, watched));
+  };
+  calls_.make("the state of this machine", look,
+              [this, answer, alive = lifetime_.token()](Result<system::MachineSample> sample) {
+                if (!alive) return;
+                looking_ = false;
+                if (sample) sample_ = std::move(*sample);
+                answer();
+              });
+}
+
+std::vector<telemetry::Attribute> WebServices::resource() const {
+  return {{"service.name", std::string("elastrun.agent")},
+          {"elastrun.run.id", parts_.spec.run_id},
+          {"elastrun.role", parts_.spec.role},
+          {"host.name", host_name()},
+          {"process.pid", std::int64_t{::getpid()}}};
+}
+
+void WebServices::metrics(bool open, std::function<void(std::string)> then) {
+  look_at_machine([this, open, then = std::move(then)](const system::MachineSample& sample) {
+    telemetry::Snapshot snapshot;
+    if (cursor_) snapshot = parts_.telemetry->collect(*cursor_);
+    snapshot.at = {parts_.clock.now(), parts_.clock.wall()};
+    for (auto& point : system::points_of(sample, begun_))
+      snapshot.points.push_back(std::move(point));
+    const auto families = exporter::families_of(snapshot, {.resource = resource()});
+    then(open ? exporter::openmetrics_text(families.all) : exporter::prometheus_text(families.all));
+  });
+}
+
+}  // namespace elastrun::agent
