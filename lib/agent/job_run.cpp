@@ -59,9 +59,8 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       last_writes_(loop_, *clock_, console_, {&files_, &reports_, &errors_}, spec.shutdown_timeout),
       last_visitors_(loop_, *clock_) {
   console_.take_log_lines();
-  console_.draw_status_while([guardian_pid = guardian.guardian_pid()] {
-    return logs::is_in_foreground(STDERR_FILENO, guardian_pid);
-  });
+  console_.draw_status_while(
+      [pid = guardian.guardian_pid()] { return logs::is_in_foreground(STDERR_FILENO, pid); });
   if (keeps_output(spec_)) return;
   layout_.announce_temporary_root([this, last = std::string()](const std::string& path) mutable {
     if (!last.empty()) guardian_.forget(last);  // the name was taken: not ours to remove
@@ -103,9 +102,8 @@ Status JobRun::connect(OwnRendezvous own) {
   alone_ = place->alone;
 
   records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_), spec_);
-  if (TelemetryHost::is_wanted(spec_)) {
+  if (TelemetryHost::is_wanted(spec_))
     telemetry_ = std::make_unique<TelemetryHost>(*clock_, pipeline_);
-  }
   if (spec_.metrics == "console") {
     records_->print_metrics(
         [this](std::string_view line) { console_.write(logs::Console::Stream::Out, line); });
@@ -114,42 +112,36 @@ Status JobRun::connect(OwnRendezvous own) {
   if (const auto opened = open_web(); !opened) return opened;
   add_observers();
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
-  agent_ = std::make_unique<Agent>(agent_parts(), agent_settings());
+  agent_ = std::make_unique<Agent>(agent_parts(), agent_settings(spec_, self_, alone_));
   if (const auto opened = open_records(); !opened) return opened;
   log_.launching();
   return {};
 }
 
 void JobRun::add_observers() {
-  observers_.add(&log_);
-  observers_.add(&goodput_);
-  observers_.add(&status_);
-  observers_.add(records_.get());
-  observers_.add(&job_records_);
-  observers_.add(&binding_);
-  observers_.add(&registration_);
-  observers_.add(timers_.get());
-  observers_.add(&hang_response_);
+  for (Observer* one : std::initializer_list<Observer*>{&log_, &goodput_, &status_, records_.get(),
+                                                        &job_records_, &binding_, &registration_,
+                                                        timers_.get(), &hang_response_}) {
+    observers_.add(one);
+  }
   if (web_) observers_.add(&web_->view());
 }
 
 Status JobRun::open_web() {
-  auto environment = workers::own_environment();
-  if (!WebServices::is_wanted(spec_, environment)) return {};
   if (spec_.http) streams_.keep_stdout();
-  web_ = std::make_unique<WebServices>(WebServices::Parts{
+  auto web = WebServices::start({
       .loop = loop_,
       .clock = *clock_,
       .spec = spec_,
-      .environment = std::move(environment),
+      .environment = workers::own_environment(),
       .group = [this] { return agent_ ? agent_->group() : nullptr; },
       .serves_store = [this] { return store_->serves_workers(); },
       .overdue_timer = [this] { return timers_->overdue(); },
       .telemetry = telemetry_.get(),
+      .say = [this](auto line) { console_.write(logs::Console::Stream::Err, line); },
   });
-  if (const auto opened = web_->open(); !opened || !spec_.http) return opened;
-  const auto line = fmt::format("elastrun: the job is shown at {}\n", web_->address());
-  console_.write(logs::Console::Stream::Err, line);
+  if (!web) return std::unexpected(web.error());
+  web_ = std::move(*web);
   return {};
 }
 
@@ -234,13 +226,6 @@ bool JobRun::files_are_near() const {
   return layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_));
 }
 
-workers::ErrorFileReader::Read JobRun::reader_of_error_files() {
-  return [this](std::vector<std::string> paths, auto then) {
-    const auto read = [paths = std::move(paths)] { return workers::read_error_files(paths); };
-    diagnostics_.make("the error files of the workers", read, std::move(then));
-  };
-}
-
 Agent::Parts JobRun::agent_parts() {
   return {
       .loop = loop_,
@@ -266,30 +251,14 @@ Agent::Parts JobRun::agent_parts() {
             if (!failure.expired_timer.empty()) return;
             failure.out_of_memory = oom_kills_.diagnostics(failure.status, failure.pid, said);
           },
-      .before =
-          [this](rendezvous::Session::OnPush on_push) {
-            return hang_response_.before(gate_.before(std::move(on_push)));
-          },
+      .before = [this](auto push) { return hang_response_.before(gate_.before(std::move(push))); },
       .apart =
-          [this](const std::vector<pid_t>& workers) {
-            return workers::set_apart(containment_.processes(), workers, [](const auto& process) {
-              return process::waits_for_child(process);
-            });
+          [this](const auto& workers) {
+            const auto waits = [](const auto& one) { return process::waits_for_child(one); };
+            return workers::set_apart(containment_.processes(), workers, waits);
           },
-      .read_error_files = reader_of_error_files(),
+      .read_error_files = workers::reader_by(diagnostics_),
   };
-}
-
-Agent::Settings JobRun::agent_settings() const {
-  Agent::Settings settings{.job = spec_, .self = self_};
-  // About what torchrun's next look at its workers would still have seen; more than a second is too
-  // long for a person to wait, however seldom they want torchrun to look.
-  settings.settle =
-      std::min<Duration>(from_seconds(spec_.monitor_interval / 2), std::chrono::seconds(1));
-  settings.job_signals = process::parse_signals(spec_.signals_to_handle).numbers;
-  settings.stuck_after = stuck_limit();
-  settings.limits.with_pauses = !alone_;
-  return settings;
 }
 
 void JobRun::watch() {
@@ -301,11 +270,10 @@ void JobRun::watch() {
   containment_.on_child_end([this] { agent_->child_ended(); });
   using Stream = logs::Console::Stream;
   if (console_.is_terminal(Stream::Out) || console_.is_terminal(Stream::Err)) {
-    resizes_ = std::make_unique<process::SignalSource>(loop_, std::vector<int>{SIGWINCH},
-                                                       [this](const process::SignalEvent&) {
-                                                         streams_.terminal_resized();
-                                                         status_line_.redraw();
-                                                       });
+    const auto resized = [this](const auto&) {
+      streams_.terminal_resized(), status_line_.redraw();
+    };
+    resizes_ = std::make_unique<process::SignalSource>(loop_, std::vector<int>{SIGWINCH}, resized);
   }
   guardian_watch_ = std::make_unique<process::DeathWatch>(loop_, guardian_.guardian_fd(),
                                                           [this] { agent_->guardian_gone(); });

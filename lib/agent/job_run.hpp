@@ -88,9 +88,7 @@ class JobRun {
   bool settle_patiently(const std::string& root);
   WorkerPlans::Parts plan_parts();
   bool files_are_near() const;
-  workers::ErrorFileReader::Read reader_of_error_files();
   Agent::Parts agent_parts();
-  Agent::Settings agent_settings() const;
 
   const spec::JobSpec& spec_;
   guardian::Agent& guardian_;

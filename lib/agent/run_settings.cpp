@@ -4,6 +4,7 @@
 #include "core/host_name.hpp"
 #include "core/text.hpp"
 #include "logs/foreground.hpp"
+#include "process/signals.hpp"
 #include "workers/command.hpp"
 
 #include <algorithm>
@@ -41,6 +42,19 @@ telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
   facts.rdzv_backend = session.backend();
   facts.entry_point = workers::program_base_name(spec);
   return facts;
+}
+
+Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node& self,
+                               bool alone) {
+  Agent::Settings settings{.job = spec, .self = self};
+  // About what torchrun's next look at its workers would still have seen; more than a second is too
+  // long for a person to wait, however seldom they want torchrun to look.
+  settings.settle =
+      std::min<Duration>(from_seconds(spec.monitor_interval / 2), std::chrono::seconds(1));
+  settings.job_signals = process::parse_signals(spec.signals_to_handle).numbers;
+  settings.stuck_after = stuck_limit();
+  settings.limits.with_pauses = !alone;
+  return settings;
 }
 
 bool shows_status(const spec::JobSpec& spec) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/agent.hpp"
 #include "core/clock.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
@@ -16,6 +17,8 @@ std::string mark_of_this_agent();
 Duration stuck_limit();
 telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
                                           const rendezvous::Session& session);
+/// `alone`: no other node can take part.
+Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node& self, bool alone);
 /// Whether people see a line that tells how the job stands.
 bool shows_status(const spec::JobSpec& spec);
 /// Whether output of workers goes to files.

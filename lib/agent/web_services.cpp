@@ -7,6 +7,7 @@
 #include "system/machine_points.hpp"
 #include "workers/environment.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 #include <utility>
 
@@ -69,10 +70,17 @@ json::object machine_json(const system::MachineSample& sample) {
   return text;
 }
 
-bool WebServices::is_wanted(const spec::JobSpec& spec,
-                            const std::vector<std::string>& environment) {
-  const bool health_check = is_health_check_wanted(environment);
-  return spec.http || health_check;
+Result<std::unique_ptr<WebServices>> WebServices::start(Parts parts) {
+  // Both are looked at: that of the health check warns where its port is none.
+  const bool health_check = is_health_check_wanted(parts.environment);
+  if (!parts.spec.http && !health_check) return nullptr;
+  std::unique_ptr<WebServices> services(new WebServices(std::move(parts)));
+  if (const auto opened = services->open(); !opened) return std::unexpected(opened.error());
+  const auto& made = services->parts_;
+  if (made.spec.http) {
+    made.say(fmt::format("elastrun: the job is shown at {}\n", services->address()));
+  }
+  return services;
 }
 
 WebServices::WebServices(Parts parts)

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace elastrun::agent {
@@ -32,23 +33,24 @@ class WebServices {
     std::function<const workers::Group*()> group;
     std::function<bool()> serves_store;
     std::function<std::optional<Duration>()> overdue_timer;
-    TelemetryHost* telemetry = nullptr;  // with --http
+    TelemetryHost* telemetry = nullptr;              // with --http
+    std::function<void(std::string_view line)> say;  // where the pages are
   };
-  static bool is_wanted(const spec::JobSpec& spec, const std::vector<std::string>& environment);
+  /// Listens from now on, if anything is asked for; else null. Fails with Io where --http cannot; a
+  /// health check that cannot is only warned of.
+  static Result<std::unique_ptr<WebServices>> start(Parts parts);
 
-  explicit WebServices(Parts parts);
   WebServices(const WebServices&) = delete;
   WebServices& operator=(const WebServices&) = delete;
 
-  /// Listens from now on. Fails with Io where --http cannot; a health check that cannot is only
-  /// warned of.
-  Status open();
   /// Of --http; empty without.
   std::string address() const;
   /// To be told what the agent does.
   JobView& view() { return view_; }
 
  private:
+  explicit WebServices(Parts parts);
+  Status open();
   JobView::Sources view_sources();
   JobPages::Parts page_parts();
   const std::vector<workers::Worker>* workers() const;

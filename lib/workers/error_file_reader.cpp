@@ -70,4 +70,11 @@ ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths) {
   return files;
 }
 
+ErrorFileReader::Read reader_by(files::BlockingCalls& calls) {
+  return [&calls](std::vector<std::string> paths, auto then) {
+    const auto read = [paths = std::move(paths)] { return read_error_files(paths); };
+    calls.make("the error files of the workers", read, std::move(then));
+  };
+}
+
 }  // namespace elastrun::workers

@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/lifetime.hpp"
+#include "files/blocking_calls.hpp"
 #include "workers/error_file.hpp"
 
 #include <functional>
@@ -59,5 +60,7 @@ class ErrorFileReader {
 
 /// Reads them all, one after the other; may wait for the file system.
 ErrorFileReader::Found read_error_files(const std::vector<std::string>& paths);
+/// Reads them on the thread of `calls`, which outlives it.
+ErrorFileReader::Read reader_by(files::BlockingCalls& calls);
 
 }  // namespace elastrun::workers
