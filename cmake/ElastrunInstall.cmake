@@ -64,7 +64,8 @@ endforeach()
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT plain)
 
-# Workers without a wheel: PYTHONPATH=PREFIX/share/elastrun/python.
+# For --worker-lib, and PYTHONPATH=PREFIX/share/elastrun/python: a folder without other packages can
+# be given to any Python, which site-packages cannot.
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/python/ COMPONENT python
         DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/python
         FILES_MATCHING PATTERN "*.py" PATTERN "py.typed")

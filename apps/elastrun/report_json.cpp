@@ -40,6 +40,24 @@ json::array lines_json(const std::vector<std::string>& lines) {
   return out;
 }
 
+/// What the worker last wrote into its page: null without one.
+json::value page_json(const workers::Failure& failure) {
+  if (!failure.page) return nullptr;
+  const auto& page = *failure.page;
+  json::object out, values;
+  out["step"] = page.step ? json::value(*page.step) : json::value(nullptr);
+  out["step_age_s"] = page.step ? json::value(std::max(to_seconds(failure.at - page.step_at), 0.0))
+                                : json::value(nullptr);
+  out["phase"] = text_or_null(page.phase);
+  for (const auto& series : page.series) {
+    const bool finite = std::isfinite(series.value);
+    values[fmt::format("{}/{}", series.group, series.name)] =
+        finite ? json::value(series.value) : json::value(nullptr);
+  }
+  out["values"] = std::move(values);
+  return out;
+}
+
 json::object failure_json(const workers::Failure& failure, bool consequence) {
   json::object out;
   out["rank"] = failure.rank;
@@ -63,6 +81,7 @@ json::object failure_json(const workers::Failure& failure, bool consequence) {
   out["stderr"] = text_or_null(failure.stderr_path);
   out["peak_rss_bytes"] = failure.peak_rss_bytes;
   out["last_lines"] = lines_json(failure.last_lines);
+  out["last"] = page_json(failure);
   return out;
 }
 

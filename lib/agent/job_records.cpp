@@ -173,43 +173,4 @@ void JobRecords::summary(const goodput::Ledger::Summary& summary) {
   tell("goodput", std::move(attributes));
 }
 
-void JobRecords::heard(int rank, const workers::Message& message) {
-  std::visit([this, rank](const auto& one) { heard(rank, one); }, message);
-}
-
-/// As a sample, which is not written at once: a job may do thousands of steps a second.
-void JobRecords::heard(int rank, const workers::StepDone& step) {
-  if (rank == 0) pipeline_.sample(std::string(kWorkerScope), "step", step.step);
-}
-
-void JobRecords::heard(int rank, const workers::CheckpointDone& checkpoint) {
-  if (!pipeline_.wants(kWorkerScope)) return;
-  pipeline_.event(std::string(kWorkerScope), "checkpoint",
-                  {{"step", checkpoint.step}, {"rank", whole(rank)}});
-}
-
-void JobRecords::heard(int rank, const workers::PhaseEntered& phase) {
-  if (!pipeline_.wants(kWorkerScope)) return;
-  pipeline_.event(std::string(kWorkerScope), "phase",
-                  {{"phase", phase.name}, {"rank", whole(rank)}});
-}
-
-void JobRecords::heard(int rank, const workers::MetricSample& metric) {
-  if (!pipeline_.wants(metric.group)) return;
-  const telemetry::Stamp now{pipeline_.clock().now(), pipeline_.clock().wall()};
-  pipeline_.emit({telemetry::Record::Kind::Sample,
-                  now,
-                  metric.group,
-                  metric.name,
-                  metric.value,
-                  {{"rank", whole(rank)}}});
-}
-
-void JobRecords::heard(int rank, const workers::WorkerEvent& event) {
-  if (!pipeline_.wants("worker")) return;
-  auto attributes = event.attributes;
-  attributes.emplace_back("rank", whole(rank));
-  pipeline_.event("worker", event.name, std::move(attributes));
-}
-
 }  // namespace elastrun::agent

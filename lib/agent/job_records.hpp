@@ -4,20 +4,18 @@
 #include "agent/observer.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
-#include "workers/message.hpp"
 
 #include <string_view>
 #include <vector>
 
 namespace elastrun::agent {
 
-/// Tells the pipeline what the agent does, as events of the scope "elastrun.agent", and what its
-/// workers report: for the journal and every other sink. elastrun-protocol(7) lists the names and
-/// attributes. Without a route nothing is built.
+/// Tells the pipeline what the agent does, as events of the scope "elastrun.agent": for the journal
+/// and every other sink. elastrun-protocol(7) lists the names and attributes. Without a route
+/// nothing is built.
 class JobRecords final : public Observer {
  public:
   static constexpr std::string_view kScope = "elastrun.agent";
-  static constexpr std::string_view kWorkerScope = "elastrun.worker";
 
   /// Borrows both.
   JobRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& job)
@@ -36,23 +34,12 @@ class JobRecords final : public Observer {
   void watchdog(std::string_view event, const ExpiredTimer* timer) override;
   void hang(const JobHang& hang) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
-  /// What a worker said over its channel.
-  void heard(int rank, const workers::Message& message);
   /// Last of all: where the time went.
   void summary(const goodput::Ledger::Summary& summary);
 
  private:
   using Attributes = std::vector<telemetry::Attribute>;
   void tell(std::string_view name, Attributes attributes);
-  void heard(int rank, const workers::StepDone& step);
-  void heard(int rank, const workers::CheckpointDone& checkpoint);
-  void heard(int rank, const workers::MetricSample& metric);
-  void heard(int rank, const workers::WorkerEvent& event);
-  void heard(int /*rank*/, const workers::Returned& /*returned*/) {}
-  void heard(int /*rank*/, const workers::TimerSet& /*timer*/) {}  // told when it expires
-  void heard(int rank, const workers::PhaseEntered& phase);
-  void heard(int /*rank*/, const workers::StacksOffered& /*offer*/) {}
-  void heard(int /*rank*/, const workers::StacksAsked& /*ask*/) {}
 
   telemetry::Pipeline& pipeline_;
   const spec::JobSpec& job_;

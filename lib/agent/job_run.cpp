@@ -119,9 +119,9 @@ Status JobRun::connect(OwnRendezvous own) {
 }
 
 void JobRun::add_observers() {
-  for (Observer* one : std::initializer_list<Observer*>{&log_, &goodput_, &status_, records_.get(),
-                                                        &job_records_, &binding_, &registration_,
-                                                        timers_.get(), &hang_response_}) {
+  for (Observer* one : std::initializer_list<Observer*>{
+           &log_, &goodput_, &status_, records_.get(), &job_records_, &worker_records_, &binding_,
+           &registration_, timers_.get(), &hang_response_}) {
     observers_.add(one);
   }
   if (web_) observers_.add(&web_->view());
@@ -214,6 +214,7 @@ WorkerPlans::Parts JobRun::plan_parts() {
       .facts = {spec_, mark_of_this_agent(), timers_->pipe_path()},
       .use_agent_store = [this] { return store_->serves_workers(); },
       .channel = [this] { return channel_path(); },
+      .page = [this](int local_rank) { return pages_.make(local_rank); },
       .cpus = [this](int local_rank) { return binding_.cpus(local_rank); },
       .open_files = descriptors_.given(),
       .cgroup_fd = [this] { return containment_.cgroup_fd(); },
@@ -247,6 +248,7 @@ Agent::Parts JobRun::agent_parts() {
       .explain =
           [this](workers::Failure& failure) {
             timers_->explain(failure);
+            pages_.explain(failure);
             const auto said = failure.exception ? failure.exception->text() : std::string();
             if (!failure.expired_timer.empty()) return;
             failure.out_of_memory = oom_kills_.diagnostics(failure.status, failure.pid, said);
@@ -365,15 +367,13 @@ void JobRun::heard(pid_t sender, workers::Message message) {
   if (worker == nullptr) return channel_.release(sender);
   if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(worker->pid);
   if (timers_->heard(sender, message)) return;
-  job_records_.heard(worker->rank, message);
   if (const auto* step = std::get_if<workers::StepDone>(&message)) {
     if (web_) web_->view().step(worker->rank, step->step);
-    if (worker->rank != 0) return;
-    goodput_.step(step->step);
-    status_.step(step->step);
-  } else if (const auto* checkpoint = std::get_if<workers::CheckpointDone>(&message)) {
-    goodput_.checkpoint(checkpoint->step);
+    if (worker->rank == 0) goodput_.step(step->step), status_.step(step->step);
   }
+  const auto* checkpoint = std::get_if<workers::CheckpointDone>(&message);
+  if (checkpoint != nullptr) goodput_.checkpoint(checkpoint->step);
+  worker_records_.heard(*worker, std::move(message));
 }
 
 /// Removes what is only temporary, or leaves that to the guardian, if no descriptor is free for it;

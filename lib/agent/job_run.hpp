@@ -14,12 +14,14 @@
 #include "agent/push_gate.hpp"
 #include "agent/rendezvous_setup.hpp"
 #include "agent/run_registration.hpp"
+#include "agent/shared_pages.hpp"
 #include "agent/status_view.hpp"
 #include "agent/telemetry_host.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/web_services.hpp"
 #include "agent/worker_channel.hpp"
 #include "agent/worker_plans.hpp"
+#include "agent/worker_records.hpp"
 #include "core/error.hpp"
 #include "files/blocking_calls.hpp"
 #include "logs/agent_log.hpp"
@@ -111,11 +113,13 @@ class JobRun {
   telemetry::Pipeline pipeline_;
   std::unique_ptr<TelemetryHost> telemetry_;  // null: nobody has asked for metrics
   WorkerChannel channel_;
+  SharedPages pages_{spec_};
   rendezvous::Node self_;
   std::unique_ptr<rendezvous::Session> session_;
   std::unique_ptr<RoundStore> store_;
   system::OomKills oom_kills_;
   JobRecords job_records_;
+  WorkerRecords worker_records_{pipeline_, spec_};
   GoodputAccount goodput_;
   StatusView status_;
   TorchrunLog log_;

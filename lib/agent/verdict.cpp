@@ -2,6 +2,7 @@
 #include "agent/verdict.hpp"
 
 #include "agent/hang_report.hpp"
+#include "agent/shared_pages.hpp"
 #include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
@@ -21,6 +22,7 @@ constexpr std::size_t kShownAgain = 3;    // of those that the console has alrea
 constexpr std::size_t kShownWidth = 300;  // of one quoted line
 constexpr std::size_t kShownRestarts = 5;
 constexpr std::size_t kShownStack = 40;
+constexpr std::size_t kShownValues = 6;  // of those that the culprit last had in its page
 
 std::string rank_list(const std::vector<int>& ranks) {
   constexpr std::size_t kMost = 16;
@@ -139,6 +141,10 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
     text += fmt::format(
         "  note      rank {} was seen first, but {}\n", judgement.failures[judgement.root].rank,
         judgement.consequence[judgement.root] ? "only lost its peer" : "began to fail later");
+  }
+  if (first.page) {
+    const auto last = page_sentence(*first.page, first.at, kShownValues);
+    if (!last.empty()) text += fmt::format("  last      {}\n", cut(last, kShownWidth));
   }
   text += others_text(judgement) + quoted_lines(first, local_world_size) + stack_text(first) +
           files_text(first);

@@ -82,8 +82,10 @@ Result<workers::WorkerPlan> WorkerPlans::make_one(const workers::Placement& plac
   plan.rank = place.rank_of(local_rank);
   plan.local_rank = local_rank;
   plan.error_file = logs::error_file(directory);
-  auto environment = workers::worker_environment(parts_.environment, parts_.facts, place,
-                                                 local_rank, {plan.error_file, directory, channel});
+  const auto page = parts_.page ? parts_.page(local_rank) : std::string();
+  auto environment =
+      workers::worker_environment(parts_.environment, parts_.facts, place, local_rank,
+                                  {plan.error_file, directory, channel, page});
   if (!environment) return std::unexpected(environment.error());
   plan.request.environment = std::move(*environment);
   plan.request.argv = workers::worker_command(spec_, local_rank);

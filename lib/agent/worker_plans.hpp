@@ -40,6 +40,8 @@ class WorkerPlans {
     std::function<bool()> use_agent_store;
     /// Where workers find the channel, asked once the run's directory exists; empty: none.
     std::function<std::string()> channel;
+    /// Where the worker with that local rank finds its page; empty function or result: none.
+    std::function<std::string(int local_rank)> page{};
     /// CPUs of the worker with that local rank; empty function or result: not bound.
     std::function<Result<std::vector<int>>(int local_rank)> cpus;
     /// The soft limit of descriptors that the user gave, if the agent has raised its own.

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <fcntl.h>
 #include <sched.h>
@@ -54,6 +56,12 @@ int count_cpus() {
   return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
+std::string own_program() {
+  std::array<char, PATH_MAX> path{};
+  const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
+  return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : std::string();
+}
+
 }  // namespace
 
 HostEnvironment system_host_environment(std::function<int()> count_gpus,
@@ -68,6 +76,7 @@ HostEnvironment system_host_environment(std::function<int()> count_gpus,
   around.count_gpus = std::move(count_gpus);
   around.count_xpus = std::move(count_xpus);
   around.make_uuid = random_uuid;
+  around.own_program = own_program;
   return around;
 }
 

@@ -29,6 +29,9 @@ struct HostEnvironment {
   std::function<int()> count_xpus;
   std::function<std::string()> make_uuid;
 
+  /// The file of this program, with links resolved; empty if that is not known.
+  std::function<std::string()> own_program;
+
   /// How this program was called, argv[0]: links are not resolved. Empty if that is not known.
   std::string called_as;
   /// Names that a custom launcher has registered, beside the built-in ones.

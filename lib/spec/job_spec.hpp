@@ -44,6 +44,7 @@ struct JobSpec {
   bool interpreter_given = false;                 // by PYTHON_EXEC: the report is titled with it
   std::string start_method = "spawn";             // only with RunPath
   std::map<std::string, std::string> worker_env;  // [env] of the TOML file
+  bool worker_lib = false;                        // whose PYTHONPATH then has our package
 
   /// Why its workers cannot be started on this node: the others are told. Empty: they can.
   std::string cannot_start;

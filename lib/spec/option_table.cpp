@@ -41,6 +41,10 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "Bind each worker to the CPUs that are near its device",
      "node: all CPUs of the device's NUMA node; socket: of its package; exclusive: an equal share "
      "of the node's cores; core-complex: cores that share a cache. Unset: no binding."},
+    {Opt::WorkerLib, "worker-lib", 0, Kind::Flag, Group::Workers, kOurs, kPet, "job.worker_lib",
+     kNone, kNone, kNone, "Let the workers import the Python package elastrun",
+     "Appends its folder to their PYTHONPATH, and gives each a page in memory for its last step "
+     "and values."},
 
     {Opt::Nnodes, "nnodes", 0, Kind::Text, Group::Nodes, kTorchrun, kPet, "rendezvous.nnodes",
      "1:1", kNone, "N|MIN:MAX", "How many nodes take part", kNone},

@@ -21,6 +21,7 @@ enum class Opt {
   Role,
   VirtualLocalRank,
   NumaBinding,
+  WorkerLib,
   // Nodes and rendezvous
   Nnodes,
   Standalone,

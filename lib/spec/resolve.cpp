@@ -8,6 +8,7 @@
 #include "spec/rendezvous_choice.hpp"
 #include "spec/schedulers.hpp"
 #include "spec/toml.hpp"
+#include "spec/worker_library.hpp"
 
 #include <algorithm>
 #include <array>
@@ -36,7 +37,8 @@ class Resolver {
     for (const auto step :
          {&Resolver::collect, &Resolver::take_script, &Resolver::ask_scheduler,
           &Resolver::count_nodes, &Resolver::limit_restarts, &Resolver::count_workers,
-          &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode}) {
+          &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode,
+          &Resolver::take_worker_library}) {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
     job_.dry_run = is_on(Opt::DryRun);
@@ -243,6 +245,10 @@ class Resolver {
                             fmt::format("no {} is visible here; --nproc-per-node also takes a "
                                         "number, cpu or auto",
                                         name));
+  }
+
+  Refused take_worker_library() {
+    return is_on(Opt::WorkerLib) ? add_worker_library(job_, around_) : std::nullopt;
   }
 
   Refused meet() { return choose_rendezvous(job_, values(), around_, place_, out_.warnings); }

@@ -3,11 +3,13 @@
 
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "core/write_all.hpp"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
@@ -233,10 +235,18 @@ class UnixChannel final : public Channel {
       return true;
     }
     ++statistics_.refused;
-    if (++sender.refused == 1) {
-      log::warning("channel", "Process {}: {}", sender.pid, message.error().text);
-    }
+    if (++sender.refused == 1) complain(sender.pid, message.error().text);
     return sender.refused < kMaxRefused;
+  }
+
+  /// Who is cut off may come back: of many complaints each twice as late as the one before.
+  void complain(pid_t process, const std::string& text) {
+    constexpr std::uint64_t kAll = 8;
+    ++complaints_;
+    if (complaints_ > kAll && !std::has_single_bit(complaints_)) return;
+    const auto more =
+        complaints_ > kAll ? fmt::format(" ({} connections so far)", complaints_) : std::string();
+    log::warning("channel", "Process {}: {}{}", process, printable(text), more);
   }
 
   asio::io_context& loop_;
@@ -247,6 +257,7 @@ class UnixChannel final : public Channel {
   const std::size_t most_ = most_connections();
   UniqueFd spare_ = open_spare();  // with which to refuse when there is no other
   bool said_too_many_ = false;
+  std::uint64_t complaints_ = 0;
   Senders senders_;
   Statistics statistics_;
   Lifetime lifetime_;  // completions may be queued when we go

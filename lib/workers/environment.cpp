@@ -83,6 +83,7 @@ void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
   if (!facts.agent_id.empty()) out.add("ELASTRUN_AGENT_ID", facts.agent_id);
   if (!files.run_dir.empty()) out.add("ELASTRUN_RUN_DIR", files.run_dir);
   if (!files.channel.empty()) out.add("ELASTRUN_CHANNEL", files.channel);
+  if (!files.page.empty()) out.add("ELASTRUN_PAGE", files.page);
 }
 
 /// What proves who belongs to the job, or opens the door to its etcd: for agents alone. Workers run

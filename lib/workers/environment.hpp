@@ -26,6 +26,7 @@ struct WorkerFiles {
   std::string error_file;
   std::string run_dir;
   std::string channel;
+  std::string page{};
 };
 
 /// The whole environment of the worker with that local rank, as "NAME=VALUE": the agent's own,

@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "process/exit_status.hpp"
 #include "workers/error_file.hpp"
+#include "workers/shared_page.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -42,6 +43,7 @@ struct Failure {
   std::string out_of_memory;             // one sentence; empty if it was not
   std::string expired_timer;             // why it was ended: one sentence; empty: not by a timer
   std::vector<std::string> stack;        // then: its stack before that, lines
+  std::optional<PageContents> page;      // what it last wrote there; none if it had no page
   std::int64_t peak_rss_bytes = 0;
 };
 

@@ -62,18 +62,34 @@ Result<Message> checkpoint_from(const json::object& object) {
   return CheckpointDone{*step};
 }
 
+/// Of a worker that sums its samples up; nothing if it does not, or not in numbers.
+std::optional<MetricSample::Batch> batch_of(const json::object& object) {
+  const auto count = whole(object, "count");
+  const auto sum = number_of(object.if_contains("sum"));
+  const auto min = number_of(object.if_contains("min")), max = number_of(object.if_contains("max"));
+  const bool whole_batch = count && *count > 0 && sum && min && max;
+  if (!whole_batch || !std::isfinite(*sum) || !std::isfinite(*min) || !std::isfinite(*max)) {
+    return std::nullopt;
+  }
+  return MetricSample::Batch{static_cast<std::uint64_t>(*count), *sum, *min, *max};
+}
+
 Result<Message> metric_from(const json::object& object) {
   auto name = text_of(object, "name");
   const auto value = number_of(object.if_contains("value"));
   if (!name || name->empty()) return refuse("of kind metric needs a `name`");
   if (!value) return refuse("of kind metric needs a number `value`");
-  return MetricSample{std::move(*name), *value, text_of(object, "group").value_or("worker")};
+  return MetricSample{std::move(*name), *value, text_of(object, "group").value_or("worker"),
+                      batch_of(object)};
 }
 
 Result<Message> event_from(const json::object& object) {
   auto name = text_of(object, "name");
   if (!name || name->empty()) return refuse("of kind event needs a `name`");
-  WorkerEvent event{std::move(*name), {}};
+  WorkerEvent event{std::move(*name), {}, {}};
+  event.time = number_of(object.if_contains("time"));
+  // What the nanoseconds of the wall clock cannot hold, or is before the epoch, is no time.
+  if (event.time && !(*event.time > 0 && *event.time < 9e9)) event.time.reset();
   const auto* attributes = object.if_contains("attributes");
   if (attributes == nullptr) return event;
   if (!attributes->is_object()) return refuse("has `attributes` that are no object");

@@ -29,11 +29,19 @@ struct MetricSample {
   std::string name;
   double value = 0;
   std::string group;
+  /// Of several samples that the worker has summed up, of which `value` was the last. NaN and
+  /// infinities are among none of these.
+  struct Batch {
+    std::uint64_t count = 0;
+    double sum = 0, min = 0, max = 0;
+  };
+  std::optional<Batch> batch{};
 };
 using AttributeValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 struct WorkerEvent {
   std::string name;
   std::vector<std::pair<std::string, AttributeValue>> attributes;
+  std::optional<double> time{};  // when it happened, in seconds since the epoch; none: now
 };
 /// The script of --run-path has returned; its process waits for the others before it ends.
 struct Returned {};

@@ -3,6 +3,7 @@
 is there."""
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -109,6 +110,12 @@ class InstallTest(unittest.TestCase):
         said = run("python3", "-c", "import elastrun; print(elastrun.__file__)", env=env)
         self.assertTrue(said.startswith(str(self.prefix)), said)
 
+    def test_workers_may_import_what_is_installed_with_the_program(self) -> None:
+        (self.folder / "lib.py").write_text("import elastrun\nprint(elastrun.__file__)\n")
+        env = dict(os.environ, PYTHON_EXEC=sys.executable, PYTHONDONTWRITEBYTECODE="1")
+        said = run(self.prefix / "bin/elastrun", "--worker-lib", self.folder / "lib.py", env=env)
+        self.assertIn("/share/elastrun/python/elastrun/__init__.py", said)
+
     def test_the_python_entry_finds_the_program_of_its_prefix(self) -> None:
         entry = self.prefix / "share/elastrun/python/elastrun/launcher.py"
         env = dict(os.environ, PATH="/usr/bin:/bin")
@@ -121,6 +128,14 @@ class InstallTest(unittest.TestCase):
         run(COMPILER, "-std=c++17", "-I", self.prefix / "include", source, "-o",
             self.folder / "worker")
         run(self.folder / "worker")
+
+    def test_the_example_in_cpp_runs_under_the_program(self) -> None:
+        run(COMPILER, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", self.prefix / "include",
+            ROOT / "config/examples/cpp_worker/worker.cpp", "-o", self.folder / "example")
+        run(self.prefix / "bin/elastrun", "--worker-lib", f"--report={self.folder}/cpp.json",
+            "--no-python", self.folder / "example")
+        report = json.loads((self.folder / "cpp.json").read_text())
+        self.assertEqual(report["goodput"]["last_step"], 999)
 
     def build_launchers(self) -> Path:
         build = self.folder / "launchers"

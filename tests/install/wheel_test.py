@@ -27,6 +27,7 @@ share/zsh/site-functions/_elastrunctl
 share/fish/vendor_completions.d/elastrun.fish
 share/doc/elastrun/LICENSE
 share/elastrun/config/examples/ddp/train.py
+share/elastrun/python/elastrun/metrics.py
 """.split()
 
 
@@ -93,6 +94,15 @@ class Wheel(unittest.TestCase):
         self.assertEqual(self.calls(python, self.place / "bin/elastrun"), self.expected())
         for tool in (("pdb", "-c", "continue"), ("cProfile",)):  # for which the module is named
             self.assertEqual(self.calls(python, "-m", *tool, "-m", "elastrun"), self.expected())
+
+    def test_workers_of_another_python_get_the_package_alone(self) -> None:
+        (self.folder / "other.py").write_text("import elastrun, sys\nprint(elastrun.__file__)\n"
+                                              "print([p for p in sys.path if 'venv' in p])\n")
+        env = ENVIRONMENT | {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
+        said = succeed(self.place / "bin/elastrun", "--worker-lib", self.folder / "other.py",
+                       env=env)
+        place = f"{self.place.resolve()}/share/elastrun/python"
+        self.assertEqual(said, f"{place}/elastrun/__init__.py\n['{place}']\n")
 
     def test_a_link_called_torchrun_is_torchrun(self) -> None:
         link = self.place / "bin/torchrun"

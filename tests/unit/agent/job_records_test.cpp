@@ -142,34 +142,12 @@ TEST_CASE("job records: the goodput adds up, by the names of the buckets") {
   CHECK(attribute<double>(job.last(), "goodput_at_most") == 0.75);
 }
 
-TEST_CASE("job records: what workers say keeps its group and gets its rank") {
-  Job job("*");
-  job.records.heard(0, workers::Message(workers::StepDone{12}));
-  CHECK(job.last().kind == telemetry::Record::Kind::Sample);
-  CHECK(std::get<Whole>(job.last().value) == 12);
-  job.records.heard(1, workers::Message(workers::StepDone{13}));  // rank 0 counts the steps
-  CHECK(job.heard->records.size() == 1);
-  job.records.heard(3, workers::Message(workers::CheckpointDone{12}));
-  CHECK(job.last().scope == "elastrun.worker");
-  CHECK(attribute<Whole>(job.last(), "rank") == 3);
-  job.records.heard(2, workers::Message(workers::MetricSample{"loss", 0.25, "training"}));
-  CHECK(job.last().scope == "training");
-  CHECK(std::get<double>(job.last().value) == 0.25);
-  CHECK(attribute<Whole>(job.last(), "rank") == 2);
-  job.records.heard(2, workers::Message(workers::WorkerEvent{"epoch", {{"number", Whole{4}}}}));
-  CHECK(job.last().scope == "worker");
-  CHECK(attribute<Whole>(job.last(), "number") == 4);
-  CHECK(attribute<Whole>(job.last(), "rank") == 2);
-}
-
 TEST_CASE("job records: nobody who listens to the agent gets nothing of it") {
   Job job("training");
   job.records.begin();
   job.records.phase(Phase::Running, {});
   job.records.progress("p");
   job.records.started({}, workers_of({ExitStatus::exited(0)}), 0s);
-  job.records.heard(0, workers::Message(workers::StepDone{1}));
-  job.records.heard(0, workers::Message(workers::MetricSample{"loss", 1, "elsewhere"}));
   CHECK(job.heard->records.empty());
 }
 

@@ -63,6 +63,23 @@ TEST_CASE("verdict: a culprit of this node is shown with its process") {
   CHECK(text.contains("  who       rank 1 (local rank 1, pid 0) on here"));
 }
 
+TEST_CASE("verdict: what the culprit last wrote into its page is told") {
+  auto one = failure(1, ExitStatus::signaled(SIGKILL));
+  one.at = TimePoint(std::chrono::seconds(100));
+  auto& page = one.page.emplace();
+  CHECK_FALSE(verdict_text(result_with({one}), "here").contains("  last "));
+  page.step = 120;
+  page.step_at = TimePoint(std::chrono::seconds(97));
+  page.phase = "eval";
+  for (int i = 0; i < 8; ++i) page.series.push_back({"g", "n" + std::to_string(i), 0.5, 1});
+  page.series[0].group = "worker";
+  CHECK(verdict_text(result_with({one}), "here")
+            .contains("  last      step 120 (3.0 s before), in phase eval; n0=0.5, g/n1=0.5, "
+                      "g/n2=0.5, g/n3=0.5, g/n4=0.5, g/n5=0.5 and 2 more\n"));
+  page.step_at = TimePoint(std::chrono::hours(1'000'000));  // a worker may write anything
+  CHECK(verdict_text(result_with({one}), "here").contains("step 120 (0 us before)"));
+}
+
 TEST_CASE("verdict: only of failed workers it says why they were not restarted") {
   auto result = result_with({failure(1, ExitStatus::exited(3))});
   CHECK(outcome_text(result, {}).contains("not restarted, because --max-restarts is 0"));

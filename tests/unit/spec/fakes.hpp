@@ -24,7 +24,7 @@ struct FakeMachine {
   std::set<std::string> programs = {"/usr/bin/python3"};
   int cpus = 6, gpus = 0, xpus = 0;
   std::vector<std::string> backends, event_handlers, logs_specs;
-  std::string called_as = "elastrun";
+  std::string called_as = "elastrun", program = "/opt/elastrun/bin/elastrun";
 
   HostEnvironment host_environment() const {
     HostEnvironment around;
@@ -47,6 +47,7 @@ struct FakeMachine {
                                   : found->second.substr(0, found->second.find('\n') + 1);
     };
     around.called_as = called_as;
+    around.own_program = [this] { return program; };
     around.count_cpus = [this] { return cpus; };
     around.count_gpus = [this] { return gpus; };
     around.count_xpus = [this] { return xpus; };

@@ -32,6 +32,31 @@ TEST_CASE("message: each kind is read") {
   CHECK(event.attributes[4].second == AttributeValue(std::monostate{}));
 }
 
+TEST_CASE("message: a metric may be many samples, an event of an earlier time") {
+  const auto metric = parsed<MetricSample>(
+      R"({"kind":"metric","name":"a","value":3,"count":4,"sum":10,"min":1,"max":5})");
+  REQUIRE(metric.batch);
+  CHECK(metric.batch->count == 4);
+  CHECK(metric.batch->sum == 10);
+  CHECK(metric.batch->min == 1);
+  CHECK(metric.batch->max == 5);
+  for (const std::string_view odd :
+       {R"({"kind":"metric","name":"a","value":3,"count":4})",
+        R"({"kind":"metric","name":"a","value":3,"count":0,"sum":1,"min":1,"max":1})",
+        R"({"kind":"metric","name":"a","value":3,"count":-1,"sum":1,"min":1,"max":1})",
+        R"({"kind":"metric","name":"a","value":3,"count":2,"sum":"nan","min":1,"max":1})",
+        R"({"kind":"metric","name":"a","value":3,"count":"2","sum":{},"min":[],"max":null})"}) {
+    CAPTURE(odd);
+    CHECK_FALSE(parsed<MetricSample>(odd).batch);
+  }
+  CHECK(parsed<WorkerEvent>(R"({"kind":"event","name":"e","time":12.5})").time == 12.5);
+  for (const std::string_view odd : {"-1", "0", "1e300", "\"nan\"", "\"inf\"", "{}", "null"}) {
+    CAPTURE(odd);
+    const auto packet = R"({"kind":"event","name":"e","time":)" + std::string(odd) + "}";
+    CHECK_FALSE(parsed<WorkerEvent>(packet).time);
+  }
+}
+
 TEST_CASE("message: a timer is set and released") {
   const auto set = parsed<TimerSet>(
       R"({"kind":"timer","id":7,"scope":"train.py#57","deadline":12.5,"after":2,"signal":15})");

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/worker_library.hpp"
+
+#include <array>
+#include <filesystem>
+#include <fmt/format.h>
+
+namespace elastrun::spec {
+namespace {
+
+constexpr std::string_view kVariable = "PYTHONPATH";
+// Below the folder of the program. Never site-packages itself: a folder of PYTHONPATH comes before
+// those of the worker's own Python, and would bring other packages along.
+constexpr std::array<std::string_view, 2> kPlaces = {"../share/elastrun/python",
+                                                     "../../../lib/python"};
+
+}  // namespace
+
+std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around) {
+  const std::filesystem::path folder = std::filesystem::path(around.own_program()).parent_path();
+  std::string found, tried;
+  for (const auto place : kPlaces) {
+    const std::string path = (folder / place).lexically_normal().string();
+    if (found.empty() && around.exists(path + "/elastrun/channel.py")) found = path;
+    tried += (tried.empty() ? "" : " and ") + path;
+  }
+  if (found.empty()) {
+    return Refusal{"--worker-lib: the Python package elastrun is not beside this program", 2, false,
+                   fmt::format("looked in {}; install it with cmake --install or pip, or leave the "
+                               "option away and set PYTHONPATH",
+                               tried)};
+  }
+  // Last: what the user has there is found first.
+  auto& variable = job.worker_env[std::string(kVariable)];
+  if (variable.empty()) variable = around.variable(std::string(kVariable)).value_or("");
+  variable += (variable.empty() ? "" : ":") + found;
+  job.worker_lib = true;
+  return std::nullopt;
+}
+
+}  // namespace elastrun::spec

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/host_environment.hpp"
+#include "spec/job_spec.hpp"
+#include "spec/override.hpp"
+
+#include <optional>
+
+namespace elastrun::spec {
+
+/// --worker-lib: appends the folder of the Python package that came with this program to PYTHONPATH
+/// of the workers. Refused if there is none beside the program: below PREFIX/share/elastrun/python
+/// (cmake --install, wheel), or in the source tree of a build.
+std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around);
+
+}  // namespace elastrun::spec

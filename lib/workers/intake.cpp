@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/intake.hpp"
+
+#include "core/text.hpp"
+
+#include <fmt/format.h>
+
+namespace elastrun::workers {
+namespace {
+
+constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000};
+
+}  // namespace
+
+bool Intake::admit(int rank, Message& message, TimePoint now) {
+  if (auto* sample = std::get_if<MetricSample>(&message)) return admit(rank, *sample, now);
+  if (auto* event = std::get_if<WorkerEvent>(&message)) return admit(rank, *event, now);
+  return true;
+}
+
+bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
+  const auto bucket = samples_.try_emplace(rank, kSamples).first;
+  if (!bucket->second.take(now)) {
+    ++statistics_.suppressed;
+    remark(said_samples_,
+           fmt::format("Rank {} reports more than {} metrics a second: others are counted, and not "
+                       "kept; put_metric of the Python package elastrun sums them up",
+                       rank, kSamples.rate));
+    return false;
+  }
+  std::pair key(sample.group, sample.name);
+  if (series_.contains(key)) return true;
+  if (series_.size() < kMostSeries) {
+    series_.insert(std::move(key));
+    return true;
+  }
+  ++statistics_.overflowed;
+  remark(
+      said_series_,
+      fmt::format("Rank {} reports metric '{}', and workers of this node have used {} names: this "
+                  "one and others become one, {}",
+                  rank, printable(sample.name), kMostSeries, kOverflow));
+  sample.group = "worker";
+  sample.name = kOverflow;
+  return true;
+}
+
+bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
+  std::pair key(rank, event.name);
+  const auto known = events_.find(key);
+  telemetry::TokenBucket* bucket = &other_events_;
+  if (known != events_.end()) {
+    bucket = &known->second;
+  } else if (events_.size() < kMostEventNames) {
+    bucket = &events_.try_emplace(std::move(key), telemetry::TokenBucket::Limit{}).first->second;
+  }
+  const auto suppressed = bucket->take(now);
+  if (!suppressed) {
+    ++statistics_.suppressed;
+    remark(said_events_,
+           fmt::format("Rank {} reports more than {} events '{}' a second: others are counted, and "
+                       "not kept",
+                       rank, telemetry::TokenBucket::Limit{}.rate, printable(event.name)));
+    return false;
+  }
+  if (*suppressed > 0 && event.attributes.size() < kMaxAttributes) {
+    event.attributes.emplace_back("suppressed", static_cast<std::int64_t>(*suppressed));
+  }
+  return true;
+}
+
+void Intake::remark(bool& said, std::string text) {
+  if (!std::exchange(said, true)) remark_ = std::move(text);
+}
+
+}  // namespace elastrun::workers

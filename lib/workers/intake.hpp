@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "telemetry/event.hpp"
+#include "workers/message.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace elastrun::workers {
+
+/// How much of what the workers of a node say is taken further, so that one of them can neither
+/// fill a disk nor make names without end. Pure.
+///
+/// Of one rank 50,000 samples pass a second (100,000 at once), and 100 events of one name (1,000 at
+/// once); what passes next has the number of those that did not as its attribute `suppressed`. The
+/// node's workers have 2,000 names of series in all; samples of others become the series
+/// "otel.metric.overflow" of the group "worker". Of events, those beyond 1,000 names of all ranks
+/// share one limit.
+class Intake {
+ public:
+  static constexpr std::size_t kMostSeries = 2000, kMostEventNames = 1000;
+  static constexpr const char* kOverflow = "otel.metric.overflow";
+  struct Statistics {
+    std::uint64_t suppressed = 0;  // samples and events that did not pass
+    std::uint64_t overflowed = 0;  // samples that lost their name
+  };
+
+  /// False: not to be taken further. What is neither a sample nor an event passes.
+  bool admit(int rank, Message& message, TimePoint now);
+  const Statistics& statistics() const { return statistics_; }
+  /// A sentence for the first time that each limit is reached; empty otherwise.
+  std::string take_remark() { return std::exchange(remark_, {}); }
+
+ private:
+  bool admit(int rank, MetricSample& sample, TimePoint now);
+  bool admit(int rank, WorkerEvent& event, TimePoint now);
+  void remark(bool& said, std::string text);
+
+  std::map<int, telemetry::TokenBucket> samples_;
+  std::map<std::pair<int, std::string>, telemetry::TokenBucket> events_;
+  telemetry::TokenBucket other_events_{{}};
+  std::set<std::pair<std::string, std::string>> series_;
+  Statistics statistics_;
+  std::string remark_;
+  bool said_samples_ = false, said_events_ = false, said_series_ = false;
+};
+
+}  // namespace elastrun::workers

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/shared_page.hpp"
+
+#include "core/escapes.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace elastrun::workers {
+namespace {
+
+constexpr std::string_view kMagic = "elastrun";
+constexpr std::uint32_t kVersion = 1;
+// Offsets in bytes, see elastrun-protocol(7). The Python package and worker/elastrun.hpp have them,
+// too.
+constexpr std::size_t kWriter = 16, kCount = 20, kLock = 24, kStep = 32, kStepAt = 40, kPhase = 48,
+                      kPhaseAt = 80, kSeries = 128;
+constexpr std::size_t kPhaseSize = 32;
+constexpr std::size_t kEntry = 128, kValue = 8, kValues = 16, kNameSize = 24, kName = 28;
+constexpr int kTries = 4;
+
+template <class T>
+T at(std::string_view bytes, std::size_t offset) {
+  T value{};
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+TimePoint time_at(std::string_view bytes, std::size_t offset) {
+  return TimePoint(std::chrono::nanoseconds(at<std::int64_t>(bytes, offset)));
+}
+
+std::size_t entries(std::string_view bytes) {
+  const std::size_t most = (bytes.size() - kSeries) / kEntry;
+  return std::min<std::size_t>(at<std::uint32_t>(bytes, kCount), most);
+}
+
+PageContents::Series series_of(std::string_view entry) {
+  PageContents::Series series;
+  series.value = at<double>(entry, kValue);
+  series.count = at<std::uint64_t>(entry, kValues);
+  const auto size = std::min<std::size_t>(at<std::uint32_t>(entry, kNameSize), kEntry - kName);
+  const auto name = entry.substr(kName, size);
+  const auto split = std::min(name.find('\0'), name.size());
+  series.group = without_escapes(name.substr(0, split));
+  if (split < name.size()) series.name = without_escapes(name.substr(split + 1));
+  return series;
+}
+
+/// The locks of all parts, of which an odd one is being written.
+std::vector<std::uint64_t> locks_of(std::string_view bytes) {
+  std::vector<std::uint64_t> locks{at<std::uint64_t>(bytes, kLock)};
+  for (std::size_t i = 0; i < entries(bytes); ++i) {
+    locks.push_back(at<std::uint64_t>(bytes, kSeries + i * kEntry));
+  }
+  return locks;
+}
+
+}  // namespace
+
+PageContents parse_page(std::string_view bytes) {
+  PageContents page;
+  if (bytes.size() < kSeries) return page;
+  page.writer = static_cast<pid_t>(std::max(at<std::int32_t>(bytes, kWriter), 0));
+  // Nothing but the time of the first step or phase tells that there was one.
+  page.step_at = time_at(bytes, kStepAt);
+  const auto step = at<std::int64_t>(bytes, kStep);
+  if (page.step_at > TimePoint() && step >= 0) page.step = step;
+  page.phase_at = time_at(bytes, kPhaseAt);
+  const auto phase = bytes.substr(kPhase, kPhaseSize);
+  page.phase = without_escapes(phase.substr(0, phase.find('\0')));
+  for (std::size_t i = 0; i < entries(bytes); ++i) {
+    auto series = series_of(bytes.substr(kSeries + i * kEntry, kEntry));
+    if (!series.name.empty() && series.count > 0) page.series.push_back(std::move(series));
+  }
+  return page;
+}
+
+Result<SharedPage> SharedPage::make() {
+  UniqueFd file(::memfd_create("elastrun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const auto failed = [](const char* what) {
+    return std::unexpected(
+        errno_error(Code::Io, fmt::format("cannot make a page in memory ({})", what), errno));
+  };
+  if (!file) return failed("memfd_create");
+  if (::ftruncate(file.get(), kSize) != 0) return failed("ftruncate");
+  const auto size = static_cast<std::uint32_t>(kSize);
+  std::string header(kMagic);
+  header.append(reinterpret_cast<const char*>(&kVersion), sizeof kVersion);
+  header.append(reinterpret_cast<const char*>(&size), sizeof size);
+  if (::pwrite(file.get(), header.data(), header.size(), 0) < 0) return failed("write");
+  // A page that shrinks would kill a worker that writes to it (SIGBUS); one that grows is memory
+  // that nobody limits.
+  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return failed("F_ADD_SEALS");
+  }
+  return SharedPage(std::move(file));
+}
+
+std::string SharedPage::path() const {
+  return fmt::format("/proc/{}/fd/{}", ::getpid(), file_.get());
+}
+
+std::string SharedPage::bytes() const {
+  std::string first(kSize, '\0'), second(kSize, '\0');
+  for (int i = 0; i < kTries; ++i) {
+    if (::pread(file_.get(), first.data(), kSize, 0) != static_cast<ssize_t>(kSize)) return {};
+    if (::pread(file_.get(), second.data(), kSize, 0) != static_cast<ssize_t>(kSize)) return {};
+    const auto locks = locks_of(first);
+    const bool writing = std::ranges::any_of(locks, [](auto lock) { return lock % 2 != 0; });
+    if (!writing && locks == locks_of(second)) return first;
+  }
+  // Somebody writes all the time, or was killed in the middle: each number by itself is whole.
+  return first;
+}
+
+}  // namespace elastrun::workers

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/unique_fd.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+#include <vector>
+
+namespace elastrun::workers {
+
+/// What a worker last wrote into the page that it shares with the agent (elastrun-protocol(7)).
+/// Text is fit to be shown, numbers are what the worker says they are.
+struct PageContents {
+  struct Series {
+    std::string group, name;
+    double value = 0;         // the last one
+    std::uint64_t count = 0;  // how many there were
+    bool operator==(const Series&) const = default;
+  };
+  pid_t writer = 0;  // 0: nobody has written yet
+  std::optional<std::int64_t> step{};
+  TimePoint step_at{};  // by the clock of the machine, like all TimePoints here
+  std::string phase{};  // empty: none was entered
+  TimePoint phase_at{};
+  std::vector<Series> series{};
+};
+
+/// Of the bytes of a page. Hostile until parsed: whatever they are, something comes of it. Pure.
+PageContents parse_page(std::string_view bytes);
+
+/// A page in memory that one worker maps and writes, and that this process reads: without the
+/// worker's help, so also when it hangs or has been killed. It is read by read(2) and sealed
+/// against resizing, so nothing that a worker does with it can disturb us.
+class SharedPage {
+ public:
+  static constexpr std::size_t kSize = 16u << 10;  // 127 series
+
+  /// Fails with Io.
+  static Result<SharedPage> make();
+  /// Where a process of the same user finds it, for as long as this process has it.
+  std::string path() const;
+  /// The bytes as they are, at a moment when nobody was writing if there is one soon.
+  std::string bytes() const;
+  PageContents read() const { return parse_page(bytes()); }
+
+ private:
+  explicit SharedPage(UniqueFd file) : file_(std::move(file)) {}
+  UniqueFd file_;
+};
+
+}  // namespace elastrun::workers

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/intake.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::workers {
+namespace {
+
+constexpr TimePoint kStart{std::chrono::hours(1)};
+
+Message sample(std::string name) {
+  return MetricSample{std::move(name), 1, "g"};
+}
+Message event(std::string name) {
+  return WorkerEvent{std::move(name), {}};
+}
+
+TEST_CASE("intake: 20,000 samples a second for ten seconds all pass") {
+  Intake intake;
+  int passed = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    auto message = sample("loss");
+    passed += intake.admit(0, message, kStart + std::chrono::microseconds(50) * i);
+  }
+  CHECK(passed == 200'000);
+  CHECK(intake.take_remark().empty());
+}
+
+TEST_CASE("intake: a flood of samples of one rank is limited, said once, and others pass") {
+  Intake intake;
+  int passed = 0;
+  for (int i = 0; i < 150'000; ++i) {
+    auto message = sample("loss");
+    passed += intake.admit(3, message, kStart);
+  }
+  CHECK(passed == 100'000);
+  CHECK(intake.statistics().suppressed == 50'000);
+  CHECK(intake.take_remark().find("Rank 3 reports more than 50000 metrics a second") == 0);
+  CHECK(intake.take_remark().empty());
+  auto other = sample("loss");
+  CHECK(intake.admit(4, other, kStart));
+  auto later = sample("loss");
+  CHECK(intake.admit(3, later, kStart + std::chrono::milliseconds(1)));
+  Message step = StepDone{1};
+  CHECK(intake.admit(3, step, kStart));
+}
+
+TEST_CASE("intake: names of series without end become one") {
+  Intake intake;
+  for (int i = 0; i < 5000; ++i) {
+    auto message = sample("n" + std::to_string(i));
+    REQUIRE(intake.admit(0, message, kStart));
+    const auto& passed = std::get<MetricSample>(message);
+    CHECK(passed.name == (i < 2000 ? "n" + std::to_string(i) : "otel.metric.overflow"));
+    CHECK(passed.group == (i < 2000 ? "g" : "worker"));
+  }
+  CHECK(intake.statistics().overflowed == 3000);
+  CHECK(intake.take_remark().find("metric 'n2000'") != std::string::npos);
+  auto known = sample("n7");
+  CHECK(intake.admit(1, known, kStart));
+  CHECK(std::get<MetricSample>(known).name == "n7");
+}
+
+TEST_CASE("intake: events of one name and rank are limited; the next one tells how many are gone") {
+  Intake intake;
+  int passed = 0;
+  for (int i = 0; i < 3000; ++i) {
+    auto message = event("e");
+    passed += intake.admit(0, message, kStart);
+  }
+  CHECK(passed == 1000);
+  for (const int rank : {0, 1}) {
+    auto other = event(rank == 0 ? "f" : "e");
+    CHECK(intake.admit(rank, other, kStart));
+  }
+  auto next = event("e");
+  CHECK(intake.admit(0, next, kStart + std::chrono::seconds(1)));
+  const auto& attributes = std::get<WorkerEvent>(next).attributes;
+  REQUIRE(attributes.size() == 1);
+  CHECK(attributes[0].first == "suppressed");
+  CHECK(std::get<std::int64_t>(attributes[0].second) == 2000);
+}
+
+TEST_CASE("intake: events with names without end share one limit") {
+  Intake intake;
+  int passed = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    auto message = event("e" + std::to_string(i));
+    passed += intake.admit(0, message, kStart);
+  }
+  CHECK(passed == 2000);  // the first of 1,000 names, and 1,000 of all others
+}
+
+}  // namespace
+}  // namespace elastrun::workers
