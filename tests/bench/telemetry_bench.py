@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import socket
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +35,12 @@ OURS = [
     ("collect_1000_series_16", "collection of 1,000 stats of 16 threads", 2e6),
     ("page_10000_series", "Prometheus page of 10,000 series", 1e7),
 ]
+# Of bench_channel, in ns of the agent's CPU: 200,000 a second on one core are 5,000 ns each.
+CHANNEL = [
+    ("channel_step", "a step of a worker, into the agent", 5000),
+    ("channel_metric", "a sample of a worker, into the agent and a sink", 5000),
+]
+PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
 
 
 def per_call(call: Callable[[], object], calls: int) -> float:
@@ -41,6 +51,43 @@ def per_call(call: Callable[[], object], calls: int) -> float:
             call()
         best = min(best, (time.thread_time_ns() - begin) / calls)
     return best
+
+
+def worker_calls() -> dict[str, Callable[[], object]]:
+    """Of the worker package, as this process has it: with an agent or without."""
+    sys.path.insert(0, str(PACKAGE))
+    from datetime import timedelta
+
+    from elastrun import metrics, monitor
+    stat = monitor.Stat("bench", [monitor.Aggregation.MEAN, monitor.Aggregation.COUNT],
+                        timedelta(hours=1))
+    return {"put_metric": lambda: metrics.put_metric("bench", 0.5),
+            "Stat.add": lambda: stat.add(1.0)}
+
+
+def worker_rows(calls: int) -> list[tuple[str, float, float | None]]:
+    """In a process of its own with channel and page, whose packets this one reads."""
+    rows = [(f"elastrun.{name} (Python), no agent", per_call(call, calls),
+             1000.0 if name == "put_metric" else None) for name, call in worker_calls().items()]
+    with tempfile.TemporaryDirectory() as folder, \
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(folder + "/channel")
+        listener.listen(8)
+        page = os.memfd_create("page")
+        os.ftruncate(page, 16384)
+        os.pwrite(page, struct.pack("=8sII", b"elastrun", 1, 16384), 0)
+        env = dict(os.environ, ELASTRUN_CHANNEL=folder + "/channel", PYTHONDONTWRITEBYTECODE="1",
+                   ELASTRUN_PAGE=f"/proc/{os.getpid()}/fd/{page}")
+        with subprocess.Popen([sys.executable, __file__, "--worker", "--calls", str(calls)],
+                              env=env, stdout=subprocess.PIPE, text=True) as process:
+            connection, _ = listener.accept()
+            with connection:
+                while connection.recv(65536):
+                    pass
+            said = json.load(process.stdout) if process.stdout else {}
+        os.close(page)
+    return rows + [(f"elastrun.{name} (Python), with channel and page", value,
+                    1000.0 if name == "put_metric" else None) for name, value in said.items()]
 
 
 def torch_calls() -> dict[str, Callable[[], object]]:
@@ -86,15 +133,31 @@ def verdict(value: float, target: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--bin", type=Path)
     parser.add_argument("--calls", type=int, default=200_000)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.worker:
+        print(json.dumps({name: per_call(call, chosen.calls)
+                          for name, call in worker_calls().items()}))
+        return
+    if chosen.bin is None:
+        parser.error("--bin is required")
     ran = subprocess.run([chosen.bin / "bench_telemetry"], check=True, capture_output=True,
                          text=True, timeout=300)
     ours = json.loads(ran.stdout)
     print("| Call | ns | target |\n|---|---|---|")
     for name, words, target in OURS:
         print(f"| elastrun {words} | {ours[name]:,.2f} | {verdict(ours[name], target)} |")
+    channel = json.loads(subprocess.run([chosen.bin / "bench_channel"], check=True, text=True,
+                                        capture_output=True, timeout=300).stdout)
+    for name, words, target in CHANNEL:
+        print(f"| elastrun {words} | {channel[name]:,.0f} | {verdict(channel[name], target)} |")
+    lost = channel["channel_lost_20000"]
+    print(f"| elastrun: lost of 40,000 samples at 20,000 a second | {lost} (packets) | "
+          f"{verdict(lost, 0)} |")
+    for words, value, target in worker_rows(chosen.calls):
+        print(f"| {words} | {value:,.0f} | {verdict(value, target)} |")
     print(f"| (Python: an empty function) | {per_call(nothing, chosen.calls):,.0f} | |")
     for library in (torch_calls, prometheus_calls, opentelemetry_calls):
         try:
