@@ -16,8 +16,11 @@ CODE = "\n".join(re.sub(r"(^\s*|  )(//|# ).*", "", text, flags=re.M) for text in
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "man").iterdir())}
 OTHERS = {
     "ASSIGN_WORKER_RANKS",  # a state of torchelastic's events
-    "ELASTRUN_PAGE",        # kept from workers, and given to none so far
+    "F_ADD_SEALS",          # of fcntl(2)
     "PET_ROLE",             # an example of PET_NAME
+    "STAT_EVENT",           # a name that elastrun.monitor exports
+    # Buckets of ml-goodput-measurement.
+    *re.findall(r'"([A-Z_]+)"', SOURCES[ROOT / "lib/goodput/measured_times.cpp"]),
 }
 
 
