@@ -179,6 +179,10 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   void got_head() {
     again_ = {};
     if (settings_.endless) alarm_->disarm();
+    if (handlers_.on_field) {
+      for (const auto& field : parser_.get())
+        handlers_.on_field(field.name_string(), field.value());
+    }
     if (handlers_.on_head) handlers_.on_head(static_cast<int>(parser_.get().result_int()));
     read_body();
   }
@@ -334,6 +338,9 @@ std::unique_ptr<HttpCall> fetch(boost::asio::io_context& loop, Clock& clock,
   constexpr std::size_t kMaxBody = 4u << 20;
   auto response = std::make_shared<HttpResponse>();
   HttpCall::Handlers handlers;
+  handlers.on_field = [response](std::string_view name, std::string_view value) {
+    if (to_lower(name) == "retry-after") response->retry_after = value;
+  };
   handlers.on_head = [response](int status) { response->status = status; };
   handlers.on_piece = [response](std::string_view piece) {
     if (response->body.size() <= kMaxBody) response->body += piece;

@@ -70,6 +70,8 @@ class HttpCall {
     /// The answer is complete, or the error that ended it: Closed, Timeout, Io, Protocol; Usage if
     /// the server's certificate is not to be trusted. The last thing that is called.
     std::function<void(Status)> on_end;
+    /// Each field of the head of the answer, before on_head; may be empty.
+    std::function<void(std::string_view name, std::string_view value)> on_field{};
   };
   struct Settings {
     Endpoint endpoint;
@@ -87,6 +89,7 @@ class HttpCall {
 struct HttpResponse {
   int status = 0;
   std::string body;
+  std::string retry_after{};  // the field of that name
 };
 /// A call whose whole answer, of at most 4 MiB, comes at once.
 std::unique_ptr<HttpCall> fetch(boost::asio::io_context& loop, Clock& clock,

@@ -95,9 +95,16 @@ std::string Containment::cgroup_path() const {
   return cgroup_ ? cgroup_->path() : std::string();
 }
 
+std::vector<pid_t> Containment::strangers() const {
+  auto pids = others_ ? others_() : std::vector<pid_t>();
+  pids.insert(pids.end(), strangers_.begin(), strangers_.end());
+  return pids;
+}
+
 std::vector<pid_t> Containment::not_to_touch() const {
   auto pids = launcher_.children();
-  pids.insert(pids.end(), strangers_.begin(), strangers_.end());
+  const auto others = strangers();
+  pids.insert(pids.end(), others.begin(), others.end());
   return pids;
 }
 
@@ -106,7 +113,7 @@ ProcessTable Containment::leftovers() const {
 }
 
 ProcessTable Containment::processes() const {
-  return live_descendants(strangers_);
+  return live_descendants(strangers());
 }
 
 KillResult Containment::sweep(Duration limit) {
@@ -124,7 +131,7 @@ void Containment::kill_all() {
   if (cgroup_) kill_cgroup(cgroup_->path());
   if (!any_live_child()) return;
   const pid_t self = ::getpid();
-  signal_each(descendants(read_descendants(self), self, strangers_), SIGKILL);
+  signal_each(descendants(read_descendants(self), self, strangers()), SIGKILL);
 }
 
 KillResult Containment::end_attempt(Duration limit) {

@@ -35,6 +35,10 @@ class Containment {
   /// Ends everything that is left, as end_attempt; does not wait again for what has outlived that.
   ~Containment();
 
+  /// Children of this process that are not the job's, and what is below those: from now on they are
+  /// left alone. `others` is asked whenever that matters.
+  void spare(std::function<std::vector<pid_t>()> others) { others_ = std::move(others); }
+
   /// A fresh cgroup if possible. Ends the attempt before, if somebody forgot.
   void begin_attempt();
   /// For LaunchRequest::cgroup_fd; -1 without cgroup.
@@ -62,6 +66,7 @@ class Containment {
   KillResult end_attempt(Duration limit);
 
  private:
+  std::vector<pid_t> strangers() const;
   std::vector<pid_t> not_to_touch() const;
   void see_child_signal();
   void end_stale();
@@ -78,6 +83,7 @@ class Containment {
   bool survivors_ = false;  // of the end of the last attempt
   int hidden_orphans_ = 0;  // child signals since the process table was last read for zombies
   std::function<void()> on_child_end_;
+  std::function<std::vector<pid_t>()> others_;
   SignalSource child_signals_;
 };
 

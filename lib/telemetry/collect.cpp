@@ -88,7 +88,7 @@ std::optional<TimePoint> Registry::due() const {
   return first;
 }
 
-std::vector<Record> Registry::close_windows() {
+std::vector<Record> Registry::close_windows(Closing closing) {
   run_observers();
   const std::lock_guard lock(mutex_);
   const Stamp now{clock_.now(), clock_.wall()};
@@ -102,17 +102,17 @@ std::vector<Record> Registry::close_windows() {
       const bool due = std::any_of(entry.views.begin(), entry.views.end(), [&](const auto& state) {
         const Duration period = state.view.window.period;
         return !state.exact && period != Duration::zero() &&
-               index_at(now.mono, period) > state.index;
+               (closing == Closing::AtTheEnd || index_at(now.mono, period) > state.index);
       });
       if (due) harvest(entry, now.mono);
-      for (auto& state : entry.views) close_view(*family, entry, state, now.mono, add);
+      for (auto& state : entry.views) close_view(*family, entry, state, now.mono, closing, add);
     }
   }
   return records;
 }
 
 void Registry::close_view(const Family& family, Entry& entry, ViewState& state, TimePoint now,
-                          const std::function<void(Record)>& add) {
+                          Closing closing, const std::function<void(Record)>& add) {
   const bool whole = entry.series->is_whole();
   if (state.exact) {
     for (auto& closed : state.exact->take_closed(now)) {
@@ -127,9 +127,12 @@ void Registry::close_view(const Family& family, Entry& entry, ViewState& state, 
   const Duration period = state.view.window.period;
   if (period == Duration::zero()) return;
   const std::int64_t index = index_at(now, period);
-  if (index <= state.index) return;
+  const bool early = index <= state.index;
+  if (early && closing == Closing::InTime) return;
   auto summary = entry.series->since(state.cursor, entry.totals);
-  Window window{TimePoint(period * state.index), TimePoint(period * index), index - 1};
+  if (early && summary.count == 0 && summary.not_finite == 0) return;
+  Window window{TimePoint(period * state.index), early ? now : TimePoint(period * index),
+                early ? state.index : index - 1};
   window.count = summary.count;
   state.index = index;
   state.cursor = {entry.totals, {}};

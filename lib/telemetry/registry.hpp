@@ -97,8 +97,9 @@ class Registry {
 
   Snapshot collect(Cursor& cursor, std::string_view pattern = "**");
   /// The windows of all views that have ended by now, as Window records. Somebody must ask: see
-  /// Collector.
-  std::vector<Record> close_windows();
+  /// Collector. At the end also those of time that are open and have seen something.
+  enum class Closing { InTime, AtTheEnd };
+  std::vector<Record> close_windows(Closing closing = Closing::InTime);
   /// When the next window of time ends; nothing if there is none.
   std::optional<TimePoint> due() const;
 
@@ -119,7 +120,7 @@ class Registry {
   void run_observers();
   void harvest(Entry& entry, TimePoint now);
   static void close_view(const Family& family, Entry& entry, ViewState& state, TimePoint now,
-                         const std::function<void(Record)>& add);
+                         Closing closing, const std::function<void(Record)>& add);
   static Point point_of(const Family& family, const Entry& entry, Cursor& cursor, TimePoint now);
 
   const Clock& clock_;

@@ -27,7 +27,11 @@ class KernelClock final : public Clock {
 
 bool Selector::matches(const Record& record) const {
   return (!kind || *kind == record.kind) && record.severity >= at_least &&
-         fits(scope, record.scope) && fits(name, record.name);
+         matches(record.scope, record.name);
+}
+
+bool Selector::matches(std::string_view of_scope, std::string_view of_name) const {
+  return fits(scope, of_scope) && fits(name, of_name);
 }
 
 Pipeline::Pipeline(const Clock& clock) : clock_(clock) {}

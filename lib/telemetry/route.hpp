@@ -31,6 +31,8 @@ struct Selector {
   std::optional<Record::Kind> kind{};
   Severity at_least = Severity::Trace;
   bool matches(const Record& record) const;
+  /// The same for a series, of which scope and name count.
+  bool matches(std::string_view of_scope, std::string_view of_name) const;
 };
 
 using RouteId = std::uint64_t;

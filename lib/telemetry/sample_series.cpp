@@ -64,6 +64,7 @@ void SampleSeries::consume(const Record& record) {
     return;
   }
   gauge->set(*number);
+  if (told_) told_();
 }
 
 }  // namespace elastrun::telemetry

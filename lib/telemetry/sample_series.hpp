@@ -5,10 +5,12 @@
 #include "telemetry/route.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace elastrun::telemetry {
 
@@ -21,8 +23,9 @@ namespace elastrun::telemetry {
 /// that of another instrument, stays out, counted.
 class SampleSeries final : public Sink {
  public:
-  /// Borrows the registry.
-  explicit SampleSeries(Registry& registry) : registry_(registry) {}
+  /// Borrows the registry. `told` runs after each sample.
+  explicit SampleSeries(Registry& registry, std::function<void()> told = {})
+      : registry_(registry), told_(std::move(told)) {}
   void consume(const Record& record) override;
   std::uint64_t refused() const { return refused_; }
 
@@ -36,6 +39,7 @@ class SampleSeries final : public Sink {
   const Gauge* gauge_of(const Record& record);
 
   Registry& registry_;
+  const std::function<void()> told_;
   std::map<Key, std::optional<Gauge>> gauges_;  // none: refused, and not asked for again
   std::uint64_t refused_ = 0;
 };
