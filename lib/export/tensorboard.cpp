@@ -112,6 +112,22 @@ std::optional<double> number_of(const Value& value) {
   return std::nullopt;
 }
 
+/// Values of ranks, and of other label values, are curves of their own.
+std::string tag_of(const Record& record) {
+  if (record.kind == Record::Kind::Sample) {
+    const auto* rank = record.find("rank");
+    const auto* number = rank == nullptr ? nullptr : std::get_if<std::int64_t>(rank);
+    return number == nullptr ? record.name : fmt::format("{}/rank_{}", record.name, *number);
+  }
+  std::string tag = record.name;
+  for (const auto& [key, value] : record.attributes) {
+    if (const auto* text = std::get_if<std::string>(&value)) {
+      tag += fmt::format("/{}_{}", key, *text);
+    }
+  }
+  return tag;
+}
+
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
@@ -158,6 +174,38 @@ std::string tensorboard_file_name(WallTime when, std::string_view host, int pid)
   return fmt::format("events.out.tfevents.{:010}.{}.{}.0", seconds, host, pid);
 }
 
+std::string TensorBoardRecords::window(const Record& record) {
+  std::vector<TensorBoardValue> values;
+  const auto& window = *record.window;
+  const auto tag = tag_of(record);
+  for (const auto& [aggregation, value] : window.aggregates) {
+    const auto number = number_of(value);
+    if (number) values.push_back({tag + "." + aggregation, *number});
+  }
+  if (values.empty() && window.sketch == nullptr) return {};
+  if (window.sketch != nullptr) {
+    TensorBoardValue histogram{tag, 0, window.sketch.get()};
+    histogram.min = window.sketch->quantile(0).value_or(0);
+    histogram.max = window.sketch->quantile(1).value_or(0);
+    values.push_back(histogram);
+  }
+  return tensorboard_values(record.stamp.wall, next_step(tag), values);
+}
+
+std::string TensorBoardRecords::of(const Record& record) {
+  if (record.kind == Record::Kind::Window && record.window != nullptr) {
+    return record.window->no_data ? std::string() : window(record);
+  }
+  if (record.kind != Record::Kind::Sample) return {};
+  const auto number = number_of(record.value);
+  if (!number) return {};
+  const Value* const given = record.find("step");
+  const auto* const step = given == nullptr ? nullptr : std::get_if<std::int64_t>(given);
+  const auto tag = tag_of(record);
+  return tensorboard_values(record.stamp.wall, step == nullptr ? next_step(tag) : *step,
+                            {{tag, *number}});
+}
+
 TensorBoard::TensorBoard(files::BlockingCalls& calls, const std::string& directory, WallTime now,
                          std::string_view host, int pid)
     : file_(calls, directory + "/" + tensorboard_file_name(now, host, pid),
@@ -167,35 +215,8 @@ TensorBoard::TensorBoard(files::BlockingCalls& calls, const std::string& directo
              .cost = "records are dropped, the job goes on"}),
       waiting_(tensorboard_version(now)) {}
 
-void TensorBoard::add_window(const Record& record) {
-  std::vector<TensorBoardValue> values;
-  const auto& window = *record.window;
-  for (const auto& [aggregation, value] : window.aggregates) {
-    const auto number = number_of(value);
-    if (number) values.push_back({record.name + "." + aggregation, *number});
-  }
-  if (values.empty() && window.sketch == nullptr) return;
-  if (window.sketch != nullptr) {
-    TensorBoardValue histogram{record.name, 0, window.sketch.get()};
-    histogram.min = window.sketch->quantile(0).value_or(0);
-    histogram.max = window.sketch->quantile(1).value_or(0);
-    values.push_back(histogram);
-  }
-  waiting_ += tensorboard_values(record.stamp.wall, next_step(record.name), values);
-}
-
 void TensorBoard::consume(const Record& record) {
-  if (record.kind == Record::Kind::Window && record.window != nullptr) {
-    if (!record.window->no_data) add_window(record);
-  } else if (record.kind == Record::Kind::Sample) {
-    const auto number = number_of(record.value);
-    if (!number) return;
-    const Value* const given = record.find("step");
-    const auto* const step = given == nullptr ? nullptr : std::get_if<std::int64_t>(given);
-    waiting_ +=
-        tensorboard_values(record.stamp.wall, step == nullptr ? next_step(record.name) : *step,
-                           {{record.name, *number}});
-  }
+  waiting_ += records_.of(record);
   if (waiting_.size() >= kBatch) write_out();
 }
 

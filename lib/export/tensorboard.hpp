@@ -38,7 +38,20 @@ std::string tensorboard_file_name(WallTime when, std::string_view host, int pid)
 /// What TensorboardEventHandler of torch.monitor is for: a scalar NAME.AGGREGATION for each
 /// aggregation of a window, a histogram NAME for its sketch, a scalar NAME for each sample. The
 /// step is the attribute "step" of a sample, else the number of the value in its tag (torch has no
-/// step, so there all points lie above each other). Gaps (no data) are not written.
+/// step, so there all points lie above each other). The tag of a sample that has a "rank" ends in
+/// "/rank_N". Gaps (no data) are not written.
+class TensorBoardRecords {
+ public:
+  /// Nothing for what has no place in such a file.
+  std::string of(const telemetry::Record& record);
+
+ private:
+  std::int64_t next_step(const std::string& tag) { return steps_[tag]++; }
+  std::string window(const telemetry::Record& record);
+  std::map<std::string, std::int64_t> steps_;
+};
+
+/// A sink of them.
 class TensorBoard final : public telemetry::Sink {
  public:
   /// Borrows `calls`; makes the file in `directory`, which is there.
@@ -50,13 +63,11 @@ class TensorBoard final : public telemetry::Sink {
   std::uint64_t lost() const { return file_.lost(); }
 
  private:
-  std::int64_t next_step(const std::string& tag) { return steps_[tag]++; }
-  void add_window(const telemetry::Record& record);
   void write_out();
 
   files::AppendedFile file_;
   std::string waiting_;
-  std::map<std::string, std::int64_t> steps_;
+  TensorBoardRecords records_;
 };
 
 }  // namespace elastrun::exporter

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/file_writer.hpp"
+
+#include "core/unique_fd.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace elastrun::exporter {
+
+struct FileWriter::File {
+  std::string path;
+  UniqueFd fd;
+  bool lines = true;
+  bool torn = false;
+
+  /// Bytes written, and the errno of what stopped it.
+  std::pair<std::size_t, int> put(std::string_view text) const {
+    std::size_t done = 0;
+    while (done < text.size()) {
+      const ssize_t wrote = ::write(fd.get(), text.data() + done, text.size() - done);
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote <= 0) return {done, wrote < 0 ? errno : ENOSPC};
+      done += static_cast<std::size_t>(wrote);
+    }
+    return {done, 0};
+  }
+
+  Written write(const std::vector<std::string>& batch) {
+    std::string text = torn ? "\n" : "";
+    for (const auto& piece : batch) text += piece;
+    const std::size_t before = torn ? 1 : 0;
+    auto [done, error] = put(text);
+    if (done > 0) torn = false;
+    if (error == 0) return {batch.size(), {}};
+    Written written{0, std::strerror(error)};
+    std::size_t left = done > before ? done - before : 0;
+    while (left >= batch[written.pieces].size()) left -= batch[written.pieces++].size();
+    if (left > 0) tear(static_cast<off_t>(left));
+    return written;
+  }
+
+  void tear(off_t bytes) {
+    struct stat info {};
+    const bool cut = !lines && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode) &&
+                     ::ftruncate(fd.get(), info.st_size - bytes) == 0;
+    torn = lines && !cut;
+  }
+
+  /// Whether an earlier writer has left half a line.
+  bool ends_torn() const {
+    struct stat info {};
+    char last = '\n';
+    const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    return reader && ::fstat(reader.get(), &info) == 0 && S_ISREG(info.st_mode) &&
+           info.st_size > 0 && ::pread(reader.get(), &last, 1, info.st_size - 1) == 1 &&
+           last != '\n';
+  }
+};
+
+Result<std::shared_ptr<FileWriter::File>> FileWriter::open(const std::string& path,
+                                                           const Form& form) {
+  auto file = std::make_shared<File>();
+  file->path = path;
+  file->lines = form.lines;
+  file->fd.reset(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | form.flags, form.mode));
+  if (!file->fd) {
+    return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+  }
+  file->torn = form.lines && file->ends_torn();
+  if (const auto [done, error] = file->put(form.head); error != 0) {
+    return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(error)));
+  }
+  return file;
+}
+
+FileWriter::FileWriter(files::BlockingCalls& calls, std::shared_ptr<File> file)
+    : calls_(calls), file_(std::move(file)) {}
+
+void FileWriter::write(std::vector<std::string> batch, std::function<void(Written)> then) {
+  calls_.make(
+      file_->path, [file = file_, batch = std::move(batch)] { return file->write(batch); },
+      [then = std::move(then), alive = lifetime_.token()](Written written) {
+        if (alive) then(std::move(written));
+      });
+}
+
+}  // namespace elastrun::exporter

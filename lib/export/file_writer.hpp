@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/error.hpp"
+#include "core/lifetime.hpp"
+#include "export/stream_sink.hpp"
+#include "files/blocking_calls.hpp"
+
+#include <fcntl.h>
+#include <memory>
+#include <string>
+#include <sys/types.h>
+
+namespace elastrun::exporter {
+
+/// Appends pieces to a file, by the thread for files: a file system that does not answer holds up
+/// this file only.
+class FileWriter final : public PieceWriter {
+ public:
+  struct Form {
+    int flags = 0;  // with O_CREAT, O_APPEND, O_WRONLY and O_CLOEXEC
+    mode_t mode = 0644;
+    std::string head{};  // what comes before the first piece
+    /// Pieces are lines: a torn one, of ours or of an earlier writer, is closed off before the
+    /// next. Else the file is ours alone, and a torn piece is cut off.
+    bool lines = true;
+  };
+  struct File;
+  /// Makes the file and writes the head. May wait for the file system, so before there is a loop
+  /// use it with files::result_within. Fails with Io.
+  static Result<std::shared_ptr<File>> open(const std::string& path, const Form& form);
+
+  /// Borrows `calls`.
+  FileWriter(files::BlockingCalls& calls, std::shared_ptr<File> file);
+  void write(std::vector<std::string> batch, std::function<void(Written)> then) override;
+  void close(std::function<void()> done) override { done(); }
+
+ private:
+  files::BlockingCalls& calls_;
+  const std::shared_ptr<File> file_;  // with the thread
+  Lifetime lifetime_;
+};
+
+}  // namespace elastrun::exporter

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "telemetry/registry.hpp"
+#include "telemetry/route.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace elastrun::exporter {
+
+/// What became of what a sink was given. Of sinks that are told of records the numbers count those;
+/// of sinks that pull they count what those send: pages, datagrams, requests.
+struct SinkAccount {
+  std::string sink;  // as the user named it
+  std::uint64_t delivered = 0, lost = 0;
+  std::string trouble;  // what the first loss was due to; empty: nothing was lost, or too many came
+};
+
+/// A destination of --metrics: takes records, or pulls the series of the agent from time to time,
+/// and delivers them at the pace of whoever is behind it. Delivery never delays who emits: what
+/// waits is bounded, the oldest goes first, and what goes is counted. On the loop only.
+class MetricsSink : public telemetry::Sink {
+ public:
+  explicit MetricsSink(std::string name) : name_(std::move(name)) {}
+
+  /// Whether it takes records; then by consume().
+  virtual bool is_told() const { return true; }
+  void consume(const telemetry::Record& record) override { static_cast<void>(record); }
+  /// Of who pulls: with which cursor. None: is told only.
+  virtual std::optional<telemetry::Cursor::Temporality> pulls() const { return std::nullopt; }
+  virtual void pull(const telemetry::Snapshot& snapshot) { static_cast<void>(snapshot); }
+
+  /// Nothing will come any more: delivers what waits and runs `done` once, maybe inside this call.
+  virtual void finish(std::function<void()> done) = 0;
+  /// After the last wait for finish(): what has not been delivered is lost.
+  virtual SinkAccount account() const = 0;
+  const std::string& name() const { return name_; }
+
+ private:
+  const std::string name_;
+};
+
+}  // namespace elastrun::exporter

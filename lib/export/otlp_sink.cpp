@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/otlp_sink.hpp"
+
+#include "core/json.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <iterator>
+#include <random>
+#include <utility>
+
+namespace elastrun::exporter {
+namespace {
+
+using telemetry::Record;
+
+/// What a record takes in memory, roughly.
+std::size_t size_of(const Record& record) {
+  std::size_t size = 256 + record.name.size() + record.scope.size();
+  for (const auto& [key, value] : record.attributes) {
+    const auto* text = std::get_if<std::string>(&value);
+    size += 64 + key.size() + (text != nullptr ? text->size() : 0);
+  }
+  return size;
+}
+
+bool may_be_sent_again(int status) {
+  return status == 429 || status == 502 || status == 503 || status == 504;
+}
+
+/// Many agents lose their collector at the same moment; they should not all come back at one.
+Duration with_jitter(Duration pause) {
+  static std::minstd_rand random(std::random_device{}());
+  return pause / 2 +
+         Duration(std::uniform_int_distribution<Duration::rep>(0, (pause / 2).count())(random));
+}
+
+/// "partialSuccess": how many the collector has rejected although it has answered with 200.
+std::uint64_t rejected(const std::string& body, std::string& why) {
+  const auto value = parse_json(body);
+  const auto* partial = value ? find_member(*value, "partialSuccess") : nullptr;
+  if (partial == nullptr) return 0;
+  why = member_text_or(*partial, "errorMessage", "rejected in part");
+  for (const char* key : {"rejectedLogRecords", "rejectedDataPoints"}) {
+    const auto text = member_text_or(*partial, key, "");
+    const auto count = text.empty() ? member_int_or(*partial, key, 0) : parse_int(text).value_or(0);
+    if (count > 0) return static_cast<std::uint64_t>(count);
+  }
+  return 0;
+}
+
+}  // namespace
+
+OtlpSink::OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name, Settings settings)
+    : MetricsSink(std::move(name)),
+      loop_(loop),
+      clock_(clock),
+      settings_(std::move(settings)),
+      kept_(clock),
+      alarm_(clock.make_alarm()) {}
+
+void OtlpSink::consume(const Record& record) {
+  if (record.kind != Record::Kind::Event) return;
+  events_bytes_ += size_of(record);
+  events_.push_back(record);
+  while (events_bytes_ > kMost) {
+    events_bytes_ -= size_of(events_.front());
+    events_.pop_front();
+    lost_ += 1;
+  }
+  gather();
+}
+
+void OtlpSink::gather() {
+  if (call_ || waiting_) return;
+  waiting_ = true;
+  alarm_->arm(clock_.now() + kGather, [this] {
+    waiting_ = false;
+    send();
+  });
+}
+
+void OtlpSink::pull(const telemetry::Snapshot& snapshot) {
+  metrics_ = snapshot.points.empty() ? "" : otlp_metrics(snapshot, settings_.options);
+  if (!call_ && !waiting_) send();
+}
+
+void OtlpSink::send() {
+  if (call_) return;
+  if (!metrics_.empty()) {
+    under_way_ = What::Metrics;
+    sending_ = std::exchange(metrics_, {});
+    return post("/v1/metrics", sending_);
+  }
+  if (batch_.empty()) {
+    const auto count = std::min(kBatch, events_.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      events_bytes_ -= size_of(events_.front());
+      batch_.push_back(std::move(events_.front()));
+      events_.pop_front();
+    }
+  }
+  if (!batch_.empty()) {
+    under_way_ = What::Events;
+    return post("/v1/logs", otlp_logs(batch_, settings_.options));
+  }
+  under_way_ = What::Nothing;
+  if (const auto finished = std::exchange(finished_, {})) finished();
+}
+
+void OtlpSink::post(const char* path, std::string body) {
+  net::HttpCall::Settings settings{settings_.target.endpoint, settings_.tls, kLimit};
+  settings.kept = &kept_;
+  net::HttpRequest request{"POST", settings_.target.path + path, std::move(body),
+                           settings_.headers};
+  call_ = net::fetch(loop_, clock_, std::move(settings), std::move(request),
+                     [this](const Result<net::HttpResponse>& response) { answered(response); });
+}
+
+void OtlpSink::answered(const Result<net::HttpResponse>& response) {
+  answered_call_ = std::move(call_);
+  if (!response) return later(response.error().text, with_jitter(next_pause_));
+  const int status = response->status;
+  if (status >= 200 && status < 300) return taken(response->body);
+  const auto why = fmt::format(
+      "{} answers with status {}",
+      net::format_endpoint(settings_.target.endpoint.host, settings_.target.endpoint.port), status);
+  if (!may_be_sent_again(status)) return refused(why);
+  const auto seconds = parse_int(response->retry_after);
+  const bool says = seconds && *seconds >= 0;
+  later(why,
+        says ? std::min<Duration>(std::chrono::seconds(std::min<std::int64_t>(*seconds, 1 << 20)),
+                                  kLongestRetryAfter)
+             : with_jitter(next_pause_));
+}
+
+void OtlpSink::taken(const std::string& body) {
+  next_pause_ = kFirstPause;
+  if (std::exchange(said_, false)) log::info("metrics", "{}: takes what it is sent again", name());
+  std::string why;
+  const auto lost = std::min<std::uint64_t>(rejected(body, why), under_way());
+  delivered_ += under_way() - lost;
+  lost_ += lost;
+  if (lost > 0) trouble(why);
+  if (under_way_ == What::Events) batch_.clear();
+  send();
+}
+
+void OtlpSink::refused(std::string why) {
+  lost_ += under_way();
+  if (under_way_ == What::Events) batch_.clear();
+  trouble(std::move(why));
+  send();
+}
+
+/// At the end nobody waits for a better time.
+void OtlpSink::later(std::string why, Duration pause) {
+  if (finished_) {
+    lost_ += batch_.size() + events_.size() + (metrics_.empty() ? 0 : 1);
+    if (under_way_ == What::Metrics) lost_ += 1;
+    batch_.clear();
+    events_.clear();
+    metrics_.clear();
+    trouble(std::move(why));
+    return send();
+  }
+  trouble(std::move(why));
+  if (under_way_ == What::Metrics && metrics_.empty()) metrics_ = std::move(sending_);
+  next_pause_ = std::min(next_pause_ * 2, kLongestPause);
+  waiting_ = true;
+  alarm_->arm(clock_.now() + pause, [this] {
+    waiting_ = false;
+    send();
+  });
+}
+
+void OtlpSink::trouble(std::string why) {
+  if (!std::exchange(said_, true)) {
+    log::warning("metrics", "{}: {}; what it does not take in time is lost", name(), why);
+  }
+  if (trouble_.empty()) trouble_ = std::move(why);
+}
+
+void OtlpSink::finish(std::function<void()> done) {
+  finished_ = std::move(done);
+  alarm_->disarm();
+  waiting_ = false;
+  send();
+}
+
+SinkAccount OtlpSink::account() const {
+  std::uint64_t open = events_.size() + (metrics_.empty() ? 0 : 1);
+  open += batch_.size();
+  if (call_ && under_way_ == What::Metrics) open += 1;
+  return {name(), delivered_, lost_ + open, trouble_};
+}
+
+}  // namespace elastrun::exporter

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "export/metrics_sink.hpp"
+#include "export/otlp.hpp"
+#include "export/otlp_target.hpp"
+#include "net/http_call.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace elastrun::exporter {
+
+/// Pushes the series of the agent and its events to a collector, as JSON over HTTP. One request at
+/// a time. What a collector cannot take now (429, 502-504, no answer) is sent again: metrics as
+/// they are then, events in their batch; the pauses grow, or are as long as its Retry-After says.
+/// What it refuses (other statuses) is lost, counted, and said once.
+class OtlpSink final : public MetricsSink {
+ public:
+  static constexpr std::size_t kMost = 4 << 20;  // bytes of events that wait, roughly
+  static constexpr std::size_t kBatch = 512;     // events of a request
+  static constexpr Duration kLimit = std::chrono::seconds(10);  // of a request
+  static constexpr Duration kGather = std::chrono::seconds(1);  // events for a request
+  static constexpr Duration kFirstPause = std::chrono::seconds(1);
+  static constexpr Duration kLongestPause = std::chrono::minutes(1);
+  static constexpr Duration kLongestRetryAfter = std::chrono::minutes(5);
+
+  struct Settings {
+    OtlpTarget target;
+    std::shared_ptr<net::TlsClient> tls{};
+    std::vector<std::pair<std::string, std::string>> headers{};
+    OtlpOptions options{};
+  };
+  OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name, Settings settings);
+
+  void consume(const telemetry::Record& record) override;
+  std::optional<telemetry::Cursor::Temporality> pulls() const override {
+    return settings_.options.temporality;
+  }
+  void pull(const telemetry::Snapshot& snapshot) override;
+  void finish(std::function<void()> done) override;
+  SinkAccount account() const override;
+
+ private:
+  enum class What { Nothing, Metrics, Events };
+  void gather();
+  void send();
+  void post(const char* path, std::string body);
+  void answered(const Result<net::HttpResponse>& response);
+  void taken(const std::string& body);
+  void refused(std::string why);
+  void later(std::string why, Duration pause);
+  std::size_t under_way() const { return under_way_ == What::Events ? batch_.size() : 1; }
+  void trouble(std::string why);
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  const Settings settings_;
+  net::KeptConnection kept_;
+  std::unique_ptr<Alarm> alarm_;
+  bool waiting_ = false;  // for the alarm, to gather or to try again
+  Duration next_pause_ = kFirstPause;
+  std::unique_ptr<net::HttpCall> call_, answered_call_;  // that may be on the stack still
+  What under_way_ = What::Nothing;
+  std::string metrics_;  // the newest body that has not been sent
+  std::string sending_;  // the one that is being sent
+  std::deque<telemetry::Record> events_;
+  std::size_t events_bytes_ = 0;
+  std::vector<telemetry::Record> batch_;  // being sent, or sent again
+  std::uint64_t delivered_ = 0, lost_ = 0;
+  std::string trouble_;
+  bool said_ = false;
+  std::function<void()> finished_;
+};
+
+}  // namespace elastrun::exporter

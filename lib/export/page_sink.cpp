@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/page_sink.hpp"
+
+#include "export/exposition.hpp"
+#include "files/whole_file.hpp"
+
+#include <utility>
+
+namespace elastrun::exporter {
+namespace {
+
+constexpr mode_t kMode = 0644;
+
+std::string page_of(const std::vector<Family>& families, PageSink::Form form) {
+  return form == PageSink::Form::Prometheus ? prometheus_text(families)
+                                            : openmetrics_text(families);
+}
+
+}  // namespace
+
+Status PageSink::put_empty(const std::string& path, Form form) {
+  return files::put_file(path, page_of({}, form), kMode);
+}
+
+PageSink::PageSink(files::BlockingCalls& calls, std::string name, std::string path, Form form,
+                   FamilyOptions options)
+    : MetricsSink(std::move(name)),
+      calls_(calls),
+      path_(std::move(path)),
+      form_(form),
+      options_(std::move(options)) {}
+
+void PageSink::pull(const telemetry::Snapshot& snapshot) {
+  waiting_ = page_of(families_of(snapshot, options_).all, form_);
+  write_out();
+}
+
+void PageSink::write_out() {
+  if (writing_) return;
+  if (!waiting_) {
+    const auto finished = std::exchange(finished_, {});
+    if (finished) finished();
+    return;
+  }
+  writing_ = true;
+  calls_.make(
+      path_,
+      [path = path_, text = *std::exchange(waiting_, {})] {
+        return files::put_file(path, text, kMode);
+      },
+      [this, alive = lifetime_.token()](const Status& put) {
+        if (!alive) return;
+        writing_ = false;
+        (put ? delivered_ : lost_) += 1;
+        if (!put && trouble_.empty()) trouble_ = put.error().text;
+        write_out();
+      });
+}
+
+void PageSink::finish(std::function<void()> done) {
+  finished_ = std::move(done);
+  write_out();
+}
+
+SinkAccount PageSink::account() const {
+  const std::uint64_t open = (waiting_ ? 1u : 0u) + (writing_ ? 1u : 0u);
+  return {name(), delivered_, lost_ + open, trouble_};
+}
+
+}  // namespace elastrun::exporter

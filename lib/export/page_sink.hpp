@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/lifetime.hpp"
+#include "export/families.hpp"
+#include "export/metrics_sink.hpp"
+#include "files/blocking_calls.hpp"
+
+#include <string>
+
+namespace elastrun::exporter {
+
+/// The page that Prometheus would scrape, as a file that is replaced at once: for the textfile
+/// collector of node_exporter, or for whoever looks. Only the newest page waits.
+class PageSink final : public MetricsSink {
+ public:
+  enum class Form { Prometheus, OpenMetrics };
+  /// The page of an agent that has not recorded anything. May wait for the file system. Fails with
+  /// Io if there can be no such file.
+  static Status put_empty(const std::string& path, Form form);
+
+  /// Borrows `calls`.
+  PageSink(files::BlockingCalls& calls, std::string name, std::string path, Form form,
+           FamilyOptions options);
+  bool is_told() const override { return false; }
+  std::optional<telemetry::Cursor::Temporality> pulls() const override {
+    return telemetry::Cursor::Temporality::Cumulative;
+  }
+  void pull(const telemetry::Snapshot& snapshot) override;
+  void finish(std::function<void()> done) override;
+  SinkAccount account() const override;
+
+ private:
+  void write_out();
+
+  files::BlockingCalls& calls_;
+  const std::string path_;
+  const Form form_;
+  const FamilyOptions options_;
+  std::optional<std::string> waiting_;
+  bool writing_ = false;
+  std::uint64_t delivered_ = 0, lost_ = 0;
+  std::string trouble_;
+  std::function<void()> finished_;
+  Lifetime lifetime_;
+};
+
+}  // namespace elastrun::exporter

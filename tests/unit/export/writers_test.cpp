@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files, pages and programs that take what sinks write, on a real loop.
+#include "core/system_clock.hpp"
+#include "export/file_writer.hpp"
+#include "export/page_sink.hpp"
+#include "export/program_writer.hpp"
+#include "process/posix_launcher.hpp"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <csignal>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+using namespace elastrun;
+using namespace elastrun::exporter;
+
+namespace {
+
+struct Place {
+  Place() {
+    char name[] = "/tmp/writers.XXXXXX";
+    REQUIRE(::mkdtemp(name) != nullptr);
+    folder = name;
+    std::signal(SIGPIPE, SIG_IGN);  // as the launcher does
+  }
+  ~Place() { std::filesystem::remove_all(folder); }
+  std::string path(const std::string& name) const { return folder + "/" + name; }
+  std::string text(const std::string& name) const {
+    std::ifstream file(path(name));
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  PieceWriter::Written write(PieceWriter& writer, std::vector<std::string> batch) {
+    std::optional<PieceWriter::Written> written;
+    writer.write(std::move(batch), [&](PieceWriter::Written done) {
+      written = std::move(done);
+      loop.stop();
+    });
+    loop.restart();
+    loop.run_for(std::chrono::minutes(1));
+    REQUIRE(written.has_value());
+    return *written;
+  }
+  std::string folder;
+  boost::asio::io_context loop;
+  std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
+  files::BlockingCalls calls{loop.get_executor()};
+};
+
+}  // namespace
+
+TEST_CASE("file writer: a head, then the pieces; half a line of somebody else is closed off") {
+  Place place;
+  std::ofstream(place.path("a")) << "torn";
+  auto file = FileWriter::open(place.path("a"), {.lines = true});
+  REQUIRE(file.has_value());
+  FileWriter writer(place.calls, *file);
+  CHECK(place.write(writer, {"one\n", "two\n"}).pieces == 2);
+  CHECK(place.write(writer, {"three\n"}).trouble.empty());
+  CHECK(place.text("a") == "torn\none\ntwo\nthree\n");
+  auto fresh = FileWriter::open(place.path("b"), {.flags = O_TRUNC, .head = "[\n"});
+  REQUIRE(fresh.has_value());
+  CHECK(place.text("b") == "[\n");
+}
+
+TEST_CASE("file writer: a full device takes nothing and says why; no such folder fails at once") {
+  Place place;
+  const auto none = FileWriter::open(place.path("no/such"), {});
+  REQUIRE(!none);
+  CHECK(none.error().text.find("No such file or directory") != std::string::npos);
+  auto full = FileWriter::open("/dev/full", {});
+  REQUIRE(full.has_value());
+  FileWriter writer(place.calls, *full);
+  const auto written = place.write(writer, {"one\n"});
+  CHECK(written.pieces == 0);
+  CHECK(written.trouble == "No space left on device");
+}
+
+TEST_CASE("page sink: the newest page replaces the file; what cannot be written is counted") {
+  Place place;
+  REQUIRE(PageSink::put_empty(place.path("p"), PageSink::Form::OpenMetrics));
+  CHECK(place.text("p") == "# EOF\n");
+  PageSink sink(place.calls, "openmetrics:p", place.path("p"), PageSink::Form::OpenMetrics,
+                {.resource = {{"service.name", "x"}}});
+  for (int i = 0; i < 3; ++i) sink.pull({});
+  bool done = false;
+  sink.finish([&] {
+    done = true;
+    place.loop.stop();
+  });
+  place.loop.run_for(std::chrono::minutes(1));
+  CHECK(done);
+  CHECK(place.text("p").find("target_info{service_name=\"x\"} 1") != std::string::npos);
+  CHECK(sink.account().delivered == 2);  // the second was replaced by the third while it waited
+  CHECK_FALSE(PageSink::put_empty(place.path("no/such"), PageSink::Form::Prometheus).has_value());
+}
+
+TEST_CASE("program writer: a program reads all, and its end of input ends it") {
+  Place place;
+  const auto launcher = process::make_posix_launcher(place.loop, *place.clock);
+  ProgramWriter writer(place.loop, *place.clock, *launcher, "cat > " + place.path("out"),
+                       {"PATH=/bin:/usr/bin"});
+  std::string expected;
+  for (int i = 0; i < 3; ++i) {
+    const std::string large(100'000, static_cast<char>('a' + i));  // more than the pipe holds
+    CHECK(place.write(writer, {large, "x\n"}).pieces == 2);
+    expected += large + "x\n";
+  }
+  bool closed = false;
+  writer.close([&] {
+    closed = true;
+    place.loop.stop();
+  });
+  place.loop.restart();
+  if (!closed) place.loop.run_for(std::chrono::minutes(1));
+  CHECK(closed);
+  CHECK(place.text("out") == expected);
+  CHECK(writer.lost() == 0);
+}
+
+TEST_CASE(
+    "program writer: the next program gets what is left; what the first had not read is lost") {
+  Place place;
+  const auto launcher = process::make_posix_launcher(place.loop, *place.clock);
+  // The first reads a line and ends, the second reads on.
+  ProgramWriter writer(place.loop, *place.clock, *launcher,
+                       "cd " + place.folder +
+                           "; if [ -e was ]; then cat >> out; else touch was; "
+                           "read line; fi",
+                       {"PATH=/bin:/usr/bin"});
+  const std::string large(300'000, 'a');  // goes on when the first has ended
+  const auto written = place.write(writer, {"one\n", "two\n", large + "\n", "last\n"});
+  CHECK(written.pieces == 4);
+  bool closed = false;
+  writer.close([&] {
+    closed = true;
+    place.loop.stop();
+  });
+  place.loop.restart();
+  if (!closed) place.loop.run_for(std::chrono::minutes(1));
+  const auto out = place.text("out");
+  CHECK(out.ends_with("last\n"));
+  const auto read = static_cast<std::uint64_t>(std::count(out.begin(), out.end(), '\n'));
+  CHECK(read + writer.lost() == 3);  // the first has read one, and nobody any twice
+}
