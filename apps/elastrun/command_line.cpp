@@ -42,9 +42,22 @@ spec::Action action_of(spec::Opt id) {
   }
 }
 
-// Of several occurrences the last one counts. Throws CLI::Success at an option that asks for
-// something else than a run: what stands behind it is not looked at.
+// Adds to what the line has said already.
+void take_one_more(spec::CommandLine& line, const spec::OptionRow& option,
+                   const std::string& text) {
+  auto given = std::ranges::find(line.given, option.id, &spec::Override::id);
+  if (given == line.given.end()) {
+    given = line.given.insert(given, from_line(option, {}));
+    given->listed = true;
+  }
+  given->items.push_back(text);
+  given->text = join(given->items, ",");
+}
+
+// Of several occurrences the last one counts, unless the option repeats. Throws CLI::Success at an
+// option that asks for something else than a run: what stands behind it is not looked at.
 void take(spec::CommandLine& line, const spec::OptionRow& option, const std::string& text) {
+  if (spec::repeats(option.id)) return take_one_more(line, option, text);
   std::erase_if(line.given, [&](const spec::Override& one) { return one.id == option.id; });
   line.given.push_back(from_line(option, text));
   line.action = action_of(option.id);

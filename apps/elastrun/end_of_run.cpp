@@ -64,7 +64,9 @@ int end_of_run(const agent::JobResult& result, const spec::JobSpec& spec, agent:
   run.console().write(Stream::Err, report_text(result, spec, watched), kVerdict);
   hand_error_on(result, run.errors());
   const bool kept = !result.run_dir.empty();
-  const auto text = kept || !spec.report_file.empty() ? report_json(result, spec, code) : "";
+  const auto sinks = run.end_metrics();
+  const bool asked = kept || !spec.report_file.empty();
+  const auto text = asked ? report_json(result, spec, code, sinks) : "";
   if (!spec.report_file.empty()) {
     write_report(run, spec.report_file, report_path(result, spec), text);
   }

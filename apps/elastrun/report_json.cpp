@@ -6,6 +6,7 @@
 #include "core/host_name.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "files/whole_file.hpp"
 #include "goodput/summary.hpp"
 #include "hangs/stacks_report.hpp"
@@ -184,6 +185,19 @@ json::array workers_json(const agent::JobResult& result) {
   return out;
 }
 
+json::array sinks_json(const std::vector<exporter::SinkAccount>& sinks) {
+  json::array out;
+  for (const auto& sink : sinks) {
+    json::object row;
+    row["sink"] = valid_utf8(sink.sink);
+    row["delivered"] = sink.delivered;
+    row["lost"] = sink.lost;
+    row["trouble"] = text_or_null(valid_utf8(sink.trouble));
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
 json::object versions_json() {
   json::object out;
   out["elastrun"] = ELASTRUN_VERSION;
@@ -197,7 +211,8 @@ json::object versions_json() {
 
 }  // namespace
 
-std::string report_json(const agent::JobResult& result, const spec::JobSpec& spec, int exit_code) {
+std::string report_json(const agent::JobResult& result, const spec::JobSpec& spec, int exit_code,
+                        const std::vector<exporter::SinkAccount>& sinks) {
   json::object out;
   out["format"] = 1;
   out["versions"] = versions_json();
@@ -226,6 +241,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["hangs"] = hangs_json(result);
   out["workers"] = workers_json(result);
   out["goodput"] = goodput::summary_json(result.goodput);
+  if (!sinks.empty()) out["metrics_sinks"] = sinks_json(sinks);
   out["run_directory"] = text_or_null(result.run_dir);
   return python_json(out) + "\n";
 }

@@ -2,14 +2,18 @@
 #pragma once
 
 #include "agent/job_result.hpp"
+#include "export/metrics_sink.hpp"
 #include "spec/job_spec.hpp"
 
 #include <string>
+#include <vector>
 
 namespace elastrun {
 
 /// The report for machines: one JSON object (elastrun(1), REPORT FILE), ended by a newline.
-std::string report_json(const agent::JobResult& result, const spec::JobSpec& spec, int exit_code);
+/// `sinks`: what became of what those of --metrics were given.
+std::string report_json(const agent::JobResult& result, const spec::JobSpec& spec, int exit_code,
+                        const std::vector<exporter::SinkAccount>& sinks = {});
 
 /// What will go wrong when a report is written to `path`, as a sentence with a remedy; empty if
 /// nothing is to be feared. Asked before the job starts, because afterwards is too late.

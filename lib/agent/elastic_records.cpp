@@ -45,12 +45,6 @@ ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts
       job_(job),
       start_(pipeline.clock().now()) {}
 
-void ElasticRecords::print_metrics(std::function<void(std::string_view)> write) {
-  using namespace telemetry::metrics;
-  metrics_.configure(std::make_shared<ConsoleMetricHandler>(std::move(write)),
-                     std::string(kDefaultGroup));
-}
-
 void ElasticRecords::profile(std::string_view method, Duration took, bool success) {
   const auto owner = method.starts_with("_start_w") || method.starts_with("_stop") ||
                              method.starts_with("_monitor")

@@ -16,9 +16,6 @@ class ElasticRecords final : public Observer {
  public:
   ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
                  const spec::JobSpec& job);
-  /// Prints the agent's metrics as torchelastic's console handler does. Those that workers report
-  /// are their own affair.
-  void print_metrics(std::function<void(std::string_view)> write);
 
   void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;

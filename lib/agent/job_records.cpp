@@ -39,6 +39,12 @@ Attributes worker_attributes(const workers::Worker& worker) {
 
 }  // namespace
 
+std::string phase_name(Phase phase) {
+  constexpr std::string_view kNames[] = {"joining",  "starting", "running", "settling",
+                                         "stopping", "waiting",  "barrier", "ended"};
+  return std::string(kNames[static_cast<std::size_t>(phase)]);
+}
+
 void JobRecords::tell(std::string_view name, Attributes attributes) {
   pipeline_.event(std::string(kScope), std::string(name), std::move(attributes));
 }

@@ -5,6 +5,7 @@
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -44,5 +45,8 @@ class JobRecords final : public Observer {
   telemetry::Pipeline& pipeline_;
   const spec::JobSpec& job_;
 };
+
+/// "joining", "running", ...
+std::string phase_name(Phase phase);
 
 }  // namespace elastrun::agent

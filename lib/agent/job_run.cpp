@@ -102,12 +102,9 @@ Status JobRun::connect(OwnRendezvous own) {
   alone_ = place->alone;
 
   records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_), spec_);
-  if (TelemetryHost::is_wanted(spec_))
-    telemetry_ = std::make_unique<TelemetryHost>(*clock_, pipeline_);
-  if (spec_.metrics == "console") {
-    records_->print_metrics(
-        [this](std::string_view line) { console_.write(logs::Console::Stream::Out, line); });
-  }
+  auto metrics = RunMetrics::make(spec_, {loop_, *clock_, pipeline_, console_, containment_});
+  if (!metrics) return std::unexpected(metrics.error());
+  metrics_ = std::move(*metrics);
   open_timers();
   if (const auto opened = open_web(); !opened) return opened;
   add_observers();
@@ -124,6 +121,7 @@ void JobRun::add_observers() {
            &registration_, timers_.get(), &hang_response_}) {
     observers_.add(one);
   }
+  if (metrics_) observers_.add(&metrics_->observer());
   if (web_) observers_.add(&web_->view());
 }
 
@@ -137,7 +135,7 @@ Status JobRun::open_web() {
       .group = [this] { return agent_ ? agent_->group() : nullptr; },
       .serves_store = [this] { return store_->serves_workers(); },
       .overdue_timer = [this] { return timers_->overdue(); },
-      .telemetry = telemetry_.get(),
+      .telemetry = metrics_ ? &metrics_->host() : nullptr,
       .say = [this](auto line) { console_.write(logs::Console::Stream::Err, line); },
   });
   if (!web) return std::unexpected(web.error());
@@ -285,6 +283,7 @@ void JobRun::signalled(const process::SignalEvent& event) {
   using process::Demand;
   log::info("signals", "{}", process::describe(event));
   const auto demand = insistence_.heard(event, clock_->now());
+  if (metrics_ && metrics_->ending()) return metrics_->hurry();
   if (last_writes_.waiting()) {
     if (demand == Demand::Stop) last_writes_.shorten();
     if (demand == Demand::KillNow) last_writes_.give_up_now();
@@ -326,6 +325,7 @@ JobResult JobRun::run() {
 }
 
 void JobRun::finish() {
+  end_metrics();
   last_writes_.wait(true);
   last_visitors_.wait(*store_, store_needed_until_ - clock_->now());
   last_writes_.wait(true);

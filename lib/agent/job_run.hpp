@@ -13,10 +13,10 @@
 #include "agent/log_folders.hpp"
 #include "agent/push_gate.hpp"
 #include "agent/rendezvous_setup.hpp"
+#include "agent/run_metrics.hpp"
 #include "agent/run_registration.hpp"
 #include "agent/shared_pages.hpp"
 #include "agent/status_view.hpp"
-#include "agent/telemetry_host.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/web_services.hpp"
 #include "agent/worker_channel.hpp"
@@ -61,6 +61,11 @@ class JobRun {
   files::BlockingCalls& reports() { return reports_; }
   /// The one for the error that is handed on, which a program that started us waits for.
   files::BlockingCalls& errors() { return errors_; }
+  /// After run(): what the sinks of --metrics made of what they were given. Waits for them, for two
+  /// seconds at most, so it comes after the verdict.
+  std::vector<exporter::SinkAccount> end_metrics() {
+    return metrics_ ? metrics_->end() : std::vector<exporter::SinkAccount>();
+  }
   /// After run(), and after everything that is written because of its result: waits, as LastWrites
   /// does, until files and console have it; then, as LastVisitors does, for workers of other nodes.
   void finish();
@@ -111,7 +116,7 @@ class JobRun {
   bool alone_ = false;      // no other node can take part
   bool survivors_ = false;  // after all the time that SIGKILL may take
   telemetry::Pipeline pipeline_;
-  std::unique_ptr<TelemetryHost> telemetry_;  // null: nobody has asked for metrics
+  std::unique_ptr<RunMetrics> metrics_;  // null: nobody has asked for any
   WorkerChannel channel_;
   SharedPages pages_{spec_};
   rendezvous::Node self_;

@@ -1,31 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry_host.hpp"
 
+#include <algorithm>
+#include <utility>
+
 namespace elastrun::agent {
+namespace {
 
 using telemetry::Record;
+using telemetry::Selector;
+
+/// One that several selectors lead to gets a record once.
+class Selected final : public telemetry::Sink {
+ public:
+  Selected(std::shared_ptr<telemetry::Sink> sink, std::vector<Selector> selectors)
+      : sink_(std::move(sink)), selectors_(std::move(selectors)) {}
+  void consume(const Record& record) override {
+    const bool fits = std::ranges::any_of(
+        selectors_, [&](const Selector& selector) { return selector.matches(record); });
+    if (fits) sink_->consume(record);
+  }
+  void flush(TimePoint deadline) override { sink_->flush(deadline); }
+
+ private:
+  const std::shared_ptr<telemetry::Sink> sink_;
+  const std::vector<Selector> selectors_;
+};
+
+constexpr Duration kFirstPull = std::chrono::seconds(1);
+
+}  // namespace
 
 bool TelemetryHost::is_wanted(const spec::JobSpec& spec) {
-  return spec.metrics != "none" || spec.http;
+  return !spec.metrics.empty() || spec.http;
 }
 
 TelemetryHost::TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
-                             telemetry::Registry& registry)
-    : clock_(clock), pipeline_(pipeline), registry_(registry), collector_(registry, pipeline) {}
+                             telemetry::Registry& registry, Duration interval)
+    : clock_(clock),
+      pipeline_(pipeline),
+      registry_(registry),
+      interval_(interval),
+      collector_(registry, pipeline) {}
 
 TelemetryHost::~TelemetryHost() {
-  if (samples_) pipeline_.unroute(samples_route_);
+  for (const auto route : routes_) pipeline_.unroute(route);
+}
+
+void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
+                        std::vector<Selector> selectors) {
+  sinks_.push_back(sink);
+  if (const auto temporality = sink->pulls()) {
+    pullers_.push_back({sink, selectors, open_cursor(*temporality)});
+  }
+  const auto told = selectors.size() == 1 ? std::shared_ptr<telemetry::Sink>(sink)
+                                          : std::make_shared<Selected>(sink, selectors);
+  if (sink->is_told()) {
+    const bool one = selectors.size() == 1;
+    routes_.push_back(pipeline_.route(one ? selectors.front() : Selector(), told));
+  }
 }
 
 std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor(Temporality temporality) {
   if (!samples_) {
-    samples_ = std::make_shared<telemetry::SampleSeries>(registry_);
-    samples_route_ = pipeline_.route({.kind = Record::Kind::Sample}, samples_);
+    samples_ = std::make_shared<telemetry::SampleSeries>(registry_, [this] { recorded(); });
+    routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
   }
   return std::make_unique<telemetry::Cursor>(registry_, temporality);
 }
 
 void TelemetryHost::recorded() {
+  if (!pull_due_ && !pullers_.empty()) arm_pull();
   if (window_open_ || !pipeline_.carries(Record::Kind::Window)) return;
   const auto due = registry_.due();
   if (!due) return;
@@ -35,6 +80,57 @@ void TelemetryHost::recorded() {
     window_open_ = false;
     collector_.step();
   });
+}
+
+/// The first time soon, so that people who look see something.
+void TelemetryHost::arm_pull() {
+  if (!next_pull_) next_pull_ = clock_.make_alarm();
+  pull_due_ = true;
+  const auto pause = std::exchange(pulled_, true) ? interval_ : std::min(interval_, kFirstPull);
+  next_pull_->arm(clock_.now() + pause, [this] {
+    pull_due_ = false;
+    pull();
+  });
+}
+
+void TelemetryHost::pull() {
+  for (auto& puller : pullers_) pull(puller);
+}
+
+void TelemetryHost::pull(Puller& puller) {
+  auto snapshot = registry_.collect(*puller.cursor);
+  std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
+    return std::ranges::none_of(puller.selectors, [&](const Selector& selector) {
+      return selector.matches(point.spec->scope, point.spec->name);
+    });
+  });
+  puller.sink->pull(snapshot);
+}
+
+void TelemetryHost::finish(std::function<void()> done) {
+  if (next_pull_) next_pull_->disarm();
+  if (window_end_) window_end_->disarm();
+  if (pipeline_.carries(Record::Kind::Window)) {
+    for (auto& record : registry_.close_windows(telemetry::Registry::Closing::AtTheEnd)) {
+      pipeline_.emit(std::move(record));
+    }
+  }
+  pull();
+  const auto open = std::make_shared<std::size_t>(sinks_.size());
+  const auto one_done = [open, done = std::move(done)] {
+    if (--*open == 0) done();
+  };
+  if (sinks_.empty()) {
+    *open = 1;
+    one_done();
+  }
+  for (const auto& sink : sinks_) sink->finish(one_done);
+}
+
+std::vector<exporter::SinkAccount> TelemetryHost::accounts() const {
+  std::vector<exporter::SinkAccount> all;
+  for (const auto& sink : sinks_) all.push_back(sink->account());
+  return all;
 }
 
 }  // namespace elastrun::agent

@@ -2,18 +2,23 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/error.hpp"
+#include "export/metrics_sink.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/collector.hpp"
 #include "telemetry/sample_series.hpp"
 
+#include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 namespace elastrun::agent {
 
 /// What the metrics of a run take in its agent: the instruments of this process, the windows that
-/// end in time, and series of what workers report. Made only where --metrics or --http asks for
-/// it; a run without one has no timer, no thread and no wake-up for telemetry.
+/// end in time, series of what workers report, and the sinks of --metrics. Made only where
+/// --metrics or --http asks for it; a run without one has no timer, no thread and no wake-up for
+/// telemetry, and one that has it wakes up only after something was recorded.
 ///
 /// Events do not come by here: whoever has some emits them into the pipeline of the run, which has
 /// routes of its own (the journal), and builds none where nobody listens. On the loop only.
@@ -22,12 +27,16 @@ class TelemetryHost {
   /// Whether the job asks for one.
   static bool is_wanted(const spec::JobSpec& spec);
 
-  /// Borrows all.
+  /// Borrows all. `interval`: how often at most sinks pull.
   TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
-                telemetry::Registry& registry = telemetry::process_registry());
+                telemetry::Registry& registry = telemetry::process_registry(),
+                Duration interval = std::chrono::seconds(10));
   ~TelemetryHost();
   TelemetryHost(const TelemetryHost&) = delete;
   TelemetryHost& operator=(const TelemetryHost&) = delete;
+
+  /// A sink that gets the records and series that fit one of `selectors`.
+  void add(std::shared_ptr<exporter::MetricsSink> sink, std::vector<telemetry::Selector> selectors);
 
   using Temporality = telemetry::Cursor::Temporality;
   /// For who pulls, one each; must not outlive this. From the first on samples of the pipeline are
@@ -38,23 +47,41 @@ class TelemetryHost {
     return registry_.collect(cursor, pattern);
   }
   /// Something was added to an instrument of the registry: its window is closed in time, if
-  /// anybody is told of windows. A series that nobody tells of appears in the next window of
-  /// another, and to those who pull. Costs next to nothing once a window is open.
+  /// anybody is told of windows, and sinks that pull do so soon. A series that nobody tells of
+  /// appears with the next that is. Costs next to nothing until that has happened.
   void recorded();
 
   telemetry::Registry& registry() { return registry_; }
   /// That of the run, for routes to sinks of one's own.
   telemetry::Pipeline& pipeline() { return pipeline_; }
 
+  /// Nothing is recorded any more: ends open windows, has sinks pull a last time and deliver what
+  /// they have. `done` runs once when all have, maybe inside this call.
+  void finish(std::function<void()> done);
+  /// What became of what each sink was given.
+  std::vector<exporter::SinkAccount> accounts() const;
+
  private:
+  struct Puller {
+    std::shared_ptr<exporter::MetricsSink> sink;
+    std::vector<telemetry::Selector> selectors;
+    std::unique_ptr<telemetry::Cursor> cursor;
+  };
+  void pull();
+  void pull(Puller& puller);
+  void arm_pull();
+
   Clock& clock_;
   telemetry::Pipeline& pipeline_;
   telemetry::Registry& registry_;
+  const Duration interval_;
   telemetry::Collector collector_;
   std::shared_ptr<telemetry::SampleSeries> samples_;  // null: nobody has pulled
-  telemetry::RouteId samples_route_ = 0;
-  std::unique_ptr<Alarm> window_end_;
-  bool window_open_ = false;
+  std::vector<telemetry::RouteId> routes_;
+  std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;
+  std::vector<Puller> pullers_;
+  std::unique_ptr<Alarm> window_end_, next_pull_;
+  bool window_open_ = false, pull_due_ = false, pulled_ = false;
 };
 
 }  // namespace elastrun::agent

@@ -114,11 +114,10 @@ std::optional<double> number_of(const Value& value) {
 
 /// Values of ranks, and of other label values, are curves of their own.
 std::string tag_of(const Record& record) {
-  if (record.kind == Record::Kind::Sample) {
-    const auto* rank = record.find("rank");
-    const auto* number = rank == nullptr ? nullptr : std::get_if<std::int64_t>(rank);
-    return number == nullptr ? record.name : fmt::format("{}/rank_{}", record.name, *number);
-  }
+  const auto* rank = record.find("rank");
+  const auto* number = rank == nullptr ? nullptr : std::get_if<std::int64_t>(rank);
+  if (number != nullptr) return fmt::format("{}/rank_{}", record.name, *number);
+  if (record.kind == Record::Kind::Sample) return record.name;
   std::string tag = record.name;
   for (const auto& [key, value] : record.attributes) {
     if (const auto* text = std::get_if<std::string>(&value)) {

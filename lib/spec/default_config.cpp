@@ -69,6 +69,12 @@ std::string default_config() {
     if (own != section) out += fmt::format("[{}]\n", section = own);
     append_key(out, option, option.toml.substr(point + 1));
   }
+  append_comment(
+      out,
+      "Which records a sink gets, by name, group (`*` at the end stands for anything) and "
+      "least severity: { sink = \"jsonl:errors.jsonl\", severity = \"error\" }, or "
+      "[[metrics.route]] sections. Several of one sink add up.");
+  out += "# route = []\n\n";
   out += "[env]\n";
   append_comment(out, "Variables for the workers, over those that the launcher has itself.");
   out += "# OMP_NUM_THREADS = \"4\"\n";

@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "spec/listen_address.hpp"
+#include "spec/metrics_sinks.hpp"
 #include "spec/rendezvous_config.hpp"
 
 #include <cstdint>
@@ -91,7 +92,8 @@ struct JobSpec {
   std::string report_file;       // --report
   Switch status = Switch::Auto;  // --status: the live line on a terminal
   Summary summary = Summary::Full;
-  std::string metrics = "none";       // --metrics: none, console
+  std::vector<SinkChoice> metrics;  // --metrics; empty: none
+  Duration metrics_interval = std::chrono::seconds(10);
   std::optional<ListenAddress> http;  // --http
   std::string event_log_handler = "null";
 

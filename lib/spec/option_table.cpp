@@ -144,8 +144,6 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "full: an account on the node with group rank 0, a line on the others; short: a line."},
     {Opt::Report, "report", 0, Kind::Text, Group::Reports, kOurs, kPet, "reports.file", kNone,
      kNone, "FILE", "Write the result of the job to FILE as JSON", kNone},
-    {Opt::Metrics, "metrics", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.metrics",
-     "none", "none,console", "WHERE", "Print the launcher's own metrics", kNone},
     {Opt::Http, "http", 0, Kind::Text, Group::Reports, kOurs, kPet, "reports.http", kNone, kNone,
      "[ADDRESS:]PORT", "Serve a page that shows the job, its metrics and its health",
      "Without an address: for this machine only. 0.0.0.0:9400 or [::]:9400 serves everybody who "
@@ -153,6 +151,17 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::EventLogHandler, "event-log-handler", 0, Kind::Text, Group::Reports, kTorchrun, kPet,
      "reports.event_log_handler", "null", kNone, "NAME",
      "Where the launcher's events go: null or console", kNone},
+    {Opt::Metrics, "metrics", 0, Kind::List, Group::Reports, kOurs, kPet, "metrics.sinks", kNone,
+     kNone, "SINK[:ARG]",
+     "Send metrics and events to console, jsonl:FILE, prometheus:FILE, openmetrics:FILE, "
+     "tensorboard:DIR, trace:FILE, statsd:HOST:PORT, otlp:URL or exec:COMMAND; may be "
+     "given several times",
+     "In the variable commas separate sinks, and two commas stand for one that is meant. "
+     "[[metrics.route]] selects what a sink gets, see elastrun.toml(5)."},
+    {Opt::MetricsInterval, "metrics-interval", 0, Kind::Float, Group::Reports, kOurs, kPet,
+     "metrics.interval", "10", kNone, "SECONDS",
+     "How often at most pages, pushes and datagrams of metrics are made, while anything changes",
+     kNone},
 
     {Opt::Config, "config", 0, Kind::Text, Group::Launch, kOurs, kPet, kNone, kNone, kNone, "FILE",
      "Read options, script and variables of the workers from a TOML file", kNone},

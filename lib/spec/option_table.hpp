@@ -56,9 +56,10 @@ enum class Opt {
   Status,
   Summary,
   Report,
-  Metrics,
   Http,
   EventLogHandler,
+  Metrics,
+  MetricsInterval,
   // This launch
   Config,
   DryRun,
@@ -99,6 +100,12 @@ const OptionRow& row(Opt id);
 const OptionRow* find_option(std::string_view name);
 /// The row whose TOML key ("rendezvous.backend") this is, or null.
 const OptionRow* find_toml_key(std::string_view key);
+
+/// Whether each occurrence on the command line counts, not only the last one. Of a List; such a
+/// text is not divided at its commas.
+constexpr bool repeats(Opt id) {
+  return id == Opt::Metrics;
+}
 
 /// "--rdzv-id": the spelling shown to people.
 std::string spelling(const OptionRow& option);

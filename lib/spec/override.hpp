@@ -50,6 +50,19 @@ struct CommandLine {
   std::vector<std::string> unrecognized;  // option-like words that are none
 };
 
+/// One [[metrics.route]] of a job file: which records a sink gets, by group (scope) and name, each
+/// as it is or ending in `*`, and by least severity. What is empty matches all.
+struct MetricsRoute {
+  std::string group, name;
+  std::string severity;  // "warn", in lower case
+  bool operator==(const MetricsRoute&) const = default;
+};
+struct MetricsRouteRow {
+  std::string sink;
+  MetricsRoute route;
+  std::string source;  // "job.toml:12"
+};
+
 /// What a TOML file says.
 struct TomlJob {
   std::vector<Override> given;
@@ -57,6 +70,7 @@ struct TomlJob {
   std::string script_source;  // "job.toml:3"
   std::vector<std::string> script_args;
   std::map<std::string, std::string> worker_env;
+  std::vector<MetricsRouteRow> metrics_routes;
 };
 
 }  // namespace elastrun::spec

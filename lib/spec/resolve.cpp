@@ -299,7 +299,7 @@ class Resolver {
                    : summary == "short" ? Summary::Short
                                         : Summary::Full;
     job_.report_file = text(Opt::Report);
-    job_.metrics = text(Opt::Metrics);
+    if (auto refusal = take_metrics()) return refusal;
     if (const auto refused = take_http()) return refused;
     job_.event_log_handler = text(Opt::EventLogHandler);
     std::vector<std::string> known = {"null", "console"};
@@ -318,6 +318,24 @@ class Resolver {
     auto at = parse_listen_address(by_line ? "--http" : given.source, given.text);
     if (!at) return at.error();
     job_.http = std::move(*at);
+    return std::nullopt;
+  }
+
+  /// Whoever is stronger than the job file replaces its routes as well.
+  Refused take_metrics() {
+    const auto& given = values()[Opt::Metrics];
+    const bool by_file = given.origin != Origin::CommandLine && given.origin != Origin::Variable;
+    auto sinks =
+        metrics_sinks(given, by_file ? file_.metrics_routes : std::vector<MetricsRouteRow>());
+    if (!sinks) return sinks.error();
+    job_.metrics = std::move(*sinks);
+    const double interval = *parse_float(text(Opt::MetricsInterval));
+    if (!(interval >= 0.1 && interval <= kLongest)) {
+      return Refusal{fmt::format("{}: {} is no interval", values()[Opt::MetricsInterval].source,
+                                 text(Opt::MetricsInterval)),
+                     2, false, "expected a number of seconds, at least 0.1"};
+    }
+    job_.metrics_interval = from_seconds(interval);
     return std::nullopt;
   }
 

@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
+#include "spec/metrics_sinks.hpp"
 #include "spec/option_values.hpp"
 
 #include <fmt/format.h>
@@ -72,6 +73,7 @@ class Loader {
   static std::vector<std::string> keys_of(std::string_view section) {
     std::vector<std::string> names;
     if (section == "job") names = {"script", "args"};
+    if (section == "metrics") names = {"route"};
     for (const auto& option : options()) {
       const auto point = option.toml.find('.');
       if (option.toml.substr(0, point) == section)
@@ -112,6 +114,7 @@ class Loader {
     const std::string name(key.str()), full = section + "." + name;
     if (full == "job.script") return take_script(node);
     if (full == "job.args") return take_args(node);
+    if (full == "metrics.route") return take_routes(node);
     if (const auto* option = find_toml_key(full)) return take_option(*option, node);
     return refuse(key.source(), fmt::format("unknown key '{}' in [{}]", name, section),
                   key_hint(section, name));
@@ -152,6 +155,47 @@ class Loader {
       if (!text) return wrong_type(item, "an item of job.args", "a text or a number");
       job_.script_args.push_back(std::move(*text));
     }
+    return std::nullopt;
+  }
+
+  Done take_routes(const toml::node& node) {
+    constexpr std::string_view kExpected = "sections, [[metrics.route]]";
+    const auto* list = node.as_array();
+    if (list == nullptr) return wrong_type(node, "metrics.route", kExpected);
+    for (const auto& item : *list) {
+      const auto* table = item.as_table();
+      if (table == nullptr) return wrong_type(item, "an item of metrics.route", kExpected);
+      if (auto refusal = take_route(*table)) return refusal;
+    }
+    return std::nullopt;
+  }
+
+  Done take_route(const toml::table& table) {
+    MetricsRouteRow row{{}, {}, source(table)};
+    for (const auto& [key, node] : table) {
+      const std::string name(key.str());
+      std::string* const place = name == "sink"       ? &row.sink
+                                 : name == "name"     ? &row.route.name
+                                 : name == "group"    ? &row.route.group
+                                 : name == "severity" ? &row.route.severity
+                                                      : nullptr;
+      if (place == nullptr) {
+        return refuse(key.source(), fmt::format("unknown key '{}' in [[metrics.route]]", name),
+                      "the keys are sink, name, group, severity");
+      }
+      const auto* text = node.as_string();
+      if (text == nullptr) return wrong_type(node, "metrics.route." + name, "a text");
+      *place = text->get();
+      if (name == "severity" && !is_severity(*place)) {
+        return wrong_type(node, "metrics.route.severity",
+                          "one of trace, debug, info, warn, error, fatal");
+      }
+    }
+    if (row.sink.empty()) {
+      return refuse(table.source(), "[[metrics.route]] needs a sink",
+                    fmt::format("sink = \"...\", one of {}", known_metrics_sinks()));
+    }
+    job_.metrics_routes.push_back(std::move(row));
     return std::nullopt;
   }
 

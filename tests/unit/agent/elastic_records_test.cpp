@@ -211,14 +211,4 @@ TEST_CASE("elastic records: a spare without any worker, and nobody who listens")
   CHECK(deaf.heard->records.empty());
 }
 
-TEST_CASE("elastic records: the console shows the agent's metrics, not what workers report") {
-  Job job("torchelastic.*");
-  std::string text;
-  job.records.print_metrics([&text](std::string_view line) { text += line; });
-  job.pipeline.sample("loss", "loss", 0.5);
-  job.records.failed({});
-  CHECK(text.contains("[torchelastic]: workers.trainer.failed=1\n"));
-  CHECK_FALSE(text.contains("loss"));
-}
-
 }  // namespace elastrun::agent

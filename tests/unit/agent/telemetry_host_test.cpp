@@ -30,7 +30,7 @@ struct Heard final : Sink {
 TEST_CASE("telemetry host: a job that asks for no metrics has none") {
   spec::JobSpec spec;
   CHECK(!TelemetryHost::is_wanted(spec));
-  spec.metrics = "console";
+  spec.metrics.push_back({});
   CHECK(TelemetryHost::is_wanted(spec));
 }
 

@@ -189,7 +189,8 @@ TEST_CASE("resolve: output, reports and limits are read") {
   CHECK(spec.logs_specs == "tiered");
   CHECK(spec.status == Switch::Off);
   CHECK(spec.report_file == "r.json");
-  CHECK(spec.metrics == "console");
+  REQUIRE(spec.metrics.size() == 1);
+  CHECK(spec.metrics[0].text == "console");
   CHECK(spec.event_log_handler == "mine");
   CHECK(spec.exit_code_of_worker);
   CHECK(spec.exit_barrier_timeout == std::chrono::milliseconds(1500));

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/run_metrics.hpp"
+
+#include "core/log.hpp"
+#include "workers/environment.hpp"
+
+#include <utility>
+
+namespace elastrun::agent {
+
+RunMetrics::RunMetrics(const spec::JobSpec& spec, const Parts& parts)
+    : loop_(parts.loop),
+      clock_(parts.clock),
+      files_(parts.loop.get_executor()),
+      programs_(process::make_posix_launcher(parts.loop, parts.clock)),
+      host_(parts.clock, parts.pipeline, telemetry::process_registry(), spec.metrics_interval),
+      own_(host_, parts.clock.now(), spec.max_restarts) {}
+
+Result<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,
+                                                     const Parts& parts) {
+  if (!TelemetryHost::is_wanted(spec)) return nullptr;
+  std::unique_ptr<RunMetrics> metrics(new RunMetrics(spec, parts));
+  parts.containment.spare(
+      [programs = metrics->programs_.get(), alive = metrics->lifetime_.token()] {
+        return alive ? programs->children() : std::vector<pid_t>();
+      });
+  const MetricsSinks sinks({parts.loop, parts.clock, metrics->files_, *metrics->programs_,
+                            parts.console, workers::own_environment()},
+                           spec);
+  for (const auto& choice : spec.metrics) {
+    auto sink = sinks.make(choice);
+    if (!sink) return std::unexpected(sink.error());
+    metrics->host_.add(std::move(*sink), MetricsSinks::selectors_of(choice));
+  }
+  return metrics;
+}
+
+const std::vector<exporter::SinkAccount>& RunMetrics::end() {
+  if (std::exchange(ended_, true)) return accounts_;
+  const auto delivered = std::make_shared<bool>(false);
+  host_.finish([this, delivered, alive = lifetime_.token()] {
+    *delivered = true;
+    if (alive && ending_) loop_.stop();
+  });
+  if (!*delivered) {
+    ending_ = true;
+    const auto limit = clock_.make_alarm();
+    loop_.restart();
+    limit->arm(clock_.now() + kTimeLimit, [this] { loop_.stop(); });
+    loop_.run();
+    ending_ = false;
+  }
+  accounts_ = host_.accounts();
+  for (const auto& sink : accounts_) {
+    if (sink.lost == 0) {
+      log::info("metrics", "{}: {} delivered", sink.sink, sink.delivered);
+    } else {
+      log::warning("metrics", "{}: {} delivered, {} lost: {}", sink.sink, sink.delivered, sink.lost,
+                   sink.trouble.empty() ? "it is too slow" : sink.trouble);
+    }
+  }
+  return accounts_;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "spec/override.hpp"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::spec {
+
+/// One destination of metrics and events: `--metrics NAME[:ARGUMENT]`. Checked, not opened.
+struct SinkChoice {
+  enum class Kind {
+    Console,
+    JsonLines,
+    Prometheus,
+    OpenMetrics,
+    TensorBoard,
+    Trace,
+    Statsd,
+    Otlp,
+    Exec
+  } kind = Kind::Console;
+  std::string text;  // as it was given: its name in logs and reports
+  std::string argument;
+  std::vector<MetricsRoute> routes{};  // empty: what it takes by default
+  bool operator==(const SinkChoice&) const = default;
+};
+
+/// "console", "jsonl:run.jsonl", "otlp:http://collector:4318". Refuses (exit code 2) a name that is
+/// not known, and an argument that is missing or of the wrong form; `source` is who said it.
+Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view source);
+
+/// The sinks that `given` names, in order, each once, and those that `rows` name beside them; what
+/// a row selects is all that its sink gets.
+Answer<std::vector<SinkChoice>> metrics_sinks(const Override& given,
+                                              const std::vector<MetricsRouteRow>& rows);
+
+/// "console[:GROUP], jsonl:FILE, ...": for people.
+std::string known_metrics_sinks();
+/// "trace", "debug", "info", "warn", "error", "fatal"; also "warning".
+bool is_severity(std::string_view text);
+
+}  // namespace elastrun::spec

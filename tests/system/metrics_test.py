@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where metrics and events go: --metrics and [metrics] of the job file, with receivers that take
+what they get, refuse it, hang or are gone."""
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import socket
+import threading
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+
+from harness import LIMIT, Job, main, stub, wait_until
+
+LIBRARY = Path(__file__).resolve().parents[2] / "lib" / "python"
+# A worker that reports one number of its own.
+WORKER = """import os, sys
+from elastrun import channel
+channel.metric("loss", 0.25 + int(os.environ["RANK"]), "model")
+channel.event("epoch", number=3)
+"""
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """Receives OTLP. `answers`: what to do with each request, the last one again and again: a
+    status, a status with seconds to come back after, or "hang"."""
+
+    daemon_threads = True
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.requests = list(answers), []
+        self.over = threading.Event()
+        super().__init__(("127.0.0.1", 0), Receive)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        self.url = f"otlp:http://127.0.0.1:{self.server_address[1]}"
+
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.shutdown()
+        self.server_close()
+
+    def taken(self, path: str) -> list[dict[str, Any]]:
+        return [body for where, status, body in self.requests if where == path and status == 200]
+
+
+class Receive(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answers = self.server.answers
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer == "hang":
+            self.server.requests.append((self.path, 0, body))
+            self.server.over.wait(LIMIT)
+            return
+        status, after = answer if isinstance(answer, tuple) else (answer, None)
+        self.server.requests.append((self.path, status, body))
+        self.send_response(status)
+        if after is not None:
+            self.send_header("Retry-After", str(after))
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def account(job: Job, sink: str) -> dict[str, Any]:
+    report = json.loads((job.folder / "report.json").read_text())
+    found = [one for one in report["metrics_sinks"] if one["sink"].startswith(sink)]
+    assert len(found) == 1, report["metrics_sinks"]
+    return found[0]
+
+
+def sinks(*names: str) -> list[str]:
+    return ["--report=report.json", *[f"--metrics={name}" for name in names]]
+
+
+class Refused(unittest.TestCase):
+    def test_an_unknown_sink_is_told_the_known_ones(self) -> None:
+        with Job("--metrics", "promteus:x", *stub("exit=0")) as job:
+            self.assertEqual(job.end(), 2)
+            self.assertIn("there is no sink 'promteus'", job.errors())
+            for name in ("console", "jsonl:FILE", "prometheus:FILE", "otlp:URL", "exec:COMMAND"):
+                self.assertIn(name, job.errors())
+
+    def test_a_sink_without_its_argument_is_shown_an_example(self) -> None:
+        for sink in ("jsonl", "otlp", "statsd:", "exec:"):
+            with Job("--metrics", sink, *stub("exit=0")) as job:
+                self.assertEqual(job.end(), 2, sink)
+                self.assertIn("for example", job.errors())
+
+    def test_a_file_that_cannot_be_made_ends_the_start(self) -> None:
+        for kind in ("jsonl", "prometheus", "openmetrics", "trace"):
+            with Job(f"--metrics={kind}:nowhere/x", *stub("pid", "exit=0")) as job:
+                self.assertEqual(job.end(), 1, kind)
+                self.assertIn(f"--metrics {kind}:nowhere/x: ", job.errors())
+                self.assertIn("No such file or directory", job.errors())
+                self.assertEqual(job.output(), "")  # no worker was started
+
+    def test_a_url_that_is_none_ends_the_start(self) -> None:
+        for url in ("http://", "http://u:p@host", "http://host:0", "http://h/a b"):
+            with Job(f"--metrics=otlp:{url}", *stub("exit=0")) as job:
+                self.assertIn(job.end(), (1, 2), url)
+                self.assertIn("otlp", job.errors())
+
+
+class Together(unittest.TestCase):
+    def test_every_sink_at_once_shows_the_same_numbers(self) -> None:
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind(("127.0.0.1", 0))
+        datagrams.settimeout(LIMIT)
+        with Collector(200) as collector, datagrams, Job(
+                "--nproc-per-node=2",
+                *sinks("console:*", "jsonl:%h.jsonl", "prometheus:a.prom", "openmetrics:a.om",
+                       "trace:a.trace", "tensorboard:tb", collector.url, "exec:cat > program.jsonl",
+                       f"statsd:127.0.0.1:{datagrams.getsockname()[1]}"),
+                "worker.py", files={"worker.py": WORKER},
+                env={"PYTHONPATH": str(LIBRARY)}) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertRegex(job.output(), r"\[model\]: loss=0\.25\n")
+            lines = (job.folder / f"{socket.gethostname()}.jsonl").read_text()
+            records = [json.loads(line) for line in lines.splitlines()]
+            losses = {one["attributes"]["rank"]: one["value"] for one in records
+                      if one["name"] == "loss"}
+            self.assertEqual(losses, {0: 0.25, 1: 1.25})
+            self.assertIn("epoch", {one["name"] for one in records})
+            self.assertEqual((job.folder / "program.jsonl").read_text(), lines)
+            for page in ("a.prom", "a.om"):
+                text = (job.folder / page).read_text()
+                self.assertRegex(text, r'(?m)^loss\{.*rank="1".*\} 1\.25$')
+                self.assertRegex(text, r"(?m)^elastrun_run_count_total\{.*success.*\} 1$")
+            self.assertIn('"loss"', (job.folder / "a.trace").read_text())
+            self.assertEqual(len(list((job.folder / "tb").glob("events.out.tfevents.*"))), 1)
+            self.assertIn("loss:1.25|g|#rank:1", datagrams.recv(65536).decode())
+            metrics = {metric["name"]: metric for body in collector.taken("/v1/metrics")
+                       for scope in body["resourceMetrics"][0]["scopeMetrics"]
+                       for metric in scope["metrics"]}
+            points = metrics["loss"]["gauge"]["dataPoints"]
+            self.assertEqual([point["asDouble"] for point in points], [0.25, 1.25])
+            exits = metrics["elastrun.worker.exits"]["sum"]["dataPoints"]
+            self.assertEqual([point["asInt"] for point in exits], ["2"])
+            events = {record["eventName"] for body in collector.taken("/v1/logs")
+                      for scope in body["resourceLogs"][0]["scopeLogs"]
+                      for record in scope["logRecords"]}
+            self.assertLessEqual({"epoch", "job.ended"}, events)
+            for sink in ("jsonl", "prometheus", "otlp", "exec", "statsd", "tensorboard", "trace"):
+                self.assertEqual(account(job, sink)["lost"], 0, sink)
+                self.assertGreater(account(job, sink)["delivered"], 0, sink)
+
+    def test_routes_of_the_job_file_select(self) -> None:
+        text = """[metrics]
+interval = 0.5
+[[metrics.route]]
+sink = "jsonl:ends.jsonl"
+group = "elastrun.agent"
+name = "worker.*"
+[[metrics.route]]
+sink = "jsonl:ends.jsonl"
+name = "job.ended"
+[[metrics.route]]
+sink = "prometheus:a.prom"
+name = "elastrun.restarts.*"
+"""
+        with Job("--config=job.toml", "--report=report.json", *stub("exit=0"),
+                 files={"job.toml": text}) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            names = [json.loads(line)["name"]
+                     for line in (job.folder / "ends.jsonl").read_text().splitlines()]
+            self.assertEqual(names, ["worker.started", "worker.ended", "job.ended"])
+            families = set(re.findall(r"(?m)^(elastrun\w+)", (job.folder / "a.prom").read_text()))
+            self.assertEqual(families, {"elastrun_restarts_remaining"})
+
+    def test_without_a_sink_there_is_no_thread_for_one(self) -> None:
+        def threads(job: Job) -> int:
+            return len(os.listdir(f"/proc/{job.agent()}/task"))
+
+        with Job(*stub("pid", "stay")) as job, Job("--metrics=prometheus:a.prom",
+                                                   *stub("pid", "stay")) as other:
+            job.wait_for("^pid")
+            wait_until(lambda: threads(other) > threads(job), "the page has a thread")
+            wait_until(lambda: "elastrun" in (other.folder / "a.prom").read_text(), "it is written")
+            self.assertEqual(threads(job) + 1, threads(other))
+            for one in (job, other):
+                one.process.terminate()
+                one.end()
+
+
+class Collectors(unittest.TestCase):
+    def run_with(self, *answers: Any) -> tuple[Collector, dict[str, Any], str]:
+        with Collector(*answers) as collector, Job(*sinks(collector.url), *stub("exit=0")) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            return collector, account(job, "otlp"), job.errors()
+
+    def test_one_that_refuses_costs_counted_records(self) -> None:
+        collector, otlp, errors = self.run_with(400)
+        self.assertEqual(otlp["delivered"], 0)
+        self.assertGreater(otlp["lost"], 3)
+        self.assertIn("status 400", otlp["trouble"])
+        paths = [path for path, _, _ in collector.requests]
+        self.assertEqual(sorted(set(paths)), ["/v1/logs", "/v1/metrics"])
+        self.assertIn("status 400", errors)
+
+    def test_one_that_has_an_error_is_not_asked_again(self) -> None:
+        _, otlp, _ = self.run_with(500)
+        self.assertEqual(otlp["delivered"], 0)
+        self.assertGreater(otlp["lost"], 3)
+
+    def test_one_that_hangs_delays_nobody(self) -> None:
+        begun = time.monotonic()
+        _, otlp, errors = self.run_with("hang")
+        self.assertLess(time.monotonic() - begun, 30)
+        self.assertGreater(otlp["lost"], 3)
+        self.assertIn("lost", errors)
+
+    def test_one_that_is_not_there_costs_counted_records(self) -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            url = f"otlp:http://127.0.0.1:{nobody.getsockname()[1]}"
+            with Job(*sinks(url), *stub("exit=3")) as job:
+                self.assertEqual(job.end(), 1)
+                self.assertGreater(account(job, "otlp")["lost"], 3)
+                self.assertIn("refused", account(job, "otlp")["trouble"])
+
+    def test_one_that_is_busy_gets_all_when_it_says(self) -> None:
+        with Collector((503, 0), (429, 0), 200) as collector, Job(
+                *sinks(collector.url), *stub("pid", "stay")) as job:
+            wait_until(lambda: collector.taken("/v1/metrics") and collector.taken("/v1/logs"),
+                       "the collector has got metrics and events")
+            self.assertEqual([status for _, status, _ in collector.requests[:2]], [503, 429])
+            job.process.terminate()
+            job.end()
+            self.assertEqual(account(job, "otlp")["lost"], 0)
+
+
+class Programs(unittest.TestCase):
+    def test_one_that_ends_is_started_again(self) -> None:
+        program = "exec:sh -c 'read line; echo \"$line\" >> taken'"
+        with Job(*sinks(program), *stub("pid", "stay")) as job:
+            job.wait_for("^pid")
+            wait_until(lambda: "it is started again" in job.errors(), "the program has ended")
+            job.process.terminate()
+            job.end()
+            exec_ = account(job, "exec")
+            self.assertGreater(exec_["lost"], 0)
+            self.assertIn("job.started", (job.folder / "taken").read_text())
+            job.nothing_left()
+
+    def test_one_that_reads_nothing_delays_nobody_and_is_ended(self) -> None:
+        with Job(*sinks("exec:sleep 1000"), *stub("exit=0")) as job:
+            self.assertEqual(job.end(), 0)
+            self.assertGreater(account(job, "exec")["lost"], 3)
+            self.assertEqual(account(job, "exec")["delivered"], 0)
+            job.nothing_left()
+
+    def test_one_that_is_not_there_is_named(self) -> None:
+        with Job(*sinks("exec:no-such-program"), *stub("exit=0")) as job:
+            self.assertEqual(job.end(), 0)
+            self.assertIn("no-such-program", job.errors())
+            self.assertGreater(account(job, "exec")["lost"], 0)
+
+
+if __name__ == "__main__":
+    main()

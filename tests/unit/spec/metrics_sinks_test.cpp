@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "spec/metrics_sinks.hpp"
+
+#include "spec/toml.hpp"
+
+#include <doctest/doctest.h>
+
+namespace elastrun::spec {
+namespace {
+
+using SinkKind = SinkChoice::Kind;
+
+Override given(std::vector<std::string> items) {
+  Override one{Opt::Metrics, {}, std::move(items), true, Origin::CommandLine, "--metrics"};
+  return one;
+}
+
+std::string refusal_of(std::string_view text) {
+  const auto sink = parse_sink_choice(text, "--metrics");
+  REQUIRE(!sink);
+  CHECK(sink.error().exit_code == 2);
+  return sink.error().text + "\n" + sink.error().hint;
+}
+
+}  // namespace
+
+TEST_CASE("metrics sinks: each has its name and argument") {
+  CHECK(parse_sink_choice("console", "")->kind == SinkKind::Console);
+  CHECK(parse_sink_choice("console:*", "")->argument == "*");
+  const auto otlp = parse_sink_choice("otlp:http://c:1/x", "");
+  REQUIRE(otlp.has_value());
+  CHECK(otlp->kind == SinkKind::Otlp);
+  CHECK(otlp->argument == "http://c:1/x");
+  CHECK(otlp->text == "otlp:http://c:1/x");
+  CHECK(parse_sink_choice("exec:a, b", "")->argument == "a, b");
+}
+
+TEST_CASE("metrics sinks: what is none is refused with what there is") {
+  CHECK(refusal_of("consol").find("did you mean console?") != std::string::npos);
+  CHECK(refusal_of("x").find(known_metrics_sinks()) != std::string::npos);
+  CHECK(refusal_of("jsonl").find("needs FILE") != std::string::npos);
+  CHECK(refusal_of("jsonl:").find("for example jsonl:run.jsonl") != std::string::npos);
+  CHECK(refusal_of("otlp:collector").find("http://HOST") != std::string::npos);
+  CHECK(refusal_of("statsd:h:x").find("HOST:PORT") != std::string::npos);
+  CHECK(refusal_of("statsd:h:0").find("HOST:PORT") != std::string::npos);
+  CHECK(refusal_of(std::string_view("jsonl:a\0b", 9)).find("zero byte") != std::string::npos);
+}
+
+TEST_CASE("metrics sinks: each once, none is none, routes belong to their sink") {
+  const auto sinks = metrics_sinks(given({"none", "console", "jsonl:a", "console"}),
+                                   {{"jsonl:a", {"g", "n*", "warn"}, "f:1"},
+                                    {"trace:t", {}, "f:2"},
+                                    {"jsonl:a", {"h", "", ""}, "f:3"}});
+  REQUIRE(sinks.has_value());
+  REQUIRE(sinks->size() == 3);
+  CHECK((*sinks)[0].routes.empty());
+  CHECK((*sinks)[1].routes == std::vector<MetricsRoute>{{"g", "n*", "warn"}, {"h", "", ""}});
+  CHECK((*sinks)[2].kind == SinkKind::Trace);
+  const auto bad = metrics_sinks(given({}), {{"nothing:a", {}, "f:2"}});
+  REQUIRE(!bad);
+  CHECK(bad.error().text.starts_with("f:2: "));
+}
+
+TEST_CASE("metrics sinks: a variable separates them by commas") {
+  const auto sinks = metrics_sinks(
+      {Opt::Metrics, "console,exec:a,,b", {}, false, Origin::Variable, "PET_METRICS"}, {});
+  REQUIRE(sinks.has_value());
+  REQUIRE(sinks->size() == 2);
+  CHECK((*sinks)[1].argument == "a,b");
+}
+
+TEST_CASE("metrics sinks: routes of a job file, and what is wrong with them") {
+  const auto job = parse_toml(
+      "[metrics]\nsinks = [\"console\"]\n[[metrics.route]]\nsink = \"jsonl:a\"\nname = \"x*\"\n",
+      "f");
+  REQUIRE(job.has_value());
+  REQUIRE(job->metrics_routes.size() == 1);
+  CHECK(job->metrics_routes[0].route.name == "x*");
+  CHECK(job->metrics_routes[0].source == "f:3");
+  for (const char* bad :
+       {"route = 1", "route = [1]", "[[metrics.route]]\nname = \"x\"",
+        "[[metrics.route]]\nsink = \"a\"\nsink2 = \"b\"",
+        "[[metrics.route]]\nsink = \"a\"\nseverity = \"loud\"", "[[metrics.route]]\nsink = 1"}) {
+    CAPTURE(bad);
+    const auto refused = parse_toml("[metrics]\n" + std::string(bad), "f");
+    REQUIRE(!refused);
+    CHECK(refused.error().text.starts_with("f:"));
+    CHECK(refused.error().exit_code == 2);
+  }
+}
+
+}  // namespace elastrun::spec
