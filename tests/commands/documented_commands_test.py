@@ -180,6 +180,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"elastrun --nnodes 2:4 ", on_two_nodes),
     (r"(srun|mpirun|pbsdsh) [^|;&]*\belastrun ", once),
     (r"(ln -s elastrun|openssl rand) ", once),
+    (r"mkdir -p out && elastrun --config ", once),
     (r"(build/release/apps/)?elastrun (--nproc-per-node|--config|--dry-run|--print-|--worker-lib)",
      once),
 ]
