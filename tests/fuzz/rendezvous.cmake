@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 elastrun_fuzz_target(rendezvous_frame SOURCES tests/fuzz/rendezvous_frame_fuzz.cpp
   lib/net/frame.cpp lib/net/seal.cpp lib/net/bytes.cpp lib/rendezvous/wire/messages.cpp
-  lib/rendezvous/wire/message_parts.cpp lib/rendezvous/membership/ranks.cpp
+  lib/rendezvous/wire/message_parts.cpp lib/rendezvous/wire/stack_messages.cpp
+  lib/rendezvous/membership/ranks.cpp
   lib/rendezvous/membership/world.cpp lib/rendezvous/membership/roster.cpp
   lib/rendezvous/membership/join_phase.cpp lib/core/asio.cpp lib/core/json.cpp lib/core/text.cpp
   lib/core/utf8.cpp lib/core/error.cpp lib/core/fmt.cpp LINKS -lcrypto)
