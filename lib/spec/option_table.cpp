@@ -42,7 +42,7 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "node: all CPUs of the device's NUMA node; socket: of its package; exclusive: an equal share "
      "of the node's cores; core-complex: cores that share a cache. Unset: no binding."},
     {Opt::WorkerLib, "worker-lib", 0, Kind::Flag, Group::Workers, kOurs, kPet, "job.worker_lib",
-     kNone, kNone, kNone, "Let the workers import the Python package elastrun",
+     kNone, kNone, kNone, "Let the workers import elastrun, its Python package",
      "Appends its folder to their PYTHONPATH, and gives each a page in memory for its last step "
      "and values."},
 

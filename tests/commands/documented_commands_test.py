@@ -141,6 +141,19 @@ def beside_a_job(shell: Shell, command: str) -> None:
     ends(reader, job)
 
 
+def of_a_job(shell: Shell, command: str) -> None:
+    """What asks a job of that name that runs, as the only one of this user."""
+    job = shell.start("elastrun --redirects 3 --log-dir logs --rdzv-backend c10d --rdzv-endpoint "
+                      "localhost:0 --rdzv-id night --no-python sh -c "
+                      "'until [ -e go ]; do sleep 0.02; done'")
+    while "night" not in subprocess.run(["elastrunctl", "status"], env=shell.env, text=True,
+                                        capture_output=True).stdout:
+        assert job.poll() is None, job.communicate()[0]
+    once(shell, command)
+    (shell.folder / "go").touch()
+    ends(job)
+
+
 def after_a_job(shell: Shell, command: str) -> None:
     """What reads the files of a job of that name that has ended."""
     once(shell, "elastrun --redirects 3 --log-dir logs --rdzv-backend c10d --rdzv-endpoint "
@@ -174,6 +187,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"elastrunctl status$", once),
     (r"elastrunctl clean$", once),
     (r"elastrunctl logs .*\bnight\b", beside_a_job),
+    (r"elastrunctl stacks( night)?$", of_a_job),
     (r"elastrunctl goodput report logs/night_", after_a_job),
     (r"elastrun .*--rdzv-backend etcd ", with_etcd),
     (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
@@ -183,6 +197,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"mkdir -p out && elastrun --config ", once),
     (r"(build/release/apps/)?elastrun (--nproc-per-node|--config|--dry-run|--print-|--worker-lib)",
      once),
+    (r"elastrun --hang-timeout ", once),
 ]
 # Commands that install or build: what runs them instead.
 ELSEWHERE = {

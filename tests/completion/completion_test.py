@@ -132,7 +132,7 @@ class Zsh(Case):
         for typed, rest in (("elastrun --nproc-per", "-node"),
                             ("elastrun --rdzv-backend c1", "0d"),
                             ("elastrun tr", "ain.py"),
-                            ("elastrunctl sta", "tus"),
+                            ("elastrunctl stat", "us"),
                             ("elastrunctl status --js", "on"),
                             ("elastrunctl store --co", "ordinator-only"),
                             ("elastrunctl store --secret-file tr", "ain.py")):

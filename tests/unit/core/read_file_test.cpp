@@ -7,12 +7,12 @@
 using namespace elastrun;
 
 TEST_CASE("read file: of one that has no size all is read, of one that is too long its beginning") {
-  const auto whole = read_file("/proc/self/maps");
+  const auto whole = read_file("/proc/self/smaps");
   REQUIRE(whole);
   CHECK(whole->size() > 4096);
   CHECK(whole->ends_with('\n'));
-  CHECK(read_file("/proc/self/maps", 5000)->size() == 5000);
-  CHECK(read_file("/proc/self/maps", 0)->empty());
+  CHECK(read_file("/proc/self/smaps", 5000)->size() == 5000);
+  CHECK(read_file("/proc/self/smaps", 0)->empty());
 }
 
 TEST_CASE("read file: why it cannot be read is told with its path") {
