@@ -96,12 +96,14 @@ class Wheel(unittest.TestCase):
             self.assertEqual(self.calls(python, "-m", *tool, "-m", "elastrun"), self.expected())
 
     def test_workers_of_another_python_get_the_package_alone(self) -> None:
-        (self.folder / "other.py").write_text("import elastrun, sys\nprint(elastrun.__file__)\n"
-                                              "print([p for p in sys.path if 'venv' in p])\n")
+        here = str(self.place.resolve())
+        (self.folder / "other.py").write_text(
+            "import elastrun, sys\nprint(elastrun.__file__)\n"
+            f"print([p for p in sys.path if p.startswith({here!r})])\n")
         env = ENVIRONMENT | {"PYTHON_EXEC": sys.executable, "PYTHONDONTWRITEBYTECODE": "1"}
         said = succeed(self.place / "bin/elastrun", "--worker-lib", self.folder / "other.py",
                        env=env)
-        place = f"{self.place.resolve()}/share/elastrun/python"
+        place = f"{here}/share/elastrun/python"
         self.assertEqual(said, f"{place}/elastrun/__init__.py\n['{place}']\n")
 
     def test_a_link_called_torchrun_is_torchrun(self) -> None:
