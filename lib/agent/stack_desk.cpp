@@ -15,6 +15,7 @@ namespace elastrun::agent {
 namespace {
 
 constexpr Duration kLost = 2 * rendezvous::Standstill::kTimeToAnswer;
+constexpr Duration kDumpsLimit = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -77,26 +78,43 @@ void StackDesk::take(const rendezvous::TakeStacks& order) {
     if (!order.hang) continue;
     recorders.push_back(system::flight_recorder_of(environment, subject.rank));
   }
-  const auto dumps = std::make_shared<std::vector<std::string>>();
+  const auto taking = std::make_shared<Taking>(order.id, subjects);
   if (order.hang) {
     calls_.make(
         "the pipes of the flight recorder",
         [recorders = std::move(recorders)] { return system::trigger_dumps(recorders); },
-        [dumps](std::vector<std::string> made) { *dumps = std::move(made); });
+        [this, taking](std::vector<std::string> dumps) {
+          taking->dumps = std::move(dumps);
+          report(*taking);
+        });
+  } else {
+    taking->dumps.emplace();
   }
-  hung_stacks_->take(std::move(hung),
-                     [this, id = order.id, subjects, dumps](HungStacks::Stacks stacks) {
-                       taken(id, subjects, std::move(stacks), *dumps);
-                     });
+  hung_stacks_->take(std::move(hung), [this, taking](HungStacks::Stacks stacks) {
+    taking->stacks = std::move(stacks);
+    if (!taking->dumps) await_dumps(taking);
+    report(*taking);
+  });
 }
 
-void StackDesk::taken(std::int64_t id, const std::vector<Subject>& subjects,
-                      HungStacks::Stacks stacks, std::vector<std::string> dumps) {
+/// Stacks may be there first; a folder that does not answer holds them up no longer than this.
+void StackDesk::await_dumps(std::shared_ptr<Taking> taking) {
+  if (!dumps_limit_) dumps_limit_ = parts_.clock.make_alarm();
+  dumps_limit_->arm(parts_.clock.now() + kDumpsLimit, [this, taking = std::move(taking)] {
+    if (!taking->dumps) taking->dumps.emplace();
+    report(*taking);
+  });
+}
+
+/// Once, when all is there.
+void StackDesk::report(Taking& taking) {
+  if (!taking.stacks || !taking.dumps || std::exchange(taking.is_told, true)) return;
   std::vector<hangs::WorkerStack> all;
-  for (const auto& subject : subjects) {
-    all.push_back({subject.rank, std::move(stacks[subject.process])});
+  for (const auto& subject : taking.subjects) {
+    all.push_back({subject.rank, std::move((*taking.stacks)[subject.process])});
   }
-  for (auto& part : rendezvous::parts_of({id, hangs::group(all), std::move(dumps), true})) {
+  for (auto& part :
+       rendezvous::parts_of({taking.id, hangs::group(all), std::move(*taking.dumps), true})) {
     parts_.report(std::move(part));
   }
 }

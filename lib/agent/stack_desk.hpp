@@ -7,6 +7,8 @@
 #include "rendezvous/session/session.hpp"
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,15 +47,23 @@ class StackDesk final : public Observer {
     int rank = 0;
     pid_t worker = 0, process = 0;  // the process of that worker that knows most
   };
+  struct Taking {
+    std::int64_t id = 0;
+    std::vector<Subject> subjects;
+    std::optional<HungStacks::Stacks> stacks{};
+    std::optional<std::vector<std::string>> dumps{};
+    bool is_told = false;
+  };
   std::vector<Subject> subjects() const;
   void take(const rendezvous::TakeStacks& order);
-  void taken(std::int64_t id, const std::vector<Subject>& subjects, HungStacks::Stacks stacks,
-             std::vector<std::string> dumps);
+  void await_dumps(std::shared_ptr<Taking> taking);
+  void report(Taking& taking);
   void reported(const rendezvous::StacksReport& report);
 
   const Parts parts_;
   std::unique_ptr<HungStacks> hung_stacks_;  // made when it is first needed
   files::BlockingCalls calls_;
+  std::unique_ptr<Alarm> dumps_limit_;  // made when it is first needed
   std::vector<Subject> workers_;
   std::optional<TimePoint> asked_at_;  // and not answered yet
 };
