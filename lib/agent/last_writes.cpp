@@ -157,6 +157,8 @@ void LastWrites::give_up_on(const files::BlockingCalls& calls) {
 
 void LastWrites::give_up() {
   for (auto& queue : files_) queue.given_up = queue.given_up || !queue.calls->idle();
+  // A later wait() does not begin anew.
+  console_given_up_ = console_given_up_ || !console_done();
   over_ = true;
   loop_.stop();
 }

@@ -45,7 +45,7 @@ class LastWrites {
     std::uint64_t returned = 0;  // when it was looked at last
   };
   bool ask_files();
-  bool console_done() const { return !with_console_ || console_.idle(); }
+  bool console_done() const { return !with_console_ || console_given_up_ || console_.idle(); }
   std::string waited_for() const;
   bool stands_still() const;
   void remember();
@@ -64,6 +64,7 @@ class LastWrites {
   std::optional<TimePoint> until_;  // since a signal came
   std::uint64_t written_ = 0;       // to the console, when it was looked at last
   bool with_console_ = false, waiting_ = false, over_ = false;
+  bool console_given_up_ = false;  // for good
 };
 
 }  // namespace elastrun::agent
