@@ -4,11 +4,13 @@
 #include "support/stub_worker.hpp"
 #include "system/machine_points.hpp"
 
+#include <csignal>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
+#include <sys/wait.h>
 #include <unistd.h>
 
 using namespace elastrun;
@@ -140,9 +142,43 @@ TEST_CASE("machine: throttling that is none is not told") {
   CHECK(throttle_reasons(0x80) == std::vector<std::string>{"hw_power_brake"});
 }
 
+namespace {
+
+/// Leads a session, as a worker does.
+class SessionLeader {
+ public:
+  SessionLeader() {
+    int ready[2];
+    REQUIRE(::pipe(ready) == 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::setsid();
+      ::close(ready[0]), ::close(ready[1]);
+      for (;;) ::pause();
+    }
+    ::close(ready[1]);
+    char byte;
+    CHECK(::read(ready[0], &byte, 1) == 0);  // its end says that it leads
+    ::close(ready[0]);
+  }
+  ~SessionLeader() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  SessionLeader(const SessionLeader&) = delete;
+  SessionLeader& operator=(const SessionLeader&) = delete;
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+}  // namespace
+
 TEST_CASE("machine: this very machine can be told, each series once") {
+  const SessionLeader leader;
   Machine machine;
-  const std::vector<WatchedWorker> workers = {{0, 0, ::getsid(0)}};
+  const std::vector<WatchedWorker> workers = {{0, 0, leader.pid()}};
   machine.sample(kStart, workers);
   const auto points = points_of(machine.sample(kStart + std::chrono::seconds(1), workers), kStart);
   std::set<std::string> series;
