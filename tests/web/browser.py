@@ -117,7 +117,11 @@ class Browser:
     def wait_for(self, expression: str) -> object:
         """Until the expression is true in the page; its value."""
         end = time.monotonic() + LIMIT
-        while not (value := self.value(expression)):
+        # Before the script of the page has run, its names and elements are not there.
+        guarded = (f"(() => {{ try {{ return {expression} }} catch (e) {{ "
+                   "if (e instanceof ReferenceError || e instanceof TypeError) return null; "
+                   "throw e } })()")
+        while not (value := self.value(guarded)):
             if time.monotonic() > end:
                 text = self.value("document.body.innerText")
                 raise AssertionError(f"waited in vain for {expression}; the page says:\n{text}")
