@@ -54,9 +54,12 @@ void LastWrites::wait(bool console) {
 void LastWrites::look() {
   if (with_console_) console_.tell_gaps();
   const bool files = ask_files();
-  over_ = files && console_done();
+  // Asked once: its thread may write the last of it between two questions, and nobody would look
+  // again.
+  const bool console = console_done();
+  over_ = files && console;
   if (over_) return loop_.stop();
-  if (!console_done()) console_.when_idle([this] { look(); });
+  if (!console) console_.when_idle([this] { look(); });
 }
 
 /// Whether all is written; an answer may have something to write, too. Each thread is looked at
