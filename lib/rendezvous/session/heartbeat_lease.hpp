@@ -43,6 +43,8 @@ class HeartbeatLease {
     proof_ = unanswered_.front();
     unanswered_.pop_front();
   }
+  /// All that was sent.
+  bool is_answered() const { return unanswered_.empty(); }
 
   /// To be asked when the alarm rings for which `next_look` was the time, and at each word.
   Look look(TimePoint now) {

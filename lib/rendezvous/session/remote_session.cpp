@@ -72,14 +72,14 @@ class RemoteSession final : public Session {
 
   void close(std::function<void()> on_closed) override {
     closed_ = true;
+    on_closed_ = std::move(on_closed);
     search_.stop();
     heartbeat_->disarm();
-    if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
-    if (link_) hang_up();
-    release();
-    // The others have been told what we were told, if that was the verdict on the job.
-    locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",
-                     settings_.close_timeout, std::move(on_closed));
+    if (!leaving_ || !leaving_->unable || over_ || !link_ || !welcomed_) return retire();
+    // The coordinator may be this process: if it went before it has read that, nobody would hear
+    // why the job has ended. It reads in order, so its answer to what is said now tells.
+    send_heartbeat();
+    heartbeat_->arm(clock_.now() + settings_.close_timeout, [this] { retire(); });
   }
 
   StorePlan store_plan() const override { return settings_.store_plan; }
@@ -137,6 +137,7 @@ class RemoteSession final : public Session {
     if (welcomed_ && !holds_lease()) return;
     auto message = decode_from_coordinator(payload);
     if (!message) return drop(message.error());
+    if (closed_) return hear_last(*message);
     if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
     if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
     if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
@@ -151,6 +152,25 @@ class RemoteSession final : public Session {
       if (old && (round || !put_off_.empty())) return put_off_.push_back(std::move(*told));
       obey(std::move(*told));
     }
+  }
+
+  void hear_last(const FromCoordinator& message) {
+    const auto* told = std::get_if<Push>(&message);
+    if (told != nullptr && std::holds_alternative<Done>(*told)) done_ = true;
+    if (!std::holds_alternative<Heartbeat>(message)) return;
+    heartbeat_lease_.answered();
+    if (heartbeat_lease_.is_answered()) retire();
+  }
+
+  void retire() {
+    if (!on_closed_) return;
+    heartbeat_->disarm();
+    if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
+    if (link_) hang_up();
+    release();
+    // The others have been told what we were told, if that was the verdict on the job.
+    locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",
+                     settings_.close_timeout, std::exchange(on_closed_, {}));
   }
 
   void obey_put_off() {
@@ -261,6 +281,7 @@ class RemoteSession final : public Session {
     const std::string trouble = fmt::format("{}: {}", search_.where(), error.text);
     search_.set_trouble(trouble);
     const bool was_welcomed = std::exchange(welcomed_, false);
+    if (closed_) return retire();
     if (is_through()) return;
     if (!was_welcomed) {
       // It never took us in: another secret or protocol is no use trying again.
@@ -361,6 +382,7 @@ class RemoteSession final : public Session {
   Membership membership_;
   bool done_ = false;  // has heard the verdict on the job
   bool over_ = false, closed_ = false;
+  std::function<void()> on_closed_;
   std::optional<Leaving> leaving_;
   Lifetime lifetime_;
 };

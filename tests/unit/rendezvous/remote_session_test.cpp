@@ -598,6 +598,20 @@ TEST_CASE("make_session: a host that leaves tells the others") {
   CHECK(b->hear<Lost>().requeue);
 }
 
+TEST_CASE("make_session: a host that cannot start its workers goes when all know why") {
+  Network network;
+  const std::uint16_t port = network.free_port();
+  auto a = c10d_agent(network, port), b = c10d_agent(network, port);
+  a->join(), b->join();
+  a->round(), b->round();
+  a->session->report(Leaving{"Exec format error", {}, false, true});
+  bool closed = false;
+  a->session->close([&closed] { closed = true; });
+  CHECK(b->hear<Done>().cause.text.contains("Exec format error"));
+  b->close();
+  run_until(network.loop, [&closed] { return closed; });
+}
+
 TEST_CASE("make_session: static nodes are ranked by their node rank at the given master") {
   Network network;
   const std::uint16_t port = network.free_port();
