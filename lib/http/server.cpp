@@ -4,12 +4,10 @@
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "http/connection.hpp"
+#include "net/acceptor.hpp"
 
-#include <boost/asio/ip/v6_only.hpp>
 #include <cerrno>
-#include <fcntl.h>
 #include <list>
-#include <sys/socket.h>
 #include <utility>
 
 namespace elastrun::http {
@@ -33,17 +31,11 @@ class PortServer final : public Server {
   }
 
   Status open() {
-    const auto address = net::parse_address(at_.host);
-    auto opened = bind(tcp::endpoint(address, at_.port));
-    if (opened == boost::asio::error::address_family_not_supported && at_.host == "::") {
-      opened = bind(tcp::endpoint(tcp::v4(), at_.port));  // a kernel without IPv6
-    }
-    if (opened) {
-      const auto where = net::format_endpoint(at_.host, at_.port);
-      return std::unexpected(errno_error(Code::Io, "cannot listen on " + where, opened.value()));
-    }
+    constexpr int kBacklog = tcp::acceptor::max_listen_connections;
+    auto opened = net::listen_at(acceptor_, at_.host, at_.port, kBacklog);
+    if (!opened) return opened;
     at_.port = acceptor_.local_endpoint().port();
-    rules_.local_names_only = address.is_loopback();
+    rules_.local_names_only = net::parse_address(at_.host).is_loopback();
     wait();
     return {};
   }
@@ -51,22 +43,6 @@ class PortServer final : public Server {
   const net::Endpoint& at() const override { return at_; }
 
  private:
-  error_code bind(const tcp::endpoint& endpoint) {
-    error_code error;
-    acceptor_.close(error);
-    acceptor_.open(endpoint.protocol(), error);
-    if (error) return error;
-    ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
-    acceptor_.set_option(tcp::acceptor::reuse_address(true), error);  // past TIME_WAIT: tcp(7)
-    if (endpoint.address().is_v6()) {
-      acceptor_.set_option(boost::asio::ip::v6_only(!endpoint.address().is_unspecified()), error);
-    }
-    if (acceptor_.bind(endpoint, error); error) return error;
-    if (acceptor_.listen(tcp::acceptor::max_listen_connections, error); error) return error;
-    acceptor_.non_blocking(true, error);
-    return error;
-  }
-
   void wait() {
     acceptor_.async_wait(tcp::acceptor::wait_read,
                          [this, alive = lifetime_.token()](error_code error) {
@@ -75,8 +51,7 @@ class PortServer final : public Server {
   }
 
   void accept() {
-    const int fd =
-        ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd = net::accept_now(acceptor_);
     if (fd >= 0) {
       serve(fd);
     } else if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) {
@@ -88,16 +63,9 @@ class PortServer final : public Server {
   }
 
   void serve(int fd) {
-    const bool v4 = acceptor_.local_endpoint().address().is_v4();
-    tcp::socket socket(loop_);
-    error_code error;
-    socket.assign(v4 ? tcp::v4() : tcp::v6(), fd, error);
-    if (error) {
-      ::close(fd);
-      return;
-    }
-    socket.set_option(tcp::no_delay(true), error);
-    auto connection = std::make_shared<Connection>(std::move(socket), clock_, rules_);
+    auto socket = net::accepted(acceptor_, fd);
+    if (!socket) return;
+    auto connection = std::make_shared<Connection>(std::move(*socket), clock_, rules_);
     const bool room = make_room();
     connections_.push_back(connection);
     room ? connection->start() : connection->refuse();

@@ -3,16 +3,13 @@
 
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "net/acceptor.hpp"
 #include "net/bytes.hpp"
-#include "net/endpoint.hpp"
 #include "net/first_bytes.hpp"
 
 #include <array>
-#include <boost/asio/ip/v6_only.hpp>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <list>
-#include <sys/socket.h>
 #include <utility>
 
 namespace elastrun::net {
@@ -34,15 +31,8 @@ class PortListener final : public Listener {
   ~PortListener() override { lifetime_.end(); }
 
   Status open() {
-    const auto address = parse_address(settings_.address);
-    auto opened = bind(tcp::endpoint(address, settings_.port));
-    if (opened == boost::asio::error::address_family_not_supported && settings_.address == "::") {
-      opened = bind(tcp::endpoint(tcp::v4(), settings_.port));  // a kernel without IPv6
-    }
-    if (opened) {
-      const auto where = format_endpoint(settings_.address, settings_.port);
-      return std::unexpected(errno_error(Code::Io, "cannot listen on " + where, opened.value()));
-    }
+    auto opened = listen_at(acceptor_, settings_.address, settings_.port, settings_.backlog);
+    if (!opened) return opened;
     port_ = acceptor_.local_endpoint().port();
     wait();
     return {};
@@ -59,24 +49,6 @@ class PortListener final : public Listener {
   };
   using Place = std::list<Newcomer>::iterator;
 
-  error_code bind(const tcp::endpoint& endpoint) {
-    error_code error;
-    acceptor_.close(error);
-    acceptor_.open(endpoint.protocol(), error);
-    if (error) return error;
-    // A program that somebody else starts in this process must not keep the port.
-    ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
-    // A job that starts again must not wait for the old connections in TIME_WAIT (tcp(7)).
-    acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (endpoint.address().is_v6()) {
-      acceptor_.set_option(boost::asio::ip::v6_only(!endpoint.address().is_unspecified()), error);
-    }
-    if (acceptor_.bind(endpoint, error); error) return error;
-    if (acceptor_.listen(settings_.backlog, error); error) return error;
-    acceptor_.non_blocking(true, error);
-    return error;
-  }
-
   void wait() {
     acceptor_.async_wait(tcp::acceptor::wait_read,
                          [this, alive = lifetime_.token()](error_code error) {
@@ -87,8 +59,7 @@ class PortListener final : public Listener {
   // Many in one go: a wake-up for each would be half of the cost of a thousand agents that connect.
   void accept_all() {
     for (int count = 0; count < 512; ++count) {
-      const int fd =
-          ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      const int fd = accept_now(acceptor_);
       if (fd >= 0) {
         greet(fd);
         continue;
@@ -106,18 +77,12 @@ class PortListener final : public Listener {
   }
 
   void greet(int fd) {
-    const bool v4 = acceptor_.local_endpoint().address().is_v4();
-    tcp::socket socket(loop_);
+    auto socket = accepted(acceptor_, fd);
+    if (!socket) return;
     error_code error;
-    socket.assign(v4 ? tcp::v4() : tcp::v6(), fd, error);
-    if (error) {
-      ::close(fd);
-      return;
-    }
-    socket.set_option(tcp::no_delay(true), error);
-    socket.non_blocking(true, error);
+    socket->non_blocking(true, error);
     if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
-    newcomers_.push_back({std::move(socket), {}, clock_.now() + settings_.time_limit});
+    newcomers_.push_back({std::move(*socket), {}, clock_.now() + settings_.time_limit});
     if (newcomers_.size() == 1) watch_first_bytes();
     listen_to(std::prev(newcomers_.end()));
   }
