@@ -30,24 +30,12 @@ std::string remarks(const GoodputInput& input, const std::optional<goodput::Meas
   return text;
 }
 
-json::object buckets_json(const goodput::BadputTimes& times) {
-  json::object object;
-  for (std::size_t i = 1; i < goodput::kBadputTypes; ++i) {
-    const auto type = static_cast<BadputType>(i);
-    if (type != BadputType::CustomEvents) object[goodput::badput_name(type)] = times[type];
-  }
-  json::object custom;
-  for (const auto& [name, value] : times.custom) custom[name] = value;
-  object[goodput::badput_name(BadputType::CustomEvents)] = std::move(custom);
-  return object;
-}
-
 json::object compatible_json(const goodput::JobGoodput& job) {
   json::object object;
   object["goodput_percent"] = job.percent;
-  object["badput_percent"] = buckets_json(job.badput_percent);
+  object["badput_percent"] = badput_json(job.badput_percent);
   object["goodput_s"] = job.productive_seconds;
-  object["badput_s"] = buckets_json(job.badput_seconds);
+  object["badput_s"] = badput_json(job.badput_seconds);
   object["total_elapsed_s"] = job.total_seconds;
   object["max_productive_step"] = job.max_productive_step;
   object["disruptions"] = job.disruptions;

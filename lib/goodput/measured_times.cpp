@@ -229,6 +229,18 @@ std::string_view badput_name(BadputType type) {
   return kNames[static_cast<std::size_t>(type)];
 }
 
+json::object badput_json(const BadputTimes& times) {
+  json::object object;
+  for (std::size_t i = 1; i < kBadputTypes; ++i) {
+    const auto type = static_cast<BadputType>(i);
+    if (type != BadputType::CustomEvents) object[badput_name(type)] = times[type];
+  }
+  json::object custom;
+  for (const auto& [name, value] : times.custom) custom[name] = value;
+  object[badput_name(BadputType::CustomEvents)] = std::move(custom);
+  return object;
+}
+
 CustomEvents::CustomEvents(const MeasurementLog& log, std::span<const MeasurementEntry> entries) {
   std::map<std::int32_t, OpenPhase> open;
   for (const auto& entry : entries) {

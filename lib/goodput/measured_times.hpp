@@ -45,6 +45,9 @@ struct BadputTimes {
   double operator[](BadputType type) const { return seconds[static_cast<std::size_t>(type)]; }
 };
 
+/// By name, as there: each bucket, and under CUSTOM_BADPUT_EVENTS an object of the custom ones.
+json::object badput_json(const BadputTimes& times);
+
 /// What one pass over a log finds, in seconds. Its buckets may overlap, as there; OTHER is 0.
 struct MeasuredTimes {
   double productive = 0;

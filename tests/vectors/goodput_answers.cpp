@@ -8,20 +8,6 @@
 namespace elastrun::vectors {
 namespace {
 
-using goodput::BadputType;
-
-json::object buckets(const goodput::BadputTimes& times) {
-  json::object object;
-  for (std::size_t i = 1; i < goodput::kBadputTypes; ++i) {
-    const auto type = static_cast<BadputType>(i);
-    if (type != BadputType::CustomEvents) object[goodput::badput_name(type)] = times[type];
-  }
-  json::object custom;
-  for (const auto& [name, value] : times.custom) custom[name] = value;
-  object[goodput::badput_name(BadputType::CustomEvents)] = std::move(custom);
-  return object;
-}
-
 void add_slices(json::object& object, const std::optional<goodput::SliceEfficiency>& slices) {
   if (!slices) return;
   object["stepping_slice_efficiency"] = slices->stepping;
@@ -83,7 +69,7 @@ json::object as_json(const std::map<std::int64_t, double>& deviations) {
 json::object as_json(const goodput::JobGoodput& answer) {
   json::object details;
   details["goodput_time"] = json::object{{"TOTAL", answer.productive_seconds}};
-  details["badput_time"] = buckets(answer.badput_seconds);
+  details["badput_time"] = goodput::badput_json(answer.badput_seconds);
   details["max_productive_step"] = answer.max_productive_step;
   details["total_elapsed_time"] = answer.total_seconds;
   details["disruption_count"] = answer.disruptions;
@@ -93,14 +79,14 @@ json::object as_json(const goodput::JobGoodput& answer) {
   details["step_deviation_metric"] = answer.step_deviation_metric;
   add_slices(details, answer.slices);
   return {{"goodput_pct", answer.percent},
-          {"badput_pct", buckets(answer.badput_percent)},
+          {"badput_pct", goodput::badput_json(answer.badput_percent)},
           {"max_productive_step", answer.max_productive_step},
           {"details", std::move(details)}};
 }
 
 json::object as_json(const goodput::WindowGoodput& answer) {
   json::object object{{"goodput_pct", answer.percent},
-                      {"badput_pct", buckets(answer.badput_percent)},
+                      {"badput_pct", goodput::badput_json(answer.badput_percent)},
                       {"max_productive_step", answer.max_productive_step},
                       {"total_job_time", answer.total_seconds},
                       {"disruptions", answer.disruptions}};
@@ -114,7 +100,7 @@ json::object as_json(const goodput::WindowGoodput& answer) {
 
 json::object as_json(const goodput::ExcludedGoodput& answer) {
   return {{"goodput_pct", answer.percent},
-          {"badput_pct", buckets(answer.badput_percent)},
+          {"badput_pct", goodput::badput_json(answer.badput_percent)},
           {"max_productive_step", answer.max_productive_step},
           {"excluded_time", answer.excluded_seconds}};
 }
