@@ -3,15 +3,13 @@
 
 #include "core/json.hpp"
 #include "core/log.hpp"
+#include "core/read_file.hpp"
 #include "core/text.hpp"
-#include "core/unique_fd.hpp"
 #include "files/whole_file.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 #include <utility>
@@ -24,17 +22,10 @@ using std::chrono::milliseconds;
 constexpr std::size_t kMaxFile = 64 << 20;
 constexpr auto kMode = 0600;
 
-Result<std::string> read_text(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return "";
-  std::string text;
-  std::array<char, 4096> buffer;
-  for (ssize_t got = fd ? 1 : -1; got != 0 && text.size() <= kMaxFile;) {
-    if (got > 0) got = ::read(fd.get(), buffer.data(), buffer.size());
-    if (got < 0)
-      return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno));
-    text.append(buffer.data(), static_cast<std::size_t>(got));
-  }
+Result<std::string> read_if_there(const std::string& path) {
+  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return "";
+  auto text = read_file(path, kMaxFile);
+  if (!text) return fail(Code::Io, "cannot read " + text.error().text);
   return text;
 }
 
@@ -58,7 +49,7 @@ Result<std::unique_ptr<KnownWorlds>> KnownWorlds::open(boost::asio::io_context& 
 }
 
 Status KnownWorlds::read() {
-  const auto text = read_text(path_);
+  const auto text = read_if_there(path_);
   if (!text) return std::unexpected(text.error());
   if (trim(*text).empty()) return {};
   const auto parsed = parse_json(*text);
