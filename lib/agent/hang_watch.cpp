@@ -2,9 +2,9 @@
 #include "agent/hang_watch.hpp"
 
 #include "core/log.hpp"
+#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "hangs/stacks_report.hpp"
-#include "process/kernel_file.hpp"
 #include "process/process_table.hpp"
 #include "rendezvous/membership/ranks.hpp"
 
@@ -23,7 +23,7 @@ bool is_stopped(pid_t pid) {
   if (!process) return false;
   if (process->state == 'T' || process->state == 't') return true;
   constexpr std::string_view kTracer = "TracerPid:";
-  const auto status = process::read_kernel_file(fmt::format("/proc/{}/status", pid));
+  const auto status = read_kernel_file(fmt::format("/proc/{}/status", pid));
   const auto at = status.find(kTracer);
   if (at == std::string::npos) return false;
   const auto line = std::string_view(status).substr(at + kTracer.size());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runs/registry.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "files/draft.hpp"
-#include "process/kernel_file.hpp"
 #include "process/process_table.hpp"
 #include "runs/file_name.hpp"
 
@@ -88,7 +88,7 @@ std::string file_name(const RunEntry& entry) {
 }
 
 std::string own_boot_id() {
-  return std::string(trim(process::read_kernel_file("/proc/sys/kernel/random/boot_id")));
+  return std::string(trim(read_kernel_file("/proc/sys/kernel/random/boot_id")));
 }
 
 bool is_alive(pid_t pid, std::uint64_t start_time) {

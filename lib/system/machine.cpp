@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/machine.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
-#include "process/kernel_file.hpp"
 #include "system/oom_kills.hpp"
 
 #include <algorithm>
@@ -14,8 +14,6 @@
 
 namespace elastrun::system {
 namespace {
-
-using process::read_kernel_file;
 
 constexpr std::size_t kMostThreads = 512;  // of a worker whose switches are counted
 constexpr std::size_t kMostDescriptors = 65536;
