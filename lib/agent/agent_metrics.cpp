@@ -77,8 +77,8 @@ void AgentMetrics::span(std::string name, TimePoint end, Duration length,
 }
 
 void AgentMetrics::phase(Phase phase, TimePoint) {
-  if (phase_) phases_.with({phase_name(*phase_)}).set(0);
-  phases_.with({phase_name(phase)}).set(1);
+  if (phase_) phases_.with({std::string(phase_name(*phase_))}).set(0);
+  phases_.with({std::string(phase_name(phase))}).set(1);
   phase_ = phase;
   host_.recorded();
 }

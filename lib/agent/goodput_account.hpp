@@ -6,8 +6,6 @@
 
 namespace elastrun::agent {
 
-goodput::NodePhase node_phase(Phase phase);
-
 /// Tells the account of where the job's time goes what the agent does and workers report, as it
 /// happens.
 class GoodputAccount final : public Observer {
@@ -15,7 +13,7 @@ class GoodputAccount final : public Observer {
   GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes)
       : clock_(clock), account_(job_start, several_nodes, clock.now()) {}
 
-  void phase(Phase phase, TimePoint now) override { account_.phase(node_phase(phase), now); }
+  void phase(Phase phase, TimePoint now) override { account_.phase(phase, now); }
   void restarting(const rendezvous::Restart&) override { account_.restarting(clock_.now()); }
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;

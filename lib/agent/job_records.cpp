@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job_records.hpp"
 
-#include "agent/goodput_account.hpp"
 #include "agent/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
+#include "goodput/job_account.hpp"
 #include "workers/command.hpp"
 
 #include <fmt/format.h>
@@ -39,12 +39,6 @@ Attributes worker_attributes(const workers::Worker& worker) {
 
 }  // namespace
 
-std::string phase_name(Phase phase) {
-  constexpr std::string_view kNames[] = {"joining",  "starting", "running", "settling",
-                                         "stopping", "waiting",  "barrier", "ended"};
-  return std::string(kNames[static_cast<std::size_t>(phase)]);
-}
-
 void JobRecords::tell(std::string_view name, Attributes attributes) {
   pipeline_.event(std::string(kScope), std::string(name), std::move(attributes));
 }
@@ -65,8 +59,7 @@ void JobRecords::begin() {
 }
 
 void JobRecords::phase(Phase phase, TimePoint) {
-  if (pipeline_.wants(kScope))
-    tell("phase", {{"phase", std::string(goodput::phase_name(node_phase(phase)))}});
+  if (pipeline_.wants(kScope)) tell("phase", {{"phase", std::string(goodput::phase_name(phase))}});
 }
 
 void JobRecords::progress(const std::string& text) {

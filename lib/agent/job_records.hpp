@@ -46,7 +46,4 @@ class JobRecords final : public Observer {
   const spec::JobSpec& job_;
 };
 
-/// "joining", "running", ...
-std::string phase_name(Phase phase);
-
 }  // namespace elastrun::agent

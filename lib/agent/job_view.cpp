@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job_view.hpp"
 
-#include "agent/goodput_account.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
+#include "goodput/job_account.hpp"
 #include "net/endpoint.hpp"
 
 #include <unistd.h>
@@ -41,7 +41,7 @@ JobView::JobView(const spec::JobSpec& spec, Clock& clock, Sources sources)
       phase_since_(begun_) {}
 
 std::string JobView::phase_name() const {
-  return std::string(goodput::phase_name(node_phase(phase_)));
+  return std::string(goodput::phase_name(phase_));
 }
 
 json::object JobView::job_json() const {

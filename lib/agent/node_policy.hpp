@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agent/fact.hpp"
+#include "goodput/job_account.hpp"
 
 #include <optional>
 #include <string>
@@ -13,16 +14,7 @@
 namespace elastrun::agent {
 
 /// Where an agent stands: what a person asks when a job seems to hang.
-enum class Phase {
-  Joining,   // waits for the other nodes
-  Starting,  // starts the workers
-  Running,
-  Settling,  // a worker failed because of another one, which is about to end
-  Stopping,  // ends the group
-  Waiting,   // the group is gone; waits to be told whether to restart
-  Barrier,   // all workers of this node have succeeded; waits for the other nodes
-  Ended,
-};
+using Phase = goodput::NodePhase;
 /// "waiting for other nodes", ...
 std::string_view phase_text(Phase phase);
 

@@ -71,7 +71,7 @@ json::object machine_json(const system::MachineSample& sample) {
 }
 
 Result<std::unique_ptr<WebServices>> WebServices::start(Parts parts) {
-  // Both are looked at: that of the health check warns where its port is none.
+  // Asked in any case: it logs that there is none, as torchelastic does.
   const bool health_check = is_health_check_wanted(parts.environment);
   if (!parts.spec.http && !health_check) return nullptr;
   std::unique_ptr<WebServices> services(new WebServices(std::move(parts)));
