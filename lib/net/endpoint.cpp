@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/endpoint.hpp"
 
+#include "core/host_port.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
 #include <boost/asio/ip/udp.hpp>
-#include <cctype>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <memory>
@@ -16,66 +16,22 @@
 #include <sys/socket.h>
 
 namespace elastrun::net {
-namespace {
 
 namespace ip = boost::asio::ip;
 
-Error bad_port(std::string_view endpoint) {
-  return {Code::Usage, fmt::format("'{}' has no valid port: a number up to 65535 is expected "
-                                   "after the colon",
-                                   endpoint)};
-}
-
-bool is_port(std::string_view text) {
-  return !text.empty() && text.size() <= 5 && std::ranges::all_of(text, [](char c) {
-    return std::isdigit(static_cast<unsigned char>(c)) != 0;
-  }) && std::stoi(std::string(text)) < 65536;
-}
-
-bool is_host(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == ':' ||
-           c == '-' || c == '%';
-  });
-}
-
-/// Any of them: "::" is an address, too, the one to listen at.
-bool is_ipv6(std::string_view text) {
-  boost::system::error_code error;
-  ip::make_address_v6(std::string(text), error);
-  return !error;
-}
-
-}  // namespace
-
 Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_port) {
+  const auto found = parse_host_port(text);
+  if (found) return Endpoint{found->host, found->port.value_or(default_port)};
   const std::string_view whole = trim(text);
-  if (whole.empty()) return Endpoint{"localhost", default_port};
-  std::string_view host = whole, port;
-  bool has_port = false;
-  if (const auto close = whole.find(']'); whole.front() == '[' && close != std::string_view::npos) {
-    host = whole.substr(1, close - 1);
-    has_port = close + 1 < whole.size() && whole[close + 1] == ':';
-    port = has_port ? whole.substr(close + 2) : "";
-    if (!has_port && close + 1 < whole.size()) return std::unexpected(bad_port(whole));
-  } else if (std::ranges::count(whole, ':') == 1) {
-    const auto colon = whole.find(':');
-    host = whole.substr(0, colon);
-    port = whole.substr(colon + 1);
-    has_port = true;
+  if (found.error() == HostPortFault::Port) {
+    return fail(Code::Usage, fmt::format("'{}' has no valid port: a number up to 65535 is expected "
+                                         "after the colon",
+                                         whole));
   }
-  if (has_port && !is_port(port)) return std::unexpected(bad_port(whole));
-  // More than one colon makes sense only in an IPv6 address.
-  const bool v6 = host.find(':') != std::string_view::npos;
-  if (!is_host(host) || (v6 && !is_ipv6(host.substr(0, host.find('%'))))) {
-    return fail(Code::Usage,
-                fmt::format("'{}' has no valid host: a host name, an IPv4 address, or an IPv6 "
-                            "address in brackets is expected before the port",
-                            whole));
-  }
-  return Endpoint{std::string(host), has_port
-                                         ? static_cast<std::uint16_t>(std::stoi(std::string(port)))
-                                         : default_port};
+  return fail(Code::Usage,
+              fmt::format("'{}' has no valid host: a host name, an IPv4 address, or an IPv6 "
+                          "address in brackets is expected before the port",
+                          whole));
 }
 
 std::string format_endpoint(std::string_view host, std::uint16_t port) {

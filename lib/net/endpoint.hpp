@@ -19,9 +19,7 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-/// As torchrun reads --rdzv-endpoint: "host", "host:port", "[v6]", "[v6]:port"; empty is localhost.
-/// Unlike there a bare IPv6 address does not lose its last group. Fails with Usage and torchrun's
-/// sentence.
+/// As parse_host_port. Fails with Usage.
 Result<Endpoint> parse_endpoint(std::string_view text, std::uint16_t default_port);
 /// "host:port", with brackets around an IPv6 address.
 std::string format_endpoint(std::string_view host, std::uint16_t port);

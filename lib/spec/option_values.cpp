@@ -36,14 +36,6 @@ bool is_std(std::string_view text) {
   return text.size() == 1 && text[0] >= '0' && text[0] <= '3';
 }
 
-// Python's `[\w.:-]+`, where any byte of a non-ASCII character counts as a letter.
-bool is_host(std::string_view host) {
-  return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
-    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-           c == '.' || c == ':' || c == '-' || (static_cast<unsigned char>(c) & 0x80) != 0;
-  });
-}
-
 /// As Python's signal.Signals: of the real-time ones it knows the first and the last.
 std::vector<std::string> known_signals() {
   std::vector<std::string> names = {"SIGRTMIN", "SIGRTMAX"};
@@ -137,37 +129,18 @@ std::vector<std::string> split_filters(std::string_view text) {
   return filters;
 }
 
-Answer<HostPort> parse_endpoint(std::string_view given) {
-  const auto text = trim(given);
-  if (text.empty()) return HostPort{"localhost", {}};
-  std::string_view host = text, port;
-  bool has_port = false;
-  if (text.front() == '[' && text.back() == ']') {
-    host = text.substr(1, text.size() - 2);
-  } else if (const auto colon = text.rfind(':'); colon != std::string_view::npos) {
-    host = text.substr(0, colon);
-    port = text.substr(colon + 1);
-    has_port = true;
-    if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
-      host = host.substr(1, host.size() - 2);
-    }
+Answer<HostPort> parse_endpoint(std::string_view text) {
+  const auto endpoint = parse_host_port(text);
+  if (endpoint) return *endpoint;
+  if (endpoint.error() == HostPortFault::Port) {
+    return std::unexpected(launcher_refusal(fmt::format(
+        "The port number of the rendezvous endpoint '{}' must be an integer between 0 and 65536.",
+        text)));
   }
-  HostPort result{std::string(host), {}};
-  if (has_port) {
-    const bool digits =
-        !port.empty() && port.size() <= 5 && std::all_of(port.begin(), port.end(), is_digit);
-    if (digits) result.port = std::stoi(std::string(port));
-    if (!digits || *result.port > 65535) {
-      return std::unexpected(launcher_refusal(fmt::format(
-          "The port number of the rendezvous endpoint '{}' must be an integer between 0 and 65536.",
-          given)));
-    }
-  }
-  if (is_host(host)) return result;
   return std::unexpected(launcher_refusal(
       fmt::format("The hostname of the rendezvous endpoint '{}' must be a dot-separated list of "
                   "labels, an IPv4 address, or an IPv6 address.",
-                  given),
+                  text),
       "expected HOST:PORT, for example node1:29400 or [fd00::1]:29400"));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/host_port.hpp"
 #include "spec/job_spec.hpp"
 #include "spec/override.hpp"
 
@@ -34,12 +35,7 @@ Answer<std::vector<int>> parse_ranks_filter(std::string_view text);
 /// "a,,b,c" is "a,b" and "c"; the empty text is one empty needle.
 std::vector<std::string> split_filters(std::string_view text);
 
-struct HostPort {
-  std::string host;
-  std::optional<int> port;
-  bool operator==(const HostPort&) const = default;
-};
-/// "host", "host:29400", "[::1]:29400". Empty: localhost. Brackets are dropped.
+/// "host", "host:29400", "[::1]:29400". Empty: localhost. Refused in torchrun's words.
 Answer<HostPort> parse_endpoint(std::string_view text);
 
 /// Names of signals to handle, trimmed. Unknown ones are left out and named in `warnings`;

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace elastrun {
+
+/// A host, by name or number, and perhaps a port. IPv6 addresses are held without brackets.
+struct HostPort {
+  std::string host;
+  std::optional<std::uint16_t> port;
+  bool operator==(const HostPort&) const = default;
+};
+
+/// Which half of an endpoint cannot be one. Whoever asked has the sentence for people.
+enum class HostPortFault { Host, Port };
+
+/// As torchrun reads --rdzv-endpoint: "host", "host:port", "[v6]", "[v6]:port"; empty is localhost.
+/// Unlike there a bare IPv6 address does not lose its last group: "fe80::12" is a host. Where the
+/// whole is none, its last group is the port: "::1:29500".
+std::expected<HostPort, HostPortFault> parse_host_port(std::string_view text);
+
+}  // namespace elastrun
