@@ -153,6 +153,7 @@ need_oracles() {
 build() {
   local preset=$1
   shift
-  step "configure $preset" cmake --preset "$preset" || return
+  step "configure $preset" cmake --preset "$preset" \
+    -D ELASTRUN_UNIT_TESTS="${ELASTRUN_UNIT_TESTS:-ON}" || return
   step "compile $preset" cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"}
 }
