@@ -146,8 +146,8 @@ def of_a_job(shell: Shell, command: str) -> None:
     job = shell.start("elastrun --redirects 3 --log-dir logs --rdzv-backend c10d --rdzv-endpoint "
                       "localhost:0 --rdzv-id night --no-python sh -c "
                       "'until [ -e go ]; do sleep 0.02; done'")
-    while "night" not in subprocess.run(["elastrunctl", "status"], env=shell.env, text=True,
-                                        capture_output=True).stdout:
+    while 'job "night": running' not in subprocess.run(
+            ["elastrunctl", "status"], env=shell.env, text=True, capture_output=True).stdout:
         assert job.poll() is None, job.communicate()[0]
     once(shell, command)
     (shell.folder / "go").touch()

@@ -56,8 +56,8 @@ find /usr /etc /var/lib/dpkg/info -name "*elastrun*" | sed "s/^/left: /"
 """
 
 
-@unittest.skipUnless(shutil.which("dpkg-shlibdeps"),
-                     "no dpkg-shlibdeps, which cpack needs (Debian: dpkg-dev)")
+@unittest.skipUnless(shutil.which("dpkg-shlibdeps") and shutil.which("file"),
+                     "no dpkg-shlibdeps or file, which cpack needs (Debian: dpkg-dev, file)")
 class Package(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:

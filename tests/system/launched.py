@@ -41,6 +41,7 @@ class Case(unittest.TestCase):
         temporary.mkdir()
         self.mark = str(uuid.uuid4())
         self.environment = ENVIRONMENT | {"TMPDIR": str(temporary), "SYSTEM_TEST": self.mark}
+        self.children: list[subprocess.Popen] = []
         self.addCleanup(self.end_the_rest)
 
     def alive(self) -> list[int]:
@@ -76,6 +77,7 @@ class Case(unittest.TestCase):
                 "cwd": self.folder, "stdin": subprocess.DEVNULL} | more
         child = subprocess.Popen([ELASTRUN, *words], env=self.environment, **more)
         self.addCleanup(self.close_streams, child)
+        self.children.append(child)
         return child
 
     @staticmethod
@@ -90,4 +92,6 @@ class Case(unittest.TestCase):
         for line in stream:
             if text in line:
                 return line.rstrip("\n")
-        self.fail(f"the stream ended without a line that has {text!r}")
+        said = [child.communicate(timeout=LIMIT)[1] for child in self.children
+                if child.stdout is stream and child.stderr is not None]
+        self.fail(f"the stream ended without a line that has {text!r}\n{''.join(said)}")

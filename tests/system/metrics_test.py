@@ -187,7 +187,8 @@ name = "elastrun.restarts.*"
 
         with Job(*stub("pid", "stay")) as job, Job("--metrics=prometheus:a.prom",
                                                    *stub("pid", "stay")) as other:
-            job.wait_for("^pid")
+            for one in (job, other):
+                one.wait_for("^pid")
             wait_until(lambda: threads(other) > threads(job), "the page has a thread")
             wait_until(lambda: "elastrun" in (other.folder / "a.prom").read_text(), "it is written")
             self.assertEqual(threads(job) + 1, threads(other))
