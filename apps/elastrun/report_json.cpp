@@ -8,6 +8,7 @@
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "files/whole_file.hpp"
+#include "goodput/restart_table.hpp"
 #include "goodput/summary.hpp"
 #include "hangs/stacks_report.hpp"
 #include "workers/command.hpp"
@@ -241,6 +242,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["hangs"] = hangs_json(result);
   out["workers"] = workers_json(result);
   out["goodput"] = goodput::summary_json(result.goodput);
+  out["restart_waterfall"] = goodput::restarts_json(result.restart_paths);
   if (!sinks.empty()) out["metrics_sinks"] = sinks_json(sinks);
   out["run_directory"] = text_or_null(result.run_dir);
   return python_json(out) + "\n";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command.hpp"
 #include "core/user_locale.hpp"
+#include "goodput/restart_table.hpp"
 #include "goodput/summary.hpp"
 #include "goodput_files.hpp"
 #include "table.hpp"
@@ -14,6 +15,8 @@ namespace elastrun::ctl {
 namespace {
 
 using goodput::BadputType;
+
+constexpr std::size_t kShownRestarts = 50;
 
 /// "2 lines skipped, 1 entry twice": what of the input is not in the books.
 std::string remarks(const GoodputInput& input, const std::optional<goodput::MeasuredBooks>& books) {
@@ -92,6 +95,7 @@ Result<Answer> answer_of(const GoodputInput& input, const GoodputOptions& option
 
 void print_json(const Answer& answer, const GoodputInput& input) {
   auto object = goodput::summary_json(answer.summary);
+  object["restart_waterfall"] = goodput::restarts_json(input.journal.restarts());
   object["job"] = answer.job;
   object["submissions"] = answer.measured ? json::value(nullptr) : input.journal.submissions();
   object["records"] = input.records;
@@ -121,7 +125,8 @@ int run_goodput_report(const GoodputOptions& options) {
              input->records, input->records == 1 ? "" : "s");
   const auto left_out = remarks(*input, answer->measured);
   fmt::print("{}\n", left_out.empty() ? "" : fmt::format(" (left out: {})", left_out));
-  fmt::print("{}", goodput::summary_text(answer->summary, locale_is_utf8()));
+  fmt::print("{}{}", goodput::summary_text(answer->summary, locale_is_utf8()),
+             goodput::restart_table(input->journal.restarts(), kShownRestarts, true));
   if (answer->compatible) fmt::print("\n{}", compatible_text(*answer->compatible));
   return kExitDone;
 }

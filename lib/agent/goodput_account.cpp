@@ -5,12 +5,25 @@
 
 namespace elastrun::agent {
 
+void GoodputAccount::failed(const workers::Judgement& judgement) {
+  account_.noticed_after(phase_since_ - judgement.first().at);
+}
+
+void GoodputAccount::restarting(const rendezvous::Restart& order) {
+  account_.restarting(order.cause.text, clock_.now());
+}
+
 void GoodputAccount::stopped(const std::vector<workers::Worker>& group, Duration) {
   account_.stopped(std::ranges::any_of(group, &workers::Worker::failed), clock_.now());
 }
 
 void GoodputAccount::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   account_.ended(result.succeeded(), clock_.now());
+}
+
+void GoodputAccount::tell(JobResult& result) const {
+  result.goodput = account_.summary(clock_.now());
+  result.restart_paths = account_.restarts().paths();
 }
 
 }  // namespace elastrun::agent

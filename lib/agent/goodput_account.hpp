@@ -13,18 +13,22 @@ class GoodputAccount final : public Observer {
   GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes)
       : clock_(clock), account_(job_start, several_nodes, clock.now()) {}
 
-  void phase(Phase phase, TimePoint now) override { account_.phase(phase, now); }
-  void restarting(const rendezvous::Restart&) override { account_.restarting(clock_.now()); }
+  void phase(Phase phase, TimePoint now) override { account_.phase(phase, phase_since_ = now); }
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
   void step(std::int64_t number) { account_.step(number, clock_.now()); }
   void checkpoint(std::int64_t number) { account_.checkpoint(number, clock_.now()); }
   goodput::Ledger::Summary summary() const { return account_.summary(clock_.now()); }
+  /// Where the time went until now.
+  void tell(JobResult& result) const;
 
  private:
   Clock& clock_;
   goodput::JobAccount account_;
+  TimePoint phase_since_;
 };
 
 }  // namespace elastrun::agent

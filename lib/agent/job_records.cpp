@@ -4,7 +4,7 @@
 #include "agent/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
-#include "goodput/job_account.hpp"
+#include "goodput/node_phase.hpp"
 #include "workers/command.hpp"
 
 #include <fmt/format.h>
@@ -58,7 +58,8 @@ void JobRecords::begin() {
                        {"role", job_.role}});
 }
 
-void JobRecords::phase(Phase phase, TimePoint) {
+void JobRecords::phase(Phase phase, TimePoint now) {
+  phase_since_ = now;
   if (pipeline_.wants(kScope)) tell("phase", {{"phase", std::string(goodput::phase_name(phase))}});
 }
 
@@ -97,7 +98,8 @@ void JobRecords::failed(const workers::Judgement& judgement) {
                         {"local_rank", whole(first.local_rank)},
                         {"pid", whole(first.pid)},
                         {"what", workers::what_happened(first)},
-                        {"failures", whole(static_cast<std::int64_t>(judgement.failures.size()))}});
+                        {"failures", whole(static_cast<std::int64_t>(judgement.failures.size()))},
+                        {"noticed_after_s", to_seconds(phase_since_ - first.at)}});
 }
 
 void JobRecords::restarting(const rendezvous::Restart& order) {

@@ -44,6 +44,7 @@ class JobRecords final : public Observer {
 
   telemetry::Pipeline& pipeline_;
   const spec::JobSpec& job_;
+  TimePoint phase_since_;
 };
 
 }  // namespace elastrun::agent

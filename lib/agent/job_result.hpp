@@ -4,6 +4,7 @@
 #include "agent/culprit.hpp"
 #include "agent/fact.hpp"
 #include "goodput/ledger.hpp"
+#include "goodput/restart_log.hpp"
 #include "hangs/stacks.hpp"
 #include "process/launcher.hpp"
 #include "rendezvous/membership/round.hpp"
@@ -68,7 +69,8 @@ struct JobResult {
   std::vector<ExpiredTimer> expired_timers;  // of all attempts, in order
   std::vector<JobHang> hangs;                // likewise
   goodput::Ledger::Summary goodput;
-  int restarts = 0;  // spent by the whole job
+  std::vector<goodput::RestartPath> restart_paths;  // where the time of each restart went
+  int restarts = 0;                                 // spent by the whole job
   int local_world_size = 0;
   WallTime started, finished;
   /// When the workers of other nodes have ended at the latest, which this node may serve.

@@ -310,7 +310,7 @@ JobResult JobRun::run() {
     loop_.stop();
   });
   loop_.run();
-  result->goodput = goodput_.summary();
+  goodput_.tell(*result);
   job_records_.summary(result->goodput);
   end_timers(*result);
   end_channel();

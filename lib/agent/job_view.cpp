@@ -3,7 +3,7 @@
 
 #include "core/host_name.hpp"
 #include "core/text.hpp"
-#include "goodput/job_account.hpp"
+#include "goodput/node_phase.hpp"
 #include "net/endpoint.hpp"
 
 #include <unistd.h>

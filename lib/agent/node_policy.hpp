@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/fact.hpp"
-#include "goodput/job_account.hpp"
+#include "goodput/node_phase.hpp"
 
 #include <optional>
 #include <string>

@@ -6,6 +6,7 @@
 #include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
+#include "goodput/restart_table.hpp"
 #include "goodput/summary.hpp"
 
 #include <algorithm>
@@ -318,7 +319,8 @@ std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool
   const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
                    goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
   if (ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {
-    text += "elastrun: " + goodput::summary_text(goodput, unicode);
+    text += "elastrun: " + goodput::summary_text(goodput, unicode) +
+            goodput::restart_table(result.restart_paths, kShownRestarts, false);
   }
   return text;
 }

@@ -1,34 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/job_account.hpp"
 
-#include <algorithm>
-#include <array>
+#include <utility>
 
 namespace elastrun::goodput {
-namespace {
-
-constexpr std::array<std::string_view, 8> kPhases = {"joining",  "starting", "running", "settling",
-                                                     "stopping", "waiting",  "barrier", "ended"};
-
-}  // namespace
-
-std::string_view phase_name(NodePhase phase) {
-  return kPhases[static_cast<std::size_t>(phase)];
-}
-
-std::optional<NodePhase> phase_named(std::string_view name) {
-  const auto found = std::ranges::find(kPhases, name);
-  if (found == kPhases.end()) return std::nullopt;
-  return static_cast<NodePhase>(found - kPhases.begin());
-}
 
 JobAccount::JobAccount(TimePoint job_start, bool several_nodes, TimePoint now)
-    : ledger_(job_start), several_nodes_(several_nodes) {
+    : ledger_(job_start), restarts_(job_start), several_nodes_(several_nodes) {
   if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
 }
 
 void JobAccount::phase(NodePhase phase, TimePoint now) {
   phase_ = phase;
+  restarts_.phase(phase, now);
   switch (phase) {
     case NodePhase::Joining:
       if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
@@ -64,8 +48,9 @@ void JobAccount::stopping(TimePoint now) {
 }
 
 /// The order comes some time after the failure; all since then was on the way to the next start.
-void JobAccount::restarting(TimePoint now) {
+void JobAccount::restarting(std::string cause, TimePoint now) {
   if (phase_ == NodePhase::Joining) return;  // it was not running: the order is for the others
+  restarts_.restarting(std::move(cause), now);
   restarting_ = true;
   if (stopping_since_) {
     ledger_.rebook(Bucket::Stopping, Bucket::Restart, now - *stopping_since_, now);
@@ -83,6 +68,16 @@ void JobAccount::stopped(bool failed, TimePoint now) {
 
 void JobAccount::ended(bool succeeded, TimePoint now) {
   if (!succeeded) lose_uncovered(Bucket::Stopping, now);
+}
+
+void JobAccount::step(std::int64_t number, TimePoint now) {
+  ledger_.step(number, now);
+  restarts_.step(number, now);
+}
+
+void JobAccount::left(TimePoint now) {
+  ledger_.enter(Bucket::Queued, now);
+  restarts_.phase(NodePhase::Ended, now);
 }
 
 void JobAccount::submitted_again(TimePoint now) {

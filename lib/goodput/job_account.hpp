@@ -2,26 +2,13 @@
 #pragma once
 
 #include "goodput/ledger.hpp"
+#include "goodput/node_phase.hpp"
+#include "goodput/restart_log.hpp"
 
 #include <optional>
-#include <string_view>
+#include <string>
 
 namespace elastrun::goodput {
-
-/// Where the agent of a node stands: what it decides by, and what its journal's `phase` events say.
-enum class NodePhase {
-  Joining,   // waits for the other nodes
-  Starting,  // starts the workers
-  Running,
-  Settling,  // a worker failed because of another one, which is about to end
-  Stopping,  // ends the group
-  Waiting,   // the group is gone; waits to be told whether to restart
-  Barrier,   // all workers of this node have succeeded; waits for the other nodes
-  Ended,
-};
-/// "joining", "starting", ...: as in the journal.
-std::string_view phase_name(NodePhase phase);
-std::optional<NodePhase> phase_named(std::string_view name);
 
 /// Keeps the ledger of one start of the job on one node, from what its agent does and its workers
 /// report: live in the agent, and again from a journal. Pure. What ran since the last checkpoint is
@@ -33,25 +20,29 @@ class JobAccount {
   JobAccount(TimePoint job_start, bool several_nodes, TimePoint now);
 
   void phase(NodePhase phase, TimePoint now);
-  /// The order to stop and join again has come.
-  void restarting(TimePoint now);
+  /// The order to stop and join again has come; why, for people.
+  void restarting(std::string cause, TimePoint now);
+  /// The worker of this node that failed had ended that long before the group was stopped.
+  void noticed_after(Duration time) { restarts_.noticed_after(time); }
   /// The group has gone; `failed`: a worker of it did not succeed.
   void stopped(bool failed, TimePoint now);
   void ended(bool succeeded, TimePoint now);
   /// The agent has gone. What follows until submitted_again() is Queued.
-  void left(TimePoint now) { ledger_.enter(Bucket::Queued, now); }
+  void left(TimePoint now);
   /// The job starts again at `now`, say by a requeue.
   void submitted_again(TimePoint now);
 
-  void step(std::int64_t number, TimePoint now) { ledger_.step(number, now); }
+  void step(std::int64_t number, TimePoint now);
   void checkpoint(std::int64_t number, TimePoint now) { ledger_.checkpoint(number, now); }
   Ledger::Summary summary(TimePoint now) const { return ledger_.summary(now); }
+  const RestartLog& restarts() const { return restarts_; }
 
  private:
   void stopping(TimePoint now);
   void lose_uncovered(Bucket next, TimePoint now);
 
   Ledger ledger_;
+  RestartLog restarts_;
   bool several_nodes_;
   NodePhase phase_ = NodePhase::Joining;
   bool ran_ = false, restarting_ = false;

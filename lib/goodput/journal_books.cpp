@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/journal_books.hpp"
 
+#include "core/text.hpp"
+
 #include <algorithm>
 #include <chrono>
 
@@ -24,6 +26,13 @@ std::int64_t whole_or(const Value* value, std::int64_t otherwise) {
 std::string text_or(const Value* value, std::string otherwise) {
   const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
   return text == nullptr ? std::move(otherwise) : *text;
+}
+
+/// At most a day, zero for nonsense.
+Duration seconds_or_none(const Value* value) {
+  const auto* seconds = value == nullptr ? nullptr : std::get_if<double>(value);
+  if (seconds == nullptr || !(*seconds >= 0) || *seconds > 86400) return {};
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
 }
 
 bool is_true(const Value* value) {
@@ -95,7 +104,9 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     if (phase == NodePhase::Starting) failed_group_ = false;
     if (phase) account_->phase(*phase, now);
   } else if (record.name == "restart") {
-    account_->restarting(now);
+    account_->restarting(printable(text_or(record.find("cause"), "")), now);
+  } else if (record.name == "group.failed") {
+    account_->noticed_after(seconds_or_none(record.find("noticed_after_s")));
   } else if (record.name == "worker.ended") {
     failed_group_ = failed_group_ || whole_or(record.find("exit_code"), 1) != 0;
   } else if (record.name == "group.gone") {
@@ -111,6 +122,10 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
 std::optional<Ledger::Summary> JournalBooks::summary() const {
   if (!account_) return std::nullopt;
   return account_->summary(last_);
+}
+
+std::vector<RestartPath> JournalBooks::restarts() const {
+  return account_ ? account_->restarts().paths() : std::vector<RestartPath>();
 }
 
 }  // namespace elastrun::goodput

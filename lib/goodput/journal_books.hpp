@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace elastrun::goodput {
 
@@ -20,6 +21,8 @@ class JournalBooks {
 
   /// None before the first start of a job. Until the last record, or the end of the job.
   std::optional<Ledger::Summary> summary() const;
+  /// Of all submissions.
+  std::vector<RestartPath> restarts() const;
   const std::string& run_id() const { return run_id_; }
   int submissions() const { return submissions_; }
   /// Records that came when no job had been started, or were older than the one before.

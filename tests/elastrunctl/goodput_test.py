@@ -46,7 +46,7 @@ class Goodput(unittest.TestCase):
         self.assertAlmostEqual(sum(account["buckets_s"].values()), account["elapsed_s"], places=6)
         return account
 
-    def run_job(self, folder: str) -> tuple[Path, dict]:
+    def run_job(self, folder: str) -> tuple[Path, dict, list[dict]]:
         script = Path(folder, "train.py")
         script.write_text(TRAINER)
         before = set(Path(folder).glob("logs/*/journal.jsonl"))
@@ -56,12 +56,24 @@ class Goodput(unittest.TestCase):
         subprocess.run([ELASTRUN, *words], cwd=folder, timeout=120, check=True,
                        capture_output=True, env=ENVIRONMENT | library)
         (journal,) = set(Path(folder).glob("logs/*/journal.jsonl")) - before
-        return journal, json.loads(Path(folder, "report.json").read_text())["goodput"]
+        report = json.loads(Path(folder, "report.json").read_text())
+        return journal, report["goodput"], report["restart_waterfall"]
 
     def test_a_journal_tells_what_the_report_told(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            journal, told = self.run_job(folder)
+            journal, told, restarts = self.run_job(folder)
             account = self.account(str(journal))
+            (told_path,), (path,) = restarts, account["restart_waterfall"]
+            self.assertEqual((path["cause"], path["last_step"], path["first_step"]),
+                             ("rank 0 ended with exit code 7", 4, 3))
+            self.assertTrue(path["caught_up"])
+            self.assertAlmostEqual(sum(path["stages_s"].values()), path["total_s"], places=6)
+            for stage, seconds in told_path["stages_s"].items():
+                self.assertAlmostEqual(path["stages_s"][stage], seconds, delta=0.3, msg=stage)
+            for stage in ("stop", "spawn", "first_step", "redo"):
+                self.assertGreater(path["stages_s"][stage], 0, stage)
+            self.assertRegex(ctl("report", str(journal)).stdout,
+                             r"restart at +detect .*\n.*\n +rank 0 ended with exit code 7\n")
             self.assertEqual((account["restarts"], account["last_step"], account["loss_known"]),
                              (1, 6, True))
             self.assertEqual(account["last_checkpoint"], told["last_checkpoint"])
@@ -73,8 +85,8 @@ class Goodput(unittest.TestCase):
 
     def test_two_submissions_and_a_torn_tail(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            first, _ = self.run_job(folder)
-            second, _ = self.run_job(folder)
+            first, *_ = self.run_job(folder)
+            second, *_ = self.run_job(folder)
             torn = first.read_text().rsplit("\n", 2)[0][:-5]
             first.write_text(torn)
             account = self.account(str(second), str(first))

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/restart_table.hpp"
+
+#include "core/text.hpp"
+#include "core/utf8.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace elastrun::goodput {
+namespace {
+
+constexpr std::size_t kCauseWidth = 66;
+
+/// In eight columns: "1.2 s", "664 ms", "12.5 min".
+std::string brief(Duration duration) {
+  const double seconds = to_seconds(duration);
+  if (duration == Duration::zero()) return "-";
+  if (seconds < 0.9995) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.00995 ? 1 : 0);
+  if (seconds < 99.95) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 5997) return fmt::format("{:.1f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+json::value step_json(const std::optional<std::int64_t>& step) {
+  return step ? json::value(*step) : json::value(nullptr);
+}
+
+}  // namespace
+
+std::string restart_table(const std::vector<RestartPath>& paths, std::size_t most, bool causes) {
+  if (paths.empty()) return {};
+  const auto first = paths.size() > most ? paths.size() - most : 0;
+  std::string text =
+      fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", "restart at", "detect", "stop",
+                  "rendezvous", "spawn", "1st step", "redo", "total");
+  for (auto path = paths.begin() + static_cast<std::ptrdiff_t>(first); path != paths.end();
+       ++path) {
+    const auto stage = [&](RestartStage which) { return brief(path->of(which)); };
+    text += fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", brief(path->at),
+                        stage(RestartStage::Detect), stage(RestartStage::Stop),
+                        stage(RestartStage::Rendezvous), stage(RestartStage::Spawn),
+                        stage(RestartStage::FirstStep), stage(RestartStage::Redo),
+                        brief(path->total()));
+    if (causes && !path->cause.empty()) {
+      text += fmt::format("             {}\n", cut(printable(path->cause), kCauseWidth));
+    }
+  }
+  if (first > 0) text += fmt::format("  and {} before these\n", first);
+  return text;
+}
+
+json::array restarts_json(const std::vector<RestartPath>& paths) {
+  json::array rows;
+  for (const auto& path : paths) {
+    json::object stages;
+    for (std::size_t i = 0; i < kRestartStages; ++i) {
+      stages[stage_name(static_cast<RestartStage>(i))] = to_seconds(path.stages[i]);
+    }
+    rows.push_back(json::object{{"at_s", to_seconds(path.at)},
+                                {"cause", path.cause},
+                                {"stages_s", std::move(stages)},
+                                {"total_s", to_seconds(path.total())},
+                                {"last_step", step_json(path.last_step)},
+                                {"first_step", step_json(path.first_step)},
+                                {"caught_up", path.caught_up}});
+  }
+  return rows;
+}
+
+}  // namespace elastrun::goodput
