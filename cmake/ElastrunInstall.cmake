@@ -8,6 +8,7 @@ if(SKBUILD)  # a wheel: pip puts these folders into the environment
   set(CMAKE_INSTALL_DATADIR ${SKBUILD_DATA_DIR}/share)
   set(CMAKE_INSTALL_MANDIR ${SKBUILD_DATA_DIR}/share/man)
   set(CMAKE_INSTALL_DOCDIR ${SKBUILD_DATA_DIR}/share/doc/elastrun)
+  set(CMAKE_INSTALL_INCLUDEDIR ${SKBUILD_DATA_DIR}/include)
 endif()
 
 install(TARGETS elastrun elastrunctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
@@ -56,6 +57,10 @@ endforeach()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/ DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/config
         COMPONENT program USE_SOURCE_PERMISSIONS
         PATTERN "__pycache__" EXCLUDE PATTERN "*.service" EXCLUDE)
+
+# For plug-ins of one's own, which need nothing else (the C++ libraries are ElastrunDevelopment's).
+install(FILES ${CMAKE_SOURCE_DIR}/lib/plugin/elastrun_plugin.h COMPONENT program
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/plugin)
 
 foreach(section 1 5 7)
   file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/man/*.${section})

@@ -7,19 +7,16 @@
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
 #include "host_environment.hpp"
+#include "plugin/library.hpp"
 #include "process/descriptor_limit.hpp"
 #include "process/guardian.hpp"
 #include "spec/explain.hpp"
 #include "start_of_run.hpp"
 
 namespace elastrun {
+namespace {
 
-int launch(int argc, char** argv) {
-  auto guardian = guardian::split();
-  return launch(guardian, argc, argv);
-}
-
-int launch(guardian::Agent& guardian, int argc, char** argv) {
+int run_job(guardian::Agent& guardian, int argc, char** argv) {
   const auto program = program_name(argc, argv);
   if (const auto refused = set_log_level()) return refuse(*refused, program);
   const auto line =
@@ -40,6 +37,19 @@ int launch(guardian::Agent& guardian, int argc, char** argv) {
   if (!run) return give_up(run.error(), program);
   const auto result = (*run)->run();
   return end_of_run(result, job->spec, **run);
+}
+
+}  // namespace
+
+int launch(int argc, char** argv) {
+  auto guardian = guardian::split();
+  return launch(guardian, argc, argv);
+}
+
+int launch(guardian::Agent& guardian, int argc, char** argv) {
+  const int code = run_job(guardian, argc, argv);
+  plugin::leave_if_busy(code);
+  return code;
 }
 
 }  // namespace elastrun

@@ -118,6 +118,8 @@ JobPages::Parts WebServices::page_parts() {
 Status WebServices::open() {
   health_check_ =
       open_health_check(parts_.loop, parts_.clock, parts_.environment, [this] { return vitals(); });
+  const bool asked = parts_.spec.http || health_check_;
+  if (asked && parts_.telemetry != nullptr) parts_.telemetry->watch_health();
   if (!parts_.spec.http) return {};
   auto pages = JobPages::open(page_parts(), *parts_.spec.http);
   if (!pages) return std::unexpected(pages.error());
@@ -137,7 +139,9 @@ const std::vector<workers::Worker>* WebServices::workers() const {
 }
 
 Vitals WebServices::vitals() const {
-  return {beat_.since(), parts_.overdue_timer(), view_.phase_name()};
+  Vitals vitals{beat_.since(), parts_.overdue_timer(), view_.phase_name()};
+  if (parts_.telemetry != nullptr) vitals.reported = parts_.telemetry->ailments();
+  return vitals;
 }
 
 /// One look at a time; all who ask meanwhile get the same. Who has waited long enough gets the last

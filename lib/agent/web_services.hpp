@@ -33,7 +33,7 @@ class WebServices {
     std::function<const workers::Group*()> group;
     std::function<bool()> serves_store;
     std::function<std::optional<Duration>()> overdue_timer;
-    TelemetryHost* telemetry = nullptr;              // with --http
+    TelemetryHost* telemetry = nullptr;              // with --http or --metrics
     std::function<void(std::string_view line)> say;  // where the pages are
   };
   /// Listens from now on, if anything is asked for; else null. Fails with Io where --http cannot; a

@@ -10,27 +10,28 @@
 
 namespace elastrun::exporter {
 
-/// Pieces of text that wait for somebody slow, with a bound of bytes: the oldest go first, counted.
-/// Pure.
-class PieceQueue {
+/// Pieces that wait for somebody slow, with a bound of bytes: the oldest go first, counted.
+/// `size_of` tells how many bytes one has. Pure.
+template <class Piece, auto size_of>
+class BoundedQueue {
  public:
-  explicit PieceQueue(std::size_t most) : most_(most) {}
+  explicit BoundedQueue(std::size_t most) : most_(most) {}
 
-  void add(std::string piece) {
-    bytes_ += piece.size();
+  void add(Piece piece) {
+    bytes_ += size_of(piece);
     pieces_.push_back(std::move(piece));
     while (bytes_ > most_) {
-      bytes_ -= pieces_.front().size();
+      bytes_ -= size_of(pieces_.front());
       pieces_.pop_front();
       dropped_ += 1;
     }
   }
   /// The oldest, together at most so many bytes, but at least one.
-  std::vector<std::string> take(std::size_t bytes) {
-    std::vector<std::string> taken;
+  std::vector<Piece> take(std::size_t bytes) {
+    std::vector<Piece> taken;
     std::size_t size = 0;
-    while (!pieces_.empty() && (taken.empty() || size + pieces_.front().size() <= bytes)) {
-      size += pieces_.front().size();
+    while (!pieces_.empty() && (taken.empty() || size + size_of(pieces_.front()) <= bytes)) {
+      size += size_of(pieces_.front());
       taken.push_back(std::move(pieces_.front()));
       pieces_.pop_front();
     }
@@ -44,9 +45,14 @@ class PieceQueue {
 
  private:
   const std::size_t most_;
-  std::deque<std::string> pieces_;
+  std::deque<Piece> pieces_;
   std::size_t bytes_ = 0;
   std::uint64_t dropped_ = 0;
 };
+
+constexpr std::size_t size_of_text(const std::string& text) {
+  return text.size();
+}
+using PieceQueue = BoundedQueue<std::string, size_of_text>;
 
 }  // namespace elastrun::exporter

@@ -20,7 +20,7 @@ struct Row {
   std::string_view argument;  // for people; in brackets: may be left out
   std::string_view example;
 };
-constexpr std::array<Row, 9> kRows = {{
+constexpr std::array<Row, 10> kRows = {{
     {"console", Kind::Console, "[:GROUP]", "console"},
     {"jsonl", Kind::JsonLines, ":FILE", "jsonl:run.jsonl"},
     {"prometheus", Kind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom"},
@@ -30,6 +30,7 @@ constexpr std::array<Row, 9> kRows = {{
     {"statsd", Kind::Statsd, ":HOST[:PORT]", "statsd:127.0.0.1:8125"},
     {"otlp", Kind::Otlp, ":URL", "otlp:http://collector:4318"},
     {"exec", Kind::Exec, ":COMMAND", "exec:python3 collect.py"},
+    {"plugin", Kind::Plugin, ":FILE[?ARGUMENT]", "plugin:./sink.so?verbose"},
 }};
 
 std::unexpected<Refusal> refuse(std::string_view source, std::string text, std::string hint) {
@@ -49,6 +50,7 @@ std::string fault_of(Kind kind, std::string_view argument) {
   if (kind == Kind::Otlp && !argument.starts_with("http://") && !argument.starts_with("https://")) {
     return "expected http://HOST[:PORT][/PATH] or https://...";
   }
+  if (kind == Kind::Plugin && argument.starts_with('?')) return "no FILE stands before the ?";
   if (kind != Kind::Statsd) return {};
   const auto endpoint = parse_endpoint(argument);
   return endpoint && endpoint->port != 0 ? std::string() : "expected HOST or HOST:PORT";

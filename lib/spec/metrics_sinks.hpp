@@ -20,7 +20,8 @@ struct SinkChoice {
     Trace,
     Statsd,
     Otlp,
-    Exec
+    Exec,
+    Plugin
   } kind = Kind::Console;
   std::string text;  // as it was given: its name in logs and reports
   std::string argument;

@@ -179,6 +179,17 @@ def with_etcd(shell: Shell, command: str) -> None:
         server.wait(LIMIT)
 
 
+def with_the_plugin(shell: Shell, command: str) -> None:
+    """That of the example, which tests/install builds as its README says."""
+    (shell.folder / "build").mkdir()
+    (shell.folder / "elastrun").symlink_to(SOURCE / "lib")
+    subprocess.run(["cc", "-shared", "-fPIC", "-I", shell.folder, "-o",
+                    shell.folder / "build/loss_watch.so",
+                    SOURCE / "config/examples/plugin/loss_watch.c"], check=True)
+    once(shell, command)
+    assert (shell.folder / "loss.csv").stat().st_size > 0
+
+
 # What a command matches first says how it is run.
 HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"[A-Z_]+=\w+ elastrun ", with_a_variable),
@@ -198,6 +209,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"(build/release/apps/)?elastrun (--nproc-per-node|--config|--dry-run|--print-|--worker-lib)",
      once),
     (r"elastrun --hang-timeout ", once),
+    (r"elastrun --metrics 'plugin:", with_the_plugin),
 ]
 # Commands that install or build: what runs them instead.
 ELSEWHERE = {
@@ -207,6 +219,7 @@ ELSEWHERE = {
     "cmake --preset release && cmake --build --preset release --target elastrun_installed":
         "scripts/quickstart, which does the same",
     "cmake --install build/release --prefix ~/.local": "tests/install",
+    "cmake -B build && cmake --build build": "tests/install",
     "python3 config/examples/elastic/demo.py build/release/apps/elastrun": "the test elastic_demo",
     "python -m elastrun": "tests/system/called_test.py",
     "python -m pdb -m elastrun": "tests/install/wheel_test.py",

@@ -24,6 +24,7 @@ share/man/man1/elastrun.1
 share/man/man1/elastrunctl.1
 share/man/man5/elastrun.toml.5
 share/man/man7/elastrun-design.7
+share/man/man7/elastrun-plugin.7
 share/man/man7/elastrun-protocol.7
 share/man/man7/elastrun-telemetry.7
 share/man/man7/elastrun-timers.7
@@ -36,6 +37,7 @@ share/fish/vendor_completions.d/elastrunctl.fish
 share/elastrun/python/elastrun/__init__.py
 share/elastrun/python/elastrun/launcher.py
 share/elastrun/config/examples/ddp/train.py
+include/elastrun/plugin/elastrun_plugin.h
 include/elastrun/worker/elastrun.hpp
 include/elastrun/agent/
 """.split()
@@ -136,6 +138,23 @@ class InstallTest(unittest.TestCase):
             "--no-python", self.folder / "example")
         report = json.loads((self.folder / "cpp.json").read_text())
         self.assertEqual(report["goodput"]["last_step"], 999)
+
+    def test_the_example_of_a_plugin_is_built_by_the_header_and_takes_metrics(self) -> None:
+        build = self.folder / "plugin"
+        path = f"{self.prefix}/bin:{os.environ['PATH']}"  # as for somebody who has installed it
+        run(CMAKE, "-G", GENERATOR, "-S", self.prefix / "share/elastrun/config/examples/plugin",
+            "-B", build, "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Werror",
+            env=dict(os.environ, PATH=path))
+        run(CMAKE, "--build", build)
+        (self.folder / "loss.py").write_text(
+            "from elastrun import channel\nchannel.metric('loss', 0.5, 'model')\n")
+        env = dict(os.environ, PYTHON_EXEC=sys.executable, PYTHONDONTWRITEBYTECODE="1")
+        run(self.prefix / "bin/elastrun", "--worker-lib", "--nproc-per-node=2",
+            f"--metrics=plugin:{build}/loss_watch.so?{self.folder}/loss.csv",
+            self.folder / "loss.py", env=env)
+        lines = (self.folder / "loss.csv").read_text().splitlines()
+        self.assertEqual(sorted(line.split(",", 1)[1] for line in lines if ",loss," in line),
+                         ["model,loss,0,0.5", "model,loss,1,0.5"])
 
     def build_launchers(self) -> Path:
         build = self.folder / "launchers"

@@ -22,6 +22,7 @@ usr/lib/systemd/system/elastrun-store.service
 usr/share/bash-completion/completions/elastrun
 usr/share/zsh/vendor-completions/_elastrun
 usr/share/fish/vendor_completions.d/elastrunctl.fish
+usr/include/elastrun/plugin/elastrun_plugin.h
 usr/share/man/man1/elastrun.1.gz
 usr/share/man/man5/elastrun.toml.5.gz
 usr/share/man/man7/elastrun-protocol.7.gz
