@@ -23,6 +23,7 @@ constexpr std::string_view kSwitch = "TORCHELASTIC_ENABLE_FILE_TIMER";
 constexpr std::string_view kFile = "TORCHELASTIC_TIMER_FILE";
 constexpr Duration kTimeLimit = std::chrono::seconds(10);
 constexpr double kLongest = 10 * 365.0 * 86400;  // years; a deadline must fit into nanoseconds
+constexpr double kLate = 0.25;                   // seconds until a request is heard
 constexpr std::size_t kLoggedLines = 60;         // of one stack; the report has all
 
 /// As torch's client writes a request.
@@ -61,11 +62,13 @@ MaybePlace make_place(const std::string& path) {
 
 ExpirationTimers::ExpirationTimers(Parts parts)
     : parts_(std::move(parts)),
+      awake_(parts_.clock),
       watchdog_({.loop = parts_.loop,
-                 .clock = parts_.clock,
+                 .clock = awake_,
                  .is_ours = [this](pid_t pid) { return parts_.worker_of(pid) != nullptr; },
                  .catch_up =
                      [this] {
+                       parts_.catch_up();
                        if (pipe_) pipe_->catch_up();
                      },
                  .on_expired =
@@ -92,7 +95,7 @@ void ExpirationTimers::open_pipe() {
 
 void ExpirationTimers::heard_line(std::string_view line) {
   if (!active_) return;  // of a worker that is ending, or has ended
-  const auto request = timer::parse_torch_request(line, parts_.clock.now(), parts_.clock.wall());
+  const auto request = timer::parse_torch_request(line, awake_.now(), parts_.clock.wall());
   if (!request) {
     if (may_complain()) log::warning(kArea, "Ignored: {}", printable(request.error().text));
   } else if (!watchdog_.torch_request(*request) && may_complain()) {
@@ -109,15 +112,17 @@ bool ExpirationTimers::heard(pid_t sender, const workers::Message& message) {
   return timer != nullptr;
 }
 
-/// The worker's monotonic clock is ours.
+/// The worker's monotonic clock is ours. What we are late to hear counts from now: its release may
+/// be late, too.
 void ExpirationTimers::set(pid_t sender, const workers::TimerSet& timer) {
   timer::Request request{sender, timer.scope, {}, timer.signal, timer.id, {}};
   if (timer.deadline) {
-    const auto now = parts_.clock.now();
-    const double seconds_left = *timer.deadline - to_seconds(now.time_since_epoch());
-    const double left = std::clamp(seconds_left, 0.0, kLongest);
-    request.expiry = now + from_seconds(left);
-    request.armed = *request.expiry - from_seconds(std::clamp(timer.after, 0.0, kLongest));
+    const double now = to_seconds(parts_.clock.now().time_since_epoch());
+    const double after = std::clamp(timer.after, 0.0, kLongest);
+    const bool late = now + after - *timer.deadline > kLate;
+    const double left = late ? after : std::clamp(*timer.deadline - now, 0.0, kLongest);
+    request.expiry = awake_.now() + from_seconds(left);
+    request.armed = *request.expiry - from_seconds(after);
   }
   if (!watchdog_.request(request) && may_complain()) {
     log::warning(kArea, "Ignored: a timer '{}' of process {}, which has too many timers or ends",
@@ -149,7 +154,7 @@ ExpiredTimer ExpirationTimers::tell(const timer::ExpiredWorker& expired,
   timer.pid = static_cast<pid_t>(expired.worker);
   timer.scope = printable(one.scope);
   timer.after = std::chrono::round<std::chrono::milliseconds>(one.after());
-  timer.expiry = parts_.clock.wall() + (one.expiry - parts_.clock.now());
+  timer.expiry = parts_.clock.wall() + (one.expiry - awake_.now());
   timer.signal = std::max(one.signal, 0);
   if (const auto* worker = parts_.worker_of(timer.pid)) {
     timer.rank = worker->rank;
@@ -157,7 +162,7 @@ ExpiredTimer ExpirationTimers::tell(const timer::ExpiredWorker& expired,
     timer.worker_pid = worker->pid;
   }
   count_.add();
-  overrun_.add(to_seconds(parts_.clock.now() - one.expiry));
+  overrun_.add(to_seconds(awake_.now() - one.expiry));
   parts_.observers.watchdog("timer expired", &timer);
   return timer;
 }
@@ -217,7 +222,7 @@ std::optional<Duration> ExpirationTimers::overdue() const {
   const auto take = [&](Duration late) {
     if (late > Duration::zero() && (!longest || late > *longest)) longest = late;
   };
-  if (const auto next = watchdog_.deadlines().next()) take(parts_.clock.now() - *next);
+  if (const auto next = watchdog_.deadlines().next()) take(awake_.now() - *next);
   for (const auto& timer : expired_) {
     const bool awaited = active_ && timer.reaped && timer.attempt == group_ - 1;
     if (awaited && watchdog_.runs(timer.pid)) take(parts_.clock.wall() - timer.expiry);

@@ -5,6 +5,7 @@
 #include "agent/job_result.hpp"
 #include "agent/observer.hpp"
 #include "agent/stack_offers.hpp"
+#include "core/awake_clock.hpp"
 #include "telemetry/instruments.hpp"
 #include "timer/request_pipe.hpp"
 #include "timer/watchdog.hpp"
@@ -30,6 +31,8 @@ class ExpirationTimers final : public Observer {
     const StackOffers& offers;
     /// The worker to which a process belongs, or null.
     std::function<const workers::Worker*(pid_t)> worker_of;
+    /// Hears what workers have said over the channel that nobody has heard yet.
+    std::function<void()> catch_up;
     std::string run_id;
     std::vector<std::string> environment;  // of the agent
   };
@@ -72,6 +75,8 @@ class ExpirationTimers final : public Observer {
   static constexpr int kMostComplaints = 5;  // about requests, in the life of an agent
 
   const Parts parts_;
+  // While this process stands still it hears of no release, and workers may stand still, too.
+  AwakeClock awake_;
   timer::Watchdog watchdog_;
   HungStacks hung_stacks_;
   std::unique_ptr<timer::RequestPipe> pipe_;

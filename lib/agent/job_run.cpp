@@ -171,6 +171,7 @@ void JobRun::open_timers() {
       .observers = observers_,
       .offers = hang_response_.offers(),
       .worker_of = [this](pid_t pid) { return agent_->worker_of(pid); },
+      .catch_up = [this] { channel_.catch_up(); },
       .run_id = spec_.run_id,
       .environment = workers::own_environment(),
   });
@@ -371,8 +372,7 @@ void JobRun::heard(pid_t sender, workers::Message message) {
     if (web_) web_->view().step(worker->rank, step->step);
     if (worker->rank == 0) goodput_.step(step->step), status_.step(step->step);
   }
-  const auto* checkpoint = std::get_if<workers::CheckpointDone>(&message);
-  if (checkpoint != nullptr) goodput_.checkpoint(checkpoint->step);
+  if (auto* one = std::get_if<workers::CheckpointDone>(&message)) goodput_.checkpoint(one->step);
   worker_records_.heard(*worker, std::move(message));
 }
 

@@ -37,6 +37,10 @@ void WorkerChannel::answer(const std::string& text) {
   if (channel_) channel_->answer(text);
 }
 
+void WorkerChannel::catch_up() {
+  if (channel_) channel_->catch_up();
+}
+
 std::unique_ptr<workers::ChannelPlace> WorkerChannel::end() {
   if (!channel_) return nullptr;
   auto place = channel_->take_place();

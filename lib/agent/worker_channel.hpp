@@ -34,6 +34,7 @@ class WorkerChannel {
   void release();
   void release(pid_t sender);
   void answer(const std::string& text);
+  void catch_up();
   /// Its place, whose end may wait for the file system; null: none.
   std::unique_ptr<workers::ChannelPlace> end();
 

@@ -52,14 +52,12 @@ class Channel {
     const Turn turn(*this);
     if (!turn || !deliver(packet)) dropped_.fetch_add(1, std::memory_order_relaxed);
   }
-  /// For what must not be lost: where the agent is behind, it is tried again for a second.
+  /// For what must not be lost: where the agent is behind, it is tried again for a second, and then
+  /// before anything else is sent. While something is owed nobody waits a second time.
   void send_surely(std::string_view packet) {
     const auto until = Clock::now() + std::chrono::seconds(1);
     while (!offer(packet)) {
-      if (Clock::now() >= until) {
-        dropped_.fetch_add(1, std::memory_order_relaxed);
-        return;
-      }
+      if (Clock::now() >= until || owes_.load(std::memory_order_relaxed)) return owe(packet);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -101,6 +99,7 @@ class Channel {
     return turn && (deliver(packet) || fd_ < 0);
   }
 
+  static constexpr std::size_t kMostOwed = 4096;  // the agent knows no more timers of a process
   enum class Agent { Unknown, None, Named };
   using Path = decltype(sockaddr_un::sun_path);
 
@@ -115,8 +114,31 @@ class Channel {
     return named;
   }
 
-  bool deliver(std::string_view packet) {
-    if (!connected()) return false;
+  void owe(std::string_view packet) {
+    const Turn turn(*this);
+    if (!turn || deliver(packet) || fd_ < 0) return;
+    if (owed_ == nullptr) owed_ = new std::vector<std::string>;
+    if (owed_->size() == kMostOwed) {
+      dropped_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    owed_->emplace_back(packet);
+    owes_.store(true, std::memory_order_relaxed);
+  }
+  /// What is owed goes first. True if nothing is any more; an agent that has gone is owed nothing.
+  bool pay() {
+    if (!owes_.load(std::memory_order_relaxed)) return true;
+    std::size_t paid = 0;
+    while (paid < owed_->size() && (push((*owed_)[paid]) || fd_ < 0)) ++paid;
+    owed_->erase(owed_->begin(), owed_->begin() + static_cast<std::ptrdiff_t>(paid));
+    owes_.store(!owed_->empty(), std::memory_order_relaxed);
+    return owed_->empty();
+  }
+
+  bool deliver(std::string_view packet) { return connected() && pay() && push(packet); }
+
+  bool push(std::string_view packet) {
+    if (fd_ < 0) return false;
     if (::send(fd_, packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
     // A full queue, or a packet too large, costs this packet; anything else means the agent is
     // gone.
@@ -131,6 +153,8 @@ class Channel {
   bool connected() {
     if (owner_ != ::getpid()) {  // the descriptor is the parent's
       if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+      owed_ = nullptr;  // the debts, too, in the middle of which it may have been forked
+      owes_.store(false, std::memory_order_relaxed);
       owner_ = ::getpid();
       next_try_ = {};
     }
@@ -159,6 +183,8 @@ class Channel {
   int fd_ = -1;                   // this and what follows: of whoever has its turn
   pid_t owner_ = 0;
   Clock::time_point next_try_{};
+  std::vector<std::string>* owed_ = nullptr;  // never freed: others say something at the very end
+  std::atomic<bool> owes_{false};
   std::atomic<std::uint64_t> dropped_{0};
 };
 

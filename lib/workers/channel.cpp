@@ -35,8 +35,9 @@ constexpr std::size_t kMaxConnections = 4096;  // 64 workers with 60 processes e
 // pipes, the next attempt and other nodes.
 constexpr std::size_t kShare = 4;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // without a descriptor for it
-constexpr int kMaxRefused = 8;      // packets without meaning before a sender is cut off
-constexpr int kPacketsAtOnce = 64;  // then others have their turn
+constexpr int kMaxRefused = 8;           // packets without meaning before a stranger is cut off
+constexpr int kPacketsAtOnce = 64;       // then others have their turn
+constexpr int kPacketsToCatchUp = 4096;  // more than the kernel holds of one sender
 constexpr int kBacklog = 256;
 
 /// One connected process.
@@ -45,6 +46,7 @@ struct Sender {
   asio::posix::stream_descriptor socket;
   pid_t pid;
   int refused = 0;
+  bool heard = false;  // it has said something with a meaning
   bool waits = false;  // it has returned, and wants to hear that all have
   bool asks = false;   // for stacks
 
@@ -119,6 +121,11 @@ class UnixChannel final : public Channel {
       if (file) send_file(sender.socket.native_handle(), file.get());
       ::shutdown(sender.socket.native_handle(), SHUT_RDWR);
     }
+  }
+  /// Who has hung up, or is to be cut off, is seen by whoever waits for it.
+  void catch_up() override {
+    accept_all();
+    for (Sender& sender : senders_) read_packets(sender, kPacketsToCatchUp);
   }
   Statistics statistics() const override { return statistics_; }
 
@@ -200,7 +207,7 @@ class UnixChannel final : public Channel {
     sender->socket.async_wait(asio::posix::stream_descriptor::wait_read,
                               [this, sender, alive = lifetime_.token()](const auto& error) {
                                 if (error || !alive) return;
-                                if (read_packets(*sender)) {
+                                if (read_packets(*sender, kPacketsAtOnce)) {
                                   await_packet(sender);
                                 } else {
                                   senders_.erase(sender);
@@ -209,9 +216,9 @@ class UnixChannel final : public Channel {
   }
 
   /// False when the sender has gone or is not to be heard any more.
-  bool read_packets(Sender& sender) {
+  bool read_packets(Sender& sender, int most) {
     std::array<char, kMaxPacket> buffer;
-    for (int i = 0; i < kPacketsAtOnce; ++i) {
+    for (int i = 0; i < most; ++i) {
       // With MSG_TRUNC the true length comes back, so an oversized packet is seen as such.
       const auto got = ::recv(sender.socket.native_handle(), buffer.data(), buffer.size(),
                               MSG_DONTWAIT | MSG_TRUNC);
@@ -226,9 +233,12 @@ class UnixChannel final : public Channel {
     return true;
   }
 
+  /// A worker that is understood now and then is not cut off: the end of a timer may be on its way,
+  /// and without it a process that is well would be ended.
   bool take(Sender& sender, Result<Message> message) {
     if (message) {
       ++statistics_.messages;
+      sender.heard = true;
       sender.waits = sender.waits || std::holds_alternative<Returned>(*message);
       sender.asks = sender.asks || std::holds_alternative<StacksAsked>(*message);
       on_message_(sender.pid, std::move(*message));
@@ -236,7 +246,7 @@ class UnixChannel final : public Channel {
     }
     ++statistics_.refused;
     if (++sender.refused == 1) complain(sender.pid, message.error().text);
-    return sender.refused < kMaxRefused;
+    return sender.heard || sender.refused < kMaxRefused;
   }
 
   /// Who is cut off may come back: of many complaints each twice as late as the one before.

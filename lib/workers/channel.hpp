@@ -42,8 +42,9 @@ struct ChannelPlace {
 /// neither block it nor be blocked by it, but may wait for the end of the connection.
 ///
 /// Only processes of our own user (SO_PEERCRED) are heard; packets that mean nothing are counted
-/// and the sender is cut off after a few. At most a quarter of RLIMIT_NOFILE, and 4096, are heard
-/// at a time, which is said once; others find their connection closed.
+/// and a sender of which nothing else has come is cut off after a few. At most a quarter of
+/// RLIMIT_NOFILE, and 4096, are heard at a time, which is said once; others find their connection
+/// closed.
 class Channel {
  public:
   struct Statistics {
@@ -65,6 +66,8 @@ class Channel {
   /// Gives the text, in a file in memory, to the processes that have said StacksAsked, and hears
   /// them no more. One that does not read loses it.
   virtual void answer(const std::string& text) = 0;
+  /// Hears now what has been said: before somebody is judged by what has not.
+  virtual void catch_up() = 0;
   virtual Statistics statistics() const = 0;
 };
 

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -118,6 +119,54 @@ class Timers(unittest.TestCase):
         self.assertRegex(stack, r'(?s)most recent call first\):\n  File ".*train.py", line \d+ in '
                                 r"load\n.* in <module>\n.*thread \d+ \(.*, main\): sleeping")
         self.assertIn(f"expired timer '{timer['scope']}' after ", job.errors())
+
+    def channel(self, script: str, *options: str) -> Job:
+        return self.start("import elastrun\n" + script, *options,
+                          TORCHELASTIC_ENABLE_FILE_TIMER="", PYTHONPATH=PACKAGE)
+
+    def test_an_agent_that_was_stopped_ends_no_worker_that_is_well(self) -> None:
+        # What is said last before nothing more fits is the begin of a block, or its end. The rest
+        # comes a moment after the agent goes on.
+        job = self.channel(
+            "from elastrun import channel\nchannel._OWED_SECONDS = 0.2\n"
+            "print('goes', flush=True)\n"
+            "def wait_for(name):\n    while not os.path.exists(name): time.sleep(0.01)\n"
+            "wait_for('stopped')\nif RANK % 2: elastrun.step(0)\n"
+            "while not channel._channel._owed:\n"
+            "    with elastrun.timer.expires(after=0.5): pass\n"
+            "open(f'full{RANK}', 'w').close()\nwait_for('goes on')\ntime.sleep(1)\n"
+            "print('went through')\n", "--nproc-per-node=2")
+        job.wait_for("^goes", 2)
+        agent = job.agent()
+        os.kill(agent, signal.SIGSTOP)
+        (job.folder / "stopped").touch()
+        wait_until(lambda: len(list(job.folder.glob("full*"))) == 2, "nothing more can be said")
+        time.sleep(1)
+        os.kill(agent, signal.SIGCONT)
+        (job.folder / "goes on").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertNotIn("expired timer", job.errors())
+
+    def test_a_job_that_was_stopped_as_a_whole_goes_on(self) -> None:
+        job = self.channel("print('goes', os.getpid(), flush=True)\n"
+                           "with elastrun.timer.expires(after=2):\n"
+                           "    for _ in range(10): time.sleep(0.1)\n"
+                           "print('went through')\n")
+        worker = int(job.wait_for(r"^goes (\d+)")[0])
+        processes = [job.agent(), worker]
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(3)
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
+        self.assertEqual(job.end(), 0, job.errors())
+
+    def test_words_without_a_meaning_cost_no_worker_the_end_of_a_timer(self) -> None:
+        job = self.channel("with elastrun.timer.expires(after=1):\n"
+                           "    for i in range(20):\n"
+                           "        elastrun.event('many', **{f'a{n}': n for n in range(100)})\n"
+                           "time.sleep(2)\nprint('went through')\n")
+        self.assertEqual(job.end(), 0, job.errors())
 
     def test_a_script_with_torchs_timers_can_offer_its_stacks_too(self) -> None:
         job = self.start("import elastrun\nelastrun.offer_stacks()\n"

@@ -166,6 +166,35 @@ TEST_CASE("worker header: the end of a timer is not lost while the agent is behi
   CHECK(dropped == 1);
 }
 
+TEST_CASE("worker header: the end of a timer is kept while the agent stands still") {
+  const Listener listener;
+  const int ends = in_worker(listener.path, [&] {
+    using Clock = std::chrono::steady_clock;
+    {
+      const worker::Expires first(60);
+      while (worker::dropped() == 0) worker::step(1);
+    }
+    const auto before = Clock::now();
+    { const worker::Expires second(60); }  // does not wait for a second, too
+    const bool quick = Clock::now() - before < std::chrono::milliseconds(500);
+    const int agent = ::accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int found = 0;
+    std::string packet(65536, '\0'), last;
+    const auto read_all = [&] {
+      for (ssize_t size = 0; (size = ::recv(agent, packet.data(), packet.size(), 0)) > 0;) {
+        last = packet.substr(0, static_cast<std::size_t>(size));
+        const bool timer = last.find("\"timer\"") != std::string::npos;
+        found += timer && last.find("deadline") == std::string::npos ? 1 : 0;
+      }
+    };
+    read_all();
+    worker::step(2);
+    read_all();
+    return quick && last == R"({"kind":"step","step":2})" ? found : 100;
+  });
+  CHECK(ends == 2);
+}
+
 namespace {
 
 // An agent's end of ELASTRUN_PAGE.

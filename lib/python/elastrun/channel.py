@@ -95,7 +95,8 @@ class Channel:
         if self._owed or self._try(packet) == errno.EAGAIN:
             self._owed.append(packet)
             if len(self._owed) == 1:
-                threading.Thread(target=self._send_owed_later, daemon=True).start()
+                with contextlib.suppress(RuntimeError):  # no more threads: with the next message
+                    threading.Thread(target=self._send_owed_later, daemon=True).start()
 
     def _send_owed(self) -> None:
         if not self._paying.acquire(blocking=False):

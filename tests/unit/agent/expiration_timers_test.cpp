@@ -26,6 +26,7 @@ struct Hanging final : Observer {
   workers::Worker worker;
   Names events;
   StackOffers offers;
+  std::function<void()> catch_up = [] {};
   ExpirationTimers timers{{.loop = loop,
                            .clock = clock,
                            .launcher = *launcher,
@@ -34,6 +35,7 @@ struct Hanging final : Observer {
                            .worker_of = [this](pid_t pid) -> const workers::Worker* {
                              return pid == worker.pid ? &worker : nullptr;
                            },
+                           .catch_up = [this] { catch_up(); },
                            .run_id = "R",
                            .environment = {"PATH=/nonexistent"}}};
 
@@ -61,6 +63,9 @@ struct Hanging final : Observer {
     const double now = to_seconds(clock.now().time_since_epoch());
     CHECK(timers.heard(worker.pid,
                        workers::TimerSet{1, std::move(scope), now + after, after, signal}));
+  }
+  void release(std::string scope) {
+    CHECK(timers.heard(worker.pid, workers::TimerSet{1, std::move(scope)}));
   }
   const ExpiredTimer& expired() {
     test::run_until(loop, [this] { return !timers.expired().empty(); });
@@ -107,6 +112,36 @@ TEST_CASE("expiration timers: a group that is stopped while a stack is taken has
   job.ask("while it saves", 1);
   job.clock.advance(1h);
   CHECK(job.events == Names{"timer expired"});
+}
+
+TEST_CASE("expiration timers: time in which the agent stands still ends nobody") {
+  Hanging job;
+  job.ask("load", 2);
+  job.clock.advance(1s);
+  job.clock.pause(1h);
+  job.clock.advance(500ms);
+  CHECK(job.events.empty());
+  CHECK_FALSE(job.timers.overdue());
+  job.clock.advance(1s);
+  CHECK(job.expired().after == 2s);
+}
+
+TEST_CASE("expiration timers: what is heard late has its whole time from then on") {
+  Hanging job;
+  const double now = to_seconds(job.clock.now().time_since_epoch());
+  CHECK(job.timers.heard(job.worker.pid, workers::TimerSet{1, "load", now - 60, 0.2}));
+  job.clock.advance(190ms);
+  CHECK(job.events.empty());
+  job.clock.advance(20ms);
+  CHECK(job.expired().after == 200ms);
+}
+
+TEST_CASE("expiration timers: a release that was said, but not heard yet, counts") {
+  Hanging job;
+  job.ask("load", 2);
+  job.catch_up = [&job] { job.release("load"); };
+  job.clock.advance(3s);
+  CHECK(job.events.empty());
 }
 
 TEST_CASE("expiration timers: without a signal it is only told") {

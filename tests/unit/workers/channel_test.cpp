@@ -86,6 +86,31 @@ TEST_CASE("channel: nonsense is counted, and who goes on with it is cut off") {
   CHECK(hearing.heard.empty());
 }
 
+TEST_CASE("channel: a worker that says something with a meaning is not cut off for nonsense") {
+  Hearing hearing;
+  const auto worker = connect_to(hearing.channel->path());
+  say(worker, R"({"kind":"timer","id":7,"scope":"load","deadline":9e6})");
+  for (int i = 0; i < 20; ++i) say(worker, "nonsense");
+  say(worker, R"({"kind":"timer","id":7,"scope":"load"})");
+  hearing.until_heard(2);
+  CHECK(hearing.channel->statistics().refused == 20);
+}
+
+TEST_CASE("channel: all that has been said is heard at once if somebody needs to know") {
+  Hearing hearing;
+  const auto before = connect_to(hearing.channel->path());
+  for (int i = 0; i < 200; ++i) say(before, R"({"kind":"step","step":1})");
+  {
+    const auto gone = connect_to(hearing.channel->path());
+    say(gone, R"({"kind":"step","step":2})");
+  }
+  hearing.channel->catch_up();
+  CHECK(hearing.heard.size() == 201);
+  say(before, R"({"kind":"step","step":3})");
+  hearing.until_heard(202);
+  CHECK(std::get<StepDone>(hearing.heard.back().second).step == 3);
+}
+
 TEST_CASE("channel: a packet that is too long is refused, and the next one is heard") {
   Hearing hearing;
   const auto worker = connect_to(hearing.channel->path());
