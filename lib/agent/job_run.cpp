@@ -126,7 +126,7 @@ void JobRun::add_observers() {
 }
 
 Status JobRun::open_web() {
-  if (spec_.http) streams_.keep_stdout();
+  if (needs_all_output(spec_)) streams_.keep_stdout();
   auto web = WebServices::start({
       .loop = loop_,
       .clock = *clock_,

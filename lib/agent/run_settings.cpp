@@ -66,4 +66,8 @@ bool keeps_output(const spec::JobSpec& spec) {
   return writes_files(spec.redirects) || writes_files(spec.tee);
 }
 
+bool needs_all_output(const spec::JobSpec& spec) {
+  return spec.http || spec.hang_limit;
+}
+
 }  // namespace elastrun::agent

@@ -23,5 +23,8 @@ Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node
 bool shows_status(const spec::JobSpec& spec);
 /// Whether output of workers goes to files.
 bool keeps_output(const spec::JobSpec& spec);
+/// Whether all output of workers is to pass through the agent: the page shows it, and the watch for
+/// hangs takes it for progress.
+bool needs_all_output(const spec::JobSpec& spec);
 
 }  // namespace elastrun::agent

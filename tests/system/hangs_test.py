@@ -111,6 +111,14 @@ class Hangs(unittest.TestCase):
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())
 
+    def test_output_that_nobody_reads_is_progress_too(self) -> None:
+        script = "import time\nfor i in range(30):\n    print('line', i, flush=True)\n" \
+                 "    time.sleep(0.1)\n"
+        job = self.enterContext(Job(
+            "--hang-timeout=1", "--on-hang=fail", "train.py", files={"train.py": script},
+            env={"PYTHON_EXEC": sys.executable}, stdout=subprocess.DEVNULL))
+        self.assertEqual(job.end(), 0, job.errors())
+
     def test_who_is_stopped_or_evaluates_does_not_hang(self) -> None:
         script = TRAINS + (
             "import elastrun\nelastrun.step(1)\n"
