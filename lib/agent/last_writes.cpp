@@ -52,6 +52,7 @@ void LastWrites::wait(bool console) {
 }
 
 void LastWrites::look() {
+  if (!waiting_) return;  // an answer of one that was given up: the loop runs for others now
   if (with_console_) console_.tell_gaps();
   const bool files = ask_files();
   // Asked once: its thread may write the last of it between two questions, and nobody would look

@@ -23,14 +23,17 @@ struct BlockingCalls::Shared {
   std::deque<Job> jobs;
   What now;  // null: the thread waits
   std::uint64_t returned = 0;
+  std::size_t answers = 0;            // that have not been given
   bool wanted = true;                 // false: nobody wants answers, and the loop may be gone
   boost::asio::any_io_executor loop;  // used under the mutex, and only while wanted
 
   /// Under the mutex. What comes too late is dropped.
   static void give(const std::shared_ptr<Shared>& shared, Answer answer) {
+    ++shared->answers;
     boost::asio::post(shared->loop, [shared, answer = std::move(answer)] {
       {
         const std::lock_guard again(shared->mutex);
+        --shared->answers;
         if (!shared->wanted) return;
       }
       answer();
@@ -121,6 +124,12 @@ std::string BlockingCalls::busy_with() const {
   const std::lock_guard lock(shared_->mutex);
   if (shared_->now) return *shared_->now;
   return shared_->jobs.empty() ? std::string() : *shared_->jobs.front().what;
+}
+
+bool BlockingCalls::idle() const {
+  if (!shared_) return true;
+  const std::lock_guard lock(shared_->mutex);
+  return !shared_->now && shared_->jobs.empty() && shared_->answers == 0;
 }
 
 std::uint64_t BlockingCalls::returned() const {

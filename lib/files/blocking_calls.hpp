@@ -71,8 +71,8 @@ class BlockingCalls {
 
   /// What is done now, else what is next; empty: nothing.
   std::string busy_with() const;
-  /// Nothing is left to do, and every answer that make() owes has been given.
-  bool idle() const { return awaited_ == 0 && busy_with().empty(); }
+  /// Nothing is left to do, and every answer has been given.
+  bool idle() const;
   /// How many calls have returned: it moves as long as anything does.
   std::uint64_t returned() const;
   /// Waits outside the loop until nothing is left to do, or no call has returned for `time_limit`.

@@ -203,3 +203,45 @@ TEST_CASE("last writes: a thread that is done at any moment ends the wait, and i
     REQUIRE(::read(reader.get(), text, sizeof text) > 0);
   }
 }
+
+TEST_CASE("last writes: an answer of what was given up does not end what the loop runs for next") {
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  files::BlockingCalls files(loop.get_executor());
+  const auto thawed = std::make_shared<std::binary_semaphore>(0);
+  files.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
+    thawed->acquire();
+    return files::BlockingCalls::Outcome{};
+  });
+  logs::Console console(loop.get_executor(), null.get(), null.get());
+  agent::LastWrites last(loop, *clock, console, {&files}, 60s);
+  boost::asio::post(loop, [&] { last.give_up_now(); });
+  last.wait(true);
+
+  thawed->release();
+  bool whole = false;
+  const auto end = clock->make_alarm();
+  end->arm(clock->now() + 200ms, [&whole] { whole = true; });
+  loop.restart();
+  loop.run();
+  CHECK(whole);
+}
+
+TEST_CASE("last writes: an answer that waits to be given has its turn") {
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  files::BlockingCalls files(loop.get_executor());
+  bool told = false;
+  files.enqueue(std::make_shared<const std::string>("/full/log"), [&told] {
+    return files::BlockingCalls::Outcome{[&told] { told = true; }, false};
+  });
+  while (files.returned() == 0 || !files.busy_with().empty()) std::this_thread::yield();
+  CHECK_FALSE(files.idle());
+  logs::Console console(loop.get_executor(), null.get(), null.get());
+  agent::LastWrites last(loop, *clock, console, {&files}, 60s);
+  last.wait(true);
+  CHECK(told);
+  CHECK(files.idle());
+}
