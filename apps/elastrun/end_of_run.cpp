@@ -5,6 +5,7 @@
 #include "core/log.hpp"
 #include "exit_code.hpp"
 #include "files/whole_file.hpp"
+#include "logs/own_stream.hpp"
 #include "report.hpp"
 #include "report_json.hpp"
 
@@ -26,19 +27,8 @@ void write_later(files::BlockingCalls& files, const std::string& path, std::stri
       path, [path, text = std::move(text)] { return files::put_file(path, text, 0644); }, warn_of);
 }
 
-/// Which of our own streams this is, under whatever name: /dev/stdout, /proc/self/fd/1, a link, the
-/// file itself. May wait for the file system.
-std::optional<Stream> own_stream(const std::string& path, int out, int err) {
-  // By name first: where /dev has no such link, a file of that name is not what is meant.
-  if (path == "/dev/stdout" || files::is_open_at(path, out)) return Stream::Out;
-  if (path == "/dev/stderr" || files::is_open_at(path, err)) return Stream::Err;
-  return std::nullopt;
-}
-
 /// `own`: the name for a regular file, where nodes may share it. One of our own streams is the
-/// console's, which knows what waits before and where the next byte goes: a file that the shell has
-/// opened for it without O_APPEND would be overwritten by whoever opens it again, and replaced it
-/// would be lost.
+/// console's, and replaced it would be lost.
 void write_report(agent::JobRun& run, const std::string& path, std::string own, std::string text) {
   struct Put {
     std::optional<Stream> ours;
@@ -47,7 +37,7 @@ void write_report(agent::JobRun& run, const std::string& path, std::string own, 
   auto& console = run.console();
   const auto put = [path, own = std::move(own), text, out = console.fd(Stream::Out),
                     err = console.fd(Stream::Err)]() -> Put {
-    if (const auto ours = own_stream(path, out, err)) return {ours, {}};
+    if (const auto ours = logs::own_stream(path, out, err)) return {ours, {}};
     return {{}, files::put_file(files::is_written_to(path) ? path : own, text, 0644)};
   };
   run.reports().make(path, put, [&console, text](const Put& done) {

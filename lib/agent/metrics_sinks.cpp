@@ -5,6 +5,7 @@
 #include "core/host_name.hpp"
 #include "export/chrome_trace.hpp"
 #include "export/console_lines.hpp"
+#include "export/console_writer.hpp"
 #include "export/file_writer.hpp"
 #include "export/json_lines.hpp"
 #include "export/otlp_sink.hpp"
@@ -16,6 +17,7 @@
 #include "export/tensorboard.hpp"
 #include "export/trace_lines.hpp"
 #include "files/patient_call.hpp"
+#include "logs/own_stream.hpp"
 #include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
 
@@ -130,21 +132,44 @@ Made MetricsSinks::make_console(const SinkChoice& sink) const {
       });
 }
 
-Made MetricsSinks::make_stream(const SinkChoice& sink) const {
-  const bool trace = sink.kind == Kind::Trace;
+/// For a file, or for one of our own streams, which the console writes.
+Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
+    const SinkChoice& sink) const {
+  using Stream = logs::Console::Stream;
+  struct Opened {
+    std::optional<Stream> ours;
+    std::shared_ptr<FileWriter::File> file;
+  };
   FileWriter::Form form;
-  if (trace) form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), true};
-  auto file =
-      patiently(sink, [path = path_of(sink), form] { return FileWriter::open(path, form); });
-  if (!file) return trouble(sink, file.error());
+  if (sink.kind == Kind::Trace) form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), true};
+  const auto open = [path = path_of(sink), form, out = parts_.console.fd(Stream::Out),
+                     err = parts_.console.fd(Stream::Err)]() -> Result<Opened> {
+    if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
+    auto file = FileWriter::open(path, form);
+    if (!file) return std::unexpected(file.error());
+    return Opened{{}, std::move(*file)};
+  };
+  const auto opened = patiently(sink, open);
+  if (!opened) return std::unexpected(opened.error());
+  if (!opened->ours) return std::make_unique<FileWriter>(parts_.files, opened->file);
+  const auto write = [&console = parts_.console, ours = *opened->ours](std::string_view text) {
+    console.write(ours, text);
+  };
+  write(form.head);
+  return std::make_unique<exporter::ConsoleWriter>(parts_.loop, write);
+}
+
+Made MetricsSinks::make_stream(const SinkChoice& sink) const {
+  auto writer = open_stream(sink);
+  if (!writer) return trouble(sink, writer.error());
   auto format = json_format();
-  if (trace) {
+  if (sink.kind == Kind::Trace) {
     format = [lines = exporter::TraceLines(parts_.clock.now())](const Record& record) mutable {
       return lines.of(record);
     };
   }
   return std::make_shared<StreamSink>(parts_.clock, sink.text, std::move(format),
-                                      std::make_unique<FileWriter>(parts_.files, *file));
+                                      std::move(*writer));
 }
 
 Made MetricsSinks::make_tensorboard(const SinkChoice& sink) const {

@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "export/metrics_sink.hpp"
+#include "export/stream_sink.hpp"
 #include "files/blocking_calls.hpp"
 #include "logs/console.hpp"
 #include "process/launcher.hpp"
@@ -40,6 +41,7 @@ class MetricsSinks {
  private:
   using Made = Result<std::shared_ptr<exporter::MetricsSink>>;
   Made make_console(const spec::SinkChoice& sink) const;
+  Result<std::unique_ptr<exporter::PieceWriter>> open_stream(const spec::SinkChoice& sink) const;
   Made make_stream(const spec::SinkChoice& sink) const;
   Made make_page(const spec::SinkChoice& sink) const;
   Made make_tensorboard(const spec::SinkChoice& sink) const;

@@ -116,6 +116,23 @@ class Refused(unittest.TestCase):
 
 
 class Together(unittest.TestCase):
+    def test_what_goes_to_the_own_output_overwrites_nothing(self) -> None:
+        # A file that the shell would open without O_APPEND, too.
+        worker = ("import time\nfrom elastrun import channel\n"
+                  "for i in range(50):\n"
+                  "    print('line', i, flush=True)\n    channel.event('here', number=i)\n"
+                  "    time.sleep(0.01)\n")
+        for path in ("/dev/stdout", "/proc/self/fd/1", "out"):
+            with Job("--metrics", f"jsonl:{path}", "worker.py", files={"worker.py": worker},
+                     env={"PYTHONPATH": str(LIBRARY)}) as job:
+                self.assertEqual(job.end(), 0, job.errors())
+                lines = job.output().splitlines()
+                shown = [line for line in lines if line.startswith("line ")]
+                self.assertEqual(shown, [f"line {i}" for i in range(50)])
+                told = [json.loads(line) for line in lines if not line.startswith("line ")]
+                numbers = [one["attributes"]["number"] for one in told if one["name"] == "here"]
+                self.assertEqual(numbers, list(range(50)))
+
     def test_every_sink_at_once_shows_the_same_numbers(self) -> None:
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         datagrams.bind(("127.0.0.1", 0))

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/lifetime.hpp"
+#include "export/stream_sink.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace elastrun::exporter {
+
+/// Gives pieces to whoever has one of our own streams, and counts itself what that does not take.
+class ConsoleWriter final : public PieceWriter {
+ public:
+  /// Borrows the loop. `write` takes everything at once.
+  ConsoleWriter(boost::asio::io_context& loop, std::function<void(std::string_view)> write)
+      : loop_(loop), write_(std::move(write)) {}
+
+  void write(std::vector<std::string> batch, std::function<void(Written)> then) override {
+    std::string text;
+    for (const auto& piece : batch) text += piece;
+    write_(text);
+    boost::asio::post(loop_,
+                      [then = std::move(then), pieces = batch.size(), alive = lifetime_.token()] {
+                        if (alive) then({pieces, {}});
+                      });
+  }
+  void close(std::function<void()> done) override { done(); }
+
+ private:
+  boost::asio::io_context& loop_;
+  const std::function<void(std::string_view)> write_;
+  Lifetime lifetime_;
+};
+
+}  // namespace elastrun::exporter
