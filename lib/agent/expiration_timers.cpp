@@ -202,6 +202,7 @@ void ExpirationTimers::stacks_taken(std::vector<ExpiredTimer> timers,
     log_stack(timer);
     // A group that is being stopped meanwhile has its own grace.
     if (timer.signal > 0 && active_ && group == group_) reap(timer);
+    if (expired_.size() == kMostKept) expired_.erase(expired_.begin());
     expired_.push_back(std::move(timer));
   }
 }

@@ -23,6 +23,7 @@ namespace elastrun::agent {
 /// that it asked for. What follows is that of any failure of a worker; the agent goes on.
 class ExpirationTimers final : public Observer {
  public:
+  static constexpr std::size_t kMostKept = 100;
   struct Parts {
     boost::asio::io_context& loop;
     Clock& clock;
@@ -52,7 +53,8 @@ class ExpirationTimers final : public Observer {
 
   /// What is known of a worker that such a signal has ended.
   void explain(workers::Failure& failure) const;
-  /// All timers that have expired so far, by attempt.
+  /// The timers that have expired so far, by attempt, the last kMostKept of them: those without a
+  /// signal may do so as long as the job runs.
   const std::vector<ExpiredTimer>& expired() const { return expired_; }
 
   /// How long a worker has lived on after an expired timer that should have ended it, or a timer

@@ -139,6 +139,7 @@ void HangWatch::hangs(const rendezvous::StacksReport& report) {
                  hangs::stacks_lines(report.stacks, "\n  ", kLoggedLines));
   }
   parts_.observers.hang(hang);
+  if (hangs_.size() == kMostKept) hangs_.erase(hangs_.begin());
   hangs_.push_back(std::move(hang));
   obey(hangs_.back());
 }

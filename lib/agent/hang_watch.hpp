@@ -22,6 +22,7 @@ namespace elastrun::agent {
 /// answers that the job hangs. Costs nothing, and no wake-up, without --hang-timeout.
 class HangWatch final : public Observer {
  public:
+  static constexpr std::size_t kMostKept = 100;
   struct Parts {
     Clock& clock;
     const spec::JobSpec& spec;
@@ -36,7 +37,7 @@ class HangWatch final : public Observer {
   void heard(int rank, const workers::Message& message);
   /// The job hangs.
   void hangs(const rendezvous::StacksReport& report);
-  /// All so far.
+  /// The last kMostKept so far.
   const std::vector<JobHang>& all() const { return hangs_; }
 
   void phase(Phase phase, TimePoint now) override;

@@ -152,6 +152,21 @@ TEST_CASE("expiration timers: without a signal it is only told") {
   CHECK(job.failure(ExitStatus::signaled(SIGKILL)).expired_timer.empty());
 }
 
+TEST_CASE("expiration timers: of those that end nobody not all are kept for ever") {
+  Hanging job;
+  constexpr auto kMost = ExpirationTimers::kMostKept;
+  for (std::size_t i = 1; i <= kMost + 3; ++i) {
+    job.ask(std::to_string(i), 1, 0);
+    job.clock.advance(2s);
+    test::run_until(job.loop, [&] {
+      const auto& all = job.timers.expired();
+      return !all.empty() && all.back().scope == std::to_string(i);
+    });
+  }
+  CHECK(job.timers.expired().size() == kMost);
+  CHECK(job.timers.expired().front().scope == "4");
+}
+
 TEST_CASE("expiration timers: other messages are for others, and far deadlines are bounded") {
   Hanging job;
   CHECK_FALSE(job.timers.heard(job.worker.pid, workers::StepDone{1}));
