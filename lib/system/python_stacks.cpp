@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system/python_stacks.hpp"
 
+#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
@@ -36,6 +40,19 @@ UniqueFd open_offered(pid_t pid, int descriptor) {
   return file;
 }
 
+/// Whether the process has a handler for it. Not after execve(2): then another program has its pid,
+/// its offer is forgotten there, and the signal would end it.
+bool handles(pid_t pid, int signal) {
+  constexpr std::string_view kCaught = "\nSigCgt:\t";
+  const auto status = read_kernel_file(fmt::format("/proc/{}/status", pid));
+  const auto at = status.find(kCaught);
+  if (at == std::string::npos) return false;
+  const auto digits = std::string_view(status).substr(at + kCaught.size(), 16);
+  std::uint64_t caught = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), caught, 16);
+  return (caught >> (signal - 1) & 1) != 0;
+}
+
 off_t size_of(const UniqueFd& file) {
   struct stat info {};
   return ::fstat(file.get(), &info) == 0 ? info.st_size : 0;
@@ -60,7 +77,7 @@ struct Asked {
 
 Asked signal_to(const StackSource& source) {
   Asked asked{open_offered(source.pid, source.offer.descriptor), source.pidfd};
-  if (!asked.file) return asked;
+  if (!asked.file || !handles(source.pid, source.offer.signal)) return {};
   asked.before = asked.size = size_of(asked.file);
   asked.done = ::syscall(SYS_pidfd_send_signal, source.pidfd, source.offer.signal, nullptr, 0) != 0;
   if (asked.done) asked.file.reset();
@@ -78,11 +95,30 @@ void await_growth(std::vector<Asked>& asked, Steady::time_point until) {
   }
 }
 
+/// What nobody has given a name: the worker's data may be in another file of the same kind.
+bool is_memfd(const std::string& path) {
+  constexpr std::string_view kName = "/memfd:";
+  std::array<char, kName.size()> name{};
+  const auto size = ::readlink(path.c_str(), name.data(), name.size());
+  return size == static_cast<ssize_t>(name.size()) &&
+         std::string_view(name.data(), name.size()) == kName;
+}
+
+/// The memory of what has been read is the worker's, and would add up as often as somebody looks.
+void free_memory(const UniqueFd& file, off_t end) {
+  const auto path = fmt::format("/proc/self/fd/{}", file.get());
+  if (end == 0 || !is_memfd(path)) return;
+  const UniqueFd writable(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  // Its size stays, at which the worker goes on.
+  if (writable) ::fallocate(writable.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, end);
+}
+
 std::string read_from(const UniqueFd& file, off_t before) {
   const auto added = std::max<off_t>(0, size_of(file) - before);
   std::string text(std::min<std::size_t>(kMostBytes, static_cast<std::size_t>(added)), '\0');
   const auto got = ::pread(file.get(), text.data(), text.size(), before);
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  free_memory(file, before + added);
   return text;
 }
 

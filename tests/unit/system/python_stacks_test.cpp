@@ -7,9 +7,11 @@
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <string>
 #include <string_view>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,17 +31,17 @@ void write_stacks(int) {
   }
 }
 
-/// A process that hangs, and writes its stacks at SIGUSR1 if `answers`.
+/// A process that hangs, and does this at SIGUSR1.
 struct Python {
   int file;
   pid_t pid = 0;
   UniqueFd pidfd;
-  explicit Python(int descriptor, bool answers = true) : file(descriptor) {
+  explicit Python(int descriptor, void (*at_signal)(int) = write_stacks) : file(descriptor) {
     pid = ::fork();
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       file_of_child = file;
-      std::signal(SIGUSR1, answers ? write_stacks : SIG_IGN);
+      std::signal(SIGUSR1, at_signal);
       ::raise(SIGSTOP);  // so that nobody asks before
       while (true) ::pause();
     }
@@ -67,8 +69,29 @@ TEST_CASE("python stacks: a process that hangs writes them at its signal, each t
 }
 
 TEST_CASE("python stacks: who does not answer is not waited for without a bound") {
-  const Python python(::memfd_create("stacks", 0), false);
+  const Python python(::memfd_create("stacks", 0), [](int) {});
   CHECK(python.ask(50ms).empty());
+}
+
+TEST_CASE("python stacks: what has been read takes no memory of the process any more") {
+  const Python python(::memfd_create("stacks", 0), [](int) {
+    const std::string line(1 << 16, 'x');
+    (void)!::write(file_of_child, line.data(), line.size());
+  });
+  struct stat info {};
+  for (int i = 1; i <= 8; ++i) {
+    CHECK(python.ask(1h).size() == 1);
+    REQUIRE(::fstat(python.file, &info) == 0);
+    CHECK(info.st_size == i << 16);
+    CHECK(info.st_blocks == 0);
+  }
+}
+
+// As after execve(2), which leaves the pid and takes the handler away.
+TEST_CASE("python stacks: whom the signal would end is not signalled") {
+  const Python python(::memfd_create("stacks", 0), SIG_DFL);
+  CHECK(python.ask(1h).empty());
+  CHECK(::waitpid(python.pid, nullptr, WNOHANG) == 0);
 }
 
 TEST_CASE(
