@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "telemetry/monitor.hpp"
 
+#include <algorithm>
 #include <iterator>
 
 namespace elastrun::agent {
@@ -22,12 +23,16 @@ void WorkerRecords::round_ready(const rendezvous::Round& round, Duration) {
   attempt_ = round.attempt;
 }
 
-void WorkerRecords::heard(const workers::Worker& worker, workers::Message message) {
+bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& message) {
   const bool admitted = intake_.admit(worker.rank, message, pipeline_.clock().now());
   if (const auto remark = intake_.take_remark(); !remark.empty()) {
     log::warning("channel", "{}", remark);
   }
-  if (!admitted) return;
+  return admitted;
+}
+
+void WorkerRecords::heard(const workers::Worker& worker, workers::Message message) {
+  if (!admits(worker, message)) return;
   if (const auto* step = std::get_if<workers::StepDone>(&message)) tell(worker, *step);
   if (const auto* one = std::get_if<workers::CheckpointDone>(&message)) tell(worker, *one);
   if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) tell(worker, *phase);
@@ -102,7 +107,7 @@ void WorkerRecords::tell_batch(const workers::MetricSample& metric, const Attrib
 
 void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent event) {
   const auto who = labels(worker);
-  if (event.name == telemetry::monitor::kStatEvent) tell_stat(event, who);
+  if (event.name == telemetry::monitor::kStatEvent) tell_stat(worker, event, who);
   if (!pipeline_.wants("worker")) return;
   auto told = record(Record::Kind::Event, "worker", std::move(event.name), {});
   if (event.time) {
@@ -110,16 +115,25 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
         WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*event.time)));
   }
   told.attributes = std::move(event.attributes);
+  // Who it was is for us to say.
+  std::erase_if(told.attributes, [&](const telemetry::Attribute& given) {
+    return std::ranges::find(who, given.first, &telemetry::Attribute::first) != who.end();
+  });
   told.attributes.insert(told.attributes.end(), who.begin(), who.end());
   pipeline_.emit(std::move(told));
 }
 
 /// A window of torch.monitor, of which each aggregation is a series: "loss.mean".
-void WorkerRecords::tell_stat(const workers::WorkerEvent& event, const Attributes& labels) {
+void WorkerRecords::tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
+                              const Attributes& labels) {
   if (!pipeline_.wants(telemetry::monitor::kScope)) return;
   for (const auto& [name, value] : event.attributes) {
+    const std::string group(telemetry::monitor::kScope);
+    workers::Message one = workers::MetricSample{name.substr(0, workers::kMaxName), 0, group};
+    if (!admits(worker, one)) continue;
+    auto& metric = std::get<workers::MetricSample>(one);
     auto sample =
-        record(Record::Kind::Sample, std::string(telemetry::monitor::kScope), name, labels);
+        record(Record::Kind::Sample, std::move(metric.group), std::move(metric.name), labels);
     sample.value = value;
     pipeline_.emit(std::move(sample));
   }

@@ -30,6 +30,8 @@ class WorkerRecords final : public Observer {
   const workers::Intake::Statistics& statistics() const { return intake_.statistics(); }
 
  private:
+  /// Within the limits; what it says may be another series then.
+  bool admits(const workers::Worker& worker, workers::Message& message);
   using Attributes = std::vector<telemetry::Attribute>;
   Attributes labels(const workers::Worker& worker) const;
   telemetry::Record record(telemetry::Record::Kind kind, std::string scope, std::string name,
@@ -40,7 +42,8 @@ class WorkerRecords final : public Observer {
   void tell(const workers::Worker& worker, const workers::MetricSample& metric);
   void tell(const workers::Worker& worker, workers::WorkerEvent event);
   void tell_batch(const workers::MetricSample& metric, const Attributes& labels);
-  void tell_stat(const workers::WorkerEvent& event, const Attributes& labels);
+  void tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
+                 const Attributes& labels);
 
   telemetry::Pipeline& pipeline_;
   const spec::JobSpec& spec_;

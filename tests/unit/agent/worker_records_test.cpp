@@ -3,6 +3,10 @@
 
 #include "unit/agent/records.hpp"
 
+#include <cstdint>
+#include <fmt/format.h>
+#include <set>
+
 namespace elastrun::agent {
 namespace {
 
@@ -99,6 +103,28 @@ TEST_CASE("worker records: a flood is limited and counted") {
   for (int i = 0; i < 1500; ++i) job.heard_from(0, workers::WorkerEvent{"e", {}});
   CHECK(job.heard->records.size() == 1000);
   CHECK(job.records.statistics().suppressed == 500);
+}
+
+TEST_CASE("worker records: windows of torch.monitor make no names without end") {
+  Job job;
+  std::set<std::string> names;
+  for (int i = 0; i < 900; ++i) {
+    workers::WorkerEvent event{"torch.monitor.Stat", {}};
+    for (int j = 0; j < 3; ++j) event.attributes.emplace_back(fmt::format("{}.{}", i, j), 1.0);
+    job.heard_from(0, std::move(event));
+  }
+  for (const auto& record : job.heard->records) {
+    if (record.kind == Kind::Sample) names.insert(record.name);
+  }
+  CHECK(names.size() == workers::Intake::kMostSeries + 1);
+  CHECK(job.records.statistics().overflowed == 700);
+}
+
+TEST_CASE("worker records: a worker does not say who it is") {
+  Job job;
+  job.heard_from(1, workers::WorkerEvent{"e", {{"rank", Whole{INT64_MAX}}, {"number", Whole{4}}}});
+  CHECK(job.last().attributes.size() == 5);
+  job.check_labels(job.last(), 1);
 }
 
 TEST_CASE("worker records: nobody who listens to something else gets any of it") {
