@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/guardian.hpp"
 
+#include "core/standard_streams.hpp"
 #include "process/cgroup.hpp"
 #include "process/descendants.hpp"
 #include "process/exit_status.hpp"
@@ -13,7 +14,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
 #include <optional>
@@ -201,14 +201,6 @@ void clean_up(Board& board, const ExitStatus& status) {
   ::kill(::getpid(), status.number);
   ::sigprocmask(SIG_UNBLOCK, &mask, nullptr);
   ::_exit(status.as_shell());  // a signal that ended the agent but cannot end us
-}
-
-// A descriptor that is opened later must not become 0, 1 or 2: it would be handed to workers as a
-// standard stream.
-void open_standard_streams() {
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
-  }
 }
 
 bool has_children() {

@@ -72,6 +72,22 @@ class Case(unittest.TestCase):
         return child, int(line.rsplit(":", 1)[1])
 
 
+class Streams(Case):
+    def test_what_is_opened_takes_no_place_of_a_standard_stream_that_is_closed(self) -> None:
+        port = free_port()
+        child = self.start("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", CTL, "store", "--listen",
+                           f"127.0.0.1:{port}")
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                self.assertIsNone(child.poll())
+                time.sleep(0.01)
+        for number in range(3):
+            self.assertEqual(os.readlink(f"/proc/{child.pid}/fd/{number}"), "/dev/null")
+
+
 class Status(Case):
     def test_one_agent_waits_for_another_then_both_run(self) -> None:
         port = free_port()

@@ -96,6 +96,16 @@ class Goodput(unittest.TestCase):
             self.assertIn('submitted 2 times', text)
             self.assertIn("(left out: 1 lines that are no record)", text)
 
+    def test_an_account_that_nobody_gets_is_an_error(self) -> None:
+        with tempfile.NamedTemporaryFile("w") as log, open("/dev/full", "w") as out:
+            log.write(lines_of("s15_resume_at_next_step"))
+            log.flush()
+            got = subprocess.run([CTL, "goodput", "report", log.name], stdout=out,
+                                 stderr=subprocess.PIPE, text=True, timeout=60, env=ENVIRONMENT,
+                                 check=False)
+            self.assertEqual(got.returncode, 1)
+            self.assertIn("No space left on device", got.stderr)
+
     def test_a_log_of_the_reference_is_answered_truly_and_compatibly(self) -> None:
         account = self.account("--compatible", "-", text=lines_of("s15_resume_at_next_step"))
         self.assertAlmostEqual(account["goodput"], 30 / 140, places=6)
