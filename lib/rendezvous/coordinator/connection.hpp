@@ -13,9 +13,8 @@ struct Connection {
   std::shared_ptr<net::Link> link;
   Job* job = nullptr;  // once it has said hello as an agent
   bool greeted = false;
-  int missed = 0;       // heartbeats in a row
-  bool leaves = false;  // it has said goodbye
-  bool ended = false;   // and that its group has ended
+  int missed = 0;      // heartbeats in a row
+  bool ended = false;  // it has said that its group has ended
 };
 
 }  // namespace elastrun::rendezvous

@@ -162,7 +162,7 @@ class LinkCoordinator final : public Coordinator {
     }
     const auto* leaving = std::get_if<Leaving>(&*message);
     if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, connection);
-    if (leaving != nullptr) connection.leaves = true, connection.ended |= leaving->ended;
+    if (leaving != nullptr) connection.ended |= leaving->ended;
     if (connection.job == nullptr && !std::holds_alternative<Join>(*message)) return;
     if (auto* join = std::get_if<Join>(&*message)) {
       if (!admit(peer, connection, *join)) return;
@@ -301,13 +301,15 @@ class LinkCoordinator final : public Coordinator {
     const auto found = connections_.find(peer);
     found->second.link->close();
     Job* job = found->second.job;
-    const bool silent = loss == Loss::Silent && !found->second.leaves;
+    // Not: one that leaves, or a connection that its member has given up for a newer one.
+    const bool member = job != nullptr && job->state.roster().all().contains(peer);
     connections_.erase(found);
     hellos_.erase(peer);
     if (connections_.empty()) heartbeat_.disarm();
     local_agents_.lose(peer, job != nullptr && (loss == Loss::Closed || loss == Loss::Broken));
     if (job == nullptr) return;
     --agents_;
+    const bool silent = member && loss == Loss::Silent;
     const bool cut_off = silent && lost_contact_.silent(job->state.phase(), agents_);
     if (cut_off && settings_.cut_off) {
       log::warning("rendezvous",

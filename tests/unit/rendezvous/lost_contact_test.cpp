@@ -4,6 +4,9 @@
 #include "unit/rendezvous/timeless.hpp"
 
 #include <doctest/doctest.h>
+#include <memory>
+#include <optional>
+#include <vector>
 
 using namespace elastrun::rendezvous;
 using namespace elastrun::rendezvous::test;
@@ -62,4 +65,24 @@ TEST_CASE("coordinator: more nodes fall silent than are left") {
     town.pass(20s, 40);
     CHECK(cut_off == 0);
   }
+}
+
+TEST_CASE("coordinator: connections that members have given up and replaced are no losses") {
+  int cut_off = 0;
+  Timeless town(rules_for(1, 3), [&cut_off] { ++cut_off; });
+  // The last one of each is alive; those before are held open until a group has ended.
+  std::vector<std::unique_ptr<Spoken>> first, second;
+  town.agent->join();
+  for (int turn = 0; turn < 3; ++turn) {
+    first.push_back(std::make_unique<Spoken>(town, std::nullopt, "first"));
+    second.push_back(std::make_unique<Spoken>(town, std::nullopt, "second"));
+    town.pass(1s, 4);
+  }
+  for (int step = 0; step < 10; ++step) {
+    for (auto* last : {first.back().get(), second.back().get()})
+      last->link->send(encode(FromAgent(Heartbeat{})));
+    town.pass(2s, 4);
+  }
+  CHECK(town.host->coordinator().agents() == 3);
+  CHECK(cut_off == 0);
 }

@@ -505,7 +505,8 @@ class Country {
 
   void lose(int i, Peer peer, Loss loss) {
     close_office_end(peer);
-    if (loss == Loss::Silent && i != kStore) lose_contact(i);
+    const bool current = at(i).office->state.roster().all().contains(peer);
+    if (loss == Loss::Silent && i != kStore && current) lose_contact(i);
     check_entitlement(i);
     at(i).office->state.depart(peer, "silent", now_, loss);
     deliver(i);
