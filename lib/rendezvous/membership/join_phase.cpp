@@ -34,9 +34,8 @@ int candidates(const Rules& rules, const Quorum& quorum) {
   return quorum.returning + std::clamp(quorum.fresh, 0, std::max(free_places, 0));
 }
 
-void JoinPhase::begin(TimePoint now, TimePoint stopped_by) {
-  since_ = now;
-  stopped_by_ = stopped_by;
+void JoinPhase::begin(TimePoint now) {
+  since_ = stopped_by_ = now;
   enough_since_.reset();
 }
 

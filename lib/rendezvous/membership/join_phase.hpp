@@ -47,12 +47,10 @@ struct Quorum {
 class JoinPhase {
  public:
   /// A new round is being formed from now on; the wait for its minimum ends at now + join_timeout.
-  /// Members of the round before that are still to come back have stopped their groups by
-  /// `stopped_by`.
-  void begin(TimePoint now, TimePoint stopped_by);
+  void begin(TimePoint now);
   /// For so long nobody could come, because this machine stood still.
   void stand_still(Duration time) { since_ += time; }
-  /// One more that is still to come back, and may take longer.
+  /// A member that is still to come back has stopped its group by then.
   void extend(TimePoint stopped_by) { stopped_by_ = std::max(stopped_by_, stopped_by); }
   /// Takes note of who is there; starts or forgets the last call.
   void update(const Rules& rules, const Quorum& quorum, TimePoint now);

@@ -55,7 +55,7 @@ Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, 
   Member* known = find_again(peer, node, now);
   if (is_too_late(peer, previous) || (known == nullptr && !admit(peer, node, previous)))
     return nullptr;
-  if (roster_.empty() && phase_ == Phase::Joining) begin_join_phase(now, now);
+  if (roster_.empty() && phase_ == Phase::Joining) begin_join_phase(now);
   learn(previous);
   std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
   // Whatever was feared of it is settled; another coordinator's world has one less to wait for.

@@ -115,7 +115,7 @@ class State {
   void remove(const Member& member, const Cause& cause, TimePoint now);
   void fence_off(const Member& member, TimePoint now, Loss loss);
   bool restart(const Cause& cause, TimePoint now);
-  void begin_join_phase(TimePoint now, TimePoint stopped_by);
+  void begin_join_phase(TimePoint now);
   void give_up_waiting(TimePoint now);
   void finish_if_all_done(TimePoint now);
   void end(Done verdict, TimePoint now);

@@ -16,11 +16,11 @@ void State::advance(TimePoint now) {
   }
 }
 
-void State::begin_join_phase(TimePoint now, TimePoint stopped_by) {
+void State::begin_join_phase(TimePoint now) {
   phase_ = Phase::Joining;
   growth_at_.reset();
   unacknowledged_.reset();
-  join_phase_.begin(now, stopped_by);
+  join_phase_.begin(now);
   // The first word comes early: a person who waits wants to know at once for whom.
   progress_at_ = now + std::min<Duration>(rules_.progress_interval, std::chrono::seconds(1));
 }
@@ -187,15 +187,17 @@ bool State::restart(const Cause& cause, TimePoint now) {
     if (member.state == MemberState::Running || member.state == MemberState::Finished)
       members.push_back(&member);
   }
-  Duration grace{};
   for (Member* member : members) {
-    grace = std::max(grace, member->node.grace);
     if (!member->knows_stop) member->stops_by = now + rules_.reaction + member->node.grace;
     roster_.move(*member, MemberState::Stopping, now);
   }
   tell_all(members, Restart{cause, decision.attempt_spent, decision.restarts_left});
   ending_ = false;
-  begin_join_phase(now, now + rules_.reaction + grace);
+  begin_join_phase(now);
+  // Also those who came while this round ran, and may be saving for longer than its members.
+  for (const auto& [peer, member] : roster_.all()) {
+    if (member.state == MemberState::Stopping) join_phase_.extend(member.stops_by);
+  }
   advance(now);
   return true;
 }

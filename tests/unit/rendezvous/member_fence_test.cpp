@@ -90,6 +90,24 @@ TEST_CASE("fence: a member that saves is waited for without its connection") {
   }
 }
 
+TEST_CASE("fence: one that came at work beside a round is waited for when that round ends") {
+  Rules rules = patient(1, 2, 1);
+  rules.join_timeout = 30s;
+  Script job(rules);
+  job.join("a");
+  job.pass(2s);
+  CHECK(job.assignment("a") == "0/1#1");
+  job.grace = 100s;  // of that one, not of the member
+  job.arrive_stopping("b", {7, 0, 2}, 100s);
+  job.fail("a");
+  job.grace = 0s;
+  job.join("a", {1, 1, 1});
+  job.pass(90s);
+  CHECK(job.assignment("a") == "");
+  job.join("b", {7, 0, 2});
+  CHECK(job.assignment("a") == "0/2#8");
+}
+
 TEST_CASE("fence: a node that crashed before it could hear the order delays nobody") {
   Script job(patient(2, 3, 1));
   job.grace = 40s;
