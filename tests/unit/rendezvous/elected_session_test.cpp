@@ -512,6 +512,58 @@ TEST_CASE("elected session: a node that leaves before it has joined a new leader
   settle_into({&c}, 1);
 }
 
+namespace {
+
+/// A member that joins, notes whether it is told to stop, and looks for no other coordinator.
+std::shared_ptr<net::Link> left_behind(Parish& parish, const Rules& rules, Duration grace,
+                                       bool& is_to_stop) {
+  const auto place = decode_entry(parish.shared.leader.value).value();
+  boost::asio::ip::tcp::socket socket(parish.network.loop);
+  socket.connect({boost::asio::ip::address_v4::loopback(), place.port});
+  auto link = net::Link::make(std::move(socket), net::make_sealer("s"), net::Link::Side::Connector);
+  const auto hear = [&is_to_stop](const std::string& text) {
+    const auto message = decode_from_coordinator(text).value();
+    const auto* told = std::get_if<Push>(&message);
+    is_to_stop = is_to_stop || (told != nullptr && std::holds_alternative<Restart>(*told));
+  };
+  link->start({hear, [](const Error&) {}});
+  link->send(encode(FromAgent(Hello{"job"})));
+  Join join;
+  join.node.id = "b";
+  join.node.store_port = 29123;
+  join.node.grace = grace;
+  join.rules = rules;
+  link->send(encode(FromAgent(join)));
+  return link;
+}
+
+}  // namespace
+
+// Group rank 0's port is free, here on the successor's own machine: without a word of what is left
+// that would be the end of the wait.
+TEST_CASE("elected session: whom a leader has left behind is waited for, whoever else has ended") {
+  Parish parish;
+  Rules rules = rules_for(2, 2);
+  rules.progress_interval = 10ms;
+  auto a = parish.agent(rules, 30ms);
+  a->join(1, "a");
+  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+  bool is_to_stop = false;
+  const auto b = left_behind(parish, rules, 2h, is_to_stop);
+  settle_into({a.get()}, 2);
+  a->session->report(Leaving{"preempted"});
+  run_until(parish.network.loop, [&] { return is_to_stop; });
+  a->close();
+  auto c = parish.agent(rules, 30ms), d = parish.agent(rules, 30ms);
+  c->join(1, "c"), d->join(1, "d");
+  run_until(parish.network.loop, [&] { return c->progress.present == 2; });
+  c->progress = {};
+  run_until(parish.network.loop, [&] { return c->progress.present == 2; });
+  const std::string& text = c->progress.text;
+  CAPTURE(text);
+  CHECK(text.find("waiting for 1 node to stop its workers, at most 2 h") != std::string::npos);
+}
+
 TEST_CASE("elected session: a file elects, and elects again") {
   std::string folder = (std::filesystem::temp_directory_path() / "elected.XXXXXX").string();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);

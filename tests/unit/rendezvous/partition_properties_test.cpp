@@ -571,7 +571,9 @@ class Country {
     register_.told.insert(office.leavers.begin(), office.leavers.end());
   }
 
-  // A new coordinator learns what may be at work; sometimes it finds out that group rank 0 is gone.
+  // A new coordinator learns what may be at work. If no remnant of the last world was recorded, it
+  // sometimes finds out that group rank 0 is gone; a remnant is believed, whoever of it has ended
+  // (see WorldRecords::inherit).
   void inherit(int i) {
     if (register_.by.empty()) return;
     Office& office = *at(i).office;
@@ -591,6 +593,7 @@ class Country {
     }
     office.state.inherit(previous, register_.remnant ? now_ : now_ + kIsolation, fence);
     office.recorded_leavers = register_.leavers;
+    if (register_.remnant) return;
     const std::string& name = register_.world.address;
     const bool alive = std::ranges::any_of(
         machines_, [&name](const auto& machine) { return machine.name == name; });
