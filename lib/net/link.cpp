@@ -314,6 +314,7 @@ void Link::end(Error error) {
 }
 
 void Link::hold() {
+  early_.clear();
   // Handlers may hold the owner that is letting go of us right now.
   boost::asio::post(socket_.get_executor(), [handlers = std::exchange(handlers_, {})] {});
 }

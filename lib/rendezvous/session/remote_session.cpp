@@ -127,7 +127,7 @@ class RemoteSession final : public Session {
     link_->send(encode(FromAgent(std::move(hello))));
     heartbeat_->arm(clock_.now() + search_.time_to_answer(), [this] {
       const std::string why = silent_port_text(place().endpoint, link_->remote_address());
-      hang_up();
+      part();  // it may have read that we are at work
       search_.try_mute_again({Code::Timeout, why});
     });
   }
@@ -209,12 +209,12 @@ class RemoteSession final : public Session {
   // The same, but its end says that our group has ended: until that is true it stays open.
   void part() {
     heartbeat_->disarm();
-    if (membership_.wants_membership() || held_) return hang_up();
-    held_ = std::exchange(link_, nullptr);
-    held_->hold();
+    if (membership_.wants_membership()) return hang_up();
+    link_->hold();
+    held_.push_back(std::exchange(link_, nullptr));
   }
   void release() {
-    if (held_) std::exchange(held_, nullptr)->close();
+    for (const auto& link : std::exchange(held_, {})) link->close();
   }
 
   void refused(const Refusal& refusal) {
@@ -369,7 +369,7 @@ class RemoteSession final : public Session {
 
   // The coordinator
   std::shared_ptr<Link> link_;
-  std::shared_ptr<Link> held_;  // to one before it, which sees by its end that our group has ended
+  std::vector<std::shared_ptr<Link>> held_;  // whose ends will say that our group has ended
   bool welcomed_ = false;
   bool fences_ = false;  // it waits for whoever says that it is being stopped
   std::int64_t epoch_ = 0;

@@ -117,7 +117,7 @@ struct Machine {
   bool undecided = false;  // it reported a failure, and has not heard what follows
   bool leaves = false;     // for good, once its group has ended
   Peer line = 0;
-  Peer held = 0;  // one that it is not on any more, but keeps open until its group has ended
+  std::vector<Peer> held;  // those before it, which it keeps open until its group has ended
   TimePoint patience;
   PreviousWorld previous, knows;
   std::int64_t epoch = 0;  // the highest it has seen

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <doctest/doctest.h>
+#include <initializer_list>
 #include <random>
 #include <string>
 
@@ -38,15 +39,17 @@ inline unsigned seed_setting(const char* name, unsigned otherwise) {
   return given == nullptr ? otherwise : static_cast<unsigned>(std::atoi(given));
 }
 
+/// `regressions`: seeds beyond those, on which something has once gone wrong.
 template <class Run>
-void for_each_seed(Run run) {
-  const unsigned only = seed_setting("ELASTRUN_TEST_SEED", 0);
-  const unsigned first = only == 0 ? 1 : only;
-  const unsigned last = only == 0 ? seed_setting("ELASTRUN_TEST_SEEDS", kSeeds) : only;
-  for (unsigned seed = first; seed <= last; ++seed) {
+void for_each_seed(Run run, std::initializer_list<unsigned> regressions = {}) {
+  const auto play = [&run](unsigned seed) {
     CAPTURE(seed);
     run(seed);
-  }
+  };
+  if (const unsigned only = seed_setting("ELASTRUN_TEST_SEED", 0); only != 0) return play(only);
+  const unsigned last = seed_setting("ELASTRUN_TEST_SEEDS", kSeeds);
+  for (unsigned seed = 1; seed <= last; ++seed) play(seed);
+  for (const unsigned seed : regressions) play(seed);
 }
 
 }  // namespace elastrun::rendezvous::test
