@@ -14,7 +14,7 @@ using namespace elastrun::rendezvous::test;
 
 namespace {
 
-Rules patient(int min_nodes, int max_nodes, int max_restarts = 0) {
+Rules fencing_rules(int min_nodes, int max_nodes, int max_restarts = 0) {
   Rules rules = make_rules(min_nodes, max_nodes, max_restarts);
   rules.reaction = 5s;
   rules.silence = 20s;
@@ -24,7 +24,7 @@ Rules patient(int min_nodes, int max_nodes, int max_restarts = 0) {
 
 /// a, b and c work; a has failed, b is back, c is being stopped and has said that it knows.
 Script two_of_three_back() {
-  Script job(patient(2, 3, 1));
+  Script job(fencing_rules(2, 3, 1));
   job.grace = 40s;
   for (const char* name : {"a", "b", "c"}) job.join(name);
   job.fail("a");
@@ -38,7 +38,7 @@ Script two_of_three_back() {
 
 }  // namespace
 
-TEST_CASE("fence: a member that saves is waited for without its connection") {
+TEST_CASE("member fence: a member that saves is waited for without its connection") {
   Script job = two_of_three_back();
   SUBCASE("which was reset, for as long as it has said") {
     job.lose("c", Loss::Broken);
@@ -48,7 +48,7 @@ TEST_CASE("fence: a member that saves is waited for without its connection") {
     job.pass(2s);
     CHECK(job.assignment("a") == "0/2#2");
   }
-  SUBCASE("and takes its seat when it comes back and says that it has ended") {
+  SUBCASE("and takes its place when it comes back and says that it has ended") {
     job.lose("c", Loss::Broken);
     job.join("spare");
     job.pass(10s);
@@ -90,8 +90,8 @@ TEST_CASE("fence: a member that saves is waited for without its connection") {
   }
 }
 
-TEST_CASE("fence: one that came at work beside a round is waited for when that round ends") {
-  Rules rules = patient(1, 2, 1);
+TEST_CASE("member fence: one that came at work beside a round is waited for when that round ends") {
+  Rules rules = fencing_rules(1, 2, 1);
   rules.join_timeout = 30s;
   Script job(rules);
   job.join("a");
@@ -108,8 +108,8 @@ TEST_CASE("fence: one that came at work beside a round is waited for when that r
   CHECK(job.assignment("a") == "0/2#8");
 }
 
-TEST_CASE("fence: a node that crashed before it could hear the order delays nobody") {
-  Script job(patient(2, 3, 1));
+TEST_CASE("member fence: a node that crashed before it could hear the order delays nobody") {
+  Script job(fencing_rules(2, 3, 1));
   job.grace = 40s;
   for (const char* name : {"a", "b", "c"}) job.join(name);
   job.fail("a");
@@ -120,8 +120,8 @@ TEST_CASE("fence: a node that crashed before it could hear the order delays nobo
   CHECK(job.assignment("a") == "0/2#2");
 }
 
-TEST_CASE("fence: a successor waits for a member that says it is at work") {
-  Script job(patient(2, 2));
+TEST_CASE("member fence: a successor waits for a member that says it is at work") {
+  Script job(fencing_rules(2, 2));
   job.grace = 40s;
   MemberFence fence;
   fence.expect(7, 2, 1);
@@ -136,8 +136,8 @@ TEST_CASE("fence: a successor waits for a member that says it is at work") {
   CHECK(job.assignment("x") == "1/2#8");
 }
 
-TEST_CASE("fence: a successor waits for all but one of whom it has heard nothing") {
-  Script job(patient(3, 3));
+TEST_CASE("member fence: a successor waits for all but one of whom it has heard nothing") {
+  Script job(fencing_rules(3, 3));
   job.grace = 40s;
   MemberFence fence;
   fence.expect(7, 3, 1);
@@ -165,8 +165,8 @@ TEST_CASE("fence: a successor waits for all but one of whom it has heard nothing
   }
 }
 
-TEST_CASE("fence: whom a leader left behind is waited for, and nobody else") {
-  Script job(patient(2, 2));
+TEST_CASE("member fence: whom a leader left behind is waited for, and nobody else") {
+  Script job(fencing_rules(2, 2));
   MemberFence fence;
   fence.expect(7, Remnant{1, {1, job.now + 30s}}, 0);
   job.state.inherit({7, 0, 2}, job.now, fence);
@@ -185,8 +185,9 @@ TEST_CASE("fence: whom a leader left behind is waited for, and nobody else") {
   CHECK(job.assignment("x") == "0/2#8");
 }
 
-TEST_CASE("fence: whoever had stopped when its leader went does not stand for one who had not") {
-  Script job(patient(2, 2));
+TEST_CASE(
+    "member fence: whoever had stopped when its leader went does not stand for one who had not") {
+  Script job(fencing_rules(2, 2));
   job.grace = 40s;
   MemberFence fence;
   fence.expect(7, Remnant{2, {1, job.now + 30s}}, 0);
@@ -205,8 +206,9 @@ TEST_CASE("fence: whoever had stopped when its leader went does not stand for on
   CHECK(job.assignment("a") == "0/2#8");
 }
 
-TEST_CASE("fence: after a crash while a round was formed, who had stopped is not waited for") {
-  Script job(patient(3, 3));
+TEST_CASE(
+    "member fence: after a crash while a round was formed, who had stopped is not waited for") {
+  Script job(fencing_rules(3, 3));
   job.grace = 40s;
   MemberFence fence;
   SUBCASE("if they all had") {
@@ -244,8 +246,8 @@ TEST_CASE("fence: after a crash while a round was formed, who had stopped is not
   }
 }
 
-TEST_CASE("fence: a spare tells a store that was begun again of the world that it knows") {
-  Rules rules = patient(2, 2);
+TEST_CASE("member fence: a spare tells a store that was begun again of the world that it knows") {
+  Rules rules = fencing_rules(2, 2);
   rules.hosted = false;
   Script job(rules);
   job.grace = 40s;
@@ -271,7 +273,7 @@ namespace {
 
 /// a and b work in round 1 when somebody comes that remembers another one.
 Script joined_by(std::int64_t remembered, int max_restarts) {
-  Script job(patient(2, 2, max_restarts));
+  Script job(fencing_rules(2, 2, max_restarts));
   for (const char* name : {"a", "b"}) job.join(name);
   job.join("late", {remembered, 0, 2});
   return job;
@@ -286,7 +288,7 @@ constexpr std::int64_t kRemembered[] = {0, 1, 2, 9};
 
 }  // namespace
 
-TEST_CASE("fence: a round that runs keeps its number, whatever newcomers remember") {
+TEST_CASE("member fence: a round that runs keeps its number, whatever newcomers remember") {
   for (const std::int64_t remembered : kRemembered) {
     CAPTURE(remembered);
     Script job = joined_by(remembered, 1);
@@ -297,7 +299,7 @@ TEST_CASE("fence: a round that runs keeps its number, whatever newcomers remembe
   }
 }
 
-TEST_CASE("fence: the next round has a number that nobody has seen") {
+TEST_CASE("member fence: the next round has a number that nobody has seen") {
   for (const std::int64_t remembered : kRemembered) {
     CAPTURE(remembered);
     Script job = joined_by(remembered, 1);
@@ -310,7 +312,7 @@ TEST_CASE("fence: the next round has a number that nobody has seen") {
   }
 }
 
-TEST_CASE("fence: newcomers that remember do not hold up a verdict") {
+TEST_CASE("member fence: newcomers that remember do not hold up a verdict") {
   for (const std::int64_t remembered : kRemembered) {
     CAPTURE(remembered);
     Script job = joined_by(remembered, 0);
@@ -321,8 +323,8 @@ TEST_CASE("fence: newcomers that remember do not hold up a verdict") {
   }
 }
 
-TEST_CASE("fence: the verdict reaches a member that saves") {
-  Script job(patient(1, 1));
+TEST_CASE("member fence: the verdict reaches a member that saves") {
+  Script job(fencing_rules(1, 1));
   job.join("a");
   job.arrive_stopping("b", {1, 0, 2}, 30s);
   job.succeed("a");
@@ -330,8 +332,8 @@ TEST_CASE("fence: the verdict reaches a member that saves") {
   CHECK(!job.last<Done>("b")->failed);
 }
 
-TEST_CASE("fence: a member that comes back beside its dead connection is not left out") {
-  Script job(patient(1, 2, 1));
+TEST_CASE("member fence: a member that comes back beside its dead connection is not left out") {
+  Script job(fencing_rules(1, 2, 1));
   for (const char* name : {"a", "b"}) job.join(name);
   job.fail("a");
   job.join("a", {1, 1, 2});

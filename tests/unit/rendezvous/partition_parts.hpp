@@ -31,13 +31,13 @@ constexpr Duration kYield = kSilence + 2 * kHeartbeat + kTtl;
 using Key = std::pair<std::int64_t, std::int64_t>;  // epoch and number: one world
 
 /// The coordinator in a process: the state, and until when it may decide.
-struct Office {
+struct Leadership {
   enum class Kind { Elected, StandAlone };
-  Office(const Rules& rules, std::int64_t elected, Kind kind = Kind::Elected)
+  Leadership(const Rules& rules, std::int64_t elected, Kind kind = Kind::Elected)
       : state(rules_of(rules, kind), "job"), epoch(elected) {
     state.set_epoch(elected);
     if (kind == Kind::Elected) state.require_acknowledgements();
-    if (kind == Kind::StandAlone) tenure = TimePoint::max();
+    if (kind == Kind::StandAlone) lease_end = TimePoint::max();
   }
   // When its world must be told to stop, although nobody says that there is another one.
   static Rules rules_of(Rules rules, Kind kind) {
@@ -45,8 +45,9 @@ struct Office {
     return rules;
   }
   TimePoint isolated() const {
-    if (tenure == TimePoint::max()) return tenure;
-    return std::max(tenure + kIsolation * 19 / 20 - kSilence - 2 * kHeartbeat - kGrace, patient);
+    if (lease_end == TimePoint::max()) return lease_end;
+    return std::max(lease_end + kIsolation * 19 / 20 - kSilence - 2 * kHeartbeat - kGrace,
+                    not_isolated_before);
   }
   State state;
   LostContact contact;
@@ -66,8 +67,9 @@ struct Office {
   std::int64_t inherited_round = 0;
   int recorded_leavers = 0;
   std::int64_t epoch;
-  TimePoint tenure;
-  TimePoint patient;  // until then its process, which was paused, does not suspend its world
+  TimePoint lease_end;
+  TimePoint
+      not_isolated_before;  // until then its process, which was paused, does not suspend its world
 };
 
 /// The register that elects.
@@ -91,13 +93,13 @@ struct Register {
   std::set<std::string> told;
 };
 
-/// A connection of an agent to an office. Words wait while the machines do not hear each other, as
-/// in TCP; what was said before the end arrives before the end.
+/// A connection of an agent to a coordinator. Words wait while the machines do not hear each other,
+/// as in TCP; what was said before the end arrives before the end.
 struct Line {
   int agent = 0, host = 0;
   std::deque<std::function<void()>> down, up;
-  bool agent_open = true, office_open = true, welcomed = false;
-  TimePoint proof, office_heard;  // of the agent, see HeartbeatLease; of the office
+  bool agent_open = true, coordinator_open = true, welcomed = false;
+  TimePoint proof, coordinator_heard;  // of the agent, see HeartbeatLease; of the coordinator
 };
 
 struct Machine {
@@ -109,7 +111,7 @@ struct Machine {
   // closed in order and it cannot make another one: what it saves then, nobody can fence.
   bool overslept = false;
   std::string name;  // of its process
-  std::shared_ptr<Office> office;
+  std::shared_ptr<Leadership> leadership;
   // The agent. Stopped: its group has ended after a failure; whether to join again is not decided.
   enum class Doing { Waiting, Working, Stopping, Stopped, Over } doing = Doing::Waiting;
   TimePoint told_at;       // when it was to stop it
@@ -118,7 +120,7 @@ struct Machine {
   bool leaves = false;     // for good, once its group has ended
   Peer line = 0;
   std::vector<Peer> held;  // those before it, which it keeps open until its group has ended
-  TimePoint patience;
+  TimePoint search_deadline;
   PreviousWorld previous, knows;
   std::int64_t epoch = 0;  // the highest it has seen
   Key world;
@@ -164,7 +166,7 @@ class History {
     must(whole <= 1, "no two worlds at once");
   }
   /// Whether everybody who is still there works in one world.
-  /// Nor is there anybody who waits although there is a seat.
+  /// Nor is there anybody who waits although there is a place.
   bool is_settled(const std::vector<Machine>& machines, const Rules& rules) const {
     std::set<Key> worlds;
     std::size_t working = 0, waiting = 0;

@@ -25,9 +25,9 @@ namespace {
 constexpr int kMachines = 5;
 constexpr int kStore = kMachines;  // the machine of a stand-alone store, which runs no agent
 
-class Country {
+class Cluster {
  public:
-  explicit Country(unsigned seed) : draw(seed) {
+  explicit Cluster(unsigned seed) : draw(seed) {
     const int most = 1 + draw(kMachines);
     rules_ = make_rules(1 + draw(most), most, draw(4));
     rules_.last_call_timeout = std::chrono::seconds(1 + draw(5));
@@ -75,7 +75,7 @@ class Country {
       live_all();
       calm = history_.is_settled(machines_, rules_) ? calm + 1 : 0;
     }
-    const auto before = seats();
+    const auto before = worlds_at_work();
     for (int i = 0; i <= kStore; ++i) pause(i);
     pass(std::chrono::seconds(draw(200)));
     const int first = draw(kMachines + 1);
@@ -87,7 +87,7 @@ class Country {
     for (int step = 0; step < 30; ++step) {
       pass(1s);
       live_all();
-      must(seats() == before, "a pause of everything restarts nothing");
+      must(worlds_at_work() == before, "a pause of everything restarts nothing");
     }
   }
 
@@ -120,7 +120,7 @@ class Country {
     return at(one).side == at(other).side && !at(one).paused && !at(other).paused;
   }
   bool is_elected(int i) {
-    return i == kStore || (at(i).office && at(i).office->epoch == register_.epoch);
+    return i == kStore || (at(i).leadership && at(i).leadership->epoch == register_.epoch);
   }
   bool reaches_register(int i) {
     const bool connected = stands_alone_ || register_.apart || at(i).side == register_.side;
@@ -192,12 +192,12 @@ class Country {
       if (at(i).paused) resume(i);
     }
     end_process(kStore);
-    at(kStore).office = std::make_shared<Office>(rules_, 1, Office::Kind::StandAlone);
+    at(kStore).leadership = std::make_shared<Leadership>(rules_, 1, Leadership::Kind::StandAlone);
     register_.leader = kStore;
     register_.epoch = 1;
     register_.until = TimePoint::max();
     if (again && remembers_) return remember_world();
-    at(kStore).office->state.inherit({}, now_ + kTimeToFollow);
+    at(kStore).leadership->state.inherit({}, now_ + kTimeToFollow);
     for (int turn = 0; again && turn < 3; ++turn) live_all();
   }
 
@@ -205,7 +205,7 @@ class Country {
   void remember_world() {
     MemberFence fence;
     fence.expect(in_file_.round, in_file_.nodes, 0);
-    at(kStore).office->state.inherit(in_file_, now_ + rules_.silence + kGrace, fence);
+    at(kStore).leadership->state.inherit(in_file_, now_ + rules_.silence + kGrace, fence);
   }
 
   // What stands between an agent and its coordinator breaks the connection, or closes it in order.
@@ -215,13 +215,13 @@ class Country {
     if (peer == 0 || at(i).paused) return;
     Line& line = lines_.at(peer);
     const int host = line.host;
-    const bool heard = line.office_open && hears(i, host);
+    const bool heard = line.coordinator_open && hears(i, host);
     if (heard) lose(host, peer, in_order ? Loss::Closed : Loss::Broken);
     line.agent_open = false;
     if (at(i).line == peer) part(i);
-    if (!heard || !in_order || !at(host).office) return;
+    if (!heard || !in_order || !at(host).leadership) return;
     keep_agent(i);
-    if (at(host).office) hear_agents(host);
+    if (at(host).leadership) hear_agents(host);
     const Peer next = at(i).line;
     const bool back = next != 0 && next != peer && lines_.at(next).up.empty();
     at(i).overslept |= !back;
@@ -231,14 +231,14 @@ class Country {
     Machine fresh;
     fresh.side = at(i).side;
     fresh.name = "m" + std::to_string(i) + "x" + std::to_string(++processes_);
-    fresh.patience = now_ + rules_.join_timeout;
+    fresh.search_deadline = now_ + rules_.join_timeout;
     at(i) = std::move(fresh);
   }
 
   void end_process(int i) {
     for (auto& [peer, line] : lines_) {
       if (line.agent == i) close_agent_end(peer);
-      if (line.host == i) close_office_end(peer);
+      if (line.host == i) close_coordinator_end(peer);
     }
   }
 
@@ -248,13 +248,13 @@ class Country {
     Machine& machine = at(i);
     machine.paused = false;
     machine.drowsy = true;
-    if (machine.office) machine.office->patient = now_ + kHeartbeat;
+    if (machine.leadership) machine.leadership->not_isolated_before = now_ + kHeartbeat;
     if (machine.line != 0) {
       machine.asks_until = now_ + kHeartbeat;
       machine.overslept |= machine.asks_until > noticed(machine);
     }
     for (auto& [peer, line] : lines_) {
-      if (line.host == i) line.office_heard = now_;
+      if (line.host == i) line.coordinator_heard = now_;
     }
   }
 
@@ -270,18 +270,18 @@ class Country {
 
   void ring_alarms(int i) {
     if (at(i).paused) return;
-    if (has_lost_office(i)) part(i);
+    if (has_lost_coordinator(i)) part(i);
     if (at(i).doing == Doing::Stopping && now_ >= at(i).stopped_at) end_group(i);
-    if (at(i).office && now_ >= at(i).office->isolated()) {
-      at(i).office->state.suspend("cut off", now_);
+    if (at(i).leadership && now_ >= at(i).leadership->isolated()) {
+      at(i).leadership->state.suspend("cut off", now_);
       deliver(i);
     }
   }
 
   void pass_heartbeats() {
     for (auto& [peer, line] : lines_) {
-      if (!line.agent_open || !line.office_open || !hears(line.agent, line.host)) continue;
-      line.office_heard = now_;
+      if (!line.agent_open || !line.coordinator_open || !hears(line.agent, line.host)) continue;
+      line.coordinator_heard = now_;
       if (!is_silent(line)) {
         line.proof = now_;
       } else if (at(line.agent).line == peer && asks(line.agent)) {
@@ -295,14 +295,14 @@ class Country {
 
   // An agent that finds its proof too old does not ask for another one, unless it was paused.
   bool asks(int i) { return now_ < at(i).asks_until; }
-  bool has_lost_office(int i) {
+  bool has_lost_coordinator(int i) {
     return at(i).line != 0 && is_silent(lines_.at(at(i).line)) && !asks(i);
   }
-  // By when its group is being stopped if its office thinks so.
+  // By when its group is being stopped if its coordinator thinks so.
   TimePoint noticed(const Machine& machine) {
     return lines_.at(machine.line).proof + kSilence + 3 * kHeartbeat;
   }
-  std::map<std::string, Key> seats() {
+  std::map<std::string, Key> worlds_at_work() {
     std::map<std::string, Key> found;
     for (const Machine& machine : machines_) {
       if (machine.doing == Doing::Working) found[machine.name] = machine.world;
@@ -318,7 +318,7 @@ class Country {
     for (int part = 0; part < 4; ++part) {
       switch ((part + order) % 4) {
         case 0:
-          keep_office(i);
+          keep_leadership(i);
           break;
         case 1:
           hear_agents(i);
@@ -327,31 +327,31 @@ class Country {
           keep_agent(i);
           break;
         default:
-          hear_office(i);
+          hear_coordinator(i);
       }
     }
     at(i).drowsy = false;
   }
 
-  // The office
+  // The coordinator
 
-  void keep_office(int i) {
-    if (!at(i).office) return;
+  void keep_leadership(int i) {
+    if (!at(i).leadership) return;
     if (i != kStore) renew(i);
     ring_alarms(i);
-    if (at(i).office && draw(3) > 0) record_world(i);
-    if (at(i).office && draw(3) > 0) record_leavers(i);
-    if (at(i).office && draw(3) > 0) record_remnant(i);
+    if (at(i).leadership && draw(3) > 0) record_world(i);
+    if (at(i).leadership && draw(3) > 0) record_leavers(i);
+    if (at(i).leadership && draw(3) > 0) record_remnant(i);
     for (auto& [peer, line] : lines_) {
-      if (line.host == i && line.office_open && now_ - line.office_heard > kSilence) {
+      if (line.host == i && line.coordinator_open && now_ - line.coordinator_heard > kSilence) {
         lose(i, peer, Loss::Silent);
       }
     }
-    if (!at(i).office) return;
-    const auto due = at(i).office->state.deadline();
+    if (!at(i).leadership) return;
+    const auto due = at(i).leadership->state.deadline();
     if (due && now_ >= *due) {
       check_entitlement(i);
-      at(i).office->state.tick(now_);
+      at(i).leadership->state.tick(now_);
     }
     deliver(i);
     if (i != kStore && at(i).doing == Doing::Over && !has_agents(i)) retire(i);
@@ -359,45 +359,46 @@ class Country {
 
   // The register is in reach, and perhaps not those who could go on without this one.
   void yield(int i) {
-    Office& office = *at(i).office;
-    if (!reaches_register(i) || office.epoch != register_.epoch) return;
-    if (now_ >= office.tenure) return;
-    office.yields_until = now_ + kYield;
-    office.alone_until = now_ + 4 * kYield;
-    office.tenure = register_.until = now_;
-    office.state.hold(true, now_);
+    Leadership& leadership = *at(i).leadership;
+    if (!reaches_register(i) || leadership.epoch != register_.epoch) return;
+    if (now_ >= leadership.lease_end) return;
+    leadership.yields_until = now_ + kYield;
+    leadership.alone_until = now_ + 4 * kYield;
+    leadership.lease_end = register_.until = now_;
+    leadership.state.hold(true, now_);
   }
 
   bool yields(int i) {
-    Office& office = *at(i).office;
-    if (!office.yields_until) return false;
-    const bool succeeded = office.epoch != register_.epoch && now_ < register_.until;
+    Leadership& leadership = *at(i).leadership;
+    if (!leadership.yields_until) return false;
+    const bool succeeded = leadership.epoch != register_.epoch && now_ < register_.until;
     if (reaches_register(i) && succeeded) return step_down(i), true;
-    if (now_ < *office.yields_until) return true;
-    office.yields_until.reset();
+    if (now_ < *leadership.yields_until) return true;
+    leadership.yields_until.reset();
     return false;
   }
 
   void renew(int i) {
     if (yields(i)) return;
-    Office& office = *at(i).office;
-    const bool waits = office.state.phase() == Phase::Joining && rules_.min_nodes > 1;
-    if (waits && agents_of(i) < 2 && now_ >= office.alone_until) return yield(i);
+    Leadership& leadership = *at(i).leadership;
+    const bool waits = leadership.state.phase() == Phase::Joining && rules_.min_nodes > 1;
+    if (waits && agents_of(i) < 2 && now_ >= leadership.alone_until) return yield(i);
     if (!reaches_register(i)) {
-      if (now_ < office.tenure) return;
-      office.state.hold(true, now_);
-      const bool needed = office.state.phase() == Phase::Joining;
-      if (needed && now_ > office.tenure + kTtl) step_down(i);
-    } else if (office.epoch == register_.epoch && now_ < register_.until) {
-      take_office(i);
+      if (now_ < leadership.lease_end) return;
+      leadership.state.hold(true, now_);
+      const bool needed = leadership.state.phase() == Phase::Joining;
+      if (needed && now_ > leadership.lease_end + kTtl) step_down(i);
+    } else if (leadership.epoch == register_.epoch && now_ < register_.until) {
+      lead(i);
     } else if (now_ >= register_.until && is_strange_record(i)) {
       step_down(i);
     } else if (now_ >= register_.until) {
-      office.epoch = ++register_.epoch;  // nobody has taken it: elected again
-      office.state.set_epoch(office.epoch);
-      take_office(i);
+      leadership.epoch = ++register_.epoch;  // nobody has taken it: elected again
+      leadership.state.set_epoch(leadership.epoch);
+      lead(i);
       for (auto& [peer, line] : lines_) {
-        if (line.host == i && line.office_open && line.welcomed) tell_epoch(line, office.epoch);
+        if (line.host == i && line.coordinator_open && line.welcomed)
+          tell_epoch(line, leadership.epoch);
       }
     } else {
       step_down(i);
@@ -407,8 +408,8 @@ class Country {
   // Of a world that another coordinator has formed since this one was elected.
   bool is_strange_record(int i) const {
     const Machine& machine = machines_[static_cast<std::size_t>(i)];
-    const bool found = register_.by == machine.office->found_by &&
-                       register_.world.round == machine.office->inherited_round;
+    const bool found = register_.by == machine.leadership->found_by &&
+                       register_.world.round == machine.leadership->inherited_round;
     return !register_.by.empty() && register_.by != machine.name && !found;
   }
 
@@ -417,24 +418,24 @@ class Country {
         [this, agent = line.agent, epoch] { at(agent).epoch = std::max(at(agent).epoch, epoch); });
   }
 
-  void take_office(int i) {
+  void lead(int i) {
     register_.until = now_ + kTtl;
     register_.leader = i;
-    at(i).office->tenure = now_ + kTtl * 19 / 20;
-    at(i).office->state.hold(false, now_);
+    at(i).leadership->lease_end = now_ + kTtl * 19 / 20;
+    at(i).leadership->state.hold(false, now_);
     deliver(i);
   }
 
   void retire(int i) {
-    if (reaches_register(i) && at(i).office->epoch == register_.epoch) {
+    if (reaches_register(i) && at(i).leadership->epoch == register_.epoch) {
       register_.until = now_;
       leave_record(i);
     }
-    at(i).office.reset();
+    at(i).leadership.reset();
   }
 
   void leave_record(int i) {
-    const State& state = at(i).office->state;
+    const State& state = at(i).leadership->state;
     if (state.world_fence().is_up(now_)) return;
     if (state.remnant(now_).at_work.count == 0) return register_.by.clear();
     if (register_.by == at(i).name) write_remnant(i, true);
@@ -442,17 +443,19 @@ class Country {
 
   // While a round is formed, at some time: who has not come back of the last one.
   void record_remnant(int i) {
-    const Office& office = *at(i).office;
-    if (!reaches_register(i) || office.epoch != register_.epoch || now_ >= register_.until) return;
-    const bool breaks_up = office.state.phase() == Phase::Joining &&
-                           office.state.round_number() == register_.world.round;
-    if (!breaks_up || register_.by != at(i).name || office.state.world_fence().is_up(now_)) return;
+    const Leadership& leadership = *at(i).leadership;
+    if (!reaches_register(i) || leadership.epoch != register_.epoch || now_ >= register_.until)
+      return;
+    const bool breaks_up = leadership.state.phase() == Phase::Joining &&
+                           leadership.state.round_number() == register_.world.round;
+    if (!breaks_up || register_.by != at(i).name || leadership.state.world_fence().is_up(now_))
+      return;
     write_remnant(i, false);
-    write_leavers(*at(i).office);
+    write_leavers(*at(i).leadership);
   }
 
   void write_remnant(int i, bool left) {
-    const State& state = at(i).office->state;
+    const State& state = at(i).leadership->state;
     register_.remnant = state.remnant(now_);
     register_.remnant_time = std::max<Duration>(register_.remnant->at_work.until - now_, 0s);
     register_.left = left;
@@ -466,75 +469,76 @@ class Country {
   // Its process ends in order, and with it the coordinator.
   void go(int i) {
     for (auto& [peer, line] : lines_) {
-      if (line.host == i) close_office_end(peer);
+      if (line.host == i) close_coordinator_end(peer);
     }
-    if (at(i).office) retire(i);
+    if (at(i).leadership) retire(i);
     if (at(i).line != 0) close_agent_end(at(i).line, Loss::Ended);
     replace(i);
   }
 
   void step_down(int i) {
     for (auto& [peer, line] : lines_) {
-      if (line.host == i) close_office_end(peer);
+      if (line.host == i) close_coordinator_end(peer);
     }
-    at(i).office.reset();
+    at(i).leadership.reset();
   }
 
   bool has_agents(int i) {
-    return std::ranges::any_of(
-        lines_, [i](const auto& line) { return line.second.host == i && line.second.office_open; });
+    return std::ranges::any_of(lines_, [i](const auto& line) {
+      return line.second.host == i && line.second.coordinator_open;
+    });
   }
 
   // A message to a coordinator that was paused may be read before its timers ring.
   void check_entitlement(int i) {
-    if (now_ >= at(i).office->tenure) at(i).office->state.hold(true, now_);
+    if (now_ >= at(i).leadership->lease_end) at(i).leadership->state.hold(true, now_);
   }
 
   void hear_agents(int i) {
     for (auto& [peer, line] : lines_) {
-      while (line.host == i && line.office_open && at(i).office && hears(line.agent, i) &&
+      while (line.host == i && line.coordinator_open && at(i).leadership && hears(line.agent, i) &&
              !line.up.empty()) {
         check_entitlement(i);
         const auto word = std::move(line.up.front());
         line.up.pop_front();
         word();
-        if (at(i).office) deliver(i);
+        if (at(i).leadership) deliver(i);
       }
     }
   }
 
   void lose(int i, Peer peer, Loss loss) {
-    close_office_end(peer);
-    const bool current = at(i).office->state.roster().all().contains(peer);
+    close_coordinator_end(peer);
+    const bool current = at(i).leadership->state.roster().all().contains(peer);
     if (loss == Loss::Silent && i != kStore && current) lose_contact(i);
     check_entitlement(i);
-    at(i).office->state.depart(peer, "silent", now_, loss);
+    at(i).leadership->state.depart(peer, "silent", now_, loss);
     deliver(i);
   }
 
   void lose_contact(int i) {
-    Office& office = *at(i).office;
-    if (office.contact.silent(office.state.phase(), agents_of(i))) yield(i);
+    Leadership& leadership = *at(i).leadership;
+    if (leadership.contact.silent(leadership.state.phase(), agents_of(i))) yield(i);
   }
 
   std::size_t agents_of(int i) const {
     return static_cast<std::size_t>(std::ranges::count_if(lines_, [i](const auto& line) {
-      return line.second.host == i && line.second.office_open && line.second.welcomed;
+      return line.second.host == i && line.second.coordinator_open && line.second.welcomed;
     }));
   }
 
   void deliver(int i) {
-    Office& office = *at(i).office;
+    Leadership& leadership = *at(i).leadership;
     std::shared_ptr<const World> closed;
-    for (const Delivery& delivery : office.state.take()) {
+    for (const Delivery& delivery : leadership.state.take()) {
       if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
-        if (assigned->world != closed) record(office, *(closed = assigned->world));
+        if (assigned->world != closed) record(leadership, *(closed = assigned->world));
       } else if (const auto push = to_push(delivery.notice);
                  std::holds_alternative<Restart>(push)) {
-        if (std::get<Restart>(push).attempt_spent) history_.failed(office.epoch);
+        if (std::get<Restart>(push).attempt_spent) history_.failed(leadership.epoch);
       }
       const auto line = lines_.find(delivery.to);
-      if (line == lines_.end() || !line->second.office_open) continue;
+      if (line == lines_.end() || !line->second.coordinator_open) continue;
       line->second.down.emplace_back([this, agent = line->second.agent, notice = delivery.notice] {
         obey(agent, to_push(notice));
       });
@@ -543,32 +547,33 @@ class Country {
 
   // The answer of the register comes at once or later, but it is one of now.
   void record_world(int i) {
-    Office& office = *at(i).office;
-    const auto world = office.state.unacknowledged();
-    if (!world || !reaches_register(i) || office.epoch != register_.epoch) return;
+    Leadership& leadership = *at(i).leadership;
+    const auto world = leadership.state.unacknowledged();
+    if (!world || !reaches_register(i) || leadership.epoch != register_.epoch) return;
     if (now_ >= register_.until) return;
     register_.world = *world;
     register_.by = at(i).name;
     register_.remnant.reset();
-    write_leavers(office);
+    write_leavers(leadership);
     check_entitlement(i);
-    office.state.acknowledge(*world, now_);
+    leadership.state.acknowledge(*world, now_);
     deliver(i);
   }
 
   // At some time after it has changed who leaves. Until then a successor knows nothing of them.
   void record_leavers(int i) {
-    const Office& office = *at(i).office;
-    if (office.state.world_fence().fence.leavers().count == office.recorded_leavers) return;
-    if (!reaches_register(i) || office.epoch != register_.epoch || now_ >= register_.until) return;
-    if (register_.by == at(i).name) write_leavers(*at(i).office);
+    const Leadership& leadership = *at(i).leadership;
+    if (leadership.state.world_fence().fence.leavers().count == leadership.recorded_leavers) return;
+    if (!reaches_register(i) || leadership.epoch != register_.epoch || now_ >= register_.until)
+      return;
+    if (register_.by == at(i).name) write_leavers(*at(i).leadership);
   }
 
-  void write_leavers(Office& office) {
-    const Leavers leavers = office.state.world_fence().fence.leavers();
-    register_.leavers = office.recorded_leavers = leavers.count;
+  void write_leavers(Leadership& leadership) {
+    const Leavers leavers = leadership.state.world_fence().fence.leavers();
+    register_.leavers = leadership.recorded_leavers = leavers.count;
     register_.leaving = std::max<Duration>(leavers.until - now_, 0s);
-    register_.told.insert(office.leavers.begin(), office.leavers.end());
+    register_.told.insert(leadership.leavers.begin(), leadership.leavers.end());
   }
 
   // A new coordinator learns what may be at work. If no remnant of the last world was recorded, it
@@ -576,58 +581,58 @@ class Country {
   // (see WorldRecords::inherit).
   void inherit(int i) {
     if (register_.by.empty()) return;
-    Office& office = *at(i).office;
-    office.inherited = office.inherited_round = register_.world.round;
-    office.found_by = register_.by;
+    Leadership& leadership = *at(i).leadership;
+    leadership.inherited = leadership.inherited_round = register_.world.round;
+    leadership.found_by = register_.by;
     const PreviousWorld previous{register_.world.round, 0, register_.world.nodes};
     MemberFence fence;
     fence.inherit({register_.leavers, now_ + register_.leaving});
-    office.may_miss = register_.remnant && register_.left ? 0 : 1;
-    office.expected.reset();
+    leadership.may_miss = register_.remnant && register_.left ? 0 : 1;
+    leadership.expected.reset();
     if (auto remnant = register_.remnant) {
       remnant->at_work.until = now_ + register_.remnant_time;
-      fence.expect(previous.round, *remnant, office.may_miss);
-      office.expected = register_.rest;
+      fence.expect(previous.round, *remnant, leadership.may_miss);
+      leadership.expected = register_.rest;
     } else {
       fence.expect(previous.round, previous.nodes, 1);
     }
-    office.state.inherit(previous, register_.remnant ? now_ : now_ + kIsolation, fence);
-    office.recorded_leavers = register_.leavers;
+    leadership.state.inherit(previous, register_.remnant ? now_ : now_ + kIsolation, fence);
+    leadership.recorded_leavers = register_.leavers;
     if (register_.remnant) return;
     const std::string& name = register_.world.address;
     const bool alive = std::ranges::any_of(
         machines_, [&name](const auto& machine) { return machine.name == name; });
-    if (!alive && draw(2) == 0) office.state.disinherit(now_);
+    if (!alive && draw(2) == 0) leadership.state.disinherit(now_);
   }
 
-  void record(Office& office, const World& world) {
-    must(world.epoch == office.epoch, "a round bears the epoch of its coordinator");
+  void record(Leadership& leadership, const World& world) {
+    must(world.epoch == leadership.epoch, "a round bears the epoch of its coordinator");
     must(std::ranges::none_of(machines_,
                               [&](const Machine& machine) {
                                 return machine.leaves && is_at_work(machine) &&
                                        !machine.overslept &&
-                                       (office.leavers.contains(machine.name) ||
+                                       (leadership.leavers.contains(machine.name) ||
                                         register_.told.contains(machine.name));
                               }),
          "no round while somebody who has said goodbye is at work");
     int unheard = 0;
     for (const Machine& machine : machines_) {
       if (!is_at_work(machine) || machine.overslept || machine.previous.round == 0) continue;
-      must(machine.doing != Doing::Stopping || !office.saving.contains(machine.name),
+      must(machine.doing != Doing::Stopping || !leadership.saving.contains(machine.name),
            "no round while somebody is at work who has said so");
-      const bool of_last = machine.previous.round == office.inherited &&
-                           (!office.expected || office.expected->contains(machine.name));
-      if (of_last && !office.heard.contains(machine.name)) ++unheard;
+      const bool of_last = machine.previous.round == leadership.inherited &&
+                           (!leadership.expected || leadership.expected->contains(machine.name));
+      if (of_last && !leadership.heard.contains(machine.name)) ++unheard;
     }
-    must(unheard <= office.may_miss, "a successor hears all but one, or waits");
-    office.inherited = 0;
+    must(unheard <= leadership.may_miss, "a successor hears all but one, or waits");
+    leadership.inherited = 0;
     // A store that was begun again without a file knows no more than it is told.
     if (stands_alone_ && !remembers_ && !history_.is_next({world.epoch, world.number})) {
-      must(world.number > office.told_of, "no round of a number that was told");
+      must(world.number > leadership.told_of, "no round of a number that was told");
       history_.forget();
     }
     if (stands_alone_) in_file_ = {world.number, 0, static_cast<int>(world.members.size())};
-    history_.closed(world, rules_, office.epoch == register_.epoch && now_ < register_.until);
+    history_.closed(world, rules_, leadership.epoch == register_.epoch && now_ < register_.until);
   }
 
   // The agent
@@ -636,7 +641,7 @@ class Country {
     Machine& machine = at(i);
     if (machine.doing == Doing::Over) return;
     ring_alarms(i);
-    if (machine.line == 0 && machine.doing == Doing::Waiting && now_ >= machine.patience) {
+    if (machine.line == 0 && machine.doing == Doing::Waiting && now_ >= machine.search_deadline) {
       machine.doing = Doing::Over;
     }
     const bool settled = machine.leaves && (!stands_alone_ || machine.doing != Doing::Stopping);
@@ -645,16 +650,16 @@ class Country {
 
   void look(int i) {
     if (!reaches_register(i)) return;
-    if (now_ >= register_.until && !at(i).office) {
-      at(i).office = std::make_shared<Office>(rules_, ++register_.epoch);
-      at(i).office->state.hold(true, now_);
-      at(i).office->alone_until = now_ + kYield;
+    if (now_ >= register_.until && !at(i).leadership) {
+      at(i).leadership = std::make_shared<Leadership>(rules_, ++register_.epoch);
+      at(i).leadership->state.hold(true, now_);
+      at(i).leadership->alone_until = now_ + kYield;
       inherit(i);
-      take_office(i);
+      lead(i);
     }
-    if (now_ >= register_.until || !at(register_.leader).office || !hears(i, register_.leader))
+    if (now_ >= register_.until || !at(register_.leader).leadership || !hears(i, register_.leader))
       return;
-    if (at(register_.leader).office->epoch != register_.epoch) return;
+    if (at(register_.leader).leadership->epoch != register_.epoch) return;
     const Peer peer = ++last_peer_;
     at(i).line = peer;
     lines_[peer] = {i, register_.leader, {}, {}, true, true, false, now_, now_};
@@ -670,20 +675,21 @@ class Country {
 
   void greet(Peer peer, std::int64_t seen, const PreviousWorld& previous, Duration left) {
     Line& line = lines_.at(peer);
-    Office& office = *at(line.host).office;
-    if (seen > office.epoch) return close_office_end(peer);
+    Leadership& leadership = *at(line.host).leadership;
+    if (seen > leadership.epoch) return close_coordinator_end(peer);
     const Machine& machine = at(line.agent);
-    office.heard.insert(machine.name);
-    office.contact.came();
-    line.down.emplace_back([this, peer, epoch = office.epoch, world = office.state.last_world()] {
-      be_welcome(peer, epoch, world);
-    });
+    leadership.heard.insert(machine.name);
+    leadership.contact.came();
+    line.down.emplace_back(
+        [this, peer, epoch = leadership.epoch, world = leadership.state.last_world()] {
+          be_welcome(peer, epoch, world);
+        });
     if (left <= Duration::zero()) return;
-    office.saving.insert(machine.name);
-    office.hear_of(previous.round);
+    leadership.saving.insert(machine.name);
+    leadership.hear_of(previous.round);
     Node node = make_node(machine.name);
     node.grace = kGrace;
-    office.state.arrive_stopping(peer, node, previous, left, now_);
+    leadership.state.arrive_stopping(peer, node, previous, left, now_);
   }
 
   void be_welcome(Peer peer, std::int64_t epoch, const PreviousWorld& world) {
@@ -703,11 +709,11 @@ class Country {
     lines_.at(peer).up.emplace_back([this, peer, host, node = make_node(at(i).name),
                                      previous = at(i).previous, knows = at(i).knows]() mutable {
       node.grace = kGrace;
-      at(host).office->state.hear_of(knows, kGrace, now_);
-      at(host).office->hear_of(std::max(previous.round, knows.round));
-      at(host).office->saving.erase(node.address);
-      at(host).office->heard.insert(node.address);
-      at(host).office->state.join(peer, node, previous, now_);
+      at(host).leadership->state.hear_of(knows, kGrace, now_);
+      at(host).leadership->hear_of(std::max(previous.round, knows.round));
+      at(host).leadership->saving.erase(node.address);
+      at(host).leadership->heard.insert(node.address);
+      at(host).leadership->state.join(peer, node, previous, now_);
     });
   }
 
@@ -717,7 +723,7 @@ class Country {
     const Peer peer = machine.line;
     const int host = lines_.at(peer).host;
     lines_.at(peer).up.emplace_back([this, peer, host, round = machine.previous.round] {
-      at(host).office->state.fail(peer, round, {}, now_);
+      at(host).leadership->state.fail(peer, round, {}, now_);
     });
     stop_group(i);
     machine.undecided = true;
@@ -737,8 +743,8 @@ class Country {
     const Peer peer = at(i).line;
     const int host = lines_.at(peer).host;
     lines_.at(peer).up.emplace_back([this, peer, host, name = at(i).name, grace] {
-      at(host).office->leavers.insert(name);
-      at(host).office->state.leave(peer, "preempted", now_, grace);
+      at(host).leadership->leavers.insert(name);
+      at(host).leadership->state.leave(peer, "preempted", now_, grace);
     });
   }
 
@@ -764,13 +770,13 @@ class Country {
     if (!machine.undecided && machine.line != 0 && lines_.at(machine.line).welcomed) join(i);
   }
 
-  void hear_office(int i) {
+  void hear_coordinator(int i) {
     while (at(i).line != 0 && at(i).doing != Doing::Over) {
       Line& line = lines_.at(at(i).line);
       if (!hears(i, line.host) || line.down.empty()) return;
-      if (has_lost_office(i)) return part(i);
+      if (has_lost_coordinator(i)) return part(i);
       // Words of long ago: what they say counts if the line stands, and else that it has ended.
-      if (is_silent(line) && !line.office_open) return part(i);
+      if (is_silent(line) && !line.coordinator_open) return part(i);
       if (is_silent(line)) return;
       const auto word = std::move(line.down.front());
       line.down.pop_front();
@@ -783,7 +789,7 @@ class Country {
     if (const auto* ready = std::get_if<RoundReady>(&push)) {
       const Round& round = ready->round;
       if (round.epoch < machine.epoch || round.number <= machine.previous.round) return;
-      must(machine.doing == Doing::Waiting, "only who waits gets a seat");
+      must(machine.doing == Doing::Waiting, "only a node that waits becomes a member");
       must(round.attempt >= machine.previous.attempt, "attempts never go back");
       machine.epoch = round.epoch;
       machine.previous = {round.number, round.attempt, round.group_world_size()};
@@ -813,15 +819,15 @@ class Country {
     if (peer == 0) return;
     const int host = lines_.at(peer).host;
     lines_.at(peer).up.emplace_back([this, peer, host, name = at(i).name] {
-      at(host).office->saving.insert(name);
-      at(host).office->state.stopping(peer, kGrace, now_);
+      at(host).leadership->saving.insert(name);
+      at(host).leadership->state.stopping(peer, kGrace, now_);
     });
   }
 
   // Its coordinator is silent or gone: the group is stopped, another coordinator looked for.
   void part(int i) {
     Machine& machine = at(i);
-    machine.patience = now_ + rules_.join_timeout;
+    machine.search_deadline = now_ + rules_.join_timeout;
     machine.undecided = false;
     if (machine.drowsy && now_ > noticed(machine)) machine.overslept = true;
     machine.asks_until = {};
@@ -839,9 +845,9 @@ class Country {
     line.up.emplace_back([this, peer, host = line.host, loss] { lose(host, peer, loss); });
   }
 
-  void close_office_end(Peer peer) {
+  void close_coordinator_end(Peer peer) {
     Line& line = lines_.at(peer);
-    if (!std::exchange(line.office_open, false)) return;
+    if (!std::exchange(line.coordinator_open, false)) return;
     line.down.emplace_back([this, peer, agent = line.agent] {
       if (at(agent).line == peer) part(agent);
     });
@@ -863,15 +869,15 @@ class Country {
 }  // namespace
 
 TEST_CASE("rendezvous: a pause of the whole job restarts nothing") {
-  for_each_seed([](unsigned seed) { Country(seed).run_with_rest(); });
+  for_each_seed([](unsigned seed) { Cluster(seed).run_with_rest(); });
 }
 
 TEST_CASE("rendezvous: no partition makes two worlds, and its end makes one") {
   // 24253: a member that saves has lost a second connection to a store that stands still.
   // The others: a leader leaves in order, and group rank 0 has ended.
-  for_each_seed([](unsigned seed) { Country(seed).run(); }, {24253, 33296, 35536, 38197, 44793});
+  for_each_seed([](unsigned seed) { Cluster(seed).run(); }, {24253, 33296, 35536, 38197, 44793});
 }
 
 TEST_CASE("rendezvous: a leader that reaches the register alone does not hold up the others") {
-  for_each_seed([](unsigned seed) { Country(seed).lose_leader(); });
+  for_each_seed([](unsigned seed) { Cluster(seed).lose_leader(); });
 }

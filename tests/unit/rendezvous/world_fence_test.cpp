@@ -13,8 +13,8 @@ using namespace elastrun::rendezvous::test;
 
 namespace {
 
-/// One seat, taken by a; b is a spare.
-Script one_seat(Duration grace = {}) {
+/// A world of one member, a; b is a spare.
+Script one_member(Duration grace = {}) {
   Rules rules = make_rules(1, 1, 1);
   rules.reaction = 5s;
   Script job(rules);
@@ -39,20 +39,20 @@ void miss_heartbeats(Script& job, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("clearance: a spare takes over at once from a member whose end is certain") {
+TEST_CASE("world fence: a spare takes over at once from a member whose end is certain") {
   SUBCASE("its connection was closed in order") {
-    Script job = one_seat();
+    Script job = one_member();
     job.lose("a");
     CHECK(job.assignment("b") == "0/1#2");
   }
   SUBCASE("it said goodbye, and has nothing to stop") {
-    Script job = one_seat();
+    Script job = one_member();
     job.leave("a");
     CHECK(job.assignment("b") == "0/1#2");
   }
 }
 
-TEST_CASE("clearance: nobody begins while one that leaves still saves") {
+TEST_CASE("world fence: nobody begins while one that leaves still saves") {
   Script job(make_rules(1, 2));
   job.grace = 40s;
   for (const char* name : {"a", "b"}) job.join(name);
@@ -94,7 +94,7 @@ TEST_CASE("clearance: nobody begins while one that leaves still saves") {
   }
 }
 
-TEST_CASE("clearance: a save longer than join_timeout is waited for, and fails no job") {
+TEST_CASE("world fence: a save longer than join_timeout is waited for, and fails no job") {
   Rules rules = make_rules(1, 2);
   rules.join_timeout = 30s;
   Script job(rules);
@@ -122,8 +122,8 @@ TEST_CASE("clearance: a save longer than join_timeout is waited for, and fails n
   }
 }
 
-TEST_CASE("clearance: the last grace of a world that was lost counts as well") {
-  Script job = one_seat(40s);
+TEST_CASE("world fence: the last grace of a world that was lost counts as well") {
+  Script job = one_member(40s);
   SUBCASE("fallen silent, it notices, and then stops its workers") {
     miss_heartbeats(job, "a");
     job.pass(44900ms);
@@ -145,8 +145,8 @@ TEST_CASE("clearance: the last grace of a world that was lost counts as well") {
   }
 }
 
-TEST_CASE("clearance: of a world that is silent nobody knows that it has ended, until it must") {
-  Script job = one_seat();
+TEST_CASE("world fence: of a world that is silent nobody knows that it has ended, until it must") {
+  Script job = one_member();
   miss_heartbeats(job, "a");
   CHECK(job.assignment("b") == "");
   job.pass(4900ms);
@@ -156,7 +156,7 @@ TEST_CASE("clearance: of a world that is silent nobody knows that it has ended, 
   CHECK(job.assignment("b") == "0/1#2");
 }
 
-TEST_CASE("clearance: one member's word is enough for all") {
+TEST_CASE("world fence: one member's word is enough for all") {
   Script job(make_rules(2, 2));
   for (const char* name : {"a", "b", "c"}) job.join(name);
   miss_heartbeats(job, "a");
@@ -165,7 +165,7 @@ TEST_CASE("clearance: one member's word is enough for all") {
   CHECK(job.assignment("c") == "1/2#2");
 }
 
-TEST_CASE("clearance: an inherited world is waited for, but not for ever") {
+TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
   Script job(make_rules(1, 2));
   job.state.inherit({7, 0, 2}, job.now + 60s);
   job.join("x");
@@ -209,7 +209,7 @@ TEST_CASE("clearance: an inherited world is waited for, but not for ever") {
   }
 }
 
-TEST_CASE("clearance: whoever comes back to a job that is over hears how it ended") {
+TEST_CASE("world fence: whoever comes back to a job that is over hears how it ended") {
   Script job(make_rules(1, 1));
   job.state.conclude(7, {});
   job.join("late", {7, 0, 2});
@@ -228,7 +228,7 @@ TEST_CASE("clearance: whoever comes back to a job that is over hears how it ende
   CHECK(job.last<Done>("much too late")->failed);
 }
 
-TEST_CASE("clearance: who had said goodbye to an earlier coordinator is waited for") {
+TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited for") {
   Script job(make_rules(1, 2));
   MemberFence fence;
   fence.inherit({1, job.now + 20s});
@@ -254,7 +254,8 @@ TEST_CASE("clearance: who had said goodbye to an earlier coordinator is waited f
   }
 }
 
-TEST_CASE("clearance: one that has not come back since it was told to stop may say goodbye, too") {
+TEST_CASE(
+    "world fence: one that has not come back since it was told to stop may say goodbye, too") {
   Script job(make_rules(1, 2));
   job.state.inherit({7, 0, 2}, job.now + 60s);
   job.join("m", {7, 0, 2});
@@ -273,8 +274,8 @@ TEST_CASE("clearance: one that has not come back since it was told to stop may s
   }
 }
 
-TEST_CASE("clearance: the end of one that came too late for a world says nothing of that world") {
-  Script job = one_seat();
+TEST_CASE("world fence: the end of one that came too late for a world says nothing of that world") {
+  Script job = one_member();
   const Peer late = 99;
   job.state.leave(late, "SIGTERM", job.now, 20s);
   end_connection(job, late);
@@ -282,7 +283,7 @@ TEST_CASE("clearance: the end of one that came too late for a world says nothing
   CHECK(job.assignment("b") == "");
 }
 
-TEST_CASE("clearance: join_timeout ends this wait too, and says for whom it was") {
+TEST_CASE("world fence: join_timeout ends this wait too, and says for whom it was") {
   Rules rules = make_rules(1, 2);
   rules.join_timeout = 30s;
   Script job(rules);
@@ -295,7 +296,7 @@ TEST_CASE("clearance: join_timeout ends this wait too, and says for whom it was"
         "none of the 2 nodes of the last round came within 30.0 s (join_timeout)");
 }
 
-TEST_CASE("clearance: a round is given out when the register has noted it, as it then is") {
+TEST_CASE("world fence: a round is given out when the register has noted it, as it then is") {
   Script job(make_rules(2, 2));
   job.state.require_acknowledgements();
   job.join("a");
@@ -322,7 +323,7 @@ TEST_CASE("clearance: a round is given out when the register has noted it, as it
 }
 
 TEST_CASE(
-    "clearance: a world that nobody can vouch for any more is stopped, and costs no restart") {
+    "world fence: a world that nobody can vouch for any more is stopped, and costs no restart") {
   Script job(make_rules(1, 2));
   job.join("a");
   job.pass(30s);
