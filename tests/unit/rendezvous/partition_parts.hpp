@@ -68,8 +68,8 @@ struct Leadership {
   int recorded_leavers = 0;
   std::int64_t epoch;
   TimePoint lease_end;
-  TimePoint
-      not_isolated_before;  // until then its process, which was paused, does not suspend its world
+  // Until then its process, which was paused, does not suspend its world.
+  TimePoint not_isolated_before;
 };
 
 /// The register that elects.
