@@ -138,10 +138,10 @@ need_torch() {
 # need_oracles: what reads exported metrics in tests and benchmarks. Only into our own environment;
 # elsewhere, and without them, those tests are skipped and say so.
 oracles=(prometheus-client==0.26.0 opentelemetry-proto==1.45.2 opentelemetry-sdk==1.45.2
-         tensorboard==2.21.0)
+         tensorboard==2.21.0 jsonschema==4.26.0)
 need_oracles() {
-  python3 -c 'import prometheus_client, opentelemetry.proto, opentelemetry.sdk, tensorboard' \
-    2>/dev/null && return
+  python3 -c 'import prometheus_client, opentelemetry.proto, opentelemetry.sdk, tensorboard
+import jsonschema' 2>/dev/null && return
   if [ "$(command -v python3)" = "$PWD/.venv/bin/python3" ]; then
     step "install ${#oracles[@]} readers of metrics into it" .venv/bin/pip install -q "${oracles[@]}" &&
       return

@@ -53,6 +53,22 @@ def json_lines(folder: Path, _: Collector) -> dict[int, float]:
     return {one["attributes"]["rank"]: one["value"] for one in records if one["name"] == "loss"}
 
 
+def schema(folder: Path, _: Collector) -> dict[int, float]:
+    import jsonschema
+    text = json.loads((ROOT / "config/records.schema.json").read_text())
+    text["additionalProperties"] = text["properties"]["window"]["additionalProperties"] = False
+    validator: Any = jsonschema.Draft202012Validator(text)
+    kinds = set()
+    [journal] = folder.glob("logs/*/journal.jsonl")
+    for file in (folder / "out/records.jsonl", journal):
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            validator.validate(record)
+            kinds.add(record["kind"])
+    assert kinds == {"event", "sample", "window", "span_end"}, kinds
+    return LOSSES
+
+
 def program(folder: Path, _: Collector) -> dict[int, float]:
     assert (folder / "out/program").read_text() == (folder / "out/records.jsonl").read_text()
     return LOSSES
@@ -129,12 +145,14 @@ def main() -> None:
         more = f'sinks = [\n  "{url}",\n  "exec:cat > out/program",\n'
         (folder / "job.toml").write_text(job.replace("sinks = [\n", more))
         environment = dict(os.environ, PYTHONPATH=str(ROOT / "lib/python"), OMP_NUM_THREADS="1")
-        done = subprocess.run([elastrun, "--config", "job.toml"], cwd=folder, env=environment,
-                              capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = subprocess.run([elastrun, "--config", "job.toml", "--log-dir", "logs"], cwd=folder,
+                              env=environment, capture_output=True, text=True, timeout=LIMIT,
+                              check=False)
         assert done.returncode == 0, done.stderr
         for rank, loss in LOSSES.items():
             assert f"[model]: loss={loss}\n" in done.stdout, done.stdout
-        for reader in (json_lines, program, prometheus, openmetrics, tensorboard, trace, otlp):
+        for reader in (json_lines, schema, program, prometheus, openmetrics, tensorboard, trace,
+                       otlp):
             try:
                 found = reader(folder, collector)
             except ImportError as missing:

@@ -36,6 +36,7 @@ share/zsh/site-functions/_elastrunctl
 share/fish/vendor_completions.d/elastrunctl.fish
 share/elastrun/python/elastrun/__init__.py
 share/elastrun/python/elastrun/launcher.py
+share/elastrun/config/records.schema.json
 share/elastrun/config/examples/ddp/train.py
 include/elastrun/plugin/elastrun_plugin.h
 include/elastrun/worker/elastrun.hpp

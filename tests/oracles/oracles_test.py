@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What oracle_samples writes, read by those who will read it.
 
-    oracles_test.py promtool|openmetrics|otlp|tensorboard|trace ORACLE_SAMPLES
+    oracles_test.py promtool|openmetrics|otlp|tensorboard|trace|schema ORACLE_SAMPLES
 
 Exits with 77 and the reason where the reader is not installed.
 """
@@ -130,9 +130,41 @@ def trace(samples: Path) -> None:
     assert all(isinstance(value, (int, float)) for value in events[5]["args"].values())
 
 
+def schema(samples: Path) -> None:
+    """config/records.schema.json holds for what is written, and for nothing else."""
+    try:
+        import jsonschema
+    except ImportError as error:
+        skip(f"{error} (pip install jsonschema)")
+    root = Path(__file__).resolve().parents[2]
+    text = json.loads((root / "config/records.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(text)
+    reader: Any = jsonschema.Draft202012Validator(text)
+    # Readers skip what they do not know; here a key that the schema lacks is one too many.
+    text["additionalProperties"] = text["properties"]["window"]["additionalProperties"] = False
+    strict: Any = jsonschema.Draft202012Validator(text)
+    lines = (samples / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        strict.validate(record)
+    assert {record["kind"] for record in records} == {"event", "sample", "window", "span_end"}
+    assert [r["value"] for r in records if r["name"] == "loss"] == [.5, None, -3, "text"], records
+    window = next(record for record in records if record["kind"] == "window")
+    span = next(record for record in records if record["kind"] == "span_end")
+    reader.validate(window | {"added_later": 1})
+    for wrong in (window | {"kind": "other"}, window | {"kind": "event"}, window | {"time": "now"},
+                  {k: v for k, v in window.items() if k != "window"},
+                  window | {"window": {"start_ns": 1}}, span | {"attributes": {"round": 1}},
+                  span | {"attributes": {"duration_ns": [5]}}, span | {"severity": "LOUD"},
+                  span | {"id": "xyz"}, window | {"value": {}},
+                  {k: v for k, v in span.items() if k != "name"}):
+        assert not reader.is_valid(wrong), f"the schema takes anything: {wrong}"
+
+
 def main() -> None:
     oracle, program = sys.argv[1:]
-    checks = {check.__name__: check for check in (promtool, openmetrics, otlp, tensorboard, trace)}
+    checks = {check.__name__: check
+              for check in (promtool, openmetrics, otlp, tensorboard, trace, schema)}
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run([program, directory], check=True, timeout=60)
         checks[oracle](Path(directory))

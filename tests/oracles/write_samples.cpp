@@ -4,6 +4,7 @@
 //     oracle_samples DIRECTORY
 #include "export/chrome_trace.hpp"
 #include "export/exposition.hpp"
+#include "export/json_lines.hpp"
 #include "export/otlp.hpp"
 #include "export/tensorboard.hpp"
 #include "unit/export/sample_points.hpp"
@@ -77,6 +78,37 @@ bool write_tensorboard(const std::string& directory, const telemetry::Sketch& sk
   return calls.finish(std::chrono::minutes(1));
 }
 
+/// One of each kind, with everything that may be odd about one.
+std::string json_lines(const Record& event, const telemetry::Sketch& sketch) {
+  std::string text = to_json_line(event) + "\n";
+  Record bare;
+  bare.name = "";
+  text += to_json_line(bare) + "\n";
+  Record sample;
+  sample.kind = Record::Kind::Sample;
+  sample.name = "loss";
+  sample.severity = telemetry::Severity::Warn;
+  sample.id = 0xabc;
+  for (const auto& value : {telemetry::Value(0.5), telemetry::Value(std::nan("")),
+                            telemetry::Value(std::int64_t{-3}), telemetry::Value("text")}) {
+    sample.value = value;
+    text += to_json_line(sample) + "\n";
+  }
+  text += to_json_line(a_window(3, sketch)) + "\n";
+  Record empty = a_window(4, sketch);
+  telemetry::Window window;
+  window.no_data = true;
+  window.unit = "s";
+  window.aggregates = {{"p99", {}}};
+  empty.window = std::make_shared<const telemetry::Window>(std::move(window));
+  text += to_json_line(empty) + "\n";
+  Record span;
+  span.kind = Record::Kind::SpanEnd;
+  span.name = "rendezvous";
+  span.attributes = {{"round", std::int64_t{1}}, {"duration_ns", std::int64_t{5}}};
+  return text + to_json_line(span) + "\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -96,5 +128,6 @@ int main(int argc, char** argv) {
   telemetry::Sketch sketch;
   for (const double value : {-2.0, 0.0, 0.5, 1.0}) sketch.add(value);
   write(directory + "/trace.json", trace(sketch));
+  write(directory + "/records.jsonl", json_lines(event, sketch));
   return write_tensorboard(directory, sketch) ? 0 : 1;
 }
