@@ -87,6 +87,12 @@ struct AppendedFile::State {
     }
   }
 
+  void warn(int number) const {
+    log::warning(form.area, "cannot write {}: {}; {}", *path,
+                 number == ENOBUFS ? "its file system is too slow" : std::strerror(number),
+                 form.cost);
+  }
+
   /// One turn, which ends early where somebody is to be told of room: then true.
   bool write_out(bool& again) {
     Backlog::Piece piece;
@@ -132,8 +138,10 @@ AppendedFile::~AppendedFile() {
   calls_.enqueue(path_, [state = std::move(state_)]() -> BlockingCalls::Outcome {
     const std::lock_guard lock(state->mutex);
     if (state->scheduled) return {{}, true};  // what is left to be written comes first
-    state->fd.reset();
-    return {};
+    // There a full disk may be told of only now (close(2)).
+    if (!state->fd || ::close(state->fd.release()) == 0 || errno == EINTR) return {};
+    if (state->form.area == nullptr || std::exchange(state->said, true)) return {};
+    return {[state, number = errno] { state->warn(number); }};
   });
 }
 
@@ -147,11 +155,7 @@ void AppendedFile::schedule() {
     const bool news = trouble != 0 && !std::exchange(state->said, true);
     if (!room && !news && !state->tells) return outcome;
     outcome.answer = [state, self, news, trouble] {
-      if (news && state->form.area != nullptr) {
-        log::warning(state->form.area, "cannot write {}: {}; {}", *state->path,
-                     trouble == ENOBUFS ? "its file system is too slow" : std::strerror(trouble),
-                     state->form.cost);
-      }
+      if (news && state->form.area != nullptr) state->warn(trouble);
       if (*self != nullptr) (*self)->turn_made();
     };
     return outcome;

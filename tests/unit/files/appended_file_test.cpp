@@ -44,12 +44,17 @@ std::string read_all(const UniqueFd& fd, std::size_t size) {
   return text;
 }
 
-bool is_open(const std::string& path) {
+/// -1: none.
+int descriptor_of(const std::string& path) {
   for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
-    if (std::filesystem::read_symlink(fd, gone) == path) return true;
+    if (std::filesystem::read_symlink(fd, gone) == path) return std::stoi(fd.path().filename());
   }
-  return false;
+  return -1;
+}
+
+bool is_open(const std::string& path) {
+  return descriptor_of(path) >= 0;
 }
 
 }  // namespace
@@ -153,6 +158,20 @@ TEST_CASE("appended file: a file that cannot be made costs what is for it, and i
   CHECK(file.lost() == 15);
   CHECK(place.said.contains("cannot write /nowhere/log: No such file or directory; "));
   CHECK(std::ranges::count(place.said, '\n') == 1);
+}
+
+// close(2) fails here because somebody else has closed it: a disk that is full only then needs NFS.
+TEST_CASE("appended file: a loss that the file system tells at the end is said") {
+  Place place;
+  const auto path = place.path + "/log";
+  std::optional<AppendedFile> file(std::in_place, place.calls, path, AppendedFile::Form{});
+  file->write("all of it\n");
+  REQUIRE(place.calls.finish(10s));
+  REQUIRE(::close(descriptor_of(path)) == 0);
+  file.reset();
+  REQUIRE(place.calls.finish(10s));
+  run_ready(place.loop);
+  CHECK(place.said.contains("cannot write " + path + ": Bad file descriptor"));
 }
 
 TEST_CASE("appended file: a torn last line is closed off where lines are whole") {
