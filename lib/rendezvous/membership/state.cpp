@@ -60,6 +60,7 @@ Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, 
   std::erase_if(gone_, [&node](const Gone& gone) { return gone.node.id == node.id; });
   // Whatever was feared of it is settled; another coordinator's world has one less to wait for.
   const std::string name = agent_name(node);
+  unable_.forget(node);
   world_fence_.fence.release(name);
   world_fence_.fence.hear(name, previous.round, now, now + rules_.silence + node.grace);
   return known != nullptr ? known : &roster_.add(peer, node, false, now);

@@ -62,7 +62,7 @@ void State::hear_unable(Peer peer, const Node& node, const PreviousWorld& previo
   cause.text = unable_text(node.id, node.unable);
   unable_.add(node, cause.text);
   const bool has_run = phase_ != Phase::Joining || std::max(number_, floor_) > 0;
-  if (has_run || unable_.leave_enough(rules_)) {
+  if (has_run || unable_.leave_enough(rules_, roster_.size())) {
     tell(peer, Lost{cause.text + "; the others have been told", false});
     return push_progress(now);
   }
@@ -84,7 +84,8 @@ void State::cannot_start(Peer peer, const std::string& why, TimePoint now) {
   Cause cause{.kind = Cause::Kind::Closed, .node = member->node.id};
   cause.text = departed_text(*member, Cause::Kind::NodeLeft, why);
   unable_.add(member->node, cause.text);
-  if (number_ == 1 && !unable_.leave_enough(rules_)) end({true, std::move(cause)}, now);
+  const bool enough = unable_.leave_enough(rules_, roster_.size() - 1);
+  if (number_ == 1 && !enough) end({true, std::move(cause)}, now);
 }
 
 // Members of the round before keep their places; free places go to the others, first come first.

@@ -5,8 +5,8 @@
 #include "rendezvous/membership/roster.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,13 +18,24 @@ namespace elastrun::rendezvous {
 /// that: one of them may host the coordinator, which those who come later look for. Pure.
 class UnableNodes {
  public:
-  /// `text`: which node, and why.
+  /// `text`: which node, and why. One that is started again and again is one.
   void add(const Node& node, std::string text) {
     latest_ = std::move(text);
-    if (nodes_.size() < kMost) nodes_.insert(agent_name(node));
+    if (nodes_.size() < kMost) nodes_.insert_or_assign(place_of(node), latest_);
   }
-  bool leave_enough(const Rules& rules) const {
-    return rules.max_nodes - static_cast<int>(nodes_.size()) >= rules.min_nodes;
+  /// It can by now, or another one there can.
+  void forget(const Node& node) {
+    if (nodes_.empty()) return;
+    const auto found = nodes_.find(place_of(node));
+    if (found == nodes_.end()) return;
+    const bool is_latest = found->second == latest_;
+    nodes_.erase(found);
+    if (is_latest) latest_ = nodes_.empty() ? std::string() : nodes_.begin()->second;
+  }
+  /// `able`: so many others are there.
+  bool leave_enough(const Rules& rules, int able) const {
+    return able >= rules.min_nodes ||
+           rules.max_nodes - static_cast<int>(nodes_.size()) >= rules.min_nodes;
   }
   /// Of the last one; empty: there is none.
   const std::string& latest() const { return latest_; }
@@ -48,8 +59,14 @@ class UnableNodes {
 
  private:
   static constexpr std::size_t kMost = 100'000;
+  static std::string place_of(const Node& node) {
+    if (node.node_rank >= 0) return std::to_string(node.node_rank);
+    std::string place = node.address;
+    for (const auto& address : node.alternates) place += " " + address;
+    return place;
+  }
 
-  std::set<std::string> nodes_;
+  std::map<std::string, std::string> nodes_;  // by place
   std::string latest_;
   std::vector<Peer> waiting_;
   std::optional<TimePoint> until_;

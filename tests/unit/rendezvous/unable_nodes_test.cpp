@@ -116,6 +116,33 @@ TEST_CASE("unable: an elastic job goes on without it, and says so") {
   }
 }
 
+TEST_CASE("unable: one node that is started again and again is one") {
+  Unable job(make_rules(2, 4));
+  job.join("a");
+  for (int start = 0; start < 5; ++start) {
+    job.come("x");
+    job.lose("x");
+  }
+  CHECK(job.last<Done>("a") == nullptr);
+  SUBCASE("and none once it can") {
+    job.join("x");
+    for (const char* name : {"y", "z"}) job.come(name);
+    job.pass(30s);
+    CHECK(job.assignment("a") == "0/2#1");
+  }
+}
+
+TEST_CASE("unable: enough nodes that are there are not sent away because of others") {
+  Unable job(make_rules(2, 3));
+  job.join("a");
+  job.join("b");
+  for (const char* name : {"x", "y"}) job.come(name);
+  CHECK(job.last<Done>("a") == nullptr);
+  CHECK(job.last<Lost>("y") != nullptr);
+  job.pass(30s);
+  CHECK(job.assignment("a") == "0/2#1");
+}
+
 TEST_CASE("unable: a job that runs, or has run, is not ended by one that comes in vain") {
   Unable job(make_rules(2, 2));
   job.join("a");
@@ -152,6 +179,14 @@ TEST_CASE("unable: a member of the first world that could not start its workers"
     job.join("x");
     job.cannot_start("x");
     CHECK(job.last<Restart>("a") != nullptr);
+  }
+  SUBCASE("makes room for one that waits") {
+    Unable job(make_rules(2, 2));
+    for (const char* name : {"a", "x", "spare"}) job.join(name);
+    job.cannot_start("x");
+    CHECK(job.last<Restart>("a") != nullptr);
+    job.join("a");
+    CHECK(job.assignment("a") == "0/2#2");
   }
   SUBCASE("of a later one leaves, and another may come in its place") {
     Unable job(make_rules(2, 2, 1));
