@@ -54,11 +54,11 @@ rendezvous::Coordinator::Settings coordinator_settings(const JobChoice& job) {
 }
 
 /// What it knew before it was begun again, and where it writes what it will know.
-Status read_state(const std::string& file, boost::asio::io_context& loop,
+Status read_state(const std::string& file, boost::asio::io_context& loop, Clock& clock,
                   rendezvous::Coordinator::Settings& settings,
                   std::unique_ptr<rendezvous::KnownWorlds>& known) {
   if (file.empty()) return {};
-  auto opened = rendezvous::KnownWorlds::open(loop, file);
+  auto opened = rendezvous::KnownWorlds::open(loop, clock, file);
   if (!opened) return std::unexpected(opened.error());
   known = std::move(*opened);
   known->attach(settings);
@@ -101,7 +101,7 @@ int run_store(const StoreOptions& options) {
   const auto clock = make_system_clock(loop.get_executor());
   auto settings = coordinator_settings(options.job);
   std::unique_ptr<rendezvous::KnownWorlds> known;
-  if (const auto read = read_state(options.state, loop, settings, known); !read)
+  if (const auto read = read_state(options.state, loop, *clock, settings, known); !read)
     return report_error(read.error().text, exit_code_of(read.error()));
   auto host = rendezvous::Host::open(loop, *clock, net::make_sealer(*secret),
                                      {.address = endpoint->host, .port = endpoint->port}, settings);

@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace elastrun::rendezvous {
 
@@ -23,7 +24,6 @@ class FencedJobs {
   }
   /// One whose last agent has gone.
   void keep(const State& state, TimePoint now) {
-    pass(now);
     const WorldFence& world_fence = state.world_fence();
     if (!world_fence.is_up(now)) return;
     fenced_jobs_[state.run_id()] = {{state.last_world().round, 0, 0},
@@ -37,7 +37,16 @@ class FencedJobs {
       doubt.until = std::min(doubt.until, now);
       doubt.fence.begin(now, now + kTimeToFollow);
     }
-    pass(now);
+  }
+  /// Those of which nothing is at work any more are forgotten: their run ids.
+  std::vector<std::string> pass(TimePoint now) {
+    std::vector<std::string> over;
+    std::erase_if(fenced_jobs_, [&](const auto& one) {
+      const bool pending = one.second.is_pending(now);
+      if (!pending) over.push_back(one.first);
+      return !pending;
+    });
+    return over;
   }
   /// Agents of it have come.
   void hand_to(State& state) {
@@ -68,9 +77,6 @@ class FencedJobs {
     MemberFence fence;
     std::int64_t round = 0;  // of the world that may be at work
   };
-  void pass(TimePoint now) {
-    std::erase_if(fenced_jobs_, [now](const auto& one) { return !one.second.is_pending(now); });
-  }
 
   std::map<std::string, Doubt> fenced_jobs_;
 };

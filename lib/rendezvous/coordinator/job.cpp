@@ -109,7 +109,8 @@ void Job::deliver() {
   const int at_work = state.roster().count(MemberState::Stopping);
   const bool changed = std::exchange(stopping_, at_work) != at_work;
   if (changed && state.phase() == Phase::Joining && remnant_changed_) remnant_changed_();
-  const bool over = state.phase() == Phase::Ended;
+  // A job that has failed stops its groups now: it is over when its last agent has gone.
+  const bool over = state.phase() == Phase::Ended && !state.verdict().failed;
   if (over && !std::exchange(told_end_, true) && job_over_) job_over_(state.run_id());
   arm();
 }

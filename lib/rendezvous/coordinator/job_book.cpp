@@ -44,7 +44,15 @@ Job& JobBook::open(const std::string& run_id, const Rules& rules, bool held) {
   fenced_jobs_.hand_to(job->state);
   if (over_) job->state.conclude(over_->first, over_->second);
   job->state.hold(held, clock_.now());
+  forget_doubts();
   return *job;
+}
+
+// Worlds of which nobody has come in time.
+void JobBook::forget_doubts() {
+  for (const auto& run_id : fenced_jobs_.pass(clock_.now())) {
+    if (settings_.job_over && !jobs.contains(run_id)) settings_.job_over(run_id);
+  }
 }
 
 void JobBook::forget(const Job& job) {
@@ -58,6 +66,7 @@ void JobBook::forget(const Job& job) {
   const bool at_work = state.world_fence().is_up(clock_.now());
   fenced_jobs_.keep(state, clock_.now());
   jobs.erase(run_id);
+  forget_doubts();
   if (!at_work && settings_.job_over) settings_.job_over(run_id);
 }
 
@@ -70,6 +79,7 @@ void JobBook::inherit(const PreviousWorld& previous, TimePoint until, MemberFenc
 
 void JobBook::disinherit() {
   fenced_jobs_.disinherit(clock_.now());
+  forget_doubts();
   for (auto& [run_id, job] : jobs) {
     job->state.disinherit(clock_.now());
     job->deliver();

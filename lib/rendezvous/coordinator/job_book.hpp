@@ -46,6 +46,8 @@ class JobBook {
   Jobs jobs;
 
  private:
+  void forget_doubts();
+
   const Coordinator::Settings& settings_;
   Clock& clock_;
   const std::function<void()> before_deciding_;

@@ -21,6 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxFile = 64 << 20;
 constexpr auto kMode = 0600;
+constexpr auto kTimeToWrite = std::chrono::seconds(5);
 
 Result<std::string> read_if_there(const std::string& path) {
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return "";
@@ -41,9 +42,9 @@ Coordinator::KnownWorld world_of(const json::value& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<KnownWorlds>> KnownWorlds::open(boost::asio::io_context& loop,
+Result<std::unique_ptr<KnownWorlds>> KnownWorlds::open(boost::asio::io_context& loop, Clock& clock,
                                                        std::string path) {
-  std::unique_ptr<KnownWorlds> known(new KnownWorlds(loop, std::move(path)));
+  std::unique_ptr<KnownWorlds> known(new KnownWorlds(loop, clock, std::move(path)));
   if (auto read = known->read(); !read) return std::unexpected(read.error());
   return known;
 }
@@ -91,11 +92,18 @@ void KnownWorlds::write(std::function<void()> written) {
                     text = json::serialize(json::object{{"worlds", std::move(worlds)}}) + "\n"] {
     return files::put_file(path, text, kMode);
   };
-  calls_.make(path_, put, [this, written = std::move(written)](const Status& done) {
+  // No job waits for a disk that is full, or does not answer.
+  Write& write = writes_[++last_write_];
+  write = {std::move(written), clock_.make_alarm()};
+  write.limit->arm(clock_.now() + kTimeToWrite, [this, number = last_write_] {
+    warn({Code::Timeout, fmt::format("{} takes nothing", path_)});
+    if (const auto call = std::exchange(writes_.at(number).written, {})) call();
+  });
+  calls_.make(path_, put, [this, number = last_write_](const Status& done) {
     if (!done) warn(done.error());
     if (done) warned_ = false;
-    // No job waits for a disk that is full.
-    if (written) written();
+    const auto answered = writes_.extract(number);
+    if (answered.mapped().written) answered.mapped().written();
   });
 }
 

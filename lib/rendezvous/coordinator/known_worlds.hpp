@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "files/blocking_calls.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,25 +17,34 @@ namespace elastrun::rendezvous {
 
 /// The worlds of a coordinator that stands alone, in a file: where it is begun again, and those who
 /// could tell it come late or never, it knows what may be at work. Each is written before it is
-/// given out, on a thread of its own. JSON, in elastrun-protocol(7).
+/// given out, on a thread of its own; a disk that does not take it in time delays no job for longer
+/// than that. JSON, in elastrun-protocol(7).
 class KnownWorlds {
  public:
   /// A file that is not there or is empty knows of none. Fails with Usage if it is something else,
   /// with Io if it cannot be read.
-  static Result<std::unique_ptr<KnownWorlds>> open(boost::asio::io_context& loop, std::string path);
+  static Result<std::unique_ptr<KnownWorlds>> open(boost::asio::io_context& loop, Clock& clock,
+                                                   std::string path);
 
   /// Lets the coordinator of these settings know, and record. To be destroyed after it.
   void attach(Coordinator::Settings& settings);
 
  private:
-  KnownWorlds(boost::asio::io_context& loop, std::string path)
-      : path_(std::move(path)), calls_(loop.get_executor()) {}
+  struct Write {
+    std::function<void()> written;  // none: it is waited for no longer
+    std::unique_ptr<Alarm> limit;
+  };
+  KnownWorlds(boost::asio::io_context& loop, Clock& clock, std::string path)
+      : path_(std::move(path)), clock_(clock), calls_(loop.get_executor()) {}
   Status read();
   void write(std::function<void()> written);
   void warn(const Error& error);
 
   const std::string path_;
+  Clock& clock_;
   std::map<std::string, Coordinator::KnownWorld> worlds_;  // by run id
+  std::map<std::uint64_t, Write> writes_;
+  std::uint64_t last_write_ = 0;
   bool warned_ = false;
   files::BlockingCalls calls_;  // last: uses the above
 };

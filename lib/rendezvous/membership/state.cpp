@@ -377,7 +377,8 @@ std::optional<TimePoint> State::deadline() const {
     given_up = std::max(given_up, world_fence_.fence.limit().value_or(given_up));
     due = std::min(*limit, given_up);
   }
-  if (world_fence_.held() || unacknowledged_) due = given_up;
+  if (world_fence_.held() || unacknowledged_)
+    due = std::max(given_up, record_by_.value_or(given_up));
   return std::min(due, progress_at_);
 }
 

@@ -107,6 +107,7 @@ class State {
   void advance(TimePoint now);
   void advance_join_phase(TimePoint now);
   void advance_running(TimePoint now);
+  void await_record(TimePoint now);
   void try_to_close_round(TimePoint now);
   void state(const std::vector<Member*>& chosen, World world, TimePoint now);
   std::vector<Member*> choose_members();
@@ -140,7 +141,7 @@ class State {
   std::int64_t floor_ = 0;  // of later rounds: others have had so many
   int previous_size_ = 0;
   bool succession_ = false, ending_ = false;  // ending: a member of this round has finished
-  std::optional<TimePoint> growth_at_, verdict_at_;
+  std::optional<TimePoint> growth_at_, verdict_at_, record_by_;
   TimePoint progress_at_;
   Done verdict_, conclusion_;
   std::string reachable_;

@@ -7,6 +7,13 @@
 #include <utility>
 
 namespace elastrun::rendezvous {
+namespace {
+
+// A register that renews an election but records nothing (etcd out of space) makes nobody wait for
+// longer, once join_timeout is over.
+constexpr auto kTimeToRecord = std::chrono::seconds(30);
+
+}  // namespace
 
 void State::advance(TimePoint now) {
   if (phase_ == Phase::Joining) {
@@ -19,29 +26,44 @@ void State::advance(TimePoint now) {
 void State::begin_join_phase(TimePoint now) {
   phase_ = Phase::Joining;
   growth_at_.reset();
-  unacknowledged_.reset();
+  unacknowledged_.reset(), record_by_.reset();
   join_phase_.begin(now);
   // The first word comes early: a person who waits wants to know at once for whom.
   progress_at_ = now + std::min<Duration>(rules_.progress_interval, std::chrono::seconds(1));
 }
 
 void State::advance_join_phase(TimePoint now) {
+  unacknowledged_.reset();
   if (roster_.empty()) return;
   const Quorum there = quorum();
   join_phase_.update(rules_, there, now);
-  unacknowledged_.reset();
   world_fence_.pass(now);
   const bool cleared = !world_fence_.held() && !world_fence_.is_up(now);
-  if (cleared && join_phase_.may_close(rules_, there, now)) return try_to_close_round(now);
-  if (join_phase_.timed_out(rules_, there, now) && !world_fence_.fence_limit(now)) {
+  if (cleared && join_phase_.may_close(rules_, there, now)) {
+    try_to_close_round(now);
+    if (!unacknowledged_) return;
+    await_record(now);
+  } else {
+    record_by_.reset();
+  }
+  if (join_phase_.timed_out(rules_, there, now) && !world_fence_.fence_limit(now) &&
+      now >= record_by_.value_or(now)) {
     return give_up_waiting(now);
   }
   if (now >= progress_at_) push_progress(now);
 }
 
+// As a rule for some milliseconds, of which nobody needs to hear.
+void State::await_record(TimePoint now) {
+  if (record_by_) return;
+  record_by_ = now + kTimeToRecord;
+  progress_at_ = std::max<TimePoint>(progress_at_, now + std::chrono::seconds(1));
+}
+
 void State::give_up_waiting(TimePoint now) {
   Cause cause{.kind = Cause::Kind::Timeout};
-  cause.text = join_timeout_text(rules_, quorum(), world_fence_, now);
+  cause.text = unacknowledged_ ? unrecorded_text(rules_)
+                               : join_timeout_text(rules_, quorum(), world_fence_, now);
   if (!unable_.latest().empty()) cause.text += "; " + unable_.latest();
   end({true, std::move(cause)}, now);
 }
@@ -49,7 +71,8 @@ void State::give_up_waiting(TimePoint now) {
 void State::push_progress(TimePoint now) {
   progress_at_ = now + rules_.progress_interval;
   const Quorum there = quorum();
-  Progress progress{progress_text(rules_, there, join_phase_, world_fence_, now),
+  Progress progress{unacknowledged_ ? recording_text(there)
+                                    : progress_text(rules_, there, join_phase_, world_fence_, now),
                     there.returning + there.fresh, std::max(rules_.min_nodes, 1)};
   if (!unable_.latest().empty()) progress.text += "; " + unable_.latest();
   tell_all(roster_.with(MemberState::Waiting), std::move(progress));
@@ -134,7 +157,7 @@ void State::state(const std::vector<Member*>& chosen, World world, TimePoint now
   previous_size_ = static_cast<int>(chosen.size());
   succession_ = ending_ = false;
   roster_.forget_returning();
-  unacknowledged_.reset();
+  unacknowledged_.reset(), record_by_.reset();
   world_fence_.formed(number_);
   phase_ = Phase::Running;
   dismiss_stuck();
@@ -211,8 +234,8 @@ void State::finish_if_all_done(TimePoint now) {
 void State::end(Done verdict, TimePoint) {
   verdict_ = std::move(verdict);
   phase_ = Phase::Ended;
-  growth_at_.reset();
-  verdict_at_.reset();
+  growth_at_.reset(), verdict_at_.reset();
+  unacknowledged_.reset(), record_by_.reset();  // no world of it is to be given out
   const auto shared = std::make_shared<const Push>(verdict_);
   for (const auto& [peer, member] : roster_.all()) deliveries_.push_back({peer, shared});
   for (const auto& claim : rank_claims_.take_all()) deliveries_.push_back({claim.peer, shared});

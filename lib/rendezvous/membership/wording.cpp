@@ -101,6 +101,16 @@ std::string join_timeout_text(const Rules& rules, const Quorum& there,
                      format_duration(rules.join_timeout));
 }
 
+std::string recording_text(const Quorum& there) {
+  return fmt::format("{} here, enough to start; waiting until that is recorded",
+                     nodes_text(there.returning + there.fresh));
+}
+
+std::string unrecorded_text(const Rules& rules) {
+  return fmt::format("enough nodes came, but within {} (join_timeout) that could not be recorded",
+                     format_duration(rules.join_timeout));
+}
+
 std::string progress_text(const Rules& rules, const Quorum& there, const JoinPhase& join_phase,
                           const WorldFence& world_fence, TimePoint now) {
   const int here = there.returning + there.fresh;

@@ -27,6 +27,9 @@ std::string departed_text(const Member& member, Cause::Kind kind, const std::str
 std::string stuck_text(const Rules& rules);
 std::string join_timeout_text(const Rules& rules, const Quorum& there,
                               const WorldFence& world_fence, TimePoint now);
+/// The world that could be given out is not recorded yet, or could not be.
+std::string recording_text(const Quorum& there);
+std::string unrecorded_text(const Rules& rules);
 std::string progress_text(const Rules& rules, const Quorum& there, const JoinPhase& join_phase,
                           const WorldFence& world_fence, TimePoint now);
 

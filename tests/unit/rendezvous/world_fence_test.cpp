@@ -322,6 +322,47 @@ TEST_CASE("world fence: a round is given out when the register has noted it, as 
   CHECK(!job.state.unacknowledged());
 }
 
+TEST_CASE("clearance: a register that takes its time wakes nobody in vain, and is not waited for") {
+  Rules rules = make_rules(2, 2);
+  rules.join_timeout = 60s;
+  Script job(rules);
+  job.state.require_acknowledgements();
+  job.join("a");
+  job.pass(20s);
+  job.join("b");
+  for (int second = 20; second < 59; ++second) {
+    REQUIRE(job.state.unacknowledged());
+    CHECK(*job.state.deadline() > job.now);
+    job.pass(1s);
+  }
+  CHECK(job.told["a"].size() < 20);  // hears of it now and then
+  const auto* progress = job.last<Progress>("b");
+  REQUIRE(progress != nullptr);
+  CHECK(progress->text == "2 nodes here, enough to start; waiting until that is recorded");
+  job.pass(1s);
+  const auto* done = job.last<Done>("a");
+  REQUIRE(done != nullptr);
+  CHECK(done->cause.text ==
+        "enough nodes came, but within 1 min 00 s (join_timeout) that could not be recorded");
+}
+
+TEST_CASE("clearance: nothing is recorded for a job that is over, or has nobody") {
+  Script job(make_rules(1, 2));
+  job.state.require_acknowledgements();
+  job.join("a");
+  job.pass(30s);
+  REQUIRE(job.state.unacknowledged());
+  const WorldRecord world = *job.state.unacknowledged();
+  SUBCASE("over") {
+    job.state.close("enough", job.now);
+  }
+  SUBCASE("nobody") {
+    job.lose("a");
+  }
+  job.state.acknowledge(world, job.now);
+  CHECK(!job.state.unacknowledged());
+}
+
 TEST_CASE(
     "world fence: a world that nobody can vouch for any more is stopped, and costs no restart") {
   Script job(make_rules(1, 2));

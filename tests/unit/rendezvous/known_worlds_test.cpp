@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a coordinator that stands alone knows of jobs of which nobody is there.
+#include "rendezvous/coordinator/known_worlds.hpp"
+
+#include "support/fake_clock.hpp"
+#include "support/fake_files.hpp"
+#include "unit/rendezvous/agents.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+using namespace elastrun;
+using namespace elastrun::rendezvous;
+using namespace elastrun::rendezvous::test;
+
+namespace {
+
+/// A coordinator that stands alone, for which time passes only when a test says so.
+struct Store {
+  explicit Store(std::vector<Coordinator::KnownWorld> known = {}) {
+    auto fake = std::make_unique<elastrun::test::FakeClock>();
+    clock = fake.get();
+    network.clock = std::move(fake);
+    Coordinator::Settings settings;
+    settings.stand_alone = true;
+    settings.known_worlds = std::move(known);
+    settings.job_over = [this](const std::string& run_id) { over.push_back(run_id); };
+    auto opened = Host::open(network.loop, *network.clock, sealer, {}, settings);
+    REQUIRE(opened.has_value());
+    host = std::move(*opened);
+  }
+  std::unique_ptr<TestAgent> agent(const std::string& run_id) {
+    RemoteSettings settings;
+    settings.run_id = run_id;
+    settings.rules = rules_for(1, 1);
+    auto locator = make_fixed_locator(network.loop, *network.clock, sealer,
+                                      {{"127.0.0.1", host->port()}, false, {}});
+    return std::make_unique<TestAgent>(
+        network, make_remote_session(network.loop, *network.clock, sealer, std::move(locator),
+                                     std::move(settings)));
+  }
+  void pass(Duration time) {
+    for (int step = 0; step < 20; ++step) {
+      network.loop.restart();
+      network.loop.run_for(5ms);
+      clock->advance(time / 20);
+    }
+  }
+
+  Network network;
+  elastrun::test::FakeClock* clock = nullptr;
+  std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
+  std::vector<std::string> over;
+  std::unique_ptr<Host> host;
+};
+
+}  // namespace
+
+TEST_CASE("known worlds: one of which nobody has come is forgotten when it cannot be at work") {
+  Store store({{"old", 3, 2, 10s}});
+  store.pass(11s);
+  auto agent = store.agent("new");
+  agent->join();
+  store.pass(2s);
+  agent->round();
+  CHECK(store.over == std::vector<std::string>{"old"});
+}
+
+TEST_CASE("known worlds: a job that has failed is known until its last agent has gone") {
+  Store store;
+  auto agent = store.agent("job");
+  agent->join();
+  store.pass(2s);
+  agent->round();
+  agent->fail(1);
+  store.pass(1s);
+  agent->hear<Done>();
+  CHECK(store.over.empty());
+  agent->close();
+  store.pass(1s);
+  CHECK(store.over == std::vector<std::string>{"job"});
+}
+
+TEST_CASE("known worlds: no job waits for a disk that does not answer") {
+  elastrun::test::FakeFiles folder;
+  const std::string path = folder.root() + "/state";
+  boost::asio::io_context loop;
+  elastrun::test::FakeClock clock;
+  auto known = KnownWorlds::open(loop, clock, path);
+  REQUIRE(known.has_value());
+  Coordinator::Settings settings;
+  (*known)->attach(settings);
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);  // whose reader does not come
+  int recorded = 0;
+  settings.record_world("job", {1, 2, "a", 29000}, [&recorded] { ++recorded; });
+  const auto pass = [&](Duration time) {
+    loop.restart();
+    loop.run_for(20ms);
+    clock.advance(time);
+  };
+  pass(4900ms);
+  CHECK(recorded == 0);
+  pass(100ms);
+  CHECK(recorded == 1);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  for (int i = 0; i < 20; ++i) pass(0s);
+  CHECK(recorded == 1);
+  ::close(reader);
+}
