@@ -141,13 +141,9 @@ void HangWatch::hangs(const rendezvous::StacksReport& report) {
   parts_.observers.hang(hang);
   if (hangs_.size() == kMostKept) hangs_.erase(hangs_.begin());
   hangs_.push_back(std::move(hang));
-  obey(hangs_.back());
-}
-
-/// One node says it for all: that of group rank 0.
-void HangWatch::obey(const JobHang& hang) {
-  if (parts_.spec.on_hang == spec::OnHang::Report || round_->group_rank != 0) return;
-  parts_.report(rendezvous::Failed{round_->number, cause_of(hang)});
+  // One node says it for all.
+  if (parts_.spec.on_hang == spec::OnHang::Report || round_->rank_base != report.speaker) return;
+  parts_.report(rendezvous::Failed{round_->number, cause_of(hangs_.back()), true});
 }
 
 rendezvous::Cause HangWatch::cause_of(const JobHang& hang) const {
@@ -159,6 +155,10 @@ rendezvous::Cause HangWatch::cause_of(const JobHang& hang) const {
   const auto culprits = hangs::culprits_of(hang.stacks);
   if (culprits.empty()) return cause;
   cause.rank = culprits.front();
+  // Not all members are known to all nodes of a large world.
+  if (std::ranges::any_of(round_->members, &std::string::empty, &rendezvous::Node::id)) {
+    return cause;
+  }
   const auto ranks = rendezvous::compute_ranks(round_->members);
   for (std::size_t i = 0; i < ranks.of.size(); ++i) {
     const int local_rank = cause.rank - ranks.of[i].rank;

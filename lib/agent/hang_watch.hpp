@@ -51,7 +51,6 @@ class HangWatch final : public Observer {
   void tell();
   void moved();
   bool any_stopped() const;
-  void obey(const JobHang& hang);
   rendezvous::Cause cause_of(const JobHang& hang) const;
 
   const Parts parts_;

@@ -97,6 +97,7 @@ class HandlersStore final : public RoundStore {
   void rounds_are_over() override {
     if (served_) served_->rounds_are_over();
   }
+  std::uint64_t changes() const override { return served_ ? served_->changes() : 0; }
   std::size_t visitors() const override { return served_ ? served_->visitors() : 0; }
   // Nobody tells when the other nodes have ended, but their workers hang up.
   bool serves_others() const override {

@@ -211,10 +211,11 @@ class Asked(unittest.TestCase):
         self.assertEqual((code, out), (1, ""))
         self.assertIn("no job of this user runs on this machine", err)
 
-    def nodes(self, script: str) -> tuple[list[Job], str]:
+    def nodes(self, script: str, *options: str) -> tuple[list[Job], str]:
         endpoint = f"127.0.0.1:{free_port()}"
         jobs = [self.start(script, "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d",
-                           "--hang-timeout=2", f"--rdzv-endpoint={endpoint}", "--rdzv-id=night")
+                           "--hang-timeout=2", f"--rdzv-endpoint={endpoint}", "--rdzv-id=night",
+                           *options)
                 for _ in range(2)]
         for job in jobs:
             job.wait_for("ready", 2)
@@ -232,6 +233,13 @@ class Asked(unittest.TestCase):
             for name in ("reduced", "loaded"):
                 (job.folder / name).touch()
         self.assertEqual([job.end() for job in jobs], [0, 0])
+
+    def test_nodes_that_hang_are_ended_although_the_first_one_has_finished(self) -> None:
+        jobs, _ = self.nodes("import elastrun\nprint('ready', flush=True)\n"
+                             "elastrun.step(1)\nif RANK > 1: load()\n", "--on-hang=fail")
+        for job in jobs:
+            self.assertEqual(job.end(), 1, job.errors())
+            self.assertIn("ranks 2, 3 in wait_for", job.errors())
 
     def test_a_node_that_does_not_answer_is_named(self) -> None:
         jobs, endpoint = self.nodes("import elastrun\nprint('ready', flush=True)\n"

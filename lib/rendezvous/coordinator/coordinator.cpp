@@ -206,6 +206,8 @@ class LinkCoordinator final : public Coordinator {
                    settings_.heartbeat,
                    settings_.heartbeats_missed,
                    true};
+                   true,
+                   {},
     if (const auto job = book_.jobs.find(hello.run_id); job != book_.jobs.end()) {
       answer.world = job->second->state.last_world();
     }
@@ -274,6 +276,7 @@ class LinkCoordinator final : public Coordinator {
     connection.job = &job;
     job.links[peer] = connection.link;
     lost_contact_.came(), ++agents_;
+    if (!hellos_[peer].stacks) job.without_stacks.insert(peer);
   }
 
   void dismiss(Peer peer, const std::string& text, bool final = false) {
@@ -317,8 +320,7 @@ class LinkCoordinator final : public Coordinator {
       settings_.cut_off();
     }
     check_entitlement();
-    job->lost(peer);
-    job->state.depart(peer, why, clock_.now(), loss);
+    job->lost(peer, why, loss);
     job->deliver();
     if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);
     leave_.look(book_.jobs, true);

@@ -34,16 +34,25 @@ void Job::report(Peer peer, FromAgent message) {
   if (const auto* started = std::get_if<Started>(&message)) {
     state.started(peer, started->round);
   } else if (auto* failed = std::get_if<Failed>(&message)) {
-    state.fail(peer, failed->round, std::move(failed->cause), now);
+    state.fail(peer, failed->round, std::move(failed->cause), now, failed->goes_on);
   } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
     state.succeed(peer, succeeded->round, now);
-    standstill_.finished(peer, now);
   } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
     if (leaving->unable) state.cannot_start(peer, leaving->why, now);
     state.leave(peer, leaving->why, now, leaving->grace);
-    standstill_.gone(peer, now);
   } else if (const auto* stopping = std::get_if<Stopping>(&message)) {
     state.stopping(peer, stopping->left, now);
+  }
+  tell_standstill(peer, std::move(message), now);
+}
+
+/// After the state, which knows by then whether there still is a round that could hang.
+void Job::tell_standstill(Peer peer, FromAgent message, TimePoint now) {
+  look_at_round();
+  if (std::holds_alternative<Succeeded>(message)) {
+    standstill_.finished(peer, now);
+  } else if (std::holds_alternative<Leaving>(message)) {
+    standstill_.gone(peer, now);
   } else if (const auto* progress = std::get_if<ProgressReport>(&message)) {
     standstill_.says(peer, *progress, now);
   } else if (auto* stacks = std::get_if<NodeStacks>(&message)) {
@@ -53,26 +62,39 @@ void Job::report(Peer peer, FromAgent message) {
   }
 }
 
+void Job::look_at_round() {
+  if (state.phase() != Phase::Running) standstill_.broken_up();
+}
+
 void Job::ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link) {
   askers_[peer] = link;
   standstill_.asks(peer, clock_.now());
   deliver();
 }
 
-void Job::lost(Peer peer) {
-  links.erase(peer);
+void Job::lost(Peer peer, const std::string& why, Loss loss) {
+  const TimePoint now = clock_.now();
+  links.erase(peer), without_stacks.erase(peer);
   askers_.erase(peer);
-  standstill_.gone(peer, clock_.now());
+  state.depart(peer, why, now, loss);
+  look_at_round();
+  standstill_.gone(peer, now);
 }
 
 void Job::deliver_stacks() {
+  std::shared_ptr<const Push> shared;
+  std::string text;
   for (const auto& [peer, push] : standstill_.take()) {
     const auto member = links.find(peer);
     const auto asker = askers_.find(peer);
     const auto link = member != links.end()    ? member->second
                       : asker != askers_.end() ? asker->second.lock()
                                                : nullptr;
-    if (link) link->send(encode(FromCoordinator(push)));
+    if (push != shared) {
+      shared = push;
+      text = encode(FromCoordinator(*push));
+    }
+    if (link && !without_stacks.contains(peer)) link->send(text);
     if (asker != askers_.end()) askers_.erase(asker);
   }
 }
@@ -102,6 +124,7 @@ void Job::deliver() {
     }
     link->second->send(text);
   }
+  look_at_round();
   deliver_stacks();
   if (state.unacknowledged() && !recording_) record_world();
   const int before = std::exchange(leavers_, state.world_fence().fence.leavers().count);
@@ -145,7 +168,8 @@ void Job::arm() {
     armed_.reset();
     before_deciding_();
     const TimePoint now = clock_.now();
-    state.tick(now, now - expected > kPause ? now - expected : Duration::zero());
+    state.tick(now);
+    look_at_round();
     standstill_.tick(now);
     deliver();
   });

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace elastrun::rendezvous {
 
@@ -34,8 +35,8 @@ class Job {
   void report(Peer peer, FromAgent message);
   /// Somebody who is no agent of it wants to know where its workers stand: a StacksReport.
   void ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link);
-  /// The link of an agent has ended.
-  void lost(Peer peer);
+  /// The link of an agent has ended, and why.
+  void lost(Peer peer, const std::string& why, Loss loss);
 
   /// Tells the agents what the state has to tell, has the world recorded that waits for it, and
   /// arms the alarm.
@@ -49,10 +50,14 @@ class Job {
 
  private:
   void record_world();
+  /// Agents of earlier releases, which end a connection over words of stacks.
+  std::unordered_set<Peer> without_stacks;
   void arm();
   void deliver_stacks();
 
   Clock& clock_;
+  void tell_standstill(Peer peer, FromAgent message, TimePoint now);
+  void look_at_round();
   const std::function<void(const std::string&, const WorldRecord&, std::function<void()>)>
       record_world_;
   const std::function<void(const std::string&)> job_over_;

@@ -84,6 +84,8 @@ struct Started {
 struct Failed {
   std::int64_t round = 0;
   Cause cause;
+  /// Its group is not being stopped: it hangs, and ends when the others do.
+  bool goes_on = false;
 };
 struct Succeeded {
   std::int64_t round = 0;
@@ -98,6 +100,11 @@ struct Leaving {
 };
 using Report =
     std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks, AskStacks>;
+/// One of the last three, which not every release understands.
+inline bool is_of_stacks(const Report& report) {
+  return std::holds_alternative<ProgressReport>(report) ||
+         std::holds_alternative<NodeStacks>(report) || std::holds_alternative<AskStacks>(report);
+}
 
 /// What an agent is told.
 struct RoundReady {

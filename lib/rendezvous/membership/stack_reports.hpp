@@ -38,6 +38,8 @@ struct StacksReport {
   hangs::JobStacks stacks;
   bool hang = false;
   Duration standing{};  // for how long, if so
+  /// The first rank of the node that does for all what is to be done about a hang.
+  int speaker = 0;
 };
 
 }  // namespace elastrun::rendezvous

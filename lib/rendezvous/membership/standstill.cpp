@@ -9,17 +9,29 @@ namespace elastrun::rendezvous {
 
 void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int first_rank) {
   if (round != round_) {
+    broken_up();
+    if (call_) finish();
     seats_.clear();
-    if (call_) call_->awaited.clear();  // whom it was about is no more; `tick` ends it
+    saying_ = {};
     round_ = round;
     hangs_ = false;
   }
-  seats_[peer] = {node.id, first_rank, node.local_world_size, {}, false};
+  runs_ = true;
+  Seat& seat = seats_[peer];
+  tally(seat, -1);
+  seat = {node.id, first_rank, node.local_world_size, {}, false};
+}
+
+void Standstill::tally(const Seat& seat, int sign) {
+  if (seat.finished || !seat.progress) return;
+  const auto& what = seat.progress->what;
+  saying_[what.by_steps][static_cast<std::size_t>(what.kind)] += sign;
 }
 
 void Standstill::finished(Peer peer, TimePoint now) {
   const auto seat = seats_.find(peer);
   if (seat == seats_.end()) return;
+  tally(seat->second, -1);
   seat->second.finished = true;
   decide(now);
 }
@@ -31,9 +43,17 @@ void Standstill::gone(Peer peer, TimePoint now) {
     if (call_->awaited.erase(peer) > 0) call_->silent.push_back(silent(seat->second));
   }
   if (seat == seats_.end()) return;
+  tally(seat->second, -1);
   seats_.erase(seat);
   finish_if_answered();
   decide(now);
+}
+
+void Standstill::broken_up() {
+  runs_ = false;
+  if (!call_) return;
+  call_->hang = false;
+  if (call_->askers.empty()) call_.reset();
 }
 
 hangs::SilentNode Standstill::silent(const Seat& seat) {
@@ -45,35 +65,38 @@ hangs::SilentNode Standstill::silent(const Seat& seat) {
 void Standstill::says(Peer peer, const ProgressReport& progress, TimePoint now) {
   const auto seat = seats_.find(peer);
   if (seat == seats_.end() || progress.round != round_) return;
+  tally(seat->second, -1);
   seat->second.progress = progress;
+  tally(seat->second, +1);
   decide(now);
 }
 
+/// Costs the same for any number of nodes: each of thousands says something at the end of a job.
+bool Standstill::is_hanging() const {
+  if (saying(false, Kind::Excused) + saying(true, Kind::Excused) > 0) return false;
+  const bool by_steps = saying(true, Kind::Moves) + saying(true, Kind::Stands) > 0;
+  return saying(by_steps, Kind::Moves) == 0 && saying(by_steps, Kind::Stands) > 0;
+}
+
 /// For how long at least, if the job hangs.
-std::optional<Duration> Standstill::standing() const {
-  using Kind = hangs::NodeProgress::Kind;
-  bool by_steps = false;
-  for (const auto& [peer, seat] : seats_) {
-    if (seat.finished || !seat.progress) continue;
-    if (seat.progress->what.kind == Kind::Excused) return std::nullopt;
-    by_steps = by_steps || seat.progress->what.by_steps;
-  }
-  std::optional<Duration> shortest;
+Duration Standstill::standing() const {
+  const bool by_steps = saying(true, Kind::Stands) > 0;
+  Duration shortest = Duration::max();
   for (const auto& [peer, seat] : seats_) {
     if (seat.finished || !seat.progress || seat.progress->what.by_steps != by_steps) continue;
-    if (seat.progress->what.kind != Kind::Stands) return std::nullopt;
-    shortest = std::min(shortest.value_or(Duration::max()), seat.progress->standing);
+    shortest = std::min(shortest, seat.progress->standing);
   }
   return shortest;
 }
 
 void Standstill::decide(TimePoint now) {
-  const auto standing = this->standing();
-  const bool told = std::exchange(hangs_, standing.has_value());
-  if (!standing || told) return;
+  if (!runs_) return;
+  const bool hangs = is_hanging();
+  const bool told = std::exchange(hangs_, hangs);
+  if (!hangs || told) return;
   call(now, true);
   call_->hang = true;
-  call_->standing = *standing;
+  call_->standing = standing();
   finish_if_answered();
 }
 
@@ -89,10 +112,11 @@ void Standstill::call(TimePoint now, bool hang) {
   call_.emplace();
   call_->id = ++last_call_;
   call_->until = now + kTimeToAnswer;
+  const auto order = std::make_shared<const Push>(TakeStacks{call_->id, hang});
   for (const auto& [peer, seat] : seats_) {
     if (seat.finished) continue;
     call_->awaited.insert(peer);
-    told_.emplace_back(peer, TakeStacks{call_->id, hang});
+    tell(peer, order);
   }
 }
 
@@ -117,6 +141,15 @@ std::optional<TimePoint> Standstill::deadline() const {
   return call_ ? std::optional(call_->until) : std::nullopt;
 }
 
+/// Not one that has finished: of that a failure would be no news.
+int Standstill::speaker() const {
+  std::optional<int> lowest;
+  for (const auto& [peer, seat] : seats_) {
+    if (!seat.finished) lowest = std::min(lowest.value_or(seat.first_rank), seat.first_rank);
+  }
+  return lowest.value_or(0);
+}
+
 void Standstill::finish() {
   const Call call = *std::exchange(call_, std::nullopt);
   StacksReport report{
@@ -124,11 +157,13 @@ void Standstill::finish() {
   for (const Peer peer : call.awaited) {
     report.stacks.silent.push_back(silent(seats_.at(peer)));
   }
+  report.speaker = speaker();
+  const auto told = std::make_shared<const Push>(std::move(report));
   if (call.hang) {
-    for (const auto& [peer, seat] : seats_) told_.emplace_back(peer, report);
+    for (const auto& [peer, seat] : seats_) tell(peer, told);
   }
   for (const Peer peer : call.askers) {
-    if (!call.hang || !seats_.contains(peer)) told_.emplace_back(peer, report);
+    if (!call.hang || !seats_.contains(peer)) tell(peer, told);
   }
 }
 

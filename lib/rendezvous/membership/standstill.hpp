@@ -5,8 +5,10 @@
 #include "rendezvous/membership/roster.hpp"
 #include "rendezvous/membership/round.hpp"
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,11 +29,14 @@ class Standstill {
   static constexpr Duration kTimeToAnswer = std::chrono::seconds(5);
 
   /// A member of a round that is given out, and its workers. The first one of a new round forgets
-  /// the last one.
+  /// the last one: whoever has asked has its answer then, as far as there is one.
   void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank);
   /// All of its workers have succeeded.
   void finished(Peer peer, TimePoint now);
   void gone(Peer peer, TimePoint now);
+  /// No round runs: until the next one nobody hangs, not even those who have been found to. What
+  /// their coordinator does about it must not hit the workers that come after them.
+  void broken_up();
 
   void says(Peer peer, const ProgressReport& progress, TimePoint now);
   void answers(Peer peer, NodeStacks stacks);
@@ -40,9 +45,13 @@ class Standstill {
   void tick(TimePoint now);
 
   std::optional<TimePoint> deadline() const;  // of `tick`
-  std::vector<std::pair<Peer, Push>> take() { return std::exchange(told_, {}); }
+  /// What is told to several is there once: a report to all nodes of a large job would be more than
+  /// its memory.
+  using Told = std::vector<std::pair<Peer, std::shared_ptr<const Push>>>;
+  Told take() { return std::exchange(told_, {}); }
 
  private:
+  using Kind = hangs::NodeProgress::Kind;
   struct Seat {
     std::string node;
     int first_rank = 0, workers = 0;
@@ -61,17 +70,26 @@ class Standstill {
   };
   static hangs::SilentNode silent(const Seat& seat);
 
-  std::optional<Duration> standing() const;
+  void tally(const Seat& seat, int sign);
+  int saying(bool by_steps, Kind kind) const {
+    return saying_[by_steps][static_cast<std::size_t>(kind)];
+  }
+  bool is_hanging() const;
+  Duration standing() const;
   void decide(TimePoint now);
   void call(TimePoint now, bool hang);
   void finish_if_answered();
+  int speaker() const;
   void finish();
+  void tell(Peer peer, const std::shared_ptr<const Push>& push) { told_.emplace_back(peer, push); }
 
   std::int64_t round_ = 0, last_call_ = 0;
   std::map<Peer, Seat> seats_;
-  bool hangs_ = false;  // and that has been told
+  std::array<std::array<int, 3>, 2> saying_{};  // seats that say so and have not finished
+  bool runs_ = false;                           // the round
+  bool hangs_ = false;                          // and that has been told
   std::optional<Call> call_;
-  std::vector<std::pair<Peer, Push>> told_;
+  Told told_;
 };
 
 }  // namespace elastrun::rendezvous

@@ -197,13 +197,14 @@ void State::started(Peer peer, std::int64_t round) {
   }
 }
 
-void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now) {
+void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool goes_on) {
   Member* member = roster_.find(peer);
   if (member == nullptr || round != number_ || member->state != MemberState::Running) return;
-  // The others of its group are being stopped.
-  member->knows_stop = true;
-  member->stops_by = now + member->node.grace;
-  world_fence_.lost_member(round, member->stops_by);
+  if (!goes_on) {  // the others of its group are being stopped
+    member->knows_stop = true;
+    member->stops_by = now + member->node.grace;
+    world_fence_.lost_member(round, member->stops_by);
+  }
   if (phase_ == Phase::Verdict) {
     roster_.move(*member, MemberState::Failed, now);
     return finish_if_all_done(now);

@@ -33,7 +33,7 @@ class State {
   // Facts. A peer that is not there is ignored; so is a report about a round that is over.
   void join(Peer peer, Node node, const PreviousWorld& previous, TimePoint now);
   void started(Peer peer, std::int64_t round);
-  void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now);
+  void fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool goes_on = false);
   void succeed(Peer peer, std::int64_t round, TimePoint now);
   void cannot_start(Peer peer, const std::string& why, TimePoint now);  // and is about to leave
   /// It has heard that it is to stop, and its group ends within `left`.

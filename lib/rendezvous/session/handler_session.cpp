@@ -185,6 +185,7 @@ class UsersSession final : public HandlerSession {
 
   /// Nobody brings them to the other nodes: what there is to say is said of this one alone.
   void report_stacks(Report report) {
+    if (!running_) standstill_.broken_up();
     if (const auto* progress = std::get_if<ProgressReport>(&report)) {
       standstill_.says(kSelf, *progress, clock_.now());
     } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
@@ -196,10 +197,11 @@ class UsersSession final : public HandlerSession {
   }
 
   void tell_stacks() {
-    for (auto& [peer, told] : standstill_.take()) push(std::move(told));
+    for (const auto& [peer, told] : standstill_.take()) push(*told);
     const auto due = standstill_.deadline();
     if (!due) return stacks_due_->disarm();
     stacks_due_->arm(*due, [this] {
+      if (!running_) standstill_.broken_up();
       standstill_.tick(clock_.now());
       tell_stacks();
     });

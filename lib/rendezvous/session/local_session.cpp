@@ -42,19 +42,13 @@ class LocalSession final : public Session {
     if (const auto* started = std::get_if<Started>(&report)) {
       state_.started(kSelf, started->round);
     } else if (auto* failed = std::get_if<Failed>(&report)) {
-      state_.fail(kSelf, failed->round, std::move(failed->cause), now);
+      state_.fail(kSelf, failed->round, std::move(failed->cause), now, failed->goes_on);
     } else if (const auto* succeeded = std::get_if<Succeeded>(&report)) {
       state_.succeed(kSelf, succeeded->round, now);
-      standstill_.finished(kSelf, now);
     } else if (const auto* leaving = std::get_if<Leaving>(&report)) {
       state_.leave(kSelf, leaving->why, now);
-    } else if (const auto* progress = std::get_if<ProgressReport>(&report)) {
-      standstill_.says(kSelf, *progress, now);
-    } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
-      standstill_.answers(kSelf, std::move(*stacks));
-    } else if (std::holds_alternative<AskStacks>(report)) {
-      standstill_.asks(kSelf, now);
     }
+    tell_standstill(std::move(report), now);
     deliver();
   }
 
@@ -68,6 +62,24 @@ class LocalSession final : public Session {
   std::string run_id() const override { return settings_.run_id; }
 
  private:
+  /// After the state, which knows by then whether there still is a round that could hang.
+  void tell_standstill(Report report, TimePoint now) {
+    look_at_round();
+    if (std::holds_alternative<Succeeded>(report)) {
+      standstill_.finished(kSelf, now);
+    } else if (const auto* progress = std::get_if<ProgressReport>(&report)) {
+      standstill_.says(kSelf, *progress, now);
+    } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
+      standstill_.answers(kSelf, std::move(*stacks));
+    } else if (std::holds_alternative<AskStacks>(report)) {
+      standstill_.asks(kSelf, now);
+    }
+  }
+
+  void look_at_round() {
+    if (state_.phase() != Phase::Running) standstill_.broken_up();
+  }
+
   void deliver() {
     for (Delivery& delivery : state_.take()) {
       auto told = to_push(delivery.notice);
@@ -77,7 +89,8 @@ class LocalSession final : public Session {
       }
       push(std::move(told));
     }
-    for (auto& [peer, told] : standstill_.take()) push(std::move(told));
+    look_at_round();
+    for (const auto& [peer, told] : standstill_.take()) push(*told);
     auto due = state_.deadline();
     if (const auto asked = standstill_.deadline()) due = std::min(due.value_or(*asked), *asked);
     if (!due) {
@@ -87,6 +100,7 @@ class LocalSession final : public Session {
     if (!alarm_) alarm_ = clock_.make_alarm();
     alarm_->arm(*due, [this] {
       state_.tick(clock_.now());
+      look_at_round();
       standstill_.tick(clock_.now());
       deliver();
     });

@@ -62,11 +62,13 @@ class RemoteSession final : public Session {
   }
 
   void report(Report report) override {
-    if (std::holds_alternative<Failed>(report)) membership_.fail(clock_.now());
+    const auto* failed = std::get_if<Failed>(&report);
+    if (failed != nullptr && !failed->goes_on) membership_.fail(clock_.now());
     if (const auto* leaving = std::get_if<Leaving>(&report)) {
       leaving_ = *leaving;
       membership_.leave(clock_.now(), leaving->grace);
     }
+    if (is_of_stacks(report) && !stacks_) return;
     std::visit([this](auto& each) { send(FromAgent(std::move(each))); }, report);
   }
 
@@ -188,7 +190,7 @@ class RemoteSession final : public Session {
                                      welcome.epoch, epoch_)});
     }
     epoch_ = welcome.epoch;
-    fences_ = welcome.fences;
+    fences_ = welcome.fences, stacks_ = welcome.stacks;
     membership_.learn(welcome.world);
     welcomed_ = true;
     search_.found(welcome.stand_alone);
@@ -335,7 +337,7 @@ class RemoteSession final : public Session {
   bool holds_lease() {
     const auto look = heartbeat_lease_.look(clock_.now());
     if (look == HeartbeatLease::Look::Over) {
-      miss_heartbeats();
+      drop({Code::Timeout, "silent for " + format_duration(heartbeat_lease_.silence())});
       return false;
     }
     if (look == HeartbeatLease::Look::Ask) {
@@ -345,10 +347,6 @@ class RemoteSession final : public Session {
       watch_heartbeats();
     }
     return true;
-  }
-
-  void miss_heartbeats() {
-    drop({Code::Timeout, "silent for " + format_duration(heartbeat_lease_.silence())});
   }
 
   void push(Push told) {
@@ -372,6 +370,7 @@ class RemoteSession final : public Session {
   std::vector<std::shared_ptr<Link>> held_;  // whose ends will say that our group has ended
   bool welcomed_ = false;
   bool fences_ = false;  // it waits for whoever says that it is being stopped
+  bool stacks_ = false;  // it wants to hear of workers that stand still
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;
   HeartbeatLease heartbeat_lease_;

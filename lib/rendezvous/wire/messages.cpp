@@ -67,7 +67,8 @@ object write(const Hello& hello) {
                  {"epoch", hello.epoch},
                  {"start", hello.start},
                  {"host", hello.host},
-                 {"user", hello.user}};
+                 {"user", hello.user},
+                 {"stacks", hello.stacks}};
   if (hello.at_work) {
     object at_work = write_member(hello.at_work->member);
     at_work["left"] = write_grace(hello.at_work->left);
@@ -88,7 +89,10 @@ json::object write(const Started& started) {
   return {{"type", "started"}, {"round", started.round}};
 }
 json::object write(const Failed& failed) {
-  return {{"type", "failed"}, {"round", failed.round}, {"cause", write_cause(failed.cause)}};
+  return {{"type", "failed"},
+          {"round", failed.round},
+          {"cause", write_cause(failed.cause)},
+          {"goes_on", failed.goes_on}};
 }
 json::object write(const Succeeded& done) {
   return {{"type", "succeeded"}, {"round", done.round}};
@@ -115,7 +119,8 @@ json::object write(const Welcome& welcome) {
           {"heartbeat_interval", to_seconds(welcome.heartbeat)},
           {"heartbeats_missed", welcome.heartbeats_missed},
           {"fences", welcome.fences},
-          {"world", write_previous(welcome.world)}};
+          {"world", write_previous(welcome.world)},
+          {"stacks", welcome.stacks}};
 }
 json::object write(const Refusal& refusal) {
   return {{"type", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
@@ -172,6 +177,7 @@ Hello read_hello(const Reader& reader) {
   if (reader.has("processes")) hello.processes = read_processes(reader.member("processes"));
   if (!reader.has("at_work")) return hello;
   const Reader member = reader.member("at_work");
+  hello.stacks = reader.flag("stacks");
   hello.at_work = {read_join(member), read_grace(member, "left")};
   return hello;
 }
@@ -183,7 +189,8 @@ Welcome read_welcome(const Reader& reader) {
           from_seconds(reader.number("heartbeat_interval", 0.001, 1e6, 5)),
           static_cast<int>(reader.integer("heartbeats_missed", 1, kMaxCount)),
           reader.flag("fences"),
-          read_previous(reader.member("world"))};
+          read_previous(reader.member("world")),
+          reader.flag("stacks")};
 }
 
 }  // namespace
@@ -212,7 +219,8 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   } else if (kind == "started") {
     message = Started{reader.integer("round")};
   } else if (kind == "failed") {
-    message = Failed{reader.integer("round"), read_cause(reader.member("cause"))};
+    message =
+        Failed{reader.integer("round"), read_cause(reader.member("cause")), reader.flag("goes_on")};
   } else if (kind == "succeeded") {
     message = Succeeded{reader.integer("round")};
   } else if (kind == "leaving") {

@@ -39,6 +39,7 @@ struct Hello {
   std::optional<AtWork> at_work{};
   std::optional<AgentProcesses> processes{};
   bool wants_stacks = false;  // only asks where the workers of that job stand
+  bool stacks = false;        // it understands TakeStacks and StacksReport
 };
 /// It was told to stop its group, and has begun to; this ends within `left`.
 struct Stopping {
@@ -58,6 +59,7 @@ struct Welcome {
   /// It understands `Stopping`, and waits for those who say it.
   bool fences = false;
   PreviousWorld world{};  // the last one that it knows of
+  bool stacks = false;    // it understands ProgressReport, NodeStacks and AskStacks
 };
 struct Refusal {
   std::string text;

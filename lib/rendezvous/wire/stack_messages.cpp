@@ -16,6 +16,7 @@ using Kind = hangs::NodeProgress::Kind;
 constexpr std::array<std::string_view, 3> kKinds = {"moves", "stands", "excused"};
 constexpr double kLongest = 1e9;  // seconds
 constexpr std::size_t kMostDumps = 64;
+constexpr std::int64_t kMostRanks = 1 << 21;
 
 json::array write_texts(const std::vector<std::string>& texts) {
   json::array list;
@@ -35,12 +36,44 @@ std::vector<std::string> read_texts(const Reader& reader, std::string_view name,
   return texts;
 }
 
-std::vector<int> read_ranks(const Reader& reader) {
+/// Those that follow each other as [first, last]: most of the tens of thousands of a large job wait
+/// at one place, and each of its nodes hears of that.
+json::array write_ranks(const std::vector<int>& ranks) {
+  json::array list;
+  for (std::size_t first = 0; first < ranks.size();) {
+    auto last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last > first) {
+      list.emplace_back(json::array{ranks[first], ranks[last]});
+    } else {
+      list.emplace_back(ranks[first]);
+    }
+    first = last + 1;
+  }
+  return list;
+}
+
+/// `left`: how many more this message may have, as few bytes can stand for many.
+std::vector<int> read_ranks(const Reader& reader, std::int64_t& left) {
   std::vector<int> ranks;
+  const auto is_rank = [](const json::value& one) {
+    return one.is_int64() && one.get_int64() >= 0 && one.get_int64() < kMaxCount;
+  };
+  const auto add = [&](const json::value& first, const json::value& last) {
+    const bool good = is_rank(first) && is_rank(last) && first.get_int64() <= last.get_int64();
+    if (good) left -= last.get_int64() - first.get_int64() + 1;
+    if (!good || left < 0) return void(reader.sound() = false);
+    for (auto rank = first.get_int64(); rank <= last.get_int64(); ++rank) {
+      ranks.push_back(static_cast<int>(rank));
+    }
+  };
   for (const auto& one : reader.elements("ranks")) {
-    const bool good = one.is_int64() && one.get_int64() >= 0 && one.get_int64() < kMaxCount;
-    if (good) ranks.push_back(static_cast<int>(one.get_int64()));
-    reader.sound() = reader.sound() && good;
+    const auto* range = one.if_array();
+    if (range != nullptr && range->size() != 2) {
+      reader.sound() = false;
+    } else {
+      range == nullptr ? add(one, one) : add(range->front(), range->back());
+    }
   }
   return ranks;
 }
@@ -48,17 +81,18 @@ std::vector<int> read_ranks(const Reader& reader) {
 json::array write_groups(const std::vector<hangs::StackGroup>& groups) {
   json::array list;
   for (const auto& group : groups) {
-    list.emplace_back(object{{"ranks", json::array(group.ranks.begin(), group.ranks.end())},
-                             {"lines", write_texts(group.lines)}});
+    list.emplace_back(
+        object{{"ranks", write_ranks(group.ranks)}, {"lines", write_texts(group.lines)}});
   }
   return list;
 }
 
-std::vector<hangs::StackGroup> read_groups(const Reader& reader) {
+std::vector<hangs::StackGroup> read_groups(const Reader& reader, std::int64_t& ranks_left) {
   std::vector<hangs::StackGroup> groups;
   for (const auto& one : reader.elements("groups")) {
     const Reader group(one, reader.sound());
-    groups.push_back({read_ranks(group), read_texts(group, "lines", hangs::kMostLines)});
+    groups.push_back(
+        {read_ranks(group, ranks_left), read_texts(group, "lines", hangs::kMostLines)});
   }
   return groups;
 }
@@ -68,12 +102,14 @@ double seconds(Duration duration) {
 }
 
 StacksReport read_stacks_report(const Reader& reader) {
-  StacksReport report{{read_groups(reader), {}, read_texts(reader, "dumps", kMaxCount)},
+  auto ranks_left = kMostRanks;
+  StacksReport report{{read_groups(reader, ranks_left), {}, read_texts(reader, "dumps", kMaxCount)},
                       reader.flag("hang"),
-                      from_seconds(reader.number("standing", 0, kLongest, 0))};
+                      from_seconds(reader.number("standing", 0, kLongest, 0)),
+                      static_cast<int>(reader.integer("speaker", 0, kMaxCount))};
   for (const auto& one : reader.elements("silent")) {
     const Reader node(one, reader.sound());
-    report.stacks.silent.push_back({node.text("node"), read_ranks(node)});
+    report.stacks.silent.push_back({node.text("node"), read_ranks(node, ranks_left)});
   }
   return report;
 }
@@ -100,12 +136,12 @@ object write(const TakeStacks& order) {
 object write(const StacksReport& report) {
   json::array silent;
   for (const auto& node : report.stacks.silent) {
-    silent.emplace_back(
-        object{{"node", node.node}, {"ranks", json::array(node.ranks.begin(), node.ranks.end())}});
+    silent.emplace_back(object{{"node", node.node}, {"ranks", write_ranks(node.ranks)}});
   }
   return {{"type", "job_stacks"},
           {"hang", report.hang},
           {"standing", seconds(report.standing)},
+          {"speaker", report.speaker},
           {"groups", write_groups(report.stacks.groups)},
           {"silent", std::move(silent)},
           {"dumps", write_texts(report.stacks.dumps)}};
@@ -125,8 +161,9 @@ ProgressReport read_progress_report(const Reader& reader) {
 }
 
 NodeStacks read_node_stacks(const Reader& reader) {
-  return {reader.integer("id"), read_groups(reader), read_texts(reader, "dumps", kMostDumps),
-          reader.flag("last")};
+  auto ranks_left = kMostRanks;
+  return {reader.integer("id"), read_groups(reader, ranks_left),
+          read_texts(reader, "dumps", kMostDumps), reader.flag("last")};
 }
 
 std::optional<Push> read_stacks_push(std::string_view type, const Reader& reader) {

@@ -35,6 +35,7 @@ struct Node final : Observer {
     round.number = 4;
     round.members = {{.id = "n0", .local_world_size = 2}, {.id = "n1", .local_world_size = 2}};
     round.group_rank = group_rank;
+    round.rank_base = 2 * group_rank;
     std::vector<workers::Worker> group(1);
     group[0].pid = ::getpid();  // which runs
     watch->round_ready(round, {});
@@ -132,14 +133,21 @@ TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --o
   CHECK(cause.rank == 3);
   CHECK(cause.local_rank == 1);
   CHECK_FALSE(cause.final);
+  CHECK(restart.failures()[0].goes_on);  // nobody stops it here
 
   Node fail(30s, spec::OnHang::Fail);
   fail.watch->hangs(a_hang());
   CHECK(fail.failures().at(0).cause.final);
 
-  Node other(30s, spec::OnHang::Fail, 1);  // group rank 0 says it
-  other.watch->hangs(a_hang());
+  Node other(30s, spec::OnHang::Fail, 1);  // one says it for all
+  auto hang = a_hang();
+  other.watch->hangs(hang);
   CHECK(other.failures().empty());
+  hang.speaker = 2;
+  other.watch->hangs(hang);
+  CHECK(other.failures().at(0).cause.node == "n1");
+  fail.watch->hangs(hang);
+  CHECK(fail.failures().size() == 1);
 }
 
 TEST_CASE("hang watch: the verdict of an attempt that hung has where its workers stood") {

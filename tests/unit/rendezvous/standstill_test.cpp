@@ -36,7 +36,7 @@ struct Nodes {
     standstill.answers(peer(node), {call(), {group}, {}, last});
   }
   void take() {
-    for (auto& one : standstill.take()) heard.push_back(std::move(one));
+    for (const auto& [to, push] : standstill.take()) heard.emplace_back(to, *push);
   }
   std::int64_t call() {
     take();
@@ -137,7 +137,7 @@ TEST_CASE(
   nobody.asks(7, nodes.now);
   const auto told = nobody.take();
   REQUIRE(told.size() == 1);
-  CHECK(std::get<StacksReport>(told[0].second).stacks == hangs::JobStacks{});
+  CHECK(std::get<StacksReport>(*told[0].second).stacks == hangs::JobStacks{});
 }
 
 TEST_CASE(
@@ -152,10 +152,80 @@ TEST_CASE(
   nodes.say(0, Kind::Stands, true, 1);  // of the round before
   CHECK(nodes.asked() == 1);
   nodes.say(0, Kind::Stands, true, 2);
-  nodes.standstill.tick(nodes.now + 5s);  // that of the first round
-  nodes.say(0, Kind::Moves, true, 2);
-  nodes.say(0, Kind::Stands, true, 2);
   CHECK(nodes.asked() == 2);
+}
+
+TEST_CASE("standstill: the hang of a round that is over hits nobody of the next one") {
+  Nodes nodes(2);
+  for (int i = 0; i < 2; ++i) nodes.say(i, Kind::Stands);
+  nodes.standstill.asks(99, nodes.now);
+  nodes.answer(0);
+  SUBCASE("which is given out before all have answered") {}
+  SUBCASE("or breaks up, which is no reason to ask anybody") {
+    nodes.standstill.broken_up();
+    nodes.standstill.gone(Nodes::peer(1), nodes.now);
+    nodes.say(0, Kind::Moves);
+    nodes.say(0, Kind::Stands);
+  }
+  const auto asked = nodes.asked();
+  CHECK(asked == 2);
+  for (int i = 0; i < 2; ++i) {
+    nodes.standstill.assigned(Nodes::peer(i), 2, {.id = "n", .local_world_size = 2}, 2 * i);
+  }
+  nodes.standstill.tick(nodes.now + 5s);
+  // But who has asked hears what there was.
+  const auto reports = nodes.reports();
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].first == 99);
+  CHECK_FALSE(reports[0].second.hang);
+  CHECK(reports[0].second.stacks.groups[0].ranks == std::vector{0, 1});
+  for (int i = 0; i < 2; ++i) nodes.say(i, Kind::Stands, true, 2);
+  CHECK(nodes.asked() == asked + 2);
+}
+
+TEST_CASE("standstill: one that has finished does not speak for those that hang") {
+  Nodes nodes(3);
+  nodes.standstill.finished(Nodes::peer(0), nodes.now);
+  nodes.say(1, Kind::Stands);
+  nodes.answer(1);
+  nodes.answer(2);
+  const auto reports = nodes.reports();
+  REQUIRE(reports.size() == 3);
+  CHECK(reports[0].second.hang);
+  CHECK(reports[0].second.speaker == 2);
+}
+
+TEST_CASE("standstill: a node that is lost while the others stand makes no hang of it") {
+  Nodes nodes(3);
+  nodes.say(2, Kind::Excused);
+  nodes.say(0, Kind::Stands);
+  nodes.say(1, Kind::Stands);
+  nodes.standstill.broken_up();
+  nodes.standstill.gone(Nodes::peer(2), nodes.now);
+  nodes.standstill.finished(Nodes::peer(1), nodes.now);
+  CHECK(nodes.asked() == 0);
+  CHECK_FALSE(nodes.standstill.deadline());
+}
+
+TEST_CASE("standstill: the report of a large job is there once, and short where all stand alike") {
+  constexpr int kNodes = 4000;
+  Nodes nodes(kNodes);
+  for (int i = 0; i < kNodes; ++i) nodes.say(i, Kind::Stands);
+  const auto id = nodes.call();
+  for (int i = 0; i < kNodes; ++i) {
+    hangs::StackGroup group{{2 * i, 2 * i + 1}, {"thread 1 (x, main): running"}};
+    nodes.standstill.answers(Nodes::peer(i), {id, {group}, {}, true});
+  }
+  const auto told = nodes.standstill.take();
+  REQUIRE(told.size() == kNodes);
+  CHECK(std::ranges::all_of(told, [&](const auto& one) { return one.second == told[0].second; }));
+  const auto text = encode(FromCoordinator(*told[0].second));
+  CHECK(text.size() < 1000);
+  const auto report = decode_from_coordinator(text);
+  REQUIRE(report.has_value());
+  const auto& groups = std::get<StacksReport>(std::get<Push>(*report)).stacks.groups;
+  REQUIRE(groups.size() == 1);
+  CHECK(groups[0].ranks.size() == 2 * kNodes);
 }
 
 // Facts in any order.
@@ -181,6 +251,10 @@ TEST_CASE("standstill: nobody is asked while a node moves or is excused, and eac
         here[static_cast<std::size_t>(node)] = false;
         said[static_cast<std::size_t>(node)].reset();
         nodes.standstill.gone(Nodes::peer(node), nodes.now);
+      } else if (fact == 11 && below(10) == 0) {
+        nodes.standstill.broken_up();  // after which nobody is asked at all
+        CHECK_FALSE(nodes.standstill.deadline());
+        break;
       }
       CAPTURE(seed);
       if (nodes.asked() > asked) {

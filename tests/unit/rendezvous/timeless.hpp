@@ -61,7 +61,7 @@ struct Spoken {
     boost::asio::ip::tcp::socket socket(town.network.loop);
     socket.connect({boost::asio::ip::address_v4::loopback(), town.host->port()});
     link = net::Link::make(std::move(socket), town.sealer, net::Link::Side::Connector);
-    link->start({[](const std::string&) {}, [](const Error&) {}});
+    link->start({[this](const std::string& text) { heard += text; }, [](const Error&) {}});
     Hello hello{"job"};
     hello.processes = std::move(processes);
     link->send(encode(FromAgent(hello)));
@@ -71,6 +71,10 @@ struct Spoken {
     join.rules = town.job_rules;
     link->send(encode(FromAgent(join)));
   }
+  Spoken(const Spoken&) = delete;
+  ~Spoken() { link->close(); }
+
+  std::string heard;
   std::shared_ptr<net::Link> link;
 };
 
