@@ -258,7 +258,8 @@ void Link::send(std::string_view payload) {
     return;
   }
   writer_->write(out_, payload);
-  if (!writing_) flush();
+  if (!writing_) return flush();
+  if (out_.size() > kMaxBacklog) end({Code::Io, "it does not read what it is sent"});
 }
 
 void Link::refuse(std::string_view text) {

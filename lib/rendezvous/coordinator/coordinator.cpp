@@ -146,6 +146,7 @@ class LinkCoordinator final : public Coordinator {
 
  private:
   void check_entitlement() {
+    for (auto& [run_id, job] : book_.jobs) job->note_pause();
     if (!held_ && settings_.entitled && !settings_.entitled()) hold(true);
   }
 
@@ -205,9 +206,9 @@ class LinkCoordinator final : public Coordinator {
                    settings_.stand_alone,
                    settings_.heartbeat,
                    settings_.heartbeats_missed,
-                   true};
                    true,
                    {},
+                   true};
     if (const auto job = book_.jobs.find(hello.run_id); job != book_.jobs.end()) {
       answer.world = job->second->state.last_world();
     }
@@ -275,8 +276,8 @@ class LinkCoordinator final : public Coordinator {
     Job& job = book_.open(hellos_[peer].run_id, rules, held_);
     connection.job = &job;
     job.links[peer] = connection.link;
-    lost_contact_.came(), ++agents_;
     if (!hellos_[peer].stacks) job.without_stacks.insert(peer);
+    lost_contact_.came(), ++agents_;
   }
 
   void dismiss(Peer peer, const std::string& text, bool final = false) {

@@ -158,13 +158,20 @@ void Job::record_world() {
   });
 }
 
+void Job::note_pause() {
+  const TimePoint now = clock_.now();
+  if (armed_ && now - expected_ > kPause) state.stand_still(now - std::exchange(expected_, now));
+}
+
 void Job::arm() {
   auto due = state.deadline();
   if (const auto asked = standstill_.deadline()) due = std::min(due.value_or(*asked), *asked);
   if (due == armed_) return;
   armed_ = due;
   if (!due) return alarm_->disarm();
-  alarm_->arm(*due, [this, expected = std::max(*due, clock_.now())] {
+  expected_ = std::max(*due, clock_.now());
+  alarm_->arm(*due, [this] {
+    note_pause();
     armed_.reset();
     before_deciding_();
     const TimePoint now = clock_.now();

@@ -38,6 +38,9 @@ class Job {
   /// The link of an agent has ended, and why.
   void lost(Peer peer, const std::string& why, Loss loss);
 
+  /// Before a fact: if this machine stood still, the wait for nodes goes on for as long. Facts of
+  /// that time are read before any alarm rings.
+  void note_pause();
   /// Tells the agents what the state has to tell, has the world recorded that waits for it, and
   /// arms the alarm.
   void deliver();
@@ -47,17 +50,17 @@ class Job {
 
   State state;
   std::unordered_map<Peer, std::shared_ptr<net::Link>> links;
+  /// Agents of earlier releases, which end a connection over words of stacks.
+  std::unordered_set<Peer> without_stacks;
 
  private:
   void record_world();
-  /// Agents of earlier releases, which end a connection over words of stacks.
-  std::unordered_set<Peer> without_stacks;
   void arm();
+  void tell_standstill(Peer peer, FromAgent message, TimePoint now);
+  void look_at_round();
   void deliver_stacks();
 
   Clock& clock_;
-  void tell_standstill(Peer peer, FromAgent message, TimePoint now);
-  void look_at_round();
   const std::function<void(const std::string&, const WorldRecord&, std::function<void()>)>
       record_world_;
   const std::function<void(const std::string&)> job_over_;
@@ -65,6 +68,7 @@ class Job {
   const std::function<void()> before_deciding_;
   const std::unique_ptr<Alarm> alarm_;
   std::optional<TimePoint> armed_;
+  TimePoint expected_;  // when that rings
   bool recording_ = false, told_end_ = false;
   int leavers_ = 0, stopping_ = 0;
   Standstill standstill_;

@@ -359,8 +359,7 @@ void State::hold(bool held, TimePoint now) {
   if (!held && phase_ != Phase::Ended) advance(now);
 }
 
-void State::tick(TimePoint now, Duration paused) {
-  join_phase_.stand_still(paused);
+void State::tick(TimePoint now) {
   if (phase_ == Phase::Verdict && verdict_at_ && now >= *verdict_at_) return end(verdict_, now);
   if (phase_ == Phase::Joining || phase_ == Phase::Running) advance(now);
   tell_unable(now);

@@ -49,7 +49,8 @@ class State {
   /// Its connection has ended.
   void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
   void close(const std::string& why, TimePoint now);  // the job, for everybody
-  void tick(TimePoint now, Duration paused = {});     // time has passed; so much of it in a pause
+  void tick(TimePoint now);                           // time has passed
+  void stand_still(Duration time) { join_phase_.stand_still(time); }
   bool hear(Peer peer, TimePoint now);  // it has said something; whether anybody is told by that
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);
@@ -72,11 +73,9 @@ class State {
   void acknowledge(const WorldRecord& record, TimePoint now);
   /// Under which members that came over loopback get into worlds that have members elsewhere.
   void set_reachable(std::string address) { reachable_ = std::move(address); }
-
   /// Everything to be told since the last call, in order.
   std::vector<Delivery> take() { return std::exchange(deliveries_, {}); }
   std::optional<TimePoint> deadline() const;  // of `tick`, if nothing else happens
-
   Phase phase() const { return phase_; }
   std::int64_t epoch() const { return epoch_; }
   std::int64_t round_number() const { return number_; }
@@ -107,8 +106,8 @@ class State {
   void advance(TimePoint now);
   void advance_join_phase(TimePoint now);
   void advance_running(TimePoint now);
-  void await_record(TimePoint now);
   void try_to_close_round(TimePoint now);
+  void await_record(TimePoint now);
   void state(const std::vector<Member*>& chosen, World world, TimePoint now);
   std::vector<Member*> choose_members();
   void dismiss_stuck();

@@ -36,6 +36,8 @@ std::size_t bytes_within(std::string_view text, std::size_t escaped) {
   return bytes;
 }
 
+// Of one node: those of as many nodes as a round has at most are still a number.
+constexpr std::int64_t kMostWorkers = 20'000;
 // A number, with the name of an interface.
 constexpr std::size_t kLongestAddress = 64;
 
@@ -187,7 +189,7 @@ Node read_node(const Reader& reader) {
   node.store_port = static_cast<std::uint16_t>(reader.integer("store_port", 0, 65535));
   node.role = reader.text("role");
   node.unable = reader.text("unable");
-  node.local_world_size = static_cast<int>(reader.integer("workers", 0, kMaxCount, 1));
+  node.local_world_size = static_cast<int>(reader.integer("workers", 0, kMostWorkers, 1));
   node.node_rank = static_cast<int>(reader.integer("node_rank", -1, kMaxCount, -1));
   return node;
 }
@@ -212,7 +214,7 @@ Cause read_cause(const Reader& reader) {
   cause.local_rank = static_cast<int>(reader.integer("local_rank", -1, kMaxCount, -1));
   cause.exit_code = static_cast<int>(reader.integer("exit_code", -1000, 1000, 0));
   cause.text = reader.text("text");
-  cause.wall_seconds = reader.number("wall", -1e12, 1e12, 0);
+  cause.wall_seconds = reader.number("wall", -9e9, 9e9, 0);
   cause.final = reader.flag("final");
   return cause;
 }

@@ -14,10 +14,13 @@ namespace {
 
 using json::object;
 
-constexpr Duration kUsualGrace = std::chrono::seconds(40);  // of an agent that does not say
+constexpr std::int64_t kMostRounds = std::int64_t{1} << 53;  // another one can always follow
+constexpr double kLongestSilence = 1e9;                      // seconds
+constexpr Duration kUsualGrace = std::chrono::seconds(40);   // of an agent that does not say
 
 PreviousWorld read_previous(const Reader& previous) {
-  return {previous.integer("round"), static_cast<int>(previous.integer("attempt", 0, kMaxCount)),
+  return {previous.integer("round", 0, kMostRounds),
+          static_cast<int>(previous.integer("attempt", 0, kMaxCount)),
           static_cast<int>(previous.integer("nodes", 0, kMaxCount))};
 }
 object write_previous(const PreviousWorld& previous) {
@@ -174,20 +177,22 @@ Hello read_hello(const Reader& reader) {
               reader.integer("epoch"), reader.text("start"),
               reader.text("host"),     reader.text("user")};
   hello.wants_stacks = reader.text("who") == "stacks";
+  hello.stacks = reader.flag("stacks");
   if (reader.has("processes")) hello.processes = read_processes(reader.member("processes"));
   if (!reader.has("at_work")) return hello;
   const Reader member = reader.member("at_work");
-  hello.stacks = reader.flag("stacks");
   hello.at_work = {read_join(member), read_grace(member, "left")};
   return hello;
 }
 
 Welcome read_welcome(const Reader& reader) {
+  const double heartbeat = reader.number("heartbeat_interval", 0.001, 1e6, 5);
+  const auto missed = static_cast<double>(reader.integer("heartbeats_missed", 1, kMaxCount));
   return {reader.text("run"),
           reader.integer("epoch"),
           reader.flag("stand_alone"),
-          from_seconds(reader.number("heartbeat_interval", 0.001, 1e6, 5)),
-          static_cast<int>(reader.integer("heartbeats_missed", 1, kMaxCount)),
+          from_seconds(heartbeat),
+          static_cast<int>(std::min(missed, kLongestSilence / heartbeat)),
           reader.flag("fences"),
           read_previous(reader.member("world")),
           reader.flag("stacks")};

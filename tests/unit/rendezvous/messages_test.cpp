@@ -39,10 +39,12 @@ std::vector<std::string> from_agents() {
       encode(FromAgent(Hello{"job", true, 9, "17/1", "n7", "ada"})),
       encode(FromAgent(Hello{"job", false, 9, "", "n7", "ada", AtWork{join, 12s}})),
       encode(FromAgent(a_hello_with_processes())),
+      encode(FromAgent(Hello{.run_id = "job", .stacks = true})),
       encode(FromAgent(join)),
       encode(FromAgent(Stopping{7s})),
       encode(FromAgent(Started{3})),
       encode(FromAgent(Failed{3, a_cause()})),
+      encode(FromAgent(Failed{3, a_cause(), true})),
       encode(FromAgent(Succeeded{3})),
       encode(FromAgent(Leaving{"bye", 3s, true})),
       encode(FromAgent(Hello{.run_id = "job", .wants_stacks = true})),
@@ -63,20 +65,21 @@ World a_world(int nodes) {
 }
 
 std::vector<std::string> from_coordinators() {
-  return {encode(FromCoordinator(Welcome{"job", 4, true, 2s, 5, true, {3, 1, 2}})),
-          encode(FromCoordinator(Refusal{"no", true})),
-          encode(FromCoordinator(NewEpoch{8})),
-          encode(FromCoordinator(Push(RoundReady{round_of(a_world(3), 1)}))),
-          encode(FromCoordinator(Push(Restart{a_cause(), true, 2}))),
-          encode(FromCoordinator(Push(Done{true, a_cause()}))),
-          encode(FromCoordinator(Push(Spare{2, {4, 1, 2}}))),
-          encode(FromCoordinator(Push(TakeStacks{4, true}))),
-          encode(FromCoordinator(Push(StacksReport{
-              {{{{0, 1}, {"a", "b"}}, {{2}, {}}}, {{"n2", {3, 4}}}, {"/tmp/d0"}}, true, 31s}))),
-          encode(FromCoordinator(Push(Lost{"gone", true}))),
-          encode(FromCoordinator(Push(Progress{"two", 1, 2}))),
-          encode(FromCoordinator(Heartbeat{})),
-          encode(FromCoordinator(StatusText{"{}"}))};
+  return {
+      encode(FromCoordinator(Welcome{"job", 4, true, 2s, 5, true, {3, 1, 2}, true})),
+      encode(FromCoordinator(Refusal{"no", true})),
+      encode(FromCoordinator(NewEpoch{8})),
+      encode(FromCoordinator(Push(RoundReady{round_of(a_world(3), 1)}))),
+      encode(FromCoordinator(Push(Restart{a_cause(), true, 2}))),
+      encode(FromCoordinator(Push(Done{true, a_cause()}))),
+      encode(FromCoordinator(Push(Spare{2, {4, 1, 2}}))),
+      encode(FromCoordinator(Push(TakeStacks{4, true}))),
+      encode(FromCoordinator(Push(StacksReport{
+          {{{{0, 1, 5}, {"a", "b"}}, {{2}, {}}}, {{"n2", {3, 4}}}, {"/tmp/d0"}}, true, 31s, 8}))),
+      encode(FromCoordinator(Push(Lost{"gone", true}))),
+      encode(FromCoordinator(Push(Progress{"two", 1, 2}))),
+      encode(FromCoordinator(Heartbeat{})),
+      encode(FromCoordinator(StatusText{"{}"}))};
 }
 
 }  // namespace
@@ -99,6 +102,14 @@ TEST_CASE("messages: everything a coordinator says survives the wire") {
   }
 }
 
+TEST_CASE("messages: no silence is so long that it cannot be counted") {
+  const auto message = decode_from_coordinator(
+      R"({"type":"welcome","heartbeat_interval":1e6,"heartbeats_missed":100000000})");
+  REQUIRE(message.has_value());
+  const auto& welcome = std::get<Welcome>(*message);
+  CHECK(welcome.heartbeat * welcome.heartbeats_missed == std::chrono::seconds(1'000'000'000));
+}
+
 TEST_CASE("messages: a cut message is refused at every length, by a sentence") {
   for (const std::string& text : from_agents()) {
     for (std::size_t cut = 0; cut < text.size(); ++cut) {
@@ -117,7 +128,13 @@ TEST_CASE("messages: members of the wrong kind and numbers out of range are refu
        {"[]", "1", "{}", R"({"type":"fly"})", R"({"type":"started","round":"1"})",
         R"({"type":"started","round":-1})", R"({"type":"started","round":1e30})",
         R"({"type":"failed","round":1,"cause":[]})", R"({"type":"failed","cause":{"kind":"x"}})",
-        R"({"type":"join","node":{"workers":1.5}})",
+        R"({"type":"join","node":{"workers":1.5}})", R"({"type":"join","node":{"workers":20001}})",
+        R"({"type":"join","previous":{"round":9223372036854775807}})",
+        R"({"type":"failed","cause":{"wall":1e11}})",
+        R"({"type":"stacks","groups":[{"ranks":[[0,99999999]]}]})",
+        R"({"type":"stacks","groups":[{"ranks":[[0,1999999]]},{"ranks":[[0,1999999]]}]})",
+        R"({"type":"stacks","groups":[{"ranks":[[3,2]]}]})",
+        R"({"type":"stacks","groups":[{"ranks":[[1,2,3]]}]})",
         R"({"type":"join","node":{"store_port":65536}})",
         R"({"type":"join","node":{},"rules":{"min_nodes":3,"max_nodes":2}})"}) {
     CAPTURE(text);

@@ -254,6 +254,7 @@ struct FrozenHost {
     handlers.on_frame = [this, link = links.back().get()](const std::string& text) {
       const auto message = decode_from_agent(text);
       REQUIRE(message.has_value());
+      heard += text;
       if (std::holds_alternative<Hello>(*message)) {
         link->send(encode(FromCoordinator(Welcome{"none", 1, false, 5ms, 2})));
       } else if (const auto* join = std::get_if<Join>(&*message)) {
@@ -264,14 +265,15 @@ struct FrozenHost {
         link->send(encode(FromCoordinator(Push(ready))));
       }
     };
-    handlers.on_end = [](const Error&) {};
+    handlers.on_end = [this](const Error&) { ++ended; };
     links.back()->start(std::move(handlers));
   }
 
   Network& network;
   std::shared_ptr<const net::Sealer> sealer = net::make_sealer("");
   boost::asio::ip::tcp::acceptor port{network.loop, {boost::asio::ip::address_v4::loopback(), 0}};
-  int connections = 0, wakes_at = 1000, rounds = 0;
+  int connections = 0, wakes_at = 1000, rounds = 0, ended = 0;
+  std::string heard;
   bool is_proxy = false;  // which hangs up, because the host behind it is gone
   std::vector<std::shared_ptr<net::Link>> links;
   std::vector<boost::asio::ip::tcp::socket> mute;
@@ -311,6 +313,70 @@ TEST_CASE("remote session: a fixed host that takes connections but is mute is wa
     CHECK(lost.requeue);
     CHECK(lost.why.find("ends it without an answer") != std::string::npos);
   }
+}
+
+TEST_CASE("remote session: each connection that it gave up stays until its group has ended") {
+  Network network;
+  FrozenHost host(network);
+  host.wakes_at = 2;  // but it answers no heartbeat
+  auto agent = host.agent(60s);
+  agent->join();
+  agent->round();
+  agent->hear<Restart>();
+  run_until(network.loop, [&] { return host.links.size() >= 4; });
+  CHECK(host.ended == 0);
+  agent->join();
+  run_until(network.loop, [&] { return host.ended >= 3; });
+}
+
+TEST_CASE("remote session: a coordinator of an earlier release hears no word of stacks") {
+  Network network;
+  FrozenHost host(network);
+  auto agent = host.agent(60s);
+  agent->join();
+  agent->round();
+  agent->session->report(ProgressReport{1, {}, 1s});
+  agent->session->report(AskStacks{});
+  agent->session->report(Started{1});
+  run_until(network.loop, [&] { return host.heard.contains("\"started\""); });
+  CHECK(!host.heard.contains("\"progress\""));
+  CHECK(!host.heard.contains("\"ask_stacks\""));
+}
+
+TEST_CASE("coordinator: an agent of an earlier release hears no word of stacks") {
+  Timeless town(rules_for(2, 2));
+  town.agent->join();
+  Spoken other(town);
+  town.pass(2s, 20);
+  town.agent->round();
+  town.agent->session->report(AskStacks{});
+  town.pass(6s, 60);
+  town.agent->hear<TakeStacks>();
+  CHECK(town.agent->hear<StacksReport>().stacks.silent.size() == 2);
+  CHECK(other.heard.contains("\"round\""));
+  CHECK(!other.heard.contains("stacks\",\"id"));
+}
+
+TEST_CASE("coordinator: a node that goes while the others stand still makes no hang of it") {
+  Timeless town(rules_for(1, 2));
+  town.agent->join();
+  Spoken other(town);
+  town.pass(2s, 20);
+  const auto round = town.agent->round().number;
+  using Kind = hangs::NodeProgress::Kind;
+  other.link->send(encode(FromAgent(ProgressReport{round, {Kind::Excused, true}, 0s})));
+  town.pass(100ms, 20);
+  town.agent->session->report(ProgressReport{round, {Kind::Stands, true}, 60s});
+  town.pass(100ms, 20);
+  SUBCASE("lost") {
+    other.link->close();
+  }
+  SUBCASE("with a goodbye") {
+    other.link->send(encode(FromAgent(Leaving{"SIGTERM"})));
+  }
+  town.pass(100ms, 20);
+  town.agent->hear<Restart>();
+  CHECK(town.agent->told.empty());
 }
 
 namespace {
@@ -425,6 +491,16 @@ TEST_CASE("coordinator: a pause of its machine is no part of join_timeout") {
   CHECK(town.agent->told.empty());
   town.pass(600s, 200);
   CHECK(town.agent->hear<Done>().cause.kind == Cause::Kind::Timeout);
+}
+
+TEST_CASE("coordinator: what came during the pause does not end the wait either") {
+  Timeless town(rules_for(3, 3));
+  town.agent->join();
+  town.pass(2s, 20);
+  static_cast<elastrun::test::FakeClock&>(*town.network.clock).pause(3600s);
+  Spoken other(town);
+  town.pass(2s, 20);
+  CHECK(town.agent->told.empty());
 }
 
 TEST_CASE("remote session: nobody at the endpoint is reported with what was tried") {
