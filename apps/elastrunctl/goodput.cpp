@@ -25,7 +25,8 @@ std::string remarks(const GoodputInput& input, const std::optional<goodput::Meas
       {input.skipped, "lines that are no record"},
       {input.other_jobs + input.journal.other_jobs(), "records of other jobs"},
       {misplaced, "out of place"},
-      {books ? books->duplicates : 0, "given twice"}};
+      {books ? books->duplicates : 0, "given twice"},
+      {input.lost + input.journal.lost(), "that the recorder lost"}};
   std::string text;
   for (const auto& [count, what] : counts) {
     if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
@@ -71,26 +72,46 @@ struct Answer {
   std::optional<goodput::JobGoodput> compatible;
 };
 
+Status add_compatible(Answer& answer, const GoodputInput& input, double until) {
+  auto job = goodput::GoodputCalculator(input.measurements).job(until);
+  if (!job) return std::unexpected(job.error().context("ml-goodput-measurement's numbers"));
+  answer.compatible = std::move(*job);
+  return {};
+}
+
+double last_time(const goodput::MeasurementLog& log) {
+  double last = 0;
+  for (const auto& entry : log.entries()) last = std::max(last, entry.time);
+  return last;
+}
+
 Result<Answer> answer_of(const GoodputInput& input, const GoodputOptions& options) {
-  if (!input.measurements.entries().empty()) {
+  if (input.measured) {
     auto books = goodput::keep_books(input.measurements);
     if (!books) {
       return fail(Code::Usage, "the log has no job_start_time, so nothing is known of the job");
     }
     Answer answer{input.job, books->summary, books, {}};
     if (!options.compatible) return answer;
-    auto job = goodput::GoodputCalculator(input.measurements).job(books->last);
-    if (!job) return std::unexpected(job.error().context("ml-goodput-measurement's numbers"));
-    answer.compatible = std::move(*job);
+    if (auto added = add_compatible(answer, input, books->last); !added) {
+      return std::unexpected(added.error());
+    }
     return answer;
   }
-  if (options.compatible) {
-    return fail(Code::Usage, "--compatible needs a log of ml-goodput-measurement; this is none");
+  if (options.compatible && input.measurements.entries().empty()) {
+    return fail(
+        Code::Usage,
+        "--compatible needs a log of ml-goodput-measurement, or a journal of workers with a "
+        "recorder; this is none");
   }
   const auto summary = input.journal.summary();
   if (!summary)
     return fail(Code::Usage, "no job starts in what was given: no line with job.started");
-  return Answer{input.journal.run_id(), *summary, {}, {}};
+  Answer answer{input.journal.run_id(), *summary, {}, {}};
+  if (!options.compatible) return answer;
+  const auto added = add_compatible(answer, input, last_time(input.measurements));
+  if (!added) return std::unexpected(added.error());
+  return answer;
 }
 
 void print_json(const Answer& answer, const GoodputInput& input) {
@@ -103,6 +124,7 @@ void print_json(const Answer& answer, const GoodputInput& input) {
   object["other_jobs"] = input.other_jobs + input.journal.other_jobs();
   object["misplaced"] =
       input.journal.misplaced() + (answer.measured ? answer.measured->misplaced : 0);
+  object["lost"] = input.lost + input.journal.lost();
   object["duplicates"] = answer.measured ? answer.measured->duplicates : 0;
   if (answer.compatible) object["compatible"] = compatible_json(*answer.compatible);
   fmt::print("{}\n", python_json(object));

@@ -72,6 +72,10 @@ class Reader {
     journal_ = true;
     ++input.records;
     input.journal.take(*record);
+    // What a recorder has told the agent, for --compatible.
+    if (record->scope == goodput::kRecorderScope) {
+      (void)input.measurements.add(goodput::entry_of(*record));
+    }
     return both();
   }
 
@@ -82,7 +86,9 @@ class Reader {
       ++input.other_jobs;
       return {};
     }
-    measured_ = true;
+    input.measured = true;
+    input.lost += static_cast<std::uint64_t>(
+        std::max<std::int64_t>(member_int_or(payload, "lost_entries", 0), 0));
     if (input.measurements.add(payload, log_time)) {
       ++input.records;
     } else {
@@ -92,13 +98,13 @@ class Reader {
   }
 
   Status both() const {
-    if (!journal_ || !measured_) return {};
+    if (!journal_ || !input.measured) return {};
     return fail(Code::Usage,
                 "a journal of elastrun and a log of ml-goodput-measurement came together; "
                 "report each by itself");
   }
 
-  bool journal_ = false, measured_ = false;
+  bool journal_ = false;
 };
 
 }  // namespace

@@ -15,12 +15,14 @@ namespace elastrun::ctl {
 
 /// What files about goodput hold: journals of ours, or a log of ml-goodput-measurement.
 struct GoodputInput {
-  std::string job;  // of the log: its first job_name
+  std::string job;        // of the log: its first job_name
+  bool measured = false;  // a log of ml-goodput-measurement, not a journal with such entries
   goodput::MeasurementLog measurements;
   goodput::JournalBooks journal;
   std::uint64_t records = 0;
   std::uint64_t skipped = 0;     // lines that are no record, a torn tail among them
   std::uint64_t other_jobs = 0;  // entries with another job_name
+  std::uint64_t lost = 0;        // entries that a recorder could not write into its own file
 };
 
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as

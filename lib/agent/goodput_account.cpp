@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/goodput_account.hpp"
 
+#include "goodput/journal_books.hpp"
+
 #include <algorithm>
 
 namespace elastrun::agent {
@@ -15,6 +17,19 @@ void GoodputAccount::restarting(const rendezvous::Restart& order) {
 
 void GoodputAccount::stopped(const std::vector<workers::Worker>& group, Duration) {
   account_.stopped(std::ranges::any_of(group, &workers::Worker::failed), clock_.now());
+}
+
+void GoodputAccount::heard(const workers::Worker& worker, const workers::Message& message) {
+  if (const auto* one = std::get_if<workers::CheckpointDone>(&message)) checkpoint(one->step);
+  if (worker.rank != 0) return;
+  if (const auto* one = std::get_if<workers::StepDone>(&message)) step(one->step);
+  const auto* said = std::get_if<workers::GoodputEntries>(&message);
+  if (said == nullptr) return;
+  const auto now = clock_.now();
+  const auto wall = clock_.wall();
+  for (const auto& [entry, name, members] : said->entries) {
+    account_.recorded(entry, name, goodput::time_of_entry(entry.time, now, wall));
+  }
 }
 
 void GoodputAccount::ended(const JobResult& result, const std::vector<workers::Worker>*) {

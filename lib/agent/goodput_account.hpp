@@ -3,6 +3,7 @@
 
 #include "agent/observer.hpp"
 #include "goodput/job_account.hpp"
+#include "workers/message.hpp"
 
 namespace elastrun::agent {
 
@@ -19,6 +20,8 @@ class GoodputAccount final : public Observer {
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
+  /// Steps and recorders of rank 0, and checkpoints of all.
+  void heard(const workers::Worker& worker, const workers::Message& message);
   void step(std::int64_t number) { account_.step(number, clock_.now()); }
   void checkpoint(std::int64_t number) { account_.checkpoint(number, clock_.now()); }
   goodput::Ledger::Summary summary() const { return account_.summary(clock_.now()); }

@@ -71,7 +71,7 @@ void HangWatch::phase(Phase phase, TimePoint) {
 void HangWatch::heard(int rank, const workers::Message& message) {
   if (std::holds_alternative<workers::StacksOffered>(message)) rule_.expect_steps();
   if (!rule_.is_running()) return;
-  if (std::holds_alternative<workers::StepDone>(message)) {
+  if (workers::step_of(message)) {
     rule_.step(rank, awake_.now());
   } else if (std::holds_alternative<workers::CheckpointDone>(message)) {
     rule_.checkpoint(awake_.now());

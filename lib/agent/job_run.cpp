@@ -368,11 +368,10 @@ void JobRun::heard(pid_t sender, workers::Message message) {
   if (worker == nullptr) return channel_.release(sender);
   if (std::holds_alternative<workers::Returned>(message)) return agent_->returned(worker->pid);
   if (timers_->heard(sender, message)) return;
-  if (const auto* step = std::get_if<workers::StepDone>(&message)) {
-    if (web_) web_->view().step(worker->rank, step->step);
-    if (worker->rank == 0) goodput_.step(step->step), status_.step(step->step);
-  }
-  if (auto* one = std::get_if<workers::CheckpointDone>(&message)) goodput_.checkpoint(one->step);
+  const auto step = workers::step_of(message);
+  if (step && web_) web_->view().step(worker->rank, *step);
+  if (step && worker->rank == 0) status_.step(*step);
+  goodput_.heard(*worker, message);
   worker_records_.heard(*worker, std::move(message));
 }
 

@@ -2,6 +2,7 @@
 #include "agent/worker_records.hpp"
 
 #include "core/log.hpp"
+#include "goodput/journal_books.hpp"
 #include "telemetry/monitor.hpp"
 
 #include <algorithm>
@@ -38,6 +39,7 @@ void WorkerRecords::heard(const workers::Worker& worker, workers::Message messag
   if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) tell(worker, *phase);
   if (const auto* metric = std::get_if<workers::MetricSample>(&message)) tell(worker, *metric);
   if (auto* event = std::get_if<workers::WorkerEvent>(&message)) tell(worker, std::move(*event));
+  if (auto* said = std::get_if<workers::GoodputEntries>(&message)) tell(worker, std::move(*said));
 }
 
 WorkerRecords::Attributes WorkerRecords::labels(const workers::Worker& worker) const {
@@ -121,6 +123,24 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
   });
   told.attributes.insert(told.attributes.end(), who.begin(), who.end());
   pipeline_.emit(std::move(told));
+}
+
+/// Of rank 0 alone, as steps: recorders of several ranks say the same.
+void WorkerRecords::tell(const workers::Worker& worker, workers::GoodputEntries said) {
+  if (worker.rank != 0 || !pipeline_.wants(goodput::kRecorderScope)) return;
+  const std::string scope(goodput::kRecorderScope);
+  const auto who = labels(worker);
+  for (auto& [entry, name, members] : said.entries) {
+    Attributes attributes{{"job_name", said.job.empty() ? spec_.run_id : said.job}};
+    std::ranges::move(members, std::back_inserter(attributes));
+    attributes.insert(attributes.end(), who.begin(), who.end());
+    pipeline_.event(scope, std::string(goodput::measurement_name(entry.kind)),
+                    std::move(attributes));
+  }
+  if (said.lost == 0) return;
+  Attributes attributes{{"count", static_cast<std::int64_t>(said.lost)}};
+  attributes.insert(attributes.end(), who.begin(), who.end());
+  pipeline_.event(scope, "lost", std::move(attributes));
 }
 
 /// A window of torch.monitor, of which each aggregation is a series: "loss.mean".

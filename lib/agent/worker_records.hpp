@@ -41,6 +41,7 @@ class WorkerRecords final : public Observer {
   void tell(const workers::Worker& worker, const workers::PhaseEntered& phase);
   void tell(const workers::Worker& worker, const workers::MetricSample& metric);
   void tell(const workers::Worker& worker, workers::WorkerEvent event);
+  void tell(const workers::Worker& worker, workers::GoodputEntries said);
   void tell_batch(const workers::MetricSample& metric, const Attributes& labels);
   void tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
                  const Attributes& labels);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/job_account.hpp"
 
+#include "goodput/measured_phases.hpp"
+
 #include <utility>
 
 namespace elastrun::goodput {
@@ -19,6 +21,8 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       break;
     case NodePhase::Starting:
       gone_ = false;
+      open_.clear();
+      step_.reset();
       ledger_.enter(ran_ ? Bucket::Restart : Bucket::Startup, now);
       break;
     case NodePhase::Running:
@@ -26,6 +30,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       restarting_ = false;
       stopping_since_.reset();
       ledger_.enter(Bucket::Running, now);
+      if (!open_.empty()) show(now);  // a worker was faster
       break;
     case NodePhase::Settling:
     case NodePhase::Stopping:
@@ -67,7 +72,8 @@ void JobAccount::stopped(bool failed, TimePoint now) {
 }
 
 void JobAccount::ended(bool succeeded, TimePoint now) {
-  if (!succeeded) lose_uncovered(Bucket::Stopping, now);
+  if (!succeeded) return lose_uncovered(Bucket::Stopping, now);
+  end_step(now);
 }
 
 void JobAccount::step(std::int64_t number, TimePoint now) {
@@ -87,6 +93,46 @@ void JobAccount::submitted_again(TimePoint now) {
   ran_ = restarting_ = false;
   gone_ = true;
   stopping_since_.reset();
+  open_.clear();
+  step_.reset();
+}
+
+/// Where the time goes from `at` on, if the workers run; before and after that the agent knows.
+void JobAccount::show(TimePoint at) {
+  if (phase_ != NodePhase::Running) return;
+  ledger_.enter(open_.empty() ? Bucket::Running : open_.back().bucket, at);
+}
+
+void JobAccount::begin_step(std::int64_t number, TimePoint at) {
+  if (step_ == number) return;
+  end_step(at);
+  if (!open_.empty()) {  // whose end was not told
+    open_.clear();
+    show(at);
+  }
+  ledger_.begin_step(number, at);
+  step_ = number;
+}
+
+void JobAccount::end_step(TimePoint at) {
+  if (step_) step(*step_, at);
+  step_.reset();
+}
+
+void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at) {
+  if (entry.kind == MeasurementKind::Step) return begin_step(entry.step, at);
+  if (entry.kind == MeasurementKind::JobEnd) return end_step(at);
+  if (entry.kind == MeasurementKind::StepEnd) {
+    step_.reset();
+    return step(entry.step, at);
+  }
+  for (const auto& phase : kMeasuredPhases) {
+    if (entry.kind != phase.start && entry.kind != phase.end) continue;
+    const Open one{phase.bucket, std::string(name)};
+    std::erase(open_, one);  // a start that comes again is the one that counts
+    if (entry.kind == phase.start) open_.push_back(one);
+    return show(at);
+  }
 }
 
 void JobAccount::lose_uncovered(Bucket next, TimePoint now) {

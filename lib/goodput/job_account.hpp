@@ -2,11 +2,14 @@
 #pragma once
 
 #include "goodput/ledger.hpp"
+#include "goodput/measurement_entry.hpp"
 #include "goodput/node_phase.hpp"
 #include "goodput/restart_log.hpp"
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace elastrun::goodput {
 
@@ -34,11 +37,23 @@ class JobAccount {
 
   void step(std::int64_t number, TimePoint now);
   void checkpoint(std::int64_t number, TimePoint now) { ledger_.checkpoint(number, now); }
+  /// What the recorder of rank 0's worker says of `at`; `name` of a custom event or a wait. A phase
+  /// lasts until its end or the next step; a step until its end, the next step or that of the job.
+  void recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at);
   Ledger::Summary summary(TimePoint now) const { return ledger_.summary(now); }
   const RestartLog& restarts() const { return restarts_; }
 
  private:
+  /// A phase of the workers that has begun.
+  struct Open {
+    Bucket bucket;
+    std::string name;
+    bool operator==(const Open&) const = default;
+  };
   void stopping(TimePoint now);
+  void begin_step(std::int64_t number, TimePoint at);
+  void end_step(TimePoint at);
+  void show(TimePoint at);
   void lose_uncovered(Bucket next, TimePoint now);
 
   Ledger ledger_;
@@ -47,6 +62,8 @@ class JobAccount {
   NodePhase phase_ = NodePhase::Joining;
   bool ran_ = false, restarting_ = false;
   bool gone_ = true;                         // no group exists
+  std::vector<Open> open_;                   // the innermost last
+  std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
   std::optional<TimePoint> stopping_since_;  // as long as it is not known what comes after
 };
 

@@ -2,6 +2,8 @@
 #include "goodput/journal_books.hpp"
 
 #include "core/text.hpp"
+#include "goodput/measurement_log.hpp"
+#include "telemetry/value.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -42,6 +44,19 @@ bool is_true(const Value* value) {
 
 }  // namespace
 
+json::object entry_of(const Record& record) {
+  json::object entry;
+  for (const auto& [name, value] : record.attributes) entry[name] = telemetry::to_json(value);
+  return entry;
+}
+
+TimePoint time_of_entry(double posix_seconds, TimePoint now, WallTime wall) {
+  const std::chrono::duration<double> since_epoch = wall.time_since_epoch();
+  // What is older than a day was not said by this worker.
+  const double ago = std::clamp(since_epoch.count() - posix_seconds, 0.0, 86'400.0);
+  return now - std::chrono::duration_cast<Duration>(std::chrono::duration<double>(ago));
+}
+
 /// On one axis for all submissions, never back.
 TimePoint JournalBooks::time_of(const Record& record) {
   const TimePoint time = book_start_ + (record.stamp.mono - mono_start_);
@@ -68,18 +83,19 @@ void JournalBooks::begin(const Record& record) {
     return;
   }
   const auto since_first = std::chrono::duration_cast<Duration>(record.stamp.wall - first_wall_);
-  if (!over_) {  // the end of the one before was not written: the machine died
-    account_->ended(false, last_);
+  if (!over_) {  // the machine died; or with --goodput off, which leaves the last record away
+    if (!ended_) account_->ended(false, last_);
     account_->left(last_);
   }
   book_start_ = last_ = std::max(last_, TimePoint() + since_first);
-  over_ = false;
+  over_ = ended_ = false;
   account_->submitted_again(last_);
 }
 
 void JournalBooks::take(const Record& record) {
   const bool agent = record.scope == kAgentScope;
-  if (!agent && record.scope != kWorkerScope) return;
+  const bool recorder = record.scope == kRecorderScope;
+  if (!agent && !recorder && record.scope != kWorkerScope) return;
   if (agent && record.name == "job.started") return begin(record);
   if (of_other_job_) {
     ++other_jobs_;
@@ -91,11 +107,25 @@ void JournalBooks::take(const Record& record) {
   }
   const TimePoint now = time_of(record);
   if (agent) return take_agent(record, now);
+  if (recorder) return take_entry(record, now);
   if (record.name == "step") {
     account_->step(whole_or(&record.value, 0), now);
   } else if (record.name == "checkpoint") {
     account_->checkpoint(whole_or(record.find("step"), -1), now);
   }
+}
+
+void JournalBooks::take_entry(const Record& record, TimePoint now) {
+  if (record.name == "lost") {
+    lost_ +=
+        static_cast<std::uint64_t>(std::max<std::int64_t>(whole_or(record.find("count"), 0), 0));
+    return;
+  }
+  if (whole_or(record.find("rank"), 0) != 0) return;
+  const auto read = read_measurement(entry_of(record));
+  if (!read) return;
+  account_->recorded(read->entry, read->name,
+                     time_of_entry(read->entry.time, now, record.stamp.wall));
 }
 
 void JournalBooks::take_agent(const Record& record, TimePoint now) {
@@ -113,6 +143,7 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     account_->stopped(failed_group_, now);
   } else if (record.name == "job.ended") {
     account_->ended(is_true(record.find("succeeded")), now);
+    ended_ = true;
   } else if (record.name == "goodput") {
     account_->left(now);
     over_ = true;

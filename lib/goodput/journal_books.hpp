@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/json.hpp"
 #include "goodput/job_account.hpp"
 #include "telemetry/record.hpp"
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace elastrun::goodput {
@@ -29,21 +31,33 @@ class JournalBooks {
   std::uint64_t misplaced() const { return misplaced_; }
   /// Records of jobs with another run id than the first one.
   std::uint64_t other_jobs() const { return other_jobs_; }
+  /// Entries that recorders in workers could not tell.
+  std::uint64_t lost() const { return lost_; }
 
  private:
   TimePoint time_of(const telemetry::Record& record);
   void begin(const telemetry::Record& record);
   void take_agent(const telemetry::Record& record, TimePoint now);
+  void take_entry(const telemetry::Record& record, TimePoint now);
 
   std::optional<JobAccount> account_;
   std::string run_id_;
-  bool over_ = false;          // the job has ended; other submissions may follow
+  bool over_ = false;          // the agent has gone; other submissions may follow
+  bool ended_ = false;         // the job has ended, and its agent may still stand
   bool failed_group_ = false;  // a worker of the group that is being stopped did not succeed
   TimePoint mono_start_, book_start_, last_;
   WallTime first_wall_;
   int submissions_ = 0;
   bool of_other_job_ = false;
-  std::uint64_t misplaced_ = 0, other_jobs_ = 0;
+  std::uint64_t misplaced_ = 0, other_jobs_ = 0, lost_ = 0;
 };
+
+/// The scope of what recorders of goodput in workers tell: each record is an entry of
+/// ml-goodput-measurement's log, whose members are its attributes.
+inline constexpr std::string_view kRecorderScope = "elastrun.goodput";
+/// The entry of such a record.
+json::object entry_of(const telemetry::Record& record);
+/// When it was, of one that the agent got at `now` and `wall`: not later.
+TimePoint time_of_entry(double posix_seconds, TimePoint now, WallTime wall);
 
 }  // namespace elastrun::goodput

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/measurement_books.hpp"
 
+#include "goodput/measured_phases.hpp"
 #include "goodput/time_spans.hpp"
 
 #include <algorithm>
@@ -23,19 +24,6 @@ struct Fact {
   std::int64_t step = 0;
 
   auto order() const { return std::tuple(time, what); }
-};
-
-struct Phase {
-  Kind start, end;
-  Bucket bucket;
-};
-constexpr Phase kPhases[] = {
-    {Kind::AcceleratorInitStart, Kind::AcceleratorInitEnd, Bucket::Initialization},
-    {Kind::PreparationStart, Kind::PreparationEnd, Bucket::Preparation},
-    {Kind::DataLoadingStart, Kind::DataLoadingEnd, Bucket::DataLoading},
-    {Kind::CustomStart, Kind::CustomEnd, Bucket::Custom},
-    {Kind::ElasticWaitStart, Kind::ElasticWaitEnd, Bucket::Rendezvous},
-    {Kind::ElasticReinitStart, Kind::ElasticReinitEnd, Bucket::Restart},
 };
 
 /// The facts of a log, phases only where both ends are known.
@@ -62,7 +50,7 @@ class Facts {
         add(checkpoint.begin + checkpoint.seconds, Fact::Do::Saved, {}, entry.step);
       }
     }
-    for (const auto& phase : kPhases) {
+    for (const auto& phase : kMeasuredPhases) {
       if (entry.kind == phase.start) open_[{phase.start, entry.detail}] = entry.time;
       if (entry.kind != phase.end) continue;
       const auto begun = open_.find({phase.start, entry.detail});

@@ -16,7 +16,7 @@ struct TimeMember {
 };
 
 /// The member that makes an entry what it is, and holds its time.
-constexpr std::array<TimeMember, 16> kTimeMembers = {{
+constexpr std::array<TimeMember, 21> kTimeMembers = {{
     {"step_start_time", MeasurementKind::Step},
     {"job_start_time", MeasurementKind::JobStart},
     {"job_end_time", MeasurementKind::JobEnd},
@@ -33,6 +33,11 @@ constexpr std::array<TimeMember, 16> kTimeMembers = {{
     {"elastic_reinit_start_time", MeasurementKind::ElasticReinitStart},
     {"elastic_reinit_end_time", MeasurementKind::ElasticReinitEnd},
     {"elastic_slice_counts_timestamp", MeasurementKind::SliceCounts},
+    {"step_end_time", MeasurementKind::StepEnd},
+    {"checkpoint_save_start_time", MeasurementKind::SaveStart},
+    {"checkpoint_save_end_time", MeasurementKind::SaveEnd},
+    {"checkpoint_restore_start_time", MeasurementKind::RestoreStart},
+    {"checkpoint_restore_end_time", MeasurementKind::RestoreEnd},
 }};
 
 std::optional<double> number(const json::value* value) {
@@ -88,6 +93,22 @@ std::string in_capitals(std::string text) {
 
 }  // namespace
 
+std::string_view measurement_name(MeasurementKind kind) {
+  if (kind == MeasurementKind::Save) return "save";
+  if (kind == MeasurementKind::Restore) return "restore";
+  if (kind == MeasurementKind::EmergencyRestore) return "emergency_restore";
+  const auto found = std::ranges::find(kTimeMembers, kind, &TimeMember::kind);
+  return found == kTimeMembers.end() ? std::string_view() : found->name;
+}
+
+Result<NamedEntry> read_measurement(const json::value& payload) {
+  MeasurementLog log;
+  if (const auto added = log.add(payload); !added) return std::unexpected(added.error());
+  const auto& entry = log.entries().front();
+  const bool named = entry.detail >= 0 && log.has_name(entry);
+  return NamedEntry{entry, named ? log.name(entry) : std::string()};
+}
+
 Status MeasurementLog::add(const json::value& payload, double log_time) {
   const json::object* object = payload.if_object();
   if (object == nullptr) return fail(Code::Protocol, "an entry is a JSON object");
@@ -110,7 +131,8 @@ Status MeasurementLog::read(const json::object& payload, MeasurementEntry& entry
     break;
   }
   switch (entry.kind) {
-    case MeasurementKind::Step: {
+    case MeasurementKind::Step:
+    case MeasurementKind::StepEnd: {
       const auto step = needed_step(payload, "step_count");
       if (!step) return std::unexpected(step.error());
       entry.step = *step;

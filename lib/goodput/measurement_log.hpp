@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "core/json.hpp"
+#include "goodput/measurement_entry.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -12,39 +13,6 @@
 #include <vector>
 
 namespace elastrun::goodput {
-
-/// What one line of a log of ml-goodput-measurement 0.2.3 says (its recorder, its elastic recorder,
-/// and what Orbax' checkpoint manager writes into the same log).
-enum class MeasurementKind : std::uint8_t {
-  JobStart,
-  JobEnd,
-  Step,
-  AcceleratorInitStart,
-  AcceleratorInitEnd,
-  PreparationStart,
-  PreparationEnd,
-  DataLoadingStart,
-  DataLoadingEnd,
-  CustomStart,
-  CustomEnd,
-  Save,
-  Restore,
-  EmergencyRestore,
-  ElasticWaitStart,
-  ElasticWaitEnd,
-  ElasticReinitStart,
-  ElasticReinitEnd,
-  SliceCounts,
-  Other,  // nothing that the calculation reads
-};
-
-struct MeasurementEntry {
-  MeasurementKind kind = MeasurementKind::Other;
-  std::int32_t detail = -1;  // index of a name, a checkpoint or slice counts in the MeasurementLog
-  std::int64_t step = 0;
-  double time = 0;      // POSIX seconds: the first member whose name contains "time"
-  double log_time = 0;  // POSIX seconds: when the log got it
-};
 
 struct MeasuredCheckpoint {
   bool persistent = false;  // its directory begins with gs://
@@ -71,6 +39,9 @@ class MeasurementLog {
   const std::string& name(const MeasurementEntry& entry) const {
     return names_[static_cast<std::size_t>(entry.detail)];
   }
+  bool has_name(const MeasurementEntry& entry) const {
+    return static_cast<std::size_t>(entry.detail) < names_.size();
+  }
   const MeasuredCheckpoint& checkpoint(const MeasurementEntry& entry) const {
     return checkpoints_[static_cast<std::size_t>(entry.detail)];
   }
@@ -91,5 +62,13 @@ class MeasurementLog {
   std::vector<MeasuredCheckpoint> checkpoints_;
   std::vector<MeasuredSlices> slices_;
 };
+
+/// One entry by itself, with the name of a custom event or a wait.
+struct NamedEntry {
+  MeasurementEntry entry;
+  std::string name;
+};
+/// As MeasurementLog::add.
+Result<NamedEntry> read_measurement(const json::value& payload);
 
 }  // namespace elastrun::goodput

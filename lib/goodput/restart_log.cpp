@@ -28,7 +28,7 @@ void RestartLog::settle(TimePoint now) {
   auto* path = going_on();
   if (path == nullptr || (stage_ >= RestartStage::FirstStep && !last_step_)) return;
   path->stages[static_cast<std::size_t>(stage_)] += std::max(now - since_, Duration::zero());
-  since_ = now;
+  since_ = std::max(since_, now);  // what workers tell may be older
 }
 
 void RestartLog::begin(RestartStage stage, TimePoint now) {

@@ -52,6 +52,11 @@ class Channel {
     const Turn turn(*this);
     if (!turn || !deliver(packet)) dropped_.fetch_add(1, std::memory_order_relaxed);
   }
+  /// False: it is not with the agent, and not counted.
+  bool try_send(std::string_view packet) {
+    const Turn turn(*this);
+    return turn && deliver(packet);
+  }
   /// For what must not be lost: where the agent is behind, it is tried again for a second, and then
   /// before anything else is sent. While something is owed nobody waits a second time.
   void send_surely(std::string_view packet) {
@@ -663,6 +668,146 @@ class Phase {
   Phase(const Phase&) = delete;
   Phase& operator=(const Phase&) = delete;
 };
+
+/// What the time goes to, for the account of goodput; as ml-goodput-measurement's recorder. A step
+/// lasts until the next one, or EndJob; other things have an end.
+enum class Event {
+  StartJob,
+  EndJob,
+  StartStep,
+  StartDeviceInit,
+  EndDeviceInit,
+  StartPreparation,
+  EndPreparation,
+  StartDataLoading,
+  EndDataLoading,
+  StartCustom,
+  EndCustom,
+  StartSave,
+  EndSave,
+  StartRestore,
+  EndRestore,
+};
+
+/// The entries of this process on their way to the agent: what is recorded within a millisecond
+/// goes in one packet, with the first entry after it or at the end of the process. For all threads.
+class Recorder {
+ public:
+  constexpr Recorder() = default;
+  static Recorder& instance();
+  ~Recorder() { flush(); }
+
+  void put(Event event, std::int64_t step, std::string_view name) {
+    if (!Channel::instance().configured()) return;
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const std::int64_t microseconds = now.tv_sec * 1'000'000LL + now.tv_nsec / 1000;
+    take_turn();
+    if (size_ + 256 + 6 * name.size() > sizeof text_) send();
+    append(event, step, name, microseconds);
+    if (microseconds - sent_ >= 1000 || microseconds < sent_) send(), sent_ = microseconds;
+    turn_.store(0, std::memory_order_release);
+  }
+  void flush() {
+    take_turn();
+    send();
+    turn_.store(0, std::memory_order_release);
+  }
+
+ private:
+  static constexpr const char* kMembers[] = {"job_start",
+                                             "job_end",
+                                             "step_start",
+                                             "tpu_init_start",
+                                             "tpu_init_end",
+                                             "training_prep_start",
+                                             "training_prep_end",
+                                             "data_loading_start",
+                                             "data_loading_end",
+                                             "custom_badput_event_start",
+                                             "custom_badput_event_end",
+                                             "checkpoint_save_start",
+                                             "checkpoint_save_end",
+                                             "checkpoint_restore_start",
+                                             "checkpoint_restore_end"};
+
+  void take_turn() {  // as Metric's
+    detail::count_forks();
+    const auto self = detail::generation.load(std::memory_order_relaxed);
+    for (;;) {
+      auto found = turn_.load(std::memory_order_relaxed);
+      if (found != self && turn_.compare_exchange_weak(found, self, std::memory_order_acquire)) {
+        break;
+      }
+      if (found == self) ::sched_yield();
+    }
+    if (generation_ != self) size_ = 0, count_ = 0, lost_ = 0;
+    generation_ = self;
+  }
+  void add(std::string_view text) {
+    std::memcpy(text_ + size_, text.data(), text.size());
+    size_ += text.size();
+  }
+  void add(std::int64_t value) {
+    size_ = static_cast<std::size_t>(std::to_chars(text_ + size_, text_ + sizeof text_, value).ptr -
+                                     text_);
+  }
+  void append(Event event, std::int64_t step, std::string_view name, std::int64_t time) {
+    add(count_ == 0 ? "{" : ",{");
+    if (event == Event::StartStep) {
+      add(R"("step_count":)");
+      add(step);
+      add(",");
+    } else if (event == Event::StartCustom || event == Event::EndCustom) {
+      add(R"("custom_badput_event_type":)");
+      add(quoted(name));
+      add(",");
+    }
+    add("\"");
+    add(kMembers[static_cast<int>(event)]);
+    add(R"(_time":)");
+    add(time / 1'000'000);
+    add(".");
+    for (std::int64_t unit = 100'000; unit > 0; unit /= 10) {
+      text_[size_++] = static_cast<char>('0' + time / unit % 10);
+    }
+    add("}");
+    ++count_;
+  }
+  void send() {
+    if (count_ == 0) return;
+    std::string packet = R"({"kind":"goodput","lost":)" + std::to_string(lost_) + R"(,"entries":[)";
+    packet.append(text_, size_).append("]}");
+    lost_ = Channel::instance().try_send(packet) ? 0 : lost_ + count_;
+    size_ = 0;
+    count_ = 0;
+  }
+
+  std::atomic<std::uint32_t> turn_{0};  // the generation of who has it
+  std::uint32_t generation_ = 0;        // this and what follows: of whoever has the turn
+  std::uint64_t count_ = 0, lost_ = 0;
+  std::int64_t sent_ = 0;
+  std::size_t size_ = 0;
+  char text_[15000] = {};
+};
+
+namespace detail {
+inline Recorder recorder;
+}
+
+inline Recorder& Recorder::instance() {
+  return detail::recorder;
+}
+
+/// Rank 0 is enough. `step`: of StartStep.
+inline void record_event(Event event, std::int64_t step = 0) {
+  Recorder::instance().put(event, step, "unknown");
+}
+/// Of StartCustom and EndCustom, which belong together by their name: "eval". 256 bytes of it
+/// count.
+inline void record_event(Event event, std::string_view name) {
+  Recorder::instance().put(event, 0, name.substr(0, 256));
+}
 
 /// This process is ended by `signal` (0: the agent only tells), with its stack in the agent's
 /// report, unless this object has ended `after` seconds from now:

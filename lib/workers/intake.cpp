@@ -8,13 +8,14 @@
 namespace elastrun::workers {
 namespace {
 
-constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000};
+constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000};
 
 }  // namespace
 
 bool Intake::admit(int rank, Message& message, TimePoint now) {
   if (auto* sample = std::get_if<MetricSample>(&message)) return admit(rank, *sample, now);
   if (auto* event = std::get_if<WorkerEvent>(&message)) return admit(rank, *event, now);
+  if (auto* said = std::get_if<GoodputEntries>(&message)) return admit(rank, *said, now);
   return true;
 }
 
@@ -66,6 +67,20 @@ bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
   if (*suppressed > 0 && event.attributes.size() < kMaxAttributes) {
     event.attributes.emplace_back("suppressed", static_cast<std::int64_t>(*suppressed));
   }
+  return true;
+}
+
+bool Intake::admit(int rank, GoodputEntries& said, TimePoint now) {
+  auto& bucket = entries_.try_emplace(rank, kEntries).first->second;
+  const auto held_back =
+      std::erase_if(said.entries, [&](const auto&) { return !bucket.take(now).has_value(); });
+  if (held_back == 0) return true;
+  statistics_.suppressed += held_back;
+  said.lost += held_back;
+  remark(said_entries_,
+         fmt::format("Rank {} records more than {} entries about goodput a second: others count in "
+                     "the summary, and are not in the journal",
+                     rank, kEntries.rate));
   return true;
 }
 

@@ -20,17 +20,19 @@ namespace elastrun::workers {
 /// once); what passes next has the number of those that did not as its attribute `suppressed`. The
 /// node's workers have 2,000 names of series in all; samples of others become the series
 /// "otel.metric.overflow" of the group "worker". Of events, those beyond 1,000 names of all ranks
-/// share one limit.
+/// share one limit. Of what a recorder of goodput says 2,000 entries pass a second (20,000 at
+/// once).
 class Intake {
  public:
   static constexpr std::size_t kMostSeries = 2000, kMostEventNames = 1000;
   static constexpr const char* kOverflow = "otel.metric.overflow";
   struct Statistics {
-    std::uint64_t suppressed = 0;  // samples and events that did not pass
+    std::uint64_t suppressed = 0;  // samples, events and entries that did not pass
     std::uint64_t overflowed = 0;  // samples that lost their name
   };
 
-  /// False: not to be taken further. What is neither a sample nor an event passes.
+  /// False: not to be taken further. What is neither a sample, an event nor an entry passes; of
+  /// entries those that pass are left in the message.
   bool admit(int rank, Message& message, TimePoint now);
   const Statistics& statistics() const { return statistics_; }
   /// A sentence for the first time that each limit is reached; empty otherwise.
@@ -39,15 +41,16 @@ class Intake {
  private:
   bool admit(int rank, MetricSample& sample, TimePoint now);
   bool admit(int rank, WorkerEvent& event, TimePoint now);
+  bool admit(int rank, GoodputEntries& said, TimePoint now);
   void remark(bool& said, std::string text);
 
-  std::map<int, telemetry::TokenBucket> samples_;
+  std::map<int, telemetry::TokenBucket> samples_, entries_;
   std::map<std::pair<int, std::string>, telemetry::TokenBucket> events_;
   telemetry::TokenBucket other_events_{{}};
   std::set<std::pair<std::string, std::string>> series_;
   Statistics statistics_;
   std::string remark_;
-  bool said_samples_ = false, said_events_ = false, said_series_ = false;
+  bool said_samples_ = false, said_events_ = false, said_series_ = false, said_entries_ = false;
 };
 
 }  // namespace elastrun::workers

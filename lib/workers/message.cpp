@@ -2,7 +2,9 @@
 #include "workers/message.hpp"
 
 #include "core/text.hpp"
+#include "goodput/measurement_log.hpp"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 #include <csignal>
@@ -83,6 +85,18 @@ Result<Message> metric_from(const json::object& object) {
                       batch_of(object)};
 }
 
+using Members = std::vector<std::pair<std::string, AttributeValue>>;
+
+/// Fails with the end of a sentence.
+Result<Members> members_from(const json::object& object) {
+  Members members;
+  for (const auto& [key, value] : object) {
+    if (members.size() == kMaxAttributes) return refuse("has more than 64 attributes");
+    members.emplace_back(std::string(std::string_view(key)), attribute_of(value));
+  }
+  return members;
+}
+
 Result<Message> event_from(const json::object& object) {
   auto name = text_of(object, "name");
   if (!name || name->empty()) return refuse("of kind event needs a `name`");
@@ -93,10 +107,9 @@ Result<Message> event_from(const json::object& object) {
   const auto* attributes = object.if_contains("attributes");
   if (attributes == nullptr) return event;
   if (!attributes->is_object()) return refuse("has `attributes` that are no object");
-  for (const auto& [key, value] : attributes->get_object()) {
-    if (event.attributes.size() == kMaxAttributes) return refuse("has more than 64 attributes");
-    event.attributes.emplace_back(std::string(std::string_view(key)), attribute_of(value));
-  }
+  auto members = members_from(attributes->get_object());
+  if (!members) return std::unexpected(members.error());
+  event.attributes = std::move(*members);
   return event;
 }
 
@@ -134,6 +147,23 @@ Result<Message> stacks_from(const json::object& object) {
   return StacksOffered{static_cast<int>(*signal), static_cast<int>(*descriptor)};
 }
 
+Result<Message> goodput_from(const json::object& object) {
+  GoodputEntries said{text_of(object, "job").value_or(""), {}, 0};
+  said.lost =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(whole(object, "lost").value_or(0), 0));
+  const auto* entries = object.if_contains("entries");
+  if (entries == nullptr || !entries->is_array()) return refuse("of kind goodput needs `entries`");
+  for (const auto& one : entries->get_array()) {
+    auto read = goodput::read_measurement(one);
+    if (!read) return refuse("of kind goodput has an entry in which " + read.error().text);
+    if (read->entry.kind == goodput::MeasurementKind::Other) continue;
+    auto members = members_from(one.get_object());
+    if (!members) return std::unexpected(members.error());
+    said.entries.push_back({read->entry, std::move(read->name), std::move(*members)});
+  }
+  return said;
+}
+
 Result<Message> phase_from(const json::object& object) {
   auto name = text_of(object, "phase");
   if (!name || name->empty()) return refuse("of kind phase needs a text `phase` of 1 to 256 bytes");
@@ -159,9 +189,22 @@ Result<Message> parse_message(std::string_view packet) {
   if (*kind == "timer") return timer_from(object);
   if (*kind == "stacks") return stacks_from(object);
   if (*kind == "phase") return phase_from(object);
+  if (*kind == "goodput") return goodput_from(object);
   if (*kind == "ask_stacks") return StacksAsked{};
   if (*kind == "returned") return Returned{};
   return refuse(fmt::format("has the unknown kind '{}'", *kind));
+}
+
+std::optional<std::int64_t> step_of(const Message& message) {
+  if (const auto* step = std::get_if<StepDone>(&message)) return step->step;
+  const auto* said = std::get_if<GoodputEntries>(&message);
+  if (said == nullptr) return std::nullopt;
+  std::optional<std::int64_t> last;
+  for (const auto& [entry, name, members] : said->entries) {
+    using Kind = goodput::MeasurementKind;
+    if (entry.kind == Kind::Step || entry.kind == Kind::StepEnd) last = entry.step;
+  }
+  return last;
 }
 
 }  // namespace elastrun::workers

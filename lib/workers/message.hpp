@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "goodput/measurement_entry.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -62,14 +63,28 @@ struct StacksOffered {
 struct PhaseEntered {
   std::string name;  // of 1 to kMaxName bytes
 };
+/// What a recorder of goodput says, in the members of ml-goodput-measurement's log.
+struct GoodputEntry {
+  goodput::MeasurementEntry entry;
+  std::string name;  // of a custom event or a wait
+  std::vector<std::pair<std::string, AttributeValue>> members;
+};
+struct GoodputEntries {
+  std::string job;  // as the recorder calls it; empty: as the run
+  std::vector<GoodputEntry> entries;
+  std::uint64_t lost = 0;  // since it last said so: entries that it could not keep
+};
 /// The sender, which is no worker, wants to know where the workers of the job stand.
 struct StacksAsked {};
 using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned,
-                             TimerSet, StacksOffered, PhaseEntered, StacksAsked>;
+                             TimerSet, StacksOffered, PhaseEntered, GoodputEntries, StacksAsked>;
 
 /// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric, event,
-/// timer, stacks, phase, ask_stacks or returned.
+/// timer, stacks, phase, goodput, ask_stacks or returned.
 /// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Message> parse_message(std::string_view packet);
+
+/// The last training step that a message tells of, if it does.
+std::optional<std::int64_t> step_of(const Message& message);
 
 }  // namespace elastrun::workers

@@ -65,6 +65,18 @@ def worker_calls() -> dict[str, Callable[[], object]]:
             "Stat.add": lambda: stat.add(1.0)}
 
 
+def recorder_row() -> tuple[str, float, float | None]:
+    """Of a queue that is emptied in time, as that of a training."""
+    from elastrun.goodput import GoodputRecorder
+    best = float("inf")
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = GoodputRecorder("bench", "", True, path=folder + "/bench.jsonl")
+        for _ in range(ROUNDS):
+            best = min(best, per_call(lambda: recorder.record_step_start_time(7), 1000))
+            recorder.flush()
+    return "elastrun.goodput record_step_start_time (Python)", best, 2000.0
+
+
 def worker_rows(calls: int) -> list[tuple[str, float, float | None]]:
     """In a process of its own with channel and page, whose packets this one reads."""
     rows = [(f"elastrun.{name} (Python), no agent", per_call(call, calls),
@@ -156,7 +168,7 @@ def main() -> None:
     lost = channel["channel_lost_20000"]
     print(f"| elastrun: lost of 40,000 samples at 20,000 a second | {lost} (packets) | "
           f"{verdict(lost, 0)} |")
-    for words, value, target in worker_rows(chosen.calls):
+    for words, value, target in [*worker_rows(chosen.calls), recorder_row()]:
         print(f"| {words} | {value:,.0f} | {verdict(value, target)} |")
     print(f"| (Python: an empty function) | {per_call(nothing, chosen.calls):,.0f} | |")
     for library in (torch_calls, prometheus_calls, opentelemetry_calls):

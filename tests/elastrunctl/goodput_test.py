@@ -26,6 +26,31 @@ for step in range(3 if again else 1, 7 if again else 5):
     if step == 2: elastrun.checkpoint_done(2)
 sys.exit(0 if again else 7)
 """
+# As ml-goodput-measurement's users have it, with a crash in step 3 and a resume at step 2.
+RECORDED = """
+import os, sys, time
+from elastrun.goodput import GoodputRecorder
+rank, again = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+recorder = GoodputRecorder("night", "log", logging_enabled=rank == "0")
+recorder.record_job_start_time()
+recorder.record_tpu_init_start_time()
+time.sleep(0.2)
+recorder.record_tpu_init_end_time()
+recorder.record_training_preparation_start_time()
+time.sleep(0.1)
+recorder.record_training_preparation_end_time()
+for step in range(2 if again else 0, 6):
+    recorder.record_step_start_time(step)
+    time.sleep(0.15)
+    if step == 3 and not again: sys.exit(7)
+    recorder.record_data_loading_start_time()
+    time.sleep(0.05)
+    recorder.record_data_loading_end_time()
+recorder.record_custom_badput_event_start_time(None, "eval")
+time.sleep(0.3)
+recorder.record_custom_badput_event_end_time(None, "eval")
+recorder.record_job_end_time()
+"""
 
 
 def ctl(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -116,6 +141,58 @@ class Goodput(unittest.TestCase):
         self.assertEqual(self.account("-", text=bare)["buckets_s"], account["buckets_s"])
         text = ctl("report", "-", text=lines_of("s19_two_complete_runs")).stdout
         self.assertIn("goodput 33.3 % of 1 min 30 s", text)
+
+    def test_a_recorder_in_the_workers_is_in_summary_journal_and_account(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "train.py").write_text(RECORDED)
+            library = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
+            done = subprocess.run(
+                [ELASTRUN, "--nproc-per-node=2", "--max-restarts=1", "--log-dir=logs",
+                 "--report=report.json", "train.py"], cwd=folder, timeout=120, check=False,
+                capture_output=True, text=True, env=ENVIRONMENT | library)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            told = json.loads(Path(folder, "report.json").read_text())["goodput"]
+            (journal,) = Path(folder).glob("logs/*/journal.jsonl")
+            account = self.account("--compatible", str(journal))
+            for of in (told, account):
+                self.assertEqual((of["restarts"], of["last_step"], of["loss_known"]), (1, 5, True))
+                seconds = of["buckets_s"]
+                for bucket, least in (("device_init", 0.4), ("preparation", 0.2),
+                                      ("data_loading", 0.35), ("custom", 0.3), ("lost", 0.3),
+                                      ("productive", 0.85)):
+                    self.assertGreater(seconds[bucket], least * 0.95, bucket)
+                    self.assertLess(seconds[bucket], least + 0.5, bucket)
+                self.assertAlmostEqual(sum(seconds.values()), of["elapsed_s"], places=6)
+            for bucket, seconds in told["buckets_s"].items():
+                self.assertAlmostEqual(account["buckets_s"][bucket], seconds, delta=0.3,
+                                       msg=bucket)
+            self.assertEqual(account["lost"], 0)
+            self.assertEqual(account["compatible"]["disruptions"], 1)
+            self.assertEqual(account["compatible"]["max_productive_step"], 5)
+            self.assertGreater(account["compatible"]["badput_s"]["TPU_INITIALIZATION"], 0.39)
+            self.assertIn("device_init", done.stderr)
+
+    def test_a_recorder_without_a_launcher_writes_a_file_that_is_read(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            code = ("from datetime import datetime, timezone\n"
+                    "from elastrun.goodput import GoodputRecorder\n"
+                    "def at(s): return datetime.fromtimestamp(1_700_000_000 + s, timezone.utc)\n"
+                    "one = GoodputRecorder('night', 'log', True)\n"
+                    "one.record_job_start_time(at(0))\n"
+                    "for i in range(5): one.record_step_start_time(i, at(5 + 3 * i))\n"
+                    "one.record_job_end_time(at(20))\n")
+            subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=60,
+                           env=ENVIRONMENT | {"PYTHONPATH": str(ROOT / "lib/python"),
+                                              "PYTHONDONTWRITEBYTECODE": "1"})
+            account = self.account("--compatible", f"{folder}/night.goodput.jsonl")
+            self.assertAlmostEqual(account["goodput"], 0.75)
+            self.assertAlmostEqual(account["compatible"]["goodput_percent"], 75)
+            self.assertEqual((account["job"], account["elapsed_s"], account["lost"]),
+                             ("night", 20, 0))
+            with open(f"{folder}/night.goodput.jsonl", "a", encoding="utf-8") as file:
+                file.write('{"job_name":"night","lost_entries":3,"lost_time":1700000020}\n')
+            text = ctl("report", f"{folder}/night.goodput.jsonl").stdout
+            self.assertIn("3 that the recorder lost", text)
 
     def test_what_cannot_be_answered_is_said(self) -> None:
         for words, text, code, said in (

@@ -102,7 +102,7 @@ class Versions(unittest.TestCase):
         done = subprocess.run([program, "-Bc", f"import elastrun, {names}"], text=True,
                               cwd=PACKAGE.parent, capture_output=True, timeout=60)
         self.assertEqual((done.stderr, done.returncode), ("", 0))
-        for test in ("metrics_test.py", "monitor_test.py"):
+        for test in ("goodput_test.py", "metrics_test.py", "monitor_test.py"):
             done = subprocess.run([program, "-B", Path(__file__).with_name(test)], text=True,
                                   capture_output=True, timeout=130)
             self.assertEqual(done.returncode, 0, done.stderr)

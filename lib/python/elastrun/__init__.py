@@ -21,6 +21,7 @@
 
     elastrun.metrics.put_metric("loss", 0.5)     # torchelastic's metrics, below a microsecond
     elastrun.events, elastrun.monitor            # its events, and torch.monitor without torch
+    elastrun.goodput.GoodputRecorder             # as ml-goodput-measurement's, without a cloud
     elastrun.bridge.torch()                      # what is told to torch's own reaches the agent
 
 In a worker this import also offers the stacks of the process to the agent (`offer_stacks`), which
@@ -42,15 +43,15 @@ from elastrun.errors import record
 from elastrun.stacks import offer_stacks
 
 if TYPE_CHECKING:
-    from elastrun import bridge, events, metrics, monitor
+    from elastrun import bridge, events, goodput, metrics, monitor
 
-__all__ = ["bridge", "checkpoint_done", "dropped", "event", "events", "is_connected", "metric",
-           "metrics", "monitor", "offer_stacks", "phase", "record", "step", "timer"]
+__all__ = ["bridge", "checkpoint_done", "dropped", "event", "events", "goodput", "is_connected",
+           "metric", "metrics", "monitor", "offer_stacks", "phase", "record", "step", "timer"]
 
 
 def __getattr__(name: str) -> ModuleType:
     """Modules that not every worker needs are imported when they are first used."""
-    if name in ("bridge", "events", "metrics", "monitor"):
+    if name in ("bridge", "events", "goodput", "metrics", "monitor"):
         return importlib.import_module(f"elastrun.{name}")
     raise AttributeError(f"module 'elastrun' has no attribute '{name}'")
 

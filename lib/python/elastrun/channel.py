@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastrun.page import page
@@ -148,8 +148,28 @@ _path = os.environ.get("ELASTRUN_CHANNEL", "")
 _channel = Channel(_path) if _path else None
 
 
+_by_hand: Callable[[], None] | None = None
+
+
+def when_told_by_hand(call: Callable[[], None] | None) -> None:
+    """For the other modules of this package: `call` is called, once, when the script reports steps,
+    checkpoints or goodput itself.
+    """
+    global _by_hand
+    _by_hand = call
+
+
+def told_by_hand() -> None:
+    global _by_hand
+    call, _by_hand = _by_hand, None
+    if call is not None:
+        call()
+
+
 def step(number: int) -> None:
     """Training step `number` has ended. Say it on rank 0 at least."""
+    if _by_hand is not None:
+        told_by_hand()
     if _channel is not None:
         try:
             packet = b'{"kind":"step","step":%d}' % number
@@ -163,6 +183,8 @@ def step(number: int) -> None:
 
 def checkpoint_done(step: int = -1) -> None:
     """A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far."""
+    if _by_hand is not None:
+        told_by_hand()
     if _channel is not None:
         try:
             packet = b'{"kind":"checkpoint","step":%d}' % step
@@ -239,6 +261,11 @@ def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None
 def offer(packet: bytes) -> bool:
     """Sends it if that is possible now; what is not sent is not counted."""
     return _channel is not None and _channel.offer(packet)
+
+
+def is_configured() -> bool:
+    """Whether this process runs under an agent."""
+    return _channel is not None
 
 
 def is_connected() -> bool:

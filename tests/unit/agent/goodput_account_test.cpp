@@ -65,6 +65,32 @@ TEST_CASE("account: a job of one node starts up, runs and stops") {
   CHECK(job.account.summary().restarts == 0);
 }
 
+TEST_CASE("account: recorders and steps of rank 0 count, checkpoints of all") {
+  Job job;
+  job.started().in(Phase::Running, 1s);
+  workers::Worker zero, one;
+  zero.rank = 0;
+  one.rank = 1;
+  const auto posix = [&] {
+    return std::chrono::duration<double>(job.clock.wall().time_since_epoch()).count();
+  };
+  const auto say = [&](const workers::Worker& who, goodput::MeasurementKind kind, double ago) {
+    workers::GoodputEntries said;
+    said.entries.push_back({{kind, -1, 0, posix() - ago}, {}, {}});
+    job.account.heard(who, said);
+  };
+  say(zero, goodput::MeasurementKind::DataLoadingStart, 0);
+  say(one, goodput::MeasurementKind::DataLoadingEnd, 0);
+  job.clock.advance(4s);
+  say(zero, goodput::MeasurementKind::DataLoadingEnd, 1);
+  job.account.heard(one, workers::StepDone{7});
+  CHECK_FALSE(job.account.summary().last_step);
+  job.account.heard(one, workers::CheckpointDone{3});
+  CHECK(job.of(Bucket::DataLoading) == 3s);
+  CHECK(job.of(Bucket::Running) == 2s);
+  CHECK(job.account.summary().last_checkpoint == 3);
+}
+
 TEST_CASE("account: on several nodes waiting for them is no start-up") {
   Job job(true);
   job.in(Phase::Joining, 30s).in(Phase::Starting, 2s).in(Phase::Running, 5s);

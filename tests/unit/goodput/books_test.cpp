@@ -145,6 +145,12 @@ class Journal {
   }
   void phase(Duration at, std::string name) { agent(at, "phase", {{"phase", std::move(name)}}); }
   void step(Duration at, std::int64_t number) { take(at, "elastrun.worker", "step", number, {}); }
+  /// What the recorder told of `when`, and the agent got at `at`.
+  void entry(Duration at, Duration when, std::string name,
+             std::vector<telemetry::Attribute> attributes = {}) {
+    attributes.emplace_back(name, 50'000 + to_seconds(when));
+    take(at, "elastrun.goodput", std::move(name), {}, std::move(attributes));
+  }
   /// The next submission starts at `at`, and its steady clock anywhere.
   void start(Duration at) {
     boot_ = 7 * at + 1000s;
@@ -199,6 +205,81 @@ TEST_CASE("journal books: two submissions, the second one goes on where the firs
   CHECK(summary.of(Bucket::Lost) == 23s);        // steps 7 and 8, and the one that was broken off
   CHECK(summary.of(Bucket::Productive) == 71s);  // 50 of steps 2 to 6, then 20 and one more
   CHECK(summary.loss_known);
+}
+
+TEST_CASE("journal books: what a recorder has told is where it says, whenever it came") {
+  Journal journal;
+  journal.start(0s);
+  journal.phase(1s, "starting");
+  journal.phase(2s, "running");
+  journal.entry(3s, 3s, "tpu_init_start_time");
+  journal.entry(7s, 6s, "tpu_init_end_time");
+  journal.entry(9s, 7s, "data_loading_start_time");
+  journal.entry(9s, 8s, "data_loading_end_time");
+  journal.entry(11s, 10s, "step_start_time", {{"step_count", std::int64_t{0}}});
+  journal.entry(21s, 20s, "step_start_time", {{"step_count", std::int64_t{1}}});
+  const std::vector<telemetry::Attribute> eval{{"custom_badput_event_type", "eval"}};
+  journal.entry(31s, 30s, "custom_badput_event_start_time", eval);
+  journal.entry(34s, 33s, "custom_badput_event_end_time", eval);
+  journal.entry(35s, 35s, "checkpoint_save_start_time");
+  journal.entry(36s, 36s, "checkpoint_save_end_time");
+  journal.entry(40s, 39s, "job_end_time");
+  journal.entry(40s, 39s, "lost", {{"count", std::int64_t{3}}});
+  journal.phase(41s, "stopping");
+  const auto summary = journal.books.summary().value();
+  CHECK(closed(summary));
+  CHECK(summary.of(Bucket::Initialization) == 3s);
+  CHECK(summary.of(Bucket::DataLoading) == 1s);
+  CHECK(summary.of(Bucket::Custom) == 3s);
+  CHECK(summary.of(Bucket::Checkpoint) == 1s);
+  CHECK(summary.of(Bucket::Running) == 4s);      // 2 to 3, 6 to 7, 8 to 10
+  CHECK(summary.of(Bucket::Productive) == 27s);  // from 10 to 41 but for 4
+  CHECK(summary.last_step == 1);
+  CHECK(summary.restarts == 0);
+  CHECK(journal.books.lost() == 3);
+  CHECK(journal.books.misplaced() == 0);
+}
+
+TEST_CASE("journal books: a recorder's steps are lost and kept like others") {
+  Journal journal;
+  journal.start(0s);
+  journal.phase(0s, "starting");
+  journal.phase(0s, "running");
+  for (int i = 0; i < 5; ++i) {
+    journal.entry(10s * (i + 1), 10s * (i + 1), "step_start_time",
+                  {{"step_count", std::int64_t{i}}});
+  }
+  // An end that never came, and a start after it: the failure ends both.
+  journal.entry(55s, 55s, "data_loading_start_time");
+  journal.phase(60s, "stopping");
+  journal.agent(60s, "worker.ended", {{"exit_code", std::int64_t{1}}});
+  journal.agent(60s, "group.gone");
+  journal.phase(70s, "starting");
+  journal.phase(70s, "running");
+  journal.entry(80s, 80s, "step_start_time", {{"step_count", std::int64_t{3}}});
+  journal.entry(90s, 90s, "step_start_time", {{"step_count", std::int64_t{4}}});
+  const auto summary = journal.books.summary().value();
+  CHECK(closed(summary));
+  CHECK(summary.of(Bucket::Lost) == 15s);  // step 3, and what there was of step 4
+  CHECK(summary.of(Bucket::DataLoading) == 5s);
+  CHECK(summary.of(Bucket::Productive) == 40s);
+  CHECK(summary.restarts == 1);
+}
+
+TEST_CASE("journal books: entries without sense change nothing") {
+  Journal journal;
+  journal.start(0s);
+  journal.phase(1s, "running");
+  journal.entry(2s, 2s, "step_start_time");  // without its number
+  journal.entry(2s, 2s, "tpu_init_end_time");
+  journal.entry(3s, 1'000'000s, "step_start_time", {{"step_count", std::int64_t{0}}});
+  journal.entry(4s, -1'000'000s, "step_start_time", {{"step_count", std::int64_t{1}}});
+  journal.entry(5s, 5s, "tpu_init_start_time", {{"rank", std::int64_t{1}}});
+  journal.phase(6s, "stopping");
+  const auto summary = journal.books.summary().value();
+  CHECK(closed(summary));
+  CHECK(summary.of(Bucket::Initialization) == 0s);
+  CHECK(summary.of(Bucket::Productive) == 3s);
 }
 
 TEST_CASE("journal books: records of another job are counted and left out") {

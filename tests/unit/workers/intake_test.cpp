@@ -45,6 +45,18 @@ TEST_CASE("intake: a flood of samples of one rank is limited, said once, and oth
   CHECK(intake.admit(3, step, kStart));
 }
 
+TEST_CASE("intake: entries of a recorder beyond the limit are lost, and said to be") {
+  Intake intake;
+  GoodputEntries said;
+  said.entries.resize(25'000);
+  Message message = said;
+  CHECK(intake.admit(0, message, kStart));
+  CHECK(std::get<GoodputEntries>(message).entries.size() == 20'000);
+  CHECK(std::get<GoodputEntries>(message).lost == 5'000);
+  CHECK(intake.statistics().suppressed == 5'000);
+  CHECK(intake.take_remark().find("Rank 0 records more than 2000 entries about goodput") == 0);
+}
+
 TEST_CASE("intake: names of series without end become one") {
   Intake intake;
   for (int i = 0; i < 5000; ++i) {

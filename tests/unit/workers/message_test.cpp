@@ -57,6 +57,34 @@ TEST_CASE("message: a metric may be many samples, an event of an earlier time") 
   }
 }
 
+TEST_CASE("message: entries of a recorder of goodput") {
+  const auto said = parsed<GoodputEntries>(
+      R"({"kind":"goodput","job":"night","lost":3,"entries":[{"step_count":4,"step_start_time":1.5},)"
+      R"({"custom_badput_event_type":"eval","custom_badput_event_end_time":2},{"another":1},)"
+      R"({"step_count":4,"step_end_time":2.5}]})");
+  CHECK(said.job == "night");
+  CHECK(said.lost == 3);
+  REQUIRE(said.entries.size() == 3);  // what means nothing is left out
+  CHECK(said.entries[0].entry.kind == goodput::MeasurementKind::Step);
+  CHECK(said.entries[0].entry.step == 4);
+  CHECK(said.entries[0].entry.time == 1.5);
+  CHECK(said.entries[0].members.size() == 2);
+  CHECK(said.entries[1].name == "EVAL");
+  CHECK(said.entries[2].entry.kind == goodput::MeasurementKind::StepEnd);
+  CHECK(step_of(Message(said)) == 4);
+  CHECK(step_of(StepDone{7}) == 7);
+  CHECK_FALSE(step_of(CheckpointDone{7}));
+  CHECK(parsed<GoodputEntries>(R"({"kind":"goodput","entries":[],"lost":-3})").lost == 0);
+  for (const std::string_view bad :
+       {R"({"kind":"goodput"})", R"({"kind":"goodput","entries":{}})",
+        R"({"kind":"goodput","entries":[7]})",
+        R"({"kind":"goodput","entries":[{"step_start_time":1}]})",
+        R"({"kind":"goodput","entries":[{"step_count":"x","step_start_time":1}]})"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(parse_message(bad).has_value());
+  }
+}
+
 TEST_CASE("message: a timer is set and released") {
   const auto set = parsed<TimerSet>(
       R"({"kind":"timer","id":7,"scope":"train.py#57","deadline":12.5,"after":2,"signal":15})");

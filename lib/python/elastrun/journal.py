@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entries about goodput on their way out of this process: to the agent, or into a file.
+
+What is put in returns at once; a thread takes it further, every 50 ms while something comes. What
+does not fit any more is counted, and the count is written, too.
+"""
+from __future__ import annotations
+
+import atexit
+import collections
+import fcntl
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Optional
+
+from elastrun import channel
+
+_MOST = 10_000  # entries that wait
+_AT_ONCE = 100  # entries that go together
+_LONGEST_PACKET = 15_000  # bytes, for the agent
+_INTERVAL = 0.05  # seconds; between two looks at what waits
+_IDLE = 20  # looks in vain before the thread sleeps until it is woken
+_GRACE = 5.0  # seconds that the end of the process waits for a file at most
+
+
+# A template and what goes into it: the training does not wait for the text to be made.
+Entry = tuple[str, tuple[Any, ...]]
+# Writes texts of entries, and how many were lost. How many of them are out; None: not now.
+Write = Callable[[list[str], int], Optional[int]]
+
+
+def to_agent(job: str) -> Write:
+    head = '{"kind":"goodput","job":%s,"entries":[' % json.dumps(job)
+
+    def write(entries: list[str], lost: int) -> int | None:
+        end = '],"lost":%d}' % lost if lost else "]}"
+        packet = (head + ",".join(entries) + end).encode("utf-8", "replace")
+        return len(entries) if channel.offer(packet) else None
+
+    return write
+
+
+class File:
+    """JSON lines. One process writes them: it holds a lock on the file. Each write is whole lines;
+    one that could not be ended is closed off by the next.
+    """
+
+    def __init__(self, job: str, path: str) -> None:
+        self._head = '{"job_name":%s,' % json.dumps(job)
+        self._path = path
+        self._file = -1
+        self._torn = False
+        self._complained = False
+
+    def _complain(self, what: object) -> None:
+        if not self._complained:
+            self._complained = True
+            logging.getLogger("elastrun.goodput").warning(
+                "cannot write %s: %s; what does not fit into the queue is lost", self._path, what)
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        file = os.open(self._path, flags, 0o644)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError:  # a file system without locks
+                pass
+            size = os.fstat(file).st_size
+            self._torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+    def write(self, entries: list[str], lost: int) -> int | None:
+        told = ['{"lost_entries":%d,"lost_time":%r}' % (lost, time.time())] if lost else []
+        data = "".join(f"{self._head}{entry[1:]}\n" for entry in told + entries).encode()
+        done = 0
+        try:
+            if self._file < 0:
+                self._file = self._open()
+            if self._torn:
+                os.write(self._file, b"\n")
+                self._torn = False
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        except BlockingIOError:
+            self._complain("another process writes it")
+        except OSError as error:
+            self._complain(error)
+        self._torn = self._torn or data[done - 1:done] not in (b"", b"\n")
+        whole = data.count(b"\n", 0, done) - len(told)
+        return whole if whole >= 0 and done > 0 else None
+
+    def forget(self) -> None:
+        """In a forked child, which would keep the parent's lock for as long as it lives."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Journal:
+    """For all threads. `put` neither waits nor raises."""
+
+    def __init__(self, write: Write, target: File | None = None) -> None:
+        self._write = write
+        self._target = target  # None: the agent
+        self.lost = 0
+        self.at_each_pass: Callable[[], None] | None = None  # of the thread
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget_all)
+        atexit.register(self._end)
+
+    def _forget(self) -> None:
+        self.waiting: collections.deque[Entry] = collections.deque()
+        self._taken: list[str] = []  # formatted, and not written yet
+        self._told = self.lost
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._asleep = True
+        self._thread: threading.Thread | None = None
+
+    def _forget_all(self) -> None:
+        # What the parent has not told yet is the parent's to tell.
+        self._forget()
+        if self._target is not None:
+            self._target.forget()
+
+    def put(self, entry: Entry) -> None:
+        waiting = self.waiting
+        if len(waiting) >= _MOST:
+            self.lost += 1
+            return
+        waiting.append(entry)
+        if self._asleep:
+            self._start()
+
+    def take_back(self, entry: Entry) -> bool:
+        """The last one, by the only thread that puts entries in. False: it has gone already."""
+        try:
+            return self.waiting[-1] is entry and self.waiting.pop() is entry
+        except IndexError:
+            return False
+
+    def _start(self) -> None:
+        self._asleep = False
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name="elastrun goodput",
+                                              daemon=True)
+                    try:
+                        thread.start()
+                        self._thread = thread
+                    except RuntimeError:  # the interpreter ends: flush() is called then
+                        pass
+        self._wake.set()
+
+    def drain(self) -> bool:
+        """Takes what waits further. False: something waits still."""
+        with self._lock:
+            while True:
+                self._take()
+                lost = self.lost - self._told
+                if not self._taken and not lost:
+                    return True
+                count = self._fitting()
+                done = self._write(self._taken[:count], lost)
+                if done is None:
+                    return False
+                if lost:
+                    self._tell_of_losses(lost)
+                del self._taken[:done]
+                if done < count:
+                    return False
+
+    def _take(self) -> None:
+        try:
+            while len(self._taken) < _AT_ONCE:
+                template, values = self.waiting.popleft()
+                self._taken.append(template % values)
+        except IndexError:
+            pass
+
+    def _fitting(self) -> int:
+        size = count = 0
+        for text in self._taken:
+            size += 4 * len(text)  # at most, as UTF-8
+            if count and size > _LONGEST_PACKET:
+                break
+            count += 1
+        return count
+
+    def _tell_of_losses(self, lost: int) -> None:
+        if self._told == 0:
+            logging.getLogger("elastrun.goodput").warning(
+                "%d entries about goodput are lost: they came faster than they could be written",
+                lost)
+        self._told += lost
+
+    def _run(self) -> None:
+        mine, wake = self.waiting, self._wake
+        in_vain = 0
+        while mine is self.waiting:  # a forked child has another one, and not this thread
+            in_vain = 0 if mine else in_vain + 1
+            try:
+                if self.at_each_pass is not None:
+                    self.at_each_pass()
+                self.drain()
+            except Exception:  # an entry that cannot be formatted
+                self.lost += 1
+            if in_vain < _IDLE or self._taken:
+                wake.wait(_INTERVAL)
+            else:
+                self._asleep = True
+                if not mine:
+                    wake.wait()
+                in_vain = 0
+            wake.clear()
+
+    def _end(self) -> None:
+        self.flush(_GRACE)
+
+    def flush(self, seconds: float) -> bool:
+        """Until what was put is out, for so long at most. The thread does it: a file system that
+        does not answer holds up nobody else for longer.
+        """
+        end = time.monotonic() + seconds
+        while self.waiting or self._taken or self.lost != self._told:
+            if self._thread is None or not self._thread.is_alive():
+                return self.drain()
+            self._wake.set()
+            gone = self._target is None and not channel.is_connected()
+            if gone or time.monotonic() > end:
+                return False
+            time.sleep(0.001)
+        return True
+
+
+_journals: dict[tuple[str, str], Journal] = {}
+_making = threading.Lock()
+
+
+def journal(job: str, path: str = "") -> Journal:
+    """That of a job: to the agent if there is one and no path is given, else into that file."""
+    with _making:
+        found = _journals.get((job, path))
+        if found is None:
+            if path:
+                file = File(job, path)
+                found = Journal(file.write, file)
+            else:
+                found = Journal(to_agent(job))
+            _journals[job, path] = found
+        return found

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder of goodput: what it writes, where, and that it never waits."""
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from datetime import datetime, timezone
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from channel_test import PACKAGE, Listener  # noqa: E402
+
+sys.path.insert(0, PACKAGE)
+os.environ.pop("ELASTRUN_CHANNEL", None)
+from elastrun import journal  # noqa: E402
+from elastrun.goodput import ElasticGoodputRecorder, GoodputRecorder  # noqa: E402
+
+AT = datetime.fromtimestamp(1_700_000_000.25, timezone.utc)
+SECONDS = 1_700_000_000.25
+
+
+class Kept:
+    """What a program may give instead of a cloud."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, object]] = []
+        self.flushed = 0
+
+    def write_cloud_logging_entry(self, entry: dict[str, object]) -> None:
+        self.entries.append(entry)
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+def record_everything(recorder: ElasticGoodputRecorder) -> list[dict[str, object]]:
+    """Each call once; the members that each is to write."""
+    recorder.record_job_start_time(AT)
+    recorder.record_tpu_init_start_time(AT)
+    recorder.record_tpu_init_end_time(AT)
+    recorder.record_training_preparation_start_time(AT)
+    recorder.record_training_preparation_end_time(AT)
+    recorder.record_data_loading_start_time(AT)
+    recorder.record_data_loading_end_time(AT)
+    recorder.record_step_start_time(7.9, AT)  # type: ignore[arg-type]
+    recorder.record_custom_badput_event_start_time(AT)
+    recorder.record_custom_badput_event_end_time(AT, 'ev"al %d')
+    recorder.record_checkpoint_progress(7, AT)
+    recorder.record_elastic_slice_counts(3, 4, 5, AT)
+    recorder.record_elastic_wait_start_time("slice_down", AT)
+    recorder.record_elastic_wait_end_time("slice_down", AT)
+    recorder.record_elastic_reinit_start_time(AT)
+    recorder.record_elastic_reinit_end_time(AT)
+    recorder.record_job_end_time(AT)
+    return [
+        {"job_start_time": SECONDS}, {"tpu_init_start_time": SECONDS},
+        {"tpu_init_end_time": SECONDS}, {"training_prep_start_time": SECONDS},
+        {"training_prep_end_time": SECONDS}, {"data_loading_start_time": SECONDS},
+        {"data_loading_end_time": SECONDS}, {"step_count": 7, "step_start_time": SECONDS},
+        {"custom_badput_event_type": "unknown", "custom_badput_event_start_time": SECONDS},
+        {"custom_badput_event_type": 'ev"al %d', "custom_badput_event_end_time": SECONDS},
+        {"active_slices": 3, "total_slices": 4, "available_slices": 5,
+         "elastic_slice_counts_timestamp": SECONDS},
+        {"elastic_wait_event_type": "slice_down", "elastic_wait_start_time": SECONDS},
+        {"elastic_wait_event_type": "slice_down", "elastic_wait_end_time": SECONDS},
+        {"elastic_reinit_start_time": SECONDS}, {"elastic_reinit_end_time": SECONDS},
+        {"job_end_time": SECONDS}]
+
+
+class Recorder(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def lines(self, path: Path) -> list[dict[str, object]]:
+        text = path.read_text()
+        self.assertTrue(text.endswith("\n"))
+        return [json.loads(line) for line in text.splitlines()]
+
+    def run_code(self, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
+        kept |= {"PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1"} | env
+        return subprocess.run([sys.executable, "-c", code], env=kept, cwd=self.folder, text=True,
+                              capture_output=True, timeout=60)
+
+    def test_it_is_called_as_the_original(self) -> None:
+        def names(call: object) -> list[tuple[str, object]]:
+            return [(one.name, one.default) for one in
+                    inspect.signature(call).parameters.values()]  # type: ignore[arg-type]
+        nothing = inspect.Parameter.empty
+        self.assertEqual(names(GoodputRecorder)[:7], [
+            ("job_name", nothing), ("logger_name", nothing), ("logging_enabled", False),
+            ("cloud_logger", None), ("background_grace_period_s", 5.0),
+            ("background_batch_size", 100), ("background_max_latency_s", 2.0)])
+        for what in ("job", "tpu_init", "training_preparation", "data_loading"):
+            for end in ("start", "end"):
+                call = getattr(GoodputRecorder, f"record_{what}_{end}_time")
+                self.assertEqual(names(call), [("self", nothing), (f"{end}_time", None)])
+        for end in ("start", "end"):
+            self.assertEqual(
+                names(getattr(GoodputRecorder, f"record_custom_badput_event_{end}_time")),
+                [("self", nothing), (f"{end}_time", None),
+                 ("custom_badput_event_type", "unknown")])
+        self.assertEqual(names(GoodputRecorder.record_step_start_time),
+                         [("self", nothing), ("step", nothing), ("start_time", None)])
+
+    def test_unless_enabled_it_does_nothing(self) -> None:
+        kept = Kept()
+        recorder = ElasticGoodputRecorder("j", "l", cloud_logger=kept, path=self.folder / "j")
+        record_everything(recorder)
+        recorder.flush()
+        self.assertEqual((kept.entries, kept.flushed, list(self.folder.iterdir())), ([], 0, []))
+
+    def test_the_members_of_each_entry(self) -> None:
+        kept = Kept()
+        recorder = ElasticGoodputRecorder("j", "l", True, kept)
+        wanted = [{"job_name": "j", **one} for one in record_everything(recorder)]
+        self.assertEqual(kept.entries, wanted)
+        self.assertEqual([next(iter(one)) for one in kept.entries], ["job_name"] * len(wanted))
+        recorder.flush()
+        self.assertEqual(kept.flushed, 1)
+        file = self.folder / "j.jsonl"
+        recorder = ElasticGoodputRecorder("j", "l", True, path=file)
+        record_everything(recorder)
+        recorder.flush()
+        self.assertEqual(self.lines(file), wanted)
+
+    def test_now_and_naive_local_times(self) -> None:
+        kept = Kept()
+        recorder = GoodputRecorder("j", "l", True, kept)
+        before = time.time()
+        recorder.record_step_start_time(1)
+        recorder.record_job_start_time(datetime(2026, 5, 4, 3, 2, 1))
+        self.assertTrue(before <= kept.entries[0]["step_start_time"] <= time.time())
+        self.assertEqual(kept.entries[1]["job_start_time"],
+                         datetime(2026, 5, 4, 3, 2, 1).timestamp())
+        with self.assertRaises(ValueError):  # as the original
+            recorder.record_step_start_time("x")  # type: ignore[arg-type]
+
+    def test_under_an_agent_entries_go_in_packets_and_all_are_there_at_the_end(self) -> None:
+        listener = Listener(str(self.folder))
+        self.addCleanup(listener.socket.close)
+        done = self.run_code(
+            "from elastrun.goodput import GoodputRecorder\n"
+            "recorder = GoodputRecorder('night', 'l', True)\n"
+            "for step in range(1000): recorder.record_step_start_time(step)\n"
+            "recorder.record_custom_badput_event_start_time(None, 'x' * 9000)\n"
+            "print(recorder.lost)\n", ELASTRUN_CHANNEL=listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("0\n", ""))
+        connection, = listener.packets()
+        self.assertEqual({(one["kind"], one["job"]) for one in connection},
+                         {("goodput", "night")})
+        entries = [entry for one in connection for entry in one["entries"]]
+        self.assertEqual([one.get("step_count") for one in entries], [*range(1000), None])
+        self.assertEqual(entries[-1]["custom_badput_event_type"], "x" * 256)
+        times = [one["step_start_time"] for one in entries[:-1]]
+        self.assertEqual(times, sorted(times))
+        self.assertLess(len(connection), 100)
+        self.assertEqual(list(self.folder.glob("*.jsonl")), [])
+
+    def test_an_agent_that_has_gone_costs_the_entries_and_no_time(self) -> None:
+        begin = time.monotonic()
+        done = self.run_code(
+            "from elastrun.goodput import GoodputRecorder\n"
+            "recorder = GoodputRecorder('night', 'l', True)\n"
+            "for step in range(10_500): recorder.record_step_start_time(step)\n"
+            "print(400 <= recorder.lost <= 500)\n", ELASTRUN_CHANNEL=f"{self.folder}/channel")
+        self.assertEqual((done.stdout, done.returncode), ("True\n", 0), done.stderr)
+        self.assertLess(time.monotonic() - begin, 4)
+
+    def test_the_file_has_a_name_of_the_job_unless_one_is_given(self) -> None:
+        code = ("from elastrun.goodput import GoodputRecorder\n"
+                "GoodputRecorder('my/job', 'l', True).record_job_start_time()\n")
+        self.assertEqual(self.run_code(code).stderr, "")
+        self.assertEqual(self.run_code(code, ELASTRUN_GOODPUT_FILE="mine").stderr, "")
+        self.assertEqual(sorted(one.name for one in self.folder.iterdir()),
+                         ["mine", "my_job.goodput.jsonl"])
+        self.assertEqual(len(self.lines(self.folder / "mine")), 1)
+
+    def test_the_next_start_goes_on_after_a_torn_line(self) -> None:
+        file = self.folder / "f"
+        file.write_text('{"job_name":"j","job_sta')
+        recorder = GoodputRecorder("j", "l", True, path=file)
+        recorder.record_job_start_time(AT)
+        recorder.flush()
+        self.assertEqual(file.read_text().splitlines()[1:],
+                         ['{"job_name":"j","job_start_time":1700000000.25}'])
+
+    def test_one_process_at_a_time_writes_the_file(self) -> None:
+        file = self.folder / "f"
+        recorder = GoodputRecorder("j", "l", True, path=file)
+        recorder.record_job_start_time()
+        recorder.flush()
+        done = self.run_code(
+            "from elastrun.goodput import GoodputRecorder\n"
+            f"GoodputRecorder('j', 'l', True, path='{file}',\n"
+            "                background_grace_period_s=0.1).record_job_end_time()\n"
+            "from elastrun import journal\njournal._GRACE = 0.1\n")
+        self.assertIn("another process writes it", done.stderr)
+        self.assertEqual(len(self.lines(file)), 1)
+
+    def test_a_forked_child_does_not_write_what_its_parent_has_recorded(self) -> None:
+        done = self.run_code(
+            "import os\nfrom elastrun.goodput import GoodputRecorder\n"
+            "recorder = GoodputRecorder('j', 'l', True, path='f')\n"
+            "recorder.record_step_start_time(1)\n"
+            "child = os.fork()\n"
+            "if child == 0: raise SystemExit(0)\n"
+            "os.waitpid(child, 0)\n"
+            "recorder.record_step_start_time(2)\n")
+        self.assertEqual(done.stderr, "")
+        self.assertEqual([one["step_count"] for one in self.lines(self.folder / "f")], [1, 2])
+
+    def test_what_is_lost_is_counted_and_written(self) -> None:
+        file = self.folder / "f"
+        held = journal.File("j", str(file))
+        self.addCleanup(held.forget)
+        held.write(['{"job_start_time":1.5}'], 0)
+        recorder = GoodputRecorder("j", "l", True, path=file)
+        with self.assertLogs("elastrun.goodput", "WARNING") as said:
+            for step in range(10_500):
+                recorder.record_step_start_time(step)
+            lost = recorder.lost
+            self.assertTrue(400 <= lost <= 500, lost)
+            held.forget()
+            recorder.flush()
+        self.assertIn(f"{lost} entries about goodput are lost", "\n".join(said.output))
+        lines = self.lines(file)
+        self.assertEqual([one["lost_entries"] for one in lines if "lost_entries" in one], [lost])
+        self.assertEqual(len(lines), 2 + 10_500 - lost)
+
+    def test_a_call_costs_little(self) -> None:
+        recorder = GoodputRecorder("cost", "l", True, path=self.folder / "f")
+        best = float("inf")
+        for _ in range(5):
+            begin = time.thread_time_ns()
+            for step in range(5000):
+                recorder.record_step_start_time(step)
+            best = min(best, (time.thread_time_ns() - begin) / 5000)
+            recorder.flush()
+        print(f"{best:.0f} ns a call")
+        self.assertLess(best, 2000)
+
+
+if __name__ == "__main__":
+    unittest.main()
