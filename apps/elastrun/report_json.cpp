@@ -241,7 +241,8 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["attempts"] = attempts_json(result);
   out["hangs"] = hangs_json(result);
   out["workers"] = workers_json(result);
-  out["goodput"] = goodput::summary_json(result.goodput);
+  out["goodput"] = nullptr;
+  if (spec.goodput != spec::Goodput::Off) out["goodput"] = goodput::summary_json(result.goodput);
   out["restart_waterfall"] = goodput::restarts_json(result.restart_paths);
   if (!sinks.empty()) out["metrics_sinks"] = sinks_json(sinks);
   out["run_directory"] = text_or_null(result.run_dir);

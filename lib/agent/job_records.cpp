@@ -160,7 +160,7 @@ void JobRecords::ended(const JobResult& result, const std::vector<workers::Worke
 }
 
 void JobRecords::summary(const goodput::Ledger::Summary& summary) {
-  if (!pipeline_.wants(kScope)) return;
+  if (job_.goodput == spec::Goodput::Off || !pipeline_.wants(kScope)) return;
   Attributes attributes{{"goodput_at_most", summary.goodput_at_most()},
                         {"elapsed_s", to_seconds(summary.elapsed)},
                         {"restarts", whole(summary.restarts)},

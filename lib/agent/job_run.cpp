@@ -371,7 +371,7 @@ void JobRun::heard(pid_t sender, workers::Message message) {
   const auto step = workers::step_of(message);
   if (step && web_) web_->view().step(worker->rank, *step);
   if (step && worker->rank == 0) status_.step(*step);
-  goodput_.heard(*worker, message);
+  if (spec_.goodput != spec::Goodput::Off) goodput_.heard(*worker, message);
   worker_records_.heard(*worker, std::move(message));
 }
 

@@ -318,7 +318,8 @@ std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool
   std::string text = outcome_text(result, job) + causes_text(result);
   const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
                    goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
-  if (ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {
+  const bool kept = job.goodput != spec::Goodput::Off;
+  if (kept && ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {
     text += "elastrun: " + goodput::summary_text(goodput, unicode) +
             goodput::restart_table(result.restart_paths, kShownRestarts, false);
   }

@@ -127,7 +127,8 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
 
 /// Of rank 0 alone, as steps: recorders of several ranks say the same.
 void WorkerRecords::tell(const workers::Worker& worker, workers::GoodputEntries said) {
-  if (worker.rank != 0 || !pipeline_.wants(goodput::kRecorderScope)) return;
+  if (worker.rank != 0 || spec_.goodput == spec::Goodput::Off) return;
+  if (!pipeline_.wants(goodput::kRecorderScope)) return;
   const std::string scope(goodput::kRecorderScope);
   const auto who = labels(worker);
   for (auto& [entry, name, members] : said.entries) {

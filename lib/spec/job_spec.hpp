@@ -32,6 +32,7 @@ enum class Mode { Script, Module, Program, RunPath };
 enum class NumaBinding { None, Node, Socket, Exclusive, CoreComplex };
 enum class Switch { Auto, On, Off };
 enum class Summary { Full, Short, Off };
+enum class Goodput { Agent, Auto, Off };
 enum class OnHang { Report, Restart, Fail };
 
 /// The whole job as plain data: what command line, PET_*, TOML and scheduler said, merged, checked
@@ -92,7 +93,8 @@ struct JobSpec {
   std::string report_file;       // --report
   Switch status = Switch::Auto;  // --status: the live line on a terminal
   Summary summary = Summary::Full;
-  std::vector<SinkChoice> metrics;  // --metrics; empty: none
+  Goodput goodput = Goodput::Agent;  // --goodput: who tells where the time goes
+  std::vector<SinkChoice> metrics;   // --metrics; empty: none
   Duration metrics_interval = std::chrono::seconds(10);
   std::optional<ListenAddress> http;  // --http
   std::string event_log_handler = "null";

@@ -142,6 +142,11 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::Summary, "summary", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.summary",
      "full", "full,short,off", "FORM", "How much to say at the end about where the time went",
      "full: an account on the node with group rank 0, a line on the others; short: a line."},
+    {Opt::Goodput, "goodput", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.goodput",
+     "agent", "auto,agent,off", "HOW", "How the account of the time is kept",
+     "agent: by what the launcher sees, and what workers report; auto: also by hooks into torch, "
+     "for "
+     "scripts that report nothing; off: not at all."},
     {Opt::Report, "report", 0, Kind::Text, Group::Reports, kOurs, kPet, "reports.file", kNone,
      kNone, "FILE", "Write the result of the job to FILE as JSON", kNone},
     {Opt::Http, "http", 0, Kind::Text, Group::Reports, kOurs, kPet, "reports.http", kNone, kNone,

@@ -55,6 +55,7 @@ enum class Opt {
   // Reports
   Status,
   Summary,
+  Goodput,
   Report,
   Http,
   EventLogHandler,

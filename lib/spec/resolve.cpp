@@ -248,7 +248,8 @@ class Resolver {
   }
 
   Refused take_worker_library() {
-    return is_on(Opt::WorkerLib) ? add_worker_library(job_, around_) : std::nullopt;
+    const bool hooks = job_.goodput == Goodput::Auto;
+    return is_on(Opt::WorkerLib) || hooks ? add_worker_library(job_, around_) : std::nullopt;
   }
 
   Refused meet() { return choose_rendezvous(job_, values(), around_, place_, out_.warnings); }
@@ -294,6 +295,10 @@ class Resolver {
   Refused take_reports() {
     const std::string& status = text(Opt::Status);
     job_.status = status == "on" ? Switch::On : status == "off" ? Switch::Off : Switch::Auto;
+    const std::string& goodput = text(Opt::Goodput);
+    job_.goodput = goodput == "auto"  ? Goodput::Auto
+                   : goodput == "off" ? Goodput::Off
+                                      : Goodput::Agent;
     const std::string& summary = text(Opt::Summary);
     job_.summary = summary == "off"     ? Summary::Off
                    : summary == "short" ? Summary::Short

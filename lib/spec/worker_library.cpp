@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, 2> kPlaces = {"../share/elastrun/python",
 
 std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around) {
   const std::filesystem::path folder = std::filesystem::path(around.own_program()).parent_path();
+  const bool hooks = job.goodput == Goodput::Auto;
   std::string found, tried;
   for (const auto place : kPlaces) {
     const std::string path = (folder / place).lexically_normal().string();
@@ -25,7 +26,9 @@ std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& a
     tried += (tried.empty() ? "" : " and ") + path;
   }
   if (found.empty()) {
-    return Refusal{"--worker-lib: the Python package elastrun is not beside this program", 2, false,
+    return Refusal{fmt::format("{}: the Python package elastrun is not beside this program",
+                               hooks ? "--goodput auto" : "--worker-lib"),
+                   2, false,
                    fmt::format("looked in {}; install it with cmake --install or pip, or leave the "
                                "option away and set PYTHONPATH",
                                tried)};
@@ -34,6 +37,8 @@ std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& a
   auto& variable = job.worker_env[std::string(kVariable)];
   if (variable.empty()) variable = around.variable(std::string(kVariable)).value_or("");
   variable += (variable.empty() ? "" : ":") + found;
+  // First: the sitecustomize there, which calls the one that it hides.
+  if (hooks) variable = found + "/elastrun/start:" + variable;
   job.worker_lib = true;
   return std::nullopt;
 }

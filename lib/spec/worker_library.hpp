@@ -9,9 +9,10 @@
 
 namespace elastrun::spec {
 
-/// --worker-lib: appends the folder of the Python package that came with this program to PYTHONPATH
-/// of the workers. Refused if there is none beside the program: below PREFIX/share/elastrun/python
-/// (cmake --install, wheel), or in the source tree of a build.
+/// --worker-lib and --goodput auto: appends the folder of the Python package that came with this
+/// program to PYTHONPATH of the workers. Refused if there is none beside the program: below
+/// PREFIX/share/elastrun/python (cmake --install, wheel), or in the source tree of a build. With
+/// --goodput auto a folder comes before all others from which Python starts the hooks into torch.
 std::optional<Refusal> add_worker_library(JobSpec& job, const HostEnvironment& around);
 
 }  // namespace elastrun::spec

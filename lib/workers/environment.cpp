@@ -84,6 +84,7 @@ void add_own(Entries& out, const JobFacts& facts, const WorkerFiles& files) {
   if (!files.run_dir.empty()) out.add("ELASTRUN_RUN_DIR", files.run_dir);
   if (!files.channel.empty()) out.add("ELASTRUN_CHANNEL", files.channel);
   if (!files.page.empty()) out.add("ELASTRUN_PAGE", files.page);
+  if (facts.job.goodput == spec::Goodput::Auto) out.add("ELASTRUN_GOODPUT", "auto");
 }
 
 /// What proves who belongs to the job, or opens the door to its etcd: for agents alone. Workers run
@@ -97,7 +98,7 @@ bool is_secret(std::string_view name, std::string_view value) {
 /// another elastrun.
 bool is_ours(std::string_view name) {
   return name == "ELASTRUN_JOB" || name == "ELASTRUN_AGENT_ID" || name == "ELASTRUN_RUN_DIR" ||
-         name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE";
+         name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE" || name == "ELASTRUN_GOODPUT";
 }
 
 }  // namespace

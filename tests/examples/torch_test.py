@@ -75,6 +75,46 @@ for step, batch in enumerate(DataLoader(Numbers(), batch_size=2)):
 print("rank", dist.get_rank(), "went through", flush=True)
 dist.destroy_process_group()
 """
+# Knows nothing of us. Rank 1 crashes in step 12; it goes on from the checkpoint after step 9.
+UNCHANGED = """
+import os, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.full((4,), float(index % 7))
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+step = 0
+if os.path.exists("checkpoint.pt"):
+    loaded = torch.load("checkpoint.pt")
+    model.load_state_dict(loaded["model"])
+    step = loaded["step"]
+for batch in DataLoader(Slow(), batch_size=4):
+    optimizer.zero_grad()
+    model(batch).pow(2).mean().backward()
+    time.sleep(0.05)
+    optimizer.step()
+    step += 1
+    if step == 13 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(0.2)  # until rank 0 has told its last step
+        os._exit(4)
+    if step % 10 == 0 and dist.get_rank() == 0:
+        time.sleep(0.01)
+        torch.save({"model": model.state_dict(), "step": step}, "checkpoint.new")
+        os.replace("checkpoint.new", "checkpoint.pt")
+    if step == 30:
+        break
+dist.barrier()
+dist.destroy_process_group()
+"""
 
 
 class TorchTest(unittest.TestCase):
@@ -134,6 +174,39 @@ class TorchTest(unittest.TestCase):
             timer, = attempt["expired_timers"]
             self.assertRegex(timer["stack"][0], r"main\): sleeping")
             self.assertIn(timer["stack"][0], done.stderr)
+
+    def goodput_of(self, how: str) -> tuple[dict, str]:
+        (self.folder / "train.py").write_text(UNCHANGED)
+        (self.folder / "checkpoint.pt").unlink(missing_ok=True)
+        done = self.run_job("--nproc-per-node=2", "--max-restarts=1", f"--goodput={how}",
+                            "--report=report.json", "--log-dir", f"logs-{how}", "train.py",
+                            PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        goodput = json.loads((self.folder / "report.json").read_text())["goodput"]
+        if goodput is not None:
+            self.assertAlmostEqual(sum(goodput["buckets_s"].values()), goodput["elapsed_s"],
+                                   places=6)
+        return goodput, done.stderr
+
+    def test_an_unchanged_training_is_accounted_for(self) -> None:
+        goodput, said = self.goodput_of("auto")
+        self.assertEqual((goodput["restarts"], goodput["last_step"], goodput["last_checkpoint"],
+                          goodput["loss_known"]), (1, 29, 29, True))
+        seconds = goodput["buckets_s"]
+        self.assertGreater(seconds["productive"], 28 * 0.05)
+        self.assertGreater(seconds["data_loading"], 30 * 0.02)
+        self.assertLess(seconds["data_loading"], 5)
+        self.assertGreater(seconds["checkpoint"], 0)
+        self.assertLess(seconds["checkpoint"], 2)
+        # Steps 10 to 12, and the wait for rank 1.
+        self.assertGreater(seconds["lost"], 0.3)
+        self.assertLess(seconds["lost"], 3)
+        self.assertIn("  data_loading ", said)
+        journal, = (self.folder / "logs-auto").glob("*/journal.jsonl")
+        steps = [json.loads(line)["attributes"]["step_count"] for line in
+                 journal.read_text().splitlines() if '"name":"step_end_time"' in line]
+        self.assertEqual(sorted(set(steps)), list(range(30)))
+        self.assertEqual(steps[-20:], list(range(10, 30)))
 
     def start_hanging(self, *options: str) -> list[subprocess.Popen[str]]:
         """Two agents with two workers each."""

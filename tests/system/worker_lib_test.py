@@ -110,6 +110,18 @@ class WorkerLibrary(Reports):
             self.assertEqual((stat["scope"], stat["value"], stat["attributes"]),
                              ("torch.monitor", 3, who))
 
+    def test_with_goodput_off_nothing_of_it_is_kept(self) -> None:
+        script = ("import elastrun, time\n"
+                  "one = elastrun.goodput.GoodputRecorder('j', 'l', True)\n"
+                  "for i in range(3): one.record_step_start_time(i); time.sleep(0.05)\n"
+                  "exit(3)\n")
+        job = self.run_job(script, "--worker-lib", "--goodput=off", code=1)
+        self.assertIsNone(self.report(job)["goodput"])
+        self.assertNotIn("goodput", job.errors())
+        self.assertEqual([one["name"] for one in self.journal(job) if "goodput" in str(one)], [])
+        job = self.run_job(script, "--worker-lib", code=1)
+        self.assertEqual(self.report(job)["goodput"]["last_step"], 1)
+
     def test_without_the_package_the_option_says_where_it_looked(self) -> None:
         folder = self.enterContext(Job("--version")).folder
         copy = folder / "elastrun"

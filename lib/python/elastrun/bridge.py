@@ -17,14 +17,13 @@ import logging
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from elastrun import reporter
 from elastrun.channel import send_event
+from elastrun.imports import after_import
 
 __all__ = ["torch"]
 
@@ -88,57 +87,20 @@ _BRIDGES: dict[str, Callable[[ModuleType], None]] = {
     "torch.distributed.elastic.metrics.api": _bridge_metrics,
     "torch.distributed.elastic.events": _bridge_events,
 }
-_done: set[str] = set()
-
-
-def _cross(name: str, module: ModuleType) -> None:
-    if name in _done:
-        return
-    _done.add(name)
-    try:
-        _BRIDGES[name](module)
-    except Exception:  # a torch whose insides are others
-        logging.getLogger(__name__).warning("elastrun cannot bridge %s", name, exc_info=True)
-
-
-class _Finder(MetaPathFinder):
-    """Lets others find a module of torch, and bridges it when it has been executed."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None,
-                  target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname not in _BRIDGES or fullname in _done:
-            return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(fullname, path, target) if find else None
-            if spec is not None and spec.loader is not None:
-                _after_execution(spec.loader, fullname)
-                return spec
-        return None
-
-
-def _after_execution(loader: Loader, name: str) -> None:
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        _cross(name, module)
-
-    loader.exec_module = exec_module  # type: ignore[method-assign]
+_bridged = False
 
 
 def torch() -> bool:
     """From now on torch's monitor events and torchelastic's metrics and events reach the agent,
     too. May be called again. False outside elastrun.
     """
+    global _bridged
     if reporter.reporter() is None:
         return False
-    if not any(isinstance(one, _Finder) for one in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-    for name in _BRIDGES:
-        module = sys.modules.get(name)
-        if module is not None and not getattr(module.__spec__, "_initializing", False):
-            _cross(name, module)
+    if not _bridged:
+        _bridged = True
+        for name, bridge in _BRIDGES.items():
+            after_import(name, bridge)
     return True
 
 

@@ -81,7 +81,7 @@ TEST_CASE("toml: a wrong key is named with its place and the nearest right one")
   CHECK(problem("[logs]\nlog_dir = \"x\"") ==
         "job.toml:2:1: unknown key 'log_dir' in [logs] / the key of --log-dir is logs.dir");
   CHECK(contains(problem("[reports]\nqqqqqqqq = 1"),
-                 "the keys of [reports] are status, summary, file"));
+                 "the keys of [reports] are status, summary, goodput, file"));
 }
 
 TEST_CASE("toml: a wrong type is named with what was expected") {

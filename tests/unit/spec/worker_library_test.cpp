@@ -44,6 +44,24 @@ TEST_CASE("worker library: what is in PYTHONPATH comes first, that of [env] befo
   CHECK(path_of(machine, {"--worker-lib", "train.py"}) == kInstalled);
 }
 
+TEST_CASE("worker library: --goodput auto brings it, and its start before all others") {
+  auto machine = with_package();
+  machine.variables["PYTHONPATH"] = "/a";
+  const auto spec = machine.job({"--goodput=auto", "train.py"}).spec;
+  CHECK(spec.goodput == Goodput::Auto);
+  CHECK(spec.worker_lib);
+  CHECK(spec.worker_env.at("PYTHONPATH") == kInstalled + "/elastrun/start:/a:" + kInstalled);
+  for (const auto how : {"agent", "off"}) {
+    const auto other = machine.job({"--goodput", how, "train.py"}).spec;
+    CHECK(other.worker_env.empty());
+    CHECK_FALSE(other.worker_lib);
+  }
+  const auto answer = FakeMachine().run({"--goodput=auto", "train.py"});
+  REQUIRE_FALSE(answer);
+  CHECK(answer.error().text ==
+        "--goodput auto: the Python package elastrun is not beside this program");
+}
+
 TEST_CASE("worker library: a program alone says where it has looked") {
   const auto answer = FakeMachine().run({"--worker-lib", "train.py"});
   REQUIRE_FALSE(answer);

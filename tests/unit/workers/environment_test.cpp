@@ -38,6 +38,15 @@ Placement second_of_two_nodes() {
   return place;
 }
 
+TEST_CASE("environment: with --goodput auto workers are told, and never what an agent was told") {
+  spec::JobSpec job;
+  const Entries outer{"ELASTRUN_GOODPUT=auto/17"};
+  CHECK_FALSE(
+      as_map(worker_environment(outer, {job, "a"}, {}, 0, {})).contains("ELASTRUN_GOODPUT"));
+  job.goodput = spec::Goodput::Auto;
+  CHECK(as_map(worker_environment(outer, {job, "a"}, {}, 0, {})).at("ELASTRUN_GOODPUT") == "auto");
+}
+
 TEST_CASE("environment: a worker gets every variable of the contract") {
   spec::JobSpec job;
   job.run_id = "job-7";

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--goodput auto: what a script that knows nothing of us does with its time, by torch's hooks.
+
+Steps are those of the first optimizer, numbered from 0 and on from the checkpoint that is loaded;
+waits of data loaders, and saving and loading of checkpoints in the main thread, are told as such;
+from the first batch to the first step it is preparation. All ranks tell steps, rank 0 the rest.
+
+Ends itself as soon as the script reports steps, checkpoints or goodput by hand. Imports no torch:
+it waits until the script does.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from time import time
+from types import ModuleType
+from typing import Any
+
+from elastrun import channel, journal
+from elastrun.imports import after_import
+from elastrun.page import page
+
+_VARIABLE = "ELASTRUN_GOODPUT"
+_SHORT = 0.0005  # seconds: a shorter wait for data is part of the step
+_OTHERS = 16  # steps of other optimizers in a row, until the first one is taken to be out of use
+_MOST_SAVED = 64  # checkpoints whose step is remembered
+_STEP_END = '{"step_count":%d,"step_end_time":%r}'
+_LOADING = ('{"data_loading_start_time":%r}', '{"data_loading_end_time":%r}')
+_PREPARATION = ('{"training_prep_start_time":%r}', '{"training_prep_end_time":%r}')
+_SAVE = ('{"checkpoint_save_start_time":%r}', '{"checkpoint_save_end_time":%r}')
+_RESTORE = ('{"checkpoint_restore_start_time":%r}', '{"checkpoint_restore_end_time":%r}')
+
+
+class Checkpoints:
+    """Of which step each checkpoint of this job is, by its inode, which a rename does not change.
+    In a file beside the directories of the attempts, so that the next attempt knows.
+    """
+
+    def __init__(self, run_dir: str) -> None:
+        attempt = os.path.dirname(os.path.abspath(run_dir))
+        self._path = os.path.join(os.path.dirname(attempt), "checkpoint_steps.json")
+        self._saved: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            with open(self._path, encoding="utf-8") as file:
+                self._saved = {str(key): int(step) for key, step in json.load(file).items()}
+
+    @staticmethod
+    def _key(file: Any) -> str | None:
+        try:
+            found = os.stat(file if isinstance(file, (str, os.PathLike)) else file.fileno())
+        except (OSError, ValueError, AttributeError):
+            return None
+        return f"{found.st_dev}:{found.st_ino}"
+
+    def saved(self, file: Any, step: int) -> None:
+        key = self._key(file)
+        if key is None:
+            return
+        self._saved.pop(key, None)  # the newest is the last
+        self._saved[key] = step
+        for old in list(self._saved)[:-_MOST_SAVED]:
+            del self._saved[old]
+        with contextlib.suppress(OSError):
+            unfinished = f"{self._path}.{os.getpid()}"
+            with open(unfinished, "w", encoding="utf-8") as out:
+                json.dump(self._saved, out)
+            os.replace(unfinished, self._path)
+
+    def step_of(self, file: Any) -> int | None:
+        """Of one that is not known, a copy say: as of the last one."""
+        key = self._key(file)
+        if key in self._saved:
+            return self._saved[key or ""]
+        return next(reversed(list(self._saved.values())), None)
+
+
+def _own_count(optimizer: Any) -> int | None:
+    """How many steps Adam and its like have counted, in a state that a checkpoint restores."""
+    for state in getattr(optimizer, "state", {}).values():
+        try:
+            return int(state["step"])
+        except Exception:
+            return None
+    return None
+
+
+def _is_file(file: Any) -> bool:
+    return isinstance(file, (str, os.PathLike)) or isinstance(getattr(file, "name", None), str)
+
+
+def _is_checkpoint(what: Any) -> bool:
+    """And not a tensor or a list of numbers."""
+    return isinstance(what, dict) or hasattr(what, "state_dict")
+
+
+class Watch:
+    """Of this process, from its start until somebody tells by hand."""
+
+    def __init__(self) -> None:
+        self.off = False
+        self._rank0 = os.environ.get("RANK", "0") == "0"
+        self._journal = journal.journal("")
+        self._put = self._journal.put
+        self._checkpoints = Checkpoints(os.environ.get("ELASTRUN_RUN_DIR", "."))
+        self._main = threading.main_thread().ident
+        self._undo: list[Callable[[], Any]] = []
+        self._hook: Any = None  # of all optimizers
+        self._number = -1  # of the last step
+        self._first: journal.Entry | None = None  # kept back: the script may tell its own
+        self._leader: weakref.ref[Any] | None = None
+        self._others = 0
+        self._inside = False  # loading data, or at a checkpoint
+        self._preparing = False
+
+    def begin(self) -> None:
+        channel.when_told_by_hand(self.end)
+        os.register_at_fork(after_in_child=self._forked)
+        self._journal.at_each_pass = self._show_step
+        atexit.register(self._last_word)
+        after_import("torch.optim.optimizer", self._hook_steps)
+        if not self._rank0:
+            return
+        after_import("torch.utils.data.dataloader", self._hook_loaders)
+        after_import("torch.serialization", self._hook_files)
+        after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
+        after_import("torch.distributed.checkpoint.state_dict_loader", self._hook_loader)
+
+    def end(self) -> None:
+        self.off = True
+        self._first = None
+        self._journal.at_each_pass = None
+        if self._preparing:
+            self._preparing = False
+            self._put((_PREPARATION[1], (time(),)))
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def _forked(self) -> None:
+        self.off = True
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _last_word(self) -> None:
+        self._tell_first()
+        self._journal.flush(1.0)
+
+    def _show_step(self) -> None:
+        mine = page()
+        if mine is not None and self._number >= 0:
+            mine.step(self._number)
+
+    def _replace(self, module: Any, name: str, wrapper: Any) -> None:
+        original = getattr(module, name)
+        setattr(module, name, wrapper)
+
+        def undo() -> None:
+            # A script that has imported it by its name keeps the wrapper, which does nothing then.
+            others = map(sys.modules.get, ("torch", "torch.distributed.checkpoint"))
+            for holder in (module, *others):
+                if getattr(holder, name, None) is wrapper:
+                    setattr(holder, name, original)
+
+        self._undo.append(undo)
+
+    def _hook_steps(self, module: ModuleType) -> None:
+        self._hook = module.register_optimizer_step_post_hook(self._stepped)
+        self._undo.append(self._hook.remove)
+
+    def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        leader = self._leader
+        if leader is None or leader() is not optimizer:
+            if self.off or not self._follows(optimizer):
+                return
+        self._others = 0
+        self._number = number = self._number + 1
+        entry = (_STEP_END, (number, time()))
+        if leader is None:
+            if self._preparing:
+                self._preparing = False
+                self._put((_PREPARATION[1], entry[1][1:]))
+            self._first = entry
+            return
+        if self._first is not None:
+            self._tell_first()
+        self._put(entry)
+
+    def _tell_first(self) -> None:
+        """The script goes on without a word about its first step."""
+        if self._first is not None:
+            self._put(self._first)
+            self._first = None
+
+    def _follows(self, optimizer: Any) -> bool:
+        """Whether steps of this optimizer count: the first one's, or that of its successor."""
+        if self._leader is None:
+            count = _own_count(optimizer)
+            if count is not None:
+                self._number = count - 2  # this one has been counted already
+        elif self._leader() is not None:
+            self._others += 1
+            if self._others < _OTHERS:
+                return False
+        self._leader = weakref.ref(optimizer)
+        return True
+
+    @contextlib.contextmanager
+    def _during(self, ends: tuple[str, str]) -> Iterator[bool]:
+        """Something other than training, unless it is part of such a thing. False: not told."""
+        if self.off or self._inside or threading.get_ident() != self._main:
+            yield False
+            return
+        self._inside = True
+        self._tell_first()
+        self._put((ends[0], (time(),)))
+        try:
+            yield True
+        finally:
+            self._inside = False
+            self._put((ends[1], (time(),)))
+
+    def _hook_loaders(self, module: ModuleType) -> None:
+        iterator = module._BaseDataLoaderIter
+        fetch = iterator.__next__
+        make = module.DataLoader.__iter__
+        put, waiting, main, ident = self._put, self._journal, self._main, threading.get_ident
+
+        @functools.wraps(fetch)
+        def __next__(mine: Any) -> Any:
+            if self.off or self._inside or ident() != main:
+                return fetch(mine)
+            if self._first is not None:
+                self._tell_first()
+            begin = time()
+            entry = (_LOADING[0], (begin,))
+            put(entry)
+            self._inside = True
+            try:
+                return fetch(mine)
+            finally:
+                self._inside = False
+                end = time()
+                if end - begin > _SHORT or not waiting.take_back(entry):
+                    put((_LOADING[1], (end,)))
+                if self._leader is None and not self._preparing:
+                    self._preparing = True
+                    put((_PREPARATION[0], (end,)))
+
+        @functools.wraps(make)
+        def __iter__(mine: Any) -> Any:  # starts the loader's processes
+            with self._during(_LOADING):
+                return make(mine)
+
+        self._replace(iterator, "__next__", __next__)
+        self._replace(module.DataLoader, "__iter__", __iter__)
+
+    def _hook_files(self, module: ModuleType) -> None:
+        save, load = module.save, module.load
+
+        @functools.wraps(save)
+        def save_and_tell(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _is_file(f):
+                return save(obj, f, *args, **kwargs)
+            with self._during(_SAVE) as told:
+                result = save(obj, f, *args, **kwargs)
+            if told and _is_checkpoint(obj):
+                self._saved(f, self._number)
+            return result
+
+        @functools.wraps(load)
+        def load_and_tell(f: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _is_file(f):
+                return load(f, *args, **kwargs)
+            with self._during(_RESTORE) as told:
+                result = load(f, *args, **kwargs)
+            if told and _is_checkpoint(result):
+                self._restored(f)
+            return result
+
+        self._replace(module, "save", save_and_tell)
+        self._replace(module, "load", load_and_tell)
+
+    def _hook_saver(self, module: ModuleType) -> None:
+        save, async_save = module.save, getattr(module, "async_save", None)
+
+        @functools.wraps(save)
+        def save_and_tell(*args: Any, **kwargs: Any) -> Any:
+            with self._during(_SAVE) as told:
+                result = save(*args, **kwargs)
+            if told:
+                self._saved(kwargs.get("checkpoint_id"), self._number)
+            return result
+
+        @functools.wraps(async_save)  # type: ignore[arg-type]
+        def start_and_tell(*args: Any, **kwargs: Any) -> Any:
+            number = self._number
+            with self._during(_SAVE) as told:
+                result = async_save(*args, **kwargs)  # type: ignore[misc]
+            if told:
+                future = getattr(result, "upload_completion", result)
+                future.add_done_callback(
+                    lambda done: done.exception() is None
+                    and self._saved(kwargs.get("checkpoint_id"), number))
+            return result
+
+        self._replace(module, "save", save_and_tell)
+        if async_save is not None:
+            self._replace(module, "async_save", start_and_tell)
+
+    def _hook_loader(self, module: ModuleType) -> None:
+        load = module.load
+
+        @functools.wraps(load)
+        def load_and_tell(*args: Any, **kwargs: Any) -> Any:
+            with self._during(_RESTORE) as told:
+                result = load(*args, **kwargs)
+            if told:
+                self._restored(kwargs.get("checkpoint_id"))
+            return result
+
+        self._replace(module, "load", load_and_tell)
+
+    def _saved(self, file: Any, number: int) -> None:
+        if number < 0 or self.off:
+            return
+        self._tell_first()
+        self._journal.drain()  # what came before it
+        channel.send_object({"kind": "checkpoint", "step": number})
+        self._checkpoints.saved(file, number)
+
+    def _restored(self, file: Any) -> None:
+        """Before the first step: the steps go on where the checkpoint was saved."""
+        if self._leader is None:
+            step = self._checkpoints.step_of(file)
+            if step is not None:
+                self._number = step
+
+
+def start() -> None:
+    """In a worker of --goodput auto; not in the Python processes that it starts."""
+    mode, _, process = os.environ.get(_VARIABLE, "").partition("/")
+    if mode != "auto" or process not in ("", str(os.getpid())) or not channel.is_configured():
+        return
+    os.environ[_VARIABLE] = f"auto/{os.getpid()}"
+    Watch().begin()

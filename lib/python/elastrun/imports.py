@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls back when the script imports a module; imports none itself."""
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_Call = Callable[[ModuleType], None]
+_calls: dict[str, list[_Call]] = {}
+
+
+def _tell(name: str, module: ModuleType) -> None:
+    for call in _calls.pop(name, []):
+        try:
+            call(module)
+        except Exception:  # a module whose insides are others
+            logging.getLogger(__name__).warning("elastrun cannot use %s", name, exc_info=True)
+
+
+class _Finder(MetaPathFinder):
+    """Lets others find a module, and calls when it has been executed."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None,
+                  target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname not in _calls:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(fullname, path, target) if find else None
+            if spec is not None and spec.loader is not None:
+                _after_execution(spec.loader, fullname)
+                return spec
+        return None
+
+
+def _after_execution(loader: Loader, name: str) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        _tell(name, module)
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def after_import(name: str, call: _Call) -> None:
+    """At once if the module is there. Before anybody can use what it defines otherwise."""
+    _calls.setdefault(name, []).append(call)
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        _tell(name, module)
+        return
+    if not any(isinstance(one, _Finder) for one in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--goodput auto in a worker: scripts that know nothing of it, with a real torch."""
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from channel_test import PACKAGE, Listener  # noqa: E402
+
+MODEL = """
+import os, sys, time, torch
+model = torch.nn.Linear(4, 1)
+def one(optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+class Auto(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name).resolve()
+        (self.folder / "attempt_0" / "0").mkdir(parents=True)
+        self.listener = Listener(folder.name)
+        self.addCleanup(self.listener.socket.close)
+
+    def run_script(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+        (self.folder / "train.py").write_text(script)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
+        kept |= {"PYTHONPATH": f"{PACKAGE}/elastrun/start:{PACKAGE}", "RANK": "0",
+                 "ELASTRUN_CHANNEL": self.listener.path, "ELASTRUN_GOODPUT": "auto",
+                 "ELASTRUN_RUN_DIR": f"{self.folder}/attempt_0/0", "PYTHONDONTWRITEBYTECODE": "1",
+                 "PYTHONWARNINGS": "ignore"} | env
+        done = subprocess.run([sys.executable, "train.py"], env=kept, cwd=self.folder, text=True,
+                              capture_output=True, timeout=550)
+        self.assertEqual((done.stderr, done.returncode), ("", 0))
+        return done
+
+    def said(self) -> list[dict[str, object]]:
+        """What one process has told of goodput and checkpoints, in order."""
+        entries: list[dict[str, object]] = []
+        for message in [one for connection in self.listener.packets() for one in connection]:
+            if message["kind"] == "goodput":
+                entries += message["entries"]
+            elif message["kind"] != "phase":
+                entries.append(message)
+        return entries
+
+    def names(self, entries: list[dict[str, object]]) -> list[str]:
+        return [str(one.get("kind") or next(key for key in one if "time" in key))
+                for one in entries]
+
+    def steps(self) -> list[object]:
+        return [one["step_count"] for one in self.said() if "step_end_time" in one]
+
+    def test_the_sitecustomize_that_is_hidden_runs_and_nothing_else_changes(self) -> None:
+        other = self.folder / "other"
+        other.mkdir()
+        (other / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 7\n")
+        path = f"{PACKAGE}/elastrun/start:{other}:{PACKAGE}"
+        script = ("import sys\nprint(mine, 'torch' in sys.modules, sys.modules['sitecustomize']"
+                  ".__file__, [one for one in sys.path if one.endswith('start')])\n")
+        done = self.run_script(script, PYTHONPATH=path)
+        self.assertEqual(done.stdout, f"7 False {other}/sitecustomize.py []\n")
+        script = "import sys\nprint('elastrun' in sys.modules, hasattr(sys, 'x'))\n"
+        self.assertEqual(self.run_script(script, ELASTRUN_GOODPUT="").stdout.split()[1], "False")
+        (other / "sitecustomize.py").write_text("import nothing_of_that_name\n")
+        (self.folder / "train.py").write_text("print('goes on')\n")
+        done2 = subprocess.run([sys.executable, "train.py"], cwd=self.folder, text=True,
+                               capture_output=True, timeout=60,
+                               env=dict(os.environ, PYTHONPATH=path, ELASTRUN_GOODPUT="auto"))
+        self.assertIn("goes on", done2.stdout)
+        self.assertIn("nothing_of_that_name", done2.stderr)  # as without us
+
+    def test_only_the_worker_itself_is_watched(self) -> None:
+        self.run_script(MODEL + """
+import subprocess
+if len(sys.argv) == 1:
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+    if os.fork() == 0:
+        one(torch.optim.SGD(model.parameters(), lr=0.1))
+        os._exit(0)
+    os.wait()
+one(torch.optim.SGD(model.parameters(), lr=0.1))
+""")
+        self.assertEqual(self.steps(), [0])
+
+    def test_a_training_is_told_as_it_is(self) -> None:
+        self.run_script(MODEL + """
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.ones(4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.save(torch.ones(3), "tensor.pt")     # no checkpoint, and before the first step
+for batch in DataLoader(Slow(), batch_size=1):
+    for _ in range(3): model(batch).sum().backward()   # gradients of three batches
+    optimizer.step()
+torch.save({"model": model.state_dict()}, "checkpoint.tmp")
+os.replace("checkpoint.tmp", "checkpoint.pt")
+import io
+torch.save({"a": 1}, io.BytesIO())         # nothing that lasts
+for batch in DataLoader([torch.ones(4)] * 50, batch_size=1): optimizer.step()   # fast
+""")
+        said = self.said()
+        names = self.names(said)
+        first = names.index("step_end_time")
+        self.assertEqual(names[:first + 1], [
+            "checkpoint_save_start_time", "checkpoint_save_end_time",
+            "data_loading_start_time", "data_loading_end_time",  # the iterator
+            "data_loading_start_time", "data_loading_end_time", "training_prep_start_time",
+            "training_prep_end_time", "step_end_time"][-first - 1:])
+        self.assertEqual(names.count("checkpoint_save_start_time"), 2)
+        self.assertEqual([one for one in said if one.get("kind") == "checkpoint"],
+                         [{"kind": "checkpoint", "step": 3}])
+        self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
+                         list(range(54)))
+        times = [next(value for key, value in one.items() if "time" in key)
+                 for one in said if "kind" not in one]
+        self.assertEqual(times, sorted(times))
+        fast = names[names.index("checkpoint"):]
+        self.assertLess(fast.count("data_loading_start_time"), 25)
+
+    def test_a_step_is_counted_once_and_a_skipped_one_is_none(self) -> None:
+        self.run_script(MODEL + """
+first = torch.optim.SGD(model.parameters(), lr=0.1)
+second = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    one(first), one(second)
+scaler = torch.amp.GradScaler("cpu", enabled=True)
+for factor in (1.0, float("inf"), 1.0):
+    first.zero_grad()
+    scaler.scale(model(torch.ones(2, 4)).sum() * factor).backward()
+    scaler.step(first)
+    scaler.update()
+del first, scaler
+for _ in range(3): one(second)
+""")
+        self.assertEqual(self.steps(), list(range(10)))
+
+    def test_an_optimizer_that_is_kept_but_not_used_any_more_gives_way(self) -> None:
+        self.run_script(MODEL + """
+first = torch.optim.SGD(model.parameters(), lr=0.1)
+one(first), one(first)
+second = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20): one(second)
+""")
+        self.assertEqual(self.steps(), list(range(7)))  # 15 of the second were waited for
+
+    def test_steps_go_on_from_the_checkpoint_that_is_loaded(self) -> None:
+        save = """
+for _ in range(5): one(optimizer)
+torch.save({"o": optimizer.state_dict()}, "new.pt")
+os.replace("new.pt", "a.pt")
+one(optimizer)
+torch.save({"o": optimizer.state_dict()}, "b.pt")
+"""
+        load = """
+optimizer.load_state_dict(torch.load("FILE")["o"])
+one(optimizer), one(optimizer)
+"""
+        for make in ("SGD(model.parameters(), lr=0.1)", "Adam(model.parameters())"):
+            with self.subTest(make):
+                script = MODEL + f"optimizer = torch.optim.{make}\n"
+                self.run_script(script + save)
+                self.assertEqual(self.steps(), [0, 1, 2, 3, 4, 5])
+                self.run_script(script + load.replace("FILE", "a.pt"))
+                self.assertEqual(self.steps(), [5, 6])
+                if "Adam" in make:
+                    continue
+                (self.folder / "copy.pt").write_bytes((self.folder / "b.pt").read_bytes())
+                self.run_script(script + load.replace("FILE", "copy.pt"))
+                self.assertEqual(self.steps(), [6, 7])
+
+    def test_it_ends_when_the_script_reports_by_hand(self) -> None:
+        for by_hand in ("elastrun.step(0)", "elastrun.goodput.GoodputRecorder('j', 'l', True)"):
+            with self.subTest(by_hand):
+                done = self.run_script(MODEL + f"""
+import elastrun
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+one(optimizer)
+{by_hand}
+for _ in range(5): one(optimizer)
+torch.save({{"a": 1}}, "a.pt")
+print(os.path.basename(torch.save.__code__.co_filename),
+      len(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks))
+""")
+                self.assertEqual(done.stdout, "serialization.py 0\n")
+                self.assertEqual([one for one in self.names(self.said())
+                                  if one not in ("stacks", "step", "checkpoint")], [])
+
+    def test_other_ranks_tell_steps_alone(self) -> None:
+        self.run_script(MODEL + """
+from torch.utils.data import DataLoader
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader([torch.ones(4)] * 3): one(optimizer)
+torch.save({"a": 1}, "a.pt")
+""", RANK="1")
+        self.assertEqual(set(self.names(self.said())), {"step_end_time"})
+
+    def test_distributed_checkpoints_are_told(self) -> None:
+        self.run_script(MODEL + """
+import torch.distributed as dist, torch.distributed.checkpoint as dcp
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", rank=0, world_size=1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+one(optimizer)
+dcp.save({"m": model.state_dict()}, checkpoint_id="here")
+one(optimizer)
+dcp.async_save({"m": model.state_dict()}, checkpoint_id="there").result()
+time.sleep(0.2)
+dcp.load({"m": model.state_dict()}, checkpoint_id="here")
+dist.destroy_process_group()
+""")
+        said = self.said()
+        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"], [0, 1])
+        names = self.names(said)
+        self.assertEqual(names.count("checkpoint_save_start_time"), 2)
+        self.assertEqual(names.count("checkpoint_save_end_time"), 2)
+        self.assertEqual(names.count("checkpoint_restore_start_time"), 1)
+
+    def test_a_step_and_a_batch_cost_little(self) -> None:
+        done = self.run_script(MODEL + """
+from elastrun import auto, journal
+from time import thread_time_ns
+journal._MOST = 10**7
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watch = auto.Watch()
+import torch.utils.data.dataloader as loaders
+class Empty:
+    def __next__(self): return None
+class Module:
+    _BaseDataLoaderIter = Empty
+    class DataLoader:
+        def __iter__(self): return None
+bare = Empty()
+def cost(call):
+    best = 1e9
+    for _ in range(5):
+        begin = thread_time_ns()
+        for _ in range(20000): call()
+        best = min(best, (thread_time_ns() - begin) / 20000)
+    return best
+plain = cost(lambda: next(bare))
+watch._hook_loaders(Module)
+step = cost(lambda: watch._stepped(optimizer, (), {}))
+batch = cost(lambda: next(bare)) - plain
+print(step, batch, flush=True)
+os._exit(0)
+""")
+        step, batch = map(float, done.stdout.split())
+        print(f"{step:.0f} ns a step, {batch:.0f} ns a batch")
+        self.assertLess(step + batch, 2000)  # 1000 are meant; cores that are shared give less
+
+
+if __name__ == "__main__":
+    if importlib.util.find_spec("torch") is None:
+        print("skipped: python3 has no torch")
+        sys.exit(77)
+    unittest.main()
