@@ -15,6 +15,7 @@ class GoodputAccount final : public Observer {
       : clock_(clock), account_(job_start, several_nodes, clock.now()) {}
 
   void phase(Phase phase, TimePoint now) override { account_.phase(phase, phase_since_ = now); }
+  void joined(bool all) override { account_.joined(all, clock_.now()); }
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;

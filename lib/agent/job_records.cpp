@@ -91,6 +91,10 @@ void JobRecords::started(const rendezvous::Round& round, const std::vector<worke
                          {"took_s", to_seconds(took)}});
 }
 
+void JobRecords::joined(bool all) {
+  if (pipeline_.wants(kScope)) tell(all ? "ranks.connected" : "ranks.connecting", {});
+}
+
 void JobRecords::failed(const workers::Judgement& judgement) {
   if (!pipeline_.wants(kScope)) return;
   const auto& first = judgement.first();

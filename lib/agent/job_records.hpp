@@ -29,6 +29,7 @@ class JobRecords final : public Observer {
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
                Duration took) override;
+  void joined(bool all) override;
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;

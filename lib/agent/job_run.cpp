@@ -108,6 +108,7 @@ Status JobRun::connect(OwnRendezvous own) {
   open_timers();
   if (const auto opened = open_web(); !opened) return opened;
   add_observers();
+  store_->on_join(std::bind_front(&Observers::joined, &observers_));
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings(spec_, self_, alone_));
   if (const auto opened = open_records(); !opened) return opened;

@@ -16,6 +16,10 @@ void Observers::started(const rendezvous::Round& round, const std::vector<worker
                         Duration took) {
   for (auto* one : all_) one->started(round, group, took);
 }
+void Observers::joined(bool all) {
+  for (auto* one : all_) one->joined(all);
+}
+
 void Observers::failed(const workers::Judgement& judgement) {
   for (auto* one : all_) one->failed(judgement);
 }

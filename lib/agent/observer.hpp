@@ -25,6 +25,8 @@ class Observer {
                        Duration took) {
     (void)round, (void)group, (void)took;
   }
+  /// The first rank of the job has connected to the workers' store, if that is here; or all have.
+  virtual void joined(bool all) { (void)all; }
   /// Workers of this node failed; others may still fail while they are stopped.
   virtual void failed(const workers::Judgement& judgement) { (void)judgement; }
   /// The group is stopped for this cause and will be started again.
@@ -54,6 +56,7 @@ class Observers final : public Observer {
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
                Duration took) override;
+  void joined(bool all) override;
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;

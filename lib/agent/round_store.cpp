@@ -42,6 +42,7 @@ class ServedStore final : public RoundStore {
 
   void begin(const rendezvous::Round& round) override {
     shared_ = round.group_rank == 0 && round.members.size() > 1;
+    world_ = round.world_size;
     if (round.group_rank != 0) return close();
     if (next_) {
       server_ = std::move(next_);
@@ -67,9 +68,15 @@ class ServedStore final : public RoundStore {
   std::size_t visitors() const override { return server_ ? server_->statistics().connections : 0; }
 
   bool serves_workers() const override { return true; }
+  void on_join(std::function<void(bool all)> heard) override { heard_ = std::move(heard); }
 
  private:
   using Server = std::unique_ptr<store::Server>;
+
+  void joined(std::int64_t ranks) {
+    if (heard_ && ranks == 1) heard_(false);
+    if (heard_ && ranks == world_) heard_(true);
+  }
 
   // Whoever comes now may be of the round that is still being formed, or of the last one.
   std::uint16_t keep_port() {
@@ -112,6 +119,7 @@ class ServedStore final : public RoundStore {
   Result<Server> try_port(const std::string& address, int port) {
     store::Server::Settings settings;
     settings.awaits_peers = true;
+    settings.on_join = [this](std::int64_t ranks) { joined(ranks); };
     return store::Server::listen(loop_, address, static_cast<std::uint16_t>(port), settings);
   }
 
@@ -131,6 +139,8 @@ class ServedStore final : public RoundStore {
   Server server_;  // of the last round that has begun
   Server next_;    // of the one that is being formed; none: server_, on the same port
   bool shared_ = false;
+  int world_ = 0;
+  std::function<void(bool all)> heard_;
 };
 
 class WorkersStore final : public RoundStore {

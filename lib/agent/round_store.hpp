@@ -9,6 +9,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,9 @@ class RoundStore {
   virtual void rounds_are_over() {}
   /// Connections of the last round's workers that are open.
   virtual std::size_t visitors() const { return 0; }
+  /// `heard` is told when the first rank of a round has connected to its store (false), and when
+  /// all have (true), where the store is here and the ranks say so, as torch does.
+  virtual void on_join(std::function<void(bool all)> heard) { (void)heard; }
   /// Requests that have changed something in this round's store, as far as it is here.
   virtual std::uint64_t changes() const { return 0; }
 };

@@ -6,6 +6,11 @@
 #include <utility>
 
 namespace elastrun::goodput {
+namespace {
+
+constexpr std::string_view kJoining = "joining";  // no name that a worker may give to this bucket
+
+}  // namespace
 
 JobAccount::JobAccount(TimePoint job_start, bool several_nodes, TimePoint now)
     : ledger_(job_start), restarts_(job_start), several_nodes_(several_nodes) {
@@ -77,6 +82,7 @@ void JobAccount::ended(bool succeeded, TimePoint now) {
 }
 
 void JobAccount::step(std::int64_t number, TimePoint now) {
+  end_joining(now);
   ledger_.step(number, now);
   restarts_.step(number, now);
 }
@@ -101,6 +107,19 @@ void JobAccount::submitted_again(TimePoint now) {
 void JobAccount::show(TimePoint at) {
   if (phase_ != NodePhase::Running) return;
   ledger_.enter(open_.empty() ? Bucket::Running : open_.back().bucket, at);
+}
+
+void JobAccount::joined(bool all, TimePoint now) {
+  if (phase_ != NodePhase::Running) return;
+  if (all) return end_joining(now);
+  ledger_.rebook_running(Bucket::Preparation, now);
+  open_.insert(open_.begin(),
+               {Bucket::Initialization, std::string(kJoining)});  // what workers tell is more
+  show(now);
+}
+
+void JobAccount::end_joining(TimePoint now) {
+  if (std::erase(open_, Open{Bucket::Initialization, std::string(kJoining)}) > 0) show(now);
 }
 
 void JobAccount::begin_step(std::int64_t number, TimePoint at) {

@@ -35,6 +35,10 @@ class JobAccount {
   /// The job starts again at `now`, say by a requeue.
   void submitted_again(TimePoint now);
 
+  /// A rank of this start has connected to the workers' store: what it did until then was
+  /// preparation, such as imports. From then on it is initialization, until all have, or there is a
+  /// step.
+  void joined(bool all, TimePoint now);
   void step(std::int64_t number, TimePoint now);
   void checkpoint(std::int64_t number, TimePoint now) { ledger_.checkpoint(number, now); }
   /// What the recorder of rank 0's worker says of `at`; `name` of a custom event or a wait. A phase
@@ -54,6 +58,7 @@ class JobAccount {
   void begin_step(std::int64_t number, TimePoint at);
   void end_step(TimePoint at);
   void show(TimePoint at);
+  void end_joining(TimePoint now);
   void lose_uncovered(Bucket next, TimePoint now);
 
   Ledger ledger_;

@@ -133,6 +133,8 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     const auto phase = phase_named(text_or(record.find("phase"), ""));
     if (phase == NodePhase::Starting) failed_group_ = false;
     if (phase) account_->phase(*phase, now);
+  } else if (record.name == "ranks.connecting" || record.name == "ranks.connected") {
+    account_->joined(record.name == "ranks.connected", now);
   } else if (record.name == "restart") {
     account_->restarting(printable(text_or(record.find("cause"), "")), now);
   } else if (record.name == "group.failed") {

@@ -167,6 +167,14 @@ void Ledger::rebook(Bucket from, Bucket to, Duration time, TimePoint now) {
   of(to) += moved;
 }
 
+void Ledger::rebook_running(Bucket to, TimePoint now) {
+  settle(now);
+  if (steps_seen_ || !work_.marks.empty()) return;
+  const Duration moved = std::exchange(work_.uncovered.running, Duration::zero());
+  of(Bucket::Running) -= moved;
+  of(to) += moved;
+}
+
 std::optional<double> Ledger::Summary::goodput() const {
   return steps_known() && loss_known ? std::optional(goodput_at_most()) : std::nullopt;
 }

@@ -60,6 +60,9 @@ class Ledger {
   /// only later. Neither may be Running, Productive or Lost.
   void rebook(Bucket from, Bucket to, Duration time, TimePoint now);
 
+  /// Books what workers of this start did until now to `to`, if there was no step yet.
+  void rebook_running(Bucket to, TimePoint now);
+
   struct Summary {
     Duration elapsed{};
     std::array<Duration, kBuckets> buckets{};  // adds up to elapsed

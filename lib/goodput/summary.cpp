@@ -24,8 +24,8 @@ std::string_view meaning(Bucket bucket, const Ledger::Summary& summary) {
                                                     "from failure to next start",
                                                     "ending the job",
                                                     "until it was started again",
-                                                    "making devices ready",
-                                                    "setting up the training",
+                                                    "devices, ranks get ready",
+                                                    "imports, setting up",
                                                     "steps that wait for data",
                                                     "events that scripts name"};
   return kMeanings[static_cast<std::size_t>(bucket)];

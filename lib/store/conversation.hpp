@@ -5,10 +5,12 @@
 #include "store/table.hpp"
 #include "store/tcp_protocol.hpp"
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace elastrun::store {
@@ -82,6 +84,12 @@ class Conversation {
 /// output. What the server, the recorded conversations and the fuzzers share.
 class Exchange {
  public:
+  /// What torch's clients count in when they have connected.
+  static constexpr std::string_view kJoinKey = "init/";
+  using OnJoin = std::function<void(std::int64_t)>;
+  /// `on_join` gets the count each time.
+  explicit Exchange(OnJoin on_join = {}) : on_join_(std::move(on_join)) {}
+
   /// A new conversation; its number is free again after close().
   Peer open();
   /// Forgets the peer with its waits; what it was still owed is dropped.
@@ -109,6 +117,7 @@ class Exchange {
   void deliver();
 
   Table table_;
+  OnJoin on_join_;
   std::vector<std::unique_ptr<Conversation>> conversations_;
   std::vector<Peer> free_;
   std::vector<Peer> touched_;

@@ -97,6 +97,7 @@ void Conversation::execute_number(const Request& request) {
       const auto sum = table.add(request.key, request.number);
       if (!sum) return no_number();
       exchange_->deliver();
+      if (exchange_->on_join_ && request.key == Exchange::kJoinKey) exchange_->on_join_(*sum);
       return output_.put_number(*sum);
     }
     case Query::Barrier: {

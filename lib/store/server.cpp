@@ -97,7 +97,7 @@ class TcpServer final : public Server {
   asio::steady_timer pause_;
   Lifetime lifetime_;
   std::unique_ptr<Poller> poller_;
-  std::unique_ptr<Exchange> exchange_ = std::make_unique<Exchange>();
+  std::unique_ptr<Exchange> exchange_ = std::make_unique<Exchange>(settings_.on_join);
   std::vector<Connection> connections_;  // by Peer
   std::vector<Peer> touched_;
   std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kReadSize);
@@ -364,7 +364,7 @@ void TcpServer::close_all() {
 void TcpServer::start_afresh() {
   close_all();
   earlier_requests_ += exchange_->requests();
-  exchange_ = std::make_unique<Exchange>();
+  exchange_ = std::make_unique<Exchange>(settings_.on_join);
   if (settings_.awaits_peers && !gate_.is_shut()) hold_newcomers();
 }
 

@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,10 @@ class Server {
     std::size_t send_per_turn = 8u << 20;
     /// Nobody is heard before allow_peers() says who may: connections wait until then.
     bool awaits_peers = false;
+    /// Called when another client says that it has connected, as torch's do before anything else
+    /// unless told not to wait for the others, with the number of those that have. It must not
+    /// call the server.
+    std::function<void(std::int64_t)> on_join{};
   };
   struct Statistics {
     std::uint64_t accepted = 0, refused = 0, requests = 0, cut_off = 0;

@@ -196,6 +196,7 @@ class TorchTest(unittest.TestCase):
         self.assertGreater(seconds["productive"], 28 * 0.05)
         self.assertGreater(seconds["data_loading"], 30 * 0.02)
         self.assertLess(seconds["data_loading"], 5)
+        self.assertGreater(seconds["preparation"], 1)  # two imports of torch
         self.assertGreater(seconds["checkpoint"], 0)
         self.assertLess(seconds["checkpoint"], 2)
         # Steps 10 to 12, and the wait for rank 1.
@@ -207,6 +208,18 @@ class TorchTest(unittest.TestCase):
                  journal.read_text().splitlines() if '"name":"step_end_time"' in line]
         self.assertEqual(sorted(set(steps)), list(range(30)))
         self.assertEqual(steps[-20:], list(range(10, 30)))
+
+    def test_without_hooks_imports_and_initialisation_are_told_apart(self) -> None:
+        goodput, _ = self.goodput_of("agent")
+        seconds = goodput["buckets_s"]
+        self.assertGreater(seconds["preparation"], 1)
+        self.assertGreater(seconds["device_init"], 0)
+        self.assertGreater(seconds["running"], 1)
+        self.assertIsNone(goodput["last_step"])
+        nothing, said = self.goodput_of("off")
+        self.assertIsNone(nothing)
+        self.assertIn("elastrun: succeeded after", said)
+        self.assertNotIn("goodput", said)
 
     def start_hanging(self, *options: str) -> list[subprocess.Popen[str]]:
         """Two agents with two workers each."""

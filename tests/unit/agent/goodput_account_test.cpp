@@ -65,6 +65,39 @@ TEST_CASE("account: a job of one node starts up, runs and stops") {
   CHECK(job.account.summary().restarts == 0);
 }
 
+TEST_CASE("account: the connections of the ranks tell imports and initialization apart") {
+  Job job;
+  job.started().in(Phase::Running, 20s);
+  job.account.joined(false);
+  job.clock.advance(5s);
+  job.account.joined(true);
+  job.clock.advance(3s);
+  job.account.step(0);
+  job.clock.advance(10s);
+  CHECK(job.of(Bucket::Preparation) == 20s);
+  CHECK(job.of(Bucket::Initialization) == 5s);
+  CHECK(job.of(Bucket::Running) == 3s);
+  CHECK(job.of(Bucket::Productive) == 10s);
+  CHECK(job.account.summary().restarts == 0);
+
+  // After a restart the same; a step ends what nobody has ended.
+  job.in(Phase::Stopping, 1s);
+  job.account.stopped(group_of({kBadly}), 1s);
+  job.account.restarting({});
+  job.in(Phase::Starting, 1s).in(Phase::Running, 4s);
+  job.account.joined(false);
+  job.clock.advance(2s);
+  job.account.step(1);
+  job.clock.advance(7s);
+  CHECK(job.of(Bucket::Preparation) == 24s);
+  CHECK(job.of(Bucket::Initialization) == 7s);
+  CHECK(job.of(Bucket::Productive) == 7s);  // step 1 was broken off, and done again
+  CHECK(job.of(Bucket::Lost) == 10s);
+  CHECK(job.account.summary().restarts == 1);
+  job.account.joined(false);  // late: there is a step already
+  CHECK(job.of(Bucket::Preparation) == 24s);
+}
+
 TEST_CASE("account: recorders and steps of rank 0 count, checkpoints of all") {
   Job job;
   job.started().in(Phase::Running, 1s);

@@ -14,6 +14,13 @@ using namespace elastrun::agent;
 
 namespace {
 
+/// As torch's client says that it has connected.
+void join(test::RawClient& client) {
+  using namespace std::string_literals;
+  CHECK(client.send("\x04\x05\0\0\0\0\0\0\0init/\x01\0\0\0\0\0\0\0"s));
+  CHECK(client.receive(8).size() == 8);
+}
+
 rendezvous::Node node_at(std::string address, std::vector<std::string> alternates = {}) {
   rendezvous::Node node;
   node.address = std::move(address);
@@ -94,6 +101,29 @@ TEST_CASE("round store: a name counts only where no address is known") {
   CHECK(admits(visitors, "10.0.0.1"));
   CHECK(visitors.addresses.size() == 3);
   CHECK(visitors.names == std::vector<std::string>{"node-2"});
+}
+
+TEST_CASE("round store: it says when the first rank has connected, and when all have") {
+  Place at;
+  std::vector<bool> heard;
+  at.store->on_join([&](bool all) { heard.push_back(all); });
+  for (int round = 0; round < 2; ++round) {
+    heard.clear();
+    const auto port = at.prepare();
+    auto of_three = round_of_two(0);
+    of_three.world_size = 3;
+    at.store->begin(of_three);
+    auto first = visitor(at, port), second = visitor(at, port), third = visitor(at, port);
+    CHECK(count(first) == 1);
+    CHECK(heard.empty());
+    join(second);
+    CHECK(heard == std::vector<bool>{false});
+    join(first);
+    CHECK(heard.size() == 1);
+    join(third);
+    join(third);
+    CHECK(heard == std::vector<bool>{false, true});
+  }
 }
 
 TEST_CASE("round store: it serves those who save until the next round begins") {
