@@ -91,9 +91,7 @@ Status JobRun::connect(OwnRendezvous own) {
   if (!handler) return std::unexpected(handler.error());
   if (spec_.event_log_handler != "null") telemetry::events::attach(pipeline_, *handler);
 
-  self_.role = spec_.role;
-  self_.local_world_size = spec_.nproc_per_node;
-  self_.unable = spec_.cannot_start;
+  self_ = own_node(spec_);
   auto place =
       set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own), guardian_.guardian_pid());
   if (!place) return std::unexpected(place.error());
@@ -102,7 +100,9 @@ Status JobRun::connect(OwnRendezvous own) {
   alone_ = place->alone;
 
   records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_), spec_);
-  auto metrics = RunMetrics::make(spec_, {loop_, *clock_, pipeline_, console_, containment_});
+  const auto group = [this] { return agent_ ? agent_->group() : nullptr; };
+  auto metrics = RunMetrics::make(spec_, {loop_, *clock_, pipeline_, console_, containment_,
+                                          streams_, channel_, worker_records_, *store_, group});
   if (!metrics) return std::unexpected(metrics.error());
   metrics_ = std::move(*metrics);
   open_timers();
@@ -132,11 +132,10 @@ Status JobRun::open_web() {
       .loop = loop_,
       .clock = *clock_,
       .spec = spec_,
-      .environment = workers::own_environment(),
       .group = [this] { return agent_ ? agent_->group() : nullptr; },
       .serves_store = [this] { return store_->serves_workers(); },
       .overdue_timer = [this] { return timers_->overdue(); },
-      .telemetry = metrics_ ? &metrics_->host() : nullptr,
+      .metrics = metrics_.get(),
       .say = [this](auto line) { console_.write(logs::Console::Stream::Err, line); },
   });
   if (!web) return std::unexpected(web.error());

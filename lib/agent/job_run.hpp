@@ -116,7 +116,6 @@ class JobRun {
   bool alone_ = false;      // no other node can take part
   bool survivors_ = false;  // after all the time that SIGKILL may take
   telemetry::Pipeline pipeline_;
-  std::unique_ptr<RunMetrics> metrics_;  // null: nobody has asked for any
   WorkerChannel channel_;
   SharedPages pages_{spec_};
   rendezvous::Node self_;
@@ -125,6 +124,7 @@ class JobRun {
   system::OomKills oom_kills_;
   JobRecords job_records_;
   WorkerRecords worker_records_{pipeline_, spec_};
+  std::unique_ptr<RunMetrics> metrics_;  // null: nobody has asked for any
   GoodputAccount goodput_;
   StatusView status_;
   TorchrunLog log_;

@@ -45,6 +45,7 @@ class ServedStore final : public RoundStore {
     world_ = round.world_size;
     if (round.group_rank != 0) return close();
     if (next_) {
+      end_server();
       server_ = std::move(next_);
     } else if (server_) {
       server_->start_afresh();
@@ -64,6 +65,9 @@ class ServedStore final : public RoundStore {
   }
 
   bool serves_others() const override { return shared_; }
+  std::uint64_t requests() const override {
+    return earlier_requests_ + (server_ ? server_->statistics().requests : 0);
+  }
   std::uint64_t changes() const override { return server_ ? server_->statistics().changes : 0; }
   std::size_t visitors() const override { return server_ ? server_->statistics().connections : 0; }
 
@@ -127,6 +131,10 @@ class ServedStore final : public RoundStore {
     resolver_.cancel();
     session_.share_store({});
     next_.reset();
+    end_server();
+  }
+  void end_server() {
+    if (server_) earlier_requests_ += server_->statistics().requests;
     server_.reset();
   }
 
@@ -138,6 +146,7 @@ class ServedStore final : public RoundStore {
   Visitors visitors_;
   Server server_;  // of the last round that has begun
   Server next_;    // of the one that is being formed; none: server_, on the same port
+  std::uint64_t earlier_requests_ = 0;
   bool shared_ = false;
   int world_ = 0;
   std::function<void(bool all)> heard_;

@@ -40,6 +40,8 @@ class RoundStore {
   /// `heard` is told when the first rank of a round has connected to its store (false), and when
   /// all have (true), where the store is here and the ranks say so, as torch does.
   virtual void on_join(std::function<void(bool all)> heard) { (void)heard; }
+  /// What workers have asked of the stores that this node has served in all rounds.
+  virtual std::uint64_t requests() const { return 0; }
   /// Requests that have changed something in this round's store, as far as it is here.
   virtual std::uint64_t changes() const { return 0; }
 };

@@ -14,7 +14,15 @@ RunMetrics::RunMetrics(const spec::JobSpec& spec, const Parts& parts)
       files_(parts.loop.get_executor()),
       programs_(process::make_posix_launcher(parts.loop, parts.clock)),
       host_(parts.clock, parts.pipeline, telemetry::process_registry(), spec.metrics_interval),
-      own_(host_, parts.clock.now(), spec.max_restarts) {}
+      own_(host_, parts.clock.now(), spec.max_restarts),
+      machine_(parts.loop.get_executor(), parts.clock, parts.group),
+      observations_({parts.streams, parts.channel, parts.records, parts.store}, host_) {
+  host_.add_source([this](TelemetryHost::TakePoints take) {
+    machine_.look([this, take = std::move(take)](const system::MachineSample& sample) {
+      take(machine_.points_of(sample));
+    });
+  });
+}
 
 Result<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,
                                                      const Parts& parts) {

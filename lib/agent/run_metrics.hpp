@@ -2,7 +2,9 @@
 #pragma once
 
 #include "agent/agent_metrics.hpp"
+#include "agent/machine_watch.hpp"
 #include "agent/metrics_sinks.hpp"
+#include "agent/run_observations.hpp"
 #include "agent/telemetry_host.hpp"
 #include "core/lifetime.hpp"
 #include "process/containment.hpp"
@@ -14,7 +16,7 @@
 namespace elastrun::agent {
 
 /// The telemetry host of a run with the sinks that --metrics names, a thread for their files and a
-/// launcher for their programs.
+/// launcher for their programs, and what the agent measures of itself and of the machine.
 class RunMetrics {
  public:
   /// How long the end of a run waits for sinks. The verdict comes before that.
@@ -26,11 +28,19 @@ class RunMetrics {
     telemetry::Pipeline& pipeline;
     logs::Console& console;
     process::Containment& containment;  // is to leave the programs of sinks alone
+    // What is observed
+    const logs::StreamFactory& streams;
+    const WorkerChannel& channel;
+    const WorkerRecords& records;
+    const RoundStore& store;
+    MachineWatch::FindGroup group;
   };
-  /// Borrows all. Null for a job that asks for none. Fails as MetricsSinks::make.
+  /// Borrows all; to go before what is observed. Null for a job that asks for none. Fails as
+  /// MetricsSinks::make.
   static Result<std::unique_ptr<RunMetrics>> make(const spec::JobSpec& spec, const Parts& parts);
 
   TelemetryHost& host() { return host_; }
+  MachineWatch& machine() { return machine_; }
   /// Hears what the agent does.
   Observer& observer() { return own_; }
 
@@ -50,6 +60,8 @@ class RunMetrics {
   const std::unique_ptr<process::PosixLauncher> programs_;
   TelemetryHost host_;
   AgentMetrics own_;
+  MachineWatch machine_;
+  RunObservations observations_;
   bool ending_ = false, ended_ = false;
   std::vector<exporter::SinkAccount> accounts_;
   Lifetime lifetime_;

@@ -44,6 +44,14 @@ telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
   return facts;
 }
 
+rendezvous::Node own_node(const spec::JobSpec& spec) {
+  rendezvous::Node node;
+  node.role = spec.role;
+  node.local_world_size = spec.nproc_per_node;
+  node.unable = spec.cannot_start;
+  return node;
+}
+
 Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node& self,
                                bool alone) {
   Agent::Settings settings{.job = spec, .self = self};

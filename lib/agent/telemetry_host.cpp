@@ -2,6 +2,7 @@
 #include "agent/telemetry_host.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace elastrun::agent {
@@ -51,7 +52,9 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
                         std::vector<Selector> selectors) {
   sinks_.push_back(sink);
   if (const auto temporality = sink->pulls()) {
-    pullers_.push_back({sink, selectors, open_cursor(*temporality)});
+    std::optional<telemetry::PointDeltas> deltas;
+    if (*temporality == Temporality::Delta) deltas.emplace();
+    pullers_.push_back({sink, selectors, open_cursor(*temporality), std::move(deltas)});
   }
   const auto told = selectors.size() == 1 ? std::shared_ptr<telemetry::Sink>(sink)
                                           : std::make_shared<Selected>(sink, selectors);
@@ -87,9 +90,19 @@ void TelemetryHost::arm_pull() {
   if (!next_pull_) next_pull_ = clock_.make_alarm();
   pull_due_ = true;
   const auto pause = std::exchange(pulled_, true) ? interval_ : std::min(interval_, kFirstPull);
-  next_pull_->arm(clock_.now() + pause, [this] {
+  next_pull_->arm(clock_.now() + pause, [this] { gather_and_pull(); });
+}
+
+void TelemetryHost::gather_and_pull() {
+  if (!gather_) {
     pull_due_ = false;
+    return pull();
+  }
+  gather_([this, alive = lifetime_.token()](std::vector<telemetry::Point> points) {
+    if (!alive || finished_) return;
+    gathered_ = std::move(points);
     pull();
+    arm_pull();
   });
 }
 
@@ -99,6 +112,8 @@ void TelemetryHost::pull() {
 
 void TelemetryHost::pull(Puller& puller) {
   auto snapshot = registry_.collect(*puller.cursor);
+  auto more = puller.deltas ? puller.deltas->since_last(gathered_) : gathered_;
+  std::ranges::move(more, std::back_inserter(snapshot.points));
   std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
     return std::ranges::none_of(puller.selectors, [&](const Selector& selector) {
       return selector.matches(point.spec->scope, point.spec->name);
@@ -108,6 +123,7 @@ void TelemetryHost::pull(Puller& puller) {
 }
 
 void TelemetryHost::finish(std::function<void()> done) {
+  finished_ = true;
   if (next_pull_) next_pull_->disarm();
   if (window_end_) window_end_->disarm();
   if (pipeline_.carries(Record::Kind::Window)) {

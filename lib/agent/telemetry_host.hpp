@@ -3,13 +3,16 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/lifetime.hpp"
 #include "export/metrics_sink.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/collector.hpp"
+#include "telemetry/point_deltas.hpp"
 #include "telemetry/sample_series.hpp"
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -18,7 +21,8 @@ namespace elastrun::agent {
 /// What the metrics of a run take in its agent: the instruments of this process, the windows that
 /// end in time, series of what workers report, and the sinks of --metrics. Made only where
 /// --metrics or --http asks for it; a run without one has no timer, no thread and no wake-up for
-/// telemetry, and one that has it wakes up only after something was recorded.
+/// telemetry. One that has it wakes up after something was recorded, and at each interval where
+/// somebody pulls what nobody records (add_source).
 ///
 /// Events do not come by here: whoever has some emits them into the pipeline of the run, which has
 /// routes of its own (the journal), and builds none where nobody listens. On the loop only.
@@ -51,6 +55,12 @@ class TelemetryHost {
   /// appears with the next that is. Costs next to nothing until that has happened.
   void recorded();
 
+  /// More series for sinks that pull, which somebody gathers when it is time: `gather` gives them
+  /// to its argument once, later. With it they pull at every interval from the first time on,
+  /// whether or not something was recorded.
+  using TakePoints = std::function<void(std::vector<telemetry::Point>)>;
+  void add_source(std::function<void(TakePoints)> gather) { gather_ = std::move(gather); }
+
   telemetry::Registry& registry() { return registry_; }
   /// That of the run, for routes to sinks of one's own.
   telemetry::Pipeline& pipeline() { return pipeline_; }
@@ -69,9 +79,11 @@ class TelemetryHost {
     std::shared_ptr<exporter::MetricsSink> sink;
     std::vector<telemetry::Selector> selectors;
     std::unique_ptr<telemetry::Cursor> cursor;
+    std::optional<telemetry::PointDeltas> deltas;  // of who pulls those
   };
   void pull();
   void pull(Puller& puller);
+  void gather_and_pull();
   void arm_pull();
 
   Clock& clock_;
@@ -84,7 +96,10 @@ class TelemetryHost {
   std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;
   std::vector<Puller> pullers_;
   std::unique_ptr<Alarm> window_end_, next_pull_;
-  bool window_open_ = false, pull_due_ = false, pulled_ = false;
+  bool window_open_ = false, pull_due_ = false, pulled_ = false, finished_ = false;
+  std::function<void(TakePoints)> gather_;
+  std::vector<telemetry::Point> gathered_;
+  Lifetime lifetime_;
 };
 
 }  // namespace elastrun::agent

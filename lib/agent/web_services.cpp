@@ -4,19 +4,16 @@
 #include "core/host_name.hpp"
 #include "core/text.hpp"
 #include "export/exposition.hpp"
-#include "system/machine_points.hpp"
 #include "workers/environment.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
+#include <iterator>
 #include <unistd.h>
 #include <utility>
 
 namespace elastrun::agent {
 namespace {
-
-/// How long a page waits for a look at the machine: a GPU that has fallen off the bus may not
-/// answer at all, and what else there is to tell must not wait for it.
-constexpr Duration kPatience = std::chrono::seconds(1);
 
 json::value maybe(const auto& value) {
   return value ? json::value(*value) : json::value(nullptr);
@@ -72,7 +69,7 @@ json::object machine_json(const system::MachineSample& sample) {
 
 Result<std::unique_ptr<WebServices>> WebServices::start(Parts parts) {
   // Asked in any case: it logs that there is none, as torchelastic does.
-  const bool health_check = is_health_check_wanted(parts.environment);
+  const bool health_check = is_health_check_wanted(workers::own_environment());
   if (!parts.spec.http && !health_check) return nullptr;
   std::unique_ptr<WebServices> services(new WebServices(std::move(parts)));
   if (const auto opened = services->open(); !opened) return std::unexpected(opened.error());
@@ -86,10 +83,7 @@ Result<std::unique_ptr<WebServices>> WebServices::start(Parts parts) {
 WebServices::WebServices(Parts parts)
     : parts_(std::move(parts)),
       view_(parts_.spec, parts_.clock, view_sources()),
-      beat_(parts_.clock),
-      begun_(parts_.clock.now()),
-      calls_(parts_.loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse),
-      patience_(parts_.clock.make_alarm()) {}
+      beat_(parts_.clock) {}
 
 JobView::Sources WebServices::view_sources() {
   return {.workers = [this] { return workers(); },
@@ -109,22 +103,23 @@ JobPages::Parts WebServices::page_parts() {
           .metrics = [this](bool open, auto then) { metrics(open, std::move(then)); },
           .system =
               [this](auto then) {
-                look_at_machine([then = std::move(then)](const system::MachineSample& sample) {
-                  then(machine_json(sample));
-                });
+                parts_.metrics->machine().look(
+                    [then = std::move(then)](const system::MachineSample& sample) {
+                      then(machine_json(sample));
+                    });
               }};
 }
 
 Status WebServices::open() {
-  health_check_ =
-      open_health_check(parts_.loop, parts_.clock, parts_.environment, [this] { return vitals(); });
+  health_check_ = open_health_check(parts_.loop, parts_.clock, workers::own_environment(),
+                                    [this] { return vitals(); });
   const bool asked = parts_.spec.http || health_check_;
-  if (asked && parts_.telemetry != nullptr) parts_.telemetry->watch_health();
+  if (asked && parts_.metrics != nullptr) parts_.metrics->host().watch_health();
   if (!parts_.spec.http) return {};
   auto pages = JobPages::open(page_parts(), *parts_.spec.http);
   if (!pages) return std::unexpected(pages.error());
   pages_ = std::move(*pages);
-  if (parts_.telemetry != nullptr) cursor_ = parts_.telemetry->open_cursor();
+  cursor_ = parts_.metrics->host().open_cursor();
   return {};
 }
 
@@ -140,37 +135,8 @@ const std::vector<workers::Worker>* WebServices::workers() const {
 
 Vitals WebServices::vitals() const {
   Vitals vitals{beat_.since(), parts_.overdue_timer(), view_.phase_name()};
-  if (parts_.telemetry != nullptr) vitals.reported = parts_.telemetry->ailments();
+  if (parts_.metrics != nullptr) vitals.reported = parts_.metrics->host().ailments();
   return vitals;
-}
-
-/// One look at a time; all who ask meanwhile get the same. Who has waited long enough gets the last
-/// one, while the thread goes on waiting.
-void WebServices::look_at_machine(std::function<void(const system::MachineSample&)> then) {
-  waiting_.push_back(std::move(then));
-  const auto answer = [this] {
-    patience_->disarm();
-    for (const auto& one : std::exchange(waiting_, {})) one(sample_);
-  };
-  if (waiting_.size() == 1) patience_->arm(parts_.clock.now() + kPatience, answer);
-  if (looking_) return;
-  looking_ = true;
-  std::vector<system::WatchedWorker> watched;
-  if (const auto* all = workers()) {
-    for (const auto& worker : *all) {
-      if (!worker.exit) watched.push_back({worker.rank, worker.local_rank, worker.pid});
-    }
-  }
-  const auto look = [machine = machine_, watched, now = parts_.clock.now()] {
-    return Result<system::MachineSample>(machine->sample(now, watched));
-  };
-  calls_.make("the state of this machine", look,
-              [this, answer, alive = lifetime_.token()](Result<system::MachineSample> sample) {
-                if (!alive) return;
-                looking_ = false;
-                if (sample) sample_ = std::move(*sample);
-                answer();
-              });
 }
 
 std::vector<telemetry::Attribute> WebServices::resource() const {
@@ -182,12 +148,12 @@ std::vector<telemetry::Attribute> WebServices::resource() const {
 }
 
 void WebServices::metrics(bool open, std::function<void(std::string)> then) {
-  look_at_machine([this, open, then = std::move(then)](const system::MachineSample& sample) {
-    telemetry::Snapshot snapshot;
-    if (cursor_) snapshot = parts_.telemetry->collect(*cursor_);
-    snapshot.at = {parts_.clock.now(), parts_.clock.wall()};
-    for (auto& point : system::points_of(sample, begun_))
-      snapshot.points.push_back(std::move(point));
+  auto& metrics = *parts_.metrics;
+  metrics.machine().look([this, &metrics, open, then = std::move(then),
+                          alive = lifetime_.token()](const system::MachineSample& sample) {
+    if (!alive) return;
+    auto snapshot = metrics.host().collect(*cursor_);
+    std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
     const auto families = exporter::families_of(snapshot, {.resource = resource()});
     then(open ? exporter::openmetrics_text(families.all) : exporter::prometheus_text(families.all));
   });

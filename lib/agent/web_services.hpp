@@ -3,9 +3,8 @@
 
 #include "agent/job_pages.hpp"
 #include "agent/job_view.hpp"
-#include "agent/telemetry_host.hpp"
+#include "agent/run_metrics.hpp"
 #include "core/error.hpp"
-#include "files/blocking_calls.hpp"
 #include "spec/job_spec.hpp"
 #include "system/machine.hpp"
 #include "workers/group.hpp"
@@ -20,20 +19,18 @@
 
 namespace elastrun::agent {
 
-/// What an agent serves over HTTP, with all it takes: the view of the job, the pages of --http, the
-/// health check, and looks at the machine, which are made on a thread of their own when somebody
-/// asks. Made only for a job that has one of both.
+/// What an agent serves over HTTP, with all it takes: the view of the job, the pages of --http and
+/// the health check. Made only for a job that has one of both.
 class WebServices {
  public:
   struct Parts {
     boost::asio::io_context& loop;
     Clock& clock;
     const spec::JobSpec& spec;
-    std::vector<std::string> environment;  // of the agent
     std::function<const workers::Group*()> group;
     std::function<bool()> serves_store;
     std::function<std::optional<Duration>()> overdue_timer;
-    TelemetryHost* telemetry = nullptr;              // with --http or --metrics
+    RunMetrics* metrics = nullptr;                   // with --http or --metrics
     std::function<void(std::string_view line)> say;  // where the pages are
   };
   /// Listens from now on, if anything is asked for; else null. Fails with Io where --http cannot; a
@@ -55,23 +52,15 @@ class WebServices {
   JobPages::Parts page_parts();
   const std::vector<workers::Worker>* workers() const;
   Vitals vitals() const;
-  void look_at_machine(std::function<void(const system::MachineSample&)> then);
   void metrics(bool open, std::function<void(std::string)> then);
   std::vector<telemetry::Attribute> resource() const;
 
   const Parts parts_;
   JobView view_;
   LoopBeat beat_;
-  const TimePoint begun_;
   std::unique_ptr<telemetry::Cursor> cursor_;
   std::unique_ptr<JobPages> pages_;
   std::unique_ptr<http::Server> health_check_;
-  files::BlockingCalls calls_;
-  std::shared_ptr<system::Machine> machine_ = std::make_shared<system::Machine>();
-  std::vector<std::function<void(const system::MachineSample&)>> waiting_;  // for the same look
-  system::MachineSample sample_;
-  std::unique_ptr<Alarm> patience_;
-  bool looking_ = false;
   Lifetime lifetime_;
 };
 

@@ -41,8 +41,19 @@ void WorkerChannel::catch_up() {
   if (channel_) channel_->catch_up();
 }
 
+workers::Channel::Statistics WorkerChannel::statistics() const {
+  auto all = earlier_;
+  if (!channel_) return all;
+  const auto now = channel_->statistics();
+  all.connections += now.connections;
+  all.messages += now.messages;
+  all.refused += now.refused;
+  return all;
+}
+
 std::unique_ptr<workers::ChannelPlace> WorkerChannel::end() {
   if (!channel_) return nullptr;
+  earlier_ = statistics();
   auto place = channel_->take_place();
   channel_.reset();
   if (!place->own_folder.empty()) guardian_.forget(place->own_folder);

@@ -35,6 +35,8 @@ class WorkerChannel {
   void release(pid_t sender);
   void answer(const std::string& text);
   void catch_up();
+  /// Of all channels so far.
+  workers::Channel::Statistics statistics() const;
   /// Its place, whose end may wait for the file system; null: none.
   std::unique_ptr<workers::ChannelPlace> end();
 
@@ -43,6 +45,7 @@ class WorkerChannel {
   guardian::Agent& guardian_;
   const workers::Channel::OnMessage on_message_;
   std::unique_ptr<workers::Channel> channel_;
+  workers::Channel::Statistics earlier_;
   bool tried_ = false;
 };
 

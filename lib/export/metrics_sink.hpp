@@ -17,6 +17,7 @@ struct SinkAccount {
   std::string sink;  // as the user named it
   std::uint64_t delivered = 0, lost = 0;
   std::string trouble;  // what the first loss was due to; empty: nothing was lost, or too many came
+  std::uint64_t waiting = 0;  // of the lost: those that are on their way as long as the job runs
 };
 
 /// A destination of --metrics: takes records, or pulls the series of the agent from time to time,

@@ -194,7 +194,7 @@ SinkAccount OtlpSink::account() const {
   std::uint64_t open = events_.size() + (metrics_.empty() ? 0 : 1);
   open += batch_.size();
   if (call_ && under_way_ == What::Metrics) open += 1;
-  return {name(), delivered_, lost_ + open, trouble_};
+  return {name(), delivered_, lost_ + open, trouble_, open};
 }
 
 }  // namespace elastrun::exporter

@@ -64,7 +64,7 @@ void PageSink::finish(std::function<void()> done) {
 
 SinkAccount PageSink::account() const {
   const std::uint64_t open = (waiting_ ? 1u : 0u) + (writing_ ? 1u : 0u);
-  return {name(), delivered_, lost_ + open, trouble_};
+  return {name(), delivered_, lost_ + open, trouble_, open};
 }
 
 }  // namespace elastrun::exporter

@@ -125,6 +125,7 @@ void PluginSink::hand_over() {
   if (batch.records.empty() && !batch.series && !finished_) return;
   closed_ = batch.last = finished_ && queue_.empty();
   busy_ = true;
+  in_hand_ = batch.records.size() + (batch.series ? batch.series->points.size() : 0);
   calls_.make(
       name(),
       [library = library_, progress = progress_, batch = std::move(batch)] {
@@ -137,6 +138,7 @@ void PluginSink::hand_over() {
 
 void PluginSink::handed_over(const Result<std::string>& trouble) {
   busy_ = false;
+  in_hand_ = 0;
   pass_log_on();
   if (!trouble) failed(trouble.error().text);
   if (trouble && !trouble->empty()) failed(*trouble);
@@ -168,7 +170,9 @@ void PluginSink::finish(std::function<void()> done) {
 
 SinkAccount PluginSink::account() const {
   const auto taken = progress_->taken.load();
-  return {name(), taken, given_ - std::min(given_, taken), trouble_};
+  const auto lost = given_ - std::min(given_, taken);
+  const auto waiting = queue_.size() + (series_ ? series_->points.size() : 0) + in_hand_;
+  return {name(), taken, lost, trouble_, std::min<std::uint64_t>(lost, waiting)};
 }
 
 void PluginSink::watch_health() {

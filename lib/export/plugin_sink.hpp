@@ -78,6 +78,7 @@ class PluginSink final : public MetricsSink {
   BoundedQueue<telemetry::Record, size_of_record> queue_{kMost};
   Snapshot series_;
   std::uint64_t given_ = 0;  // records and series in all
+  std::size_t in_hand_ = 0;  // of them, those that the thread has now
   bool pausing_ = false, busy_ = false, closed_ = false, checks_ = false;
   std::unique_ptr<Alarm> pause_, next_look_;
   std::optional<TimePoint> checking_since_;

@@ -81,7 +81,8 @@ void StatsdSink::finish(std::function<void()> done) {
 }
 
 SinkAccount StatsdSink::account() const {
-  return {name(), delivered_, lost_ + queue_.dropped() + queue_.size(), trouble_};
+  const auto waiting = queue_.size();
+  return {name(), delivered_, lost_ + queue_.dropped() + waiting, trouble_, waiting};
 }
 
 }  // namespace elastrun::exporter

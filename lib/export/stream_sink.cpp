@@ -58,8 +58,9 @@ void StreamSink::finish(std::function<void()> done) {
 
 SinkAccount StreamSink::account() const {
   const auto undone = writer_->lost();
+  const auto waiting = queue_.size() + writing_;
   return {name(), delivered_ - std::min(delivered_, undone),
-          lost_ + undone + queue_.dropped() + queue_.size() + writing_, trouble_};
+          lost_ + undone + queue_.dropped() + waiting, trouble_, waiting};
 }
 
 }  // namespace elastrun::exporter

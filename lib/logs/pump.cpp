@@ -139,7 +139,8 @@ bool Pump::read_once() {
 
 void Pump::pass_on(files::BufferPool::Buffer input) {
   const std::string_view bytes = *input;
-  buffers_->bytes += bytes.size();
+  const bool out = route_.stream == Console::Stream::Out;
+  (out ? buffers_->out_bytes : buffers_->err_bytes) += bytes.size();
   if (route_.keep_tail) tail_.add(bytes, clock_.now());
   if (route_.file) {
     const bool shared = bytes.size() >= files::Backlog::kWorthSharing;

@@ -24,7 +24,7 @@ struct PumpBuffers {
   files::BufferPool::Buffer input;            // null until the first read
   std::vector<files::Backlog::Piece> filled;  // in this turn, for the file
   std::string lines, matching;
-  std::uint64_t bytes = 0;  // that have been read in all
+  std::uint64_t out_bytes = 0, err_bytes = 0;  // that have been read in all
 };
 
 /// What becomes of the bytes of one stream.

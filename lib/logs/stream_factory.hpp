@@ -67,9 +67,12 @@ class StreamFactory {
   /// Fails with Io: no descriptor left. Then nothing stays behind. A file that cannot be made costs
   /// the output for it, and is said.
   Result<std::unique_ptr<WorkerStreams>> make(const StreamSettings& settings);
-  /// What all workers so far have written, in bytes, but for output that does not pass through the
-  /// agent.
-  std::uint64_t bytes() const { return buffers_->bytes; }
+  /// What all workers so far have written to a stream, in bytes, but for output that does not pass
+  /// through the agent. Where both share a pipe, all of it was written to stderr.
+  std::uint64_t bytes(Console::Stream stream) const {
+    return stream == Console::Stream::Out ? buffers_->out_bytes : buffers_->err_bytes;
+  }
+  std::uint64_t bytes() const { return buffers_->out_bytes + buffers_->err_bytes; }
   /// The agent's terminal has another size now (SIGWINCH): its workers' terminals get it, too. They
   /// see it when they ask next; no signal reaches them, because it is not their controlling
   /// terminal.

@@ -165,8 +165,7 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "[[metrics.route]] selects what a sink gets, see elastrun.toml(5)."},
     {Opt::MetricsInterval, "metrics-interval", 0, Kind::Float, Group::Reports, kOurs, kPet,
      "metrics.interval", "10", kNone, "SECONDS",
-     "How often at most pages, pushes and datagrams of metrics are made, while anything changes",
-     kNone},
+     "How often pages, pushes and datagrams of metrics are made", kNone},
 
     {Opt::Config, "config", 0, Kind::Text, Group::Launch, kOurs, kPet, kNone, kNone, kNone, "FILE",
      "Read options, script and variables of the workers from a TOML file", kNone},

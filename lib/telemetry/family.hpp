@@ -31,6 +31,7 @@ struct Registry::Family {
   std::source_location where;
   std::vector<View> views;
   bool enabled = true;
+  std::mutex asking{};  // held while the observer is called; before the registry's
   Observer observer{};
   std::map<std::vector<std::string>, Entry> entries{};
 };

@@ -111,7 +111,8 @@ void Registry::apply_views(Family& family, Entry& entry) {
   }
 }
 
-Status Registry::observe(Kind kind, Spec spec, Observer observer, std::source_location where) {
+Result<Observation> Registry::observe(Kind kind, Spec spec, Observer observer,
+                                      std::source_location where) {
   if (kind != Kind::Gauge && kind != Kind::Counter && kind != Kind::UpDown) {
     return refuse(spec, "an observer reports a gauge or a total");
   }
@@ -127,7 +128,18 @@ Status Registry::observe(Kind kind, Spec spec, Observer observer, std::source_lo
   family = std::make_shared<Family>(std::make_shared<const Spec>(std::move(spec)), kind, "observed",
                                     where, std::move(views));
   family->observer = std::move(observer);
-  return {};
+  return Observation([this, family] { end_observation(*family); });
+}
+
+void Registry::end_observation(Family& family) {
+  Observer ended;  // goes when no lock is held any more
+  const std::lock_guard asking(family.asking);
+  const std::lock_guard lock(mutex_);
+  ended.swap(family.observer);
+  for (Cursor* const cursor : cursors_) {
+    for (const auto& [labels, entry] : family.entries) cursor->places_.erase(entry.series.get());
+  }
+  families_.erase({family.spec->scope, family.spec->name});
 }
 
 void Registry::run_observers() {
@@ -138,27 +150,29 @@ void Registry::run_observers() {
       if (family->observer && family->enabled) observed.push_back(family);
     }
   }
-  for (const auto& family : observed) {
-    std::vector<std::pair<std::vector<std::string>, double>> seen;
-    try {
-      family->observer([&](double value, std::vector<std::string> labels) {
-        labels.resize(family->spec->label_keys.size());
-        seen.emplace_back(std::move(labels), value);
-      });
-    } catch (...) {  // foreign code: no data this time
-      failed_.fetch_add(1, std::memory_order_relaxed);
-      seen.clear();
-    }
-    const std::lock_guard lock(mutex_);
-    for (auto& [labels, entry] : family->entries) {
-      static_cast<GaugeSeries&>(*entry.series).forget();
-    }
-    const bool is_sum = family->kind != Kind::Gauge;
-    for (auto& [labels, value] : seen) {
-      const auto series = series_of(*family, std::move(labels),
-                                    [is_sum] { return std::make_shared<GaugeSeries>(is_sum); });
-      static_cast<GaugeSeries&>(**series).set(value);
-    }
+  for (const auto& family : observed) run_observer(*family);
+}
+
+void Registry::run_observer(Family& family) {
+  const std::lock_guard asking(family.asking);
+  if (!family.observer) return;  // it has ended meanwhile
+  std::vector<std::pair<std::vector<std::string>, double>> seen;
+  try {
+    family.observer([&](double value, std::vector<std::string> labels) {
+      labels.resize(family.spec->label_keys.size());
+      seen.emplace_back(std::move(labels), value);
+    });
+  } catch (...) {  // foreign code: no data this time
+    failed_.fetch_add(1, std::memory_order_relaxed);
+    seen.clear();
+  }
+  const std::lock_guard lock(mutex_);
+  for (auto& [labels, entry] : family.entries) static_cast<GaugeSeries&>(*entry.series).forget();
+  const bool is_sum = family.kind != Kind::Gauge;
+  for (auto& [labels, value] : seen) {
+    const auto series = series_of(family, std::move(labels),
+                                  [is_sum] { return std::make_shared<GaugeSeries>(is_sum); });
+    static_cast<GaugeSeries&>(**series).set(value);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "telemetry/observation.hpp"
 #include "telemetry/series.hpp"
 
 #include <map>
@@ -60,8 +61,8 @@ class Cursor {
   std::unordered_map<const Series*, Series::Cursor> places_;
 };
 
-/// All instruments of a process. Everything here is for all threads, and no lock is held while an
-/// observer is called.
+/// All instruments of a process. Everything here is for all threads, and while an observer is
+/// called no lock is held but one of its own, so that it is called by one thread at a time.
 ///
 /// Patterns are names with `*` for anything but a dot, and `**` for anything.
 class Registry {
@@ -84,9 +85,10 @@ class Registry {
                                          std::vector<std::string> labels,
                                          const std::function<std::shared_ptr<Series>()>& make,
                                          std::source_location where);
-  /// `kind`: Gauge, or Counter and UpDown for totals that somebody else keeps.
-  Status observe(Kind kind, Spec spec, Observer observer,
-                 std::source_location where = std::source_location::current());
+  /// `kind`: Gauge, or Counter and UpDown for totals that somebody else keeps. Whoever drops what
+  /// is returned ends it.
+  Result<Observation> observe(Kind kind, Spec spec, Observer observer,
+                              std::source_location where = std::source_location::current());
 
   std::vector<SeriesInfo> select(std::string_view pattern = "**") const;
   /// What is off adds nothing. Returns how many series there are of that pattern; holds for those
@@ -118,6 +120,8 @@ class Registry {
   Entry& make_entry(Family& family, std::vector<std::string> labels, std::shared_ptr<Series> made);
   void apply_views(Family& family, Entry& entry);
   void run_observers();
+  void run_observer(Family& family);
+  void end_observation(Family& family);
   void harvest(Entry& entry, TimePoint now);
   static void close_view(const Family& family, Entry& entry, ViewState& state, TimePoint now,
                          Closing closing, const std::function<void(Record)>& add);

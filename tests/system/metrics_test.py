@@ -159,7 +159,9 @@ class Together(unittest.TestCase):
                 self.assertRegex(text, r"(?m)^elastrun_run_count_total\{.*success.*\} 1$")
             self.assertIn('"loss"', (job.folder / "a.trace").read_text())
             self.assertEqual(len(list((job.folder / "tb").glob("events.out.tfevents.*"))), 1)
-            self.assertIn("loss:1.25|g|#rank:1", datagrams.recv(65536).decode())
+            sent = ""
+            while "loss:1.25|g|#rank:1" not in sent:  # until the time limit of the socket
+                sent += datagrams.recv(65536).decode() + "\n"
             metrics = {metric["name"]: metric for body in collector.taken("/v1/metrics")
                        for scope in body["resourceMetrics"][0]["scopeMetrics"]
                        for metric in scope["metrics"]}
@@ -174,6 +176,51 @@ class Together(unittest.TestCase):
             for sink in ("jsonl", "prometheus", "otlp", "exec", "statsd", "tensorboard", "trace"):
                 self.assertEqual(account(job, sink)["lost"], 0, sink)
                 self.assertGreater(account(job, sink)["delivered"], 0, sink)
+
+    def test_the_machine_and_what_the_launcher_counts_reach_sinks_that_pull(self) -> None:
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind(("127.0.0.1", 0))
+        datagrams.settimeout(LIMIT)
+        worker = WORKER + "print('x' * 99, flush=True)\nimport time\ntime.sleep(1000)\n"
+        with Collector(200) as collector, datagrams, Job(
+                "--metrics-interval=0.3", "--redirects=3", "--log-dir=logs",
+                *sinks("prometheus:a.prom", collector.url,
+                       f"statsd:127.0.0.1:{datagrams.getsockname()[1]}"),
+                "worker.py", files={"worker.py": worker},
+                env={"PYTHONPATH": str(LIBRARY)}) as job:
+            page = job.folder / "a.prom"
+            wait_until(lambda: page.exists() and 'process_memory_usage_bytes{local_rank="0"'
+                       in page.read_text(), "the page shows the worker")
+            wait_until(lambda: re.search(r'(?m)^elastrun_worker_output_bytes_total\{stream="stdout"'
+                                         r".*\} 100$", page.read_text()), "it has written")
+            text = page.read_text()
+            self.assertRegex(text, r"(?m)^system_cpu_time_seconds_total\{.*\} [\d.]+$")
+            self.assertRegex(text, r"(?m)^elastrun_store_requests_total\{.*\} 0$")
+            self.assertRegex(text, r"(?m)^elastrun_store_connections\{.*\} 0$")
+            self.assertRegex(text, r"(?m)^elastrun_channel_messages_total\{.*\} [2-9]$")
+            self.assertRegex(text, r'(?m)^elastrun_channel_dropped_total\{reason="refused".*\} 0$')
+            self.assertRegex(
+                text, r'(?m)^elastrun_telemetry_dropped_total\{sink="prometheus:a.prom".*\} 0$')
+            self.assertRegex(
+                text, r'(?m)^elastrun_telemetry_queue_length\{sink="prometheus:a.prom".*\} \d$')
+
+            def pushed() -> set[str]:
+                return {metric["name"] for body in collector.taken("/v1/metrics")
+                        for scope in body["resourceMetrics"][0]["scopeMetrics"]
+                        for metric in scope["metrics"]}
+            wait_until(lambda: {"system.memory.usage", "process.cpu.time",
+                                "elastrun.worker.output"} <= pushed(), "the collector has them")
+            # Nothing is recorded any more, and the page goes on; a total becomes what it rose by.
+            seen = ""
+            while not re.search(r"system\.cpu\.time:[\d.]+\|c", seen):
+                seen += datagrams.recv(65536).decode() + "\n"
+            rises = [float(one) for one in re.findall(r"system\.cpu\.time:([\d.]+)\|c", seen)]
+            self.assertLess(max(rises), 60)  # not since the machine was started
+            before = page.stat().st_mtime_ns
+            wait_until(lambda: page.stat().st_mtime_ns > before, "the page goes on")
+            job.process.terminate()
+            job.end()
+            self.assertIn("system_cpu_time_seconds_total", page.read_text())  # the last one, too
 
     def test_routes_of_the_job_file_select(self) -> None:
         text = """[metrics]
@@ -199,6 +246,7 @@ name = "elastrun.restarts.*"
             self.assertEqual(families, {"elastrun_restarts_remaining"})
 
     def test_without_a_sink_there_is_no_thread_for_one(self) -> None:
+        """With one that pulls there is one for its file, and one for looks at the machine."""
         def threads(job: Job) -> int:
             return len(os.listdir(f"/proc/{job.agent()}/task"))
 
@@ -207,8 +255,9 @@ name = "elastrun.restarts.*"
             for one in (job, other):
                 one.wait_for("^pid")
             wait_until(lambda: threads(other) > threads(job), "the page has a thread")
-            wait_until(lambda: "elastrun" in (other.folder / "a.prom").read_text(), "it is written")
-            self.assertEqual(threads(job) + 1, threads(other))
+            wait_until(lambda: "system_cpu" in (other.folder / "a.prom").read_text(),
+                       "it is written")
+            self.assertEqual(threads(job) + 2, threads(other))
             for one in (job, other):
                 one.process.terminate()
                 one.end()

@@ -139,6 +139,8 @@ TEST_CASE("round store: it serves those who save until the next round begins") {
   auto late = visitor(at, port);
   CHECK(count(late) == 3);
   CHECK(at.store->visitors() == 2);
+  const auto asked = at.store->requests();
+  CHECK(asked >= 3);
 
   SUBCASE("here") {
     at.store->begin(round_of_two(0));
@@ -149,6 +151,7 @@ TEST_CASE("round store: it serves those who save until the next round begins") {
     at.store->begin(round_of_two(1));
   }
   CHECK(count(worker) == 0);
+  CHECK(at.store->requests() >= asked);  // of all rounds
 }
 
 TEST_CASE("round store: on its only port, it serves those who are there until the next round") {

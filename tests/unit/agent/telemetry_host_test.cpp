@@ -5,6 +5,7 @@
 #include "telemetry/instruments.hpp"
 
 #include <doctest/doctest.h>
+#include <utility>
 
 using namespace elastrun;
 using namespace elastrun::telemetry;
@@ -64,6 +65,65 @@ TEST_CASE("telemetry host: who pulls sees instruments and the samples of the pip
   CHECK(points[0].value == Value(std::int64_t{2}));
   CHECK(points[1].spec->name == "loss");
   CHECK(points[1].value == Value(0.5));
+}
+
+TEST_CASE("telemetry host: who pulls gets what is gathered for it, at every interval") {
+  struct Puller final : exporter::MetricsSink {
+    explicit Puller(Cursor::Temporality which) : MetricsSink("puller"), temporality(which) {}
+    bool is_told() const override { return false; }
+    std::optional<Cursor::Temporality> pulls() const override { return temporality; }
+    void pull(const Snapshot& snapshot) override {
+      pulls_so_far += 1;
+      seen.clear();
+      for (const auto& point : snapshot.points) seen.emplace_back(point.spec->name, point.value);
+    }
+    void finish(std::function<void()> done) override { done(); }
+    exporter::SinkAccount account() const override { return {}; }
+    const Cursor::Temporality temporality;
+    std::vector<std::pair<std::string, Value>> seen;
+    int pulls_so_far = 0;
+  };
+  using Seen = std::vector<std::pair<std::string, Value>>;
+  Place place;
+  const auto page = std::make_shared<Puller>(Cursor::Temporality::Cumulative);
+  const auto datagrams = std::make_shared<Puller>(Cursor::Temporality::Delta);
+  place.host.add(page, {{}});
+  place.host.add(datagrams, {{.name = "sys*"}});
+  std::int64_t total = 100;
+  TelemetryHost::TakePoints answer;
+  place.host.add_source([&](TelemetryHost::TakePoints take) { answer = std::move(take); });
+  const auto gathered = [&] {
+    Point point;
+    point.spec = std::make_shared<const Spec>(Spec{.name = "system.total"});
+    point.kind = Kind::Counter;
+    point.value = total;
+    std::exchange(answer, {})({point});
+  };
+  place.clock.advance(std::chrono::seconds(30));
+  CHECK(!answer);  // nothing was recorded so far
+  place.count.add(2);
+  place.host.recorded();
+  place.clock.advance(std::chrono::seconds(1));
+  REQUIRE(answer);
+  CHECK(page->pulls_so_far == 0);  // not before it is there
+  gathered();
+  CHECK(page->seen == Seen{{"count", std::int64_t{2}}, {"system.total", std::int64_t{100}}});
+  CHECK(datagrams->seen.empty());  // by how much it rose is not known yet
+  total = 104;
+  place.clock.advance(std::chrono::seconds(10));
+  REQUIRE(answer);
+  gathered();
+  CHECK(page->seen.back().second == Value(std::int64_t{104}));
+  CHECK(datagrams->seen == Seen{{"system.total", std::int64_t{4}}});
+  place.clock.advance(std::chrono::seconds(10));
+  REQUIRE(answer);  // and does not come before the end
+  place.host.finish([] {});
+  CHECK(page->pulls_so_far == 3);
+  CHECK(page->seen.back().second == Value(std::int64_t{104}));
+  CHECK(datagrams->seen.empty());
+  gathered();
+  CHECK(page->pulls_so_far == 3);
+  CHECK(place.clock.armed() == 0);
 }
 
 TEST_CASE("telemetry host: its end leaves no route") {

@@ -5,8 +5,10 @@
 #include "telemetry/collector.hpp"
 #include "telemetry/instruments.hpp"
 
+#include <atomic>
 #include <cmath>
 #include <doctest/doctest.h>
+#include <thread>
 
 using namespace elastrun;
 using namespace elastrun::telemetry;
@@ -176,16 +178,17 @@ TEST_CASE("registry: an observer is asked once for each collection, and its fail
   Place place;
   int calls = 0;
   bool broken = false;
-  REQUIRE(place.registry.observe(Kind::Gauge,
-                                 {.name = "gpu.memory", .unit = "By", .label_keys = {"gpu"}},
-                                 [&](const Registry::Report& report) {
-                                   calls += 1;
-                                   if (broken) throw std::runtime_error("no driver");
-                                   report(10, {"0"});
-                                   report(20, {"1"});
-                                   // No lock is held: an observer may use the registry.
-                                   CHECK(place.registry.select("gpu.memory").size() <= 2);
-                                 }));
+  const auto observation = place.registry.observe(
+      Kind::Gauge, {.name = "gpu.memory", .unit = "By", .label_keys = {"gpu"}},
+      [&](const Registry::Report& report) {
+        calls += 1;
+        if (broken) throw std::runtime_error("no driver");
+        report(10, {"0"});
+        report(20, {"1"});
+        // No lock of the registry is held: an observer may use it.
+        CHECK(place.registry.select("gpu.memory").size() <= 2);
+      });
+  REQUIRE(observation.has_value());
   CHECK_FALSE(place.registry.observe(Kind::Gauge, {.name = "gpu.memory"}, {}));
   CHECK_FALSE(place.registry.observe(Kind::Stat, {.name = "x"}, {}));
   Cursor cursor(place.registry);
@@ -199,6 +202,56 @@ TEST_CASE("registry: an observer is asked once for each collection, and its fail
   CHECK(gap.at(0).value == Value());
   CHECK(calls == 2);
   CHECK(place.registry.failed() == 1);
+}
+
+TEST_CASE("registry: an observer ends with its handle, and its series with it") {
+  Place place;
+  Cursor cursor(place.registry, Cursor::Temporality::Delta);
+  auto source = std::make_unique<int>(3);
+  const auto observe = [&] {
+    return place.registry.observe(
+        Kind::Counter, {.name = "requests"},
+        [&source](const Registry::Report& report) { report(*source, {}); });
+  };
+  {
+    const auto handle = observe();
+    REQUIRE(handle.has_value());
+    CHECK(place.registry.collect(cursor).points.at(0).value == Value(3.0));
+    *source = 5;
+    CHECK(place.registry.collect(cursor).points.at(0).value == Value(2.0));
+  }
+  source.reset();
+  CHECK(place.registry.collect(cursor).points.empty());
+  CHECK(place.registry.select("requests").empty());
+  // The name is free again, and what comes now is counted from the start.
+  source = std::make_unique<int>(4);
+  auto again = observe();
+  REQUIRE(again.has_value());
+  CHECK(place.registry.collect(cursor).points.at(0).value == Value(4.0));
+  Observation moved = std::move(*again);
+  CHECK(place.registry.collect(cursor).points.size() == 1);
+  moved = Observation();
+  CHECK(place.registry.collect(cursor).points.empty());
+}
+
+TEST_CASE("registry: the end of an observer waits for a call that is under way") {
+  Place place;
+  std::atomic<bool> inside{false}, over{false};
+  auto handle = place.registry.observe(Kind::Gauge, {.name = "slow"}, [&](const auto& report) {
+    inside = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    over = true;
+    report(1, {});
+  });
+  REQUIRE(handle.has_value());
+  std::thread collector([&] {
+    Cursor cursor(place.registry);
+    place.registry.collect(cursor);
+  });
+  while (!inside) std::this_thread::yield();
+  *handle = Observation();
+  CHECK(over);
+  collector.join();
 }
 
 TEST_CASE("registry: windows of time close when their time is over, with the views of the author") {

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/lifetime.hpp"
+#include "files/blocking_calls.hpp"
+#include "system/machine.hpp"
+#include "telemetry/registry.hpp"
+#include "workers/group.hpp"
+
+#include <boost/asio/any_io_executor.hpp>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Looks at the machine and the workers of this node for whoever asks, on a thread of its own: a
+/// GPU that has fallen off the bus may not answer at all, and what else there is to tell must not
+/// wait for it.
+class MachineWatch {
+ public:
+  /// Null where there is none.
+  using FindGroup = std::function<const workers::Group*()>;
+  using Then = std::function<void(const system::MachineSample&)>;
+  /// How long somebody waits for a look.
+  static constexpr Duration kPatience = std::chrono::seconds(1);
+
+  MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group);
+
+  /// `then` runs once, never inside this call. One look at a time; all who ask meanwhile get the
+  /// same. Who has waited long enough gets the last one, while the thread goes on waiting.
+  void look(Then then);
+  /// A sample as series; totals count from the time that this was made.
+  std::vector<telemetry::Point> points_of(const system::MachineSample& sample) const;
+
+ private:
+  std::vector<system::WatchedWorker> watched() const;
+  void answer();
+
+  Clock& clock_;
+  const FindGroup group_;
+  const TimePoint begun_;
+  files::BlockingCalls calls_;
+  std::shared_ptr<system::Machine> machine_ = std::make_shared<system::Machine>();  // with a call
+  std::vector<Then> waiting_;  // for the same look
+  system::MachineSample sample_;
+  std::unique_ptr<Alarm> patience_;
+  bool looking_ = false;
+  Lifetime lifetime_;
+};
+
+}  // namespace elastrun::agent
