@@ -4,7 +4,7 @@
 #include "core/json.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "files/patient_call.hpp"
+#include "files/bounded_call.hpp"
 #include "process/exit_status.hpp"
 #include "process/process_table.hpp"
 #include "timer/debug_info.hpp"

@@ -6,7 +6,7 @@
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
 #include "export/json_lines.hpp"
-#include "files/patient_call.hpp"
+#include "files/bounded_call.hpp"
 #include "logs/foreground.hpp"
 #include "workers/apart.hpp"
 #include "workers/command.hpp"
@@ -21,7 +21,7 @@ namespace {
 
 /// For a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
 template <class Work>
-auto patiently(const std::string& what, Work work) -> decltype(work()) {
+auto within_limit(const std::string& what, Work work) -> decltype(work()) {
   auto done = files::result_within(what, LogFolders::kTimeLimit, std::move(work));
   if (!done) return std::unexpected(done.error());
   return std::move(*done);
@@ -75,7 +75,7 @@ Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian
   const auto plan = [dir = spec.log_dir, run_id = spec.run_id, expected] {
     return logs::Layout::plan(dir, run_id, expected);
   };
-  auto layout = spec.log_dir.empty() ? plan() : patiently("--log-dir " + spec.log_dir, plan);
+  auto layout = spec.log_dir.empty() ? plan() : within_limit("--log-dir " + spec.log_dir, plan);
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> parts(new JobRun(spec, guardian, std::move(*layout)));
   if (const auto connected = parts->connect(std::move(own)); !connected) {
@@ -196,7 +196,7 @@ Status JobRun::open_records() {
     if (auto made = layout.make_run(); !made) return std::unexpected(made.error());
     return layout;
   };
-  auto made = patiently("the directory of this run", make);
+  auto made = within_limit("the directory of this run", make);
   if (!made) return std::unexpected(made.error());
   layout_ = std::move(*made);
   layout_.say_remark();
@@ -381,13 +381,13 @@ void JobRun::heard(pid_t sender, workers::Message message) {
 std::string JobRun::settle(bool succeeded) {
   const auto& root = layout_.temporary_root();
   bool kept = root.empty() || (keeps_output(spec_) && !succeeded);  // named in the report
-  if (!kept) kept = files_are_near() ? logs::settle(root, !succeeded) : settle_patiently(root);
+  if (!kept) kept = files_are_near() ? logs::settle(root, !succeeded) : settle_far(root);
   if (kept || ::access(root.c_str(), F_OK) != 0) guardian_.forget(root);
   return kept ? layout_.run_directory() : std::string();
 }
 
 /// When all is written that belongs there. True if it was kept, or does not answer.
-bool JobRun::settle_patiently(const std::string& root) {
+bool JobRun::settle_far(const std::string& root) {
   const auto kept = std::make_shared<bool>(true);
   last_writes_.wait(false);
   files_.make(

@@ -92,7 +92,7 @@ class JobRun {
   process::KillResult sweep(Duration limit);
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);
-  bool settle_patiently(const std::string& root);
+  bool settle_far(const std::string& root);
   WorkerPlans::Parts plan_parts();
   bool files_are_near() const;
   Agent::Parts agent_parts();

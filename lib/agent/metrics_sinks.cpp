@@ -16,7 +16,7 @@
 #include "export/stream_sink.hpp"
 #include "export/tensorboard.hpp"
 #include "export/trace_lines.hpp"
-#include "files/patient_call.hpp"
+#include "files/bounded_call.hpp"
 #include "logs/own_stream.hpp"
 #include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
@@ -51,7 +51,7 @@ std::unexpected<Error> trouble(const SinkChoice& sink, const Error& error) {
 
 /// Before the loop: a call that may wait for a file system.
 template <class Work>
-auto patiently(const SinkChoice& sink, Work work) -> decltype(work()) {
+auto within_limit(const SinkChoice& sink, Work work) -> decltype(work()) {
   auto done =
       files::result_within("--metrics " + sink.text, LogFolders::kTimeLimit, std::move(work));
   if (!done) return std::unexpected(done.error());
@@ -149,7 +149,7 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
     if (!file) return std::unexpected(file.error());
     return Opened{{}, std::move(*file)};
   };
-  const auto opened = patiently(sink, open);
+  const auto opened = within_limit(sink, open);
   if (!opened) return std::unexpected(opened.error());
   if (!opened->ours) return std::make_unique<FileWriter>(parts_.files, opened->file);
   const auto write = [&console = parts_.console, ours = *opened->ours](std::string_view text) {
@@ -181,7 +181,7 @@ Made MetricsSinks::make_tensorboard(const SinkChoice& sink) const {
     if (auto made = make_directory(directory); !made) return std::unexpected(made.error());
     return FileWriter::open(directory + "/" + name, form);
   };
-  auto file = patiently(sink, open);
+  auto file = within_limit(sink, open);
   if (!file) return trouble(sink, file.error());
   auto format = [records = exporter::TensorBoardRecords()](const Record& record) mutable {
     return records.of(record);
@@ -195,7 +195,7 @@ Made MetricsSinks::make_page(const SinkChoice& sink) const {
   const auto form =
       sink.kind == Kind::Prometheus ? PageSink::Form::Prometheus : PageSink::Form::OpenMetrics;
   const auto path = path_of(sink);
-  const auto put = patiently(sink, [path, form] { return PageSink::put_empty(path, form); });
+  const auto put = within_limit(sink, [path, form] { return PageSink::put_empty(path, form); });
   if (!put) return trouble(sink, put.error());
   return std::make_shared<PageSink>(parts_.files, sink.text, path, form,
                                     exporter::FamilyOptions{.resource = resource()});
@@ -214,7 +214,7 @@ Made MetricsSinks::make_otlp(const SinkChoice& sink) const {
   exporter::OtlpSink::Settings settings{.target = std::move(*target)};
   if (settings.target.tls) {
     const auto ca = variable(environment, "OTEL_EXPORTER_OTLP_CERTIFICATE");
-    auto tls = patiently(sink, [ca] { return net::TlsClient::make({ca, {}, {}}); });
+    auto tls = within_limit(sink, [ca] { return net::TlsClient::make({ca, {}, {}}); });
     if (!tls) return trouble(sink, tls.error());
     settings.tls = *tls;
   }

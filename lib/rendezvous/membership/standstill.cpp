@@ -11,40 +11,40 @@ void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int f
   if (round != round_) {
     broken_up();
     if (call_) finish();
-    seats_.clear();
+    watched_.clear();
     saying_ = {};
     round_ = round;
     hangs_ = false;
   }
   runs_ = true;
-  Seat& seat = seats_[peer];
-  tally(seat, -1);
-  seat = {node.id, first_rank, node.local_world_size, {}, false};
+  Watched& member = watched_[peer];
+  tally(member, -1);
+  member = {node.id, first_rank, node.local_world_size, {}, false};
 }
 
-void Standstill::tally(const Seat& seat, int sign) {
-  if (seat.finished || !seat.progress) return;
-  const auto& what = seat.progress->what;
+void Standstill::tally(const Watched& member, int sign) {
+  if (member.finished || !member.progress) return;
+  const auto& what = member.progress->what;
   saying_[what.by_steps][static_cast<std::size_t>(what.kind)] += sign;
 }
 
 void Standstill::finished(Peer peer, TimePoint now) {
-  const auto seat = seats_.find(peer);
-  if (seat == seats_.end()) return;
-  tally(seat->second, -1);
-  seat->second.finished = true;
+  const auto member = watched_.find(peer);
+  if (member == watched_.end()) return;
+  tally(member->second, -1);
+  member->second.finished = true;
   decide(now);
 }
 
 void Standstill::gone(Peer peer, TimePoint now) {
-  const auto seat = seats_.find(peer);
+  const auto member = watched_.find(peer);
   if (call_) {
     call_->askers.erase(peer);
-    if (call_->awaited.erase(peer) > 0) call_->silent.push_back(silent(seat->second));
+    if (call_->awaited.erase(peer) > 0) call_->silent.push_back(silent(member->second));
   }
-  if (seat == seats_.end()) return;
-  tally(seat->second, -1);
-  seats_.erase(seat);
+  if (member == watched_.end()) return;
+  tally(member->second, -1);
+  watched_.erase(member);
   finish_if_answered();
   decide(now);
 }
@@ -56,18 +56,18 @@ void Standstill::broken_up() {
   if (call_->askers.empty()) call_.reset();
 }
 
-hangs::SilentNode Standstill::silent(const Seat& seat) {
-  std::vector<int> ranks(static_cast<std::size_t>(std::max(seat.workers, 0)));
-  std::iota(ranks.begin(), ranks.end(), seat.first_rank);
-  return {seat.node, std::move(ranks)};
+hangs::SilentNode Standstill::silent(const Watched& member) {
+  std::vector<int> ranks(static_cast<std::size_t>(std::max(member.workers, 0)));
+  std::iota(ranks.begin(), ranks.end(), member.first_rank);
+  return {member.node, std::move(ranks)};
 }
 
 void Standstill::says(Peer peer, const ProgressReport& progress, TimePoint now) {
-  const auto seat = seats_.find(peer);
-  if (seat == seats_.end() || progress.round != round_) return;
-  tally(seat->second, -1);
-  seat->second.progress = progress;
-  tally(seat->second, +1);
+  const auto member = watched_.find(peer);
+  if (member == watched_.end() || progress.round != round_) return;
+  tally(member->second, -1);
+  member->second.progress = progress;
+  tally(member->second, +1);
   decide(now);
 }
 
@@ -82,9 +82,9 @@ bool Standstill::is_hanging() const {
 Duration Standstill::standing() const {
   const bool by_steps = saying(true, Kind::Stands) > 0;
   Duration shortest = Duration::max();
-  for (const auto& [peer, seat] : seats_) {
-    if (seat.finished || !seat.progress || seat.progress->what.by_steps != by_steps) continue;
-    shortest = std::min(shortest, seat.progress->standing);
+  for (const auto& [peer, member] : watched_) {
+    if (member.finished || !member.progress || member.progress->what.by_steps != by_steps) continue;
+    shortest = std::min(shortest, member.progress->standing);
   }
   return shortest;
 }
@@ -113,8 +113,8 @@ void Standstill::call(TimePoint now, bool hang) {
   call_->id = ++last_call_;
   call_->until = now + kTimeToAnswer;
   const auto order = std::make_shared<const Push>(TakeStacks{call_->id, hang});
-  for (const auto& [peer, seat] : seats_) {
-    if (seat.finished) continue;
+  for (const auto& [peer, member] : watched_) {
+    if (member.finished) continue;
     call_->awaited.insert(peer);
     tell(peer, order);
   }
@@ -144,8 +144,8 @@ std::optional<TimePoint> Standstill::deadline() const {
 /// Not one that has finished: of that a failure would be no news.
 int Standstill::speaker() const {
   std::optional<int> lowest;
-  for (const auto& [peer, seat] : seats_) {
-    if (!seat.finished) lowest = std::min(lowest.value_or(seat.first_rank), seat.first_rank);
+  for (const auto& [peer, member] : watched_) {
+    if (!member.finished) lowest = std::min(lowest.value_or(member.first_rank), member.first_rank);
   }
   return lowest.value_or(0);
 }
@@ -155,15 +155,15 @@ void Standstill::finish() {
   StacksReport report{
       {hangs::merge(call.groups), call.silent, call.dumps}, call.hang, call.standing};
   for (const Peer peer : call.awaited) {
-    report.stacks.silent.push_back(silent(seats_.at(peer)));
+    report.stacks.silent.push_back(silent(watched_.at(peer)));
   }
   report.speaker = speaker();
   const auto told = std::make_shared<const Push>(std::move(report));
   if (call.hang) {
-    for (const auto& [peer, seat] : seats_) tell(peer, told);
+    for (const auto& [peer, member] : watched_) tell(peer, told);
   }
   for (const Peer peer : call.askers) {
-    if (!call.hang || !seats_.contains(peer)) tell(peer, told);
+    if (!call.hang || !watched_.contains(peer)) tell(peer, told);
   }
 }
 

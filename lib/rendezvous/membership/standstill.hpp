@@ -52,7 +52,7 @@ class Standstill {
 
  private:
   using Kind = hangs::NodeProgress::Kind;
-  struct Seat {
+  struct Watched {
     std::string node;
     int first_rank = 0, workers = 0;
     std::optional<ProgressReport> progress;
@@ -68,9 +68,9 @@ class Standstill {
     std::vector<std::string> dumps;
     std::vector<hangs::SilentNode> silent;
   };
-  static hangs::SilentNode silent(const Seat& seat);
+  static hangs::SilentNode silent(const Watched& member);
 
-  void tally(const Seat& seat, int sign);
+  void tally(const Watched& member, int sign);
   int saying(bool by_steps, Kind kind) const {
     return saying_[by_steps][static_cast<std::size_t>(kind)];
   }
@@ -84,7 +84,7 @@ class Standstill {
   void tell(Peer peer, const std::shared_ptr<const Push>& push) { told_.emplace_back(peer, push); }
 
   std::int64_t round_ = 0, last_call_ = 0;
-  std::map<Peer, Seat> seats_;
+  std::map<Peer, Watched> watched_;
   std::array<std::array<int, 3>, 2> saying_{};  // seats that say so and have not finished
   bool runs_ = false;                           // the round
   bool hangs_ = false;                          // and that has been told

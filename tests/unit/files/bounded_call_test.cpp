@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "files/patient_call.hpp"
+#include "files/bounded_call.hpp"
 
 #include "support/no_threads.hpp"
 
@@ -9,14 +9,14 @@
 using namespace elastrun;
 using namespace std::chrono_literals;
 
-TEST_CASE("patient call: what is returned comes back, also where no thread can be made") {
+TEST_CASE("bounded call: what is returned comes back, also where no thread can be made") {
   const auto seven = [] { return 7; };
   CHECK(files::result_within("a file", 60s, seven).value() == 7);
   const test::NoThreads none;
   CHECK(files::result_within("a file", 60s, seven).value() == 7);
 }
 
-TEST_CASE("patient call: what does not answer in time is an error that names it") {
+TEST_CASE("bounded call: what does not answer in time is an error that names it") {
   const auto thawed = std::make_shared<std::binary_semaphore>(0);
   const auto stuck = [thawed] {
     thawed->acquire();

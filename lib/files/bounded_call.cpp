@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "files/patient_call.hpp"
+#include "files/bounded_call.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"
