@@ -14,11 +14,12 @@ from screen import OnTerminal
 
 LONG = "1000"  # seconds; more than LIMIT, so that only the wanted end is in time
 SAVING = 2.0   # longer than any grace but that of --shutdown-timeout
-# Saves for a while when it is asked to end, and says so in a file, which no signal cuts.
+# Saves for a while when it is asked to end, and says so in a file, which no signal cuts. The signal
+# may come within print(), which cannot be entered twice.
 TRAINER = f"""
 import os, signal, sys, time
 def save(number, frame):
-    try: print("saving", number, flush=True)
+    try: os.write(1, b"saving %d\\n" % number)
     except OSError: pass  # a terminal that is gone
     time.sleep({SAVING})
     with open("checkpoint", "w") as file: file.write("whole")
@@ -37,7 +38,7 @@ USER += TRAINER.replace("    with open", "    assert service.poll() is None\n   
 STEPPER = """
 import os, signal, sys, time
 def save(number, frame):
-    print("saving", flush=True)
+    os.write(1, b"saving\\n")
     for _ in range(int(sys.argv[1])): time.sleep(0.02)
     with open("checkpoint", "w") as file: file.write("whole")
     os._exit(0)

@@ -6,7 +6,9 @@
 
 #include <condition_variable>
 #include <doctest/doctest.h>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 using namespace elastrun;
 using namespace elastrun::exporter;
@@ -50,6 +52,12 @@ struct Gate {
   }
 };
 
+// A thread may be inside when its test ends: they stay, found by this and so no leak.
+std::vector<std::unique_ptr<Gate>>& gates() {
+  static auto& all = *new std::vector<std::unique_ptr<Gate>>;
+  return all;
+}
+
 Gate* gate_of_the_next = nullptr;
 
 Gate& gate(void* self) {
@@ -81,8 +89,7 @@ const elastrun_plugin* table() {
 }
 
 struct Place {
-  // The thread may be inside when a test ends: it stays.
-  Gate& gate = *new Gate;
+  Gate& gate = *gates().emplace_back(std::make_unique<Gate>());
   boost::asio::io_context loop;
   test::FakeClock clock;
   std::shared_ptr<PluginSink> sink;
@@ -176,7 +183,7 @@ TEST_CASE("plugin sink: one that never returns is left to itself") {
 TEST_CASE("plugin sink: one that does not open in time is refused") {
   boost::asio::io_context loop;
   test::FakeClock clock;
-  auto& gate = *new Gate;
+  auto& gate = *gates().emplace_back(std::make_unique<Gate>());
   gate.close();
   gate_of_the_next = &gate;
   const auto made = PluginSink::open(
