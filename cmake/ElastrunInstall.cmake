@@ -73,7 +73,7 @@ install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md
 # be given to any Python, which site-packages cannot.
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/python/ COMPONENT python
         DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/python
-        FILES_MATCHING PATTERN "*.py" PATTERN "py.typed")
+        FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
 
 # systemd looks below lib of /usr and /usr/local, whatever the libraries' folder is called there.
 # The unit starts the program that is installed with it.

@@ -82,7 +82,9 @@ class Package(unittest.TestCase):
         self.assertEqual(missing, [])
         names = [str(p.relative_to(self.root)) for p in self.root.rglob("*")]
         self.assertEqual([n for n in names if re.search(
-            r"^usr/local|^usr/include|\.a$|__pycache__|site-functions|\.[157]$", n)], [])
+            r"^usr/local|\.a$|__pycache__|site-functions|\.[157]$", n)], [])
+        headers = [n for n in names if n.startswith("usr/include/") and n.endswith((".h", ".hpp"))]
+        self.assertEqual(headers, ["usr/include/elastrun/plugin/elastrun_plugin.h"])
         unit = (self.root / "usr/lib/systemd/system/elastrun-store.service").read_text()
         self.assertIn("ExecStart=/usr/bin/elastrunctl ", unit)
 

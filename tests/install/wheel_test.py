@@ -78,7 +78,9 @@ class Wheel(unittest.TestCase):
         self.assertTrue(self.wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl"),
                         self.wheel.name)
         names = zipfile.ZipFile(self.wheel).namelist()
-        for wrong in ("/include/", ".a", "cmake", "_test.py", "__pycache__", ".service"):
+        self.assertEqual([n.partition("/include/")[2] for n in names if "/include/" in n],
+                         ["elastrun/plugin/elastrun_plugin.h"])
+        for wrong in (".a", "cmake", "_test.py", "__pycache__", ".service"):
             self.assertEqual([n for n in names if wrong in n and "CMakeLists" not in n
                               and "data/share" not in n], [], wrong)
         self.assertIn("elastrun/channel.py", names)
