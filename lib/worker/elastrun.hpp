@@ -243,6 +243,32 @@ inline void count_forks() {
   if (counted.exchange(true)) return;
   ::pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
 }
+
+/// Held for a few instructions. That of a thread which this process does not have, because it was
+/// forked meanwhile, is nobody's.
+class Lock {
+ public:
+  constexpr Lock() = default;
+  /// False: what it guards was left by another process, or by nobody yet.
+  bool lock() {
+    const auto self = generation.load(std::memory_order_relaxed);
+    for (;;) {
+      auto found = holder_.load(std::memory_order_relaxed);
+      if (found != self && holder_.compare_exchange_weak(found, self, std::memory_order_acquire)) {
+        break;
+      }
+      if (found == self) ::sched_yield();
+    }
+    if (last_ == self) return true;
+    last_ = self;
+    return false;
+  }
+  void unlock() { holder_.store(0, std::memory_order_release); }
+
+ private:
+  std::atomic<std::uint32_t> holder_{0};  // its generation
+  std::uint32_t last_ = 0;                // of the last one, who may have gone
+};
 }  // namespace detail
 
 /// The page that this worker shares with its agent (ELASTRUN_PAGE; elastrun-protocol(7)): the last
@@ -460,7 +486,6 @@ class Metric {
       : name_(std::move(name)), group_(std::move(group)) {
     detail::count_forks();
     place_ = Page::instance().series(group_, name_);
-    generation_ = detail::generation.load(std::memory_order_relaxed);
   }
   ~Metric() { flush(); }
   Metric(const Metric&) = delete;
@@ -475,14 +500,14 @@ class Metric {
     take_turn();
     cell_.add(value);
     if (now.tv_sec != second_) told = take(now.tv_sec);
-    turn_.store(0, std::memory_order_release);
+    lock_.unlock();
     tell(told);
   }
   /// Tells now what has not been told.
   void flush() {
     take_turn();
     const Cell told = take(second_);
-    turn_.store(0, std::memory_order_release);
+    lock_.unlock();
     tell(told);
   }
 
@@ -503,20 +528,9 @@ class Metric {
     }
   };
 
-  /// Held for a few instructions. That of a thread which this process does not have, because it
-  /// was forked meanwhile, is nobody's; and what the parent has not told is the parent's to tell.
+  /// What the parent has not told is the parent's to tell.
   void take_turn() {
-    const auto self = detail::generation.load(std::memory_order_relaxed);
-    for (;;) {
-      auto found = turn_.load(std::memory_order_relaxed);
-      if (found != self && turn_.compare_exchange_weak(found, self, std::memory_order_acquire)) {
-        break;
-      }
-      if (found == self) ::sched_yield();
-    }
-    if (generation_ == self) return;
-    generation_ = self;
-    cell_ = {};
+    if (!lock_.lock()) cell_ = {};
   }
   Cell take(std::int64_t second) {
     second_ = second;
@@ -538,8 +552,7 @@ class Metric {
 
   std::string name_, group_;
   std::size_t place_ = 0;
-  std::atomic<std::uint32_t> turn_{0};  // the generation of who has it
-  std::uint32_t generation_ = 0;        // this and what follows: of whoever has the turn
+  detail::Lock lock_;  // for what follows
   std::int64_t second_ = 0;
   Cell cell_;
 };
@@ -706,12 +719,12 @@ class Recorder {
     if (size_ + 256 + 6 * name.size() > sizeof text_) send();
     append(event, step, name, microseconds);
     if (microseconds - sent_ >= 1000 || microseconds < sent_) send(), sent_ = microseconds;
-    turn_.store(0, std::memory_order_release);
+    lock_.unlock();
   }
   void flush() {
     take_turn();
     send();
-    turn_.store(0, std::memory_order_release);
+    lock_.unlock();
   }
 
  private:
@@ -733,16 +746,7 @@ class Recorder {
 
   void take_turn() {  // as Metric's
     detail::count_forks();
-    const auto self = detail::generation.load(std::memory_order_relaxed);
-    for (;;) {
-      auto found = turn_.load(std::memory_order_relaxed);
-      if (found != self && turn_.compare_exchange_weak(found, self, std::memory_order_acquire)) {
-        break;
-      }
-      if (found == self) ::sched_yield();
-    }
-    if (generation_ != self) size_ = 0, count_ = 0, lost_ = 0;
-    generation_ = self;
+    if (!lock_.lock()) size_ = 0, count_ = 0, lost_ = 0;
   }
   void add(std::string_view text) {
     std::memcpy(text_ + size_, text.data(), text.size());
@@ -783,8 +787,7 @@ class Recorder {
     count_ = 0;
   }
 
-  std::atomic<std::uint32_t> turn_{0};  // the generation of who has it
-  std::uint32_t generation_ = 0;        // this and what follows: of whoever has the turn
+  detail::Lock lock_;  // for what follows
   std::uint64_t count_ = 0, lost_ = 0;
   std::int64_t sent_ = 0;
   std::size_t size_ = 0;
