@@ -16,10 +16,13 @@ struct Halves {
   std::optional<std::string_view> port{};
 };
 
-bool is_word(char c) {
-  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  return letter || (c >= '0' && c <= '9') || c == '_' ||
-         (static_cast<unsigned char>(c) & 0x80) != 0;
+/// Python's `[\w.-]*`, where any byte of a character beyond ASCII counts as a letter.
+bool is_name(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    return letter || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-' ||
+           (static_cast<unsigned char>(c) & 0x80) != 0;
+  });
 }
 
 /// Any of them: "::" is an address, too, the one to listen at. After % is an interface.
@@ -27,16 +30,13 @@ bool is_ipv6(std::string_view text) {
   const auto scope = text.find('%');
   in6_addr address;
   const std::string plain(text.substr(0, scope));
-  const auto is_name = [](char c) { return is_word(c) || c == '.' || c == '-'; };
   return ::inet_pton(AF_INET6, plain.c_str(), &address) == 1 &&
-         (scope == text.npos || std::ranges::all_of(text.substr(scope + 1), is_name));
+         (scope == text.npos || is_name(text.substr(scope + 1)));
 }
 
-/// Python's `[\w.-]+`, where any byte of a character beyond ASCII counts as a letter.
 bool is_host(std::string_view text) {
   if (text.find(':') != text.npos) return is_ipv6(text);
-  return !text.empty() &&
-         std::ranges::all_of(text, [](char c) { return is_word(c) || c == '.' || c == '-'; });
+  return !text.empty() && is_name(text);
 }
 
 std::optional<std::uint16_t> port_of(std::string_view text) {

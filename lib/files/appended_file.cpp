@@ -88,6 +88,7 @@ struct AppendedFile::State {
   }
 
   void warn(int number) const {
+    if (form.area == nullptr) return;
     log::warning(form.area, "cannot write {}: {}; {}", *path,
                  number == ENOBUFS ? "its file system is too slow" : std::strerror(number),
                  form.cost);
@@ -140,7 +141,7 @@ AppendedFile::~AppendedFile() {
     if (state->scheduled) return {{}, true};  // what is left to be written comes first
     // There a full disk may be told of only now (close(2)).
     if (!state->fd || ::close(state->fd.release()) == 0 || errno == EINTR) return {};
-    if (state->form.area == nullptr || std::exchange(state->said, true)) return {};
+    if (std::exchange(state->said, true)) return {};
     return {[state, number = errno] { state->warn(number); }};
   });
 }
@@ -155,7 +156,7 @@ void AppendedFile::schedule() {
     const bool news = trouble != 0 && !std::exchange(state->said, true);
     if (!room && !news && !state->tells) return outcome;
     outcome.answer = [state, self, news, trouble] {
-      if (news && state->form.area != nullptr) state->warn(trouble);
+      if (news) state->warn(trouble);
       if (*self != nullptr) (*self)->turn_made();
     };
     return outcome;

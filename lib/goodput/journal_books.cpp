@@ -34,7 +34,7 @@ std::string text_or(const Value* value, std::string otherwise) {
 Duration seconds_or_none(const Value* value) {
   const auto* seconds = value == nullptr ? nullptr : std::get_if<double>(value);
   if (seconds == nullptr || !(*seconds >= 0) || *seconds > 86400) return {};
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
+  return from_seconds(*seconds);
 }
 
 bool is_true(const Value* value) {
@@ -54,7 +54,7 @@ TimePoint time_of_entry(double posix_seconds, TimePoint now, WallTime wall) {
   const std::chrono::duration<double> since_epoch = wall.time_since_epoch();
   // What is older than a day was not said by this worker.
   const double ago = std::clamp(since_epoch.count() - posix_seconds, 0.0, 86'400.0);
-  return now - std::chrono::duration_cast<Duration>(std::chrono::duration<double>(ago));
+  return now - from_seconds(ago);
 }
 
 /// On one axis for all submissions, never back.

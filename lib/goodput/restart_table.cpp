@@ -4,8 +4,8 @@
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <span>
 
 namespace elastrun::goodput {
 namespace {
@@ -34,16 +34,15 @@ std::string restart_table(const std::vector<RestartPath>& paths, std::size_t mos
   std::string text =
       fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", "restart at", "detect", "stop",
                   "rendezvous", "spawn", "1st step", "redo", "total");
-  for (auto path = paths.begin() + static_cast<std::ptrdiff_t>(first); path != paths.end();
-       ++path) {
-    const auto stage = [&](RestartStage which) { return brief(path->of(which)); };
-    text += fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", brief(path->at),
-                        stage(RestartStage::Detect), stage(RestartStage::Stop),
-                        stage(RestartStage::Rendezvous), stage(RestartStage::Spawn),
-                        stage(RestartStage::FirstStep), stage(RestartStage::Redo),
-                        brief(path->total()));
-    if (causes && !path->cause.empty()) {
-      text += fmt::format("             {}\n", cut(printable(path->cause), kCauseWidth));
+  for (const auto& path : std::span(paths).subspan(first)) {
+    const auto stage = [&](RestartStage which) { return brief(path.of(which)); };
+    text +=
+        fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", brief(path.at),
+                    stage(RestartStage::Detect), stage(RestartStage::Stop),
+                    stage(RestartStage::Rendezvous), stage(RestartStage::Spawn),
+                    stage(RestartStage::FirstStep), stage(RestartStage::Redo), brief(path.total()));
+    if (causes && !path.cause.empty()) {
+      text += fmt::format("             {}\n", cut(printable(path.cause), kCauseWidth));
     }
   }
   if (first > 0) text += fmt::format("  and {} before these\n", first);
