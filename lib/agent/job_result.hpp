@@ -16,7 +16,7 @@
 
 namespace elastrun::agent {
 
-/// One start of the group and how it ended: a row of the restart waterfall.
+/// One start of the group and how it ended.
 struct Attempt {
   std::int64_t round = 0;
   int number = 0;  // restarts spent before it

@@ -12,7 +12,7 @@ MachineWatch::MachineWatch(boost::asio::any_io_executor loop, Clock& clock, Find
       group_(std::move(group)),
       begun_(clock.now()),
       calls_(std::move(loop), files::BlockingCalls::WithoutThread::Refuse),
-      patience_(clock.make_alarm()) {}
+      limit_(clock.make_alarm()) {}
 
 std::vector<system::WatchedWorker> MachineWatch::watched() const {
   std::vector<system::WatchedWorker> watched;
@@ -25,13 +25,13 @@ std::vector<system::WatchedWorker> MachineWatch::watched() const {
 }
 
 void MachineWatch::answer() {
-  patience_->disarm();
+  limit_->disarm();
   for (const auto& one : std::exchange(waiting_, {})) one(sample_);
 }
 
 void MachineWatch::look(Then then) {
   waiting_.push_back(std::move(then));
-  if (waiting_.size() == 1) patience_->arm(clock_.now() + kPatience, [this] { answer(); });
+  if (waiting_.size() == 1) limit_->arm(clock_.now() + kTimeLimit, [this] { answer(); });
   if (looking_) return;
   looking_ = true;
   const auto work = [machine = machine_, watched = watched(), now = clock_.now()] {

@@ -24,7 +24,7 @@ class MachineWatch {
   using FindGroup = std::function<const workers::Group*()>;
   using Then = std::function<void(const system::MachineSample&)>;
   /// How long somebody waits for a look.
-  static constexpr Duration kPatience = std::chrono::seconds(1);
+  static constexpr Duration kTimeLimit = std::chrono::seconds(1);
 
   MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group);
 
@@ -45,7 +45,7 @@ class MachineWatch {
   std::shared_ptr<system::Machine> machine_ = std::make_shared<system::Machine>();  // with a call
   std::vector<Then> waiting_;  // for the same look
   system::MachineSample sample_;
-  std::unique_ptr<Alarm> patience_;
+  std::unique_ptr<Alarm> limit_;
   bool looking_ = false;
   Lifetime lifetime_;
 };

@@ -17,9 +17,9 @@ std::string mark_of_this_agent();
 Duration stuck_limit();
 telemetry::events::AgentFacts event_facts(const spec::JobSpec& spec,
                                           const rendezvous::Session& session);
-/// `alone`: no other node can take part.
 /// What this node tells the others of itself.
 rendezvous::Node own_node(const spec::JobSpec& spec);
+/// `alone`: no other node can take part.
 Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node& self, bool alone);
 /// Whether people see a line that tells how the job stands.
 bool shows_status(const spec::JobSpec& spec);

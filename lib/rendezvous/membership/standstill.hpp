@@ -85,7 +85,7 @@ class Standstill {
 
   std::int64_t round_ = 0, last_call_ = 0;
   std::map<Peer, Watched> watched_;
-  std::array<std::array<int, 3>, 2> saying_{};  // seats that say so and have not finished
+  std::array<std::array<int, 3>, 2> saying_{};  // that say so and have not finished
   bool runs_ = false;                           // the round
   bool hangs_ = false;                          // and that has been told
   std::optional<Call> call_;

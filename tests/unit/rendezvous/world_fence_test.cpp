@@ -322,7 +322,8 @@ TEST_CASE("world fence: a round is given out when the register has noted it, as 
   CHECK(!job.state.unacknowledged());
 }
 
-TEST_CASE("clearance: a register that takes its time wakes nobody in vain, and is not waited for") {
+TEST_CASE(
+    "world fence: a register that takes its time wakes nobody in vain, and is not waited for") {
   Rules rules = make_rules(2, 2);
   rules.join_timeout = 60s;
   Script job(rules);
@@ -346,7 +347,7 @@ TEST_CASE("clearance: a register that takes its time wakes nobody in vain, and i
         "enough nodes came, but within 1 min 00 s (join_timeout) that could not be recorded");
 }
 
-TEST_CASE("clearance: nothing is recorded for a job that is over, or has nobody") {
+TEST_CASE("world fence: nothing is recorded for a job that is over, or has nobody") {
   Script job(make_rules(1, 2));
   job.state.require_acknowledgements();
   job.join("a");
