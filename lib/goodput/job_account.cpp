@@ -13,13 +13,17 @@ constexpr std::string_view kJoining = "joining";  // no name that a worker may g
 }  // namespace
 
 JobAccount::JobAccount(TimePoint job_start, bool several_nodes, TimePoint now)
-    : ledger_(job_start), restarts_(job_start), several_nodes_(several_nodes) {
+    : job_start_(job_start),
+      ledger_(job_start),
+      restarts_(job_start),
+      several_nodes_(several_nodes) {
   if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
 }
 
 void JobAccount::phase(NodePhase phase, TimePoint now) {
   phase_ = phase;
   restarts_.phase(phase, now);
+  if (steps_) steps_->interrupt();
   switch (phase) {
     case NodePhase::Joining:
       if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
@@ -85,6 +89,17 @@ void JobAccount::step(std::int64_t number, TimePoint now) {
   end_joining(now);
   ledger_.step(number, now);
   restarts_.step(number, now);
+  if (steps_) steps_->end(number, now - job_start_);
+}
+
+void JobAccount::keep_history() {
+  ledger_.keep_timeline();
+  steps_.emplace();
+}
+
+History JobAccount::history(TimePoint now) const {
+  if (!steps_) return {};
+  return {ledger_.timeline(now), steps_->points()};
 }
 
 void JobAccount::left(TimePoint now) {
@@ -130,6 +145,7 @@ void JobAccount::begin_step(std::int64_t number, TimePoint at) {
     show(at);
   }
   ledger_.begin_step(number, at);
+  if (steps_) steps_->begin(number, at - job_start_);
   step_ = number;
 }
 

@@ -5,6 +5,7 @@
 #include "goodput/measurement_entry.hpp"
 #include "goodput/node_phase.hpp"
 #include "goodput/restart_log.hpp"
+#include "goodput/step_series.hpp"
 
 #include <optional>
 #include <string>
@@ -12,6 +13,12 @@
 #include <vector>
 
 namespace elastrun::goodput {
+
+/// When a job spent what, and how long its steps took.
+struct History {
+  std::vector<Timeline::Span> spans;
+  std::vector<StepSeries::Point> steps;
+};
 
 /// Keeps the ledger of one start of the job on one node, from what its agent does and its workers
 /// report: live in the agent, and again from a journal. Pure. What ran since the last checkpoint is
@@ -45,6 +52,10 @@ class JobAccount {
   /// lasts until its end or the next step; a step until its end, the next step or that of the job.
   void recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at);
   Ledger::Summary summary(TimePoint now) const { return ledger_.summary(now); }
+  /// Keeps the history, too. To be called before any fact.
+  void keep_history();
+  /// Empty where it is not kept.
+  History history(TimePoint now) const;
   const RestartLog& restarts() const { return restarts_; }
 
  private:
@@ -61,6 +72,7 @@ class JobAccount {
   void end_joining(TimePoint now);
   void lose_uncovered(Bucket next, TimePoint now);
 
+  const TimePoint job_start_;
   Ledger ledger_;
   RestartLog restarts_;
   bool several_nodes_;
@@ -69,6 +81,7 @@ class JobAccount {
   bool gone_ = true;                         // no group exists
   std::vector<Open> open_;                   // the innermost last
   std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
+  std::optional<StepSeries> steps_;          // if the history is kept
   std::optional<TimePoint> stopping_since_;  // as long as it is not known what comes after
 };
 

@@ -80,6 +80,8 @@ void JournalBooks::begin(const Record& record) {
     first_wall_ = record.stamp.wall;
     book_start_ = last_ = TimePoint();
     account_.emplace(book_start_, several, book_start_);
+    if (keeps_history_) account_->keep_history();
+    submitted_.push_back({});
     return;
   }
   const auto since_first = std::chrono::duration_cast<Duration>(record.stamp.wall - first_wall_);
@@ -90,6 +92,9 @@ void JournalBooks::begin(const Record& record) {
   book_start_ = last_ = std::max(last_, TimePoint() + since_first);
   over_ = ended_ = false;
   account_->submitted_again(last_);
+  if (submitted_.size() < Submission::kMost) {
+    submitted_.push_back({.at = last_ - TimePoint(), .end = {}, .succeeded = {}});
+  }
 }
 
 void JournalBooks::take(const Record& record) {
@@ -144,8 +149,13 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
   } else if (record.name == "group.gone") {
     account_->stopped(failed_group_, now);
   } else if (record.name == "job.ended") {
-    account_->ended(is_true(record.find("succeeded")), now);
+    const bool succeeded = is_true(record.find("succeeded"));
+    account_->ended(succeeded, now);
     ended_ = true;
+    if (submissions_ <= static_cast<int>(Submission::kMost)) {
+      submitted_.back().end = now - TimePoint();
+      submitted_.back().succeeded = succeeded;
+    }
   } else if (record.name == "goodput") {
     account_->left(now);
     over_ = true;
@@ -155,6 +165,10 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
 std::optional<Ledger::Summary> JournalBooks::summary() const {
   if (!account_) return std::nullopt;
   return account_->summary(last_);
+}
+
+History JournalBooks::history() const {
+  return account_ ? account_->history(last_) : History();
 }
 
 std::vector<RestartPath> JournalBooks::restarts() const {

@@ -21,10 +21,28 @@ class JournalBooks {
   /// Records of other scopes and names count and change nothing.
   void take(const telemetry::Record& record);
 
+  /// One submission of the job; times since the start of the first.
+  struct Submission {
+    static constexpr std::size_t kMost = 256;  // later ones are only counted
+    Duration at{};
+    std::optional<Duration> end;    // none: it runs, or nobody could tell any more
+    std::optional<bool> succeeded;  // as its agent said
+  };
+  /// Keeps the history, too. To be called before any record.
+  void keep_history() { keeps_history_ = true; }
+  History history() const;
+  const std::vector<Submission>& submitted() const { return submitted_; }
+  /// When the job was submitted first.
+  WallTime first_wall() const { return first_wall_; }
+
   /// None before the first start of a job. Until the last record, or the end of the job.
   std::optional<Ledger::Summary> summary() const;
   /// Of all submissions.
   std::vector<RestartPath> restarts() const;
+  /// Older ones that are not among them.
+  std::uint64_t restarts_forgotten() const {
+    return account_ ? account_->restarts().forgotten() : 0;
+  }
   const std::string& run_id() const { return run_id_; }
   int submissions() const { return submissions_; }
   /// Records that came when no job had been started, or were older than the one before.
@@ -48,6 +66,8 @@ class JournalBooks {
   TimePoint mono_start_, book_start_, last_;
   WallTime first_wall_;
   int submissions_ = 0;
+  std::vector<Submission> submitted_;
+  bool keeps_history_ = false;
   bool of_other_job_ = false;
   std::uint64_t misplaced_ = 0, other_jobs_ = 0, lost_ = 0;
 };

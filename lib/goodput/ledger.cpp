@@ -32,15 +32,19 @@ Ledger::Ledger(TimePoint job_start) : start_(job_start), last_(job_start) {}
 void Ledger::settle(TimePoint now) {
   const Duration passed = std::max(now - last_, Duration::zero());
   last_ += passed;
-  if (current_ != Bucket::Running) {
-    of(current_) += passed;
-  } else if (steps_seen_) {
-    of(Bucket::Productive) += passed;
-    work_.uncovered.productive += passed;
-  } else {
-    of(Bucket::Running) += passed;
-    work_.uncovered.running += passed;
-  }
+  const bool productive = current_ == Bucket::Running && steps_seen_;
+  const Bucket bucket = productive ? Bucket::Productive : current_;
+  of(bucket) += passed;
+  if (timeline_) timeline_->spend(bucket, passed);
+  if (bucket == Bucket::Productive) work_.uncovered.productive += passed;
+  if (bucket == Bucket::Running) work_.uncovered.running += passed;
+}
+
+/// The latest `time` in `from` before `until`.
+void Ledger::move(Bucket from, Bucket to, Duration time, TimePoint until) {
+  of(from) -= time;
+  of(to) += time;
+  if (timeline_) timeline_->move(from, to, time, until - start_);
 }
 
 void Ledger::enter(Bucket bucket, TimePoint now) {
@@ -57,10 +61,9 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
   if (current_ == Bucket::Running) steps_seen_ = true;
 }
 
-void Ledger::lose(Uncovered lost) {
-  of(Bucket::Running) -= lost.running;
-  of(Bucket::Productive) -= lost.productive;
-  of(Bucket::Lost) += lost.running + lost.productive;
+void Ledger::lose(Uncovered lost, TimePoint until) {
+  move(Bucket::Running, Bucket::Lost, lost.running, until);
+  move(Bucket::Productive, Bucket::Lost, lost.productive, until);
 }
 
 /// What broke before is kept up to the last mark before `step`, and done again from there on.
@@ -68,7 +71,7 @@ void Ledger::resume(std::int64_t step) {
   auto broken = std::exchange(broken_, std::nullopt);
   if (!broken) return;
   broken->cover(step - 1);
-  lose(broken->uncovered);
+  lose(broken->uncovered, broken_at_);
 }
 
 void Ledger::step(std::int64_t step, TimePoint now) {
@@ -85,6 +88,7 @@ void Ledger::step(std::int64_t step, TimePoint now) {
     in_last_mark_ = 1;
   }
   last_step_ = step;
+  stepped_at_ = last_;
 }
 
 /// A lower number than the last one is a resume within the process: the steps from there on are
@@ -98,7 +102,7 @@ void Ledger::go_back(std::int64_t step) {
   if (!again) return;
   const Uncovered kept = marks.empty() ? Uncovered{} : marks.back().until;
   const Uncovered lost{done.running - kept.running, done.productive - kept.productive};
-  lose(lost);
+  lose(lost, stepped_at_);
   work_.uncovered.running -= lost.running;
   work_.uncovered.productive -= lost.productive;
 }
@@ -150,6 +154,7 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
 void Ledger::failed(TimePoint now) {
   settle(now);
   current_ = Bucket::Restart;
+  broken_at_ = last_;
   if (work_.uncovered.total() <= Duration::zero()) return;
   if (!broken_) broken_.emplace();
   // A start without a step adds to what broke before it, whose marks stay.
@@ -162,17 +167,13 @@ void Ledger::failed(TimePoint now) {
 
 void Ledger::rebook(Bucket from, Bucket to, Duration time, TimePoint now) {
   settle(now);
-  const Duration moved = std::clamp(time, Duration::zero(), of(from));
-  of(from) -= moved;
-  of(to) += moved;
+  move(from, to, std::clamp(time, Duration::zero(), of(from)), last_);
 }
 
 void Ledger::rebook_running(Bucket to, TimePoint now) {
   settle(now);
   if (steps_seen_ || !work_.marks.empty()) return;
-  const Duration moved = std::exchange(work_.uncovered.running, Duration::zero());
-  of(Bucket::Running) -= moved;
-  of(to) += moved;
+  move(Bucket::Running, to, std::exchange(work_.uncovered.running, Duration::zero()), last_);
 }
 
 std::optional<double> Ledger::Summary::goodput() const {
@@ -185,13 +186,23 @@ double Ledger::Summary::goodput_at_most() const {
   return static_cast<double>(good.count()) / static_cast<double>(elapsed.count());
 }
 
-Ledger::Summary Ledger::summary(TimePoint now) const {
+/// As if the job ended now.
+Ledger Ledger::closed(TimePoint now) const {
   Ledger copy = *this;
   copy.settle(now);
   // As long as nothing says otherwise, the job resumes at its last checkpoint.
-  if (broken_ && checkpoint_seen_) copy.lose(broken_->uncovered);
-  return {copy.last_ - start_, copy.buckets_,    restarts_,
-          last_step_,          last_checkpoint_, !broken_ || checkpoint_seen_};
+  if (broken_ && checkpoint_seen_) copy.lose(broken_->uncovered, broken_at_);
+  return copy;
+}
+
+Ledger::Summary Ledger::summary(TimePoint now) const {
+  const Ledger end = closed(now);
+  return {end.last_ - start_, end.buckets_,     restarts_,
+          last_step_,         last_checkpoint_, !broken_ || checkpoint_seen_};
+}
+
+std::vector<Timeline::Span> Ledger::timeline(TimePoint now) const {
+  return timeline_ ? closed(now).timeline_->spans() : std::vector<Timeline::Span>();
 }
 
 }  // namespace elastrun::goodput

@@ -2,34 +2,15 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "goodput/bucket.hpp"
+#include "goodput/timeline.hpp"
 
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 namespace elastrun::goodput {
-
-/// Where a second of the job can go. Each second between job start and now is in exactly one.
-enum class Bucket {
-  Startup,     // agent start, first rendezvous, first start of workers
-  Rendezvous,  // waiting for other nodes
-  Running,     // workers run, and no step of this start of them is known: imports, or training
-  Productive,  // steps that a checkpoint covers, or may still be covered
-  Lost,        // run, but behind the checkpoint from which the job resumed
-  Checkpoint,  // workers said that they save or load
-  Restart,     // from a failure to the next start of workers
-  Stopping,    // from the end of the workers or a signal to the end of the job
-  Queued,      // between the end of one submission of the job and the start of the next
-  // What workers say that they do; each ends with Running.
-  Initialization,  // of accelerators
-  Preparation,     // of the training: building the model, compiling
-  DataLoading,     // steps wait for data
-  Custom,          // events with names of their own: evaluation, logging
-};
-constexpr std::size_t kBuckets = 13;
-std::string_view bucket_name(Bucket bucket);
 
 /// The time ledger of one job, pure: stepped with facts and their time, asked for a summary at any
 /// time. The buckets always add up to the elapsed time, to the nanosecond. O(1) a fact.
@@ -81,6 +62,11 @@ class Ledger {
   };
   Summary summary(TimePoint now) const;
 
+  /// Keeps when it was, too. To be called before any fact.
+  void keep_timeline() { timeline_.emplace(); }
+  /// Empty where that is not kept. Its sums are those of the summary.
+  std::vector<Timeline::Span> timeline(TimePoint now) const;
+
  private:
   /// Time that counts as good but no checkpoint covers yet, by the bucket it is in.
   struct Uncovered {
@@ -102,13 +88,17 @@ class Ledger {
   void forget_marks();
   void resume(std::int64_t step);
   void go_back(std::int64_t step);
-  void lose(Uncovered lost);
+  void lose(Uncovered lost, TimePoint until);
+  void move(Bucket from, Bucket to, Duration time, TimePoint until);
+  Ledger closed(TimePoint now) const;
 
   TimePoint start_, last_;
   Bucket current_ = Bucket::Startup;
   std::array<Duration, kBuckets> buckets_{};
-  Work work_;                   // of this start of the workers
-  std::optional<Work> broken_;  // of failed ones, until the next first step says what is kept
+  Work work_;                         // of this start of the workers
+  std::optional<Work> broken_;        // of failed ones, until the next first step says what is kept
+  TimePoint broken_at_, stepped_at_;  // the last failure, the end of the last step
+  std::optional<Timeline> timeline_;
   std::size_t steps_per_mark_ = 1, in_last_mark_ = 0;
   bool checkpoint_seen_ = false;
   bool steps_seen_ = false;  // since the workers were started

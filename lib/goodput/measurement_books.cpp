@@ -76,19 +76,22 @@ class Facts {
 
 class Books {
  public:
-  explicit Books(double job_start) : start_(job_start), ledger_(TimePoint()) {}
+  explicit Books(double job_start) : start_(job_start), ledger_(TimePoint()) {
+    ledger_.keep_timeline();
+  }
 
   void take(const Fact& fact);
   std::uint64_t misplaced = 0;
   Ledger::Summary summary(double last) const { return ledger_.summary(at(last)); }
+  History history(double last) const { return {ledger_.timeline(at(last)), steps_.points()}; }
 
  private:
-  TimePoint at(double time) const {
+  Duration since_start(double time) const {
     // Beyond some centuries a nanosecond count overflows.
     const double seconds = std::clamp(time - start_, 0.0, 9.0e9);
-    return TimePoint() +
-           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   }
+  TimePoint at(double time) const { return TimePoint() + since_start(time); }
   void begin_job(double time);
   void step(const Fact& fact);
   void break_off(double time);
@@ -96,6 +99,7 @@ class Books {
 
   double start_;
   Ledger ledger_;
+  StepSeries steps_;
   bool running_ = false;
   std::vector<Bucket> open_;  // phases, the innermost last
   std::optional<std::int64_t> step_;
@@ -116,6 +120,7 @@ void Books::break_off(double time) {
     ledger_.step(*step_, at(until));
   }
   ledger_.failed(at(until));
+  steps_.interrupt();
   step_.reset();
   known_steps_ = known_time_ = 0;
 }
@@ -144,7 +149,9 @@ void Books::step(const Fact& fact) {
     ledger_.step(*step_, at(fact.time));
     known_time_ += fact.time - step_start_;
     known_steps_ += static_cast<double>(fact.step - *step_);
+    steps_.end(fact.step - 1, since_start(fact.time));
   }
+  steps_.begin(fact.step, since_start(fact.time));
   ledger_.begin_step(fact.step, at(fact.time));
   step_ = fact.step;
   step_start_ = fact.time;
@@ -156,7 +163,11 @@ void Books::take(const Fact& fact) {
       return begin_job(fact.time);
     case Fact::Do::JobEnd:
       if (!running_) return;
-      if (step_) ledger_.step(*step_, at(fact.time));
+      if (step_) {
+        ledger_.step(*step_, at(fact.time));
+        steps_.end(*step_, since_start(fact.time));
+      }
+      steps_.interrupt();
       running_ = false;
       step_.reset();
       return ledger_.enter(Bucket::Queued, at(fact.time));
@@ -208,6 +219,7 @@ std::optional<MeasuredBooks> keep_books(const MeasurementLog& log) {
   }
   books.misplaced = kept.misplaced;
   books.summary = kept.summary(books.last);
+  books.history = kept.history(books.last);
   return books;
 }
 

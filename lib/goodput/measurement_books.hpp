@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "goodput/ledger.hpp"
+#include "goodput/job_account.hpp"
 #include "goodput/measurement_log.hpp"
 
 #include <cstdint>
@@ -11,6 +11,7 @@ namespace elastrun::goodput {
 
 struct MeasuredBooks {
   Ledger::Summary summary;
+  History history;
   std::uint64_t duplicates = 0;  // the same entry again: left out
   std::uint64_t misplaced = 0;   // before the start of the job, or after its end: left out
   double first = 0, last = 0;    // POSIX seconds of the first start of the job and the last entry

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace elastrun::goodput {
+
+/// Where a second of the job can go. Each second between job start and now is in exactly one.
+enum class Bucket {
+  Startup,     // agent start, first rendezvous, first start of workers
+  Rendezvous,  // waiting for other nodes
+  Running,     // workers run, and no step of this start of them is known: imports, or training
+  Productive,  // steps that a checkpoint covers, or may still be covered
+  Lost,        // run, but behind the checkpoint from which the job resumed
+  Checkpoint,  // workers said that they save or load
+  Restart,     // from a failure to the next start of workers
+  Stopping,    // from the end of the workers or a signal to the end of the job
+  Queued,      // between the end of one submission of the job and the start of the next
+  // What workers say that they do; each ends with Running.
+  Initialization,  // of accelerators
+  Preparation,     // of the training: building the model, compiling
+  DataLoading,     // steps wait for data
+  Custom,          // events with names of their own: evaluation, logging
+};
+constexpr std::size_t kBuckets = 13;
+std::string_view bucket_name(Bucket bucket);
+
+}  // namespace elastrun::goodput
