@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/agent_scope.hpp"
 #include "agent/observer.hpp"
 #include "agent/telemetry_host.hpp"
 #include "telemetry/instruments.hpp"
@@ -15,7 +16,7 @@ namespace elastrun::agent {
 /// a worker) as a span, for traces.
 class AgentMetrics final : public Observer {
  public:
-  static constexpr std::string_view kScope = "elastrun.agent";
+  static constexpr std::string_view kScope = kAgentScope;
   /// Borrows the host. `start`: of the job.
   AgentMetrics(TelemetryHost& host, TimePoint start, int max_restarts);
 

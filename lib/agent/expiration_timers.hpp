@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/agent_scope.hpp"
 #include "agent/hung_stacks.hpp"
 #include "agent/job_result.hpp"
 #include "agent/observer.hpp"
@@ -86,12 +87,15 @@ class ExpirationTimers final : public Observer {
   int group_ = 0;        // how many have begun
   int complaints_ = 0;
   std::vector<ExpiredTimer> expired_;
-  // Without the scope as a label: a worker may make up as many as it likes.
-  const telemetry::Counter<std::int64_t> count_{
-      {.name = "elastrun.timer.expired", .unit = "{timer}", .help = "Expired timers of workers."}};
+  // Without the scope of the timer as a label: a worker may make up as many as it likes.
+  const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.timer.expired",
+                                                 .unit = "{timer}",
+                                                 .help = "Expired timers of workers.",
+                                                 .scope = std::string(kAgentScope)}};
   const telemetry::Histogram overrun_{{.name = "elastrun.timer.overrun",
                                        .unit = "s",
-                                       .help = "From the expiry of a timer until it was seen."}};
+                                       .help = "From the expiry of a timer until it was seen.",
+                                       .scope = std::string(kAgentScope)}};
 };
 
 }  // namespace elastrun::agent

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/agent_scope.hpp"
 #include "agent/job_result.hpp"
 #include "agent/observer.hpp"
 #include "core/awake_clock.hpp"
@@ -64,8 +65,10 @@ class HangWatch final : public Observer {
   std::optional<hangs::NodeProgress> told_;
   bool hanging_ = false;  // and that was said
   std::vector<JobHang> hangs_;
-  const telemetry::Counter<std::int64_t> count_{
-      {.name = "elastrun.hang.count", .unit = "{hang}", .help = "Hangs of the job."}};
+  const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.hang.count",
+                                                 .unit = "{hang}",
+                                                 .help = "Hangs of the job.",
+                                                 .scope = std::string(kAgentScope)}};
 };
 
 /// What --hang-timeout says.

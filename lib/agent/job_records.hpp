@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/agent_scope.hpp"
 #include "agent/observer.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
@@ -16,7 +17,7 @@ namespace elastrun::agent {
 /// nothing is built.
 class JobRecords final : public Observer {
  public:
-  static constexpr std::string_view kScope = "elastrun.agent";
+  static constexpr std::string_view kScope = kAgentScope;
 
   /// Borrows both.
   JobRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& job)

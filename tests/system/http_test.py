@@ -80,6 +80,8 @@ class Http(unittest.TestCase):
         job = self.start("--http=0", "--nproc-per-node=2")
         port = self.port(job)
         wait_until(lambda: self.status(port)["phase"] == "running", "the job runs")
+        memory = re.compile(r'^process_memory_usage_bytes\{.*rank="1"\} [1-9]', re.M)
+        wait_until(lambda: memory.search(self.ask(port, "/metrics")[2]), "rank 1 has a program")
         code, kind, text = self.ask(port, "/metrics")
         self.assertEqual((code, kind), (200, "text/plain; version=0.0.4; charset=utf-8"))
         for pattern in (r'^target_info\{.*service_name="elastrun.agent"\} 1$',
@@ -87,7 +89,8 @@ class Http(unittest.TestCase):
                         r"^system_memory_limit_bytes [1-9]\d+$",
                         r'^process_memory_usage_bytes\{local_rank="1",rank="1"\} [1-9]\d+$',
                         r'^process_cpu_time_seconds_total\{cpu_mode="user",.*rank="0"\} ',
-                        r"^elastrun_timer_expired_total 0$"):
+                        r'^elastrun_timer_expired_total\{otel_scope_name="elastrun.agent"\} 0$',
+                        r'^elastrun_hang_count_total\{otel_scope_name="elastrun.agent"\} 0$'):
             self.assertRegex(text, re.compile(pattern, re.M))
         self.assertNotIn("# EOF", text)
         if shutil.which("promtool"):

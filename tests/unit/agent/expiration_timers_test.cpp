@@ -190,6 +190,7 @@ TEST_CASE("expiration timers: each is counted, with the time until it was seen")
   CHECK(points[0].value == telemetry::Value(std::int64_t{1}));
   CHECK(points[1].spec->name == "elastrun.timer.overrun");
   CHECK(points[1].summary.count == 1);
+  for (const auto& point : points) CHECK(point.spec->scope == "elastrun.agent");
 }
 
 }  // namespace

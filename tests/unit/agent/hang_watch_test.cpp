@@ -150,6 +150,19 @@ TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --o
   CHECK(fail.failures().size() == 1);
 }
 
+TEST_CASE("hang watch: hangs are counted among the instruments of the agent") {
+  Node node(30s);
+  auto& registry = telemetry::process_registry();
+  telemetry::Cursor cursor(registry, telemetry::Cursor::Temporality::Delta);
+  registry.collect(cursor, "elastrun.hang.*");
+  node.watch->hangs(a_hang());
+  const auto points = registry.collect(cursor, "elastrun.hang.*").points;
+  REQUIRE(points.size() == 1);
+  CHECK(points[0].spec->name == "elastrun.hang.count");
+  CHECK(points[0].spec->scope == "elastrun.agent");
+  CHECK(points[0].value == telemetry::Value(std::int64_t{1}));
+}
+
 TEST_CASE("hang watch: the verdict of an attempt that hung has where its workers stood") {
   JobResult result;
   result.attempts.resize(1);
