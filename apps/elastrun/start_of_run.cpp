@@ -88,12 +88,12 @@ int print_plan(const spec::JobSpec& spec, const std::string& program) {
   return 0;
 }
 
-int give_up(const Error& error, const std::string& program) {
-  write_all(STDERR_FILENO, fmt::format("{}: error: {}\n", program, error.text));
-  hand_error_on(error.text);
-  // torchrun ends with 1 whatever cannot be started; an option that it lacks may say what it was.
-  const bool wrong_option = error.code == Code::Usage && error.text.starts_with("--metrics ");
-  return wrong_option ? kExitUsage : kExitFailed;
+int give_up(const agent::StartFailure& failure, const std::string& program) {
+  using Reason = agent::StartFailure::Reason;
+  const auto& text = failure.error.text;
+  write_all(STDERR_FILENO, fmt::format("{}: error: {}\n", program, text));
+  hand_error_on(text);
+  return failure.reason == Reason::WrongOption ? kExitUsage : kExitFailed;
 }
 
 void say_warnings(const spec::Resolved& job) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/error.hpp"
+#include "agent/start_failure.hpp"
 #include "spec/resolve.hpp"
 
 #include <optional>
@@ -25,7 +25,7 @@ int refuse(const spec::Refusal& refusal, const std::string& program);
 int answer(const spec::CommandLine& line, const std::string& program);
 int print_plan(const spec::JobSpec& spec, const std::string& program);
 /// For a job that could not begin.
-int give_up(const Error& error, const std::string& program);
+int give_up(const agent::StartFailure& failure, const std::string& program);
 
 /// Says the same of a job that runs all the same, to tell the other nodes.
 void say_refusal(const spec::Refusal& refusal, const std::string& program);

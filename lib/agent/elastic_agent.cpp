@@ -57,7 +57,7 @@ Result<RunResult> LocalElasticAgent::run() {
     own = {spec_.rdzv_handler, {spec_.master_addr, spec_.master_port}};
   }
   auto run = JobRun::make(*job, guardian_ != nullptr ? *guardian_ : nobody, std::move(own));
-  if (!run) return std::unexpected(run.error());
+  if (!run) return std::unexpected(run.error().error);
   (*run)->pipeline().route({}, std::make_shared<ToProcessPipeline>());
   job_result_ = (*run)->run();
   (*run)->finish();

@@ -68,8 +68,8 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
   });
 }
 
-Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
-                                             OwnRendezvous own) {
+Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
+                                              OwnRendezvous own) {
   const auto expected =
       keeps_output(spec) ? logs::Layout::Expected::Logs : logs::Layout::Expected::ErrorFiles;
   const auto plan = [dir = spec.log_dir, run_id = spec.run_id, expected] {
@@ -84,7 +84,7 @@ Result<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian
   return parts;
 }
 
-Status JobRun::connect(OwnRendezvous own) {
+Started<void> JobRun::connect(OwnRendezvous own) {
   const auto handler = telemetry::events::find_handler(
       spec_.event_log_handler,
       [this](std::string_view line) { console_.write(logs::Console::Stream::Err, line); });
@@ -106,12 +106,12 @@ Status JobRun::connect(OwnRendezvous own) {
   if (!metrics) return std::unexpected(metrics.error());
   metrics_ = std::move(*metrics);
   open_timers();
-  if (const auto opened = open_web(); !opened) return opened;
+  if (const auto opened = open_web(); !opened) return std::unexpected(opened.error());
   add_observers();
   store_->on_join(std::bind_front(&Observers::joined, &observers_));
   plans_ = std::make_unique<WorkerPlans>(spec_, plan_parts());
   agent_ = std::make_unique<Agent>(agent_parts(), agent_settings(spec_, self_, alone_));
-  if (const auto opened = open_records(); !opened) return opened;
+  if (const auto opened = open_records(); !opened) return std::unexpected(opened.error());
   log_.launching();
   return {};
 }

@@ -16,13 +16,13 @@
 #include "agent/run_metrics.hpp"
 #include "agent/run_registration.hpp"
 #include "agent/shared_pages.hpp"
+#include "agent/start_failure.hpp"
 #include "agent/status_view.hpp"
 #include "agent/torchrun_log.hpp"
 #include "agent/web_services.hpp"
 #include "agent/worker_channel.hpp"
 #include "agent/worker_plans.hpp"
 #include "agent/worker_records.hpp"
-#include "core/error.hpp"
 #include "files/blocking_calls.hpp"
 #include "logs/agent_log.hpp"
 #include "logs/console.hpp"
@@ -46,8 +46,8 @@ namespace elastrun::agent {
 class JobRun {
  public:
   /// Makes them all; starts nothing. Fails with Usage, Io, Store or Rendezvous.
-  static Result<std::unique_ptr<JobRun>> make(const spec::JobSpec& spec, guardian::Agent& guardian,
-                                              OwnRendezvous own = {});
+  static Started<std::unique_ptr<JobRun>> make(const spec::JobSpec& spec, guardian::Agent& guardian,
+                                               OwnRendezvous own = {});
 
   /// Runs the job to its end, and removes what was only temporary.
   JobResult run();
@@ -76,7 +76,7 @@ class JobRun {
 
  private:
   JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout);
-  Status connect(OwnRendezvous own);
+  Started<void> connect(OwnRendezvous own);
   void add_observers();
   RunRegistration::Facts registration_facts() const;
   HangResponse::Parts hang_parts();

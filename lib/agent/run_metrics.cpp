@@ -24,8 +24,8 @@ RunMetrics::RunMetrics(const spec::JobSpec& spec, const Parts& parts)
   });
 }
 
-Result<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,
-                                                     const Parts& parts) {
+Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,
+                                                      const Parts& parts) {
   if (!TelemetryHost::is_wanted(spec)) return nullptr;
   std::unique_ptr<RunMetrics> metrics(new RunMetrics(spec, parts));
   parts.containment.spare(
@@ -37,7 +37,12 @@ Result<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,
                            spec);
   for (const auto& choice : spec.metrics) {
     auto sink = sinks.make(choice);
-    if (!sink) return std::unexpected(sink.error());
+    if (!sink) {
+      using Reason = StartFailure::Reason;
+      const bool wrong = sink.error().code == Code::Usage;
+      return std::unexpected(
+          StartFailure(sink.error(), wrong ? Reason::WrongOption : Reason::Conditions));
+    }
     metrics->host_.add(std::move(*sink), MetricsSinks::selectors_of(choice));
   }
   return metrics;

@@ -5,6 +5,7 @@
 #include "agent/machine_watch.hpp"
 #include "agent/metrics_sinks.hpp"
 #include "agent/run_observations.hpp"
+#include "agent/start_failure.hpp"
 #include "agent/telemetry_host.hpp"
 #include "core/lifetime.hpp"
 #include "process/containment.hpp"
@@ -36,8 +37,8 @@ class RunMetrics {
     MachineWatch::FindGroup group;
   };
   /// Borrows all; to go before what is observed. Null for a job that asks for none. Fails as
-  /// MetricsSinks::make.
-  static Result<std::unique_ptr<RunMetrics>> make(const spec::JobSpec& spec, const Parts& parts);
+  /// MetricsSinks::make, whose Usage is a wrong option.
+  static Started<std::unique_ptr<RunMetrics>> make(const spec::JobSpec& spec, const Parts& parts);
 
   TelemetryHost& host() { return host_; }
   MachineWatch& machine() { return machine_; }

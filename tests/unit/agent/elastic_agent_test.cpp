@@ -275,5 +275,5 @@ TEST_CASE("rendezvous setup: a back end that was registered is found by its name
   job.rdzv_backend = "test-unknown";
   const auto refused = JobRun::make(job, guardian);
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().text.find("is not registered") != std::string::npos);
+  CHECK(refused.error().error.text.find("is not registered") != std::string::npos);
 }
