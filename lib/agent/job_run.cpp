@@ -51,7 +51,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       status_(status_line_, spec),
       log_(spec),
       binding_(spec),
-      registration_(*clock_, guardian, spec, registration_facts()),
+      registration_(loop_.get_executor(), *clock_, guardian, spec, registration_facts()),
       hang_response_(hang_parts()),
       folders_({files_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
                 [this](auto place) { channel_.open(std::move(place)); }}),

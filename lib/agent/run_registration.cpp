@@ -2,6 +2,8 @@
 #include "agent/run_registration.hpp"
 
 #include "core/log.hpp"
+#include "core/text.hpp"
+#include "files/bounded_call.hpp"
 #include "process/process_table.hpp"
 #include "runs/leftovers.hpp"
 #include "workers/command.hpp"
@@ -16,6 +18,8 @@ namespace {
 constexpr auto kMoment = std::chrono::milliseconds(50);
 // A start waits for it.
 constexpr auto kToEnd = std::chrono::milliseconds(900);
+constexpr auto kNoAnswer = std::chrono::seconds(2);  // of the directory at the start
+constexpr auto kToRemove = std::chrono::seconds(1);
 
 std::string directory_of(const std::string& path) {
   const auto slash = path.rfind('/');
@@ -31,15 +35,15 @@ std::string absolute(const std::string& path) {
 
 }  // namespace
 
-RunRegistration::RunRegistration(Clock& clock, guardian::Agent& guardian, const spec::JobSpec& spec,
-                                 Facts facts)
+RunRegistration::RunRegistration(const boost::asio::any_io_executor& loop, Clock& clock,
+                                 guardian::Agent& guardian, const spec::JobSpec& spec, Facts facts)
     : clock_(clock),
       guardian_(guardian),
       run_directory_(std::move(facts.run_directory)),
       channel_(std::move(facts.channel)),
       several_nodes_(spec.max_nodes > 1),
       soon_(clock.make_alarm()),
-      registration_(runs::registry_places()) {
+      calls_(loop) {
   entry_.run_id = spec.run_id;
   entry_.entry_point = workers::entry_name(spec);
   entry_.started = entry_.phase_since = clock.wall();
@@ -86,7 +90,8 @@ void RunRegistration::stopped(const std::vector<workers::Worker>&, Duration) {
 }
 
 void RunRegistration::changed() {
-  if (awaited_ || ended_) return;
+  if (writing_) changed_ = true;
+  if (awaited_ || writing_ || ended_) return;
   awaited_ = true;
   soon_->arm(clock_.now() + kMoment, [this] {
     awaited_ = false;
@@ -107,19 +112,41 @@ void RunRegistration::write() {
     const auto process = process::read_process(worker.pid);
     worker.start_time = process ? process->start_time : 0;
   }
-  const auto written = registration_.write(entry_);
+  if (!registration_) registration_ = std::make_shared<runs::Registration>(runs::registry_places());
+  writing_ = true;
+  // What changes meanwhile is written by a call after it.
+  calls_.enqueue(std::make_shared<const std::string>("the directory of runs"),
+                 [this, registration = registration_, entry = entry_] {
+                   const auto result = registration->write(entry);
+                   return files::BlockingCalls::Outcome{
+                       [this, result, path = registration->path()] { written(result, path); }};
+                 });
+}
+
+void RunRegistration::written(const Status& written, const std::string& path) {
+  writing_ = false;
   if (!written && !std::exchange(said_, true)) {
     const auto level = runs::is_place_named() ? log::Level::Warning : log::Level::Info;
     log::write(level, "runs", "elastrunctl cannot find this run: " + written.error().text);
   }
-  if (registration_.path() == remembered_) return;
-  if (!remembered_.empty()) guardian_.forget(remembered_);
-  remembered_ = registration_.path();
-  if (!remembered_.empty()) guardian_.remember_directory(remembered_);
+  if (path != remembered_) {
+    if (!remembered_.empty()) guardian_.forget(remembered_);
+    remembered_ = path;
+    if (!remembered_.empty()) guardian_.remember_directory(remembered_);
+  }
+  if (std::exchange(changed_, false)) changed();
 }
 
 void RunRegistration::end_dead_runs() {
-  for (const auto& run : runs::end_dead_runs(runs::registry_places(), kToEnd)) {
+  const auto places = runs::registry_places();
+  const auto ended =
+      files::result_within("the directory of runs, " + join(places, " or "), kNoAnswer,
+                           [places] { return runs::end_dead_runs(places, kToEnd); });
+  if (!ended) {
+    return log::warning("runs", "what earlier runs may have left was not looked for: {}",
+                        ended.error().text);
+  }
+  for (const auto& run : *ended) {
     const auto& id = run.entry.run_id;
     log::warning("runs",
                  "killed what the job \"{}\" had left, of which agent and guardian were "
@@ -132,9 +159,15 @@ void RunRegistration::end_dead_runs() {
 }
 
 void RunRegistration::end() {
-  ended_ = true;
+  if (std::exchange(ended_, true)) return;
   soon_->disarm();
-  registration_.remove();
+  if (!registration_) return;
+  calls_.enqueue(std::make_shared<const std::string>("the directory of runs"),
+                 [registration = registration_] {
+                   registration->remove();
+                   return files::BlockingCalls::Outcome{};
+                 });
+  if (!calls_.finish(kToRemove)) return;
   if (!remembered_.empty()) guardian_.forget(remembered_);
   remembered_.clear();
 }

@@ -39,9 +39,11 @@ Status wait_for(const std::string& what, Duration limit, std::function<void()> c
   const auto returned = [&] { return shared->returned; };
   const auto unsaid = std::min(kUnsaid, limit);
   if (shared->changed.wait_for(lock, unsaid, returned)) return {};
-  log::warning("files", "waiting for {}: its file system does not answer; up to {}", what,
-               format_duration(limit));
-  if (shared->changed.wait_for(lock, limit - unsaid, returned)) return {};
+  if (limit > unsaid) {
+    log::warning("files", "waiting for {}: its file system does not answer; up to {}", what,
+                 format_duration(limit));
+    if (shared->changed.wait_for(lock, limit - unsaid, returned)) return {};
+  }
   return fail(Code::Io,
               fmt::format("{}: its file system has not answered within {}; choose another place",
                           what, format_duration(limit)));

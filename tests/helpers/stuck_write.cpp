@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // For LD_PRELOAD: a file system that does not answer. As long as the file $STUCK_WHILE exists,
-// write(2) to the regular file $STUCK_FILE and mkdir(2) of a path that has $STUCK_FOLDER in it
-// wait, for the processes that have it loaded.
+// write(2) to the regular file $STUCK_FILE, and mkdir(2) and open(2) of a path that has
+// $STUCK_FOLDER in it wait, for the processes that have it loaded.
+#include <cstdarg>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -38,6 +39,15 @@ constexpr timespec kMoment{0, 20'000'000};
 extern "C" int mkdir(const char* path, mode_t mode) {
   while (is_stuck(path)) nanosleep(&kMoment, nullptr);
   return static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+}
+
+extern "C" int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  while (is_stuck(path)) nanosleep(&kMoment, nullptr);
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
 }
 
 extern "C" ssize_t write(int fd, const void* bytes, size_t size) {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 import unittest
@@ -277,6 +278,34 @@ class FrozenFolder(unittest.TestCase):
         job.wait_for("waiting for the directory of this run", path=job.err)
         (job.folder / "stuck").unlink()
         self.assertEqual(job.end(), 0, job.errors())
+
+
+class FrozenRegistry(unittest.TestCase):
+    """A directory of runs, say on a network file system, that does not answer."""
+
+    def start(self, *words: str, stuck: bool) -> Job:
+        self.runs = self.enterContext(tempfile.TemporaryDirectory(prefix="system."))
+        return self.enterContext(Job(
+            *words, env={"ELASTRUN_RUNTIME_DIR": self.runs, "LD_PRELOAD": str(STUCK_WRITE),
+                         "STUCK_WHILE": "stuck", "STUCK_FOLDER": self.runs,
+                         "ASAN_OPTIONS": "verify_asan_link_order=0"},
+            before=lambda: Path("stuck").touch() if stuck else None))
+
+    def test_it_holds_back_no_start_and_no_end(self) -> None:
+        job = self.start(*stub("say=up", "exit=3"), stuck=True)
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertIn("what earlier runs may have left was not looked for", job.errors())
+        self.assertIn("has not answered within 2", job.errors())
+        job.nothing_left()
+
+    def test_one_that_freezes_later_holds_back_no_restart(self) -> None:
+        job = self.start("--max-restarts=1", *stub("attempt=0", "wait=fail", "exit=3", "all",
+                                                   "say=again"), stuck=False)
+        wait_until(lambda: list(Path(self.runs).glob("*.json")), "the run is registered")
+        (job.folder / "stuck").touch()
+        (job.folder / "fail").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        job.nothing_left()
 
 
 class Devices(unittest.TestCase):
