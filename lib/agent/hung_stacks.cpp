@@ -73,11 +73,13 @@ void HungStacks::take(std::vector<Hung> hung, Then then) {
   // Those of Python first: a process that goes on is where it was asked, not where it was later.
   const auto offered =
       std::ranges::stable_partition(hung, [](const Hung& one) { return !one.offer.has_value(); });
-  for (auto& one : std::ranges::subrange(hung.begin(), offered.begin())) spy(job, one.pid);
+  std::vector<pid_t> silent;
+  for (auto& one : std::ranges::subrange(hung.begin(), offered.begin())) silent.push_back(one.pid);
   std::vector<Hung> askable(std::make_move_iterator(offered.begin()),
                             std::make_move_iterator(offered.end()));
   if (!askable.empty()) ask(job, std::move(askable));
   read_kernel(job, std::move(pids));
+  if (!silent.empty()) find_spy(job, std::move(silent));
 }
 
 void HungStacks::ask(const std::shared_ptr<Job>& job, std::vector<Hung> hung) {
@@ -117,13 +119,26 @@ void HungStacks::read_kernel(const std::shared_ptr<Job>& job, std::vector<pid_t>
       });
 }
 
-void HungStacks::spy(const std::shared_ptr<Job>& job, pid_t pid) {
-  if (!process::find_program("py-spy", environment_, {})) return;
+/// Last, because PATH may name a folder of a file system that does not answer.
+void HungStacks::find_spy(const std::shared_ptr<Job>& job, std::vector<pid_t> pids) {
+  ++job->awaited;
+  calls_.make(
+      "the search for py-spy in PATH",
+      [environment = environment_] { return process::find_program("py-spy", environment, {}); },
+      [this, weak = std::weak_ptr(job), pids = std::move(pids)](const Result<std::string>& path) {
+        const auto asked = weak.lock();
+        for (const auto pid : pids) {
+          if (asked && path) spy(asked, *path, pid);
+        }
+        done(weak);
+      });
+}
+
+void HungStacks::spy(const std::shared_ptr<Job>& job, const std::string& path, pid_t pid) {
   const auto output = std::make_shared<UniqueFd>(::memfd_create("py-spy", MFD_CLOEXEC));
   const UniqueFd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
   process::LaunchRequest request;
-  request.argv = {"py-spy",           "dump",         "--pid", std::to_string(pid),
-                  "--full-filenames", "--nonblocking"};
+  request.argv = {path, "dump", "--pid", std::to_string(pid), "--full-filenames", "--nonblocking"};
   request.environment = environment_;
   request.stdin_fd = request.stderr_fd = nowhere.get();
   request.stdout_fd = output->get();

@@ -49,7 +49,8 @@ class HungStacks {
   struct Job;
   void ask(const std::shared_ptr<Job>& job, std::vector<Hung> hung);
   void read_kernel(const std::shared_ptr<Job>& job, std::vector<pid_t> pids);
-  void spy(const std::shared_ptr<Job>& job, pid_t pid);
+  void find_spy(const std::shared_ptr<Job>& job, std::vector<pid_t> pids);
+  void spy(const std::shared_ptr<Job>& job, const std::string& path, pid_t pid);
   void done(const std::weak_ptr<Job>& job);
   void finish(const std::weak_ptr<Job>& job);
 

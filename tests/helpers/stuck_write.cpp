@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // For LD_PRELOAD: a file system that does not answer. As long as the file $STUCK_WHILE exists,
-// write(2) to the regular file $STUCK_FILE, and mkdir(2) and open(2) of a path that has
+// write(2) to the regular file $STUCK_FILE, and mkdir(2), open(2) and stat(2) of a path that has
 // $STUCK_FOLDER in it wait, for the processes that have it loaded.
 #include <cstdarg>
 #include <cstdlib>
@@ -39,6 +39,11 @@ constexpr timespec kMoment{0, 20'000'000};
 extern "C" int mkdir(const char* path, mode_t mode) {
   while (is_stuck(path)) nanosleep(&kMoment, nullptr);
   return static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+}
+
+extern "C" int stat(const char* path, struct stat* facts) {
+  while (is_stuck(path)) nanosleep(&kMoment, nullptr);
+  return fstatat(AT_FDCWD, path, facts, 0);
 }
 
 extern "C" int open(const char* path, int flags, ...) {

@@ -12,8 +12,9 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import Job, lives, main, wait_until
+from harness import STUB, Job, lives, main, wait_until
 
+STUCK_WRITE = STUB.parent / "libstuck_write.so"
 PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
 # As torch's FileTimerClient writes: open, one line, close. torch itself: tests/examples.
 CLIENT = """
@@ -277,6 +278,16 @@ class Timers(unittest.TestCase):
         self.assertEqual(job.end(), 1, job.errors())
         self.assertIn("expired timer 'load'", self.report(job)["verdict"])
         self.assertFalse(lives(int((job.folder / "spy").read_text())))
+
+    def test_a_path_that_does_not_answer_stops_neither_job_nor_timer(self) -> None:
+        folder = Path(self.enterContext(Job("--version")).folder) / "gone"
+        folder.mkdir()
+        job = self.start(
+            "open('stuck', 'w').close(); ask('load', 0.1); time.sleep(600)\n",
+            PATH=f"{os.environ['PATH']}:{folder}", LD_PRELOAD=str(STUCK_WRITE),
+            STUCK_WHILE="stuck", STUCK_FOLDER=str(folder), ASAN_OPTIONS="verify_asan_link_order=0")
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertIn("expired timer 'load'", self.report(job)["verdict"])
 
 
 if __name__ == "__main__":
