@@ -2,6 +2,7 @@
 #include "agent/run_metrics.hpp"
 
 #include "core/log.hpp"
+#include "system/machine_points.hpp"
 #include "workers/environment.hpp"
 
 #include <utility>
@@ -17,11 +18,12 @@ RunMetrics::RunMetrics(const spec::JobSpec& spec, const Parts& parts)
       own_(host_, parts.clock.now(), spec.max_restarts),
       machine_(parts.loop.get_executor(), parts.clock, parts.group),
       observations_({parts.streams, parts.channel, parts.records, parts.store}, host_) {
-  host_.add_source([this](TelemetryHost::TakePoints take) {
+  const auto gather = [this](TelemetryHost::TakePoints take) {
     machine_.look([this, take = std::move(take)](const system::MachineSample& sample) {
       take(machine_.points_of(sample));
     });
-  });
+  };
+  host_.add_source(gather, system::machine_point_names());
 }
 
 Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,
@@ -43,7 +45,9 @@ Started<std::unique_ptr<RunMetrics>> RunMetrics::make(const spec::JobSpec& spec,
       return std::unexpected(
           StartFailure(sink.error(), wrong ? Reason::WrongOption : Reason::Conditions));
     }
-    metrics->host_.add(std::move(*sink), MetricsSinks::selectors_of(choice));
+    using By = TelemetryHost::By;
+    metrics->host_.add(std::move(*sink), MetricsSinks::selectors_of(choice),
+                       choice.routes.empty() ? By::Default : By::User);
   }
   return metrics;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry_host.hpp"
 
+#include "telemetry/point_records.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -28,6 +30,19 @@ class Selected final : public telemetry::Sink {
   const std::vector<Selector> selectors_;
 };
 
+/// Whether a sample of a series without a scope, whose name begins with one of these, could fit.
+bool may_fit(const Selector& selector, const std::vector<std::string>& names) {
+  if (selector.kind.value_or(Record::Kind::Sample) != Record::Kind::Sample) return false;
+  if (selector.at_least > telemetry::Severity::Info) return false;
+  if (!selector.scope.empty() && selector.scope != "*") return false;
+  std::string_view wanted = selector.name;
+  const bool open = wanted.empty() || wanted.ends_with('*');
+  if (wanted.ends_with('*')) wanted.remove_suffix(1);
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    return wanted.starts_with(name) || (open && name.starts_with(wanted));
+  });
+}
+
 constexpr Duration kFirstPull = std::chrono::seconds(1);
 
 }  // namespace
@@ -49,7 +64,7 @@ TelemetryHost::~TelemetryHost() {
 }
 
 void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
-                        std::vector<Selector> selectors) {
+                        std::vector<Selector> selectors, By by) {
   sinks_.push_back(sink);
   if (const auto temporality = sink->pulls()) {
     std::optional<telemetry::PointDeltas> deltas;
@@ -61,6 +76,10 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
   if (sink->is_told()) {
     const bool one = selectors.size() == 1;
     routes_.push_back(pipeline_.route(one ? selectors.front() : Selector(), told));
+    const bool asks = by == By::User && std::ranges::any_of(selectors, [&](const auto& selector) {
+                        return may_fit(selector, gathered_names_);
+                      });
+    if (asks && !sink->pulls()) listeners_.push_back(std::make_shared<Selected>(sink, selectors));
   }
 }
 
@@ -73,7 +92,7 @@ std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor(Temporality tempor
 }
 
 void TelemetryHost::recorded() {
-  if (!pull_due_ && !pullers_.empty()) arm_pull();
+  if (!pull_due_ && !(pullers_.empty() && listeners_.empty())) arm_pull();
   if (window_open_ || !pipeline_.carries(Record::Kind::Window)) return;
   const auto due = registry_.due();
   if (!due) return;
@@ -102,6 +121,7 @@ void TelemetryHost::gather_and_pull() {
     if (!alive || finished_) return;
     gathered_ = std::move(points);
     pull();
+    tell_gathered();
     arm_pull();
   });
 }
@@ -120,6 +140,16 @@ void TelemetryHost::pull(Puller& puller) {
     });
   });
   puller.sink->pull(snapshot);
+}
+
+/// Not by the pipeline: the journal and others have not asked for these.
+void TelemetryHost::tell_gathered() {
+  if (listeners_.empty()) return;
+  const auto records =
+      telemetry::records_of(gathered_, {pipeline_.clock().now(), pipeline_.clock().wall()});
+  for (const auto& record : records) {
+    for (const auto& listener : listeners_) listener->consume(record);
+  }
 }
 
 void TelemetryHost::finish(std::function<void()> done) {

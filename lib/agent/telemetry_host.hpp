@@ -39,8 +39,11 @@ class TelemetryHost {
   TelemetryHost(const TelemetryHost&) = delete;
   TelemetryHost& operator=(const TelemetryHost&) = delete;
 
-  /// A sink that gets the records and series that fit one of `selectors`.
-  void add(std::shared_ptr<exporter::MetricsSink> sink, std::vector<telemetry::Selector> selectors);
+  /// A sink that gets the records and series that fit one of `selectors`. `By`: whether the user
+  /// has selected them, or they are what such a sink gets unless he does.
+  enum class By { Default, User };
+  void add(std::shared_ptr<exporter::MetricsSink> sink, std::vector<telemetry::Selector> selectors,
+           By by = By::Default);
 
   using Temporality = telemetry::Cursor::Temporality;
   /// For who pulls, one each; must not outlive this. From the first on samples of the pipeline are
@@ -55,11 +58,16 @@ class TelemetryHost {
   /// appears with the next that is. Costs next to nothing until that has happened.
   void recorded();
 
-  /// More series for sinks that pull, which somebody gathers when it is time: `gather` gives them
-  /// to its argument once, later. With it they pull at every interval from the first time on,
-  /// whether or not something was recorded.
+  /// Before the sinks: more series, which somebody gathers when it is time. `gather` gives them to
+  /// its argument once, later; their names begin with one of `names`. Sinks that pull then do so at
+  /// every interval from the first time on, whether or not something was recorded. Sinks that are
+  /// told hear of those that their user has selected, as samples, at the same times: nobody else
+  /// would want so many that say little.
   using TakePoints = std::function<void(std::vector<telemetry::Point>)>;
-  void add_source(std::function<void(TakePoints)> gather) { gather_ = std::move(gather); }
+  void add_source(std::function<void(TakePoints)> gather, std::vector<std::string> names) {
+    gather_ = std::move(gather);
+    gathered_names_ = std::move(names);
+  }
 
   telemetry::Registry& registry() { return registry_; }
   /// That of the run, for routes to sinks of one's own.
@@ -83,6 +91,7 @@ class TelemetryHost {
   };
   void pull();
   void pull(Puller& puller);
+  void tell_gathered();
   void gather_and_pull();
   void arm_pull();
 
@@ -95,9 +104,11 @@ class TelemetryHost {
   std::vector<telemetry::RouteId> routes_;
   std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;
   std::vector<Puller> pullers_;
+  std::vector<std::shared_ptr<telemetry::Sink>> listeners_;  // hear of what is gathered
   std::unique_ptr<Alarm> window_end_, next_pull_;
   bool window_open_ = false, pull_due_ = false, pulled_ = false, finished_ = false;
   std::function<void(TakePoints)> gather_;
+  std::vector<std::string> gathered_names_;
   std::vector<telemetry::Point> gathered_;
   Lifetime lifetime_;
 };

@@ -3,6 +3,7 @@
 
 #include "core/json.hpp"
 #include "core/utf8.hpp"
+#include "export/series_name.hpp"
 #include "telemetry/value.hpp"
 
 #include <array>
@@ -96,6 +97,7 @@ std::optional<TraceEvent> trace_event_of(const Record& record) {
       break;
   }
   event.phase = Phase::Counter;
+  event.name = series_name(record);
   return event;
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "export/series_name.hpp"
 #include "telemetry/value.hpp"
 
 #include <fmt/format.h>
@@ -13,9 +14,10 @@ using telemetry::Record;
 
 void ConsoleLines::consume(const Record& record) {
   std::string lines;
+  const auto name = printable(series_name(record));
   const auto add = [&](std::string_view aggregation, const telemetry::Value& value) {
     lines += fmt::format("[{}][{}]: {}{}={}\n", python_float(to_seconds(record.stamp.wall)),
-                         printable(record.scope), printable(record.name), aggregation,
+                         printable(record.scope), name, aggregation,
                          printable(telemetry::to_text(value)));
   };
   if (record.kind == Record::Kind::Sample) {

@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "core/utf8.hpp"
+#include "export/series_name.hpp"
 
 #include <array>
 #include <bit>
@@ -116,15 +117,8 @@ std::optional<double> number_of(const Value& value) {
 std::string tag_of(const Record& record) {
   const auto* rank = record.find("rank");
   const auto* number = rank == nullptr ? nullptr : std::get_if<std::int64_t>(rank);
-  if (number != nullptr) return fmt::format("{}/rank_{}", record.name, *number);
-  if (record.kind == Record::Kind::Sample) return record.name;
-  std::string tag = record.name;
-  for (const auto& [key, value] : record.attributes) {
-    if (const auto* text = std::get_if<std::string>(&value)) {
-      tag += fmt::format("/{}_{}", key, *text);
-    }
-  }
-  return tag;
+  const auto name = series_name(record);
+  return number == nullptr ? name : fmt::format("{}/rank_{}", name, *number);
 }
 
 }  // namespace

@@ -257,4 +257,8 @@ std::vector<telemetry::Point> points_of(const MachineSample& sample, TimePoint s
   return all;
 }
 
+std::vector<std::string> machine_point_names() {
+  return {"system.", "process.", "hw.", "elastrun.cgroup.", "elastrun.gpu."};
+}
+
 }  // namespace elastrun::system

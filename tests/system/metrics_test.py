@@ -245,6 +245,45 @@ name = "elastrun.restarts.*"
             families = set(re.findall(r"(?m)^(elastrun\w+)", (job.folder / "a.prom").read_text()))
             self.assertEqual(families, {"elastrun_restarts_remaining"})
 
+    def test_sinks_that_are_told_hear_of_the_machine_if_a_route_selects_it(self) -> None:
+        text = """[metrics]
+interval = 0.2
+sinks = ["jsonl:all.jsonl", "trace:trace.json"]
+[[metrics.route]]
+sink = "jsonl:machine.jsonl"
+name = "system.cpu.*"
+[[metrics.route]]
+sink = "jsonl:machine.jsonl"
+name = "process.thread.count"
+[[metrics.route]]
+sink = "console:*"
+name = "system.cpu.*"
+[[metrics.route]]
+sink = "tensorboard:runs"
+name = "system.cpu.*"
+"""
+        with Job("--config=job.toml", "--nproc-per-node=2", "--log-dir=logs", *stub("stay"),
+                 files={"job.toml": text}) as job:
+            machine = job.folder / "machine.jsonl"
+            wait_until(lambda: machine.exists() and
+                       machine.read_text().count('"process.thread.count"') >= 6, "it is told")
+            job.process.terminate()
+            job.end()
+            told = [json.loads(line) for line in machine.read_text().splitlines()]
+            self.assertEqual({one["kind"] for one in told}, {"sample"})
+            idle = [one["value"] for one in told if one["name"] == "system.cpu.time"
+                    and one["attributes"] == {"cpu.mode": "idle", "total": True}]
+            self.assertEqual(idle, sorted(idle))
+            self.assertEqual({(one["attributes"]["rank"], one["attributes"]["local_rank"])
+                              for one in told if one["name"] == "process.thread.count"},
+                             {(0, 0), (1, 1)})
+            self.assertIn("]: system.cpu.time/cpu.mode_idle=", job.output())
+            events = b"".join(one.read_bytes() for one in (job.folder / "runs").iterdir())
+            self.assertIn(b"system.cpu.time/cpu.mode_idle", events)
+            for other in (job.folder / "all.jsonl", job.folder / "trace.json",
+                          *(job.folder / "logs").rglob("journal.jsonl")):
+                self.assertNotIn("system.cpu", other.read_text())
+
     def test_without_a_sink_there_is_no_thread_for_one(self) -> None:
         """With one that pulls there is one for its file, and one for looks at the machine."""
         def threads(job: Job) -> int:

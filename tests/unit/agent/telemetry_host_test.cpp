@@ -87,11 +87,12 @@ TEST_CASE("telemetry host: who pulls gets what is gathered for it, at every inte
   Place place;
   const auto page = std::make_shared<Puller>(Cursor::Temporality::Cumulative);
   const auto datagrams = std::make_shared<Puller>(Cursor::Temporality::Delta);
-  place.host.add(page, {{}});
-  place.host.add(datagrams, {{.name = "sys*"}});
   std::int64_t total = 100;
   TelemetryHost::TakePoints answer;
-  place.host.add_source([&](TelemetryHost::TakePoints take) { answer = std::move(take); });
+  place.host.add_source([&](TelemetryHost::TakePoints take) { answer = std::move(take); },
+                        {"system."});
+  place.host.add(page, {{}});
+  place.host.add(datagrams, {{.name = "sys*"}});
   const auto gathered = [&] {
     Point point;
     point.spec = std::make_shared<const Spec>(Spec{.name = "system.total"});
@@ -124,6 +125,55 @@ TEST_CASE("telemetry host: who pulls gets what is gathered for it, at every inte
   gathered();
   CHECK(page->pulls_so_far == 3);
   CHECK(place.clock.armed() == 0);
+}
+
+TEST_CASE("telemetry host: who is told hears of what is gathered if its user has selected it") {
+  struct Told final : exporter::MetricsSink {
+    Told() : MetricsSink("told") {}
+    void consume(const Record& record) override { names.push_back(record.name); }
+    void finish(std::function<void()> done) override { done(); }
+    exporter::SinkAccount account() const override { return {}; }
+    std::vector<std::string> names;
+  };
+  using By = TelemetryHost::By;
+  using Names = std::vector<std::string>;
+  Place place;
+  TelemetryHost::TakePoints answer;
+  place.host.add_source([&](TelemetryHost::TakePoints take) { answer = std::move(take); },
+                        {"system.", "hw."});
+  const auto all = std::make_shared<Told>(), cpu = std::make_shared<Told>();
+  const auto windows = std::make_shared<Told>();
+  place.host.add(all, {{}});
+  place.host.add(windows, {{.name = "loss"}, {.name = "system.*", .kind = Record::Kind::Window}},
+                 By::User);
+  place.host.add(windows, {{.scope = "elastrun.agent"}, {.at_least = Severity::Warn}}, By::User);
+  place.count.add();
+  place.host.recorded();
+  CHECK(place.clock.armed() == 1);  // for a window alone: nobody wants to hear of the machine
+  place.host.add(cpu, {{.name = "count"}, {.name = "system.cpu*"}}, By::User);
+  place.host.recorded();
+  place.clock.advance(std::chrono::seconds(1));
+  REQUIRE(answer);
+  const auto heard = std::make_shared<Heard>();
+  place.pipeline.route({}, heard);
+  const auto gathered = [&] {
+    std::vector<Point> points(2);
+    points[0].spec = std::make_shared<const Spec>(Spec{.name = "system.cpu.time"});
+    points[1].spec = std::make_shared<const Spec>(Spec{.name = "hw.power"});
+    for (auto& point : points) point.value = 1.0;
+    for (auto& point : points) point.kind = Kind::Gauge;
+    std::exchange(answer, {})(std::move(points));
+  };
+  gathered();
+  CHECK(cpu->names == Names{"system.cpu.time"});
+  CHECK(all->names.empty());
+  CHECK(windows->names.empty());
+  CHECK(heard->names.empty());  // it does not go by the pipeline, and so not into the journal
+  place.clock.advance(std::chrono::seconds(10));
+  REQUIRE(answer);
+  gathered();
+  CHECK(cpu->names.size() == 2);
+  place.host.finish([] {});
 }
 
 TEST_CASE("telemetry host: its end leaves no route") {
