@@ -98,7 +98,6 @@ Started<void> JobRun::connect(OwnRendezvous own) {
   session_ = std::move(place->session);
   store_ = std::move(place->store);
   alone_ = place->alone;
-
   records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_), spec_);
   const auto group = [this] { return agent_ ? agent_->group() : nullptr; };
   auto metrics = RunMetrics::make(spec_, {loop_, *clock_, pipeline_, console_, containment_,
@@ -200,7 +199,9 @@ Status JobRun::open_records() {
   if (!made) return std::unexpected(made.error());
   layout_ = std::move(*made);
   layout_.say_remark();
-  pipeline_.route({}, std::make_shared<exporter::JsonLines>(files_, layout_.journal()));
+  const auto journal = std::make_shared<exporter::JsonLines>(files_, layout_.journal());
+  pipeline_.route({}, journal);
+  if (metrics_) metrics_->watch_journal(journal);
   agent_log_.emplace(files_, layout_.agent_log());
   return {};
 }

@@ -12,6 +12,7 @@
 #include "process/posix_launcher.hpp"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace elastrun::agent {
@@ -42,6 +43,10 @@ class RunMetrics {
 
   TelemetryHost& host() { return host_; }
   MachineWatch& machine() { return machine_; }
+  /// Records that the journal loses are counted as those of sinks.
+  void watch_journal(std::shared_ptr<const exporter::JsonLines> journal) {
+    observations_.watch_journal(std::move(journal));
+  }
   /// Hears what the agent does.
   Observer& observer() { return own_; }
 

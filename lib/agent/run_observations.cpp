@@ -82,17 +82,20 @@ void RunObservations::observe_channel() {
 }
 
 void RunObservations::observe_telemetry() {
-  observe(Kind::Counter,
-          {.name = "elastrun.telemetry.dropped",
-           .unit = "{record}",
-           .help = "Records that a sink of --metrics has lost, or the pipeline before all sinks.",
-           .label_keys = {"sink"}},
-          [&host = host_](const Report& report) {
-            report(number(host.pipeline().dropped()), {"pipeline"});
-            for (const auto& one : host.accounts()) {
-              report(number(one.lost - one.waiting), {one.sink});
-            }
-          });
+  observe(
+      Kind::Counter,
+      {.name = "elastrun.telemetry.dropped",
+       .unit = "{record}",
+       .help = "Records that a sink of --metrics or the journal has lost, or the pipeline before "
+               "all sinks.",
+       .label_keys = {"sink"}},
+      [this, &host = host_](const Report& report) {
+        report(number(host.pipeline().dropped()), {"pipeline"});
+        if (journal_) report(number(journal_->lost()), {"journal"});
+        for (const auto& one : host.accounts()) {
+          report(number(one.lost - one.waiting), {one.sink});
+        }
+      });
   observe(Kind::Gauge,
           {.name = "elastrun.telemetry.queue.length",
            .unit = "{record}",

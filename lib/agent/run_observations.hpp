@@ -5,10 +5,13 @@
 #include "agent/telemetry_host.hpp"
 #include "agent/worker_channel.hpp"
 #include "agent/worker_records.hpp"
+#include "export/json_lines.hpp"
 #include "logs/stream_factory.hpp"
 #include "telemetry/observation.hpp"
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace elastrun::agent {
@@ -26,6 +29,10 @@ class RunObservations {
   };
   /// Borrows all. The registry is that of the host.
   RunObservations(const Parts& parts, TelemetryHost& host);
+  /// The journal counts among the sinks from now on.
+  void watch_journal(std::shared_ptr<const exporter::JsonLines> journal) {
+    journal_ = std::move(journal);
+  }
 
  private:
   void observe(telemetry::Kind kind, telemetry::Spec spec, telemetry::Registry::Observer observer);
@@ -36,6 +43,7 @@ class RunObservations {
 
   const Parts parts_;
   TelemetryHost& host_;
+  std::shared_ptr<const exporter::JsonLines> journal_;  // null: there is none
   std::vector<telemetry::Observation> all_;
 };
 

@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import re
+import resource
 import socket
 import threading
 import time
@@ -221,6 +222,31 @@ class Together(unittest.TestCase):
             job.process.terminate()
             job.end()
             self.assertIn("system_cpu_time_seconds_total", page.read_text())  # the last one, too
+
+    def test_records_that_the_journal_loses_are_counted(self) -> None:
+        most = 16_384
+
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+        worker = WORKER + "for i in range(400): channel.event('epoch', number=i)\n"
+        text = """[metrics]
+interval = 0.2
+[[metrics.route]]
+sink = "prometheus:a.prom"
+name = "elastrun.telemetry.*"
+"""
+        with Job("--config=job.toml", "--log-dir=logs", "worker.py", before=limit,
+                 files={"worker.py": worker + "import time\ntime.sleep(1000)\n", "job.toml": text},
+                 env={"PYTHONPATH": str(LIBRARY)}) as job:
+            page = job.folder / "a.prom"
+            lost = re.compile(
+                r'(?m)^elastrun_telemetry_dropped_total\{sink="journal".*\} ([1-9]\d*)$')
+            wait_until(lambda: page.exists() and lost.search(page.read_text()), "it is told")
+            journal, = (job.folder / "logs").glob("*/journal.jsonl")
+            self.assertLessEqual(journal.stat().st_size, most)
+            job.process.terminate()
+            job.end()
 
     def test_routes_of_the_job_file_select(self) -> None:
         text = """[metrics]
