@@ -49,15 +49,18 @@ UniqueFd signal_one(const ProcessEntry& seen, int signal) {
 // has: fork(2) and a signal to the group exclude each other in the kernel. Zombies count, since of
 // such a process nothing else may be seen; and as long as they are not reaped, they keep the number
 // of their group from being given to others.
-void kill_groups(const ProcessTable& table, const std::vector<pid_t>& spared) {
+void kill_groups(const ProcessTable& table, const std::set<pid_t>& spared_sessions) {
   std::set<pid_t> groups;
   const pid_t own_session = ::getsid(0);
   for (const ProcessEntry& entry : table) {
-    // Sessions other than ours were made by descendants, so all in them are descendants.
-    if (entry.session != own_session && entry.group > 1) groups.insert(entry.group);
+    // Sessions other than ours were made by descendants, so all in them are descendants. In that of
+    // somebody to spare a group may hold both those below him and an orphan; nobody can join the
+    // group of another session (setpgid(2)).
+    const bool apart = entry.session != own_session && !spared_sessions.contains(entry.session);
+    if (apart && entry.group > 1) groups.insert(entry.group);
   }
   for (const pid_t group : groups) {
-    if (!contains(spared, group) && any_live_child_in_group(group)) ::kill(-group, SIGKILL);
+    if (any_live_child_in_group(group)) ::kill(-group, SIGKILL);
   }
 }
 
@@ -76,13 +79,24 @@ void await_deaths(std::vector<UniqueFd> victims, Duration time_limit) {
 }
 
 // The descendants that are to end, dead ones among them.
-ProcessTable find_victims(const std::vector<pid_t>& spared, bool& any_spared_alive) {
+struct Victims {
+  ProcessTable table;
+  bool any_spared_alive = false;
+  std::set<pid_t> spared_sessions;
+};
+
+Victims find_victims(const std::vector<pid_t>& spared) {
   const pid_t self = ::getpid();
   const ProcessTable all = read_descendants(self);
-  any_spared_alive = std::any_of(all.begin(), all.end(), [&](const ProcessEntry& entry) {
-    return !entry.zombie() && contains(spared, entry.pid);
-  });
-  return descendants(all, self, spared);
+  Victims victims;
+  victims.table = descendants(all, self, spared);
+  std::set<pid_t> pids;
+  for (const ProcessEntry& entry : victims.table) pids.insert(entry.pid);
+  for (const ProcessEntry& entry : all) {
+    if (!entry.zombie() && contains(spared, entry.pid)) victims.any_spared_alive = true;
+    if (!pids.contains(entry.pid)) victims.spared_sessions.insert(entry.session);
+  }
+  return victims;
 }
 
 void reap_all(ProcessTable& victims) {
@@ -147,10 +161,8 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
       if (spared.empty()) reap_all();
       return result;
     }
-    bool any_spared_alive = false;
-    ProcessTable victims = find_victims(spared, any_spared_alive);
-    // With somebody to spare, a group may hold both those below him and an orphan that is to end.
-    if (!any_spared_alive) kill_groups(victims, spared);
+    auto [victims, any_spared_alive, spared_sessions] = find_victims(spared);
+    kill_groups(victims, spared_sessions);
     reap_all(victims);
     // A table is read entry by entry, so a birth can be overlooked: with somebody to spare, when
     // the system call above cannot decide, only the second empty table is believed.

@@ -108,6 +108,22 @@ TEST_CASE("containment: a process that for ever forks itself anew is caught") {
   CHECK_FALSE(any_live_child());
 }
 
+TEST_CASE("containment: one that for ever forks itself anew is caught beside one that is spared") {
+  Contained here;
+  Ear ear, running_ear;
+  const auto running = here.worker({"child=setsid", "say=up", "read", "stay"}, running_ear);
+  CHECK(line_with(running_ear, "up") == "up");
+  const auto worker = here.worker({"hop", "exit=0"}, ear);
+  CHECK(line_with(ear, "hopping") == "hopping");
+  here.wait(*worker);
+  CHECK(here.containment.sweep(kLong).alive.empty());
+  ear.rest();
+  CHECK(descendants(read_all_processes(), running->child->pid()).size() == 1);
+  CHECK(here.containment.end_attempt(kLong).alive.empty());
+  running_ear.rest();
+  CHECK(here.wait(*running).status.by_signal(SIGKILL));
+}
+
 TEST_CASE("containment: a running worker and all below it are spared by the sweep") {
   Contained here;
   Ear ended_ear, running_ear;
