@@ -285,7 +285,7 @@ void JobRun::signalled(const process::SignalEvent& event) {
   using process::Demand;
   log::info("signals", "{}", process::describe(event));
   const auto demand = insistence_.heard(event, clock_->now());
-  if (metrics_ && metrics_->ending()) return metrics_->hurry();
+  if (metrics_ && metrics_->ending()) return metrics_->hurry(), last_writes_.shorten();
   if (last_writes_.waiting()) {
     if (demand == Demand::Stop) last_writes_.shorten();
     if (demand == Demand::KillNow) last_writes_.give_up_now();

@@ -133,6 +133,7 @@ void LastWrites::give_up_if_stuck() {
 void LastWrites::shorten() {
   if (until_) return;
   until_ = clock_.now() + limit_;
+  if (!waiting_) return;
   log::warning(kArea, "a signal came: {} has up to {} to take what is left; once more gives up now",
                waited_for(), format_duration(limit_));
   arm_limit();

@@ -29,7 +29,7 @@ class LastWrites {
   /// Runs the loop until the files are written; `console`: and everything is shown.
   void wait(bool console);
   bool waiting() const { return waiting_; }
-  /// Somebody asks for the end: no more than `limit` from now on.
+  /// Somebody asks for the end: no more than `limit` from now on, also of a wait that comes later.
   void shorten();
   /// Files of that thread are waited for no longer: what it was asked for has not been answered.
   void give_up_on(const files::BlockingCalls& calls);

@@ -173,6 +173,29 @@ TEST_CASE("last writes: a signal limits the wait; what is taken in time is not l
   log::set_writer(nullptr, nullptr);
 }
 
+TEST_CASE("last writes: a signal that came before the wait limits it") {
+  std::string said;
+  log::set_writer(
+      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  logs::Console console(loop.get_executor(), null.get(), null.get());
+  files::BlockingCalls logs(loop.get_executor());
+  const auto thawed = std::make_shared<std::binary_semaphore>(0);
+  logs.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
+    thawed->acquire();
+    return files::BlockingCalls::Outcome{};
+  });
+  agent::LastWrites last(loop, *clock, console, {&logs}, 1s);
+  last.shorten();
+  CHECK(said.empty());
+  last.wait(false);
+  CHECK(said.contains("what /frozen/log has not taken in time is lost"));
+  thawed->release();
+  log::set_writer(nullptr, nullptr);
+}
+
 TEST_CASE("last writes: a thread that is done at any moment ends the wait, and its answer counts") {
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
