@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/machine_watch.hpp"
 
+#include "core/log.hpp"
+#include "core/thread.hpp"
 #include "system/machine_points.hpp"
 
 #include <utility>
@@ -13,6 +15,13 @@ MachineWatch::MachineWatch(boost::asio::any_io_executor loop, Clock& clock, Find
       begun_(clock.now()),
       calls_(std::move(loop), files::BlockingCalls::WithoutThread::Refuse),
       limit_(clock.make_alarm()) {}
+
+/// The driver's library is closed by a thread: that, too, may wait for a GPU without end.
+MachineWatch::~MachineWatch() {
+  if (!detach_thread([machine = std::move(machine_)] {})) {
+    log::debug("machine", "the GPU driver is closed without a thread");
+  }
+}
 
 std::vector<system::WatchedWorker> MachineWatch::watched() const {
   std::vector<system::WatchedWorker> watched;

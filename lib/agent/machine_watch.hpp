@@ -27,6 +27,9 @@ class MachineWatch {
   static constexpr Duration kTimeLimit = std::chrono::seconds(1);
 
   MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group);
+  ~MachineWatch();
+  MachineWatch(const MachineWatch&) = delete;
+  MachineWatch& operator=(const MachineWatch&) = delete;
 
   /// `then` runs once, never inside this call. One look at a time; all who ask meanwhile get the
   /// same. Who has waited long enough gets the last one, while the thread goes on waiting.

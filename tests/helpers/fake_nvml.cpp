@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands for libnvidia-ml.so.1 in tests: three processors, of which the last does not answer, and
-// the second tells little, but has had an Xid error.
+// the second tells little, but has had an Xid error. FAKE_NVML_HANGS_AT_END: nor is
+// it ever closed.
+#include <cstdlib>
 #include <cstring>
+#include <unistd.h>
 
 struct FakePciInfo {
   char legacy_address[16];
@@ -26,6 +29,7 @@ int nvmlInit_v2() {
 
 int nvmlShutdown() {
   started = false;
+  while (std::getenv("FAKE_NVML_HANGS_AT_END") != nullptr) ::pause();
   return 0;
 }
 

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 from harness import LIMIT, STUB, Job, main, stat_of, stub, wait_until
@@ -304,6 +305,22 @@ class FrozenRegistry(unittest.TestCase):
         wait_until(lambda: list(Path(self.runs).glob("*.json")), "the run is registered")
         (job.folder / "stuck").touch()
         (job.folder / "fail").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        job.nothing_left()
+
+
+class LostGpu(unittest.TestCase):
+    def test_a_driver_that_cannot_be_closed_holds_back_no_end(self) -> None:
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="system."))
+        os.symlink(STUB.parent / "libfake_nvml.so", f"{folder}/libnvidia-ml.so.1")
+        port = free_port()
+        job = self.enterContext(Job(
+            f"--http=127.0.0.1:{port}", "--tee=3", *stub("say=up", "wait=end"), env={
+                "LD_LIBRARY_PATH": folder, "FAKE_NVML_HANGS_AT_END": "1"}))
+        job.wait_for("up")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT) as answer:
+            self.assertIn("Fake H200", answer.read().decode())
+        (job.folder / "end").touch()
         self.assertEqual(job.end(), 0, job.errors())
         job.nothing_left()
 
