@@ -59,6 +59,7 @@ struct GoodputOptions {
   std::vector<std::string> files;  // "-": standard input
   bool json = false;
   bool compatible = false;  // also what ml-goodput-measurement would say
+  std::string html;         // the file for the page, "-": standard output; empty: text
 };
 int run_goodput_report(const GoodputOptions& options);
 

@@ -121,6 +121,10 @@ CLI::App* add_goodput(CLI::App& app, GoodputOptions& options) {
   report->add_flag("--json", options.json, "Print the account as one line of JSON");
   report->add_flag("--compatible", options.compatible,
                    "Also the numbers that ml-goodput-measurement would give for its log");
+  report->add_option("--html", options.html, "Write one page of HTML; - is standard output")
+      ->type_name("FILE")
+      ->excludes("--json")
+      ->excludes("--compatible");
   return report;
 }
 

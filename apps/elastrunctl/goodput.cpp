@@ -3,11 +3,9 @@
 #include "core/user_locale.hpp"
 #include "goodput/restart_table.hpp"
 #include "goodput/summary.hpp"
-#include "goodput_files.hpp"
+#include "goodput_page.hpp"
 #include "table.hpp"
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <fmt/format.h>
 
@@ -17,22 +15,6 @@ namespace {
 using goodput::BadputType;
 
 constexpr std::size_t kShownRestarts = 50;
-
-/// "2 lines skipped, 1 entry twice": what of the input is not in the books.
-std::string remarks(const GoodputInput& input, const std::optional<goodput::MeasuredBooks>& books) {
-  const std::uint64_t misplaced = input.journal.misplaced() + (books ? books->misplaced : 0);
-  const std::pair<std::uint64_t, std::string_view> counts[] = {
-      {input.skipped, "lines that are no record"},
-      {input.other_jobs + input.journal.other_jobs(), "records of other jobs"},
-      {misplaced, "out of place"},
-      {books ? books->duplicates : 0, "given twice"},
-      {input.lost + input.journal.lost(), "that the recorder lost"}};
-  std::string text;
-  for (const auto& [count, what] : counts) {
-    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
-  }
-  return text;
-}
 
 json::object compatible_json(const goodput::JobGoodput& job) {
   json::object object;
@@ -65,56 +47,7 @@ std::string compatible_text(const goodput::JobGoodput& job) {
   return text;
 }
 
-struct Answer {
-  std::string job;
-  goodput::Ledger::Summary summary;
-  std::optional<goodput::MeasuredBooks> measured;
-  std::optional<goodput::JobGoodput> compatible;
-};
-
-Status add_compatible(Answer& answer, const GoodputInput& input, double until) {
-  auto job = goodput::GoodputCalculator(input.measurements).job(until);
-  if (!job) return std::unexpected(job.error().context("ml-goodput-measurement's numbers"));
-  answer.compatible = std::move(*job);
-  return {};
-}
-
-double last_time(const goodput::MeasurementLog& log) {
-  double last = 0;
-  for (const auto& entry : log.entries()) last = std::max(last, entry.time);
-  return last;
-}
-
-Result<Answer> answer_of(const GoodputInput& input, const GoodputOptions& options) {
-  if (input.measured) {
-    auto books = goodput::keep_books(input.measurements);
-    if (!books) {
-      return fail(Code::Usage, "the log has no job_start_time, so nothing is known of the job");
-    }
-    Answer answer{input.job, books->summary, books, {}};
-    if (!options.compatible) return answer;
-    if (auto added = add_compatible(answer, input, books->last); !added) {
-      return std::unexpected(added.error());
-    }
-    return answer;
-  }
-  if (options.compatible && input.measurements.entries().empty()) {
-    return fail(
-        Code::Usage,
-        "--compatible needs a log of ml-goodput-measurement, or a journal of workers with a "
-        "recorder; this is none");
-  }
-  const auto summary = input.journal.summary();
-  if (!summary)
-    return fail(Code::Usage, "no job starts in what was given: no line with job.started");
-  Answer answer{input.journal.run_id(), *summary, {}, {}};
-  if (!options.compatible) return answer;
-  const auto added = add_compatible(answer, input, last_time(input.measurements));
-  if (!added) return std::unexpected(added.error());
-  return answer;
-}
-
-void print_json(const Answer& answer, const GoodputInput& input) {
+void print_json(const GoodputAnswer& answer, const GoodputInput& input) {
   auto object = goodput::summary_json(answer.summary);
   object["restart_waterfall"] = goodput::restarts_json(input.journal.restarts());
   object["job"] = answer.job;
@@ -133,10 +66,15 @@ void print_json(const Answer& answer, const GoodputInput& input) {
 }  // namespace
 
 int run_goodput_report(const GoodputOptions& options) {
-  const auto input = read_goodput_files(options.files);
+  const auto input = read_goodput_files(options.files, !options.html.empty());
   if (!input) return report_error(input.error().text, kExitFailed);
-  const auto answer = answer_of(*input, options);
+  const auto answer = answer_of(*input, options.compatible);
   if (!answer) return report_error(answer.error().text, kExitFailed);
+  if (!options.html.empty()) {
+    const auto written =
+        write_goodput_page(options.html, goodput_page(goodput_page_of(*input, *answer)));
+    return written ? kExitDone : report_error(written.error().text, kExitFailed);
+  }
   if (options.json) {
     print_json(*answer, *input);
     return kExitDone;
@@ -145,8 +83,8 @@ int run_goodput_report(const GoodputOptions& options) {
   fmt::print("job \"{}\"{}, {} record{}", shown(answer->job),
              submissions > 1 ? fmt::format(", submitted {} times", submissions) : "",
              input->records, input->records == 1 ? "" : "s");
-  const auto left_out = remarks(*input, answer->measured);
-  fmt::print("{}\n", left_out.empty() ? "" : fmt::format(" (left out: {})", left_out));
+  const auto missing = left_out(*input, *answer);
+  fmt::print("{}\n", missing.empty() ? "" : fmt::format(" (left out: {})", missing));
   fmt::print("{}{}", goodput::summary_text(answer->summary, locale_is_utf8()),
              goodput::restart_table(input->journal.restarts(), kShownRestarts, true));
   if (answer->compatible) fmt::print("\n{}", compatible_text(*answer->compatible));

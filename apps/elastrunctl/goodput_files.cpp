@@ -109,9 +109,11 @@ class Reader {
 
 }  // namespace
 
-Result<GoodputInput> read_goodput_files(std::vector<std::string> paths) {
-  std::ranges::stable_sort(paths, {}, begins_at);
+Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool history) {
+  // One alone may be a pipe, whose first line can be read once.
+  if (paths.size() > 1) std::ranges::stable_sort(paths, {}, begins_at);
   Reader reader;
+  if (history) reader.input.journal.keep_history();
   for (const auto& path : paths) {
     Status status;
     if (path == "-") {

@@ -28,7 +28,7 @@ struct GoodputInput {
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as
 /// {"log_time": SECONDS, "payload": {...}}. Several files are taken in the order in which they
 /// begin; "-" is standard input. Fails with Io if a file cannot be read, with Usage if both kinds
-/// come together.
-Result<GoodputInput> read_goodput_files(std::vector<std::string> paths);
+/// come together. `history`: with that of the journal.
+Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool history = false);
 
 }  // namespace elastrun::ctl

@@ -118,4 +118,8 @@ json::object summary_json(const Ledger::Summary& summary) {
   return object;
 }
 
+std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
+  return meaning(bucket, summary);
+}
+
 }  // namespace elastrun::goodput

@@ -5,6 +5,7 @@
 #include "goodput/ledger.hpp"
 
 #include <string>
+#include <string_view>
 
 namespace elastrun::goodput {
 
@@ -16,5 +17,8 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode = true);
 
 /// The same for machines: seconds by bucket, which add up to "elapsed_s", and the share.
 json::object summary_json(const Ledger::Summary& summary);
+
+/// What is in a bucket of this summary, in a few words.
+std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary);
 
 }  // namespace elastrun::goodput

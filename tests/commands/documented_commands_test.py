@@ -199,7 +199,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"elastrunctl clean$", once),
     (r"elastrunctl logs .*\bnight\b", beside_a_job),
     (r"elastrunctl stacks( night)?$", of_a_job),
-    (r"elastrunctl goodput report logs/night_", after_a_job),
+    (r"elastrunctl goodput report .*logs/night_", after_a_job),
     (r"elastrun .*--rdzv-backend etcd ", with_etcd),
     (r"elastrun .*--rdzv-conf is_host=0,secret_file=", on_two_nodes_and_a_service),
     (r"elastrun --nnodes 2:4 ", on_two_nodes),

@@ -128,6 +128,10 @@ class Browser:
             time.sleep(0.05)
         return value
 
+    def media(self, name: str) -> None:
+        """"print" or "screen"."""
+        self._command("Emulation.setEmulatedMedia", {"media": name})
+
     def screenshot(self, path: Path, whole: bool = False) -> None:
         picture = self._command("Page.captureScreenshot",
                                 {"format": "png", "captureBeyondViewport": whole})

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput_answer.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace elastrun::ctl {
+namespace {
+
+Status add_compatible(GoodputAnswer& answer, const GoodputInput& input, double until) {
+  auto job = goodput::GoodputCalculator(input.measurements).job(until);
+  if (!job) return std::unexpected(job.error().context("ml-goodput-measurement's numbers"));
+  answer.compatible = std::move(*job);
+  return {};
+}
+
+double last_time(const goodput::MeasurementLog& log) {
+  double last = 0;
+  for (const auto& entry : log.entries()) last = std::max(last, entry.time);
+  return last;
+}
+
+Result<GoodputAnswer> answer_of_log(const GoodputInput& input) {
+  auto books = goodput::keep_books(input.measurements);
+  if (!books) {
+    return fail(Code::Usage, "the log has no job_start_time, so nothing is known of the job");
+  }
+  const auto summary = books->summary;
+  return GoodputAnswer{input.job, summary, std::move(books), {}};
+}
+
+Result<GoodputAnswer> answer_of_journal(const GoodputInput& input) {
+  const auto summary = input.journal.summary();
+  if (!summary) {
+    return fail(Code::Usage, "no job starts in what was given: no line with job.started");
+  }
+  return GoodputAnswer{input.journal.run_id(), *summary, {}, {}};
+}
+
+}  // namespace
+
+Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible) {
+  if (compatible && !input.measured && input.measurements.entries().empty()) {
+    return fail(
+        Code::Usage,
+        "--compatible needs a log of ml-goodput-measurement, or a journal of workers with a "
+        "recorder; this is none");
+  }
+  auto answer = input.measured ? answer_of_log(input) : answer_of_journal(input);
+  if (!answer || !compatible) return answer;
+  const double until = answer->measured ? answer->measured->last : last_time(input.measurements);
+  if (const auto added = add_compatible(*answer, input, until); !added) {
+    return std::unexpected(added.error());
+  }
+  return answer;
+}
+
+std::string left_out(const GoodputInput& input, const GoodputAnswer& answer) {
+  const auto& books = answer.measured;
+  const std::pair<std::uint64_t, std::string_view> counts[] = {
+      {input.skipped, "lines that are no record"},
+      {input.other_jobs + input.journal.other_jobs(), "records of other jobs"},
+      {input.journal.misplaced() + (books ? books->misplaced : 0), "out of place"},
+      {books ? books->duplicates : 0, "given twice"},
+      {input.lost + input.journal.lost(), "that the recorder lost"}};
+  std::string text;
+  for (const auto& [count, what] : counts) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+  }
+  return text;
+}
+
+}  // namespace elastrun::ctl

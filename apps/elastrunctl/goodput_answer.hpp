@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "command.hpp"
+#include "goodput_files.hpp"
+
+#include <optional>
+#include <string>
+
+namespace elastrun::ctl {
+
+/// The account of one job, whichever kind of file it came from.
+struct GoodputAnswer {
+  std::string job;
+  goodput::Ledger::Summary summary;
+  std::optional<goodput::MeasuredBooks> measured;  // of a log of ml-goodput-measurement
+  std::optional<goodput::JobGoodput> compatible;   // if asked for
+};
+
+/// Fails with Usage if no job starts in what was read, or `compatible` has nothing to go by.
+Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible);
+
+/// "2 lines that are no record, 1 given twice": what of the input is not in the books; may be
+/// empty.
+std::string left_out(const GoodputInput& input, const GoodputAnswer& answer);
+
+}  // namespace elastrun::ctl

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput_page.hpp"
+
+#include "core/text.hpp"
+#include "core/write_all.hpp"
+#include "files/whole_file.hpp"
+#include "goodput/summary.hpp"
+#include "goodput_html.hpp"
+#include "goodput_plots.hpp"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <fmt/format.h>
+#include <fstream>
+#include <unistd.h>
+
+namespace elastrun::ctl {
+namespace {
+
+using goodput::Bucket;
+using goodput::RestartPath;
+using Submission = goodput::JournalBooks::Submission;
+
+constexpr std::string_view kFirstLine = "<!doctype html>";
+
+/// "2026-01-02 03:04:05 UTC"
+std::string utc(WallTime when) {
+  const std::time_t seconds =
+      std::chrono::system_clock::to_time_t(std::chrono::floor<std::chrono::seconds>(when));
+  std::tm parts{};
+  std::array<char, 40> text{};
+  if (::gmtime_r(&seconds, &parts) == nullptr) return "at an unknown time";
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts)};
+}
+
+std::string plural(std::uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+std::string subtitle(const GoodputPage& page) {
+  std::string text;
+  if (page.started) {
+    text = fmt::format("{} to {}, ", utc(*page.started), utc(*page.started + page.summary.elapsed));
+  }
+  text += plural(page.records, "record");
+  if (!page.left_out.empty()) text += fmt::format(" (left out: {})", html_text(page.left_out));
+  return text;
+}
+
+std::string tile(std::string_view name, const std::string& value) {
+  return fmt::format(
+      "<div class=\"tile\"><div class=\"value\">{}</div><div class=\"name\">{}</div></div>\n",
+      value, name);
+}
+
+bool is_empty(const GoodputPage& page) {
+  return page.summary.elapsed <= Duration::zero();
+}
+
+std::string tiles(const GoodputPage& page) {
+  const auto& summary = page.summary;
+  const Bucket good = summary.steps_known() ? Bucket::Productive : Bucket::Running;
+  std::string text = tile(summary.goodput() ? "goodput" : "goodput, at most",
+                          is_empty(page) ? "–" : share_text(summary.of(good), summary.elapsed));
+  text += tile("elapsed", is_empty(page) ? "0 s" : format_duration(summary.elapsed));
+  text += tile(page.submissions > 1 ? "restarts, with submissions" : "restarts",
+               fmt::format("{}", summary.restarts));
+  if (page.submissions > 1) text += tile("submissions", fmt::format("{}", page.submissions));
+  if (summary.last_step) text += tile("last step", fmt::format("{}", *summary.last_step));
+  if (summary.last_checkpoint) {
+    text += tile("last checkpoint", fmt::format("{}", *summary.last_checkpoint));
+  }
+  return text;
+}
+
+std::string notes(const GoodputPage& page) {
+  std::string text;
+  if (!page.summary.steps_known()) {
+    text +=
+        "<p>No worker reported steps, so how much of their time was training is not known.</p>\n";
+  }
+  if (!page.summary.loss_known) {
+    text += "<p>No checkpoint or later step was reported: what failures cost is not known.</p>\n";
+  }
+  return text;
+}
+
+std::string bucket_rows(const GoodputPage& page) {
+  const auto& summary = page.summary;
+  std::string text;
+  for (const Bucket bucket : filled_buckets(summary)) {
+    text += fmt::format(
+        "<tr><td><i class=\"swatch b-{0}\"></i>{0}<td class=\"num\">{1}<td class=\"num\">{2:.3f}"
+        "<td class=\"num\">{3}<td class=\"dim wide\">{4}</tr>\n",
+        goodput::bucket_name(bucket), format_duration(summary.of(bucket)),
+        to_seconds(summary.of(bucket)), share_text(summary.of(bucket), summary.elapsed),
+        goodput::bucket_meaning(bucket, summary));
+  }
+  return text;
+}
+
+std::string step_or_none(const std::optional<std::int64_t>& step) {
+  return step ? fmt::format("{}", *step) : "–";
+}
+
+std::string time_cell(Duration time) {
+  return fmt::format("<td class=\"num\">{}", time > Duration::zero() ? format_duration(time) : "–");
+}
+
+std::string row_begin(const PlotMark& mark) {
+  return fmt::format("<tr id=\"{}\"><td class=\"num\">{}<td class=\"num\">{}", mark.id,
+                     html_text(mark.label), format_duration(mark.at));
+}
+
+std::string row_end(const GoodputPage& page, const PlotMark& mark) {
+  return fmt::format("<td>{}</tr>\n", page.started ? utc(*page.started + mark.at) : "–");
+}
+
+std::string restart_row(const GoodputPage& page, const PlotMark& mark, const RestartPath& path) {
+  std::string text =
+      row_begin(mark) + fmt::format("<td class=\"cause\">{}",
+                                    path.cause.empty() ? "not told" : html_text(path.cause));
+  for (const Duration stage : path.stages) text += time_cell(stage);
+  text += time_cell(path.total()) +
+          fmt::format("<td>{} → {}{}", step_or_none(path.last_step), step_or_none(path.first_step),
+                      path.caught_up || !path.first_step ? "" : ", did not catch up");
+  return text + row_end(page, mark);
+}
+
+std::string submission_row(const GoodputPage& page, const PlotMark& mark,
+                           const Submission& before) {
+  const auto why = !before.succeeded   ? "the one before left no last word"
+                   : *before.succeeded ? "the one before had succeeded"
+                                       : "the one before had failed";
+  return row_begin(mark) +
+         fmt::format("<td class=\"cause\" colspan=\"9\">submitted again: {}{}", why,
+                     before.end
+                         ? fmt::format(", {} earlier", format_duration(mark.at - *before.end))
+                         : "") +
+         row_end(page, mark);
+}
+
+/// In the order of their times; each with its row.
+std::vector<std::pair<PlotMark, std::string>> disruptions(const GoodputPage& page) {
+  std::vector<std::pair<PlotMark, std::string>> all;
+  for (std::size_t i = 0; i < page.restarts.size(); ++i) {
+    const auto number = i + 1 + page.restarts_forgotten;
+    const PlotMark mark{page.restarts[i].at, false, fmt::format("r{}", number),
+                        fmt::format("{}", number)};
+    all.emplace_back(mark, restart_row(page, mark, page.restarts[i]));
+  }
+  for (std::size_t i = 1; i < page.submitted.size(); ++i) {
+    const PlotMark mark{page.submitted[i].at, true, fmt::format("s{}", i + 1),
+                        fmt::format("S{}", i + 1)};
+    all.emplace_back(mark, submission_row(page, mark, page.submitted[i - 1]));
+  }
+  std::ranges::stable_sort(all, {}, [](const auto& one) { return one.first.at; });
+  return all;
+}
+
+std::string stage_legend() {
+  std::string text;
+  for (std::size_t i = 0; i < goodput::kRestartStages; ++i) {
+    const auto name = goodput::stage_name(static_cast<goodput::RestartStage>(i));
+    text += fmt::format("<span><i class=\"swatch s-{0}\"></i>{0}</span>", name);
+  }
+  return text;
+}
+
+}  // namespace
+
+GoodputPage goodput_page_of(const GoodputInput& input, const GoodputAnswer& answer) {
+  GoodputPage page;
+  page.job = answer.job;
+  page.left_out = left_out(input, answer);
+  page.records = input.records;
+  page.summary = answer.summary;
+  if (answer.measured) {
+    page.history = answer.measured->history;
+    page.started = WallTime() + from_seconds(answer.measured->first);
+    return page;
+  }
+  page.started = input.journal.first_wall();
+  page.history = input.journal.history();
+  page.restarts = input.journal.restarts();
+  page.restarts_forgotten = input.journal.restarts_forgotten();
+  page.submitted = input.journal.submitted();
+  page.submissions = input.journal.submissions();
+  return page;
+}
+
+std::string goodput_page(const GoodputPage& page) {
+  std::vector<PlotMark> marks;
+  std::string rows;
+  for (const auto& [mark, row] : disruptions(page)) {
+    marks.push_back(mark);
+    rows += row;
+  }
+  const bool steps = !page.history.steps.empty();
+  const auto hidden = [](bool shown) { return std::string(shown ? "" : "hidden"); };
+  return filled(goodput_page_html(),
+                {{"job", page.job.empty() ? "a job without a name" : html_text(page.job)},
+                 {"subtitle", subtitle(page)},
+                 {"tiles", tiles(page)},
+                 {"notes", notes(page)},
+                 {"empty-hidden", hidden(!is_empty(page))},
+                 {"bucket-bar", bucket_bar(page.summary)},
+                 {"bucket-rows", bucket_rows(page)},
+                 {"timeline", timeline_plot(page, marks)},
+                 {"timeline-rows", timeline_rows(page)},
+                 {"steps-hidden", hidden(steps)},
+                 {"steps", steps ? step_plot(page, marks) : ""},
+                 {"step-rows", step_rows(page)},
+                 {"restarts-hidden", hidden(!page.restarts.empty())},
+                 {"restart-bars", restart_bars(page)},
+                 {"stage-legend", stage_legend()},
+                 {"disruptions-hidden", hidden(!rows.empty())},
+                 {"disruptions", rows}});
+}
+
+Status write_goodput_page(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    const int failed = write_all(STDOUT_FILENO, text);
+    if (failed == 0) return {};
+    return std::unexpected(errno_error(Code::Io, "cannot write to stdout", failed));
+  }
+  std::string line;
+  if (!files::is_written_to(path)) std::getline(std::ifstream(path), line);
+  if (!line.empty() && line != kFirstLine) {
+    return fail(Code::Usage, fmt::format("{} is there and is no page of HTML: --html takes the "
+                                         "name of the file to write, or - for standard output",
+                                         path));
+  }
+  return files::put_file(path, text, 0666);
+}
+
+}  // namespace elastrun::ctl
