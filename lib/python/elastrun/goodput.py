@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorders of goodput with the interface of ml-goodput-measurement.
+"""Recorders, calculators and a monitor of goodput with the interface of ml-goodput-measurement.
 
     from elastrun.goodput import GoodputRecorder
 
@@ -16,25 +16,51 @@ Elsewhere they go into a file of JSON lines, which `elastrunctl goodput report F
 `path`, or ELASTRUN_GOODPUT_FILE, or JOB_NAME.goodput.jsonl in the working directory. A job that
 starts again goes on with its file; one process at a time writes it.
 
-A call costs about a microsecond and never waits. Up to 10,000 entries wait for an agent or a file
-that is behind; others are counted, `recorder.lost`, and the count is written and logged.
+A recorder's call costs about a microsecond and never waits. Up to 10,000 entries wait for an agent
+or a file that is behind; others are counted, `recorder.lost`, and the count is written and logged.
 
 As with the original a recorder without `logging_enabled` does nothing, meant for all processes but
 one, and a naive datetime is local time.
+
+    from elastrun.goodput import GoodputCalculator
+
+    calculator = GoodputCalculator("night", "goodput_night")
+    percent, badput, last_step = calculator.get_job_goodput(include_badput_breakdown=True)
+
+The calculator reads what recorders of that job have written, there or in `path=`, and gives the
+numbers of ml-goodput-measurement 0.2.3, with what is odd about them; what is true is said by
+`elastrunctl goodput report`. GoodputMonitor tells them as metrics while the job runs.
 """
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
 import os
-import re
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elastrun import channel
-from elastrun.journal import Entry, Journal, journal
+from elastrun.journal import Entry, Journal, journal, own_file
 
-__all__ = ["ElasticGoodputRecorder", "GoodputRecorder"]
+if TYPE_CHECKING:
+    from elastrun.goodput_calculator import (ElasticGoodputCalculator, GoodputCalculator,
+                                             GoodputType, IntervalMetricType, MetricType)
+    from elastrun.goodput_monitor import ElasticGoodputMonitor, GCPOptions, GoodputMonitor
+    from elastrun.measured_times import BadputType
+    from elastrun.step_times import MonitoringWindowType
+
+__all__ = ["BadputType", "ElasticGoodputCalculator", "ElasticGoodputMonitor",
+           "ElasticGoodputRecorder", "GCPOptions", "GoodputCalculator", "GoodputMonitor",
+           "GoodputRecorder", "GoodputType", "IntervalMetricType", "MetricType",
+           "MonitoringWindowType"]
+
+# What a training that only records need not import.
+_ELSEWHERE = {"BadputType": "measured_times", "MonitoringWindowType": "step_times",
+              **dict.fromkeys(("ElasticGoodputCalculator", "GoodputCalculator", "GoodputType",
+                               "IntervalMetricType", "MetricType"), "goodput_calculator"),
+              **dict.fromkeys(("ElasticGoodputMonitor", "GCPOptions", "GoodputMonitor"),
+                              "goodput_monitor")}
 
 _JOB_START = '{"job_start_time":%r}'
 _JOB_END = '{"job_end_time":%r}'
@@ -57,18 +83,18 @@ _LONGEST_NAME = 256  # characters; a longer one is cut
 _now = time.time
 
 
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(f"elastrun.{_ELSEWHERE[name]}"), name)
+    raise AttributeError(f"module 'elastrun.goodput' has no attribute '{name}'")
+
+
 def _seconds(when: datetime.datetime | None) -> float:
     return _now() if when is None else when.timestamp()
 
 
 def _name(text: object) -> str:
     return json.dumps(str(text)[:_LONGEST_NAME])
-
-
-def _own_file(job_name: str) -> str:
-    """Where the entries of a job go outside elastrun."""
-    safe = re.sub(r"[^\w.-]", "_", str(job_name)).lstrip(".") or "job"
-    return os.environ.get("ELASTRUN_GOODPUT_FILE") or f"{safe[:128]}.goodput.jsonl"
 
 
 class GoodputRecorder:
@@ -96,7 +122,7 @@ class GoodputRecorder:
             channel.told_by_hand()
             self._journal = journal(str(job_name))
         else:
-            file = _own_file(job_name) if path is None else os.fspath(path)
+            file = own_file(job_name) if path is None else os.fspath(path)
             self._journal = journal(str(job_name), os.path.abspath(file))
         self._put = self._journal.put
 

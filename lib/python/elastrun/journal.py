@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -242,6 +243,12 @@ class Journal:
                 return False
             time.sleep(0.001)
         return True
+
+
+def own_file(job: str) -> str:
+    """Where the entries of a job go outside elastrun."""
+    safe = re.sub(r"[^\w.-]", "_", str(job)).lstrip(".") or "job"
+    return os.environ.get("ELASTRUN_GOODPUT_FILE") or f"{safe[:128]}.goodput.jsonl"
 
 
 _journals: dict[tuple[str, str], Journal] = {}

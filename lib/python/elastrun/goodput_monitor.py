@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GoodputMonitor and its elastic subclass, with the interface of ml-goodput-measurement (see
+elastrun.goodput): goodput, step deviations and rolling windows as metrics, while the job runs.
+"""
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from elastrun import metrics
+from elastrun.goodput_calculator import Breakdown, ElasticGoodputCalculator, GoodputCalculator
+from elastrun.measured_times import BadputType
+from elastrun.measurement_log import Path
+from elastrun.step_times import compute_step_deviation_from_baseline
+
+__all__ = ["ElasticGoodputMonitor", "GCPOptions", "GoodputMonitor"]
+
+_GROUP = "goodput"
+_log = logging.getLogger("elastrun.goodput")
+
+
+@dataclass
+class GCPOptions:
+    """Taken as the original takes it, and not used: nothing is sent to a cloud."""
+
+    project_id: str | None = None
+    location: str | None = None
+    replica_id: str = "0"
+    acc_type: str | None = None
+    cluster_name: str | None = None
+    enable_gcp_goodput_metrics: bool = True
+    enable_gcp_step_deviation_metrics: bool = True
+
+
+def _flat(books: Breakdown, separator: str) -> Iterator[tuple[str, float]]:
+    for bucket, value in books.items():
+        name = bucket.name.lower()
+        if isinstance(value, dict):
+            yield from ((f"{name}{separator}{one.lower()}", each) for one, each in value.items())
+        else:
+            yield name, value
+
+
+class _Uploader:
+    """A thread that does something once a period, and once more when it is stopped."""
+
+    def __init__(self, name: str, period: float, upload: Callable[[], None]) -> None:
+        self._upload = upload
+        self._period = period
+        self._over = threading.Event()
+        self._last = False
+        self._thread = threading.Thread(target=self._run, name=f"elastrun {name}", daemon=True)
+        self._thread.start()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._period):
+            self._once()
+        if self._last:
+            self._once()
+
+    def _once(self) -> None:
+        try:
+            self._upload()
+        except Exception as error:  # no start of the job yet, say
+            _log.info("no goodput is told this time: %s", error)
+
+    def stop(self, last: bool, seconds: float | None) -> None:
+        """Waits for so long at most; None: for ever."""
+        self._last = last
+        self._over.set()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            _log.warning("%s has not ended within %s s and is left alone", self._thread.name,
+                         seconds)
+
+
+class GoodputMonitor:
+    """Tells what the calculator of a job says as metrics of the group "goodput" (elastrun.metrics):
+    under elastrun they reach the agent and its sinks, elsewhere the handlers that are configured.
+    `writer`, a SummaryWriter of torch or tensorboardX, gets scalars with the original's tags.
+    `path`: as for GoodputCalculator.
+
+    As there nothing happens without `monitoring_enabled`, meant for all processes but one; values
+    come one period after the start for the first time, and once more at the stop, within
+    `final_flush_timeout_seconds`. Threads do it, where the original needs processes: each entry is
+    read once, and three uploaders share one calculator. Nothing is sent to a cloud: `gcp_options`,
+    `gcs_sync_interval_seconds`, `cache_dir` and `max_logs_retention_period` change nothing; a
+    `tensorboard_dir` without `writer` is refused with a warning, as this package has no writer
+    (`elastrun --metrics tensorboard:DIR` has).
+    """
+
+    _calculator_class: type[GoodputCalculator] = GoodputCalculator
+
+    def __init__(self, job_name: str, logger_name: str, tensorboard_dir: str,
+                 upload_interval: float, monitoring_enabled: bool = False,
+                 pathway_enabled: bool = False, include_badput_breakdown: bool = False,
+                 include_step_deviation: bool = False,
+                 configured_ideal_step_time: float | None = None,
+                 step_deviation_interval_seconds: float = 10,
+                 gcp_options: GCPOptions | None = None, skip_final_flush: bool = False,
+                 final_flush_timeout_seconds: float | None = 10,
+                 gcs_sync_interval_seconds: int = 3600, cache_dir: str = "/tmp",
+                 max_logs_retention_period: timedelta | None = None, *,
+                 path: Path | Sequence[Path] | None = None, writer: Any = None) -> None:
+        self._enabled = monitoring_enabled
+        self._uploaders: dict[str, _Uploader] = {}
+        if not monitoring_enabled:
+            return
+        if tensorboard_dir and writer is None:
+            _log.warning("nothing is written into %s: pass writer=SummaryWriter(...), or run the "
+                         "job with --metrics tensorboard:DIR", tensorboard_dir)
+        self._calculator = self._calculator_class(job_name, logger_name, path=path)
+        self._period = upload_interval
+        self._breakdown = include_badput_breakdown
+        self._with_deviation = include_step_deviation
+        self._ideal = configured_ideal_step_time
+        self._deviation_period = step_deviation_interval_seconds
+        self._skip_last = skip_final_flush
+        self._patience = final_flush_timeout_seconds
+        self._writer = writer
+        self._newest_step = -1  # whose deviation the writer has
+        self._windows: list[float] = []
+
+    def __del__(self) -> None:
+        for uploader in getattr(self, "_uploaders", {}).values():
+            uploader._over.set()  # and nobody waits
+
+    def _start(self, name: str, period: float, upload: Callable[[], None]) -> None:
+        running = self._uploaders.get(name)
+        if running is not None and running.alive():
+            _log.warning("the %s uploader runs already", name)
+            return
+        self._uploaders[name] = _Uploader(name, period, upload)
+
+    def _stop(self, name: str, skip_last: bool | None, upload: Callable[[], None]) -> None:
+        if not self._enabled:
+            return
+        last = not (self._skip_last if skip_last is None else skip_last)
+        running = self._uploaders.pop(name, None)
+        if running is None and last:  # the final values are told although nobody has started it
+            running = _Uploader(name, 3600, upload)
+        if running is not None:
+            running.stop(last, self._patience if last else 10)
+
+    def start_goodput_uploader(self) -> None:
+        if self._enabled:
+            self._start("goodput", self._period, self._upload_goodput)
+
+    def stop_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:
+        self._stop("goodput", skip_final_flush, self._upload_goodput)
+
+    def start_step_deviation_uploader(self) -> None:
+        """Nothing without `include_step_deviation`."""
+        if self._enabled and self._with_deviation:
+            self._start("step deviation", self._deviation_period, self._upload_deviation)
+
+    def stop_step_deviation_uploader(self, skip_final_flush: bool | None = None) -> None:
+        if self._enabled and self._with_deviation:
+            self._stop("step deviation", skip_final_flush, self._upload_deviation)
+
+    def start_rolling_window_goodput_uploader(
+            self, rolling_windows_seconds: Sequence[float]) -> None:
+        """Windows until now, of so many seconds each."""
+        if self._enabled:
+            self._windows = list(rolling_windows_seconds)
+            self._start("rolling window", self._period, self._upload_windows)
+
+    def stop_rolling_window_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:
+        self._stop("rolling window", skip_final_flush, self._upload_windows)
+
+    def _put(self, name: str, value: float) -> None:
+        metrics.put_metric(name, value, _GROUP)
+
+    def _upload_goodput(self) -> None:
+        percent, percents, step = self._calculator.get_job_goodput(self._breakdown, self._ideal)
+        details = self._calculator.get_job_goodput_details()
+        self._put("goodput_time", sum(details["goodput_time"].values()))
+        for name, seconds in _flat(details["badput_time"], "."):
+            if name != BadputType.DATA_LOADING_ASYNC.name.lower():  # it is no badput
+                self._put(f"badput_time.{name}", seconds)
+        self._put("total_elapsed_time", details["total_elapsed_time"])
+        self._put("disruptions", details["disruption_count"])
+        self._put("max_productive_steps", details["max_productive_step"])
+        for name in ("stepping_slice_efficiency", "available_slice_efficiency"):
+            if name in details:
+                self._put(name, details[name])
+        if details["step_time_deviation"]:
+            self._put("step_time_deviation",
+                      compute_step_deviation_from_baseline(details["step_time_deviation"]))
+            self._put("ideal_step_time", details["ideal_step_time"])
+        if self._writer is not None:
+            self._writer.add_scalar("goodput/goodput", percent, step)
+            for name, value in _flat(percents, "/"):
+                self._writer.add_scalar(f"badput/{name}", value, step)
+            self._writer.flush()
+
+    def _upload_deviation(self) -> None:
+        deviations = self._calculator.get_step_deviation(self._ideal)
+        if deviations:
+            self._put("mean_step_deviation", sum(deviations.values()) / len(deviations))
+        if self._writer is not None:
+            for step, seconds in deviations.items():
+                if step > self._newest_step:  # the original writes all of them again
+                    self._writer.add_scalar("step_deviation", seconds, step)
+            self._newest_step = max(deviations, default=self._newest_step)
+            self._writer.flush()
+
+    def _upload_windows(self) -> None:
+        end = datetime.now(timezone.utc)
+        for seconds in self._windows:
+            details = self._calculator.get_interval_metric_details(
+                end - timedelta(seconds=seconds), end)
+            for percent in details["interval_goodput"].values():
+                self._put(f"interval_goodput.{seconds:g}", percent)
+            for name, percent in _flat(details["interval_badput"], "."):
+                self._put(f"interval_badput.{seconds:g}.{name}", percent)
+
+
+class ElasticGoodputMonitor(GoodputMonitor):
+    """With the buckets and efficiencies of ElasticGoodputCalculator."""
+
+    _calculator_class = ElasticGoodputCalculator
+
+    def __init__(self, job_name: str, logger_name: str, tensorboard_dir: str,
+                 upload_interval: float, monitoring_enabled: bool = False,
+                 include_badput_breakdown: bool = False,
+                 include_step_deviation: bool = False, include_slice_efficiency: bool = False,
+                 **others: Any) -> None:
+        super().__init__(job_name, logger_name, tensorboard_dir, upload_interval,
+                         monitoring_enabled, True, include_badput_breakdown,
+                         include_step_deviation, **others)
+        self._with_slices = include_slice_efficiency
+
+    def _put(self, name: str, value: float) -> None:
+        if self._with_slices or not name.endswith("_slice_efficiency"):
+            super()._put(name, value)

@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GoodputCalculator and GoodputMonitor: the original's numbers, growing and hostile logs."""
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import tracemalloc
+import unittest
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from goodput_vectors import replay, when
+
+os.environ.pop("ELASTRUN_CHANNEL", None)
+from elastrun import goodput_calculator, metrics  # noqa: E402
+from elastrun.goodput import (BadputType, ElasticGoodputCalculator,  # noqa: E402
+                              ElasticGoodputMonitor, GoodputCalculator, GoodputMonitor,
+                              GoodputRecorder, GoodputType, IntervalMetricType, MetricType)
+
+VECTORS = Path(__file__).resolve().parents[1] / "data" / "goodput-vectors.json"
+T0 = 1_700_000_000.0
+# The outcome of a call that has none; everything else is a fault.
+REFUSED = (ValueError,)
+
+
+def entries(*steps: float, first: int = 0, start: bool = True) -> list[dict[str, Any]]:
+    """A start of the job and steps, at seconds after T0."""
+    head = [{"job_start_time": T0}] if start else []
+    return head + [{"step_count": first + i, "step_start_time": T0 + at}
+                   for i, at in enumerate(steps)]
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.file = self.folder / "log"
+        self.addCleanup(setattr, goodput_calculator, "_now", goodput_calculator._now)
+
+    def at(self, seconds: float) -> None:
+        goodput_calculator._now = lambda: T0 + seconds
+
+    def write(self, these: list[dict[str, Any]], job: str = "j", mode: str = "w") -> None:
+        with open(self.file, mode) as file:
+            file.writelines(json.dumps({"job_name": job, **one}) + "\n" for one in these)
+
+    def calculator(self, **settings: Any) -> GoodputCalculator:
+        return GoodputCalculator("j", "l", path=self.file, **settings)
+
+
+class Original(InFolder):
+    """ml-goodput-measurement 0.2.3 is what we are to be."""
+
+    def test_each_recorded_scenario_within_a_millionth(self) -> None:
+        vectors = json.loads(VECTORS.read_text())
+        passed, wrong = replay(vectors)
+        self.assertEqual(wrong, [])
+        self.assertGreater(passed, 80)
+
+    def test_it_is_called_as_the_original(self) -> None:
+        def names(call: Any) -> list[str]:
+            return list(inspect.signature(call).parameters)
+        self.assertEqual(names(GoodputCalculator)[:7], [
+            "job_name", "logger_name", "cloud_logger", "using_pathways",
+            "max_logs_retention_period", "gcs_path", "cache_dir"])
+        self.assertEqual(names(GoodputCalculator.get_job_goodput)[1:],
+                         ["include_badput_breakdown", "configured_ideal_step_time"])
+        self.assertEqual(names(GoodputCalculator.get_job_goodput_interval)[1:],
+                         ["interval_start", "interval_end"])
+        self.assertEqual(names(GoodputCalculator.get_job_goodput_with_exclusions)[1:],
+                         ["exclusion_intervals", "include_badput_breakdown",
+                          "configured_ideal_step_time"])
+        self.assertEqual(names(GoodputMonitor)[:16], [
+            "job_name", "logger_name", "tensorboard_dir", "upload_interval", "monitoring_enabled",
+            "pathway_enabled", "include_badput_breakdown", "include_step_deviation",
+            "configured_ideal_step_time", "step_deviation_interval_seconds", "gcp_options",
+            "skip_final_flush", "final_flush_timeout_seconds", "gcs_sync_interval_seconds",
+            "cache_dir", "max_logs_retention_period"])
+        self.assertEqual([one.value for one in BadputType], list(range(1, 15)))
+        self.assertEqual((BadputType(11).name, GoodputType.TOTAL.value), ("OTHER", 1))
+        self.assertEqual({one.value for one in IntervalMetricType},
+                         {"interval_goodput", "interval_badput", "interval_size"})
+
+    def test_refusals_name_what_is_missing(self) -> None:
+        calculator = self.calculator()
+        with self.assertRaisesRegex(ValueError, f"no start of job 'j' in {self.file}"):
+            calculator.get_job_goodput()
+        with self.assertRaisesRegex(ValueError, "no step of at least 1 s"):
+            calculator.get_step_deviation()
+        with self.assertRaisesRegex(ValueError, "no entry from"):
+            calculator.get_job_goodput_interval(when(T0), when(T0 + 9))
+        with self.assertRaises(TypeError):
+            calculator.get_job_goodput_interval(datetime(2026, 1, 1), datetime(2026, 1, 2))
+        with self.assertLogs("elastrun.goodput", "WARNING"):
+            details = calculator.get_interval_metric_details(when(T0), when(T0 + 9.5))
+        self.assertEqual(details,
+                         {"interval_goodput": {}, "interval_badput": {}, "interval_size": 9})
+        with self.assertLogs("elastrun.goodput", "WARNING"):
+            self.assertEqual(calculator.get_job_goodput_details()["total_elapsed_time"], 0.0)
+        self.write([*entries(1, 2), {"job_end_time": T0 - 5}])
+        with self.assertRaisesRegex(ValueError, "it ends before it begins"):
+            calculator.get_job_goodput()
+        with self.assertRaises(IsADirectoryError):
+            GoodputCalculator("j", "l", path=self.folder).get_job_goodput()
+
+
+class Logs(InFolder):
+    def test_what_a_recorder_writes_is_read_where_it_writes(self) -> None:
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        recorder = GoodputRecorder("my/job", "l", True)
+        recorder.record_job_start_time(when(T0))
+        for step in range(4):
+            recorder.record_step_start_time(step, when(T0 + 5 + 3 * step))
+        recorder.record_job_end_time(when(T0 + 20))
+        recorder.flush()
+        percent, badput, step = GoodputCalculator("my/job", "l").get_job_goodput(True)
+        self.assertEqual((percent, step), (75.0, 3))
+        self.assertEqual(badput[BadputType.OTHER], 25.0)
+
+    def test_a_log_that_grows_is_read_on_also_through_half_a_line(self) -> None:
+        self.write(entries(1, 3, 5))
+        self.at(10)
+        calculator = self.calculator()
+        self.assertEqual(calculator.get_job_goodput()[0], 40.0)
+        with open(self.file, "a") as file:
+            file.write('{"job_name":"j","step_count":3,"step_start')
+        self.assertEqual(calculator.get_job_goodput()[2], 1)
+        with open(self.file, "a") as file:
+            file.write(f'_time":{T0 + 7}}}\n')
+        self.assertEqual(calculator.get_job_goodput(), (60.0, {}, 2))
+        with open(self.file, "a") as file:
+            file.write(json.dumps({"job_name": "j", "job_end_time": T0 + 8}))  # and no newline
+        self.assertEqual(calculator.get_job_goodput()[0], 87.5)
+        self.assertEqual(calculator.skipped, 0)
+
+    def test_another_file_of_that_name_is_another_log(self) -> None:
+        self.write(entries(*range(1, 9)))
+        self.at(10)
+        calculator = self.calculator()
+        self.assertEqual(calculator.get_job_goodput()[2], 6)
+        os.replace(self.file, self.folder / "old")
+        self.write(entries(1, 2))
+        self.assertEqual(calculator.get_job_goodput()[2], 0)
+        self.write(entries(1))  # the same file, shorter
+        self.assertEqual(calculator.get_job_goodput()[0], 0.0)
+        os.unlink(self.file)
+        with self.assertRaises(ValueError):
+            calculator.get_job_goodput()
+
+    def test_the_journal_of_a_run_and_other_jobs_in_a_file(self) -> None:
+        def record(scope: str, attributes: dict[str, Any], name: str = "x") -> str:
+            return json.dumps({"time": T0, "mono_ns": 5, "kind": "event", "scope": scope,
+                               "name": name, "attributes": attributes}) + "\n"
+        with open(self.file, "w") as file:
+            file.write(record("elastrun.agent", {"format": 1, "run_id": "r"}, "job.started"))
+            for one in entries(1, 3, 5):
+                file.write(record("elastrun.goodput", {"job_name": "j", **one, "rank": 0}))
+            file.write(record("elastrun.goodput", {"job_name": "k", "job_start_time": T0 - 99}))
+            file.write(record("elastrun.goodput", {"count": 7}, "lost"))
+        self.at(8)
+        calculator = self.calculator()
+        self.assertEqual(calculator.get_job_goodput()[0], 50.0)
+        self.assertEqual((calculator.skipped, calculator.lost), (0, 7))
+
+    def test_the_journal_is_found_under_elastrun(self) -> None:
+        code = ("from elastrun.goodput_calculator import default_path\n"
+                "import sys; sys.stdout.write(default_path('j'))")
+        env = {"PYTHONPATH": str(Path(goodput_calculator.__file__).parents[1]),
+               "ELASTRUN_CHANNEL": "/nowhere", "ELASTRUN_RUN_DIR": "/logs/night_x/attempt_0/1",
+               "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([sys.executable, "-c", code], env=env, timeout=60,
+                                            capture_output=True, text=True)
+        self.assertEqual((done.stdout, done.stderr), ("/logs/night_x/journal.jsonl", ""))
+
+    def test_a_log_that_a_program_keeps_itself(self) -> None:
+        class Kept:
+            read = 0
+
+            def read_cloud_logging_entries(self, start: Any = None, end: Any = None,
+                                           last: Any = None) -> Any:
+                self.read += 1
+                if last is not None:
+                    return [], (None, None)
+                return [*entries(1, 3, 5), {"step_count": "x", "step_start_time": 1}], (
+                    when(T0 + 5), "id")
+        kept = Kept()
+        self.at(8)
+        calculator = GoodputCalculator("j", "l", kept)
+        self.assertEqual([calculator.get_job_goodput()[0] for _ in range(2)], [50.0, 50.0])
+        self.assertEqual((kept.read, calculator.skipped), (2, 1))
+
+    def test_several_files_and_several_threads(self) -> None:
+        self.write(entries(1, 3, 5))
+        (self.folder / "b").write_text("".join(
+            json.dumps({"job_name": "j", **one}) + "\n"
+            for one in entries(7, 9, first=3, start=False)))
+        self.at(10)
+        calculator = GoodputCalculator("j", "l", path=[self.file, self.folder / "b"])
+        said: list[Any] = []
+        threads = [threading.Thread(target=lambda: said.append(
+            [calculator.get_job_goodput() and calculator.get_job_goodput_details()
+             for _ in range(10)][-1]["goodput_time"])) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(said, [{GoodputType.TOTAL: 8.0}] * 10)
+
+    def test_what_is_left_out_for_one_question_is_there_for_the_next(self) -> None:
+        self.write(entries(1, 3, 5))
+        self.at(8)
+        calculator = self.calculator()
+        spans = [(when(T0 + 1), when(T0 + 3)), (when(T0 + 9), when(T0 + 2))]
+        with self.assertLogs("elastrun.goodput", "WARNING"):
+            percent, _, _, seconds = calculator.get_job_goodput_with_exclusions(spans)
+        self.assertEqual((round(percent, 6), seconds), (33.333333, 2.0))
+        # The original answers with what it had left out.
+        self.assertEqual(calculator.get_job_goodput()[0], 50.0)
+
+
+BAD_LINES = [
+    b"", b"\n", b"{", b"}", b"null\n", b"[1,2]\n", b"\x00\xff\xfe\n", b'"text"\n', b"17\n",
+    b"[" * 100_000 + b"\n", b"9" * 5000 + b"\n", b'{"job_name":"j"}\n', b"nonsense and no end",
+    b'{"job_name":"j","step_count":NaN,"step_start_time":1.5}\n',
+    b'{"job_name":"j","step_count":1e18,"step_start_time":1.5}\n',
+    b'{"job_name":"j","step_count":1,"step_start_time":Infinity}\n',
+    b'{"job_name":"j","step_count":1,"step_start_time":1e400}\n',
+    b'{"job_name":"j","step_count":true,"step_start_time":[1]}\n',
+    b'{"job_name":"j","step_count":1,"step_start_time":' + b"9" * 4000 + b"}\n",
+    b'{"job_name":"j","step_count":1,"step_start_time":1e18}\n',
+    b'{"job_name":"j","job_start_time":"yesterday"}\n', b'{"job_name":["j"],"job_start_time":1}\n',
+    b'{"job_name":"j","custom_badput_event_type":7,"custom_badput_event_start_time":1.5}\n',
+    b'{"job_name":"j","event_type":"save","step":1,"directory":null}\n',
+    b'{"job_name":"j","event_type":{"save":1}}\n',
+    b'{"job_name":"j","active_slices":1,"elastic_slice_counts_timestamp":1.5}\n',
+    b'{"payload":7,"log_time":1}\n', b'{"payload":{"job_start_time":5},"log_time":"x"}\n',
+    b'{"scope":"elastrun.goodput"}\n', b'{"scope":"elastrun.goodput","attributes":[]}\n',
+    b'{"scope":"elastrun.goodput","name":"lost","attributes":{"count":NaN}}\n',
+    b'{"job_name":"j","lost_entries":-1e300}\n', b'{"x":"' + b"y" * (1 << 20) + b'"}\n',
+]
+NUMBERS = [0.0, -1.0, 1e18, -1e18, 1e299, 5e-324, T0, T0 + 1e9]
+
+
+class Hostile(InFolder):
+    """Whatever stands in a file, there is an answer, or one of the refusals that are documented."""
+
+    def ask_everything(self, calculator: GoodputCalculator, chance: random.Random) -> None:
+        at = sorted(T0 + chance.uniform(-50, 400) for _ in range(4))
+        calls = [lambda: calculator.get_job_goodput(True), calculator.get_job_goodput_details,
+                 calculator.get_step_deviation,
+                 lambda: calculator.get_job_goodput_interval(when(at[0]), when(at[2])),
+                 lambda: calculator.get_interval_metric_details(when(at[1]), when(at[3])),
+                 lambda: calculator.get_job_goodput_with_exclusions(
+                     [(when(at[0]), when(at[1])), (when(at[2]), when(at[3]))], True)]
+        for call in chance.sample(calls, len(calls)):
+            try:
+                call()
+            except REFUSED:
+                pass
+
+    def lines(self, chance: random.Random) -> list[bytes]:
+        scenario = chance.choice(self.scenarios)
+        found = [json.dumps({**one["payload"], "job_name": "j"}).encode() + b"\n"
+                 for one in scenario["entries"][:chance.randint(1, 200)]]
+        found = found or [b"\n"]
+        for _ in range(chance.randint(1, 30)):
+            place, other = chance.randrange(len(found)), chance.randrange(len(found))
+            what = chance.randrange(6)
+            if what == 0:
+                found.insert(place, chance.choice(BAD_LINES))
+            elif what == 1:  # torn
+                found[place] = found[place][:chance.randrange(len(found[place]) + 1)]
+            elif what == 2:
+                found[place], found[other] = found[other], found[place]
+            elif what == 3:
+                found.insert(place, found[other])
+            elif what == 4:
+                text = found[place].decode("utf-8", "replace").split(":")
+                text[-1] = f"{chance.choice(NUMBERS)!r}}}\n"
+                found[place] = ":".join(text).encode()
+            else:
+                del found[place]
+                found = found or [b"\n"]
+        return found
+
+    def test_damaged_logs(self) -> None:
+        self.scenarios = json.loads(VECTORS.read_text())["scenarios"]
+        with self.assertLogs("elastrun.goodput", "WARNING"):  # of windows without an answer
+            for seed in range(300):
+                chance = random.Random(seed)
+                lines = self.lines(chance)
+                classes = (GoodputCalculator, ElasticGoodputCalculator)
+                calculator = chance.choice(classes)("j", "l", path=self.file)
+                cut = chance.randrange(len(lines))
+                with self.subTest(seed=seed):
+                    self.at(chance.uniform(-10, 500))
+                    self.file.write_bytes(b"".join(lines[:cut]))
+                    self.ask_everything(calculator, chance)
+                    with open(self.file, "ab") as file:
+                        file.write(b"".join(lines[cut:]))
+                    self.ask_everything(calculator, chance)
+                os.unlink(self.file)
+
+    def test_what_is_no_entry_is_counted_and_changes_nothing(self) -> None:
+        good = [json.dumps({"job_name": "j", **one}).encode() + b"\n" for one in entries(1, 3, 5)]
+        bad = [one if one.endswith(b"\n") else one + b"\n" for one in BAD_LINES
+               if b"1e18}" not in one and b"lost" not in one and b'"j"}' not in one
+               and b"job_start_time\":5" not in one and b'{"save"' not in one]
+        mixed = [line for one in good for line in (*bad, one)]
+        self.file.write_bytes(b"".join(mixed))
+        self.at(8)
+        calculator = self.calculator()
+        self.assertEqual(calculator.get_job_goodput(), (50.0, {}, 1))
+        blank = sum(not line.strip() for line in bad)
+        others = sum(line.startswith(b'{"job_name":["j"]') for line in bad)  # of another job
+        self.assertEqual(calculator.skipped, len(good) * (len(bad) - blank - others))
+
+    def test_memory_grows_with_the_entries_and_no_faster(self) -> None:
+        def peak(count: int) -> int:
+            with open(self.file, "w") as file:
+                file.write('{"job_name":"j","job_start_time":0.5}\n')
+                file.writelines(f'{{"job_name":"j","step_count":{i},"step_start_time":{i}.5}}\n'
+                                for i in range(count))
+            tracemalloc.start()
+            calculator = self.calculator()
+            calculator.get_job_goodput(True)
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            return most
+        self.at(0)
+        small, large = peak(5_000), peak(20_000)
+        self.assertLess((large - small) / 15_000, 100)  # bytes
+
+
+class Monitor(InFolder):
+    def setUp(self) -> None:
+        super().setUp()
+        self.said: list[metrics.MetricData] = []
+
+        class Handler(metrics.MetricHandler):
+            def emit(_, data: metrics.MetricData) -> None:
+                self.said.append(data)
+        metrics.configure(Handler(), "goodput")
+        self.addCleanup(metrics.configure, metrics.NullMetricHandler(), "goodput")
+
+    def values(self) -> dict[str, float]:
+        self.assertEqual({one.group_name for one in self.said}, {"goodput"})
+        return {one.name: one.value for one in self.said}
+
+    def test_the_last_values_come_with_the_stop(self) -> None:
+        self.write([*entries(1, 3, 5), {"job_end_time": T0 + 8}])
+        monitor = GoodputMonitor("j", "l", "", 3600, True, include_badput_breakdown=True,
+                                 path=self.file)
+        monitor.start_goodput_uploader()
+        self.assertEqual(self.said, [])
+        monitor.stop_goodput_uploader()
+        values = self.values()
+        self.assertEqual((values["goodput_time"], values["badput_time.other"]), (7.0, 1.0))
+        self.assertEqual((values["total_elapsed_time"], values["max_productive_steps"]), (8.0, 2))
+        self.assertNotIn("badput_time.data_loading_async", values)
+        self.said.clear()
+        monitor.stop_goodput_uploader()  # never started: once, all the same
+        self.assertIn("goodput_time", self.values())
+        self.said.clear()
+        monitor.start_goodput_uploader()
+        monitor.stop_goodput_uploader(skip_final_flush=True)
+        self.assertEqual(self.said, [])
+
+    def test_step_deviations_windows_and_a_writer(self) -> None:
+        class Writer:
+            scalars: list[tuple[str, float, int]] = []
+
+            def add_scalar(self, tag: str, value: float, step: int) -> None:
+                self.scalars.append((tag, value, step))
+
+            def flush(self) -> None:
+                pass
+        now = datetime.now().timestamp()
+        self.file.write_text("".join(
+            json.dumps({"job_name": "j", "step_count": i, "step_start_time": now - 10 + 2 * i})
+            + "\n" for i in range(5)))
+        monitor = ElasticGoodputMonitor("j", "l", "", 0.01, True, include_step_deviation=True,
+                                        step_deviation_interval_seconds=0.01, path=self.file,
+                                        writer=Writer())
+        monitor.start_step_deviation_uploader()
+        monitor.start_rolling_window_goodput_uploader([60, 3600])
+        wanted = {"mean_step_deviation", "interval_goodput.60", "interval_badput.3600.other"}
+        deadline = datetime.now() + timedelta(seconds=30)
+        while not wanted <= {one.name for one in list(self.said)} and datetime.now() < deadline:
+            threading.Event().wait(0.01)
+        monitor.stop_step_deviation_uploader()
+        monitor.stop_rolling_window_goodput_uploader()
+        self.assertLessEqual(wanted, set(self.values()))
+        self.assertEqual(self.values()["interval_goodput.60"], 100.0)
+        self.assertEqual([(tag, step) for tag, _, step in Writer.scalars],
+                         [("step_deviation", step) for step in range(4)])
+
+    def test_disabled_it_does_nothing_and_a_folder_without_a_writer_is_told(self) -> None:
+        monitor = GoodputMonitor("j", "l", str(self.folder), 1)
+        monitor.start_goodput_uploader()
+        monitor.start_step_deviation_uploader()
+        monitor.start_rolling_window_goodput_uploader([1])
+        for stop in ("goodput", "step_deviation", "rolling_window_goodput"):
+            getattr(monitor, f"stop_{stop}_uploader")()
+        self.assertEqual(self.said, [])
+        with self.assertLogs("elastrun.goodput", "WARNING") as said:
+            GoodputMonitor("j", "l", str(self.folder), 1, True, path=self.file)
+        self.assertIn("--metrics tensorboard:DIR", said.output[0])
+
+    def test_a_log_without_an_answer_ends_no_uploader(self) -> None:
+        monitor = GoodputMonitor("j", "l", "", 0.005, True, path=self.file)
+        monitor.start_goodput_uploader()
+        threading.Event().wait(0.05)
+        self.assertEqual(self.said, [])
+        self.write([*entries(1, 3, 5), {"job_end_time": T0 + 8}])
+        deadline = datetime.now() + timedelta(seconds=30)
+        while not self.said and datetime.now() < deadline:
+            threading.Event().wait(0.01)
+        monitor.stop_goodput_uploader()
+        self.assertEqual(self.values()["goodput_time"], 7.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
