@@ -61,8 +61,13 @@ OtlpSink::OtlpSink(boost::asio::io_context& loop, Clock& clock, std::string name
       kept_(clock),
       alarm_(clock.make_alarm()) {}
 
+void OtlpSink::Pace::pause(TimePoint now, Duration time) {
+  not_before = std::max(not_before, now + time);
+}
+
 void OtlpSink::consume(const Record& record) {
   if (record.kind != Record::Kind::Event) return;
+  const bool first = events_.empty();
   events_bytes_ += size_of(record);
   events_.push_back(record);
   while (events_bytes_ > kMost) {
@@ -70,44 +75,48 @@ void OtlpSink::consume(const Record& record) {
     events_.pop_front();
     lost_ += 1;
   }
-  gather();
-}
-
-void OtlpSink::gather() {
-  if (call_ || waiting_) return;
-  waiting_ = true;
-  alarm_->arm(clock_.now() + kGather, [this] {
-    waiting_ = false;
-    send();
-  });
+  if (!first) return;
+  if (!finished_) events_pace_.pause(clock_.now(), kGather);
+  if (!call_) send_later();
 }
 
 void OtlpSink::pull(const telemetry::Snapshot& snapshot) {
   metrics_ = snapshot.points.empty() ? "" : otlp_metrics(snapshot, settings_.options);
-  if (!call_ && !waiting_) send();
+  send();
 }
 
 void OtlpSink::send() {
   if (call_) return;
-  if (!metrics_.empty()) {
-    under_way_ = What::Metrics;
-    sending_ = std::exchange(metrics_, {});
-    return post("/v1/metrics", sending_);
-  }
-  if (batch_.empty()) {
-    const auto count = std::min(kBatch, events_.size());
-    for (std::size_t i = 0; i < count; ++i) {
-      events_bytes_ -= size_of(events_.front());
-      batch_.push_back(std::move(events_.front()));
-      events_.pop_front();
-    }
-  }
-  if (!batch_.empty()) {
-    under_way_ = What::Events;
-    return post("/v1/logs", otlp_logs(batch_, settings_.options));
-  }
+  const auto now = clock_.now();
+  if (!metrics_.empty() && now >= metrics_pace_.not_before) return send_metrics();
+  if (has_events() && now >= events_pace_.not_before) return send_events();
   under_way_ = What::Nothing;
+  if (!metrics_.empty() || has_events()) return send_later();
   if (const auto finished = std::exchange(finished_, {})) finished();
+}
+
+void OtlpSink::send_later() {
+  auto next = TimePoint::max();
+  if (!metrics_.empty()) next = std::min(next, metrics_pace_.not_before);
+  if (has_events()) next = std::min(next, events_pace_.not_before);
+  alarm_->arm(next, [this] { send(); });
+}
+
+void OtlpSink::send_metrics() {
+  under_way_ = What::Metrics;
+  sending_ = std::exchange(metrics_, {});
+  post("/v1/metrics", sending_);
+}
+
+void OtlpSink::send_events() {
+  under_way_ = What::Events;
+  const auto count = batch_.empty() ? std::min(kBatch, events_.size()) : 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    events_bytes_ -= size_of(events_.front());
+    batch_.push_back(std::move(events_.front()));
+    events_.pop_front();
+  }
+  post("/v1/logs", otlp_logs(batch_, settings_.options));
 }
 
 void OtlpSink::post(const char* path, std::string body) {
@@ -121,7 +130,7 @@ void OtlpSink::post(const char* path, std::string body) {
 
 void OtlpSink::answered(const Result<net::HttpResponse>& response) {
   answered_call_ = std::move(call_);
-  if (!response) return later(response.error().text, with_jitter(next_pause_));
+  if (!response) return later(response.error().text, std::nullopt);
   const int status = response->status;
   if (status >= 200 && status < 300) return taken(response->body);
   const auto why = fmt::format(
@@ -129,21 +138,22 @@ void OtlpSink::answered(const Result<net::HttpResponse>& response) {
       net::format_endpoint(settings_.target.endpoint.host, settings_.target.endpoint.port), status);
   if (!may_be_sent_again(status)) return refused(why);
   const auto seconds = parse_int(response->retry_after);
-  const bool says = seconds && *seconds >= 0;
-  later(why,
-        says ? std::min<Duration>(std::chrono::seconds(std::min<std::int64_t>(*seconds, 1 << 20)),
-                                  kLongestRetryAfter)
-             : with_jitter(next_pause_));
+  if (!seconds || *seconds < 0) return later(why, std::nullopt);
+  later(why, std::min<Duration>(std::chrono::seconds(std::min<std::int64_t>(*seconds, 1 << 20)),
+                                kLongestRetryAfter));
 }
 
 void OtlpSink::taken(const std::string& body) {
-  next_pause_ = kFirstPause;
-  if (std::exchange(said_, false)) log::info("metrics", "{}: takes what it is sent again", name());
+  pace().next_pause = kFirstPause;
   std::string why;
   const auto lost = std::min<std::uint64_t>(rejected(body, why), under_way());
   delivered_ += under_way() - lost;
   lost_ += lost;
-  if (lost > 0) trouble(why);
+  if (lost > 0) {
+    trouble(why);
+  } else if (std::exchange(pace().said, false)) {
+    log::info("metrics", "{}: takes what it is sent again", name());
+  }
   if (under_way_ == What::Events) batch_.clear();
   send();
 }
@@ -155,29 +165,34 @@ void OtlpSink::refused(std::string why) {
   send();
 }
 
-/// At the end nobody waits for a better time.
-void OtlpSink::later(std::string why, Duration pause) {
+/// At the end nobody waits for a better time. Metrics that are newer than those sent replace them.
+void OtlpSink::later(std::string why, std::optional<Duration> asked) {
+  trouble(std::move(why));
   if (finished_) {
-    lost_ += batch_.size() + events_.size() + (metrics_.empty() ? 0 : 1);
-    if (under_way_ == What::Metrics) lost_ += 1;
-    batch_.clear();
-    events_.clear();
-    metrics_.clear();
-    trouble(std::move(why));
+    drop_those_under_way();
     return send();
   }
-  trouble(std::move(why));
   if (under_way_ == What::Metrics && metrics_.empty()) metrics_ = std::move(sending_);
-  next_pause_ = std::min(next_pause_ * 2, kLongestPause);
-  waiting_ = true;
-  alarm_->arm(clock_.now() + pause, [this] {
-    waiting_ = false;
-    send();
-  });
+  auto& pace = this->pace();
+  pace.pause(clock_.now(), asked ? *asked : with_jitter(pace.next_pause));
+  pace.next_pause = std::min(pace.next_pause * 2, kLongestPause);
+  send();
+}
+
+void OtlpSink::drop_those_under_way() {
+  if (under_way_ == What::Metrics) {
+    lost_ += metrics_.empty() ? 1 : 2;
+    metrics_.clear();
+  } else {
+    lost_ += batch_.size() + events_.size();
+    batch_.clear();
+    events_.clear();
+    events_bytes_ = 0;
+  }
 }
 
 void OtlpSink::trouble(std::string why) {
-  if (!std::exchange(said_, true)) {
+  if (!std::exchange(pace().said, true)) {
     log::warning("metrics", "{}: {}; what it does not take in time is lost", name(), why);
   }
   if (trouble_.empty()) trouble_ = std::move(why);
@@ -186,7 +201,7 @@ void OtlpSink::trouble(std::string why) {
 void OtlpSink::finish(std::function<void()> done) {
   finished_ = std::move(done);
   alarm_->disarm();
-  waiting_ = false;
+  metrics_pace_.not_before = events_pace_.not_before = {};
   send();
 }
 

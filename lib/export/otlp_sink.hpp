@@ -19,6 +19,7 @@ namespace elastrun::exporter {
 /// Pushes the series of the agent and its events to a collector, as JSON over HTTP. One request at
 /// a time. What a collector cannot take now (429, 502-504, no answer) is sent again: metrics as
 /// they are then, events in their batch; the pauses grow, or are as long as its Retry-After says.
+/// Each of the two has its own: a collector may take one signal only.
 /// What it refuses (other statuses) is lost, counted, and said once.
 class OtlpSink final : public MetricsSink {
  public:
@@ -47,14 +48,26 @@ class OtlpSink final : public MetricsSink {
   SinkAccount account() const override;
 
  private:
+  /// When one of the two may be sent.
+  struct Pace {
+    TimePoint not_before{};
+    Duration next_pause = kFirstPause;
+    bool said = false;  // that it is not taken
+    void pause(TimePoint now, Duration time);
+  };
   enum class What { Nothing, Metrics, Events };
-  void gather();
+  bool has_events() const { return !batch_.empty() || !events_.empty(); }
   void send();
+  void send_metrics();
+  void send_events();
+  void send_later();
   void post(const char* path, std::string body);
   void answered(const Result<net::HttpResponse>& response);
   void taken(const std::string& body);
   void refused(std::string why);
-  void later(std::string why, Duration pause);
+  void later(std::string why, std::optional<Duration> asked);
+  void drop_those_under_way();
+  Pace& pace() { return under_way_ == What::Events ? events_pace_ : metrics_pace_; }
   std::size_t under_way() const { return under_way_ == What::Events ? batch_.size() : 1; }
   void trouble(std::string why);
 
@@ -63,8 +76,7 @@ class OtlpSink final : public MetricsSink {
   const Settings settings_;
   net::KeptConnection kept_;
   std::unique_ptr<Alarm> alarm_;
-  bool waiting_ = false;  // for the alarm, to gather or to try again
-  Duration next_pause_ = kFirstPause;
+  Pace metrics_pace_, events_pace_;
   std::unique_ptr<net::HttpCall> call_, answered_call_;  // that may be on the stack still
   What under_way_ = What::Nothing;
   std::string metrics_;  // the newest body that has not been sent
@@ -74,7 +86,6 @@ class OtlpSink final : public MetricsSink {
   std::vector<telemetry::Record> batch_;  // being sent, or sent again
   std::uint64_t delivered_ = 0, lost_ = 0;
   std::string trouble_;
-  bool said_ = false;
   std::function<void()> finished_;
 };
 

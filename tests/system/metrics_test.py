@@ -28,7 +28,7 @@ channel.event("epoch", number=3)
 
 class Collector(http.server.ThreadingHTTPServer):
     """Receives OTLP. `answers`: what to do with each request, the last one again and again: a
-    status, a status with seconds to come back after, or "hang"."""
+    status, a status with seconds to come back after, "hang", or a dictionary with those by path."""
 
     daemon_threads = True
 
@@ -59,6 +59,8 @@ class Receive(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         answers = self.server.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, dict):
+            answer = answer[self.path]
         if answer == "hang":
             self.server.requests.append((self.path, 0, body))
             self.server.over.wait(LIMIT)
@@ -342,6 +344,25 @@ class Collectors(unittest.TestCase):
         paths = [path for path, _, _ in collector.requests]
         self.assertEqual(sorted(set(paths)), ["/v1/logs", "/v1/metrics"])
         self.assertIn("status 400", errors)
+
+    def test_one_that_takes_events_only_gets_them(self) -> None:
+        for no in ("/v1/metrics", "/v1/logs"):
+            with self.subTest(no):
+                answers = {"/v1/metrics": 200, "/v1/logs": 200} | {no: 503}
+                collector, otlp, errors = self.run_with(answers)
+                yes, = answers.keys() - {no}
+                self.assertTrue(collector.taken(yes), collector.requests)
+                self.assertGreater(otlp["delivered"], 0)
+                self.assertGreater(otlp["lost"], 0)
+                self.assertIn("status 503", errors)
+
+    def test_one_that_is_slow_to_take_metrics_gets_events_meanwhile(self) -> None:
+        answers = {"/v1/metrics": (503, 600), "/v1/logs": 200}
+        with Collector(answers) as collector, Job(*sinks(collector.url),
+                                                  *stub("say=up", "wait=end")) as job:
+            wait_until(lambda: collector.taken("/v1/logs"), "the events of the start arrive")
+            (job.folder / "end").touch()
+            self.assertEqual(job.end(), 0, job.errors())
 
     def test_one_that_has_an_error_is_not_asked_again(self) -> None:
         _, otlp, _ = self.run_with(500)
