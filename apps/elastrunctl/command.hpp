@@ -63,6 +63,13 @@ struct GoodputOptions {
 };
 int run_goodput_report(const GoodputOptions& options);
 
+/// `elastrunctl goodput compare`
+struct CompareOptions {
+  std::string before, after;  // each a file as of `report`, or the directory of a run
+  bool json = false;
+};
+int run_goodput_compare(const CompareOptions& options);
+
 /// `elastrunctl store`
 struct StoreOptions {
   std::string listen;  // ADDRESS[:PORT]

@@ -11,6 +11,7 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <fmt/format.h>
+#include <functional>
 
 #ifndef ELASTRUN_VERSION  // CMake gives the project's
 #define ELASTRUN_VERSION "of an unknown version"
@@ -108,10 +109,16 @@ CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
   return command;
 }
 
-CLI::App* add_goodput(CLI::App& app, GoodputOptions& options) {
-  auto* command = app.add_subcommand("goodput", "Where every second of a job went, from its files");
-  command->require_subcommand(1);
-  auto* report = command->add_subcommand("report", "Print the account of a job");
+/// What comes after `goodput`; `run` is the one that was chosen.
+struct GoodputCommands {
+  GoodputOptions report;
+  CompareOptions compare;
+  std::function<int()> run;
+};
+
+void add_report(CLI::App& goodput, GoodputCommands& commands) {
+  auto& options = commands.report;
+  auto* report = goodput.add_subcommand("report", "Print the account of a job");
   report
       ->add_option("files", options.files,
                    "journal.jsonl of each submission of the job, or a log of "
@@ -125,7 +132,25 @@ CLI::App* add_goodput(CLI::App& app, GoodputOptions& options) {
       ->type_name("FILE")
       ->excludes("--json")
       ->excludes("--compatible");
-  return report;
+  report->callback([&] { commands.run = [&] { return run_goodput_report(options); }; });
+}
+
+void add_compare(CLI::App& goodput, GoodputCommands& commands) {
+  auto& options = commands.compare;
+  auto* compare = goodput.add_subcommand("compare", "Two jobs, or two runs of one, side by side");
+  constexpr const char* kWhat = "journal.jsonl or the directory of a run, or a log as of report";
+  compare->add_option("before", options.before, kWhat)->required()->type_name("FILE");
+  compare->add_option("after", options.after, kWhat)->required()->type_name("FILE");
+  compare->add_flag("--json", options.json, "Print both accounts and what differs as JSON");
+  compare->callback([&] { commands.run = [&] { return run_goodput_compare(options); }; });
+}
+
+CLI::App* add_goodput(CLI::App& app, GoodputCommands& commands) {
+  auto* command = app.add_subcommand("goodput", "Where every second of a job went, from its files");
+  command->require_subcommand(1);
+  add_report(*command, commands);
+  add_compare(*command, commands);
+  return command;
 }
 
 std::vector<Choice> choices_of(const CLI::App& app) {
@@ -150,11 +175,16 @@ std::vector<Choice> choices_of(const CLI::App& app) {
 Commands commands_of(const CLI::App& app) {
   Commands commands{choices_of(app), {}};
   for (const CLI::App* one : app.get_subcommands({})) {
-    auto choices = choices_of(*one);
+    Subcommand command{one->get_name(), one->get_description(), choices_of(*one), {}};
     for (const CLI::App* inner : one->get_subcommands({})) {
-      std::ranges::copy(choices_of(*inner), std::back_inserter(choices));
+      command.inner.emplace_back(inner->get_name(), inner->get_description());
+      for (auto& choice : choices_of(*inner)) {
+        const auto known = std::ranges::find(command.options, choice.names, &Choice::names);
+        if (known != command.options.end()) continue;
+        command.options.push_back(std::move(choice));
+      }
     }
-    commands.subcommands.push_back({one->get_name(), one->get_description(), std::move(choices)});
+    commands.subcommands.push_back(std::move(command));
   }
   return commands;
 }
@@ -198,8 +228,8 @@ int run_command(int argc, char** argv) try {
   const CLI::App* asks_status = add_status(app, status, conf);
   const CLI::App* asks_stacks = add_stacks(app, stacks, conf);
   const CLI::App* asks_logs = add_logs(app, logs);
-  GoodputOptions goodput;
-  const CLI::App* reports_goodput = add_goodput(app, goodput);
+  GoodputCommands goodput;
+  const CLI::App* asks_goodput = add_goodput(app, goodput);
   add_store(app, store, conf);
   const CLI::App* cleans = app.add_subcommand(
       "clean", "Kill what jobs have left on this machine whose two processes were killed together");
@@ -212,7 +242,7 @@ int run_command(int argc, char** argv) try {
   }
   if (asks_logs->parsed()) return run_logs(logs);
   if (cleans->parsed()) return run_clean();
-  if (reports_goodput->parsed()) return run_goodput_report(goodput);
+  if (asks_goodput->parsed()) return goodput.run();
   auto& job = asks_status->parsed() ? status.job : asks_stacks->parsed() ? stacks.job : store.job;
   if (!read_conf(conf, job)) return kExitUsage;
   if (asks_stacks->parsed()) return run_stacks(stacks);

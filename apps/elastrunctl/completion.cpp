@@ -59,13 +59,19 @@ std::string bash_words(const std::string& pattern, const std::string& first,
   return fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")) ;;\n", pattern, words);
 }
 
+std::string inner_names(const Subcommand& command) {
+  std::vector<std::string> names;
+  for (const auto& [name, help] : command.inner) names.push_back(name);
+  return join(names, " ");
+}
+
 std::string bash_script(const Commands& commands) {
   std::vector<std::string> names;
   std::string values = bash_values("", commands.options), words;
   for (const auto& command : commands.subcommands) {
     names.push_back(command.name);
     values += bash_values(command.name, command.options);
-    words += bash_words(command.name, "", command.options);
+    words += bash_words(command.name, inner_names(command), command.options);
   }
   words += bash_words("*", join(names, " "), commands.options);
   return fmt::format(kBashScript, spec::bash_words(), join(names, "|"), values, words);
@@ -94,13 +100,21 @@ std::string zsh_lines(const std::vector<Choice>& options, std::string_view inden
   return lines;
 }
 
+void add_zsh_name(std::string& names, const std::string& name, const std::string& help) {
+  names += fmt::format("{}{}\\:\"{}\"", names.empty() ? "" : " ", name,
+                       spec::single_quoted(escaped(help, "\"\\")));
+}
+
 std::string zsh_script(const Commands& commands) {
   std::string names, cases;
   for (const auto& command : commands.subcommands) {
-    names += fmt::format("{}{}\\:\"{}\"", names.empty() ? "" : " ", command.name,
-                         spec::single_quoted(escaped(command.help, "\"\\")));
-    cases += fmt::format("    {}) _arguments -S{} ;;\n", command.name,
-                         zsh_lines(command.options, "      "));
+    add_zsh_name(names, command.name, command.help);
+    std::string inner;
+    for (const auto& [name, help] : command.inner) add_zsh_name(inner, name, help);
+    if (!inner.empty())
+      inner = fmt::format(" \\\n      '1:subcommand:(({}))' '*:file:_files'", inner);
+    cases += fmt::format("    {}) _arguments -S{}{} ;;\n", command.name,
+                         zsh_lines(command.options, "      "), inner);
   }
   return fmt::format(R"(#compdef elastrunctl
 _elastrunctl() {{
@@ -144,7 +158,16 @@ std::string fish_script(const Commands& commands) {
   for (const auto& command : commands.subcommands) {
     out += fmt::format("complete -c elastrunctl -n __fish_use_subcommand -a {} -d '{}'\n",
                        command.name, escaped(command.help, "'\\"));
-    out += fish_lines("__fish_seen_subcommand_from " + command.name, command.options);
+    const auto here = "__fish_seen_subcommand_from " + command.name;
+    for (const auto& [name, help] : command.inner) {
+      out += fmt::format(
+          "complete -c elastrunctl -n '{}; and not __fish_seen_subcommand_from {}' -a {} -d '{}'\n",
+          here, inner_names(command), name, escaped(help, "'\\"));
+    }
+    if (!command.inner.empty()) {
+      out += fmt::format("complete -c elastrunctl -n '{}' -F\n", here);
+    }
+    out += fish_lines(here, command.options);
   }
   return out;
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace elastrun::ctl {
@@ -15,7 +16,8 @@ struct Choice {
 };
 struct Subcommand {
   std::string name, help;
-  std::vector<Choice> options;
+  std::vector<Choice> options;                             // also those of its own subcommands
+  std::vector<std::pair<std::string, std::string>> inner;  // these, with their help
 };
 struct Commands {
   std::vector<Choice> options;  // before any subcommand

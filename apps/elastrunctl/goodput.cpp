@@ -47,22 +47,6 @@ std::string compatible_text(const goodput::JobGoodput& job) {
   return text;
 }
 
-void print_json(const GoodputAnswer& answer, const GoodputInput& input) {
-  auto object = goodput::summary_json(answer.summary);
-  object["restart_waterfall"] = goodput::restarts_json(input.journal.restarts());
-  object["job"] = answer.job;
-  object["submissions"] = answer.measured ? json::value(nullptr) : input.journal.submissions();
-  object["records"] = input.records;
-  object["skipped"] = input.skipped;
-  object["other_jobs"] = input.other_jobs + input.journal.other_jobs();
-  object["misplaced"] =
-      input.journal.misplaced() + (answer.measured ? answer.measured->misplaced : 0);
-  object["lost"] = input.lost + input.journal.lost();
-  object["duplicates"] = answer.measured ? answer.measured->duplicates : 0;
-  if (answer.compatible) object["compatible"] = compatible_json(*answer.compatible);
-  fmt::print("{}\n", python_json(object));
-}
-
 }  // namespace
 
 int run_goodput_report(const GoodputOptions& options) {
@@ -76,15 +60,12 @@ int run_goodput_report(const GoodputOptions& options) {
     return written ? kExitDone : report_error(written.error().text, kExitFailed);
   }
   if (options.json) {
-    print_json(*answer, *input);
+    auto account = account_json(*input, *answer);
+    if (answer->compatible) account["compatible"] = compatible_json(*answer->compatible);
+    fmt::print("{}\n", python_json(account));
     return kExitDone;
   }
-  const int submissions = input->journal.submissions();
-  fmt::print("job \"{}\"{}, {} record{}", shown(answer->job),
-             submissions > 1 ? fmt::format(", submitted {} times", submissions) : "",
-             input->records, input->records == 1 ? "" : "s");
-  const auto missing = left_out(*input, *answer);
-  fmt::print("{}\n", missing.empty() ? "" : fmt::format(" (left out: {})", missing));
+  fmt::print("{}\n", job_line(*input, *answer));
   fmt::print("{}{}", goodput::summary_text(answer->summary, locale_is_utf8()),
              goodput::restart_table(input->journal.restarts(), kShownRestarts, true));
   if (answer->compatible) fmt::print("\n{}", compatible_text(*answer->compatible));

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput_answer.hpp"
 
+#include "goodput/restart_table.hpp"
+#include "goodput/summary.hpp"
+#include "table.hpp"
+
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -53,6 +57,30 @@ Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible) {
     return std::unexpected(added.error());
   }
   return answer;
+}
+
+json::object account_json(const GoodputInput& input, const GoodputAnswer& answer) {
+  auto object = goodput::summary_json(answer.summary);
+  const auto& books = answer.measured;
+  object["restart_waterfall"] = goodput::restarts_json(input.journal.restarts());
+  object["job"] = answer.job;
+  object["submissions"] = books ? json::value(nullptr) : input.journal.submissions();
+  object["records"] = input.records;
+  object["skipped"] = input.skipped;
+  object["other_jobs"] = input.other_jobs + input.journal.other_jobs();
+  object["misplaced"] = input.journal.misplaced() + (books ? books->misplaced : 0);
+  object["lost"] = input.lost + input.journal.lost();
+  object["duplicates"] = books ? books->duplicates : 0;
+  return object;
+}
+
+std::string job_line(const GoodputInput& input, const GoodputAnswer& answer) {
+  const int submissions = input.journal.submissions();
+  const auto missing = left_out(input, answer);
+  return fmt::format("job \"{}\"{}, {} record{}{}", shown(answer.job),
+                     submissions > 1 ? fmt::format(", submitted {} times", submissions) : "",
+                     input.records, input.records == 1 ? "" : "s",
+                     missing.empty() ? "" : fmt::format(" (left out: {})", missing));
 }
 
 std::string left_out(const GoodputInput& input, const GoodputAnswer& answer) {

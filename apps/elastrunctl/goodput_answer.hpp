@@ -20,6 +20,11 @@ struct GoodputAnswer {
 /// Fails with Usage if no job starts in what was read, or `compatible` has nothing to go by.
 Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible);
 
+/// `report --json`, without what --compatible adds.
+json::object account_json(const GoodputInput& input, const GoodputAnswer& answer);
+
+/// "job "night", submitted 2 times, 31412 records (left out: 1 given twice)", for people.
+std::string job_line(const GoodputInput& input, const GoodputAnswer& answer);
 /// "2 lines that are no record, 1 given twice": what of the input is not in the books; may be
 /// empty.
 std::string left_out(const GoodputInput& input, const GoodputAnswer& answer);

@@ -30,6 +30,8 @@ OFFERS = [
     (["elastrunctl", "status", "--js"], {"--json"}),
     (["elastrunctl", "logs", "--no"], {"--no-follow"}),
     (["elastrunctl", "store", "--co"], {"--coordinator-only"}),
+    (["elastrunctl", "goodput", ""], {"report", "compare"}),
+    (["elastrunctl", "goodput", "report", "--ht"], {"--html"}),
     (["elastrunctl", "store", "--secret-file", "tr"], {"train.py"}),
 ]
 # What must not be offered: options of the other subcommand.

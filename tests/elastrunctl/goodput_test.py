@@ -108,6 +108,34 @@ class Goodput(unittest.TestCase):
             self.assertGreater(account["buckets_s"]["lost"], 0.09)  # steps 3 and 4
             self.assertLess(account["buckets_s"]["queued"], 0.001)
 
+    def test_two_runs_are_compared(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            first, *_ = self.run_job(folder)
+            log = Path(folder, "log")
+            log.write_text(lines_of("s15_resume_at_next_step"))
+            before, after = self.account(str(first)), self.account(str(log))
+            got = ctl("compare", "--json", str(first.parent), str(log))
+            self.assertEqual((got.returncode, got.stderr), (0, ""))
+            both = json.loads(got.stdout)
+            for side, account in (("before", before), ("after", after)):
+                self.assertGreater(both[side].pop("step_s"), 0)
+                self.assertEqual(both[side], account)
+            change = both["difference"]
+            self.assertAlmostEqual(change["goodput"], after["goodput"] - before["goodput"])
+            self.assertEqual(change["restarts"], 0)
+            self.assertAlmostEqual(sum(change["buckets_s"].values()),
+                                   after["elapsed_s"] - before["elapsed_s"])
+            self.assertAlmostEqual(sum(change["buckets_share"].values()), 0)
+            text = ctl("compare", str(first.parent), str(log)).stdout
+            self.assertIn('before: job "night", ', text)
+            self.assertRegex(text, r"(?m)^ +before +after +difference$")
+            self.assertRegex(text, r"(?m)^  goodput +\S+ % +21\.4 % +[-+]\S+ points$")
+            self.assertRegex(text, r"(?m)^  lost +\S.* % +.* % +.*s +[-+]?\d+\.\d$")
+            self.assertLessEqual(max(map(len, text.splitlines()[2:])), 80)
+            same = ctl("compare", str(log), str(log)).stdout
+            self.assertRegex(same, r"(?m)^  goodput .* 0\.0 points$")
+            self.assertNotIn("+", same)
+
     def test_two_submissions_and_a_torn_tail(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             first, *_ = self.run_job(folder)
@@ -201,6 +229,9 @@ class Goodput(unittest.TestCase):
                 (("report", "-"), "", 1, "no job starts in what was given"),
                 (("report", "-"), "no record\n", 1, "no job starts in what was given"),
                 (("report", "-"), lines_of("s08_no_job_start"), 1, "has no job_start_time"),
+                (("compare", "-"), "", 2, "after is required"),
+                (("compare", "-", "-"), "", 2, "can be one of the two only"),
+                (("compare", "-", "/nonexistent"), "", 1, "-: no job starts in what was given"),
                 (("report", "--compatible", "-"), '{"kind":"event","time":1,"name":"job.started",'
                  '"scope":"elastrun.agent"}\n', 1, "needs a log of ml-goodput-measurement")):
             with self.subTest(words=words, text=text[:40]):
