@@ -23,6 +23,7 @@
     elastrun.events, elastrun.monitor            # its events, and torch.monitor without torch
     elastrun.goodput.GoodputRecorder             # as ml-goodput-measurement's, without a cloud;
     elastrun.goodput.GoodputCalculator           # so are this one and GoodputMonitor
+    elastrun.control_plane.WorkerServer          # torch's worker server: handlers over HTTP
     elastrun.bridge.torch()                      # what is told to torch's own reaches the agent
 
 In a worker this import also offers the stacks of the process to the agent (`offer_stacks`), which
@@ -44,15 +45,16 @@ from elastrun.errors import record
 from elastrun.stacks import offer_stacks
 
 if TYPE_CHECKING:
-    from elastrun import bridge, events, goodput, metrics, monitor
+    from elastrun import bridge, control_plane, events, goodput, metrics, monitor
 
-__all__ = ["bridge", "checkpoint_done", "dropped", "event", "events", "goodput", "is_connected",
-           "metric", "metrics", "monitor", "offer_stacks", "phase", "record", "step", "timer"]
+__all__ = ["bridge", "checkpoint_done", "control_plane", "dropped", "event", "events", "goodput",
+           "is_connected", "metric", "metrics", "monitor", "offer_stacks", "phase", "record",
+           "step", "timer"]
 
 
 def __getattr__(name: str) -> ModuleType:
     """Modules that not every worker needs are imported when they are first used."""
-    if name in ("bridge", "events", "goodput", "metrics", "monitor"):
+    if name in ("bridge", "control_plane", "events", "goodput", "metrics", "monitor"):
         return importlib.import_module(f"elastrun.{name}")
     raise AttributeError(f"module 'elastrun' has no attribute '{name}'")
 

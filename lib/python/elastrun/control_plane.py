@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's control plane of torch without torch: named handlers that a local server calls.
+
+    from elastrun import control_plane
+
+    control_plane.register_handler("loss", lambda request: control_plane.Response(str(loss)))
+    server = control_plane.WorkerServer("/run/user/1000/worker0.sock")
+    # curl --unix-socket /run/user/1000/worker0.sock -X POST http://l/handler/dump_traceback
+    server.shutdown()
+
+GET / is a page, GET /handler/ lists the handlers, POST /handler/NAME?key=value calls one: `ping`,
+`dump_traceback` (all threads), `wait_counter_values` (elastrun.monitor) and `fr_trace_json` (the
+flight recorder of torch, as far as torch is there). Handlers are called in threads of the server;
+one that raises is the answer 500 with its text.
+
+Other than with torch: a path takes GET or POST, and the other method is 405, not 404; a flag of
+`fr_trace_json` is one of those in lower case, true or false, else 400, as torch's older
+dump_nccl_trace_json; `pyspy_dump` is not there (elastrunctl stacks is). Whoever can open the socket
+may ask: it is the user's alone, and a TCP port without a host is on 127.0.0.1.
+"""
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from elastrun.monitor import wait_counter_values
+
+__all__ = ["ControlPlane", "Request", "Response", "WorkerServer", "register_handler"]
+
+_LARGEST_BODY = 1 << 20  # bytes
+_PATIENCE = 10.0  # seconds that a connection may say nothing
+_FLAGS = ("includecollectives", "includestacktraces", "onlyactive")
+_PAGE = '<h1>elastrun worker</h1>\n<a href="/handler/">Handler names</a>\n'
+
+
+class Request(NamedTuple):
+    body: bytes = b""
+    parameters: Mapping[str, str] = {}  # of the query
+
+
+class Response(NamedTuple):
+    content: str
+    status: int = 200
+    content_type: str = "text/plain"
+
+
+Handler = Callable[[Request], Response]
+
+
+def _ping(_: Request) -> Response:
+    return Response("pong")
+
+
+def _wait_counters(_: Request) -> Response:
+    return Response(json.dumps(wait_counter_values()), content_type="application/json")
+
+
+def _traceback(_: Request) -> Response:
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return Response(file.read().decode("utf-8", "replace"))
+
+
+def _flags(parameters: Mapping[str, str]) -> dict[str, bool]:
+    """Fails with ValueError on another name, or a value that is not true or false."""
+    for name, value in parameters.items():
+        if name not in _FLAGS:
+            raise ValueError(f"parameter '{name}': known are {', '.join(_FLAGS)}")
+        if value not in ("true", "false"):
+            raise ValueError(f"parameter '{name}': '{value}' is neither true nor false")
+    return {name: value == "true" for name, value in parameters.items()}
+
+
+def _flight_recorder(request: Request) -> Response:
+    try:
+        flags = _flags(request.parameters)
+    except ValueError as error:
+        return Response(str(error), 400)
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(c10d, "_dump_fr_trace_json", None)
+    if dump is None:  # no torch, no collectives
+        return Response('{"entries":[]}', content_type="application/json")
+    found = dump(flags.get("includecollectives", True), flags.get("onlyactive", False))
+    text = found if isinstance(found, str) else bytes(found).decode("utf-8", "replace")
+    return Response(text, content_type="application/json")
+
+
+class ControlPlane:
+    """Pure: request in, response out. For all threads; handlers are called without a lock."""
+
+    def __init__(self) -> None:
+        self._change = threading.Lock()
+        self._handlers: dict[str, Handler] = {
+            "dump_traceback": _traceback, "fr_trace_json": _flight_recorder, "ping": _ping,
+            "wait_counter_values": _wait_counters}
+
+    def register(self, name: str, handler: Handler) -> None:
+        """Fails with ValueError if there is one of that name."""
+        with self._change:
+            if name in self._handlers:
+                raise ValueError(f"there is a handler '{name}' already")
+            self._handlers = {**self._handlers, name: handler}
+
+    def names(self) -> list[str]:
+        return sorted(self._handlers)
+
+    def answer(self, method: str, path: str, request: Request = Request()) -> Response:
+        name = path[len("/handler/"):] if path.startswith("/handler/") else ""
+        if not name and path not in ("/", "/handler/"):
+            return Response(f"{path} not found: there are / and /handler/", 404)
+        if method != ("POST" if name else "GET"):
+            return Response(f"{path} takes {'POST' if name else 'GET'}", 405)
+        if path == "/":
+            return Response(_PAGE, content_type="text/html")
+        if not name:
+            return Response(json.dumps(self.names()), content_type="application/json")
+        handler = self._handlers.get(name)
+        if handler is None:
+            return Response(f"Handler {name} not found: known are {', '.join(self.names())}", 404)
+        try:
+            return handler(request)
+        except Exception as error:
+            return Response(f"Handler {name} failed: {type(error).__name__}: {error}", 500)
+
+
+_plane = ControlPlane()
+
+
+def register_handler(name: str, handler: Handler) -> None:
+    """Of all servers of this process. Fails with ValueError if there is one of that name."""
+    _plane.register(name, handler)
+
+
+class _Asker(BaseHTTPRequestHandler):
+    """One connection, one request."""
+
+    timeout = _PATIENCE
+
+    def _answer(self) -> None:
+        where = urlsplit(self.path)
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal() or int(length[:9]) > _LARGEST_BODY:
+            self._send(Response("a body has at most 1 MiB", 413))
+            return
+        body = self.rfile.read(int(length[:9]))
+        request = Request(body, dict(parse_qsl(where.query, keep_blank_values=True)))
+        self._send(_plane.answer(self.command, where.path, request))
+
+    do_GET = do_POST = do_PUT = do_DELETE = _answer
+
+    def _send(self, response: Response) -> None:
+        content = response.content.encode("utf-8", "replace")
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)
+
+    def get_request(self) -> Any:
+        connection, _ = super().get_request()
+        return connection, ("local", 0)
+
+    def handle_error(self, *_: Any) -> None:
+        pass  # the asker has gone
+
+
+class _UnixServer(_Server):
+    address_family = socket.AF_UNIX
+
+
+class WorkerServer:
+    """As torch's _WorkerServer: without a port at the socket file `host_or_file`, else there on the
+    network; port 0 is any free one. Fails with OSError.
+    """
+
+    def __init__(self, host_or_file: str, port: int = -1) -> None:
+        self._file = host_or_file if port < 0 else ""
+        self._server: _Server
+        if self._file:
+            before = os.umask(0o177)
+            try:
+                self._server = _UnixServer(self._file, _Asker)  # type: ignore[arg-type]
+            finally:
+                os.umask(before)
+        else:
+            self._server = _Server((host_or_file or "127.0.0.1", port), _Asker)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,),
+                                        name="elastrun control plane", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """-1: it has none."""
+        return -1 if self._file else int(self._server.socket.getsockname()[1])
+
+    def shutdown(self) -> None:
+        """Once or more; requests that are under way may still be answered."""
+        self._server.shutdown()
+        self._server.server_close()
+        if self._file:
+            with contextlib.suppress(OSError):
+                os.unlink(self._file)
+            self._file = ""

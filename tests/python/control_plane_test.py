@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""elastrun.control_plane: C1 to C8 are the vectors of torch's worker server, asked over HTTP; what
+we do otherwise is called a deviation.
+"""
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import os
+import socket
+import stat
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib" / "python"))
+sys.dont_write_bytecode = True
+os.environ.pop("ELASTRUN_CHANNEL", None)
+from elastrun import control_plane, monitor  # noqa: E402
+from elastrun.control_plane import ControlPlane, Request, Response, WorkerServer  # noqa: E402
+
+
+class Answer(NamedTuple):
+    status: int
+    content_type: str | None
+    text: str
+
+
+class Served(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = f"{folder.name}/socket"
+        self.server = WorkerServer(self.file)
+        self.addCleanup(self.server.shutdown)
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(30)
+        connection.connect(self.file)
+        self.addCleanup(connection.close)
+        return connection
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        client = http.client.HTTPConnection("worker")
+        client.sock = self.connect()
+        client.request(method, path, body)
+        found = client.getresponse()
+        return Answer(found.status, found.getheader("Content-Type"), found.read().decode())
+
+    def handler(self, name: str, handler: control_plane.Handler) -> None:
+        control_plane.register_handler(name, handler)
+        self.addCleanup(lambda: control_plane._plane._handlers.pop(name))
+
+    def test_c1_the_page_links_to_the_list(self) -> None:
+        page = self.ask("GET", "/")
+        self.assertEqual((page.status, page.content_type), (200, "text/html"))
+        self.assertIn('href="/handler/"', page.text)
+
+    def test_c2_ping(self) -> None:
+        self.assertEqual(self.ask("POST", "/handler/ping"), Answer(200, "text/plain", "pong"))
+
+    def test_c3_the_list(self) -> None:
+        found = self.ask("GET", "/handler/")
+        self.assertEqual((found.status, found.content_type), (200, "application/json"))
+        self.assertEqual(json.loads(found.text), [
+            "dump_traceback", "fr_trace_json", "ping", "wait_counter_values"])
+
+    def test_c4_a_handler_that_is_not_there(self) -> None:
+        found = self.ask("POST", "/handler/nonexistent")
+        self.assertEqual(found.status, 404)
+        self.assertTrue(found.text.startswith("Handler nonexistent not found:"), found.text)
+
+    def test_c5_a_handler_that_raises(self) -> None:
+        def breaks(_: Request) -> Response:
+            raise RuntimeError("it broke")
+        self.handler("breaks", breaks)
+        found = self.ask("POST", "/handler/breaks")
+        self.assertEqual(found.status, 500)
+        self.assertIn("it broke", found.text)
+        self.assertEqual(self.ask("POST", "/handler/ping").text, "pong")
+
+    def test_c6_a_traceback_of_all_threads(self) -> None:
+        stop = threading.Event()
+
+        def waits_for_the_stop() -> None:
+            stop.wait()
+        thread = threading.Thread(target=waits_for_the_stop)
+        thread.start()
+        try:
+            found = self.ask("POST", "/handler/dump_traceback")
+        finally:
+            stop.set()
+            thread.join()
+        self.assertEqual((found.status, found.content_type), (200, "text/plain"))
+        self.assertIn("waits_for_the_stop", found.text)
+        self.assertIn("test_c6_a_traceback_of_all_threads", found.text)
+
+    def test_c7_flags_of_the_trace(self) -> None:
+        for query in ("", "?includecollectives=true&onlyactive=false", "?includestacktraces=true"):
+            found = self.ask("POST", f"/handler/fr_trace_json{query}")
+            self.assertEqual((found.status, found.content_type), (200, "application/json"), query)
+            self.assertIsInstance(json.loads(found.text), dict)
+        for query in ("?unknown=true", "?includeCollectives=true", "?onlyactive=1",
+                      "?onlyactive=True", "?onlyactive="):
+            self.assertEqual(self.ask("POST", f"/handler/fr_trace_json{query}").status, 400, query)
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
+    def test_c7_the_trace_is_torchs_where_torch_is(self) -> None:
+        import torch.distributed  # noqa: F401
+        found = json.loads(self.ask("POST", "/handler/fr_trace_json?onlyactive=true").text)
+        self.assertIn("version", found)
+
+    def test_c8_wait_counters(self) -> None:
+        for _ in range(3):
+            with monitor._WaitCounter("test_counter").guard():
+                pass
+        found = self.ask("POST", "/handler/wait_counter_values")
+        self.assertEqual((found.status, found.content_type), (200, "application/json"))
+        counter = json.loads(found.text)["test_counter"]
+        self.assertEqual((counter["total_calls"], counter["active_count"]), (3, 0))
+        self.assertGreaterEqual(counter["total_time_us"], 0)
+        self.assertGreaterEqual(counter["max_time_us"], 0)
+
+    def test_deviation_the_wrong_method_is_told_as_such(self) -> None:
+        self.assertEqual(self.ask("GET", "/handler/ping"),
+                         Answer(405, "text/plain", "/handler/ping takes POST"))
+        self.assertEqual(self.ask("POST", "/").status, 405)
+        self.assertEqual(self.ask("PUT", "/handler/ping", b"x").status, 405)
+        self.assertEqual(self.ask("GET", "/other").status, 404)
+
+    def test_a_handler_gets_the_body_and_the_query(self) -> None:
+        self.handler("echo", lambda request: Response(
+            f"{request.body.decode()} {dict(request.parameters)}", 201, "text/x"))
+        self.assertEqual(self.ask("POST", "/handler/echo?a=1&b=", b"text"),
+                         Answer(201, "text/x", "text {'a': '1', 'b': ''}"))
+        with self.assertRaisesRegex(ValueError, "'echo'"):
+            control_plane.register_handler("echo", control_plane._ping)
+        with self.assertRaises(ValueError):
+            ControlPlane().register("ping", control_plane._ping)
+
+    def test_whoever_says_nonsense_disturbs_nobody(self) -> None:
+        ping = b"POST /handler/ping HTTP/1.1\r\n"
+        for said in (b"", b"\x00\xff\r\n\r\n", ping + b"Content-Length: -1\r\n\r\n",
+                     ping + b"Content-Length: 99999999\r\n\r\n",
+                     b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n"):
+            connection = self.connect()
+            try:
+                connection.sendall(said)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
+            except OSError:
+                pass
+        self.assertEqual(self.ask("POST", "/handler/ping").text, "pong")
+
+    def test_the_socket_is_the_users_alone_and_gone_afterwards(self) -> None:
+        self.assertEqual(stat.S_IMODE(os.stat(self.file).st_mode), 0o600)
+        self.assertEqual(self.server.port, -1)
+        self.server.shutdown()
+        self.assertFalse(os.path.exists(self.file))
+        self.server.shutdown()
+
+    def test_a_port_on_the_loopback(self) -> None:
+        server = WorkerServer("", 0)
+        self.addCleanup(server.shutdown)
+        self.assertEqual(server._server.socket.getsockname()[0], "127.0.0.1")
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        self.addCleanup(client.close)
+        client.request("POST", "/handler/ping")
+        self.assertEqual(client.getresponse().read(), b"pong")
+
+
+if __name__ == "__main__":
+    unittest.main()
