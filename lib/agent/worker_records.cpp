@@ -80,12 +80,24 @@ void WorkerRecords::tell(const workers::Worker& worker, const workers::PhaseEnte
 }
 
 void WorkerRecords::tell(const workers::Worker& worker, const workers::MetricSample& metric) {
+  if (metric.counts) return tell_total(worker, metric);
   if (!pipeline_.wants(metric.group)) return;
   const auto who = labels(worker);
   auto sample = record(Record::Kind::Sample, metric.group, metric.name, who);
   sample.value = metric.value;
   pipeline_.emit(std::move(sample));
   if (metric.batch) tell_batch(metric, who);
+}
+
+/// It goes on where a worker is restarted, so that it never falls while this agent lives.
+void WorkerRecords::tell_total(const workers::Worker& worker, const workers::MetricSample& metric) {
+  auto& total = totals_[{worker.rank, metric.group, metric.name}];
+  total += metric.value;
+  if (!pipeline_.wants(metric.group)) return;
+  auto sample = record(Record::Kind::Sample, metric.group, metric.name, labels(worker));
+  sample.attributes.emplace_back("total", true);
+  sample.value = total;
+  pipeline_.emit(std::move(sample));
 }
 
 /// The worker has summed up about a second: what happened in it, for those to whom the last value

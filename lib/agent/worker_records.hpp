@@ -7,8 +7,10 @@
 #include "workers/intake.hpp"
 #include "workers/worker.hpp"
 
+#include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace elastrun::agent {
@@ -42,6 +44,7 @@ class WorkerRecords final : public Observer {
   void tell(const workers::Worker& worker, const workers::MetricSample& metric);
   void tell(const workers::Worker& worker, workers::WorkerEvent event);
   void tell(const workers::Worker& worker, workers::GoodputEntries said);
+  void tell_total(const workers::Worker& worker, const workers::MetricSample& metric);
   void tell_batch(const workers::MetricSample& metric, const Attributes& labels);
   void tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
                  const Attributes& labels);
@@ -49,6 +52,8 @@ class WorkerRecords final : public Observer {
   telemetry::Pipeline& pipeline_;
   const spec::JobSpec& spec_;
   int attempt_ = 0;
+  // Of the counters of each rank, by group and name: Intake says how many there may be.
+  std::map<std::tuple<int, std::string, std::string>, double> totals_;
   workers::Intake intake_;
 };
 

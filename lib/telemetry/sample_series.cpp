@@ -34,36 +34,51 @@ std::string instrument_name(std::string_view text) {
   return name;
 }
 
-const Gauge* SampleSeries::gauge_of(const Record& record) {
-  Key key{record.scope, record.name, rank_of(record)};
-  auto found = gauges_.find(key);
-  if (found == gauges_.end()) {
-    if (gauges_.size() >= kMostNames) return nullptr;
-    const bool ranked = !key.rank.empty();
-    Spec spec{.name = instrument_name(key.name), .scope = key.scope};
-    if (ranked) spec.label_keys = {"rank"};
-    spec.views = {View{.aggregations = {}, .window = {}}};
-    std::optional<Gauge> made;
-    try {
-      made.emplace(std::move(spec), registry_);
-      if (ranked) made = made->with({key.rank});
-    } catch (const std::invalid_argument&) {  // it is the name of another instrument
-      made.reset();
+SampleSeries::Held SampleSeries::make(const Key& key) const {
+  const bool ranked = !key.rank.empty();
+  Spec spec{.name = instrument_name(key.name), .scope = key.scope};
+  if (ranked) spec.label_keys = {"rank"};
+  spec.views = {View{.aggregations = {}, .window = {}}};
+  Held held;
+  try {
+    if (key.counts) {
+      spec.help = "Counted by workers.";
+      held.counter.emplace(std::move(spec), registry_);
+      if (ranked) held.counter = held.counter->with({key.rank});
+    } else {
+      held.gauge.emplace(std::move(spec), registry_);
+      if (ranked) held.gauge = held.gauge->with({key.rank});
     }
-    found = gauges_.emplace(std::move(key), std::move(made)).first;
+  } catch (const std::invalid_argument&) {  // it is the name of another instrument
+    return {};
   }
-  return found->second ? &*found->second : nullptr;
+  return held;
+}
+
+bool SampleSeries::take(const Record& record, double number) {
+  const auto* const total = record.find("total");
+  Key key{record.scope, record.name, rank_of(record), total != nullptr && *total == Value(true)};
+  auto found = held_.find(key);
+  if (found == held_.end()) {
+    if (held_.size() >= kMostNames) return false;
+    auto made = make(key);
+    found = held_.emplace(std::move(key), std::move(made)).first;
+  }
+  auto& held = found->second;
+  if (held.gauge) held.gauge->set(number);
+  if (!held.counter) return held.gauge.has_value();
+  if (!held.counter->add(number - held.total)) return false;
+  held.total = number;
+  return true;
 }
 
 void SampleSeries::consume(const Record& record) {
   if (record.kind != Record::Kind::Sample) return;
   const auto number = number_of(record.value);
-  const auto* gauge = number ? gauge_of(record) : nullptr;
-  if (gauge == nullptr) {
+  if (!number || !take(record, *number)) {
     refused_ += 1;
     return;
   }
-  gauge->set(*number);
   if (told_) told_();
 }
 

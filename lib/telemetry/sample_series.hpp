@@ -15,8 +15,9 @@
 namespace elastrun::telemetry {
 
 /// Makes samples of a pipeline readable for those who pull: each is the last value of a gauge under
-/// its scope and name, labelled with its "rank" if it has one. The gauges have no windows, because
-/// those who are told of records have had the sample itself.
+/// its scope and name, labelled with its "rank" if it has one; those with the attribute "total":
+/// true are what a counter has come to. Neither has windows, because those who are told of records
+/// have had the sample itself.
 ///
 /// What no instrument can be called becomes `_`, character by character; a name that begins with
 /// anything but a letter gets an "m_" before it. A sample that is no number, and one whose name is
@@ -34,13 +35,21 @@ class SampleSeries final : public Sink {
   static constexpr std::size_t kMostNames = 5000;
   struct Key {
     std::string scope, name, rank;
+    bool counts = false;
     auto operator<=>(const Key&) const = default;
   };
-  const Gauge* gauge_of(const Record& record);
+  /// None of both: refused, and not asked for again.
+  struct Held {
+    std::optional<Gauge> gauge{};
+    std::optional<Counter<double>> counter{};
+    double total = 0;  // that the counter has been told of
+  };
+  Held make(const Key& key) const;
+  bool take(const Record& record, double number);
 
   Registry& registry_;
   const std::function<void()> told_;
-  std::map<Key, std::optional<Gauge>> gauges_;  // none: refused, and not asked for again
+  std::map<Key, Held> held_;
   std::uint64_t refused_ = 0;
 };
 

@@ -423,6 +423,15 @@ inline void step(std::int64_t number) {
   Page::instance().step(number);
 }
 
+/// Something countable (tokens, samples, retries) has grown by `amount`, which is not below 0: the
+/// agent adds it up, over restarts, and Prometheus and others see a counter. A packet for each.
+inline void count(std::string_view name, double amount = 1, std::string_view group = "worker") {
+  tell([=] {
+    return R"({"kind":"metric","type":"counter","name":)" + quoted(name) + R"(,"value":)" +
+           number(amount) + R"(,"group":)" + quoted(group) + "}";
+  });
+}
+
 /// A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far.
 inline void checkpoint_done(std::int64_t step = -1) {
   tell([=] { return R"({"kind":"checkpoint","step":)" + std::to_string(step) + "}"; });

@@ -81,8 +81,14 @@ Result<Message> metric_from(const json::object& object) {
   const auto value = number_of(object.if_contains("value"));
   if (!name || name->empty()) return refuse("of kind metric needs a `name`");
   if (!value) return refuse("of kind metric needs a number `value`");
-  return MetricSample{std::move(*name), *value, text_of(object, "group").value_or("worker"),
-                      batch_of(object)};
+  auto group = text_of(object, "group").value_or("worker");
+  if (text_of(object, "type") != "counter") {
+    return MetricSample{std::move(*name), *value, std::move(group), batch_of(object)};
+  }
+  if (!(*value >= 0) || std::isinf(*value)) {
+    return refuse("of type counter needs a `value` that is finite and not below 0");
+  }
+  return MetricSample{std::move(*name), *value, std::move(group), {}, true};
 }
 
 using Members = std::vector<std::pair<std::string, AttributeValue>>;

@@ -37,6 +37,7 @@ struct MetricSample {
     double sum = 0, min = 0, max = 0;
   };
   std::optional<Batch> batch{};
+  bool counts = false;  // `value` is by how much a total has risen since the sender last said
 };
 using AttributeValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 struct WorkerEvent {

@@ -244,6 +244,28 @@ class Agent(unittest.TestCase):
         self.assertEqual(self.page.series()["torchelastic/once"], (0.5, 1))
         self.assertEqual(self.page.series()["g/n"][0], 19_999 % 7)
 
+    def test_what_is_counted_adds_up_in_few_packets(self) -> None:
+        packets = self.run_worker(
+            "import threading\n"
+            "count = elastrun.metrics.count_metric\n"
+            "def work():\n"
+            "    for i in range(10_000): count('tokens', 3, 'g')\n"
+            "threads = [threading.Thread(target=work) for _ in range(4)]\n"
+            "for one in threads: one.start()\n"
+            "for one in threads: one.join()\n"
+            "for odd in (-1, float('nan'), float('inf'), 'x', None): count('tokens', odd, 'g')\n"
+            "count(3)\n"
+            "count('a' * 300)\n"
+            "elastrun.metrics._reporter.flush()\n"
+            "count('once')\n"
+            "print(elastrun.metrics._reporter.refused)")
+        many = [one for one in packets if one["name"] == "tokens"]
+        self.assertEqual(sum(one["value"] for one in many), 120_000)
+        self.assertLess(len(many), 100)
+        self.assertEqual(packets[-1], {"kind": "metric", "type": "counter", "name": "once",
+                                       "value": 1, "group": "torchelastic"})
+        self.assertEqual(self.said, "7\n")
+
     def test_odd_values_spoil_no_sum(self) -> None:
         packets = self.run_worker(
             "for v in (1, float('nan'), 3, float('inf'), True, 10**400, 'x', None):\n"

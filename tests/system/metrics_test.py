@@ -8,7 +8,9 @@ import json
 import os
 import re
 import resource
+import shutil
 import socket
+import subprocess
 import threading
 import time
 import unittest
@@ -18,9 +20,11 @@ from typing import Any
 from harness import LIMIT, Job, main, stub, wait_until
 
 LIBRARY = Path(__file__).resolve().parents[2] / "lib" / "python"
-# A worker that reports one number of its own.
+# A worker that reports one number of its own, and counts something.
 WORKER = """import os, sys
-from elastrun import channel
+from elastrun import channel, metrics
+metrics.count_metric("tokens", 30, "model")
+metrics.count_metric("tokens", 2.5, "model")
 channel.metric("loss", 0.25 + int(os.environ["RANK"]), "model")
 channel.event("epoch", number=3)
 """
@@ -156,20 +160,34 @@ class Together(unittest.TestCase):
             self.assertEqual(losses, {0: 0.25, 1: 1.25})
             self.assertIn("epoch", {one["name"] for one in records})
             self.assertEqual((job.folder / "program.jsonl").read_text(), lines)
+            totals = {one["attributes"]["rank"]: one["value"] for one in records
+                      if one["name"] == "tokens" and one["attributes"]["total"]}
+            self.assertEqual(totals, {0: 32.5, 1: 32.5})
             for page in ("a.prom", "a.om"):
                 text = (job.folder / page).read_text()
+                self.assertRegex(text, r'(?m)^tokens_total\{.*rank="1".*\} 32\.5$')
                 self.assertRegex(text, r'(?m)^loss\{.*rank="1".*\} 1\.25$')
                 self.assertRegex(text, r"(?m)^elastrun_run_count_total\{.*success.*\} 1$")
             self.assertIn('"loss"', (job.folder / "a.trace").read_text())
             self.assertEqual(len(list((job.folder / "tb").glob("events.out.tfevents.*"))), 1)
             sent = ""
-            while "loss:1.25|g|#rank:1" not in sent:  # until the time limit of the socket
+            while not {"loss:1.25|g|#rank:1", "tokens:32.5|c|#rank:1"} <= set(
+                    sent.split()):  # until the time limit of the socket
                 sent += datagrams.recv(65536).decode() + "\n"
             metrics = {metric["name"]: metric for body in collector.taken("/v1/metrics")
                        for scope in body["resourceMetrics"][0]["scopeMetrics"]
                        for metric in scope["metrics"]}
             points = metrics["loss"]["gauge"]["dataPoints"]
             self.assertEqual([point["asDouble"] for point in points], [0.25, 1.25])
+            tokens = metrics["tokens"]["sum"]
+            self.assertTrue(tokens["isMonotonic"])
+            self.assertEqual([point["asDouble"] for point in tokens["dataPoints"]], [32.5, 32.5])
+            if shutil.which("promtool"):
+                page = (job.folder / "a.prom").read_bytes()
+                checked = subprocess.run(["promtool", "check", "metrics"], input=page,
+                                         capture_output=True, timeout=LIMIT)
+                self.assertIn(checked.returncode, (0, 3), checked.stderr.decode())
+                self.assertNotIn("tokens", checked.stderr.decode())
             exits = metrics["elastrun.worker.exits"]["sum"]["dataPoints"]
             self.assertEqual([point["asInt"] for point in exits], ["2"])
             events = {record["eventName"] for body in collector.taken("/v1/logs")

@@ -72,6 +72,7 @@ TEST_CASE("worker header: each call is one packet of JSON") {
     worker::step(7);
     worker::checkpoint_done(5);
     worker::metric("loss", 0.5);
+    worker::count("tokens", 32, "g");
     worker::metric("bad", std::numeric_limits<double>::quiet_NaN(), "opt");
     worker::event("epoch", {{"name", "a\"b\n"}, {"number", "3"}});
     worker::event("plain");
@@ -83,6 +84,7 @@ TEST_CASE("worker header: each call is one packet of JSON") {
         std::vector<std::string>{
             R"({"kind":"step","step":7})", R"({"kind":"checkpoint","step":5})",
             R"({"kind":"metric","name":"loss","value":0.5,"group":"worker"})",
+            R"({"kind":"metric","type":"counter","name":"tokens","value":32,"group":"g"})",
             R"({"kind":"metric","name":"bad","value":"nan","group":"opt"})",
             R"({"kind":"event","name":"epoch","attributes":{"name":"a\"b\u000a","number":"3"}})",
             R"({"kind":"event","name":"plain","attributes":{}})",

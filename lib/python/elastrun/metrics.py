@@ -4,6 +4,7 @@
     from elastrun import metrics
 
     metrics.put_metric("loss", loss.item(), "model")
+    metrics.count_metric("tokens", batch.numel(), "model")    # a total: adds up
 
     @metrics.prof                          # MODULE.train.success, .failure, .duration.ms
     def train(): ...
@@ -28,8 +29,8 @@ from elastrun import reporter
 
 __all__ = ["ConsoleMetricHandler", "ConsoleMetricsHandler", "MetricData", "MetricHandler",
            "MetricStream", "MetricsConfig", "NullMetricHandler", "NullMetricsHandler", "configure",
-           "failures", "getStream", "get_elapsed_time_ms", "initialize_metrics", "prof", "profile",
-           "publish_metric", "put_metric"]
+           "count_metric", "failures", "getStream", "get_elapsed_time_ms", "initialize_metrics",
+           "prof", "profile", "publish_metric", "put_metric"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -104,6 +105,18 @@ def put_metric(metric_name: str, metric_value: float, metric_group: str = "torch
         _tell((metric_group, metric_name), metric_value)
     if _handled:
         _emit(metric_group, metric_name, metric_value)
+
+
+def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torchelastic") -> None:
+    """Something countable has grown by `amount`, which is not below 0: tokens, samples, retries.
+
+    What torch does not have: the agent adds it up, over restarts, and Prometheus and others see a
+    counter (NAME_total). A handler gets the amount.
+    """
+    if _reporter is not None:
+        _reporter.count((metric_group, metric_name), amount)
+    if _handled:
+        _emit(metric_group, metric_name, amount)
 
 
 def _emit(group: str, name: str, value: float) -> None:

@@ -64,6 +64,12 @@ def _short(number: float) -> float | int | str:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
+def _counter_packet(group: str, name: str, risen: float) -> bytes:
+    fields = {"kind": "metric", "type": "counter", "name": name, "value": _short(risen),
+              "group": group}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
 class Reporter:
     """For all threads. `put` neither waits nor raises; samples that could not be told yet, because
     the agent is behind, are told with later ones of their series.
@@ -81,6 +87,9 @@ class Reporter:
         # By (group, name): samples that are not summed up yet, and the place in the page.
         self._series: dict[tuple[str, str], tuple[list[float], int]] = {}
         self._cells: dict[tuple[str, str], Cell] = {}
+        # Of counters: amounts that are not summed up yet, and by how much each has risen.
+        self._amounts: dict[tuple[str, str], list[float]] = {}
+        self._risen: dict[tuple[str, str], float] = {}
         self._lock = threading.RLock()  # a signal handler may report, too
         self._wake = threading.Event()
         self._asleep = True
@@ -130,6 +139,30 @@ class Reporter:
                 known = self._series[key] = ([], 0 if self._page is None else self._page.find(key))
             return known
 
+    def count(self, key: tuple[str, str], amount: Any) -> None:
+        """The counter (group, name) has risen by `amount`."""
+        try:
+            number = float(amount)
+            amounts = self._amounts.get(key)
+            if amounts is None:
+                amounts = self._add_counter(key)
+        except Exception:  # no number, or no name
+            amounts, number = None, 0.0
+        if amounts is None or not 0 <= number < math.inf:
+            self.refused += 1
+            return
+        amounts.append(number)
+        if self._asleep or len(amounts) >= _MOST_PENDING:
+            self._turn()
+
+    def _add_counter(self, key: tuple[str, str]) -> list[float] | None:
+        if not all(0 < len(part.encode()) <= _LONGEST for part in key):
+            return None
+        with self._lock:
+            if len(self._amounts) >= _MOST_SERIES:
+                return None
+            return self._amounts.setdefault(key, [])
+
     def call(self, due: Callable[[], float | None]) -> None:
         """At each pass of the thread; `due` tells in how many seconds it has something to do."""
         self._due.append(due)
@@ -164,6 +197,11 @@ class Reporter:
                 if cell is None:
                     cell = self._cells[key] = Cell()
                 cell.add(some)
+        for key, amounts in list(self._amounts.items()):
+            if amounts:
+                some = amounts[:]
+                del amounts[:len(some)]
+                self._risen[key] = self._risen.get(key, 0.0) + sum(some)
 
     def flush(self) -> None:
         """Tells the agent what it has not heard yet."""
@@ -173,13 +211,18 @@ class Reporter:
                 if not channel.offer(self._cells[key].packet(*key)):
                     return  # it is behind; its socket holds what it has not read
                 del self._cells[key]
+            for key in list(self._risen):
+                if not channel.offer(_counter_packet(*key, self._risen[key])):
+                    return
+                del self._risen[key]
 
     def _next_due(self) -> float | None:
         waits = [wait for wait in (due() for due in self._due) if wait is not None]
         return max(min(waits), 0.001) if waits else None
 
     def _has_more(self) -> bool:
-        return bool(self._cells) or any(values for values, _ in list(self._series.values()))
+        return (bool(self._cells or self._risen) or any(list(self._amounts.values()))
+                or any(values for values, _ in list(self._series.values())))
 
     def _run(self) -> None:
         wake, mine = self._wake, self._series

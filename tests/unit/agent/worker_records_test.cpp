@@ -87,6 +87,21 @@ TEST_CASE("worker records: samples that a worker has summed up are the last one 
   CHECK(window.window->aggregates[1] == telemetry::Attribute{"mean", 2.5});
 }
 
+TEST_CASE("worker records: what a counter has come to is told, for each rank and over restarts") {
+  Job job;
+  job.heard_from(0, workers::MetricSample{"tokens", 32, "g", {}, true});
+  CHECK(std::get<double>(job.last().value) == 32);
+  CHECK(attribute<bool>(job.last(), "total"));
+  job.check_labels(job.last(), 0);
+  rendezvous::Round again;
+  again.attempt = 2;
+  job.records.round_ready(again, {});
+  job.heard_from(0, workers::MetricSample{"tokens", 0.5, "g", {}, true});
+  CHECK(std::get<double>(job.last().value) == 32.5);
+  job.heard_from(1, workers::MetricSample{"tokens", 1, "g", {}, true});
+  CHECK(std::get<double>(job.last().value) == 1);
+}
+
 TEST_CASE("worker records: a window of torch.monitor is a series for each aggregation, too") {
   Job job;
   job.heard_from(1, workers::WorkerEvent{"torch.monitor.Stat", {{"a.sum", 3.0}, {"a.count", 2.0}}});

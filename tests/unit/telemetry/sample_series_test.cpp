@@ -44,6 +44,27 @@ TEST_CASE("sample series: the last value of each name and rank is a gauge of its
   CHECK(points[2].spec->scope == "g");
 }
 
+TEST_CASE("sample series: a total is a counter, which never falls") {
+  Place place;
+  const auto total = [&](Value value) {
+    place.sample("tokens", std::move(value), {{"rank", std::int64_t{0}}, {"total", true}});
+  };
+  total(32.0);
+  total(40.5);
+  total(40.5);
+  total(8.0);  // nobody's: what adds up does not fall
+  CHECK(place.series.refused() == 1);
+  total(41.0);
+  place.sample("tokens", 7.0, {{"rank", std::int64_t{0}}});  // one name, one kind
+  CHECK(place.series.refused() == 2);
+  const auto points = place.points();
+  REQUIRE(points.size() == 1);
+  CHECK(points[0].kind == Kind::Counter);
+  CHECK(points[0].value == Value(41.0));
+  CHECK(points[0].labels == std::vector<Attribute>{{"rank", "0"}});
+  CHECK(place.registry.close_windows().empty());
+}
+
 TEST_CASE("sample series: who is told of records is not told of the gauges as well") {
   Place place;
   place.sample("loss", 2.5);

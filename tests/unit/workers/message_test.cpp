@@ -57,6 +57,20 @@ TEST_CASE("message: a metric may be many samples, an event of an earlier time") 
   }
 }
 
+TEST_CASE("message: a counter says by how much it has risen") {
+  CHECK_FALSE(parsed<MetricSample>(R"({"kind":"metric","name":"a","value":3})").counts);
+  const auto risen = parsed<MetricSample>(
+      R"({"kind":"metric","type":"counter","name":"a","value":3,"group":"g"})");
+  CHECK(risen.counts);
+  CHECK(risen.value == 3);
+  CHECK(risen.group == "g");
+  for (const std::string_view odd : {"-1", "\"nan\"", "\"inf\"", "\"-inf\""}) {
+    CAPTURE(odd);
+    CHECK_FALSE(parse_message(R"({"kind":"metric","type":"counter","name":"a","value":)" +
+                              std::string(odd) + "}"));
+  }
+}
+
 TEST_CASE("message: entries of a recorder of goodput") {
   const auto said = parsed<GoodputEntries>(
       R"({"kind":"goodput","job":"night","lost":3,"entries":[{"step_count":4,"step_start_time":1.5},)"
