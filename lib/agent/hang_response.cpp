@@ -19,6 +19,16 @@ HangResponse::HangResponse(const Parts& parts)
              .on_hang = [this](const auto& report) { watch_.hangs(report); },
              .environment = parts.environment}) {}
 
+/// What a node last said may be as old as its looks are apart: it looks again before all are held
+/// to have hung.
+rendezvous::Session::OnPush HangResponse::before(rendezvous::Session::OnPush on_push) {
+  return [this, next = desk_.before(std::move(on_push))](rendezvous::Push push) {
+    const auto* order = std::get_if<rendezvous::TakeStacks>(&push);
+    if (order != nullptr && order->hang) watch_.look_now();
+    next(std::move(push));
+  };
+}
+
 bool HangResponse::heard(pid_t sender, const workers::Worker* worker,
                          const workers::Message& message) {
   // Not from workers, who could have their neighbours asked again and again.

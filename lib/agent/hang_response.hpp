@@ -33,9 +33,7 @@ class HangResponse final : public Observer {
 
   const StackOffers& offers() const { return offers_; }
   const std::vector<JobHang>& hangs() const { return watch_.all(); }
-  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push) {
-    return desk_.before(std::move(on_push));
-  }
+  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
   /// What a process said over the channel; `worker`: to which it belongs, or null. False: it may be
   /// of interest to others, too.
   bool heard(pid_t sender, const workers::Worker* worker, const workers::Message& message);

@@ -54,7 +54,8 @@ void HangWatch::started(const rendezvous::Round&, const std::vector<workers::Wor
 }
 
 void HangWatch::phase(Phase phase, TimePoint) {
-  if (phase == Phase::Running) {
+  runs_ = phase == Phase::Running;
+  if (runs_) {
     rule_.begin(awake_.now());
     if (!rule_.is_running()) return;
     activity_ = parts_.activity();
@@ -103,6 +104,10 @@ void HangWatch::look_again() {
   alarm_->arm(now + next, [this] { look(); });
 }
 
+void HangWatch::look_now() {
+  if (rule_.is_running()) look();
+}
+
 void HangWatch::look() {
   const auto now = awake_.now();
   rule_.looked(any_stopped(), now);
@@ -126,8 +131,18 @@ bool HangWatch::any_stopped() const {
   return std::ranges::any_of(pids_, is_stopped);
 }
 
+/// Stacks take their time, in which a long step may have ended. Without steps a node that moves
+/// tells nothing of a hang of those that count them; but it does not act on it, either.
+bool HangWatch::goes_on(bool speaks) const {
+  using Kind = hangs::NodeProgress::Kind;
+  if (!told_ || told_->kind == Kind::Stands) return false;
+  return told_->kind == Kind::Excused || told_->by_steps || speaks;
+}
+
 void HangWatch::hangs(const rendezvous::StacksReport& report) {
-  if (!round_) return;
+  look_now();
+  const bool speaks = round_ && round_->rank_base == report.speaker;
+  if (!runs_ || !round_ || goes_on(speaks)) return;
   JobHang hang{groups_ - 1, parts_.clock.wall(), report.standing, report.stacks};
   hanging_ = true;
   count_.add();
@@ -142,7 +157,7 @@ void HangWatch::hangs(const rendezvous::StacksReport& report) {
   if (hangs_.size() == kMostKept) hangs_.erase(hangs_.begin());
   hangs_.push_back(std::move(hang));
   // One node says it for all.
-  if (parts_.spec.on_hang == spec::OnHang::Report || round_->rank_base != report.speaker) return;
+  if (parts_.spec.on_hang == spec::OnHang::Report || !speaks) return;
   parts_.report(rendezvous::Failed{round_->number, cause_of(hangs_.back()), true});
 }
 

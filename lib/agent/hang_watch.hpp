@@ -36,7 +36,9 @@ class HangWatch final : public Observer {
 
   /// What a process of a worker said over its channel.
   void heard(int rank, const workers::Message& message);
-  /// The job hangs.
+  /// Looks at the workers, not only when it is time to: tells if they have gone on.
+  void look_now();
+  /// The job hangs. Nothing if this node knows better by now.
   void hangs(const rendezvous::StacksReport& report);
   /// The last kMostKept so far.
   const std::vector<JobHang>& all() const { return hangs_; }
@@ -51,6 +53,7 @@ class HangWatch final : public Observer {
   void look_again();
   void tell();
   void moved();
+  bool goes_on(bool speaks) const;
   bool any_stopped() const;
   rendezvous::Cause cause_of(const JobHang& hang) const;
 
@@ -63,6 +66,7 @@ class HangWatch final : public Observer {
   std::vector<pid_t> pids_;
   std::uint64_t activity_ = 0;
   std::optional<hangs::NodeProgress> told_;
+  bool runs_ = false;     // the group
   bool hanging_ = false;  // and that was said
   std::vector<JobHang> hangs_;
   const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.hang.count",

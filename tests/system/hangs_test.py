@@ -111,6 +111,19 @@ class Hangs(unittest.TestCase):
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())
 
+    def test_a_hang_that_ends_while_the_stacks_are_taken_costs_no_restart(self) -> None:
+        script = "import time\ndef line(): print('line', flush=True)\n" \
+                 "for _ in range(5): line(); time.sleep(0.2)\ntime.sleep(3)\n" \
+                 "for _ in range(25): line(); time.sleep(0.2)\n"
+        job = self.enterContext(Job(
+            "--hang-timeout=2", "--on-hang=restart", "--max-restarts=1", "--report=report.json",
+            "train.py", files={"train.py": script, "py-spy": "#!/bin/sh\ntouch asked; sleep 3\n"},
+            env={"PYTHON_EXEC": sys.executable, "PATH": f".:{os.environ['PATH']}"}))
+        (job.folder / "py-spy").chmod(0o755)
+        wait_until(lambda: (job.folder / "asked").exists(), "the job is held to hang")
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertEqual((self.report(job)["restarts"], self.report(job)["hangs"]), (0, []))
+
     def test_output_that_nobody_reads_is_progress_too(self) -> None:
         script = "import time\nfor i in range(30):\n    print('line', i, flush=True)\n" \
                  "    time.sleep(0.1)\n"

@@ -45,12 +45,17 @@ void Standstill::gone(Peer peer, TimePoint now) {
   if (member == watched_.end()) return;
   tally(member->second, -1);
   watched_.erase(member);
-  finish_if_answered();
   decide(now);
+  finish_if_answered();
 }
 
 void Standstill::broken_up() {
   runs_ = false;
+  forget_hang();
+}
+
+/// Stacks that nobody but the hang has asked for are of no use then.
+void Standstill::forget_hang() {
   if (!call_) return;
   call_->hang = false;
   if (call_->askers.empty()) call_.reset();
@@ -78,13 +83,17 @@ bool Standstill::is_hanging() const {
   return saying(by_steps, Kind::Moves) == 0 && saying(by_steps, Kind::Stands) > 0;
 }
 
+/// Whether it is one of those by which the job hangs, if it does.
+bool Standstill::has_say(const Watched& member) const {
+  const bool by_steps = saying(true, Kind::Stands) > 0;
+  return !member.finished && member.progress && member.progress->what.by_steps == by_steps;
+}
+
 /// For how long at least, if the job hangs.
 Duration Standstill::standing() const {
-  const bool by_steps = saying(true, Kind::Stands) > 0;
   Duration shortest = Duration::max();
   for (const auto& [peer, member] : watched_) {
-    if (member.finished || !member.progress || member.progress->what.by_steps != by_steps) continue;
-    shortest = std::min(shortest, member.progress->standing);
+    if (has_say(member)) shortest = std::min(shortest, member.progress->standing);
   }
   return shortest;
 }
@@ -93,7 +102,8 @@ void Standstill::decide(TimePoint now) {
   if (!runs_) return;
   const bool hangs = is_hanging();
   const bool told = std::exchange(hangs_, hangs);
-  if (!hangs || told) return;
+  if (!hangs) return forget_hang();
+  if (told) return;
   call(now, true);
   call_->hang = true;
   call_->standing = standing();
@@ -141,11 +151,12 @@ std::optional<TimePoint> Standstill::deadline() const {
   return call_ ? std::optional(call_->until) : std::nullopt;
 }
 
-/// Not one that has finished: of that a failure would be no news.
+/// One that stands itself: it says nothing if its workers have gone on meanwhile, and one that has
+/// finished would be no news.
 int Standstill::speaker() const {
   std::optional<int> lowest;
   for (const auto& [peer, member] : watched_) {
-    if (!member.finished) lowest = std::min(lowest.value_or(member.first_rank), member.first_rank);
+    if (has_say(member)) lowest = std::min(lowest.value_or(member.first_rank), member.first_rank);
   }
   return lowest.value_or(0);
 }

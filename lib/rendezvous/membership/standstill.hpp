@@ -22,7 +22,7 @@ namespace elastrun::rendezvous {
 /// wants to know. Pure: what is to be told to whom piles up until `take`.
 ///
 /// The job hangs when no node is excused and all stand; if some count steps, all of those. That is
-/// told once, until one of them moves again.
+/// told once, until one of them moves again; not at all if that is before the stacks are there.
 class Standstill {
  public:
   /// From the first question to the report, whoever has not answered.
@@ -77,6 +77,8 @@ class Standstill {
   bool is_hanging() const;
   Duration standing() const;
   void decide(TimePoint now);
+  void forget_hang();
+  bool has_say(const Watched& member) const;
   void call(TimePoint now, bool hang);
   void finish_if_answered();
   int speaker() const;

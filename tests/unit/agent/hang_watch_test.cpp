@@ -42,6 +42,7 @@ struct Node final : Observer {
     watch->started(round, group, {});
     watch->phase(Phase::Running, clock.now());
   }
+  void stand() { clock.advance(31s); }
   void hang(const JobHang& hang) override { heard.push_back(hang); }
   std::vector<Kind> told() const {
     std::vector<Kind> kinds;
@@ -117,12 +118,14 @@ TEST_CASE("hang watch: a process that was stopped as a whole was no hang") {
 
 TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --on-hang says") {
   Node report(30s);
+  report.stand();
   report.watch->hangs(a_hang());
   REQUIRE(report.heard.size() == 1);
   CHECK(report.watch->all().size() == 1);
   CHECK(report.failures().empty());
 
   Node restart(30s, spec::OnHang::Restart);
+  restart.stand();
   restart.watch->hangs(a_hang());
   REQUIRE(restart.failures().size() == 1);
   const auto cause = restart.failures()[0].cause;
@@ -136,10 +139,12 @@ TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --o
   CHECK(restart.failures()[0].goes_on);  // nobody stops it here
 
   Node fail(30s, spec::OnHang::Fail);
+  fail.stand();
   fail.watch->hangs(a_hang());
   CHECK(fail.failures().at(0).cause.final);
 
   Node other(30s, spec::OnHang::Fail, 1);  // one says it for all
+  other.stand();
   auto hang = a_hang();
   other.watch->hangs(hang);
   CHECK(other.failures().empty());
@@ -150,11 +155,57 @@ TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --o
   CHECK(fail.failures().size() == 1);
 }
 
+TEST_CASE("hang watch: a hang that is over when its stacks are there is none") {
+  Node node(30s, spec::OnHang::Restart);
+  node.stand();
+  const auto known = node.told().size();
+  SUBCASE("by a step") {
+    node.watch->heard(1, workers::StepDone{1});
+  }
+  SUBCASE("by a line of output since the last look") {
+    ++node.activity;
+  }
+  SUBCASE("by a phase that takes its time") {
+    node.watch->heard(0, workers::PhaseEntered{"eval"});
+  }
+  SUBCASE("as the workers have succeeded") {
+    node.watch->phase(Phase::Stopping, {});
+  }
+  node.watch->hangs(a_hang());
+  CHECK(node.failures().empty());
+  CHECK(node.heard.empty());
+  CHECK(node.watch->all().empty());
+  CHECK(node.told().size() <= known + 1);
+}
+
+TEST_CASE("hang watch: asked to look, it tells at once that the workers go on") {
+  Node node(30s);
+  node.stand();
+  REQUIRE(node.told().back() == Kind::Stands);
+  ++node.activity;
+  node.watch->look_now();
+  CHECK(node.told().back() == Kind::Moves);
+  Node off(0s);
+  off.watch->look_now();
+  CHECK(off.clock.armed() == 0);
+}
+
+TEST_CASE("hang watch: of a job that counts steps a node without hears, too, but does not act") {
+  Node node(30s, spec::OnHang::Fail, 1);
+  auto hang = a_hang();
+  node.watch->hangs(hang);
+  CHECK(node.heard.size() == 1);
+  hang.speaker = 2;
+  node.watch->hangs(hang);
+  CHECK(node.failures().empty());
+}
+
 TEST_CASE("hang watch: hangs are counted among the instruments of the agent") {
   Node node(30s);
   auto& registry = telemetry::process_registry();
   telemetry::Cursor cursor(registry, telemetry::Cursor::Temporality::Delta);
   registry.collect(cursor, "elastrun.hang.*");
+  node.stand();
   node.watch->hangs(a_hang());
   const auto points = registry.collect(cursor, "elastrun.hang.*").points;
   REQUIRE(points.size() == 1);

@@ -103,6 +103,46 @@ TEST_CASE("standstill: a hang is told once, and again when it went on in between
   CHECK(nodes.asked() == 4);
 }
 
+TEST_CASE("standstill: a hang that ends before the stacks are there is none") {
+  Nodes nodes(2);
+  for (int i = 0; i < 2; ++i) nodes.say(i, Kind::Stands);
+  nodes.answer(0);
+  SUBCASE("whoever has asked gets what there is") {
+    nodes.standstill.asks(99, nodes.now);
+    nodes.say(1, Kind::Moves);
+    nodes.answer(1);
+    const auto reports = nodes.reports();
+    REQUIRE(reports.size() == 1);
+    CHECK(reports[0].first == 99);
+    CHECK_FALSE(reports[0].second.hang);
+  }
+  SUBCASE("the next one has stacks of its own") {
+    nodes.say(1, Kind::Excused);
+    CHECK_FALSE(nodes.standstill.deadline());
+    nodes.answer(1);
+    nodes.standstill.tick(nodes.now + 5s);
+    CHECK(nodes.reports().empty());
+    nodes.say(1, Kind::Stands);
+    CHECK(nodes.asked() == 4);
+    for (int i = 0; i < 2; ++i) nodes.answer(i);
+    CHECK(nodes.reports().size() == 2);
+  }
+  SUBCASE("also when the last one that stood succeeds or goes") {
+    nodes.standstill.finished(Nodes::peer(0), nodes.now);
+    nodes.standstill.gone(Nodes::peer(1), nodes.now);
+    CHECK(nodes.reports().empty());
+  }
+}
+
+TEST_CASE("standstill: one that stands itself speaks for all") {
+  Nodes nodes(3);
+  nodes.say(0, Kind::Moves, false);  // its workers write, but count no steps
+  nodes.say(2, Kind::Stands);
+  for (int i = 0; i < 3; ++i) nodes.answer(i);
+  REQUIRE(nodes.reports().size() == 3);
+  CHECK(nodes.reports()[0].second.speaker == 4);
+}
+
 TEST_CASE("standstill: who does not answer within 5 s is named with its ranks") {
   Nodes nodes(3);
   nodes.standstill.asks(99, nodes.now);
@@ -185,8 +225,9 @@ TEST_CASE("standstill: the hang of a round that is over hits nobody of the next 
 
 TEST_CASE("standstill: one that has finished does not speak for those that hang") {
   Nodes nodes(3);
+  nodes.say(0, Kind::Stands, false);
   nodes.standstill.finished(Nodes::peer(0), nodes.now);
-  nodes.say(1, Kind::Stands);
+  for (int i = 1; i < 3; ++i) nodes.say(i, Kind::Stands, false);
   nodes.answer(1);
   nodes.answer(2);
   const auto reports = nodes.reports();
@@ -229,18 +270,27 @@ TEST_CASE("standstill: the report of a large job is there once, and short where 
 }
 
 // Facts in any order.
-TEST_CASE("standstill: nobody is asked while a node moves or is excused, and each call ends") {
+TEST_CASE(
+    "standstill: nobody is asked or told while a node moves or is excused, and each call ends") {
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
     Nodes nodes(4);
     std::vector<std::optional<Kind>> said(4);
     std::vector<bool> here(4, true);
-    std::size_t asked = 0;
+    std::size_t asked = 0, told = 0;
+    const auto check_told = [&] {
+      const auto reports = nodes.reports();
+      for (; told < reports.size(); ++told) {
+        CHECK(reports[told].second.hang);  // as nobody asks
+        for (const auto& kind : said) CHECK((!kind || *kind == Kind::Stands));
+      }
+    };
     for (int i = 0; i < 200; ++i) {
       const int node = below(4);
       nodes.now += std::chrono::milliseconds(below(2000));
       nodes.standstill.tick(nodes.now);
+      check_told();
       const int fact = below(12);
       if (fact < 8 && here[static_cast<std::size_t>(node)]) {
         said[static_cast<std::size_t>(node)] = static_cast<Kind>(below(3));
@@ -261,6 +311,7 @@ TEST_CASE("standstill: nobody is asked while a node moves or is excused, and eac
         asked = nodes.asked();
         for (const auto& kind : said) CHECK((!kind || *kind == Kind::Stands));
       }
+      check_told();
       if (const auto due = nodes.standstill.deadline()) CHECK(*due <= nodes.now + 5s);
     }
     nodes.standstill.tick(nodes.now + 5s);
