@@ -50,8 +50,10 @@ class Channel {
 
   void send(std::string_view packet) {
     const Turn turn(*this);
-    if (!turn || !deliver(packet)) dropped_.fetch_add(1, std::memory_order_relaxed);
+    if (!turn || !deliver(packet)) count_lost();
   }
+  /// As dropped: something that could not be told.
+  void count_lost() { dropped_.fetch_add(1, std::memory_order_relaxed); }
   /// False: it is not with the agent, and not counted.
   bool try_send(std::string_view packet) {
     const Turn turn(*this);
@@ -244,31 +246,41 @@ inline void count_forks() {
   ::pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
 }
 
-/// Held for a few instructions. That of a thread which this process does not have, because it was
-/// forked meanwhile, is nobody's.
+/// Held for a few instructions, or a send(2) that does not wait. That of a thread which this
+/// process does not have, because it was forked meanwhile, is nobody's.
 class Lock {
  public:
+  enum class Taken {
+    Not,   // this thread has it: a signal handler has come in between
+    Ours,  // what it guards is as this process has left it
+    Anew,  // what it guards was left by another process, or by nobody yet
+  };
   constexpr Lock() = default;
-  /// False: what it guards was left by another process, or by nobody yet.
-  bool lock() {
-    const auto self = generation.load(std::memory_order_relaxed);
+  Taken lock() {
+    const auto own = generation.load(std::memory_order_relaxed);
+    const std::uint64_t self = ((std::uint64_t)::pthread_self() << 16) | (own & 0xffff);
     for (;;) {
       auto found = holder_.load(std::memory_order_relaxed);
-      if (found != self && holder_.compare_exchange_weak(found, self, std::memory_order_acquire)) {
-        break;
-      }
-      if (found == self) ::sched_yield();
+      if (found == self) return Taken::Not;
+      const bool free = found == 0 || (found & 0xffff) != (own & 0xffff);
+      if (free && holder_.compare_exchange_weak(found, self, std::memory_order_acquire)) break;
+      if (!free) ::sched_yield();
     }
-    if (last_ == self) return true;
-    last_ = self;
-    return false;
+    return std::exchange(last_, own) == own ? Taken::Ours : Taken::Anew;
   }
   void unlock() { holder_.store(0, std::memory_order_release); }
 
  private:
-  std::atomic<std::uint32_t> holder_{0};  // its generation
-  std::uint32_t last_ = 0;                // of the last one, who may have gone
+  std::atomic<std::uint64_t> holder_{0};  // its thread and generation, in one: both at once
+  std::uint32_t last_ = 0;                // generation of the last one, who may have gone
 };
+
+/// At most that many bytes of UTF-8, whole characters: the agent refuses half of one.
+inline std::string_view cut(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;
+  return text.substr(0, most);
+}
 }  // namespace detail
 
 /// The page that this worker shares with its agent (ELASTRUN_PAGE; elastrun-protocol(7)): the last
@@ -286,9 +298,9 @@ class Page {
   void phase(std::string_view name) {
     if (!mapped()) return;
     write_timed(kPhaseAt, [&] {
-      const auto size = name.size() < kPhaseSize ? name.size() : kPhaseSize;
+      const auto shown = detail::cut(name, kPhaseSize);
       std::memset(bytes_ + kPhase, 0, kPhaseSize);
-      std::memcpy(bytes_ + kPhase, name.data(), size);
+      std::memcpy(bytes_ + kPhase, shown.data(), shown.size());
     });
   }
   /// Where the values of that series go: 0 if the page is full, or there is none.
@@ -297,9 +309,9 @@ class Page {
     std::string key(group);
     key.append(1, '\0').append(name);
     if (key.size() > kEntry - kName) key.resize(kEntry - kName);
-    while (adding_.exchange(true, std::memory_order_acquire)) ::sched_yield();
+    if (adding_.lock() == detail::Lock::Taken::Not) return 0;
     const std::size_t place = find_or_add(key);
-    adding_.store(false, std::memory_order_release);
+    adding_.unlock();
     return place;
   }
   void put(std::size_t place, double value) {
@@ -403,7 +415,7 @@ class Page {
   }
 
   std::atomic<State> state_{State::Unknown};
-  std::atomic<bool> adding_{false};
+  detail::Lock adding_;
   std::uint32_t generation_ = 0;
   char* bytes_ = nullptr;
   std::size_t size_ = 0;
@@ -506,7 +518,7 @@ class Metric {
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     Cell told;
-    take_turn();
+    if (!take_turn()) return Channel::instance().count_lost();
     cell_.add(value);
     if (now.tv_sec != second_) told = take(now.tv_sec);
     lock_.unlock();
@@ -514,7 +526,7 @@ class Metric {
   }
   /// Tells now what has not been told.
   void flush() {
-    take_turn();
+    if (!take_turn()) return;
     const Cell told = take(second_);
     lock_.unlock();
     tell(told);
@@ -538,8 +550,10 @@ class Metric {
   };
 
   /// What the parent has not told is the parent's to tell.
-  void take_turn() {
-    if (!lock_.lock()) cell_ = {};
+  bool take_turn() {
+    const auto taken = lock_.lock();
+    if (taken == detail::Lock::Taken::Anew) cell_ = {};
+    return taken != detail::Lock::Taken::Not;
   }
   Cell take(std::int64_t second) {
     second_ = second;
@@ -677,7 +691,7 @@ inline void phase(std::string_view name) {
   Page::instance().phase(name);
   if (!Channel::instance().configured()) return;
   // One that is lost would make a hang of an evaluation, or hide one for ever.
-  Channel::instance().send_surely(R"({"kind":"phase","phase":)" + quoted(name.substr(0, 256)) +
+  Channel::instance().send_surely(R"({"kind":"phase","phase":)" + quoted(detail::cut(name, 256)) +
                                   '}');
 }
 /// The same until the end of a block, then "train":
@@ -724,14 +738,17 @@ class Recorder {
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME, &now);
     const std::int64_t microseconds = now.tv_sec * 1'000'000LL + now.tv_nsec / 1000;
-    take_turn();
+    if (!take_turn()) {
+      interrupted_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
     if (size_ + 256 + 6 * name.size() > sizeof text_) send();
     append(event, step, name, microseconds);
     if (microseconds - sent_ >= 1000 || microseconds < sent_) send(), sent_ = microseconds;
     lock_.unlock();
   }
   void flush() {
-    take_turn();
+    if (!take_turn()) return;
     send();
     lock_.unlock();
   }
@@ -753,9 +770,11 @@ class Recorder {
                                              "checkpoint_restore_start",
                                              "checkpoint_restore_end"};
 
-  void take_turn() {  // as Metric's
+  bool take_turn() {  // as Metric's
     detail::count_forks();
-    if (!lock_.lock()) size_ = 0, count_ = 0, lost_ = 0;
+    const auto taken = lock_.lock();
+    if (taken == detail::Lock::Taken::Anew) size_ = 0, count_ = 0, lost_ = 0, interrupted_ = 0;
+    return taken != detail::Lock::Taken::Not;
   }
   void add(std::string_view text) {
     std::memcpy(text_ + size_, text.data(), text.size());
@@ -788,6 +807,7 @@ class Recorder {
     ++count_;
   }
   void send() {
+    lost_ += interrupted_.exchange(0, std::memory_order_relaxed);
     if (count_ == 0) return;
     std::string packet = R"({"kind":"goodput","lost":)" + std::to_string(lost_) + R"(,"entries":[)";
     packet.append(text_, size_).append("]}");
@@ -796,7 +816,8 @@ class Recorder {
     count_ = 0;
   }
 
-  detail::Lock lock_;  // for what follows
+  std::atomic<std::uint64_t> interrupted_{0};  // entries of handlers that came in between
+  detail::Lock lock_;                          // for what follows
   std::uint64_t count_ = 0, lost_ = 0;
   std::int64_t sent_ = 0;
   std::size_t size_ = 0;
@@ -818,7 +839,7 @@ inline void record_event(Event event, std::int64_t step = 0) {
 /// Of StartCustom and EndCustom, which belong together by their name: "eval". 256 bytes of it
 /// count.
 inline void record_event(Event event, std::string_view name) {
-  Recorder::instance().put(event, 0, name.substr(0, 256));
+  Recorder::instance().put(event, 0, detail::cut(name, 256));
 }
 
 /// This process is ended by `signal` (0: the agent only tells), with its stack in the agent's

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <thread>
 #include <vector>
@@ -471,6 +472,48 @@ TEST_CASE("worker header: a child forked while another thread reports can report
     return stuck;
   });
   CHECK(failed == 0);
+}
+
+TEST_CASE("worker header: a signal handler that records in the middle of a record is not stuck") {
+  const Listener listener;
+  const int stuck = in_worker(listener.path, [] {
+    ::alarm(60);  // what cannot go on ends by it
+    static worker::Metric loss("loss");
+    static std::atomic<int> handled{0};
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      worker::record_event(worker::Event::StartSave);
+      loss.put(1);
+      ++handled;
+    };
+    ::sigaction(SIGVTALRM, &action, nullptr);
+    const itimerval often{{0, 50}, {0, 50}};
+    ::setitimer(ITIMER_VIRTUAL, &often, nullptr);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+    while (handled < 200 || std::chrono::steady_clock::now() < until) {
+      worker::record_event(worker::Event::StartStep, 1);
+      loss.put(2);
+    }
+    const itimerval off{};
+    ::setitimer(ITIMER_VIRTUAL, &off, nullptr);
+    return 0;
+  });
+  CHECK(stuck == 0);
+}
+
+TEST_CASE("worker header: a name is cut between characters") {
+  const Listener listener;
+  const std::string name = std::string(255, 'a') + "\u00e9z";
+  in_worker(listener.path, [&] {
+    worker::phase(name);
+    worker::record_event(worker::Event::StartCustom, name);
+    worker::Recorder::instance().flush();
+    return 0;
+  });
+  const auto packets = listener.packets();
+  REQUIRE(packets.size() == 2);
+  const std::string wanted = '"' + std::string(255, 'a') + '"';
+  for (const auto& packet : packets) CHECK(packet.find(wanted) != std::string::npos);
 }
 
 TEST_CASE("worker header: packets of several threads all arrive, each whole") {
