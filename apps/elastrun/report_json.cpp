@@ -8,7 +8,9 @@
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "files/whole_file.hpp"
+#include "goodput/hints.hpp"
 #include "goodput/restart_table.hpp"
+#include "goodput/start_table.hpp"
 #include "goodput/summary.hpp"
 #include "hangs/stacks_report.hpp"
 #include "workers/command.hpp"
@@ -199,6 +201,11 @@ json::array sinks_json(const std::vector<exporter::SinkAccount>& sinks) {
   return out;
 }
 
+std::vector<goodput::Hint> hints_of(const agent::JobResult& result, const spec::JobSpec& spec) {
+  if (spec.goodput == spec::Goodput::Off) return {};
+  return goodput::hints(result.goodput, result.restart_paths);
+}
+
 json::object versions_json() {
   json::object out;
   out["elastrun"] = ELASTRUN_VERSION;
@@ -243,7 +250,9 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["workers"] = workers_json(result);
   out["goodput"] = nullptr;
   if (spec.goodput != spec::Goodput::Off) out["goodput"] = goodput::summary_json(result.goodput);
+  out["hints"] = goodput::hints_json(hints_of(result, spec));
   out["restart_waterfall"] = goodput::restarts_json(result.restart_paths);
+  out["goodput_attempts"] = goodput::starts_json(result.starts);
   if (!sinks.empty()) out["metrics_sinks"] = sinks_json(sinks);
   out["run_directory"] = text_or_null(result.run_dir);
   return python_json(out) + "\n";

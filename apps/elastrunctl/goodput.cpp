@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command.hpp"
 #include "core/user_locale.hpp"
+#include "goodput/hints.hpp"
 #include "goodput/restart_table.hpp"
+#include "goodput/start_table.hpp"
 #include "goodput/summary.hpp"
 #include "goodput_page.hpp"
 #include "table.hpp"
@@ -14,7 +16,7 @@ namespace {
 
 using goodput::BadputType;
 
-constexpr std::size_t kShownRestarts = 50;
+constexpr std::size_t kShownRestarts = 50, kShownStarts = 8;
 
 json::object compatible_json(const goodput::JobGoodput& job) {
   json::object object;
@@ -47,6 +49,14 @@ std::string compatible_text(const goodput::JobGoodput& job) {
   return text;
 }
 
+void print_account(const goodput::Ledger::Summary& summary, const goodput::JournalBooks& journal) {
+  const auto restarts = journal.restarts();
+  fmt::print("{}{}{}{}", goodput::summary_text(summary, locale_is_utf8()),
+             goodput::hints_text(goodput::hints(summary, restarts)),
+             goodput::restart_table(restarts, kShownRestarts, true),
+             goodput::start_table(journal.starts(), kShownStarts));
+}
+
 }  // namespace
 
 int run_goodput_report(const GoodputOptions& options) {
@@ -66,8 +76,7 @@ int run_goodput_report(const GoodputOptions& options) {
     return kExitDone;
   }
   fmt::print("{}\n", job_line(*input, *answer));
-  fmt::print("{}{}", goodput::summary_text(answer->summary, locale_is_utf8()),
-             goodput::restart_table(input->journal.restarts(), kShownRestarts, true));
+  print_account(answer->summary, input->journal);
   if (answer->compatible) fmt::print("\n{}", compatible_text(*answer->compatible));
   return kExitDone;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput_answer.hpp"
 
+#include "goodput/hints.hpp"
 #include "goodput/restart_table.hpp"
+#include "goodput/start_table.hpp"
 #include "goodput/summary.hpp"
 #include "table.hpp"
 
@@ -62,7 +64,10 @@ Result<GoodputAnswer> answer_of(const GoodputInput& input, bool compatible) {
 json::object account_json(const GoodputInput& input, const GoodputAnswer& answer) {
   auto object = goodput::summary_json(answer.summary);
   const auto& books = answer.measured;
-  object["restart_waterfall"] = goodput::restarts_json(input.journal.restarts());
+  const auto restarts = input.journal.restarts();
+  object["hints"] = goodput::hints_json(goodput::hints(answer.summary, restarts));
+  object["restart_waterfall"] = goodput::restarts_json(restarts);
+  object["goodput_attempts"] = goodput::starts_json(input.journal.starts());
   object["job"] = answer.job;
   object["submissions"] = books ? json::value(nullptr) : input.journal.submissions();
   object["records"] = input.records;

@@ -7,12 +7,17 @@
 
 namespace elastrun::agent {
 
+bool is_failure(const rendezvous::Cause& cause) {
+  using Kind = rendezvous::Cause::Kind;
+  return cause.kind != Kind::NodeJoined && cause.kind != Kind::NodeLeft;
+}
+
 void GoodputAccount::failed(const workers::Judgement& judgement) {
   account_.noticed_after(phase_since_ - judgement.first().at);
 }
 
 void GoodputAccount::restarting(const rendezvous::Restart& order) {
-  account_.restarting(order.cause.text, clock_.now());
+  account_.restarting(order.cause.text, is_failure(order.cause), clock_.now());
 }
 
 void GoodputAccount::stopped(const std::vector<workers::Worker>& group, Duration) {
@@ -39,6 +44,7 @@ void GoodputAccount::ended(const JobResult& result, const std::vector<workers::W
 void GoodputAccount::tell(JobResult& result) const {
   result.goodput = account_.summary(clock_.now());
   result.restart_paths = account_.restarts().paths();
+  result.starts = account_.starts(clock_.now());
 }
 
 }  // namespace elastrun::agent

@@ -7,6 +7,9 @@
 
 namespace elastrun::agent {
 
+/// Whether it counts among the failures of a job: not a node that came or left.
+bool is_failure(const rendezvous::Cause& cause);
+
 /// Tells the account of where the job's time goes what the agent does and workers report, as it
 /// happens.
 class GoodputAccount final : public Observer {
@@ -18,6 +21,7 @@ class GoodputAccount final : public Observer {
   void joined(bool all) override { account_.joined(all, clock_.now()); }
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
+  void hang(const JobHang& hang) override { account_.hang(hang.standing, clock_.now()); }
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 

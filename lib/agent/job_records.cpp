@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/job_records.hpp"
 
+#include "agent/goodput_account.hpp"
 #include "agent/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
@@ -43,7 +44,7 @@ void JobRecords::tell(std::string_view name, Attributes attributes) {
   pipeline_.event(std::string(kScope), std::string(name), std::move(attributes));
 }
 
-void JobRecords::begin() {
+void JobRecords::begin(Duration since_start) {
   if (!pipeline_.wants(kScope)) return;
   tell("job.started", {{"format", whole(1)},
                        {"run_id", job_.run_id},
@@ -55,7 +56,8 @@ void JobRecords::begin() {
                        {"nproc_per_node", whole(job_.nproc_per_node)},
                        {"max_restarts", whole(job_.max_restarts)},
                        {"rdzv_backend", job_.rdzv_backend},
-                       {"role", job_.role}});
+                       {"role", job_.role},
+                       {"since_start_s", to_seconds(since_start)}});
 }
 
 void JobRecords::phase(Phase phase, TimePoint now) {
@@ -111,6 +113,7 @@ void JobRecords::restarting(const rendezvous::Restart& order) {
   const auto& cause = order.cause;
   Attributes attributes{{"cause", cause.text},
                         {"attempt_spent", order.attempt_spent},
+                        {"failure", is_failure(cause)},
                         {"restarts_left", whole(order.restarts_left)}};
   if (!cause.node.empty()) attributes.emplace_back("node", cause.node);
   if (cause.rank >= 0) attributes.emplace_back("rank", whole(cause.rank));

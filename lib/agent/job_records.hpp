@@ -23,8 +23,8 @@ class JobRecords final : public Observer {
   JobRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& job)
       : pipeline_(pipeline), job_(job) {}
 
-  /// First of all: what the job is.
-  void begin();
+  /// First of all: what the job is. `since_start`: so long ago its agent began.
+  void begin(Duration since_start);
   void phase(Phase phase, TimePoint now) override;
   void progress(const std::string& text) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;

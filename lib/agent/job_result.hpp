@@ -5,6 +5,7 @@
 #include "agent/fact.hpp"
 #include "goodput/ledger.hpp"
 #include "goodput/restart_log.hpp"
+#include "goodput/start_log.hpp"
 #include "hangs/stacks.hpp"
 #include "process/launcher.hpp"
 #include "rendezvous/membership/round.hpp"
@@ -70,6 +71,7 @@ struct JobResult {
   std::vector<JobHang> hangs;                // likewise
   goodput::Ledger::Summary goodput;
   std::vector<goodput::RestartPath> restart_paths;  // where the time of each restart went
+  std::vector<goodput::WorkersStart> starts;        // what came of each start of the workers
   int restarts = 0;                                 // spent by the whole job
   int local_world_size = 0;
   WallTime started, finished;

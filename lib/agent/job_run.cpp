@@ -305,7 +305,7 @@ void JobRun::ignore_signals() {
 JobResult JobRun::run() {
   watch();
   RunRegistration::end_dead_runs();
-  job_records_.begin();
+  job_records_.begin(clock_->now() - started_);
   std::optional<JobResult> result;
   agent_->run([this, &result](JobResult ended) {
     result = std::move(ended);

@@ -6,7 +6,9 @@
 #include "core/escapes.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
+#include "goodput/hints.hpp"
 #include "goodput/restart_table.hpp"
+#include "goodput/start_table.hpp"
 #include "goodput/summary.hpp"
 
 #include <algorithm>
@@ -21,6 +23,7 @@ constexpr Duration kWorthAnAccount = std::chrono::seconds(1);  // of where the t
 constexpr std::size_t kShownLines = 12;
 constexpr std::size_t kShownAgain = 3;    // of those that the console has already
 constexpr std::size_t kShownWidth = 300;  // of one quoted line
+constexpr std::size_t kShownStarts = 8;
 constexpr std::size_t kShownRestarts = 5;
 constexpr std::size_t kShownStack = 40;
 constexpr std::size_t kShownValues = 6;  // of those that the culprit last had in its page
@@ -321,7 +324,9 @@ std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool
   const bool kept = job.goodput != spec::Goodput::Off;
   if (kept && ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {
     text += "elastrun: " + goodput::summary_text(goodput, unicode) +
-            goodput::restart_table(result.restart_paths, kShownRestarts, false);
+            goodput::hints_text(goodput::hints(goodput, result.restart_paths)) +
+            goodput::restart_table(result.restart_paths, kShownRestarts, false) +
+            goodput::start_table(result.starts, kShownStarts);
   }
   return text;
 }

@@ -22,8 +22,10 @@ enum class Bucket {
   Preparation,     // of the training: building the model, compiling
   DataLoading,     // steps wait for data
   Custom,          // events with names of their own: evaluation, logging
+  Hang,            // no progress for longer than --hang-timeout, from the last step on
 };
-constexpr std::size_t kBuckets = 13;
+constexpr std::size_t kBuckets = 14;
+/// "startup", "device_init", ...: as in reports.
 std::string_view bucket_name(Bucket bucket);
 
 }  // namespace elastrun::goodput

@@ -16,12 +16,13 @@ JobAccount::JobAccount(TimePoint job_start, bool several_nodes, TimePoint now)
     : job_start_(job_start),
       ledger_(job_start),
       restarts_(job_start),
+      starts_(job_start),
       several_nodes_(several_nodes) {
   if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
 }
 
 void JobAccount::phase(NodePhase phase, TimePoint now) {
-  phase_ = phase;
+  const bool again = std::exchange(phase_, phase) == phase;
   restarts_.phase(phase, now);
   if (steps_) steps_->interrupt();
   switch (phase) {
@@ -39,6 +40,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       restarting_ = false;
       stopping_since_.reset();
       ledger_.enter(Bucket::Running, now);
+      if (!again) starts_.begin(now);
       if (!open_.empty()) show(now);  // a worker was faster
       break;
     case NodePhase::Settling:
@@ -49,6 +51,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
     case NodePhase::Barrier:  // waiting for the others is no part of a restart that may follow
       stopping_since_.reset();
       ledger_.enter(Bucket::Stopping, now);
+      starts_.end(now, ledger_.productive());
       break;
     case NodePhase::Ended:
       ledger_.enter(Bucket::Stopping, now);
@@ -62,8 +65,10 @@ void JobAccount::stopping(TimePoint now) {
 }
 
 /// The order comes some time after the failure; all since then was on the way to the next start.
-void JobAccount::restarting(std::string cause, TimePoint now) {
+void JobAccount::restarting(std::string cause, bool failure, TimePoint now) {
   if (phase_ == NodePhase::Joining) return;  // it was not running: the order is for the others
+  if (failure) ledger_.count_failure();
+  starts_.why(cause, true);
   restarts_.restarting(std::move(cause), now);
   restarting_ = true;
   if (stopping_since_) {
@@ -74,20 +79,39 @@ void JobAccount::restarting(std::string cause, TimePoint now) {
   ledger_.enter(Bucket::Restart, now);
 }
 
+void JobAccount::noticed_after(Duration time) {
+  ledger_.count_failure();
+  restarts_.noticed_after(time);
+  starts_.why("failed");
+}
+
 /// Not before: workers that are told to stop may save a last checkpoint.
 void JobAccount::stopped(bool failed, TimePoint now) {
   gone_ = true;
   if (restarting_ || failed) lose_uncovered(restarting_ ? Bucket::Restart : Bucket::Stopping, now);
+  starts_.end(now, ledger_.productive());
 }
 
 void JobAccount::ended(bool succeeded, TimePoint now) {
-  if (!succeeded) return lose_uncovered(Bucket::Stopping, now);
-  end_step(now);
+  if (succeeded) {
+    end_step(now);
+  } else {
+    lose_uncovered(Bucket::Stopping, now);
+  }
+  starts_.end(now, ledger_.productive());
+  starts_.why(succeeded ? "succeeded" : "stopped");
+}
+
+void JobAccount::died(TimePoint now) {
+  ledger_.count_failure();
+  starts_.why("agent or machine died");
+  ended(false, now);
 }
 
 void JobAccount::step(std::int64_t number, TimePoint now) {
   end_joining(now);
   ledger_.step(number, now);
+  starts_.step(number, ledger_.productive());
   restarts_.step(number, now);
   if (steps_) steps_->end(number, now - job_start_);
 }
@@ -146,6 +170,7 @@ void JobAccount::begin_step(std::int64_t number, TimePoint at) {
   }
   ledger_.begin_step(number, at);
   if (steps_) steps_->begin(number, at - job_start_);
+  starts_.settle(ledger_.productive());
   step_ = number;
 }
 

@@ -5,6 +5,7 @@
 #include "goodput/measurement_entry.hpp"
 #include "goodput/node_phase.hpp"
 #include "goodput/restart_log.hpp"
+#include "goodput/start_log.hpp"
 #include "goodput/step_series.hpp"
 
 #include <optional>
@@ -30,13 +31,18 @@ class JobAccount {
   JobAccount(TimePoint job_start, bool several_nodes, TimePoint now);
 
   void phase(NodePhase phase, TimePoint now);
-  /// The order to stop and join again has come; why, for people.
-  void restarting(std::string cause, TimePoint now);
-  /// The worker of this node that failed had ended that long before the group was stopped.
-  void noticed_after(Duration time) { restarts_.noticed_after(time); }
+  /// The order to stop and join again has come; why, for people. `failure`: not because a node came
+  /// or left.
+  void restarting(std::string cause, bool failure, TimePoint now);
+  /// A worker of this node failed, which had ended that long before the group was stopped.
+  void noticed_after(Duration time);
+  /// No worker of the job has made progress for `standing`.
+  void hang(Duration standing, TimePoint now) { ledger_.hang(standing, now); }
   /// The group has gone; `failed`: a worker of it did not succeed.
   void stopped(bool failed, TimePoint now);
   void ended(bool succeeded, TimePoint now);
+  /// Agent or machine died at `now`, and could say nothing.
+  void died(TimePoint now);
   /// The agent has gone. What follows until submitted_again() is Queued.
   void left(TimePoint now);
   /// The job starts again at `now`, say by a requeue.
@@ -57,6 +63,9 @@ class JobAccount {
   /// Empty where it is not kept.
   History history(TimePoint now) const;
   const RestartLog& restarts() const { return restarts_; }
+  std::vector<WorkersStart> starts(TimePoint now) const {
+    return starts_.starts(now, summary(now).of(Bucket::Productive));
+  }
 
  private:
   /// A phase of the workers that has begun.
@@ -75,6 +84,7 @@ class JobAccount {
   const TimePoint job_start_;
   Ledger ledger_;
   RestartLog restarts_;
+  StartLog starts_;
   bool several_nodes_;
   NodePhase phase_ = NodePhase::Joining;
   bool ran_ = false, restarting_ = false;

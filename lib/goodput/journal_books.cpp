@@ -76,20 +76,22 @@ void JournalBooks::begin(const Record& record) {
   run_id_ = run_id;
   mono_start_ = record.stamp.mono;
   const bool several = whole_or(record.find("max_nodes"), 1) > 1;
+  const Duration ago = seconds_or_none(record.find("since_start_s"));
   if (!account_) {
-    first_wall_ = record.stamp.wall;
-    book_start_ = last_ = TimePoint();
-    account_.emplace(book_start_, several, book_start_);
+    first_wall_ = record.stamp.wall - ago;
+    book_start_ = last_ = TimePoint() + ago;
+    account_.emplace(TimePoint(), several, TimePoint());
     if (keeps_history_) account_->keep_history();
     submitted_.push_back({});
     return;
   }
   const auto since_first = std::chrono::duration_cast<Duration>(record.stamp.wall - first_wall_);
   if (!over_) {  // the machine died; or with --goodput off, which leaves the last record away
-    if (!ended_) account_->ended(false, last_);
+    if (!ended_) account_->died(last_);
     account_->left(last_);
   }
-  book_start_ = last_ = std::max(last_, TimePoint() + since_first);
+  last_ = std::max(last_, TimePoint() + since_first - ago);
+  book_start_ = last_ + ago;
   over_ = ended_ = false;
   account_->submitted_again(last_);
   if (submitted_.size() < Submission::kMost) {
@@ -141,9 +143,13 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
   } else if (record.name == "ranks.connecting" || record.name == "ranks.connected") {
     account_->joined(record.name == "ranks.connected", now);
   } else if (record.name == "restart") {
-    account_->restarting(printable(text_or(record.find("cause"), "")), now);
+    const auto* failure = record.find("failure");  // which older agents do not tell
+    account_->restarting(printable(text_or(record.find("cause"), "")),
+                         is_true(failure != nullptr ? failure : record.find("attempt_spent")), now);
   } else if (record.name == "group.failed") {
     account_->noticed_after(seconds_or_none(record.find("noticed_after_s")));
+  } else if (record.name == "job.hang") {
+    account_->hang(seconds_or_none(record.find("standing_s")), now);
   } else if (record.name == "worker.ended") {
     failed_group_ = failed_group_ || whole_or(record.find("exit_code"), 1) != 0;
   } else if (record.name == "group.gone") {
@@ -173,6 +179,10 @@ History JournalBooks::history() const {
 
 std::vector<RestartPath> JournalBooks::restarts() const {
   return account_ ? account_->restarts().paths() : std::vector<RestartPath>();
+}
+
+std::vector<WorkersStart> JournalBooks::starts() const {
+  return account_ ? account_->starts(last_) : std::vector<WorkersStart>();
 }
 
 }  // namespace elastrun::goodput

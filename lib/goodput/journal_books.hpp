@@ -43,6 +43,7 @@ class JournalBooks {
   std::uint64_t restarts_forgotten() const {
     return account_ ? account_->restarts().forgotten() : 0;
   }
+  std::vector<WorkersStart> starts() const;
   const std::string& run_id() const { return run_id_; }
   int submissions() const { return submissions_; }
   /// Records that came when no job had been started, or were older than the one before.

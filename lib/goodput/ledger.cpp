@@ -18,24 +18,24 @@ bool is_within_a_start(Bucket bucket) {
 
 }  // namespace
 
-std::string_view bucket_name(Bucket bucket) {
-  constexpr std::string_view kNames[kBuckets] = {
-      "startup",     "rendezvous",   "running",  "productive", "lost",
-      "checkpoint",  "restart",      "stopping", "queued",     "device_init",
-      "preparation", "data_loading", "custom"};
-  return kNames[static_cast<std::size_t>(bucket)];
-}
-
 Ledger::Ledger(TimePoint job_start) : start_(job_start), last_(job_start) {}
+
+/// Where seconds go at the moment.
+Bucket Ledger::bucket_now() const {
+  if (hanging_) return Bucket::Hang;
+  return current_ == Bucket::Running && steps_seen_ ? Bucket::Productive : current_;
+}
 
 /// Books the time since the last fact.
 void Ledger::settle(TimePoint now) {
   const Duration passed = std::max(now - last_, Duration::zero());
   last_ += passed;
-  const bool productive = current_ == Bucket::Running && steps_seen_;
-  const Bucket bucket = productive ? Bucket::Productive : current_;
+  const Bucket bucket = bucket_now();
   of(bucket) += passed;
   if (timeline_) timeline_->spend(bucket, passed);
+  if (hanging_) return;
+  counter_.passed(current_, passed);
+  since_progress_[static_cast<std::size_t>(bucket)] += passed;
   if (bucket == Bucket::Productive) work_.uncovered.productive += passed;
   if (bucket == Bucket::Running) work_.uncovered.running += passed;
 }
@@ -47,16 +47,49 @@ void Ledger::move(Bucket from, Bucket to, Duration time, TimePoint until) {
   if (timeline_) timeline_->move(from, to, time, until - start_);
 }
 
+void Ledger::progressed() {
+  since_progress_ = {};
+  hanging_ = false;
+}
+
 void Ledger::enter(Bucket bucket, TimePoint now) {
   settle(now);
   const Bucket before = std::exchange(current_, bucket);
-  if (is_within_a_start(before) || !is_within_a_start(bucket)) return;
+  if (bucket == Bucket::Checkpoint) counter_.save_begins();
+  if (!is_within_a_start(bucket)) return progressed();
+  if (is_within_a_start(before)) return;
   restarts_ += std::exchange(ran_, true) ? 1 : 0;
   steps_seen_ = false;
+  counter_.start();
+  progressed();
+}
+
+/// At most `most` of what went to `from` since the last progress is Hang; how much that was.
+Duration Ledger::take_back(Bucket from, Duration most) {
+  auto& booked = since_progress_[static_cast<std::size_t>(from)];
+  const Duration taken = std::clamp(most, Duration::zero(), std::min(booked, of(from)));
+  booked -= taken;
+  move(from, Bucket::Hang, taken, last_);
+  if (from == Bucket::Running) work_.uncovered.running -= taken;
+  if (from == Bucket::Productive) work_.uncovered.productive -= taken;
+  return taken;
+}
+
+void Ledger::hang(Duration standing, TimePoint now) {
+  settle(now);
+  if (hanging_ || !is_within_a_start(current_)) return;
+  // What it does now, it does last.
+  Duration taken = take_back(bucket_now(), standing);
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    taken += take_back(static_cast<Bucket>(i), standing - taken);
+  }
+  hanging_ = true;
+  counter_.hangs();
 }
 
 void Ledger::begin_step(std::int64_t step, TimePoint now) {
   settle(now);
+  progressed();
   resume(step);
   if (current_ == Bucket::Running) steps_seen_ = true;
 }
@@ -76,6 +109,8 @@ void Ledger::resume(std::int64_t step) {
 
 void Ledger::step(std::int64_t step, TimePoint now) {
   settle(now);
+  progressed();
+  counter_.step(step);
   resume(step);
   if (current_ == Bucket::Running) steps_seen_ = true;
   go_back(step);
@@ -134,12 +169,11 @@ void Ledger::Work::cover(std::int64_t step) {
 
 void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   settle(now);
+  progressed();
   checkpoint_seen_ = true;
-  if (step >= 0) {
-    last_checkpoint_ = step;
-  } else if (last_step_) {
-    last_checkpoint_ = last_step_;
-  }
+  const auto covered = step >= 0 ? std::optional(step) : last_step_;
+  if (covered) last_checkpoint_ = covered;
+  counter_.checkpoint(covered);
   if (broken_) {
     // The upload of a start that has failed took longer than it lived.
     if (step >= 0) broken_->cover(step);
@@ -154,6 +188,7 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
 void Ledger::failed(TimePoint now) {
   settle(now);
   current_ = Bucket::Restart;
+  progressed();
   broken_at_ = last_;
   if (work_.uncovered.total() <= Duration::zero()) return;
   if (!broken_) broken_.emplace();
@@ -174,6 +209,7 @@ void Ledger::rebook_running(Bucket to, TimePoint now) {
   settle(now);
   if (steps_seen_ || !work_.marks.empty()) return;
   move(Bucket::Running, to, std::exchange(work_.uncovered.running, Duration::zero()), last_);
+  since_progress_ = {};
 }
 
 std::optional<double> Ledger::Summary::goodput() const {
@@ -197,8 +233,8 @@ Ledger Ledger::closed(TimePoint now) const {
 
 Ledger::Summary Ledger::summary(TimePoint now) const {
   const Ledger end = closed(now);
-  return {end.last_ - start_, end.buckets_,     restarts_,
-          last_step_,         last_checkpoint_, !broken_ || checkpoint_seen_};
+  return {end.last_ - start_,           end.buckets_,     restarts_, last_step_, last_checkpoint_,
+          !broken_ || checkpoint_seen_, counter_.counts()};
 }
 
 std::vector<Timeline::Span> Ledger::timeline(TimePoint now) const {

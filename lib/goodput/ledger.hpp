@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "goodput/bucket.hpp"
 #include "goodput/timeline.hpp"
+#include "goodput/work_counts.hpp"
 
 #include <array>
 #include <cstdint>
@@ -20,8 +21,8 @@ class Ledger {
   explicit Ledger(TimePoint job_start);
 
   /// From `now` on, seconds go to `bucket`: any but Productive and Lost, which follow from steps
-  /// and failures. Entering Running again counts as a restart, unless it comes after Checkpoint or
-  /// another of the buckets that workers name.
+  /// and failures, and Hang. Entering Running again counts as a restart, unless it comes after
+  /// Checkpoint or another of the buckets that workers name.
   void enter(Bucket bucket, TimePoint now);
   /// Rank 0's training step `step` ended. Running time is Productive from the first step of this
   /// start of workers on; what lies before it (imports, the first compilation) stays Running.
@@ -34,6 +35,12 @@ class Ledger {
   /// are, what lies after them is lost. Until then, or if none comes, what ran since the last
   /// checkpoint counts as lost, if one was ever reported. Seconds go to Restart from here.
   void failed(TimePoint now);
+  /// This start of the workers ended by a failure, not by a requeue or a change of membership.
+  /// Told again before the next start it is the same one. Changes no bucket.
+  void count_failure() { counter_.failed(); }
+  /// No worker has made progress for `standing`: as much of the time since the last step or
+  /// checkpoint was Hang, and so is what follows, until there is one or the workers end.
+  void hang(Duration standing, TimePoint now);
   /// The step `step` begins: as the first of a start of workers it says where they resumed, and
   /// time is Productive from here. Without it the first step() of a start says the same at its end.
   void begin_step(std::int64_t step, TimePoint now);
@@ -52,6 +59,7 @@ class Ledger {
     /// Whether it is known what every failure cost: by a checkpoint that was reported before it, or
     /// by the step at which the job resumed. Otherwise more may be lost than is known.
     bool loss_known = true;
+    WorkCounts work{};
     Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
     bool steps_known() const { return last_step.has_value(); }
     /// Productive / elapsed, if that is known: steps were reported, and so was what failures cost.
@@ -61,6 +69,8 @@ class Ledger {
     double goodput_at_most() const;
   };
   Summary summary(TimePoint now) const;
+  /// What is Productive so far, failures not counted whose cost is not known yet.
+  Duration productive() const { return buckets_[static_cast<std::size_t>(Bucket::Productive)]; }
 
   /// Keeps when it was, too. To be called before any fact.
   void keep_timeline() { timeline_.emplace(); }
@@ -83,6 +93,9 @@ class Ledger {
     void cover(std::int64_t step);
   };
   Duration& of(Bucket bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
+  Bucket bucket_now() const;
+  void progressed();
+  Duration take_back(Bucket from, Duration most);
   void settle(TimePoint now);
   void thin_out();
   void forget_marks();
@@ -103,6 +116,9 @@ class Ledger {
   bool checkpoint_seen_ = false;
   bool steps_seen_ = false;  // since the workers were started
   bool ran_ = false;
+  std::array<Duration, kBuckets> since_progress_{};  // of this start, after its last progress
+  bool hanging_ = false;
+  WorkCounter counter_;
   int restarts_ = 0;
   std::optional<std::int64_t> last_step_, last_checkpoint_;
 };

@@ -12,7 +12,12 @@ namespace {
 
 constexpr std::size_t kCauseWidth = 66;
 
-/// In eight columns: "1.2 s", "664 ms", "12.5 min".
+json::value step_json(const std::optional<std::int64_t>& step) {
+  return step ? json::value(*step) : json::value(nullptr);
+}
+
+}  // namespace
+
 std::string brief(Duration duration) {
   const double seconds = to_seconds(duration);
   if (duration == Duration::zero()) return "-";
@@ -21,12 +26,6 @@ std::string brief(Duration duration) {
   if (seconds < 5997) return fmt::format("{:.1f} min", seconds / 60);
   return fmt::format("{:.1f} h", seconds / 3600);
 }
-
-json::value step_json(const std::optional<std::int64_t>& step) {
-  return step ? json::value(*step) : json::value(nullptr);
-}
-
-}  // namespace
 
 std::string restart_table(const std::vector<RestartPath>& paths, std::size_t most, bool causes) {
   if (paths.empty()) return {};

@@ -9,6 +9,9 @@
 
 namespace elastrun::goodput {
 
+/// In eight columns: "1.2 s", "664 ms", "12.5 min"; "-" for zero.
+std::string brief(Duration duration);
+
 /// The restart waterfall for people: a line for each restart with the time of each stage, the last
 /// `most` of them. At most 80 columns. Empty if there was none. `causes`: a line with the cause
 /// below each.

@@ -27,7 +27,8 @@ std::string_view meaning(Bucket bucket, const Ledger::Summary& summary) {
                                                     "devices, ranks get ready",
                                                     "imports, setting up",
                                                     "steps that wait for data",
-                                                    "events that scripts name"};
+                                                    "events that scripts name",
+                                                    "no step beyond the limit"};
   return kMeanings[static_cast<std::size_t>(bucket)];
 }
 
@@ -49,25 +50,69 @@ std::string bar(double share, bool unicode) {
   return text.append(kBarWidth - std::min(kBarWidth, columns), ' ');
 }
 
-std::string percent(double share) {
-  // Never 100.0 % or 0.0 % for something that only nearly is.
-  if (share > 0 && share < 0.0005) return "<0.1 %";
-  if (share < 1 && share > 0.9995) return ">99.9 %";
-  return fmt::format("{:.1f} %", share * 100);
+/// Never 100.0 % or 0.0 % for something that only nearly is.
+std::string percent(int thousandths, Duration part, Duration whole) {
+  if (thousandths == 0 && part > Duration::zero()) return "<0.1 %";
+  if (thousandths == 1000 && part < whole) return ">99.9 %";
+  return fmt::format("{}.{} %", thousandths / 10, thousandths % 10);
 }
 
 double seconds(Duration duration) {
   return to_seconds(duration);
 }
 
+/// Those that are not empty, the largest first.
+std::vector<Bucket> by_time(const Ledger::Summary& summary) {
+  std::vector<Bucket> buckets;
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    if (summary.buckets[i] > Duration::zero()) buckets.push_back(static_cast<Bucket>(i));
+  }
+  std::stable_sort(buckets.begin(), buckets.end(),
+                   [&](Bucket a, Bucket b) { return summary.of(a) > summary.of(b); });
+  return buckets;
+}
+
+json::value seconds_or_null(const std::optional<Duration>& duration) {
+  return duration ? json::value(seconds(*duration)) : json::value(nullptr);
+}
+
+json::object work_json(const WorkCounts& work) {
+  return {{"failures", work.failures},
+          {"checkpoints", work.checkpoints},
+          {"mean_save_s", seconds_or_null(work.mean_save())},
+          {"mean_step_s", seconds_or_null(work.mean_step())}};
+}
+
 }  // namespace
+
+std::array<int, kBuckets> thousandths(const Ledger::Summary& summary) {
+  std::array<int, kBuckets> shares{};
+  if (summary.elapsed <= Duration::zero()) return shares;
+  std::array<std::pair<double, std::size_t>, kBuckets> remainders;
+  int rest = 1000;
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    const double exact = seconds(summary.buckets[i]) / seconds(summary.elapsed) * 1000;
+    shares[i] = static_cast<int>(exact);
+    rest -= shares[i];
+    remainders[i] = {shares[i] - exact, i};  // the largest first, then the first bucket
+  }
+  std::ranges::sort(remainders);
+  for (std::size_t i = 0; rest > 0; i = (i + 1) % kBuckets, --rest) ++shares[remainders[i].second];
+  return shares;
+}
 
 std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   const auto bounds = !summary.steps_known() ? "between 0 and "
                       : summary.loss_known   ? ""
                                              : "at most ";
-  std::string text = fmt::format("goodput {}{} of {}", bounds, percent(summary.goodput_at_most()),
-                                 format_duration(summary.elapsed));
+  const auto shares = thousandths(summary);
+  const auto share_of = [&](Bucket bucket) {
+    return percent(shares[static_cast<std::size_t>(bucket)], summary.of(bucket), summary.elapsed);
+  };
+  std::string text =
+      fmt::format("goodput {}{} of {}", bounds,
+                  share_of(summary.steps_known() ? Bucket::Productive : Bucket::Running),
+                  format_duration(summary.elapsed));
   if (summary.restarts > 0) {
     text += fmt::format(", {} restart{}", summary.restarts, summary.restarts == 1 ? "" : "s");
   }
@@ -77,19 +122,14 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   if (!summary.steps_known()) {
     text += "  No worker reported steps, so how much of their time was training is not known.\n";
   }
-  std::vector<Bucket> buckets;
-  for (std::size_t i = 0; i < kBuckets; ++i) {
-    if (summary.buckets[i] > Duration::zero()) buckets.push_back(static_cast<Bucket>(i));
-  }
-  std::stable_sort(buckets.begin(), buckets.end(),
-                   [&](Bucket a, Bucket b) { return summary.of(a) > summary.of(b); });
+  const auto buckets = by_time(summary);
   std::size_t width = kNameWidth;
   for (const Bucket bucket : buckets) width = std::max(width, bucket_name(bucket).size());
   for (const Bucket bucket : buckets) {
     const Duration time = summary.of(bucket);
     const double share = seconds(time) / seconds(summary.elapsed);
     text += fmt::format("  {:<{}} {:>12} {:>7}  {} {}\n", bucket_name(bucket), width,
-                        format_duration(time), percent(share), bar(share, unicode),
+                        format_duration(time), share_of(bucket), bar(share, unicode),
                         meaning(bucket, summary));
   }
   if (!summary.loss_known) {
@@ -113,6 +153,7 @@ json::object summary_json(const Ledger::Summary& summary) {
   object["last_step"] = nullptr;
   object["last_checkpoint"] = nullptr;
   object["loss_known"] = summary.loss_known;
+  for (const auto& [name, value] : work_json(summary.work)) object[name] = value;
   if (summary.last_step) object["last_step"] = *summary.last_step;
   if (summary.last_checkpoint) object["last_checkpoint"] = *summary.last_checkpoint;
   return object;

@@ -4,14 +4,20 @@
 #include "core/json.hpp"
 #include "goodput/ledger.hpp"
 
+#include <array>
 #include <string>
 #include <string_view>
 
 namespace elastrun::goodput {
 
+/// The share of each bucket in thousandths of the elapsed time, which add up to 1000 (largest
+/// remainder); all zero if nothing elapsed. Pure.
+std::array<int, kBuckets> thousandths(const Ledger::Summary& summary);
+
 /// Where the time of the job went, for people: a headline, then one line with a bar for each bucket
 /// that is not empty, in the order of the time they took, and remarks where steps or losses are not
-/// known. At most 80 columns, ends with a newline. `unicode`: bars of block characters, else of
+/// known. The shares shown add up to 100.0 %. At most 80 columns, ends with a newline. `unicode`:
+/// bars of block characters, else of
 /// `#`.
 std::string summary_text(const Ledger::Summary& summary, bool unicode = true);
 

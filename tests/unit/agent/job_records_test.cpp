@@ -35,7 +35,7 @@ TEST_CASE("job records: what the job is, under a very long name too") {
   spec.min_nodes = 2;
   spec.max_nodes = 4;
   spec.nproc_per_node = 8;
-  job.records.begin();
+  job.records.begin({});
   CHECK(job.names() == Names{"job.started"});
   CHECK(attribute<Text>(job.last(), "run_id") == spec.run_id);
   CHECK(attribute<Whole>(job.last(), "pid") == ::getpid());
@@ -144,7 +144,7 @@ TEST_CASE("job records: the goodput adds up, by the names of the buckets") {
 
 TEST_CASE("job records: nobody who listens to the agent gets nothing of it") {
   Job job("training");
-  job.records.begin();
+  job.records.begin({});
   job.records.phase(Phase::Running, {});
   job.records.progress("p");
   job.records.started({}, workers_of({ExitStatus::exited(0)}), 0s);

@@ -282,6 +282,72 @@ TEST_CASE("journal books: entries without sense change nothing") {
   CHECK(summary.of(Bucket::Productive) == 3s);
 }
 
+TEST_CASE("journal books: the job begins with its agent, not with the first record of it") {
+  Journal journal;
+  journal.agent(5s, "job.started", {{"run_id", "night"}, {"since_start_s", 2.5}});
+  journal.phase(6s, "running");
+  journal.phase(9s, "stopping");
+  const auto summary = journal.books.summary().value();
+  CHECK(summary.elapsed == 6500ms);
+  CHECK(summary.of(Bucket::Startup) == 3500ms);
+}
+
+TEST_CASE("journal books: a hang is no training, from the last step to the end of the group") {
+  Journal journal;
+  journal.start(0s);
+  journal.phase(1s, "starting");
+  journal.phase(2s, "running");
+  for (int i = 1; i <= 3; ++i) journal.step(2s + i * 10s, i);
+  journal.agent(95s, "job.hang", {{"text", "rank 3 hangs"}, {"standing_s", 60.0}});
+  journal.agent(100s, "restart",
+                {{"cause", "rank 3 hangs"}, {"attempt_spent", true}, {"failure", true}});
+  journal.phase(100s, "stopping");
+  journal.agent(101s, "group.gone");
+  const auto summary = journal.books.summary().value();
+  CHECK(closed(summary));
+  CHECK(summary.of(Bucket::Hang) == 65s);
+  CHECK(summary.of(Bucket::Productive) == 23s);
+  CHECK(summary.work.failures == 1);
+  REQUIRE(journal.books.starts().size() == 1);
+  CHECK(journal.books.starts()[0].ended == "rank 3 hangs");
+}
+
+TEST_CASE("journal books: what is told twice, and asked for in between, changes nothing") {
+  const auto told = [](unsigned seed, bool twice) {
+    std::mt19937_64 random(seed);
+    Journal journal;
+    journal.start(0s);
+    Duration now{};
+    std::int64_t step = 0;
+    for (int fact = 0; fact < 60; ++fact) {
+      now += std::chrono::milliseconds(random() % 2000);
+      const auto choice = random() % 12;
+      step += static_cast<std::int64_t>(random() % 4) - 1;
+      for (int times = twice ? 2 : 1; times > 0; --times) {
+        constexpr const char* kPhases[] = {"joining", "starting", "running", "stopping", "waiting"};
+        if (choice < 5) {
+          journal.phase(now, kPhases[choice]);
+        } else if (choice == 5) {
+          journal.agent(now, "group.gone");
+        } else if (choice == 6) {
+          journal.agent(now, "restart", {{"cause", "x"}, {"attempt_spent", true}});
+        } else if (choice == 7) {
+          journal.agent(now, "job.hang", {{"standing_s", 1.5}});
+        } else {
+          journal.step(now, step);
+        }
+        if (twice) REQUIRE(closed(journal.books.summary().value()));
+      }
+    }
+    return journal.books;
+  };
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    const auto once = told(seed, false), twice = told(seed, true);
+    REQUIRE(once.summary()->buckets == twice.summary()->buckets);
+  }
+}
+
 TEST_CASE("journal books: records of another job are counted and left out") {
   Journal journal;
   journal.start(0s);

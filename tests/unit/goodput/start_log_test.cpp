@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/start_log.hpp"
+
+#include "goodput/job_account.hpp"
+#include "goodput/start_table.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace elastrun;
+using namespace elastrun::goodput;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr TimePoint kStart{1000s};
+
+/// An account that is told of starts, each with steps of 10 s.
+struct Job {
+  JobAccount account{kStart, false, kStart};
+  TimePoint now = kStart;
+
+  void start() {
+    account.phase(NodePhase::Starting, now);
+    account.phase(NodePhase::Running, now += 1s);
+  }
+  void steps(int first, int last) {
+    for (int step = first; step <= last; ++step) account.step(step, now += 10s);
+  }
+  void fail(const char* cause) {
+    account.phase(NodePhase::Stopping, now);
+    account.noticed_after({});
+    account.stopped(true, now += 1s);
+    account.restarting(cause, true, now);
+    account.phase(NodePhase::Joining, now);
+  }
+  std::vector<WorkersStart> starts() const { return account.starts(now); }
+};
+
+}  // namespace
+
+TEST_CASE("starts: each has its steps, and what of its time was kept") {
+  Job job;
+  job.start();
+  job.steps(1, 5);
+  job.fail("rank 3 ended with exit code 1");
+  job.start();
+  CHECK_MESSAGE(job.starts()[0].productive == 40s, "nobody knows yet that some of it is lost");
+  job.steps(3, 4);
+  job.account.phase(NodePhase::Stopping, job.now);
+  job.account.stopped(false, job.now);
+  job.account.ended(true, job.now);
+  const auto starts = job.starts();
+  REQUIRE(starts.size() == 2);
+  CHECK(starts[0].number == 1);
+  CHECK(starts[0].at == 1s);
+  CHECK(starts[0].ran == 51s);
+  CHECK(starts[0].first_step == 1);
+  CHECK(starts[0].last_step == 5);
+  CHECK(starts[0].productive == 10s);  // step 2; step 1 is before the first that is known
+  CHECK(starts[0].ended == "rank 3 ended with exit code 1");
+  CHECK(starts[1].productive == 10s);
+  CHECK(starts[1].ended == "succeeded");
+  CHECK(job.account.summary(job.now).work.failures == 1);
+}
+
+TEST_CASE("starts: their work is that of the ledger, however far a job goes back") {
+  Job job;
+  for (const int first : {1, 8, 4, 1, 6}) {
+    job.start();
+    job.steps(first, first + 6);
+    Duration sum{};
+    for (const auto& start : job.starts()) sum += start.productive;
+    CHECK(sum == job.account.summary(job.now).of(Bucket::Productive));
+    job.fail("again");
+  }
+  CHECK(job.account.summary(job.now).work.failures == 5);
+}
+
+TEST_CASE("starts: a signal and the death of a machine are told apart, and only one is a failure") {
+  Job job;
+  job.start();
+  job.steps(1, 2);
+  job.account.phase(NodePhase::Stopping, job.now);
+  job.account.stopped(true, job.now);  // killed by us
+  job.account.ended(false, job.now);
+  job.account.left(job.now);
+  job.account.submitted_again(job.now += 60s);
+  CHECK(job.account.summary(job.now).work.failures == 0);
+  job.start();
+  job.steps(3, 4);
+  job.account.died(job.now);
+  CHECK(job.account.summary(job.now).work.failures == 1);
+  CHECK(job.starts()[0].ended == "stopped");
+  CHECK(job.starts()[1].ended == "agent or machine died");
+}
+
+TEST_CASE("starts: a node that joins is no failure") {
+  Job job;
+  job.start();
+  job.steps(1, 3);
+  job.account.restarting("node b joined", false, job.now);
+  job.account.phase(NodePhase::Stopping, job.now);
+  job.account.stopped(true, job.now += 1s);
+  CHECK(job.starts()[0].ended == "node b joined");
+  CHECK(job.account.summary(job.now).work.failures == 0);
+}
+
+TEST_CASE("starts: the last 256 are kept, with their numbers") {
+  Job job;
+  for (int i = 0; i < 300; ++i) {
+    job.start();
+    job.steps(1, 2);
+    job.fail("again");
+  }
+  const auto starts = job.starts();
+  CHECK(starts.size() == StartLog::kMost);
+  CHECK(starts.front().number == 45);
+  CHECK(starts.back().number == 300);
+  CHECK(start_table(starts, 8).ends_with("  and 292 before these\n"));
+}
+
+TEST_CASE("starts: people see the last ones in 80 columns, of one start nothing") {
+  Job job;
+  job.start();
+  CHECK(start_table(job.starts(), 8).empty());
+  job.steps(1'000'001, 1'000'003);
+  job.fail("rank 12345 ended with a very long sentence\x1b[2J about what it did");
+  job.start();
+  const auto text = start_table(job.starts(), 8);
+  CHECK(text ==
+        "  attempt       at      ran         steps goodput  ended\n"
+        "        1    1.0 s   31.0 s 1000001-1000003  64.5 %  rank 12345 ended with a ver\n"
+        "        2   33.0 s        -             -       -  it runs\n");
+  const auto rows = starts_json(job.starts());
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0].at("first_step") == 1'000'001);
+  CHECK(rows[1].at("goodput").is_null());
+  CHECK(rows[1].at("ended").is_null());
+}
