@@ -38,7 +38,8 @@ void StackDesk::asked() {
 }
 
 void StackDesk::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                        Duration) {
+                        Duration took) {
+  began_ = parts_.clock.wall() - took;
   workers_.clear();
   for (const auto& worker : group) workers_.push_back({worker.rank, worker.pid, worker.pid});
 }
@@ -62,6 +63,18 @@ std::vector<StackDesk::Subject> StackDesk::subjects() const {
   return subjects;
 }
 
+/// A worker may have another environment than its agent, by its job file or its script.
+std::vector<std::string> StackDesk::dumps_of(const std::vector<Subject>& subjects,
+                                             const std::vector<std::string>& environment,
+                                             WallTime since) {
+  std::vector<system::FlightRecorder> recorders;
+  for (const auto& subject : subjects) {
+    const auto own = system::environment_of(subject.process);
+    recorders.push_back(system::flight_recorder_of(own.empty() ? environment : own, subject.rank));
+  }
+  return system::find_dumps(recorders, since);
+}
+
 void StackDesk::take(const rendezvous::TakeStacks& order) {
   const auto environment = parts_.environment();
   if (!hung_stacks_) {
@@ -70,19 +83,16 @@ void StackDesk::take(const rendezvous::TakeStacks& order) {
   }
   const auto subjects = this->subjects();
   std::vector<HungStacks::Hung> hung;
-  std::vector<system::FlightRecorder> recorders;
   for (const auto& subject : subjects) {
     const auto pidfd = ::syscall(SYS_pidfd_open, subject.process, 0);
     hung.push_back(
         {subject.process, UniqueFd(static_cast<int>(pidfd)), parts_.offers.of(subject.process)});
-    if (!order.hang) continue;
-    recorders.push_back(system::flight_recorder_of(environment, subject.rank));
   }
   const auto taking = std::make_shared<Taking>(order.id, subjects);
   if (order.hang) {
     calls_.make(
         "the pipes of the flight recorder",
-        [recorders = std::move(recorders)] { return system::trigger_dumps(recorders); },
+        [subjects, environment, since = began_] { return dumps_of(subjects, environment, since); },
         [this, taking](std::vector<std::string> dumps) {
           taking->dumps = std::move(dumps);
           report(*taking);

@@ -55,6 +55,9 @@ class StackDesk final : public Observer {
     bool is_told = false;
   };
   std::vector<Subject> subjects() const;
+  static std::vector<std::string> dumps_of(const std::vector<Subject>& subjects,
+                                           const std::vector<std::string>& environment,
+                                           WallTime since);
   void take(const rendezvous::TakeStacks& order);
   void await_dumps(std::shared_ptr<Taking> taking);
   void report(Taking& taking);
@@ -65,6 +68,7 @@ class StackDesk final : public Observer {
   files::BlockingCalls calls_;
   std::unique_ptr<Alarm> dumps_limit_;  // made when it is first needed
   std::vector<Subject> workers_;
+  WallTime began_;                     // the group
   std::optional<TimePoint> asked_at_;  // and not answered yet
 };
 

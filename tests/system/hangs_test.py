@@ -184,6 +184,23 @@ class Hangs(unittest.TestCase):
         hang, = self.report(job)["hangs"]
         self.assertEqual(hang["flight_recorder"], ["trace_0", "trace_1"])
 
+    def test_a_dump_that_torch_has_written_by_itself_is_named(self) -> None:
+        # Where it writes unless it is told otherwise, in the cache of the worker.
+        script = TRAINS + ("folder = os.environ['XDG_CACHE_HOME'] + '/torch'\n"
+                           "os.makedirs(folder, exist_ok=True)\n"
+                           "open(f'{folder}/comm_lib_trace_rank_{RANK}', 'w').write('dump')\n"
+                           "load()\n")
+        toml = '[env]\nXDG_CACHE_HOME = "own"\n'
+        job = self.enterContext(Job(
+            "--report=report.json", "--config=job.toml", "--hang-timeout=1", "train.py",
+            files={"train.py": script, "job.toml": toml},
+            env={"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE}))
+        job.wait_for(PATTERN, path=job.err)
+        self.go_on(job)
+        self.assertEqual(job.end(), 0, job.errors())
+        hang, = self.report(job)["hangs"]
+        self.assertEqual(hang["flight_recorder"], ["own/torch/comm_lib_trace_rank_0"])
+
 
 class Asked(unittest.TestCase):
     """elastrunctl stacks"""
