@@ -17,6 +17,7 @@
 #include "export/tensorboard.hpp"
 #include "export/trace_lines.hpp"
 #include "files/bounded_call.hpp"
+#include "files/whole_file.hpp"
 #include "logs/own_stream.hpp"
 #include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
@@ -73,6 +74,12 @@ Status make_directory(const std::string& path) {
   return fail(Code::Io, fmt::format("cannot make the directory {}: {}", path, error.message()));
 }
 
+/// Nodes that share a file system must not overwrite each other's, as with --report; before the
+/// first round none knows its rank, so that each has its name in it. May wait for the file system.
+std::string own_file(const std::string& path, bool shared) {
+  return shared && !files::is_written_to(path) ? files::with_word(path, host_name()) : path;
+}
+
 }  // namespace
 
 std::string path_for_node(std::string_view path, std::string_view run_id) {
@@ -98,6 +105,12 @@ std::string path_for_node(std::string_view path, std::string_view run_id) {
 
 std::string MetricsSinks::path_of(const SinkChoice& sink) const {
   return path_for_node(sink.argument, spec_.run_id);
+}
+
+/// Whether other nodes may have been given the very same file.
+bool MetricsSinks::may_share(const SinkChoice& sink) const {
+  const bool told_apart = sink.argument.contains("%h") || sink.argument.contains("%p");
+  return spec_.max_nodes > 1 && !told_apart;
 }
 
 std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& sink) {
@@ -142,10 +155,11 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
   };
   FileWriter::Form form;
   if (sink.kind == Kind::Trace) form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), true};
-  const auto open = [path = path_of(sink), form, out = parts_.console.fd(Stream::Out),
+  const auto open = [path = path_of(sink), shared = may_share(sink), form,
+                     out = parts_.console.fd(Stream::Out),
                      err = parts_.console.fd(Stream::Err)]() -> Result<Opened> {
     if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
-    auto file = FileWriter::open(path, form);
+    auto file = FileWriter::open(own_file(path, shared), form);
     if (!file) return std::unexpected(file.error());
     return Opened{{}, std::move(*file)};
   };
@@ -194,10 +208,14 @@ Made MetricsSinks::make_page(const SinkChoice& sink) const {
   using exporter::PageSink;
   const auto form =
       sink.kind == Kind::Prometheus ? PageSink::Form::Prometheus : PageSink::Form::OpenMetrics;
-  const auto path = path_of(sink);
-  const auto put = within_limit(sink, [path, form] { return PageSink::put_empty(path, form); });
-  if (!put) return trouble(sink, put.error());
-  return std::make_shared<PageSink>(parts_.files, sink.text, path, form,
+  const auto put = [path = path_of(sink), shared = may_share(sink), form]() -> Result<std::string> {
+    auto own = own_file(path, shared);
+    if (auto done = PageSink::put_empty(own, form); !done) return std::unexpected(done.error());
+    return own;
+  };
+  const auto path = within_limit(sink, put);
+  if (!path) return trouble(sink, path.error());
+  return std::make_shared<PageSink>(parts_.files, sink.text, *path, form,
                                     exporter::FamilyOptions{.resource = resource()});
 }
 

@@ -50,6 +50,7 @@ class MetricsSinks {
   Made make_program(const spec::SinkChoice& sink) const;
   Made make_plugin(const spec::SinkChoice& sink) const;
   std::string path_of(const spec::SinkChoice& sink) const;
+  bool may_share(const spec::SinkChoice& sink) const;
   std::vector<telemetry::Attribute> resource() const;
 
   const Parts parts_;

@@ -268,6 +268,21 @@ name = "elastrun.telemetry.*"
             job.process.terminate()
             job.end()
 
+    def test_nodes_that_may_share_a_file_system_have_a_file_each(self) -> None:
+        host = socket.gethostname()
+        with Job("--nnodes=1:2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
+                 "--rdzv-conf=last_call_timeout=1", *sinks(
+                     "jsonl:a.jsonl", "prometheus:b", "openmetrics:%h.om", "trace:%p.json",
+                     "jsonl:/dev/null"),
+                 *stub("exit=0")) as job:
+            self.assertEqual(job.end(), 0, job.errors())
+            self.assertIn("job.ended", (job.folder / f"a.{host}.jsonl").read_text())
+            self.assertIn("elastrun_", (job.folder / f"b.{host}").read_text())
+            self.assertIn("elastrun_", (job.folder / f"{host}.om").read_text())
+            self.assertEqual(len([one for one in job.folder.glob("*.json")
+                                  if one.stem.isdigit()]), 1)
+            self.assertFalse((job.folder / "a.jsonl").exists())
+
     def test_routes_of_the_job_file_select(self) -> None:
         text = """[metrics]
 interval = 0.5
