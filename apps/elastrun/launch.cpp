@@ -48,7 +48,7 @@ int launch(int argc, char** argv) {
 
 int launch(guardian::Agent& guardian, int argc, char** argv) {
   const int code = run_job(guardian, argc, argv);
-  plugin::leave_if_busy(code);
+  plugin::leave_if_loaded(code);
   return code;
 }
 

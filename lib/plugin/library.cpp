@@ -19,14 +19,7 @@ namespace {
 
 constexpr const char* kEntry = "elastrun_plugin_describe";
 
-std::atomic<int> calls_in_progress{0};
-
-struct Call {
-  Call() { calls_in_progress.fetch_add(1); }
-  ~Call() { calls_in_progress.fetch_sub(1); }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-};
+std::atomic<bool> any_loaded{false};
 
 std::unexpected<Error> refuse(std::string_view where, std::string_view why) {
   return fail(Code::Usage, fmt::format("{}: {}", where, why));
@@ -45,7 +38,6 @@ bool throw_once() {
 
 Result<int> caught(const std::function<int()>& call) {
   [[maybe_unused]] static const bool can_catch = throw_once();
-  const Call counted;
   try {
     return call();
   } catch (const std::exception& thrown) {
@@ -57,12 +49,8 @@ Result<int> caught(const std::function<int()>& call) {
 
 }  // namespace
 
-bool is_busy() {
-  return calls_in_progress.load() > 0;
-}
-
-void leave_if_busy(int code) {
-  if (is_busy()) ::_exit(code);
+void leave_if_loaded(int code) {
+  if (any_loaded.load()) ::_exit(code);
 }
 
 struct Library::Host {
@@ -106,7 +94,7 @@ Library::Library(const elastrun_plugin& table, Facts facts) : host_(new_host()) 
 Result<std::shared_ptr<Library>> Library::load(const std::string& path, Facts facts) {
   // With a slash it is a file, and nothing that is looked for in the system's folders.
   const auto file = path.contains('/') ? path : "./" + path;
-  const Call counted;  // its constructors are its code, too
+  any_loaded = true;
   void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = ::dlerror();

@@ -67,10 +67,9 @@ class Library {
   void* self_ = nullptr;
 };
 
-/// Whether a call into some plug-in has not returned.
-bool is_busy();
-/// For the end of a program, with its exit code: ends it here if a plug-in is busy. exit(3) would
-/// run the destructors of that library below its own code, and nobody knows what comes of that.
-void leave_if_busy(int code);
+/// For the end of a program, with its exit code: ends it here if a plug-in was loaded. exit(3)
+/// would run the destructors of that library, maybe below its own code: nobody could end one that
+/// waits, and what one that crashes leaves is no result of the job.
+void leave_if_loaded(int code);
 
 }  // namespace elastrun::plugin

@@ -11,6 +11,7 @@
 //     ill, block-health   health() fails, never returns
 //     log                 open() and event() write to the launcher's log
 //     crash               event() follows a null pointer
+//     trap                a destructor of the library crashes
 //     out=FILE            what is called is written there, a line each
 #include <csignal>
 #include <cstdio>
@@ -52,7 +53,7 @@ struct Plugin {
   }
 };
 
-// What exit(3) would run while a call is under way.
+// What exit(3) would run, also while a call is under way.
 struct Trap {
   bool armed = false;
   ~Trap() {
@@ -78,6 +79,7 @@ int open(const elastrun_host* host, void** self) {
   plugin->say("open " + std::string(host->run_id) + " " + host->role);
   if (plugin->has("throw-open")) throw std::runtime_error("no table free");
   if (plugin->has("block-open")) plugin->sleep();
+  trap.armed = plugin->has("trap");
   if (plugin->has("refuse")) plugin->trouble = "it is Monday";
   if (plugin->has("log")) host->log(host, ELASTRUN_WARN, "opened\x1b[31m");
   return plugin->has("refuse");

@@ -276,6 +276,11 @@ class Difficult(Built):
         self.assertLess(seconds, 20)
         self.assertGreater(one["lost"], 0)
 
+    def test_one_whose_destructors_crash_changes_no_result(self) -> None:
+        one, _, said, _ = self.run_with("trap")
+        self.assertEqual(said[-1], "close")
+        self.assertEqual(one["lost"], 0)
+
     def test_a_failed_job_keeps_its_exit_code_while_one_blocks(self) -> None:
         with Job(f"--metrics=plugin:{self.difficult()}?block", "--exit-code=worker",
                  *stub("exit=7")) as job:

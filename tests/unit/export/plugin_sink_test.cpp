@@ -176,7 +176,6 @@ TEST_CASE("plugin sink: one that never returns is left to itself") {
   place.gate.wait_for_visitor();
   place.sink->finish([] { FAIL("it cannot have finished"); });
   test::run_ready(place.loop);
-  CHECK(plugin::is_busy());
   place.sink.reset();
 }
 
