@@ -70,6 +70,12 @@ struct CompareOptions {
 };
 int run_goodput_compare(const CompareOptions& options);
 
+/// `elastrunctl goodput watch`
+struct WatchOptions {
+  std::string target;  // a job of this machine, or its journal or directory; empty: the only job
+};
+int run_goodput_watch(const WatchOptions& options);
+
 /// `elastrunctl store`
 struct StoreOptions {
   std::string listen;  // ADDRESS[:PORT]

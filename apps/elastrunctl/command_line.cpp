@@ -113,6 +113,7 @@ CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
 struct GoodputCommands {
   GoodputOptions report;
   CompareOptions compare;
+  WatchOptions watch;
   std::function<int()> run;
 };
 
@@ -145,11 +146,23 @@ void add_compare(CLI::App& goodput, GoodputCommands& commands) {
   compare->callback([&] { commands.run = [&] { return run_goodput_compare(options); }; });
 }
 
+void add_watch(CLI::App& goodput, GoodputCommands& commands) {
+  auto& options = commands.watch;
+  auto* watch = goodput.add_subcommand("watch", "Show the account of a job as it goes on");
+  watch
+      ->add_option("job", options.target,
+                   "Run id of a job of this user on this machine, or how it begins, or a "
+                   "journal.jsonl or its directory; not needed for the only job here")
+      ->type_name("FILE");
+  watch->callback([&] { commands.run = [&] { return run_goodput_watch(options); }; });
+}
+
 CLI::App* add_goodput(CLI::App& app, GoodputCommands& commands) {
   auto* command = app.add_subcommand("goodput", "Where every second of a job went, from its files");
   command->require_subcommand(1);
   add_report(*command, commands);
   add_compare(*command, commands);
+  add_watch(*command, commands);
   return command;
 }
 

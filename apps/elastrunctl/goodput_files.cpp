@@ -36,83 +36,76 @@ double begins_at(const std::string& path) {
   return number_or(*value, "time", number_or(*value, "log_time", 0));
 }
 
-class Reader {
- public:
-  Status read(std::istream& stream) {
-    std::string line;
-    while (std::getline(stream, line)) {
-      if (line.empty()) continue;
-      if (const auto status = take(line); !status) return status;
-    }
+}  // namespace
+
+Status GoodputReader::read(std::istream& stream) {
+  std::string line;
+  while (std::getline(stream, line)) {
+    if (const auto status = take(line); !status) return status;
+  }
+  return {};
+}
+
+Status GoodputReader::take(const std::string& line) {
+  if (line.empty()) return {};
+  const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
+  if (!value || !value->is_object()) {
+    ++input.skipped;
     return {};
   }
+  const auto* payload = find_member(*value, "payload");
+  const bool measured = payload != nullptr || find_member(*value, "job_name") != nullptr;
+  if (!measured) return take_record(line);
+  return take_entry(payload == nullptr ? *value : *payload,
+                    number_or(*value, "log_time", std::nan("")));
+}
 
-  GoodputInput input;
-
- private:
-  Status take(const std::string& line) {
-    const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
-    if (!value || !value->is_object()) {
-      ++input.skipped;
-      return {};
-    }
-    const auto* payload = find_member(*value, "payload");
-    const bool measured = payload != nullptr || find_member(*value, "job_name") != nullptr;
-    if (!measured) return take_record(line);
-    return take_entry(payload == nullptr ? *value : *payload,
-                      number_or(*value, "log_time", std::nan("")));
+Status GoodputReader::take_record(const std::string& line) {
+  const auto record = exporter::from_json_line(line);
+  if (!record) {
+    ++input.skipped;
+    return {};
   }
+  journal_ = true;
+  ++input.records;
+  input.last_wall = record->stamp.wall;
+  input.journal.take(*record);
+  // What a recorder has told the agent, for --compatible.
+  if (record->scope == goodput::kRecorderScope) {
+    (void)input.measurements.add(goodput::entry_of(*record));
+  }
+  return both();
+}
 
-  Status take_record(const std::string& line) {
-    const auto record = exporter::from_json_line(line);
-    if (!record) {
-      ++input.skipped;
-      return {};
-    }
-    journal_ = true;
+Status GoodputReader::take_entry(const json::value& payload, double log_time) {
+  const auto job = member_text_or(payload, "job_name", "");
+  if (input.job.empty()) input.job = job;
+  if (job != input.job) {
+    ++input.other_jobs;
+    return {};
+  }
+  input.measured = true;
+  input.lost += static_cast<std::uint64_t>(
+      std::max<std::int64_t>(member_int_or(payload, "lost_entries", 0), 0));
+  if (input.measurements.add(payload, log_time)) {
     ++input.records;
-    input.journal.take(*record);
-    // What a recorder has told the agent, for --compatible.
-    if (record->scope == goodput::kRecorderScope) {
-      (void)input.measurements.add(goodput::entry_of(*record));
-    }
-    return both();
+  } else {
+    ++input.skipped;
   }
+  return both();
+}
 
-  Status take_entry(const json::value& payload, double log_time) {
-    const auto job = member_text_or(payload, "job_name", "");
-    if (input.job.empty()) input.job = job;
-    if (job != input.job) {
-      ++input.other_jobs;
-      return {};
-    }
-    input.measured = true;
-    input.lost += static_cast<std::uint64_t>(
-        std::max<std::int64_t>(member_int_or(payload, "lost_entries", 0), 0));
-    if (input.measurements.add(payload, log_time)) {
-      ++input.records;
-    } else {
-      ++input.skipped;
-    }
-    return both();
-  }
-
-  Status both() const {
-    if (!journal_ || !input.measured) return {};
-    return fail(Code::Usage,
-                "a journal of elastrun and a log of ml-goodput-measurement came together; "
-                "report each by itself");
-  }
-
-  bool journal_ = false;
-};
-
-}  // namespace
+Status GoodputReader::both() const {
+  if (!journal_ || !input.measured) return {};
+  return fail(Code::Usage,
+              "a journal of elastrun and a log of ml-goodput-measurement came together; "
+              "report each by itself");
+}
 
 Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool history) {
   // One alone may be a pipe, whose first line can be read once.
   if (paths.size() > 1) std::ranges::stable_sort(paths, {}, begins_at);
-  Reader reader;
+  GoodputReader reader;
   if (history) reader.input.journal.keep_history();
   for (const auto& path : paths) {
     Status status;

@@ -8,6 +8,7 @@
 #include "goodput/measurement_log.hpp"
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,25 @@ struct GoodputInput {
   std::uint64_t skipped = 0;     // lines that are no record, a torn tail among them
   std::uint64_t other_jobs = 0;  // entries with another job_name
   std::uint64_t lost = 0;        // entries that a recorder could not write into its own file
+  WallTime last_wall{};          // of the last record of a journal
+};
+
+/// Takes such files line by line.
+class GoodputReader {
+ public:
+  /// To the end of the stream. As take().
+  Status read(std::istream& stream);
+  /// A line without its end. Fails with Usage if a journal and a log come together.
+  Status take(const std::string& line);
+
+  GoodputInput input;
+
+ private:
+  Status take_record(const std::string& line);
+  Status take_entry(const json::value& payload, double log_time);
+  Status both() const;
+
+  bool journal_ = false;
 };
 
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as

@@ -168,9 +168,9 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
   }
 }
 
-std::optional<Ledger::Summary> JournalBooks::summary() const {
+std::optional<Ledger::Summary> JournalBooks::summary(Duration beyond) const {
   if (!account_) return std::nullopt;
-  return account_->summary(last_);
+  return account_->summary(over_ ? last_ : last_ + beyond);
 }
 
 History JournalBooks::history() const {

@@ -35,8 +35,12 @@ class JournalBooks {
   /// When the job was submitted first.
   WallTime first_wall() const { return first_wall_; }
 
-  /// None before the first start of a job. Until the last record, or the end of the job.
-  std::optional<Ledger::Summary> summary() const;
+  /// None before the first start of a job. Until the last record, or the end of the job; `beyond`:
+  /// as if so much time had passed since without a record.
+  std::optional<Ledger::Summary> summary(Duration beyond = {}) const;
+  /// Whether the job has said how it ended, and whether its agent has said its last word.
+  bool has_ended() const { return ended_ || over_; }
+  bool is_over() const { return over_; }
   /// Of all submissions.
   std::vector<RestartPath> restarts() const;
   /// Older ones that are not among them.

@@ -30,7 +30,7 @@ OFFERS = [
     (["elastrunctl", "status", "--js"], {"--json"}),
     (["elastrunctl", "logs", "--no"], {"--no-follow"}),
     (["elastrunctl", "store", "--co"], {"--coordinator-only"}),
-    (["elastrunctl", "goodput", ""], {"report", "compare"}),
+    (["elastrunctl", "goodput", ""], {"report", "compare", "watch"}),
     (["elastrunctl", "goodput", "report", "--ht"], {"--html"}),
     (["elastrunctl", "store", "--secret-file", "tr"], {"train.py"}),
 ]

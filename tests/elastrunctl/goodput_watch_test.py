@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""goodput_watch_test.py ELASTRUN ELASTRUNCTL: the account of a job while it goes on.
+
+Every wait is for a line or an end, never for time.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import unittest
+from pathlib import Path
+
+ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {k: v for k, v in os.environ.items()
+               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
+LIMIT = 60.0
+# Fails once when told to, and ends when told to. The checkpoints are events, which are written at
+# once, with the steps before them.
+TRAINER = """
+import os, sys, time, elastrun
+again = os.environ["TORCHELASTIC_RESTART_COUNT"]
+step = 0
+while not os.path.exists("go" + again):
+    step += 1
+    elastrun.step(step)
+    if step % 10 == 5: elastrun.checkpoint_done(step)
+    time.sleep(0.02)
+sys.exit(7 if again == "0" else 0)
+"""
+
+
+def record(name: str, **more: object) -> str:
+    """A record of now."""
+    return json.dumps({"time": time.time(), "mono_ns": time.monotonic_ns(), "kind": "event",
+                       "scope": "elastrun.agent", "name": name, "attributes": more}) + "\n"
+
+
+class Watch(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.environment = ENVIRONMENT | {
+            "ELASTRUN_RUNTIME_DIR": str(self.folder / "registry"), "TERM": "xterm",
+            "PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
+        child = subprocess.Popen(words, text=True, env=self.environment, cwd=self.folder,
+                                 **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more)
+        self.addCleanup(self.end, child)
+        return child
+
+    def end(self, child: subprocess.Popen[str]) -> None:
+        if child.poll() is None:
+            child.terminate()
+        child.wait(LIMIT)
+        for stream in (child.stdout, child.stderr):
+            if stream:
+                stream.close()
+
+    def job(self) -> tuple[subprocess.Popen[str], Path]:
+        (self.folder / "train.py").write_text(TRAINER)
+        job = self.start(ELASTRUN, "--max-restarts=1", "--log-dir=logs", "train.py",
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + LIMIT
+        while not (found := [path for path in self.folder.glob("logs/*/journal.jsonl")
+                             if '"step"' in path.read_text()]):
+            self.assertIsNone(job.poll())
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+        return job, found[0]
+
+    def line(self, child: subprocess.Popen[str], pattern: str) -> str:
+        for line in child.stdout:
+            if re.search(pattern, line):
+                return line
+        self.fail(f"ended without a line {pattern}: {child.stderr.read()}")
+
+    def test_each_change_is_a_line_and_the_end_of_the_job_the_last(self) -> None:
+        job, journal = self.job()
+        watch = self.start(CTL, "goodput", "watch")
+        self.line(watch, r"^\S+ productive: goodput [\d.]+ % of .*, last step \d+, checkpoint \d+$")
+        (self.folder / "go0").touch()
+        self.line(watch, r"^\S+ \w+: goodput .*, 1 restart, ")
+        (self.folder / "go1").touch()
+        last = self.line(watch, r"^\S+ ended: goodput .*, 1 restart, last step \d+, checkpoint ")
+        self.assertEqual(watch.stdout.read(), "")
+        self.assertEqual((watch.wait(LIMIT), job.wait(LIMIT)), (0, 0))
+        report = subprocess.run([CTL, "goodput", "report", journal], text=True, check=True,
+                                capture_output=True, env=self.environment).stdout
+        self.assertEqual(last.split(" ended: ")[1], report.splitlines()[1] + "\n")
+        again = self.start(CTL, "goodput", "watch", str(journal.parent))  # over: one line
+        self.assertEqual(len(again.stdout.read().splitlines()), 1)
+        self.assertEqual(again.wait(LIMIT), 0)
+
+    def test_a_job_whose_agent_is_killed_is_over(self) -> None:
+        job, journal = self.job()
+        watch = self.start(CTL, "goodput", "watch", str(journal))
+        self.line(watch, " productive: ")
+        job.send_signal(signal.SIGKILL)
+        job.wait(LIMIT)
+        self.line(watch, " ended: ")
+        self.assertEqual(watch.wait(LIMIT), 0)
+
+    def test_a_journal_of_elsewhere_is_followed_in_pieces(self) -> None:
+        journal = self.folder / "journal.jsonl"
+        journal.write_text(record("job.started", run_id="far") + record("phase", phase="starting"))
+        watch = self.start(CTL, "goodput", "watch", str(journal))
+        self.line(watch, " startup: ")
+        with journal.open("a") as file:
+            text = record("phase", phase="running")
+            file.write(text[:20])
+            file.flush()
+            file.write(text[20:] + "no record\n")
+            file.flush()
+            self.line(watch, " running: goodput between 0 and ")
+            file.write(record("job.ended", succeeded=True))  # and, with --goodput off, no more
+        self.line(watch, " ended: ")
+        self.assertEqual(watch.wait(LIMIT), 0)
+
+    def read_terminal(self, terminal: int, pattern: bytes) -> bytes:
+        seen, end = b"", time.monotonic() + LIMIT
+        while not re.search(pattern, seen, re.S):
+            self.assertLess(time.monotonic(), end, seen)
+            if select.select([terminal], [], [], 1)[0]:
+                seen += os.read(terminal, 65536)
+        return seen
+
+    def test_on_a_terminal_it_is_drawn_over_itself_and_ctrl_c_ends_it(self) -> None:
+        job, _ = self.job()
+        terminal, end = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        termios.tcsetwinsize(end, (8, 60))
+        before = termios.tcgetattr(end)
+        watch = self.start("setsid", "-c", CTL, "goodput", "watch", stdin=end, stdout=end,
+                           stderr=end)
+        seen = self.read_terminal(terminal, rb"\x1b\[\d+F.*\x1b\[\d+F.*\x1b\[J\x1b\[\?7h")
+        self.assertIn(b"now: productive", seen)
+        for rows in re.findall(rb"\x1b\[(\d+)F", seen):
+            self.assertLess(int(rows), 8)
+        os.write(terminal, b"\x03")
+        self.assertEqual(watch.wait(LIMIT), 0)
+        with contextlib.suppress(OSError):
+            while select.select([terminal], [], [], 0)[0]:
+                seen += os.read(terminal, 65536)
+        self.assertEqual(termios.tcgetattr(end), before)
+        os.close(end)
+        self.assertEqual(seen.count(b"\x1b[?7l"), seen.count(b"\x1b[?7h"))
+        self.assertNotIn(b"\x1b[?25l", seen)
+        self.assertIsNone(job.poll())
+        for attempt in "01":
+            (self.folder / f"go{attempt}").touch()
+        job.wait(LIMIT)
+
+    def test_what_cannot_be_watched_is_said(self) -> None:
+        log = self.folder / "log"
+        log.write_text('{"job_name":"night","job_start_time":5}\n')
+        (self.folder / "empty").mkdir()
+        for words, said in (((), "no job of this user runs on this machine"),
+                            (("nobody",), "no job of this user runs on this machine"),
+                            (("empty",), "cannot read empty/journal.jsonl"),
+                            (("log",), "a log of ml-goodput-measurement cannot be watched")):
+            with self.subTest(words=words):
+                watch = self.start(CTL, "goodput", "watch", *words)
+                self.assertIn(said, watch.stderr.read())
+                self.assertEqual(watch.wait(LIMIT), 1)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
