@@ -27,10 +27,10 @@ std::vector<double> magnitudes(std::span<const double> values) {
   return all;
 }
 
-std::vector<double> long_enough(std::span<const double> step_times) {
+std::vector<double> long_enough(std::span<const double> step_times, double shortest) {
   std::vector<double> times;
   std::ranges::copy_if(step_times, std::back_inserter(times),
-                       [](double time) { return time >= kShortest; });
+                       [shortest](double time) { return time >= shortest; });
   return times;
 }
 
@@ -56,8 +56,8 @@ double percentile(std::span<const double> values, double fraction) {
   return *at_low + (above - *at_low) * (place - static_cast<double>(low));
 }
 
-std::optional<double> ideal_step_time(std::span<const double> step_times) {
-  auto times = long_enough(step_times);
+std::optional<double> ideal_step_time(std::span<const double> step_times, double shortest) {
+  auto times = long_enough(step_times, shortest);
   if (times.empty()) return std::nullopt;
   std::erase_if(times, [limit = normal_limit(times)](double time) { return time > limit; });
   return mean(times);
@@ -65,7 +65,7 @@ std::optional<double> ideal_step_time(std::span<const double> step_times) {
 
 AnomalousSteps anomalous_steps(std::span<const double> step_times) {
   AnomalousSteps found;
-  const auto times = long_enough(step_times);
+  const auto times = long_enough(step_times, kShortest);
   if (times.empty()) return found;
   const double limit = normal_limit(times);
   std::vector<double> normal;  // short ones, too: as in the original

@@ -13,9 +13,9 @@ namespace elastrun::goodput {
 /// 0 <= fraction <= 1.
 double percentile(std::span<const double> values, double fraction);
 
-/// The mean of the times that are at most median + 3 * MAD; times below 1 s are left out. None if
-/// no time is left.
-std::optional<double> ideal_step_time(std::span<const double> step_times);
+/// The mean of the times that are at most median + 3 * MAD; times below `shortest` are left out.
+/// None if no time is left.
+std::optional<double> ideal_step_time(std::span<const double> step_times, double shortest = 1.0);
 
 struct AnomalousSteps {
   std::vector<double> times;  // beyond median + 3 * MAD
