@@ -20,11 +20,9 @@ namespace elastrun::agent {
 namespace {
 
 /// For a call that may wait for a file system, before the loop: there SIGTERM ends the agent.
-template <class Work>
-auto within_limit(const std::string& what, Work work) -> decltype(work()) {
+auto within_limit(const std::string& what, auto work) -> decltype(work()) {
   auto done = files::result_within(what, LogFolders::kTimeLimit, std::move(work));
-  if (!done) return std::unexpected(done.error());
-  return std::move(*done);
+  return done ? std::move(*done) : std::unexpected(done.error());
 }
 
 }  // namespace
@@ -47,7 +45,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       pipeline_(*clock_),
       channel_(loop_, guardian, std::bind_front(&JobRun::heard, this)),
       job_records_(pipeline_, spec),
-      goodput_(*clock_, started_, spec.max_nodes > 1),
+      goodput_(*clock_, started_, spec),
       status_(status_line_, spec),
       log_(spec),
       binding_(spec),
@@ -104,6 +102,7 @@ Started<void> JobRun::connect(OwnRendezvous own) {
                                           streams_, channel_, worker_records_, *store_, group});
   if (!metrics) return std::unexpected(metrics.error());
   metrics_ = std::move(*metrics);
+  goodput_.watch({loop_, pipeline_, containment_, metrics_ ? &metrics_->host() : nullptr});
   open_timers();
   if (const auto opened = open_web(); !opened) return std::unexpected(opened.error());
   add_observers();
@@ -117,8 +116,8 @@ Started<void> JobRun::connect(OwnRendezvous own) {
 
 void JobRun::add_observers() {
   for (Observer* one : std::initializer_list<Observer*>{
-           &log_, &goodput_, &status_, records_.get(), &job_records_, &worker_records_, &binding_,
-           &registration_, timers_.get(), &hang_response_}) {
+           &log_, &goodput_.observer(), &status_, records_.get(), &job_records_, &worker_records_,
+           &binding_, &registration_, timers_.get(), &hang_response_}) {
     observers_.add(one);
   }
   if (metrics_) observers_.add(&metrics_->observer());
@@ -133,6 +132,7 @@ Status JobRun::open_web() {
       .spec = spec_,
       .group = [this] { return agent_ ? agent_->group() : nullptr; },
       .serves_store = [this] { return store_->serves_workers(); },
+      .goodput = [this] { return goodput_.status(); },
       .overdue_timer = [this] { return timers_->overdue(); },
       .metrics = metrics_.get(),
       .say = [this](auto line) { console_.write(logs::Console::Stream::Err, line); },
@@ -372,7 +372,7 @@ void JobRun::heard(pid_t sender, workers::Message message) {
   const auto step = workers::step_of(message);
   if (step && web_) web_->view().step(worker->rank, *step);
   if (step && worker->rank == 0) status_.step(*step);
-  if (spec_.goodput != spec::Goodput::Off) goodput_.heard(*worker, message);
+  goodput_.heard(*worker, message);
   worker_records_.heard(*worker, std::move(message));
 }
 

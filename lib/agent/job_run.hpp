@@ -5,7 +5,6 @@
 #include "agent/binding.hpp"
 #include "agent/elastic_records.hpp"
 #include "agent/expiration_timers.hpp"
-#include "agent/goodput_account.hpp"
 #include "agent/hang_response.hpp"
 #include "agent/job_records.hpp"
 #include "agent/last_visitors.hpp"
@@ -13,6 +12,7 @@
 #include "agent/log_folders.hpp"
 #include "agent/push_gate.hpp"
 #include "agent/rendezvous_setup.hpp"
+#include "agent/run_goodput.hpp"
 #include "agent/run_metrics.hpp"
 #include "agent/run_registration.hpp"
 #include "agent/shared_pages.hpp"
@@ -125,7 +125,7 @@ class JobRun {
   JobRecords job_records_;
   WorkerRecords worker_records_{pipeline_, spec_};
   std::unique_ptr<RunMetrics> metrics_;  // null: nobody has asked for any
-  GoodputAccount goodput_;
+  RunGoodput goodput_;
   StatusView status_;
   TorchrunLog log_;
   Binding binding_;

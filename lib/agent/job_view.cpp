@@ -134,6 +134,7 @@ json::object JobView::status() const {
   text["store"] = std::move(store);
   text["workers"] = workers_json();
   text["restarts"] = restarts_json();
+  text["goodput"] = sources_.goodput ? sources_.goodput() : nullptr;
   text["failure"] = failure_.empty() ? json::value(nullptr) : json::value(failure_);
   return text;
 }

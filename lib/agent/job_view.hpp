@@ -26,6 +26,8 @@ class JobView final : public Observer {
     std::function<bool()> serves_store;
     /// Something has changed; may be empty.
     std::function<void()> changed;
+    /// Where the time of the job goes, or null; may be empty.
+    std::function<json::value()> goodput = {};
   };
   /// Borrows spec and clock.
   JobView(const spec::JobSpec& spec, Clock& clock, Sources sources);

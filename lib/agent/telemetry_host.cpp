@@ -91,6 +91,10 @@ std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor(Temporality tempor
   return std::make_unique<telemetry::Cursor>(registry_, temporality);
 }
 
+bool TelemetryHost::tells() const {
+  return std::ranges::any_of(sinks_, [](const auto& sink) { return sink->is_told(); });
+}
+
 void TelemetryHost::recorded() {
   if (!pull_due_ && !(pullers_.empty() && listeners_.empty())) arm_pull();
   if (window_open_ || !pipeline_.carries(Record::Kind::Window)) return;

@@ -53,6 +53,8 @@ class TelemetryHost {
   telemetry::Snapshot collect(telemetry::Cursor& cursor, std::string_view pattern = "**") {
     return registry_.collect(cursor, pattern);
   }
+  /// Whether a sink is told of windows.
+  bool tells() const;
   /// Something was added to an instrument of the registry: its window is closed in time, if
   /// anybody is told of windows, and sinks that pull do so soon. A series that nobody tells of
   /// appears with the next that is. Costs next to nothing until that has happened.

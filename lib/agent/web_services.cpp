@@ -91,7 +91,8 @@ JobView::Sources WebServices::view_sources() {
           .changed =
               [this] {
                 if (pages_) pages_->changed();
-              }};
+              },
+          .goodput = parts_.goodput};
 }
 
 JobPages::Parts WebServices::page_parts() {

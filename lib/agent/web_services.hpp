@@ -29,6 +29,7 @@ class WebServices {
     const spec::JobSpec& spec;
     std::function<const workers::Group*()> group;
     std::function<bool()> serves_store;
+    std::function<json::value()> goodput;
     std::function<std::optional<Duration>()> overdue_timer;
     RunMetrics* metrics = nullptr;                   // with --http or --metrics
     std::function<void(std::string_view line)> say;  // where the pages are

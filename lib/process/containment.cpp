@@ -5,6 +5,8 @@
 #include "process/process_table.hpp"
 #include "process/stale_cgroups.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -96,7 +98,8 @@ std::string Containment::cgroup_path() const {
 }
 
 std::vector<pid_t> Containment::strangers() const {
-  auto pids = others_ ? others_() : std::vector<pid_t>();
+  std::vector<pid_t> pids;
+  for (const auto& others : others_) std::ranges::copy(others(), std::back_inserter(pids));
   pids.insert(pids.end(), strangers_.begin(), strangers_.end());
   return pids;
 }

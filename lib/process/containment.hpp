@@ -36,8 +36,8 @@ class Containment {
   ~Containment();
 
   /// Children of this process that are not the job's, and what is below those: from now on they are
-  /// left alone. `others` is asked whenever that matters.
-  void spare(std::function<std::vector<pid_t>()> others) { others_ = std::move(others); }
+  /// left alone. `others` is asked whenever that matters; several add up.
+  void spare(std::function<std::vector<pid_t>()> others) { others_.push_back(std::move(others)); }
 
   /// A fresh cgroup if possible. Ends the attempt before, if somebody forgot.
   void begin_attempt();
@@ -83,7 +83,7 @@ class Containment {
   bool survivors_ = false;  // of the end of the last attempt
   int hidden_orphans_ = 0;  // child signals since the process table was last read for zombies
   std::function<void()> on_child_end_;
-  std::function<std::vector<pid_t>()> others_;
+  std::vector<std::function<std::vector<pid_t>()>> others_;
   SignalSource child_signals_;
 };
 

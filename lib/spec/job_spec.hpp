@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "spec/goodput_options.hpp"
 #include "spec/listen_address.hpp"
 #include "spec/metrics_sinks.hpp"
 #include "spec/rendezvous_config.hpp"
@@ -94,6 +95,7 @@ struct JobSpec {
   Switch status = Switch::Auto;  // --status: the live line on a terminal
   Summary summary = Summary::Full;
   Goodput goodput = Goodput::Agent;  // --goodput: who tells where the time goes
+  GoodputOptions goodput_options;    // [goodput]
   std::vector<SinkChoice> metrics;   // --metrics; empty: none
   Duration metrics_interval = std::chrono::seconds(10);
   std::optional<ListenAddress> http;  // --http

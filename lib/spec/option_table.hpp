@@ -59,6 +59,11 @@ enum class Opt {
   Report,
   Http,
   EventLogHandler,
+  GoodputInterval,
+  GoodputWindows,
+  AlertBelow,
+  AlertWindow,
+  AlertCommand,
   Metrics,
   MetricsInterval,
   // This launch

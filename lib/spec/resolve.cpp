@@ -295,10 +295,8 @@ class Resolver {
   Refused take_reports() {
     const std::string& status = text(Opt::Status);
     job_.status = status == "on" ? Switch::On : status == "off" ? Switch::Off : Switch::Auto;
-    const std::string& goodput = text(Opt::Goodput);
-    job_.goodput = goodput == "auto"  ? Goodput::Auto
-                   : goodput == "off" ? Goodput::Off
-                                      : Goodput::Agent;
+    const std::string& how = text(Opt::Goodput);
+    job_.goodput = how == "auto" ? Goodput::Auto : how == "off" ? Goodput::Off : Goodput::Agent;
     const std::string& summary = text(Opt::Summary);
     job_.summary = summary == "off"     ? Summary::Off
                    : summary == "short" ? Summary::Short
@@ -306,6 +304,9 @@ class Resolver {
     job_.report_file = text(Opt::Report);
     if (auto refusal = take_metrics()) return refusal;
     if (const auto refused = take_http()) return refused;
+    auto options = goodput_options(values());
+    if (!options) return options.error();
+    job_.goodput_options = std::move(*options);
     job_.event_log_handler = text(Opt::EventLogHandler);
     std::vector<std::string> known = {"null", "console"};
     known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());

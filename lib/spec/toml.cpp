@@ -236,8 +236,9 @@ class Loader {
       return wrong_type(node, option.toml, expected(option));
     }
     given.text = *text;
+    const bool is_number = option.kind == Kind::Int || option.kind == Kind::Float;
     is_given = !option.fallback.empty() || option.kind == Kind::List ||
-               (!given.text.empty() && !(option.kind == Kind::Int && given.text == "0"));
+               (!given.text.empty() && !(is_number && given.text == "0"));
     if (!is_given || !check_text(option, given.text)) return std::nullopt;
     return wrong_type(node, option.toml, expected(option));
   }

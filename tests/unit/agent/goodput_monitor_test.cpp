@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/goodput_monitor.hpp"
+
+#include "support/fake_clock.hpp"
+
+#include <doctest/doctest.h>
+#include <map>
+#include <set>
+
+namespace elastrun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using telemetry::Record;
+
+struct Heard final : telemetry::Sink {
+  void consume(const Record& record) override { records.push_back(record); }
+  std::vector<Record> of(std::string_view name) const {
+    std::vector<Record> found;
+    std::ranges::copy_if(records, std::back_inserter(found),
+                         [&](const Record& record) { return record.name == name; });
+    return found;
+  }
+  std::vector<Record> records;
+};
+
+struct Told final : exporter::MetricsSink {
+  Told() : MetricsSink("told") {}
+  void finish(std::function<void()> done) override { done(); }
+  exporter::SinkAccount account() const override { return {}; }
+};
+
+/// A job on the node of rank 0, or on another one.
+struct Job {
+  test::FakeClock clock;
+  telemetry::Pipeline pipeline{clock};
+  telemetry::Registry registry{clock};
+  TelemetryHost host{clock, pipeline, registry};
+  spec::GoodputOptions options{10s, {20s, 100s}, {}};
+  GoodputAccount account{clock, clock.now(), false};
+  std::vector<std::string> notes;
+  std::unique_ptr<GoodputMonitor> monitor;
+  workers::Worker worker;
+
+  void watch(bool metrics = true) {
+    monitor = std::make_unique<GoodputMonitor>(
+        GoodputMonitor::Parts{clock, account, pipeline, metrics ? &host : nullptr,
+                              [this](std::string json) { notes.push_back(std::move(json)); }},
+        clock.now(), options);
+  }
+  void phase(Phase phase) {
+    account.phase(phase, clock.now());
+    monitor->phase(phase, clock.now());
+  }
+  void run(int group_rank = 0) {
+    rendezvous::Round round;
+    round.group_rank = group_rank;
+    phase(Phase::Joining);
+    monitor->round_ready(round, 0s);
+    phase(Phase::Starting);
+    phase(Phase::Running);
+  }
+  void step(std::int64_t number) {
+    const workers::Message message = workers::StepDone{number};
+    account.heard(worker, message);
+    monitor->heard(worker, message);
+  }
+  void steps(std::int64_t first, std::int64_t last, Duration each) {
+    for (auto number = first; number <= last; ++number) {
+      clock.advance(each);
+      step(number);
+    }
+  }
+  /// "name|label|label" -> value, as who pulls sees it now.
+  std::map<std::string, double> pulled() {
+    const auto cursor = host.open_cursor();
+    std::map<std::string, double> found;
+    for (const auto& point : host.collect(*cursor, "elastrun.**").points) {
+      if (point.no_data) continue;
+      auto name = point.spec->name.substr(std::string_view("elastrun.").size());
+      for (const auto& [key, value] : point.labels) name += "|" + std::get<std::string>(value);
+      found[name] = std::get<double>(point.value);
+    }
+    return found;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wakes nobody up") {
+  Job job;
+  job.watch();
+  job.clock.advance(4s);
+  job.run();
+  job.step(0);
+  job.steps(1, 36, 1s);
+  job.phase(Phase::Waiting);
+  job.monitor->stopped({}, 0s);
+  job.clock.advance(10s);
+  CHECK(job.clock.armed() == 0);
+  const auto seen = job.pulled();
+  const std::map<std::string, double> expected{
+      {"goodput_time|TOTAL", 36},         {"badput_time|startup", 4},
+      {"badput_time|stopping", 10},       {"total_elapsed_time|cumulative", 50},
+      {"disruptions|cumulative", 0},      {"max_productive_steps", 36},
+      {"step_time_deviation", 0},         {"performance", 1},
+      {"interval_goodput|20|TOTAL", 50},  {"interval_goodput|100|TOTAL", 72},
+      {"interval_badput|20|startup", 0},  {"interval_badput|20|stopping", 50},
+      {"interval_badput|100|startup", 8}, {"interval_badput|100|stopping", 20}};
+  CHECK(seen == expected);
+}
+
+TEST_CASE("goodput monitor: what is not known is not told, and other nodes tell nothing") {
+  Job job;
+  job.watch();
+  job.run();
+  job.clock.advance(5s);
+  CHECK(!job.pulled().contains("goodput_time|TOTAL"));
+  CHECK(job.pulled().contains("badput_time|running"));
+  CHECK(job.monitor->status().at("goodput").is_null());
+  Job other;
+  other.watch();
+  CHECK(other.pulled().empty());  // nobody has any rank yet
+  other.run(1);
+  other.clock.advance(5s);
+  CHECK(other.pulled().empty());
+  CHECK(other.monitor->status().is_null());
+}
+
+TEST_CASE("goodput monitor: a sink is told at every interval, also while nothing happens") {
+  Job job;
+  const auto heard = std::make_shared<Heard>();
+  job.pipeline.route({.kind = Record::Kind::Window}, heard);
+  job.watch();
+  job.run();
+  job.step(0);
+  CHECK(job.clock.armed() <= 1);  // a journal alone is no reason to wake up again and again
+  job.clock.advance(1min);
+  CHECK(job.clock.armed() == 0);
+  heard->records.clear();
+  job.host.add(std::make_shared<Told>(), {telemetry::Selector()});
+  job.run();
+  job.clock.advance(100s);
+  CHECK(heard->of("elastrun.goodput_time").size() >= 9);
+  const auto last = heard->of("elastrun.interval_goodput").back();
+  CHECK(last.window->unit == "%");
+  CHECK(last.window->end - last.window->start == 10s);
+  job.monitor->ended({}, nullptr);
+  job.clock.advance(20s);
+  CHECK(job.clock.armed() == 0);
+}
+
+TEST_CASE(
+    "goodput monitor: an alert is an event and a note when goodput falls and when it recovers") {
+  Job job;
+  job.options.alert = {0.6, 50s, {"notify"}};
+  const auto heard = std::make_shared<Heard>();
+  job.pipeline.route({.kind = Record::Kind::Event}, heard);
+  job.watch(false);
+  job.run();
+  job.step(0);
+  job.steps(1, 100, 1s);
+  CHECK(heard->records.empty());
+  job.phase(Phase::Stopping);
+  job.clock.advance(40s);
+  REQUIRE(heard->records.size() == 1);
+  const auto fell = heard->records.front();
+  CHECK(fell.scope == "elastrun.agent");
+  CHECK(fell.name == "elastrun.goodput.alert");
+  CHECK(fell.severity == telemetry::Severity::Warn);
+  CHECK(*fell.find("state") == telemetry::Value("below"));
+  CHECK(*fell.find("badput_source") == telemetry::Value("stopping"));
+  CHECK(*fell.find("window_s") == telemetry::Value(50.0));
+  CHECK(std::get<double>(*fell.find("goodput")) < 0.6);
+  CHECK(job.monitor->status().at("alert").at("raised").as_bool());
+  REQUIRE(job.notes.size() == 1);
+  const auto note = parse_json(job.notes.front()).value();
+  CHECK(note.at("event") == "elastrun.goodput.alert");
+  CHECK(note.at("state") == "below");
+  job.phase(Phase::Running);
+  job.step(101);
+  job.steps(102, 180, 1s);
+  REQUIRE(heard->records.size() == 2);
+  CHECK(*heard->records.back().find("state") == telemetry::Value("recovered"));
+  CHECK(job.notes.size() == 2);
+}
+
+TEST_CASE("goodput monitor: the status has the whole job, its windows and the alert") {
+  Job job;
+  job.options.alert = {0.5, 1h, {}};
+  job.watch(false);
+  job.run();
+  job.step(0);
+  job.steps(1, 30, 1s);
+  const auto status = job.monitor->status();
+  CHECK(status.at("elapsed_s") == 30.0);
+  CHECK(status.at("goodput") == 1.0);
+  REQUIRE(status.at("windows").as_array().size() == 3);
+  CHECK(status.at("windows").at(0).at("size_s") == 20.0);
+  CHECK(status.at("windows").at(2).at("covered_s") == 30.0);
+  CHECK(status.at("windows").at(0).at("buckets_s").at("productive") == 20.0);
+  CHECK(status.at("alert").at("below") == 0.5);
+}
+
+}  // namespace elastrun::agent
