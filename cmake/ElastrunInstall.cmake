@@ -56,7 +56,11 @@ endforeach()
 
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/ DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/config
         COMPONENT program USE_SOURCE_PERMISSIONS
-        PATTERN "__pycache__" EXCLUDE PATTERN "*.service" EXCLUDE)
+        PATTERN "__pycache__" EXCLUDE PATTERN "*.service" EXCLUDE
+        REGEX "/config/observability$" EXCLUDE)
+# For Prometheus and Grafana, whose configurations name the folder.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/observability/ COMPONENT program
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/observability)
 
 # For plug-ins of one's own, which need nothing else (the C++ libraries are ElastrunDevelopment's).
 install(FILES ${CMAKE_SOURCE_DIR}/lib/plugin/elastrun_plugin.h COMPONENT program

@@ -37,6 +37,8 @@ share/fish/vendor_completions.d/elastrunctl.fish
 share/elastrun/python/elastrun/__init__.py
 share/elastrun/python/elastrun/launcher.py
 share/elastrun/config/records.schema.json
+share/elastrun/observability/elastrun-dashboard.json
+share/elastrun/observability/elastrun.rules.yml
 share/elastrun/config/examples/ddp/train.py
 include/elastrun/plugin/elastrun_plugin.h
 include/elastrun/worker/elastrun.hpp

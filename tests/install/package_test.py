@@ -29,6 +29,7 @@ usr/share/man/man7/elastrun-protocol.7.gz
 usr/share/doc/elastrun/copyright
 usr/share/doc/elastrun/changelog.Debian.gz
 usr/share/elastrun/config/examples/ddp/train.py
+usr/share/elastrun/observability/elastrun.rules.yml
 usr/share/elastrun/python/elastrun/metrics.py
 """.split()
 # On a system in memory above this one, which apt may change: installed, used, removed.

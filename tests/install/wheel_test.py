@@ -28,6 +28,7 @@ share/zsh/site-functions/_elastrunctl
 share/fish/vendor_completions.d/elastrun.fish
 share/doc/elastrun/LICENSE
 share/elastrun/config/examples/ddp/train.py
+share/elastrun/observability/elastrun.rules.yml
 share/elastrun/python/elastrun/metrics.py
 """.split()
 
