@@ -8,7 +8,7 @@
 namespace elastrun::goodput {
 namespace {
 
-constexpr std::string_view kJoining = "joining";  // no name that a worker may give to this bucket
+constexpr std::size_t kMostOpen = 64;  // that begin and do not end: names are the worker's
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
       break;
     case NodePhase::Starting:
-      gone_ = false;
+      gone_ = joining_ = false;
       open_.clear();
       step_.reset();
       ledger_.enter(ran_ ? Bucket::Restart : Bucket::Startup, now);
@@ -135,7 +135,7 @@ void JobAccount::submitted_again(TimePoint now) {
   ledger_.enter(Bucket::Startup, now);
   if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
   phase_ = NodePhase::Joining;
-  ran_ = restarting_ = false;
+  ran_ = restarting_ = joining_ = false;
   gone_ = true;
   stopping_since_.reset();
   open_.clear();
@@ -148,22 +148,22 @@ void JobAccount::show(TimePoint at) {
   ledger_.enter(open_.empty() ? Bucket::Running : open_.back().bucket, at);
 }
 
+/// Booked when it is over: whoever joins only in part, say for an evaluation, trains meanwhile.
 void JobAccount::joined(bool all, TimePoint now) {
   if (phase_ != NodePhase::Running) return;
   if (all) return end_joining(now);
   ledger_.rebook_running(Bucket::Preparation, now);
-  open_.insert(open_.begin(),
-               {Bucket::Initialization, std::string(kJoining)});  // what workers tell is more
-  show(now);
+  joining_ = true;
 }
 
 void JobAccount::end_joining(TimePoint now) {
-  if (std::erase(open_, Open{Bucket::Initialization, std::string(kJoining)}) > 0) show(now);
+  if (std::exchange(joining_, false)) ledger_.rebook_running(Bucket::Initialization, now);
 }
 
 void JobAccount::begin_step(std::int64_t number, TimePoint at) {
   if (step_ == number) return;
   end_step(at);
+  end_joining(at);
   if (!open_.empty()) {  // whose end was not told
     open_.clear();
     show(at);
@@ -190,7 +190,7 @@ void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, 
     if (entry.kind != phase.start && entry.kind != phase.end) continue;
     const Open one{phase.bucket, std::string(name)};
     std::erase(open_, one);  // a start that comes again is the one that counts
-    if (entry.kind == phase.start) open_.push_back(one);
+    if (entry.kind == phase.start && open_.size() < kMostOpen) open_.push_back(one);
     return show(at);
   }
 }

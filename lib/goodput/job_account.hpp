@@ -49,8 +49,8 @@ class JobAccount {
   void submitted_again(TimePoint now);
 
   /// A rank of this start has connected to the workers' store: what it did until then was
-  /// preparation, such as imports. From then on it is initialization, until all have, or there is a
-  /// step.
+  /// preparation, such as imports. From then on it was initialization once all have, or there is a
+  /// step; where neither comes, say because a part of the ranks uses the store, it is running.
   void joined(bool all, TimePoint now);
   void step(std::int64_t number, TimePoint now);
   void checkpoint(std::int64_t number, TimePoint now) { ledger_.checkpoint(number, now); }
@@ -89,6 +89,7 @@ class JobAccount {
   NodePhase phase_ = NodePhase::Joining;
   bool ran_ = false, restarting_ = false;
   bool gone_ = true;                         // no group exists
+  bool joining_ = false;                     // some ranks have connected to the store, not all
   std::vector<Open> open_;                   // the innermost last
   std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
   std::optional<StepSeries> steps_;          // if the history is kept

@@ -98,6 +98,17 @@ TEST_CASE("account: the connections of the ranks tell imports and initialization
   CHECK(job.of(Bucket::Preparation) == 24s);
 }
 
+TEST_CASE("account: ranks that never connect take nothing from what may be training") {
+  Job job;
+  job.started().in(Phase::Running, 2s);
+  job.account.joined(false);
+  job.clock.advance(10s);
+  CHECK(job.of(Bucket::Preparation) == 2s);
+  CHECK(job.of(Bucket::Running) == 10s);
+  CHECK(job.of(Bucket::Initialization) == 0s);
+  CHECK(job.account.summary().goodput_at_most() > 0.6);
+}
+
 TEST_CASE("account: recorders and steps of rank 0 count, checkpoints of all") {
   Job job;
   job.started().in(Phase::Running, 1s);
