@@ -4,6 +4,7 @@
 #include "goodput/step_times.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -42,6 +43,11 @@ Shares shares_of(const MeasuredTimes& times, double total) {
   return shares;
 }
 
+/// The original's datetimes have whole microseconds.
+double as_datetime(double seconds) {
+  return std::nearbyint(seconds * 1e6) / 1e6;
+}
+
 std::map<std::int64_t, double> step_durations(std::span<const MeasurementEntry> entries) {
   std::map<std::int64_t, double> durations;
   const MeasurementEntry* last = nullptr;
@@ -64,7 +70,7 @@ std::vector<double> values_of(const std::map<std::int64_t, double>& numbers) {
 
 }  // namespace
 
-/// From the first job start to the last job end, or now.
+/// From the first job start to the last job end, or now, in whole microseconds.
 Result<TimeSpan> GoodputCalculator::job_span(double now) const {
   std::optional<double> begin, end;
   for (const auto& entry : log_.entries()) {
@@ -72,7 +78,7 @@ Result<TimeSpan> GoodputCalculator::job_span(double now) const {
     if (entry.kind == EntryKind::JobEnd) end = entry.time;
   }
   if (!begin) return fail(Code::Usage, "the log has no start of the job");
-  const TimeSpan span{*begin, end.value_or(now)};
+  const TimeSpan span{as_datetime(*begin), as_datetime(end.value_or(now))};
   if (span.length() <= 0) return fail(Code::Usage, "the total time of the job is zero");
   return span;
 }
@@ -84,10 +90,12 @@ void GoodputCalculator::measure_again() {
 }
 
 void GoodputCalculator::deviate(std::optional<double> ideal) {
-  if (deviations_ && deviated_entries_ == log_.entries().size()) return;
-  deviated_entries_ = log_.entries().size();
+  const auto steps = std::ranges::count(log_.entries(), EntryKind::Step, &MeasurementEntry::kind);
+  if (deviations_ && deviated_steps_ == steps) return;
+  deviated_steps_ = steps;
   deviations_ = Deviations{ideal, step_durations(log_.entries())};
   if (!ideal) deviations_->ideal = ideal_step_time(values_of(deviations_->seconds));
+  if (deviations_->seconds.empty()) deviations_->ideal.reset();
   if (!deviations_->ideal) deviations_->seconds.clear();
   for (auto& [step, seconds] : deviations_->seconds) {
     seconds -= *deviations_->ideal;
@@ -127,34 +135,26 @@ Result<JobGoodput> GoodputCalculator::job(double now, std::optional<double> idea
   return answer;
 }
 
-/// Those after the last window are read and those before this one cut off, if the window has moved
-/// forward; the log's time decides what is read and the entry's what is cut off.
-std::vector<MeasurementEntry> GoodputCalculator::entries_in(const TimeSpan& window) const {
+/// Those that the log got after the begin of the window and until its end; of windows that move
+/// forward, from the begin of the first on. The entry's own time decides as well.
+std::vector<MeasurementEntry> GoodputCalculator::entries_in(const TimeSpan& window) {
+  const bool forward = last_window_ && last_window_->found &&
+                       window.begin >= last_window_->span.begin &&
+                       window.end > last_window_->span.end;
+  const double read_from = forward ? last_window_->read_from : window.begin;
   std::vector<MeasurementEntry> kept;
-  double read_from = window.begin;
-  const bool forward = last_window_ && window.begin >= last_window_->span.begin &&
-                       window.end >= last_window_->span.end;
-  if (forward) {
-    kept = last_window_->entries;
-    read_from = last_window_->span.end;
-  }
   std::ranges::copy_if(log_.entries(), std::back_inserter(kept), [&](const auto& entry) {
-    return entry.log_time > read_from && entry.log_time <= window.end;
+    return entry.log_time > read_from && entry.log_time <= window.end && entry.time > window.begin;
   });
-  if (forward) {
-    std::erase_if(kept, [&](const auto& entry) {
-      return entry.time <= window.begin || entry.time > window.end;
-    });
-  }
+  last_window_ = Window{window, read_from, !kept.empty()};
   return kept;
 }
 
 Result<WindowGoodput> GoodputCalculator::window(const TimeSpan& window) {
-  last_window_ = Window{window, entries_in(window)};
-  const auto& entries = last_window_->entries;
+  const auto entries = entries_in(window);
   if (entries.empty()) return fail(Code::Usage, "the log has no entry in the window");
-  const double total =
-      std::min(window.end, entries.back().time) - std::max(window.begin, entries.front().time);
+  const double total = as_datetime(std::min(window.end, entries.back().time)) -
+                       as_datetime(std::max(window.begin, entries.front().time));
   if (total <= 0) return fail(Code::Usage, "the entries of the window span no time");
   const auto times = measure(log_, entries, {kind_ == Kind::Elastic, nullptr});
   disruptions_ = times.disruptions;

@@ -58,7 +58,7 @@ class GoodputCalculator {
   explicit GoodputCalculator(const MeasurementLog& log, Kind kind = Kind::Base)
       : log_(log), kind_(kind) {}
 
-  /// `ideal` is honoured only where entries are new since the last call, as there.
+  /// `ideal` is honoured only where steps are new since the last call, as there.
   Result<JobGoodput> job(double now, std::optional<double> ideal = {});
   /// Of the entries that the log got after `window.begin` and until `window.end`.
   Result<WindowGoodput> window(const TimeSpan& window);
@@ -73,10 +73,11 @@ class GoodputCalculator {
   };
   struct Window {
     TimeSpan span;
-    std::vector<MeasurementEntry> entries;
+    double read_from = 0;  // where the first of a series of windows that move forward began
+    bool found = false;    // an entry
   };
 
-  std::vector<MeasurementEntry> entries_in(const TimeSpan& window) const;
+  std::vector<MeasurementEntry> entries_in(const TimeSpan& window);
   Result<TimeSpan> job_span(double now) const;
   std::optional<SliceEfficiency> slices(std::span<const MeasurementEntry> entries,
                                         const TimeSpan& span) const;
@@ -89,7 +90,7 @@ class GoodputCalculator {
   std::size_t measured_entries_ = 0;
   int disruptions_ = 0;  // of the last calculation, be it of the job or of a window
   std::optional<Deviations> deviations_;
-  std::size_t deviated_entries_ = 0;
+  std::ptrdiff_t deviated_steps_ = 0;  // of the log, then
   std::optional<Window> last_window_;
 };
 

@@ -6,19 +6,20 @@
 namespace elastrun::goodput {
 namespace {
 
-/// What custom events take of one step, and their share by name.
-double book_customs(const TimeSpan& step, const CustomEvents& customs,
-                    const std::vector<TimeSpan>* excluded, BadputTimes& badput) {
+/// What custom events take of one step, and their share by name: those that lie within it, or,
+/// `cut` at its ends, parts of them.
+double book_customs(const TimeSpan& step, const CustomEvents& customs, bool cut,
+                    BadputTimes& badput) {
   double seconds = 0;
   for (const auto& [name, event] : customs.around(step)) {
     double taken = 0;
-    if (excluded == nullptr) {
+    if (!cut) {
       if (event.begin < step.begin || event.end > step.end) continue;
       taken = event.length();
     } else {
       const TimeSpan part{std::max(event.begin, step.begin), std::min(event.end, step.end)};
       if (part.end <= part.begin) continue;
-      taken = part.length() - overlap(part, *excluded);
+      taken = part.length();
     }
     badput.custom[std::string(name)] += taken;
     seconds += taken;
@@ -60,27 +61,30 @@ StepSegment::Closed StepSegment::close(std::int64_t cut, const CustomEvents& cus
   if (cut == 0 && excluded == nullptr) return closed;
   const auto lowest = std::ranges::min_element(steps_, {}, &Step::step)->step;
   double first = 0;
-  std::size_t others = 0;
+  std::size_t others = 0, counted = 0;
   bool any = false;
   for (std::size_t i = 1; i < steps_.size(); ++i) {
     const auto& [number, start] = steps_[i - 1];
     const TimeSpan span{start, steps_[i].time};
     const bool wasted = steps_[i].step > cut;
-    if (!wasted && steps_[i].step != number + 1) continue;
     const double cut_out = excluded == nullptr ? 0 : overlap(span, *excluded);
     closed.excluded += cut_out;
+    if (!wasted && steps_[i].step != number + 1) continue;
     if (wasted) {
-      badput[BadputType::WastedProgress] += span.length() - cut_out;
+      const double lost = span.length() - cut_out;
+      badput[BadputType::WastedProgress] += excluded == nullptr ? lost : std::max(0.0, lost);
       continue;
     }
-    const double customs_in = book_customs(span, customs, excluded, badput);
+    const double customs_in = book_customs(span, customs, excluded != nullptr, badput);
     const double seconds = std::max(0.0, span.length() - customs_in - cut_out);
     any = true;
     closed.productive += seconds;
     closed.max_step = number;
     if (number == lowest) first = seconds;
     if (number != lowest) ++others;
+    ++counted;
   }
+  if (excluded != nullptr && any) others = counted - 1;  // as there
   if (!any || others == 0) return closed;
   const double mean = (closed.productive - first) / static_cast<double>(others);
   const double startup = std::max(0.0, first - mean);

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = MeasurementKind;
 
-/// A phase that has begun, and its bucket.
+/// A phase that has begun.
 struct OpenPhase {
   std::optional<double> start;
   void open(double time) { start = time; }  // a start without an end is lost
@@ -21,7 +21,19 @@ struct OpenPhase {
     if (!from) return std::nullopt;
     return TimeSpan{*from, time};
   }
+  /// As close(), of what counts only if it takes time.
+  std::optional<TimeSpan> close_after(double time) {
+    const auto span = close(time);
+    return span && span->length() > 0 ? span : std::nullopt;
+  }
 };
+
+std::string in_small_letters(std::string text) {
+  std::ranges::transform(text, text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return text;
+}
 
 std::vector<TimeSpan> reinit_spans(std::span<const MeasurementEntry> entries) {
   std::vector<TimeSpan> spans;
@@ -29,7 +41,7 @@ std::vector<TimeSpan> reinit_spans(std::span<const MeasurementEntry> entries) {
   for (const auto& entry : entries) {
     if (entry.kind == Kind::ElasticReinitStart) open.open(entry.time);
     if (entry.kind != Kind::ElasticReinitEnd) continue;
-    if (const auto span = open.close(entry.time)) spans.push_back(*span);
+    if (const auto span = open.close_after(entry.time)) spans.push_back(*span);
   }
   return spans;
 }
@@ -38,7 +50,7 @@ class Pass {
  public:
   Pass(const MeasurementLog& log, std::span<const MeasurementEntry> entries, const MeasureBy& how)
       : log_(log), entries_(entries), how_(how), customs_(log, entries) {
-    if (how.elastic) reinits_ = reinit_spans(entries);
+    if (counts_elastic()) reinits_ = reinit_spans(entries);
   }
 
   MeasuredTimes run() {
@@ -48,6 +60,8 @@ class Pass {
   }
 
  private:
+  /// The pass with exclusions knows nothing of slices, as there.
+  bool counts_elastic() const { return how_.elastic && how_.excluded == nullptr; }
   void take(const MeasurementEntry& entry);
   void take_step(const MeasurementEntry& entry);
   void end_phase(BadputType type, OpenPhase& phase, double time);
@@ -78,7 +92,7 @@ double Pass::without_excluded(const TimeSpan& span) {
   if (how_.excluded == nullptr) return span.length();
   const double cut = overlap(span, *how_.excluded);
   times_.excluded += cut;
-  return span.length() - cut;
+  return std::max(0.0, span.length() - cut);
 }
 
 void Pass::end_phase(BadputType type, OpenPhase& phase, double time) {
@@ -86,7 +100,7 @@ void Pass::end_phase(BadputType type, OpenPhase& phase, double time) {
   if (!span) return;
   const double inside_reinit = overlap(*span, reinits_);
   const double length = without_excluded(*span);
-  times_.badput[type] += how_.elastic ? std::max(0.0, length - inside_reinit) : length;
+  times_.badput[type] += inside_reinit > 0 ? std::max(0.0, length - inside_reinit) : length;
 }
 
 void Pass::end_load(double time) {
@@ -103,7 +117,9 @@ void Pass::end_load(double time) {
 void Pass::close_segment(std::int64_t cut) {
   const auto found = segment_.close(cut, customs_, how_.excluded, times_.badput);
   times_.productive += found.productive;
-  times_.max_productive_step = found.max_step;
+  times_.max_productive_step = how_.excluded == nullptr
+                                   ? found.max_step
+                                   : std::max(times_.max_productive_step, found.max_step);
   times_.excluded += found.excluded;
 }
 
@@ -164,29 +180,29 @@ void Pass::finish() {
   times_.badput[BadputType::DataLoadingAsync] = std::max(0.0, async);
   if (how_.excluded == nullptr) add_checkpoints();
   if (!any_step) times_.productive = 0;
-  if (how_.elastic) add_elastic();
+  if (counts_elastic()) add_elastic();
 }
 
-/// Of several reports of one checkpoint (several hosts) the mean counts.
+/// Of several reports of one checkpoint (several hosts) the mean counts; an emergency restore is a
+/// report as others are.
 void Pass::add_checkpoints() {
   struct Reports {
     double sum = 0;
     int count = 0;
   };
-  std::map<std::tuple<Kind, std::int64_t, bool>, Reports> all;
+  std::map<std::tuple<bool, std::int64_t, bool>, Reports> all;  // saved, step, persistent
   for (const auto& entry : entries_) {
     if (entry.kind != Kind::Save && entry.kind != Kind::Restore &&
         entry.kind != Kind::EmergencyRestore) {
       continue;
     }
     const auto& checkpoint = log_.checkpoint(entry);
-    auto& reports = all[{entry.kind, entry.step, checkpoint.persistent}];
+    auto& reports = all[{entry.kind == Kind::Save, entry.step, checkpoint.persistent}];
     reports.sum += checkpoint.seconds;
     ++reports.count;
   }
   for (const auto& [key, reports] : all) {
-    const auto type =
-        std::get<0>(key) == Kind::Save ? BadputType::CheckpointSave : BadputType::CheckpointRestore;
+    const auto type = std::get<0>(key) ? BadputType::CheckpointSave : BadputType::CheckpointRestore;
     times_.badput[type] += reports.sum / reports.count;
   }
   times_.productive -= times_.badput[BadputType::CheckpointSave];
@@ -197,9 +213,9 @@ void Pass::add_elastic() {
   for (const auto& entry : entries_) {
     if (entry.kind == Kind::ElasticWaitStart) waits[entry.detail].open(entry.time);
     if (entry.kind != Kind::ElasticWaitEnd) continue;
-    const auto span = waits[entry.detail].close(entry.time);
+    const auto span = waits[entry.detail].close_after(entry.time);
     if (!span) continue;
-    const bool up = log_.name(entry).find("scale_up") != std::string::npos;
+    const bool up = in_small_letters(log_.name(entry)).find("scale_up") != std::string::npos;
     times_.badput[up ? BadputType::ElasticScaleUp : BadputType::ElasticSliceDown] += span->length();
   }
   for (const auto& span : reinits_) {
@@ -246,7 +262,7 @@ CustomEvents::CustomEvents(const MeasurementLog& log, std::span<const Measuremen
   for (const auto& entry : entries) {
     if (entry.kind == Kind::CustomStart) open[entry.detail].open(entry.time);
     if (entry.kind != Kind::CustomEnd) continue;
-    if (const auto span = open[entry.detail].close(entry.time)) {
+    if (const auto span = open[entry.detail].close_after(entry.time)) {
       events_.push_back({log.name(entry), *span});
       longest_ = std::max(longest_, span->length());
     }

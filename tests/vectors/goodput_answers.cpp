@@ -37,7 +37,8 @@ void compare_objects(const std::string& path, const json::object& wanted, const 
   };
   for (const auto& [name, value] : wanted) {
     const auto* ours = got.if_contains(name);
-    take(name, value, ours == nullptr ? json::value() : *ours);
+    const auto missing = value.is_double() ? json::value(0.0) : json::value();
+    take(name, value, ours == nullptr ? missing : *ours);
   }
   for (const auto& [name, value] : got) {
     if (!wanted.contains(name) && value.is_double()) take(name, 0.0, value);

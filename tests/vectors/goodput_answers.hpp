@@ -16,8 +16,8 @@ json::object as_json(const goodput::WindowGoodput& answer);
 json::object as_json(const goodput::ExcludedGoodput& answer);
 json::object as_json(const std::map<std::int64_t, double>& deviations);
 
-/// One line for each number that differs by more than 1e-6 relative. A number of ours that is not
-/// in `wanted` must be 0.
+/// One line for each number that differs by more than 1e-6 relative. A number that only one of both
+/// has must be 0.
 std::vector<std::string> differences(const std::string& path, const json::value& wanted,
                                      const json::value& got);
 

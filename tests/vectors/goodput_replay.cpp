@@ -124,8 +124,9 @@ Result<json::object> Scenario::answer(const std::string& what, const json::value
     return render(current_->calculator.window({number_or(call, "a", 0), number_or(call, "b", 0)}));
   }
   if (what == "deviation") {
-    return json::object{
-        {"step_time_deviation", as_json(current_->calculator.step_deviations(ideal))}};
+    const auto& deviations = current_->calculator.step_deviations(ideal);
+    if (deviations.empty()) return fail(Code::Usage, "no step time is known");
+    return json::object{{"step_time_deviation", as_json(deviations)}};
   }
   if (what != "exclude") return fail(Code::Protocol, fmt::format("unknown call '{}'", what));
   std::vector<goodput::TimeSpan> spans;
