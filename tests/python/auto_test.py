@@ -182,6 +182,91 @@ one(optimizer), one(optimizer)
                 self.run_script(script + load.replace("FILE", "copy.pt"))
                 self.assertEqual(self.steps(), [6, 7])
 
+    def other_node(self) -> None:
+        """Nothing that this machine has remembered is there any more."""
+        (self.folder / "checkpoint_steps.json").unlink()
+
+    def keeps_attributes(self) -> bool:
+        try:
+            os.setxattr(self.folder, "user.elastrun.test", b"1")
+        except OSError:
+            return False
+        return True
+
+    def test_another_node_goes_on_from_the_checkpoint_too(self) -> None:
+        if not self.keeps_attributes():
+            self.skipTest("the file system of temporary files keeps no attributes")
+        make = MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        load = """
+optimizer.load_state_dict(torch.load("a.pt")["o"])
+one(optimizer)
+"""
+        self.run_script(make + """
+for _ in range(5): one(optimizer)
+with open("new.pt", "wb") as file: torch.save({"o": optimizer.state_dict()}, file)
+os.replace("new.pt", "a.pt")
+""")
+        self.assertEqual(self.steps(), [0, 1, 2, 3, 4])
+        self.other_node()
+        for rank in ("0", "1"):
+            self.run_script(make + load, RANK=rank)
+            self.assertEqual(self.steps(), [5], rank)
+        # What somebody else has written over it says nothing.
+        self.run_script(make + 'torch.save({"o": optimizer.state_dict()}, "a.pt")\n',
+                        ELASTRUN_GOODPUT="off")
+        self.run_script(make + load)
+        self.assertEqual(self.steps(), [0])
+
+    def test_other_ranks_of_this_node_go_on_from_the_checkpoint(self) -> None:
+        make = MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        self.run_script(make + """
+for _ in range(3): one(optimizer)
+torch.save({"o": optimizer.state_dict()}, "a.pt")
+""")
+        self.assertEqual(self.steps(), [0, 1, 2])
+        self.run_script(make + """
+optimizer.load_state_dict(torch.load("a.pt")["o"])
+one(optimizer)
+torch.save({"o": optimizer.state_dict()}, "mine.pt")  # is told by rank 0 alone
+""", RANK="1")
+        said = self.said()
+        self.assertEqual(self.names(said), ["step_end_time"])
+        self.assertEqual(said[0]["step_count"], 3)
+
+    def test_a_checkpoint_that_another_thread_saves_is_told_and_takes_no_time(self) -> None:
+        self.run_script(MODEL + """
+import threading
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+saved, go = threading.Event(), threading.Event()
+def save(state, path):
+    go.wait()
+    torch.save(state, path)
+    saved.set()
+def background(path):
+    go.clear(), saved.clear()
+    threading.Thread(target=save, args=({"o": optimizer.state_dict()}, path)).start()
+for _ in range(3): one(optimizer)
+background("a.pt")
+for _ in range(2): one(optimizer)      # while it waits: the state is of step 2
+go.set(), saved.wait()
+background("b.pt")
+go.set(), saved.wait()
+state = {"m": model.state_dict()}      # nothing of the optimizer: of the step at its begin
+one(optimizer)
+save(state, "main.pt")
+go.clear(), saved.clear()
+threading.Thread(target=save, args=(state, "c.pt")).start()
+one(optimizer)
+time.sleep(0.2)
+go.set(), saved.wait()
+""")
+        said = self.said()
+        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
+                         [2, 4, 5, 6])
+        self.assertEqual(self.names(said).count("checkpoint_save_start_time"), 1)  # of main.pt
+        self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
+                         list(range(7)))
+
     def test_it_ends_when_the_script_reports_by_hand(self) -> None:
         for by_hand in ("elastrun.step(0)", "elastrun.goodput.GoodputRecorder('j', 'l', True)"):
             with self.subTest(by_hand):

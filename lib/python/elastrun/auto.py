@@ -3,7 +3,9 @@
 
 Steps are those of the first optimizer, numbered from 0 and on from the checkpoint that is loaded;
 waits of data loaders, and saving and loading of checkpoints in the main thread, are told as such;
-from the first batch to the first step it is preparation. All ranks tell steps, rank 0 the rest.
+from the first batch to the first step it is preparation. A checkpoint that another thread saves is
+of the step at which the optimizer's state was last asked for, and takes no time of the training.
+All ranks tell steps, rank 0 the rest.
 
 Ends itself as soon as the script reports steps, checkpoints or goodput by hand. Imports no torch:
 it waits until the script does.
@@ -31,6 +33,7 @@ _VARIABLE = "ELASTRUN_GOODPUT"
 _SHORT = 0.0005  # seconds: a shorter wait for data is part of the step
 _OTHERS = 16  # steps of other optimizers in a row, until the first one is taken to be out of use
 _MOST_SAVED = 64  # checkpoints whose step is remembered
+_ATTRIBUTE = "user.elastrun.step"
 _STEP_END = '{"step_count":%d,"step_end_time":%r}'
 _LOADING = ('{"data_loading_start_time":%r}', '{"data_loading_end_time":%r}')
 _PREPARATION = ('{"training_prep_start_time":%r}', '{"training_prep_end_time":%r}')
@@ -40,7 +43,9 @@ _RESTORE = ('{"checkpoint_restore_start_time":%r}', '{"checkpoint_restore_end_ti
 
 class Checkpoints:
     """Of which step each checkpoint of this job is, by its inode, which a rename does not change.
-    In a file beside the directories of the attempts, so that the next attempt knows.
+    In a file beside the directories of the attempts, so that the next attempt knows; and in an
+    attribute of the checkpoint itself where its file system keeps such, so that other nodes and
+    later jobs know. The checkpoint's content is nobody's but the script's.
     """
 
     def __init__(self, run_dir: str) -> None:
@@ -52,14 +57,43 @@ class Checkpoints:
                 self._saved = {str(key): int(step) for key, step in json.load(file).items()}
 
     @staticmethod
-    def _key(file: Any) -> str | None:
+    def _place(file: Any) -> Any:
+        """A path or a descriptor; of a directory its index, if it has one."""
+        if not isinstance(file, (str, os.PathLike)):
+            return file.fileno()
+        index = os.path.join(file, ".metadata")
+        return index if os.path.isfile(index) else file
+
+    @classmethod
+    def _key(cls, file: Any) -> str | None:
         try:
-            found = os.stat(file if isinstance(file, (str, os.PathLike)) else file.fileno())
+            found = os.stat(cls._place(file))
         except (OSError, ValueError, AttributeError):
             return None
         return f"{found.st_dev}:{found.st_ino}"
 
+    @classmethod
+    def _mark(cls, file: Any, step: int) -> None:
+        """With size and time, so that what is written over it later is not taken for it."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if hasattr(file, "flush"):
+                file.flush()
+            place = cls._place(file)
+            found = os.stat(place)
+            os.setxattr(place, _ATTRIBUTE, b"%d %d %d" % (step, found.st_size, found.st_mtime_ns))
+
+    @classmethod
+    def _marked(cls, file: Any) -> int | None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            place = cls._place(file)
+            step, size, written = map(int, os.getxattr(place, _ATTRIBUTE).split())
+            found = os.stat(place)
+            if (size, written) == (found.st_size, found.st_mtime_ns) and 0 <= step < 1 << 53:
+                return step
+        return None
+
     def saved(self, file: Any, step: int) -> None:
+        self._mark(file, step)
         key = self._key(file)
         if key is None:
             return
@@ -78,6 +112,9 @@ class Checkpoints:
         key = self._key(file)
         if key in self._saved:
             return self._saved[key or ""]
+        marked = self._marked(file)
+        if marked is not None:
+            return marked
         return next(reversed(list(self._saved.values())), None)
 
 
@@ -117,6 +154,10 @@ class Watch:
         self._leader: weakref.ref[Any] | None = None
         self._others = 0
         self._inside = False  # loading data, or at a checkpoint
+        self._busy: set[int] = set()  # other threads that are at a checkpoint
+        self._telling = threading.Lock()  # the first step
+        self._async_saves = 0  # of torch's own, that are under way
+        self._snapshot = -1  # the step at which the optimizer's state was last asked for
         self._preparing = False
 
     def begin(self) -> None:
@@ -125,9 +166,8 @@ class Watch:
         self._journal.at_each_pass = self._show_step
         atexit.register(self._last_word)
         after_import("torch.optim.optimizer", self._hook_steps)
-        if not self._rank0:
-            return
-        after_import("torch.utils.data.dataloader", self._hook_loaders)
+        if self._rank0:
+            after_import("torch.utils.data.dataloader", self._hook_loaders)
         after_import("torch.serialization", self._hook_files)
         after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
         after_import("torch.distributed.checkpoint.state_dict_loader", self._hook_loader)
@@ -173,6 +213,15 @@ class Watch:
     def _hook_steps(self, module: ModuleType) -> None:
         self._hook = module.register_optimizer_step_post_hook(self._stepped)
         self._undo.append(self._hook.remove)
+        state_dict = module.Optimizer.state_dict
+
+        @functools.wraps(state_dict)
+        def noted(mine: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._leader is not None and self._leader() is mine:
+                self._snapshot = self._number
+            return state_dict(mine, *args, **kwargs)
+
+        self._replace(module.Optimizer, "state_dict", noted)
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         leader = self._leader
@@ -194,9 +243,10 @@ class Watch:
 
     def _tell_first(self) -> None:
         """The script goes on without a word about its first step."""
-        if self._first is not None:
-            self._put(self._first)
-            self._first = None
+        with self._telling:
+            if self._first is not None:
+                self._put(self._first)
+                self._first = None
 
     def _follows(self, optimizer: Any) -> bool:
         """Whether steps of this optimizer count: the first one's, or that of its successor."""
@@ -213,9 +263,17 @@ class Watch:
 
     @contextlib.contextmanager
     def _during(self, ends: tuple[str, str]) -> Iterator[bool]:
-        """Something other than training, unless it is part of such a thing. False: not told."""
-        if self.off or self._inside or threading.get_ident() != self._main:
+        """Something other than training, unless another thread does it. False: part of such."""
+        me = threading.get_ident()
+        if self.off or me in self._busy or (me == self._main and self._inside):
             yield False
+            return
+        if me != self._main or not self._rank0:
+            self._busy.add(me)
+            try:
+                yield True
+            finally:
+                self._busy.discard(me)
             return
         self._inside = True
         self._tell_first()
@@ -268,10 +326,11 @@ class Watch:
         def save_and_tell(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             if not _is_file(f):
                 return save(obj, f, *args, **kwargs)
+            number = self._number_of_save()
             with self._during(_SAVE) as told:
                 result = save(obj, f, *args, **kwargs)
             if told and _is_checkpoint(obj):
-                self._saved(f, self._number)
+                self._saved(f, number)
             return result
 
         @functools.wraps(load)
@@ -292,22 +351,32 @@ class Watch:
 
         @functools.wraps(save)
         def save_and_tell(*args: Any, **kwargs: Any) -> Any:
+            if self._async_saves and threading.get_ident() != self._main:  # it is one of them
+                return save(*args, **kwargs)
+            number = self._number_of_save()
             with self._during(_SAVE) as told:
                 result = save(*args, **kwargs)
             if told:
-                self._saved(kwargs.get("checkpoint_id"), self._number)
+                self._saved(kwargs.get("checkpoint_id"), number)
             return result
 
         @functools.wraps(async_save)  # type: ignore[arg-type]
         def start_and_tell(*args: Any, **kwargs: Any) -> Any:
             number = self._number
-            with self._during(_SAVE) as told:
-                result = async_save(*args, **kwargs)  # type: ignore[misc]
-            if told:
-                future = getattr(result, "upload_completion", result)
-                future.add_done_callback(
-                    lambda done: done.exception() is None
-                    and self._saved(kwargs.get("checkpoint_id"), number))
+            self._async_saves += 1
+            try:
+                with self._during(_SAVE) as told:
+                    result = async_save(*args, **kwargs)  # type: ignore[misc]
+            except BaseException:
+                self._async_saves -= 1
+                raise
+
+            def done(future: Any) -> None:
+                self._async_saves -= 1
+                if told and future.exception() is None:
+                    self._saved(kwargs.get("checkpoint_id"), number)
+
+            getattr(result, "upload_completion", result).add_done_callback(done)
             return result
 
         self._replace(module, "save", save_and_tell)
@@ -327,8 +396,15 @@ class Watch:
 
         self._replace(module, "load", load_and_tell)
 
+    def _number_of_save(self) -> int:
+        """The step of the state that is being saved: in another thread what was taken before."""
+        if threading.get_ident() == self._main or self._snapshot < 0:
+            return self._number
+        number, self._snapshot = self._snapshot, -1
+        return number
+
     def _saved(self, file: Any, number: int) -> None:
-        if number < 0 or self.off:
+        if number < 0 or self.off or not self._rank0:
             return
         self._tell_first()
         self._journal.drain()  # what came before it
