@@ -81,9 +81,50 @@ bool has_value(const Point& point) {
   return !point.no_data && !(point.kind == Kind::Counter && odd);
 }
 
-Sample sample_of(const Point& point, const Snapshot& snapshot, const FamilyOptions& options) {
-  Sample sample;
-  sample.labels = prometheus_labels(point.labels);
+/// What the keys of labels become, which are the same for all series of an instrument.
+class LabelNames {
+ public:
+  const std::string& of(std::size_t place, const std::string& key) {
+    if (known_.size() <= place) known_.resize(place + 1);
+    auto& [known, name] = known_[place];
+    if (known != key || name.empty()) {
+      known = key;
+      name = prometheus_name(key);
+    }
+    return name;
+  }
+
+ private:
+  std::vector<Label> known_;
+};
+
+std::string label_text(const telemetry::Value& value) {
+  if (const auto* const flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  return clean(telemetry::to_text(value));
+}
+
+std::vector<Label> labels_of(const std::vector<telemetry::Attribute>& attributes,
+                             LabelNames& names) {
+  std::vector<Label> labels;
+  labels.reserve(attributes.size() + 1);  // and the scope
+  for (std::size_t i = 0; i < attributes.size(); ++i) {
+    const auto& [key, value] = attributes[i];
+    const auto& name = names.of(i, key);
+    const auto known = std::find_if(labels.begin(), labels.end(),
+                                    [&](const Label& label) { return label.first == name; });
+    if (known == labels.end()) {
+      labels.emplace_back(name, label_text(value));
+    } else {
+      known->second += ";" + label_text(value);
+    }
+  }
+  if (!std::is_sorted(labels.begin(), labels.end())) std::sort(labels.begin(), labels.end());
+  return labels;
+}
+
+void fill(Sample& sample, const Point& point, const Snapshot& snapshot,
+          const FamilyOptions& options, LabelNames& names) {
+  sample.labels = labels_of(point.labels, names);
   if (options.scope_labels && !point.spec->scope.empty()) {
     sample.labels.emplace_back("otel_scope_name", clean(point.spec->scope));
   }
@@ -98,12 +139,12 @@ Sample sample_of(const Point& point, const Snapshot& snapshot, const FamilyOptio
     std::erase_if(sample.labels, [](const Label& label) { return label.first == "le"; });
   }
   sample.created = snapshot.at.wall - (snapshot.at.mono - point.start);
-  return sample;
 }
 
 /// Keeps two families from writing samples of one name.
 class Names {
  public:
+  explicit Names(std::size_t series) { series_.reserve(series); }
   bool take(const std::string& name, Type type) {
     const auto names = sample_names(name, type);
     const bool taken = std::any_of(names.begin(), names.end(),
@@ -164,23 +205,8 @@ std::string prometheus_unit(std::string_view ucum, bool is_gauge) {
 }
 
 std::vector<Label> prometheus_labels(const std::vector<telemetry::Attribute>& attributes) {
-  std::vector<Label> labels;
-  for (const auto& [key, value] : attributes) {
-    const auto* const flag = std::get_if<bool>(&value);
-    std::string text = flag == nullptr ? clean(telemetry::to_text(value))
-                       : *flag         ? "true"
-                                       : "false";
-    std::string name = prometheus_name(key);
-    const auto known = std::find_if(labels.begin(), labels.end(),
-                                    [&](const Label& label) { return label.first == name; });
-    if (known == labels.end()) {
-      labels.emplace_back(std::move(name), std::move(text));
-    } else {
-      known->second += ";" + text;
-    }
-  }
-  std::sort(labels.begin(), labels.end());
-  return labels;
+  LabelNames names;
+  return labels_of(attributes, names);
 }
 
 Family state_set(std::string name, std::string help, const std::vector<Label>& labels,
@@ -203,7 +229,7 @@ namespace {
 class Sorter {
  public:
   Sorter(const Snapshot& snapshot, const FamilyOptions& options)
-      : snapshot_(snapshot), options_(options) {
+      : snapshot_(snapshot), options_(options), names_(snapshot.points.size()) {
     if (options.resource.empty()) return;
     Sample info{.labels = prometheus_labels(options.resource), .value = std::int64_t{1}};
     names_.take("target", Type::Info);
@@ -217,12 +243,11 @@ class Sorter {
       return;
     }
     if (!has_value(point)) return;
-    auto sample = sample_of(point, snapshot_, options_);
-    if (names_.take_series(family_->name, sample.labels)) {
-      family_->samples.push_back(std::move(sample));
-    } else {
-      families_.refused += 1;
-    }
+    auto& sample = family_->samples.emplace_back();  // in its place: it is large
+    fill(sample, point, snapshot_, options_, label_names_);
+    if (names_.take_series(family_->name, sample.labels)) return;
+    family_->samples.pop_back();
+    families_.refused += 1;
   }
   Families all() && {
     for (auto& [name, family] : by_name_) families_.all.push_back(std::move(family));
@@ -244,7 +269,15 @@ class Sorter {
     } else if (names_.take(name, type)) {
       family_ = &by_name_[name];  // a map does not move what it holds
       *family_ = {name, type, unit, valid_utf8(point.spec->help), {}};
+      family_->samples.reserve(points_of_instrument(point));
     }
+  }
+
+  /// How many there are in a row from this one on.
+  std::size_t points_of_instrument(const Point& point) const {
+    const auto first = snapshot_.points.begin() + (&point - snapshot_.points.data());
+    const auto other = [&](const Point& one) { return one.spec != point.spec; };
+    return static_cast<std::size_t>(std::find_if(first, snapshot_.points.end(), other) - first);
   }
 
   const Snapshot& snapshot_;
@@ -252,6 +285,7 @@ class Sorter {
   Families families_;
   std::map<std::string, Family> by_name_;
   Names names_;
+  LabelNames label_names_;
   const telemetry::Spec* spec_ = nullptr;
   telemetry::Kind kind_{};
   Family* family_ = nullptr;

@@ -45,8 +45,11 @@ void Registry::harvest(Entry& entry, TimePoint now) {
 }
 
 Point Registry::point_of(const Family& family, const Entry& entry, Cursor& cursor, TimePoint now) {
-  auto& at = cursor.places_[entry.series.get()];
   const bool delta = cursor.temporality_ == Cursor::Temporality::Delta;
+  // The total of a counter has no range, and who wants all of it has no place to begin at.
+  const bool whole_total = !delta && (family.kind == Kind::Counter || family.kind == Kind::UpDown);
+  Series::Cursor from_start;
+  auto& at = whole_total ? from_start : cursor.places_[entry.series.get()];
   Point point{family.spec, family.kind, attributes_of(*family.spec, entry.labels)};
   point.value = value_of(family.kind, entry.series->is_whole(), entry.totals, at.base, entry.range);
   point.summary = entry.series->since(at, entry.totals);
@@ -62,6 +65,9 @@ Snapshot Registry::collect(Cursor& cursor, std::string_view pattern) {
   run_observers();
   const std::lock_guard lock(mutex_);
   Snapshot snapshot{++tick_, {clock_.now(), clock_.wall()}, {}};
+  std::size_t series = 0;
+  for (const auto& [key, family] : families_) series += family->entries.size();
+  snapshot.points.reserve(series);
   for (const auto& [key, family] : families_) {
     if (!fits_pattern(pattern, family->spec->name)) continue;
     for (auto& [labels, entry] : family->entries) {

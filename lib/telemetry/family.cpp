@@ -29,6 +29,7 @@ bool fits_pattern(std::string_view pattern, std::string_view name) {
 std::vector<Attribute> attributes_of(const Spec& spec, const std::vector<std::string>& labels) {
   if (labels.size() != spec.label_keys.size()) return {{"otel.metric.overflow", true}};
   std::vector<Attribute> attributes;
+  attributes.reserve(labels.size());
   for (std::size_t i = 0; i < labels.size(); ++i) {
     attributes.emplace_back(spec.label_keys[i], labels[i]);
   }

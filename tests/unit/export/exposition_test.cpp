@@ -44,6 +44,29 @@ TEST_CASE("exposition: names and units by rule") {
         std::vector<Label>{{"a_b", "1;2"}, {"t", "true"}});
 }
 
+TEST_CASE("exposition: series of one instrument may have different labels") {
+  telemetry::Snapshot snapshot;
+  const auto spec = std::make_shared<const telemetry::Spec>(telemetry::Spec{.name = "n"});
+  const auto add = [&](std::vector<telemetry::Attribute> labels) {
+    telemetry::Point point;
+    point.spec = spec;
+    point.kind = telemetry::Kind::Gauge;
+    point.labels = std::move(labels);
+    point.value = std::int64_t{1};
+    snapshot.points.push_back(std::move(point));
+  };
+  add({{"z.y", "1"}, {"a.b", "2"}});
+  add({{"a.b", "3"}, {"z.y", "4"}});
+  add({{"otel.metric.overflow", true}});
+  add({});
+  add({{"a.b", "2"}, {"z_y", "1"}});  // the first one again
+  const auto families = families_of(snapshot);
+  CHECK(families.refused == 1);
+  CHECK(prometheus_text(families.all) ==
+        "# TYPE n gauge\nn{a_b=\"2\",z_y=\"1\"} 1\nn{a_b=\"3\",z_y=\"4\"} 1\n"
+        "n{otel_metric_overflow=\"true\"} 1\nn 1\n");
+}
+
 TEST_CASE("exposition: the text format, line by line") {
   SamplePoints points;
   const auto page = prometheus_text(families_of(points.snapshot()).all);
