@@ -70,6 +70,15 @@ struct CompareOptions {
 };
 int run_goodput_compare(const CompareOptions& options);
 
+/// `elastrunctl goodput convert`
+struct ConvertOptions {
+  std::vector<std::string> files;  // as those of `report`
+  std::string to;                  // kConversions
+  std::string output;              // a file, or for TensorBoard a directory; empty: standard output
+};
+inline constexpr const char* kConversions[] = {"chrome-trace", "tensorboard"};
+int run_goodput_convert(const ConvertOptions& options);
+
 /// `elastrunctl goodput watch`
 struct WatchOptions {
   std::string target;  // a job of this machine, or its journal or directory; empty: the only job

@@ -4,6 +4,7 @@
 
 #include "command.hpp"
 #include "completion.hpp"
+#include "core/text.hpp"
 #include "spec/rdzv_conf.hpp"
 
 #include <CLI/App.hpp>
@@ -113,6 +114,7 @@ CLI::App* add_store(CLI::App& app, StoreOptions& options, std::string& conf) {
 struct GoodputCommands {
   GoodputOptions report;
   CompareOptions compare;
+  ConvertOptions convert;
   WatchOptions watch;
   std::function<int()> run;
 };
@@ -146,6 +148,24 @@ void add_compare(CLI::App& goodput, GoodputCommands& commands) {
   compare->callback([&] { commands.run = [&] { return run_goodput_compare(options); }; });
 }
 
+void add_convert(CLI::App& goodput, GoodputCommands& commands) {
+  auto& options = commands.convert;
+  auto* convert = goodput.add_subcommand("convert", "Write the files of a job for other programs");
+  std::vector<std::string> forms(std::begin(kConversions), std::end(kConversions));
+  convert->add_option("--to", options.to, "What for: Perfetto, or TensorBoard")
+      ->required()
+      ->check(CLI::IsMember(forms, CLI::ignore_case).description(""))
+      ->type_name(join(forms, "|"));
+  convert
+      ->add_option("-o,--output", options.output,
+                   "Where to, instead of standard output; for TensorBoard also its directory")
+      ->type_name("FILE");
+  convert->add_option("files", options.files, "As those of report; - is standard input")
+      ->required()
+      ->type_name("FILE");
+  convert->callback([&] { commands.run = [&] { return run_goodput_convert(options); }; });
+}
+
 void add_watch(CLI::App& goodput, GoodputCommands& commands) {
   auto& options = commands.watch;
   auto* watch = goodput.add_subcommand("watch", "Show the account of a job as it goes on");
@@ -162,6 +182,7 @@ CLI::App* add_goodput(CLI::App& app, GoodputCommands& commands) {
   command->require_subcommand(1);
   add_report(*command, commands);
   add_compare(*command, commands);
+  add_convert(*command, commands);
   add_watch(*command, commands);
   return command;
 }

@@ -61,7 +61,7 @@ Status GoodputReader::take(const std::string& line) {
 }
 
 Status GoodputReader::take_record(const std::string& line) {
-  const auto record = exporter::from_json_line(line);
+  auto record = exporter::from_json_line(line);
   if (!record) {
     ++input.skipped;
     return {};
@@ -74,6 +74,7 @@ Status GoodputReader::take_record(const std::string& line) {
   if (record->scope == goodput::kRecorderScope) {
     (void)input.measurements.add(goodput::entry_of(*record));
   }
+  if (on_record) on_record(std::move(*record));
   return both();
 }
 
@@ -102,11 +103,9 @@ Status GoodputReader::both() const {
               "report each by itself");
 }
 
-Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool history) {
+Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
   // One alone may be a pipe, whose first line can be read once.
   if (paths.size() > 1) std::ranges::stable_sort(paths, {}, begins_at);
-  GoodputReader reader;
-  if (history) reader.input.journal.keep_history();
   for (const auto& path : paths) {
     Status status;
     if (path == "-") {
@@ -118,8 +117,16 @@ Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool his
       status = reader.read(file);
       if (file.bad()) return fail(Code::Io, fmt::format("cannot read {} to its end", path));
     }
-    if (!status) return std::unexpected(status.error());
+    if (!status) return status;
   }
+  return {};
+}
+
+Result<GoodputInput> read_goodput_files(std::vector<std::string> paths, bool history) {
+  GoodputReader reader;
+  if (history) reader.input.journal.keep_history();
+  const auto status = read_into(reader, std::move(paths));
+  if (!status) return std::unexpected(status.error());
   return std::move(reader.input);
 }
 

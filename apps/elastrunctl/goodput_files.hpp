@@ -8,6 +8,7 @@
 #include "goodput/measurement_log.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ class GoodputReader {
   Status take(const std::string& line);
 
   GoodputInput input;
+  std::function<void(telemetry::Record)> on_record;  // gets those of a journal, after the books
 
  private:
   Status take_record(const std::string& line);
@@ -44,6 +46,9 @@ class GoodputReader {
 
   bool journal_ = false;
 };
+
+/// Lets it take files in the order in which they begin. As read_goodput_files().
+Status read_into(GoodputReader& reader, std::vector<std::string> paths);
 
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as
 /// {"log_time": SECONDS, "payload": {...}}. Several files are taken in the order in which they

@@ -41,6 +41,8 @@ class JournalBooks {
   /// Whether the job has said how it ended, and whether its agent has said its last word.
   bool has_ended() const { return ended_ || over_; }
   bool is_over() const { return over_; }
+  /// Of the last record, since the start of the job: on one axis for all submissions, never back.
+  Duration elapsed() const { return last_ - TimePoint(); }
   /// Of all submissions.
   std::vector<RestartPath> restarts() const;
   /// Older ones that are not among them.

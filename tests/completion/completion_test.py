@@ -30,8 +30,9 @@ OFFERS = [
     (["elastrunctl", "status", "--js"], {"--json"}),
     (["elastrunctl", "logs", "--no"], {"--no-follow"}),
     (["elastrunctl", "store", "--co"], {"--coordinator-only"}),
-    (["elastrunctl", "goodput", ""], {"report", "compare", "watch"}),
+    (["elastrunctl", "goodput", ""], {"report", "compare", "convert", "watch"}),
     (["elastrunctl", "goodput", "report", "--ht"], {"--html"}),
+    (["elastrunctl", "goodput", "--to", ""], {"chrome-trace", "tensorboard"}),
     (["elastrunctl", "store", "--secret-file", "tr"], {"train.py"}),
 ]
 # What must not be offered: options of the other subcommand.
