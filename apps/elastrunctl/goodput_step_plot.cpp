@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
+#include "goodput/exponential.hpp"
 #include "goodput_html.hpp"
 #include "goodput_plots.hpp"
 
@@ -22,7 +23,8 @@ struct StepScale {
 
   double y(Duration time) const {
     double share = (to_seconds(time) - low) / (high - low);
-    if (logarithmic) share = std::log(to_seconds(time) / low) / std::log(high / low);
+    if (logarithmic)
+      share = goodput::natural_log(to_seconds(time) / low) / goodput::natural_log(high / low);
     return (1 - std::clamp(share, 0.0, 1.0)) * kStepHeight;
   }
 };

@@ -18,8 +18,10 @@ constexpr std::size_t kColumns = 80;
 /// 483 -> 480: what follows from a few failures is no more exact.
 std::int64_t two_digits(double number) {
   if (number < 100) return std::max<std::int64_t>(std::llround(number), 1);
-  const double unit = std::pow(10.0, std::floor(std::log10(number)) - 1);
-  return std::llround(std::round(number / unit) * unit);
+  if (!(number < 1e15)) return 1'000'000'000'000'000;
+  std::int64_t unit = 1;
+  for (; number >= 100; unit *= 10) number /= 10;
+  return std::llround(number) * unit;
 }
 
 std::string percent(double share) {
