@@ -180,7 +180,7 @@ class Crowd {
   std::vector<double> fail_one() {
     begin_stop();
     returns_ = false;
-    Failed failed{past_.front().round, {}};
+    Failed failed{past_.front().id.round, {}};
     failed.cause.node = "culprit";
     failed.cause.exit_code = 1;
     start_ = clock_->now();
@@ -233,8 +233,8 @@ class Crowd {
   void hear(std::size_t i, const std::string& payload) {
     if (payload.starts_with(R"({"type":"round")")) {
       const auto number = payload.find(R"("number":)");
-      past_[i].round = std::strtoll(payload.c_str() + number + 9, nullptr, 10);
-      if (past_[i].round == 0) std::abort();
+      past_[i].id.round = std::strtoll(payload.c_str() + number + 9, nullptr, 10);
+      if (past_[i].id.round == 0) std::abort();
       past_[i].nodes = static_cast<int>(links_.size());
       ++seated_;
     } else if (payload.starts_with(R"({"type":"restart")")) {

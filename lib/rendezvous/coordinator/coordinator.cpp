@@ -80,19 +80,19 @@ class LinkCoordinator final : public Coordinator {
 
   void inherit(const PreviousWorld& previous, TimePoint until, const Leavers& leavers) override {
     MemberFence fence;
-    fence.expect(previous.round, previous.nodes, settings_.stand_alone ? 0 : 1);
+    fence.expect(previous.id, previous.nodes, settings_.stand_alone ? 0 : 1);
     book_.inherit(previous, until, std::move(fence), leavers);
   }
   void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
                        const Leavers& leavers) override {
     MemberFence fence;
-    fence.expect(previous.round, remnant, may_miss);
+    fence.expect(previous.id, remnant, may_miss);
     book_.inherit(previous, clock_.now(), std::move(fence), leavers);
   }
   void disinherit() override { book_.disinherit(); }
 
-  void conclude(std::int64_t rounds, const Done& verdict) override {
-    book_.conclude(rounds, verdict);
+  void conclude(const WorldId& last, const Done& verdict) override {
+    book_.conclude(last, verdict);
   }
   std::optional<Done> verdict() const override { return book_.verdict(); }
 

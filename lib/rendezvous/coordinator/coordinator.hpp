@@ -27,7 +27,7 @@ class Coordinator {
   /// A world that may be at work for so long.
   struct KnownWorld {
     std::string run_id;
-    std::int64_t round = 0;
+    WorldId id;
     int nodes = 0;
     Duration at_work{};
   };
@@ -88,8 +88,8 @@ class Coordinator {
   virtual void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
                                const Leavers& leavers) = 0;
   virtual void disinherit() = 0;
-  /// The job that has had that many rounds is over: members of it that come late are told so.
-  virtual void conclude(std::int64_t rounds, const Done& verdict) = 0;
+  /// The job whose last world that was is over: members of it that come late are told so.
+  virtual void conclude(const WorldId& last, const Done& verdict) = 0;
   /// Elected again: agents hear the new epoch and go on.
   virtual void set_epoch(std::int64_t epoch) = 0;
   /// Runs `ask` (once per agent) when an agent says that it has seen a higher epoch than ours.

@@ -20,16 +20,16 @@ class FencedJobs {
   /// An earlier coordinator's: as `inherit` of the state.
   void inherit(const std::string& run_id, const PreviousWorld& previous, TimePoint until,
                MemberFence fence) {
-    fenced_jobs_[run_id] = {previous, until, std::move(fence), previous.round};
+    fenced_jobs_[run_id] = {previous, until, std::move(fence), previous.id};
   }
   /// One whose last agent has gone.
   void keep(const State& state, TimePoint now) {
     const WorldFence& world_fence = state.world_fence();
     if (!world_fence.is_up(now)) return;
-    fenced_jobs_[state.run_id()] = {{state.last_world().round, 0, 0},
+    fenced_jobs_[state.run_id()] = {{state.last_world().id, 0, 0},
                                     *world_fence.limit(),
                                     world_fence.fence,
-                                    world_fence.round()};
+                                    world_fence.world()};
   }
   /// No world of them is at work any more. Of those who leave only time says that.
   void disinherit(TimePoint now) {
@@ -53,7 +53,7 @@ class FencedJobs {
     const auto found = fenced_jobs_.find(state.run_id());
     if (found == fenced_jobs_.end()) return;
     const Doubt& doubt = found->second;
-    state.inherit(doubt.previous, doubt.until, doubt.fence, doubt.round);
+    state.inherit(doubt.previous, doubt.until, doubt.fence, doubt.at_work);
     fenced_jobs_.erase(found);
   }
   bool are_any(TimePoint now) const {
@@ -75,7 +75,7 @@ class FencedJobs {
     PreviousWorld previous;
     TimePoint until;
     MemberFence fence;
-    std::int64_t round = 0;  // of the world that may be at work
+    WorldId at_work;  // which one may be
   };
 
   std::map<std::string, Doubt> fenced_jobs_;

@@ -108,7 +108,7 @@ void Job::deliver() {
     if (link == links.end()) continue;
     if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
       const auto at = static_cast<std::size_t>(assigned->group_rank);
-      standstill_.assigned(delivery.to, assigned->world->number, assigned->world->members[at],
+      standstill_.assigned(delivery.to, assigned->world->id.round, assigned->world->members[at],
                            assigned->world->ranks.of[at].rank);
       if (assigned->world != world) {
         world = assigned->world;

@@ -26,8 +26,8 @@ JobBook::JobBook(const Coordinator::Settings& settings, Clock& clock,
       ready_at_(settings.stand_alone ? clock.now() + kTimeToFollow : TimePoint()) {
   for (const auto& world : settings.known_worlds) {
     MemberFence fence;
-    fence.expect(world.round, world.nodes, 0);
-    fenced_jobs_.inherit(world.run_id, {world.round, 0, world.nodes}, clock.now() + world.at_work,
+    fence.expect(world.id, world.nodes, 0);
+    fenced_jobs_.inherit(world.run_id, {world.id, 0, world.nodes}, clock.now() + world.at_work,
                          std::move(fence));
   }
 }
@@ -60,7 +60,7 @@ void JobBook::forget(const Job& job) {
   if (state.phase() == Phase::Ended) {
     ended_ = state.verdict();
     // Members that were out of reach come late.
-    if (!settings_.run_id.empty()) over_ = {state.round_number(), state.verdict()};
+    if (!settings_.run_id.empty()) over_ = {state.past().last(), state.verdict()};
   }
   const std::string run_id = state.run_id();
   const bool at_work = state.world_fence().is_up(clock_.now());
@@ -86,9 +86,9 @@ void JobBook::disinherit() {
   }
 }
 
-void JobBook::conclude(std::int64_t rounds, const Done& verdict) {
-  over_ = {rounds, verdict};
-  for (auto& [run_id, job] : jobs) job->state.conclude(rounds, verdict);
+void JobBook::conclude(const WorldId& last, const Done& verdict) {
+  over_ = {last, verdict};
+  for (auto& [run_id, job] : jobs) job->state.conclude(last, verdict);
 }
 
 std::optional<Done> JobBook::verdict() const {
@@ -118,7 +118,7 @@ Remnant JobBook::remnant() const {
     const Remnant left = job->state.remnant(clock_.now());
     all.members += left.members;
     all.at_work.add(left.at_work);
-    all.round = std::max(all.round, left.round);
+    if (left.world.is_later_than(all.world)) all.world = left.world;
   }
   return all;
 }

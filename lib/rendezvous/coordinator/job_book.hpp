@@ -33,7 +33,7 @@ class JobBook {
   void inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
                const Leavers& leavers);
   void disinherit();
-  void conclude(std::int64_t rounds, const Done& verdict);
+  void conclude(const WorldId& last, const Done& verdict);
   std::optional<Done> verdict() const;
   /// Whether its job has failed without it: it has never met a coordinator, and is of the next
   /// start of the job, for which the verdict is not meant, as far as no scheduler says which one.
@@ -53,7 +53,7 @@ class JobBook {
   const std::function<void()> before_deciding_;
   const TimePoint ready_at_;
   FencedJobs fenced_jobs_;
-  std::optional<std::pair<std::int64_t, Done>> over_;  // an earlier job of this run id
+  std::optional<std::pair<WorldId, Done>> over_;  // an earlier job of this run id
   std::optional<Done> ended_;
 };
 

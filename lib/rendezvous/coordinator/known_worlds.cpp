@@ -21,6 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxFile = 64 << 20;
 constexpr auto kMode = 0600;
+constexpr std::int64_t kHighest = std::int64_t{1} << 53;  // another one can always follow
 constexpr auto kTimeToWrite = std::chrono::seconds(5);
 
 Result<std::string> read_if_there(const std::string& path) {
@@ -35,7 +36,8 @@ Coordinator::KnownWorld world_of(const json::value& text) {
     return std::clamp<std::int64_t>(member_int_or(text, name, 0), 0, most);
   };
   constexpr auto longest = std::chrono::duration_cast<milliseconds>(kLongestGrace);
-  return {member_text_or(text, "run_id", ""), whole("round", std::int64_t{1} << 53),
+  return {member_text_or(text, "run_id", ""),
+          {whole("epoch", kHighest), whole("round", kHighest)},
           static_cast<int>(whole("nodes", 1 << 24)),
           milliseconds(whole("at_work_ms", longest.count()))};
 }
@@ -62,7 +64,7 @@ Status KnownWorlds::read() {
   }
   for (const json::value& each : worlds->as_array()) {
     Coordinator::KnownWorld world = world_of(each);
-    if (world.round > 0) worlds_[world.run_id] = std::move(world);
+    if (world.id.round > 0) worlds_[world.run_id] = std::move(world);
   }
   return {};
 }
@@ -71,7 +73,7 @@ void KnownWorlds::attach(Coordinator::Settings& settings) {
   for (const auto& [run_id, world] : worlds_) settings.known_worlds.push_back(world);
   settings.record_world = [this](const std::string& run_id, const WorldRecord& world,
                                  std::function<void()> recorded) {
-    worlds_[run_id] = {run_id, world.round, world.nodes, world.at_work};
+    worlds_[run_id] = {run_id, world.id, world.nodes, world.at_work};
     write(std::move(recorded));
   };
   settings.job_over = [this](const std::string& run_id) {
@@ -84,7 +86,8 @@ void KnownWorlds::write(std::function<void()> written) {
   for (const auto& [run_id, world] : worlds_) {
     worlds.push_back(
         json::object{{"run_id", run_id},
-                     {"round", world.round},
+                     {"epoch", world.id.epoch},
+                     {"round", world.id.round},
                      {"nodes", world.nodes},
                      {"at_work_ms", std::chrono::ceil<milliseconds>(world.at_work).count()}});
   }

@@ -54,7 +54,7 @@ void WorldRecords::leave(const Remnant& remnant) {
 std::optional<Remnant> WorldRecords::remnant_of(const Coordinator& coordinator) const {
   if (latest_.verdict || !coordinator.is_needed() || coordinator.is_fenced()) return std::nullopt;
   const Remnant remnant = coordinator.remnant();
-  return remnant.round == latest_.world.round ? std::optional(remnant) : std::nullopt;
+  return remnant.world == latest_.world.id ? std::optional(remnant) : std::nullopt;
 }
 
 void WorldRecords::watch_remnant(const Coordinator& coordinator, std::function<void()> write) {
@@ -90,11 +90,11 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
   tells_of_end_ = recorded && recorded->verdict;
   if (!recorded) return;
   const TimePoint now = clock_.now();
-  const PreviousWorld previous{recorded->world.round, 0, recorded->world.nodes};
+  const PreviousWorld previous{recorded->world.id, 0, recorded->world.nodes};
   const Leavers leavers{recorded->leavers, now + recorded->leaving};
   if (recorded->verdict) {
     if (leavers.count > 0) coordinator.inherit(previous, now, leavers);
-    return coordinator.conclude(recorded->world.round, *recorded->verdict);
+    return coordinator.conclude(recorded->world.id, *recorded->verdict);
   }
   if (const auto& broken = recorded->break_up) {
     const Remnant remnant{broken->members, {broken->stopping, now + broken->stopping_for}};

@@ -47,11 +47,9 @@ void raise_epoch(LeaderLease::Leader& leader) {
 }
 
 std::string encode_record(const RecordedWorld& recorded) {
-  json::object record{{"round", recorded.world.round},
-                      {"nodes", recorded.world.nodes},
-                      {"address", recorded.world.address},
-                      {"port", recorded.world.port},
-                      {"by", recorded.by},
+  json::object record{{"epoch", recorded.world.id.epoch}, {"round", recorded.world.id.round},
+                      {"nodes", recorded.world.nodes},    {"address", recorded.world.address},
+                      {"port", recorded.world.port},      {"by", recorded.by},
                       {"network", recorded.network}};
   if (recorded.leavers > 0) {
     record["leavers"] = recorded.leavers;
@@ -80,9 +78,10 @@ std::optional<RecordedWorld> decode_record(const std::string& text) {
   const auto whole = [&parsed](std::string_view name, std::int64_t most) {
     return std::clamp<std::int64_t>(member_int_or(*parsed, name, 0), 0, most);
   };
-  recorded.world = {
-      whole("round", std::int64_t{1} << 53), static_cast<int>(whole("nodes", 1 << 24)),
-      member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(whole("port", 65535))};
+  recorded.world = {{whole("epoch", kHighestEpoch), whole("round", std::int64_t{1} << 53)},
+                    static_cast<int>(whole("nodes", 1 << 24)),
+                    member_text_or(*parsed, "address", ""),
+                    static_cast<std::uint16_t>(whole("port", 65535))};
   recorded.by = member_text_or(*parsed, "by", "");
   constexpr auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
   recorded.leavers = static_cast<int>(whole("leavers", 1 << 24));

@@ -37,8 +37,8 @@ void MemberFence::shorten(Peer peer, TimePoint until) {
   }
 }
 
-void MemberFence::expect(std::int64_t round, int members, int may_miss) {
-  round_ = round;
+void MemberFence::expect(const WorldId& world, int members, int may_miss) {
+  world_ = world;
   expected_ = members;
   may_miss_ = may_miss;
   heard_.clear();
@@ -46,15 +46,15 @@ void MemberFence::expect(std::int64_t round, int members, int may_miss) {
   most_by_.reset();
 }
 
-void MemberFence::expect(std::int64_t round, const Remnant& remnant, int may_miss) {
+void MemberFence::expect(const WorldId& world, const Remnant& remnant, int may_miss) {
   // Whoever comes may be one whose group had ended before: only all of them together prove it.
-  expect(round, remnant.at_work.count > 0 ? remnant.members : 0, may_miss);
+  expect(world, remnant.at_work.count > 0 ? remnant.members : 0, may_miss);
   if (expected_ > 0) all_by_ = remnant.at_work.until;
 }
 
-void MemberFence::hear(const std::string& member, std::int64_t round, TimePoint now,
+void MemberFence::hear(const std::string& member, const WorldId& world, TimePoint now,
                        TimePoint until) {
-  if (round != round_ || unheard() == 0) return;
+  if (!world.is_same(world_) || unheard() == 0) return;
   heard_.insert(member);
   begin(now, until);
 }
@@ -78,7 +78,7 @@ void MemberFence::pass(TimePoint now) {
     }
   }
   if (!strangers_.are_at_work(now)) strangers_ = {};
-  if (unheard_limit() && now >= *unheard_limit()) expect(0, 0, 0);
+  if (unheard_limit() && now >= *unheard_limit()) expect({}, 0, 0);
 }
 
 std::optional<TimePoint> MemberFence::unheard_limit() const {

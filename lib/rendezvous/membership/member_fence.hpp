@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "rendezvous/membership/world_id.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -27,7 +28,7 @@ struct Leavers {
 struct Remnant {
   int members = 0;  // that are connected to their coordinator
   Leavers at_work;  // those of them whose groups have not ended
-  std::int64_t round = 0;
+  WorldId world{};
 };
 
 /// How long a member whose connection has ended without the word that its group has may take to say
@@ -58,14 +59,14 @@ class MemberFence {
   /// Members of whom only another coordinator knows.
   void inherit(const Leavers& leavers) { strangers_ = leavers; }
 
-  /// Another coordinator has given out that round. All of its members are waited for but
+  /// Another coordinator has given out that world. All of its members are waited for but
   /// `may_miss`, from when the first was heard.
-  void expect(std::int64_t round, int members, int may_miss);
+  void expect(const WorldId& world, int members, int may_miss);
   /// That one has broken up: so many were left of it, and of those no more are waited for than may
   /// be at work, nor for longer.
-  void expect(std::int64_t round, const Remnant& remnant, int may_miss);
+  void expect(const WorldId& world, const Remnant& remnant, int may_miss);
   /// A member of it was heard; all of it has ended by `until`.
-  void hear(const std::string& member, std::int64_t round, TimePoint now, TimePoint until);
+  void hear(const std::string& member, const WorldId& world, TimePoint now, TimePoint until);
   /// That world has come to its end, whoever was heard.
   void begin(TimePoint now, TimePoint until);
 
@@ -93,7 +94,7 @@ class MemberFence {
   Leavers strangers_;
 
   // The world of another coordinator
-  std::int64_t round_ = 0;
+  WorldId world_;
   int expected_ = 0, may_miss_ = 0;
   std::set<std::string> heard_;
   std::optional<TimePoint> all_by_, most_by_;  // none: it may be at work, nobody was heard

@@ -40,7 +40,7 @@ struct Member {
   bool returning = false;  // was in the round before: has its place before all newcomers
   int told_ahead = -1;     // its place among the spares, as it was told last; -1: not at all
   bool started = false;    // its workers run
-  std::int64_t round = 0;  // it was in last
+  WorldId world;           // it was in last
   // Stopping: it knows that; by when its group has ended, by its own word if it knows.
   bool knows_stop = false;
   TimePoint stops_by;

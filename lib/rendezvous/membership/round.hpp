@@ -74,6 +74,7 @@ struct Round {
   int role_rank_base = 0, role_world_size = 1;  // of workers of this node's role
   std::string master_addr;
   std::uint16_t master_port = 0;
+  WorldId id() const { return {epoch, number}; }
   int group_world_size() const { return static_cast<int>(members.size()); }
 };
 

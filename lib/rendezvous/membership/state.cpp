@@ -28,7 +28,7 @@ void State::tell_all(const std::vector<Member*>& whom, Push push) {
 
 Quorum State::quorum() const {
   return {roster_.returning(), roster_.count(MemberState::Waiting) - roster_.returning(),
-          roster_.count(MemberState::Stopping), previous_size_, succession_};
+          roster_.count(MemberState::Stopping), past_.last_size(), past_.is_succession()};
 }
 
 // An agent that is there twice is one whose old connection has died without telling us: it keeps
@@ -62,7 +62,7 @@ Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, 
   const std::string name = agent_name(node);
   unable_.forget(node);
   world_fence_.fence.release(name);
-  world_fence_.fence.hear(name, previous.round, now, now + rules_.silence + node.grace);
+  world_fence_.fence.hear(name, previous.id, now, now + rules_.silence + node.grace);
   return known != nullptr ? known : &roster_.add(peer, node, false, now);
 }
 
@@ -72,9 +72,9 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
   Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return tell_unable(now);
   if (!is_new) return come_back(*member, std::move(node), now);
-  if (phase_ == Phase::Joining && previous.round > 0) {
-    world_fence_.broken(previous.round);
-    if (previous.round == number_) roster_.set_returning(*member, true);
+  if (phase_ == Phase::Joining && previous.id.round > 0) {
+    world_fence_.broken(previous.id);
+    if (previous.id.is_same(past_.last())) roster_.set_returning(*member, true);
   }
   advance(now);
 }
@@ -84,14 +84,14 @@ void State::arrive_stopping(Peer peer, const Node& node, const PreviousWorld& pr
   Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return rank_claims_.drop(peer);  // no claim while its group is at work
   roster_.move(*member, MemberState::Stopping, now);
-  member->round = previous.round;
+  member->world = previous.id;
   stopping(peer, left, now);
   advance(now);
 }
 
 void State::hear_of(const PreviousWorld& world, Duration grace, TimePoint now) {
   // What an elected coordinator has to fear stands in the register.
-  if (rules_.hosted || world.round <= std::max(number_, floor_)) return;
+  if (rules_.hosted || !past_.is_news(world.id)) return;
   learn(world);
   world_fence_.fence.begin(now, now + rules_.silence + grace);
 }
@@ -106,13 +106,13 @@ void State::stopping(Peer peer, Duration left, TimePoint now) {
 
 // Whoever was a member hears how its job has ended; a new node, that it has come for nothing.
 bool State::is_too_late(Peer peer, const PreviousWorld& previous) {
-  if (previous.round > 0 && previous.round <= concluded_) {
+  if (past_.is_concluded(previous.id)) {
     tell(peer, conclusion_);
     return true;
   }
   if (phase_ != Phase::Ended) return false;
   Done done = verdict_;
-  if (!done.failed && previous.round == 0) {
+  if (!done.failed && previous.id.round == 0) {
     done = {true, {.kind = Cause::Kind::Closed}};
     done.cause.text = already_over_text(run_id_);
   }
@@ -156,16 +156,10 @@ void State::admit_claimants(TimePoint now) {
 void State::learn(const PreviousWorld& previous) {
   // Whoever heard of a restart that its last coordinator could tell to some only: it is spent.
   restart_rule_.learn(previous.attempt);
-  if (previous.round <= std::max(number_, floor_)) return;
-  floor_ = previous.round;
-  // The round that runs keeps its number: its members know no other one.
-  if (phase_ != Phase::Joining) return;
+  if (!past_.learn(previous, phase_ != Phase::Joining)) return;
   // Somebody remembers more than we: another coordinator was here before us.
-  number_ = previous.round;
-  previous_size_ = previous.nodes;
-  succession_ = true;
   roster_.forget_returning();
-  if (!rules_.hosted) world_fence_.fence.expect(previous.round, previous.nodes, 0);
+  if (!rules_.hosted) world_fence_.fence.expect(previous.id, previous.nodes, 0);
 }
 
 void State::come_back(Member& member, Node node, TimePoint now) {
@@ -182,28 +176,29 @@ void State::come_back(Member& member, Node node, TimePoint now) {
     restart({.kind = Cause::Kind::NodeLeft, .node = node.id, .text = rejoined_text(node)}, now);
   }
   if (member.state != MemberState::Stopping) return;
-  world_fence_.broken(member.round);
+  world_fence_.broken(member.world);
   roster_.describe(member, std::move(node));
   roster_.move(member, MemberState::Waiting, now);
   // Too late for its place.
-  if (phase_ != Phase::Joining || member.round != number_) roster_.set_returning(member, false);
+  if (phase_ != Phase::Joining || !member.world.is_same(past_.last()))
+    roster_.set_returning(member, false);
   advance(now);
 }
 
 void State::started(Peer peer, std::int64_t round) {
   Member* member = roster_.find(peer);
-  if (member != nullptr && round == number_ && member->state == MemberState::Running) {
+  if (member != nullptr && round == round_number() && member->state == MemberState::Running) {
     member->started = true;
   }
 }
 
 void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool goes_on) {
   Member* member = roster_.find(peer);
-  if (member == nullptr || round != number_ || member->state != MemberState::Running) return;
+  if (member == nullptr || round != round_number() || member->state != MemberState::Running) return;
   if (!goes_on) {  // the others of its group are being stopped
     member->knows_stop = true;
     member->stops_by = now + member->node.grace;
-    world_fence_.lost_member(round, member->stops_by);
+    world_fence_.lost_member(member->world, member->stops_by);
   }
   if (phase_ == Phase::Verdict) {
     roster_.move(*member, MemberState::Failed, now);
@@ -221,8 +216,8 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
 
 void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   Member* member = roster_.find(peer);
-  if (member == nullptr || round != number_ || member->state != MemberState::Running) return;
-  world_fence_.broken(round);
+  if (member == nullptr || round != round_number() || member->state != MemberState::Running) return;
+  world_fence_.broken(member->world);
   roster_.move(*member, MemberState::Finished, now);
   ending_ = true;  // a job that is ending is not stopped for newcomers
   growth_at_.reset();
@@ -240,12 +235,12 @@ void State::leave(Peer peer, const std::string& why, TimePoint now, Duration gra
   }
   const auto kind = Cause::Kind::NodeLeft;
   if (member->state == MemberState::Finished) {
-    world_fence_.broken(member->round);
+    world_fence_.broken(member->world);
   } else if (member->state != MemberState::Waiting) {
     const TimePoint until = now + std::max(grace, member->node.grace);
-    const bool of_last_world = world_fence_.is_of_last(member->round);
+    const bool of_last_world = world_fence_.is_last(member->world);
     world_fence_.fence.hold(agent_name(member->node), peer, until, of_last_world);
-    world_fence_.lost_member(member->round, until);
+    world_fence_.lost_member(member->world, until);
   }
   remove(*member,
          {.kind = kind, .node = member->node.id, .text = departed_text(*member, kind, why)}, now);
@@ -287,18 +282,18 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
 void State::fence_off(const Member& member, TimePoint now, Loss loss) {
   if (member.state == MemberState::Waiting) return;
   if (member.state == MemberState::Finished || loss == Loss::Ended) {
-    return world_fence_.lost_member(member.round, now);
+    return world_fence_.lost_member(member.world, now);
   }
   const TimePoint back_by = now + kTimeToReturn;
   world_fence_.lost_member(
-      member.round, loss == Loss::Closed ? back_by : now + rules_.reaction + member.node.grace);
+      member.world, loss == Loss::Closed ? back_by : now + rules_.reaction + member.node.grace);
   std::optional<TimePoint> until;
   if (loss != Loss::Silent) until = back_by;
   // It was told to stop, and has heard that: it may be saving for as long as it has said.
   if (loss != Loss::Closed && member.knows_stop) until = std::max(until, {member.stops_by});
   if (!until) return;
   world_fence_.fence.hold(agent_name(member.node), member.peer, *until,
-                          world_fence_.is_of_last(member.round));
+                          world_fence_.is_last(member.world));
 }
 
 void State::close(const std::string& why, TimePoint now) {
@@ -314,9 +309,9 @@ void State::suspend(const std::string& why, TimePoint now) {
 }
 
 void State::inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence,
-                    std::int64_t at_work) {
+                    const WorldId& at_work) {
   learn(previous);
-  world_fence_.inherited(at_work > 0 ? at_work : previous.round, until);
+  world_fence_.inherited(at_work.round > 0 ? at_work : previous.id, until);
   world_fence_.fence = fence;
 }
 
@@ -327,8 +322,8 @@ void State::disinherit(TimePoint now) {
   if (phase_ == Phase::Joining) advance(now);
 }
 
-void State::conclude(std::int64_t rounds, Done verdict) {
-  concluded_ = number_ = floor_ = rounds;
+void State::conclude(const WorldId& last, Done verdict) {
+  past_.conclude(last);
   conclusion_ = std::move(verdict);
 }
 
@@ -337,12 +332,8 @@ void State::acknowledge(const WorldRecord& record, TimePoint now) {
   if (phase_ == Phase::Joining) advance(now);
 }
 
-PreviousWorld State::last_world() const {
-  return {std::max(number_, floor_), attempt(), previous_size_};
-}
-
 Remnant State::remnant(TimePoint now) const {
-  Remnant left{0, {}, number_};
+  Remnant left{0, {}, past_.last()};
   for (const auto& [peer, member] : roster_.all()) {
     if (member.state == MemberState::Waiting && !member.returning) continue;
     ++left.members;

@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "rendezvous/membership/join_phase.hpp"
 #include "rendezvous/membership/notice.hpp"
+#include "rendezvous/membership/past_worlds.hpp"
 #include "rendezvous/membership/phase.hpp"
 #include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/rank_claims.hpp"
@@ -60,13 +61,13 @@ class State {
 
   // The world of a coordinator before this one, and the record of new ones (see WorldFence).
   /// `previous` may be at work until then, unless one of its members comes, and so may they in
-  /// `fence`. `at_work`: its round, if not that one.
+  /// `fence`. `at_work`: which one is, if not that one.
   void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {},
-               std::int64_t at_work = 0);
+               const WorldId& at_work = {});
   void disinherit(TimePoint now);  // it has been found out that the inherited world is no more
-  /// The job of this run id has been over for good after that many rounds. Members of it that come
-  /// late are told so; others begin anew.
-  void conclude(std::int64_t rounds, Done verdict);
+  /// The job of this run id has been over for good after that world. Members of it that come late
+  /// are told so; others begin anew.
+  void conclude(const WorldId& last, Done verdict);
   void require_acknowledgements() { world_fence_.require_acknowledgements(); }
   /// The world that waits to be recorded; `acknowledge` says that it has been.
   const std::optional<WorldRecord>& unacknowledged() const { return unacknowledged_; }
@@ -78,8 +79,9 @@ class State {
   std::optional<TimePoint> deadline() const;  // of `tick`, if nothing else happens
   Phase phase() const { return phase_; }
   std::int64_t epoch() const { return epoch_; }
-  std::int64_t round_number() const { return number_; }
-  PreviousWorld last_world() const;  // that anybody has told of
+  std::int64_t round_number() const { return past_.last().round; }
+  const PastWorlds& past() const { return past_; }
+  PreviousWorld last_world() const { return past_.told(attempt()); }
   /// Members that are connected, and for how long their groups may be at work without us.
   Remnant remnant(TimePoint now) const;
   int attempt() const { return restart_rule_.spent(); }
@@ -132,14 +134,12 @@ class State {
   UnableNodes unable_;
   std::vector<Gone> gone_;
   JoinPhase join_phase_;
-  std::int64_t concluded_ = 0;  // rounds of an earlier job of this run id
   WorldFence world_fence_;
   std::optional<WorldRecord> unacknowledged_;
   RestartRule restart_rule_;
-  std::int64_t epoch_ = 1, number_ = 0;
-  std::int64_t floor_ = 0;  // of later rounds: others have had so many
-  int previous_size_ = 0;
-  bool succession_ = false, ending_ = false;  // ending: a member of this round has finished
+  std::int64_t epoch_ = 1;
+  PastWorlds past_;
+  bool ending_ = false;  // a member of this round has finished
   std::optional<TimePoint> growth_at_, verdict_at_, record_by_;
   TimePoint progress_at_;
   Done verdict_, conclusion_;

@@ -84,7 +84,7 @@ void State::hear_unable(Peer peer, const Node& node, const PreviousWorld& previo
   Cause cause{.kind = Cause::Kind::Closed, .node = node.id};
   cause.text = unable_text(node.id, node.unable);
   unable_.add(node, cause.text);
-  const bool has_run = phase_ != Phase::Joining || std::max(number_, floor_) > 0;
+  const bool has_run = phase_ != Phase::Joining || past_.highest() > 0;
   if (has_run || unable_.leave_enough(rules_, roster_.size())) {
     tell(peer, Lost{cause.text + "; the others have been told", false});
     return push_progress(now);
@@ -108,7 +108,7 @@ void State::cannot_start(Peer peer, const std::string& why, TimePoint now) {
   cause.text = departed_text(*member, Cause::Kind::NodeLeft, why);
   unable_.add(member->node, cause.text);
   const bool enough = unable_.leave_enough(rules_, roster_.size() - 1);
-  if (number_ == 1 && !enough) end({true, std::move(cause)}, now);
+  if (round_number() == 1 && !enough) end({true, std::move(cause)}, now);
 }
 
 // Members of the round before keep their places; free places go to the others, first come first.
@@ -127,10 +127,9 @@ void State::try_to_close_round(TimePoint now) {
   for (const Member* member : chosen) nodes.push_back(member->node);
   replace_loopback(nodes, reachable_);
   World world = make_world(std::move(nodes), rules_.fixed_ranks, master_addr_, master_port_);
-  world.epoch = epoch_;
-  world.number = std::max(number_, floor_) + 1;
+  world.id = {epoch_, past_.highest() + 1};
   world.attempt = restart_rule_.spent();
-  WorldRecord record{world.number, static_cast<int>(chosen.size()), world.master_addr,
+  WorldRecord record{world.id, static_cast<int>(chosen.size()), world.master_addr,
                      world.master_port};
   for (const Member* member : chosen)
     record.at_work = std::max(record.at_work, rules_.silence + member->node.grace);
@@ -145,20 +144,19 @@ void State::state(const std::vector<Member*>& chosen, World world, TimePoint now
   for (Member* member : chosen) {
     roster_.move(*member, MemberState::Running, now);
     member->started = member->knows_stop = false;
-    member->round = world.number;
+    member->world = world.id;
   }
   for (Member* spare : roster_.with(MemberState::Waiting)) spare->told_ahead = -1;  // of this world
-  number_ = floor_ = world.number;
+  past_.formed(world.id, static_cast<int>(chosen.size()));
   const auto shared = std::make_shared<const World>(std::move(world));
   for (std::size_t i = 0; i < shared->members.size(); ++i) {
     const Member* member = roster_.find(shared->members[i]);
     deliveries_.push_back({member->peer, Assigned{shared, static_cast<int>(i)}});
   }
-  previous_size_ = static_cast<int>(chosen.size());
-  succession_ = ending_ = false;
+  ending_ = false;
   roster_.forget_returning();
   unacknowledged_.reset(), record_by_.reset();
-  world_fence_.formed(number_);
+  world_fence_.formed(past_.last());
   phase_ = Phase::Running;
   dismiss_stuck();
   advance_running(now);

@@ -37,8 +37,8 @@ World make_world(std::vector<Node> members, bool by_node_rank, std::string maste
 Round round_of(const World& world, int group_rank) {
   const Bases& bases = world.ranks.of[static_cast<std::size_t>(group_rank)];
   Round round;
-  round.epoch = world.epoch;
-  round.number = world.number;
+  round.epoch = world.id.epoch;
+  round.number = world.id.round;
   round.attempt = world.attempt;
   round.members = world.members;
   round.group_rank = group_rank;

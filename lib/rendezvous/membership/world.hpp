@@ -13,8 +13,7 @@ namespace elastrun::rendezvous {
 /// A complete round, computed once and shared by all of its members: what differs between them is
 /// only the group rank. Never changed after it was made.
 struct World {
-  std::int64_t epoch = 0;
-  std::int64_t number = 0;
+  WorldId id;
   int attempt = 0;
   std::vector<Node> members;  // by group rank
   Ranks ranks;

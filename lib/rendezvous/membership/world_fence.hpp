@@ -3,6 +3,7 @@
 
 #include "core/clock.hpp"
 #include "rendezvous/membership/member_fence.hpp"
+#include "rendezvous/membership/world_id.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace elastrun::rendezvous {
 /// What a register is told of a world before anybody works in it. A successor that finds nobody of
 /// it learns from this what may still be at work, and where to ask.
 struct WorldRecord {
-  std::int64_t round = 0;
+  WorldId id;
   int nodes = 0;
   std::string address;  // of group rank 0's store, which is open as long as its agent lives
   std::uint16_t port = 0;
@@ -33,22 +34,22 @@ struct WorldRecord {
 class WorldFence {
  public:
   /// A world has been formed.
-  void formed(std::int64_t round) {
-    round_ = round;
+  void formed(const WorldId& world) {
+    world_ = world;
     at_work_until_ = TimePoint::max();
     fence = {};
   }
-  /// Whether a member of that round says anything of the last world. Others may come late: rounds
-  /// of one that nobody remembered but they bear higher numbers, perhaps.
-  bool is_of_last(std::int64_t round) const { return round == round_; }
-  std::int64_t round() const { return round_; }
-  /// The group of a member of that round has ended.
-  void broken(std::int64_t round) {
-    if (is_of_last(round)) at_work_until_.reset();
+  /// Whether a member of that one says anything of the last world. Others may come late: out of one
+  /// that nobody remembered but they.
+  bool is_last(const WorldId& world) const { return world.is_same(world_); }
+  const WorldId& world() const { return world_; }
+  /// The group of a member of that world has ended.
+  void broken(const WorldId& world) {
+    if (is_last(world)) at_work_until_.reset();
   }
-  /// A member of that round was lost, whose group has ended by then.
-  void lost_member(std::int64_t round, TimePoint until) {
-    if (at_work_until_ && is_of_last(round)) at_work_until_ = std::min(*at_work_until_, until);
+  /// A member of that world was lost, whose group has ended by then.
+  void lost_member(const WorldId& world, TimePoint until) {
+    if (at_work_until_ && is_last(world)) at_work_until_ = std::min(*at_work_until_, until);
   }
   /// The connection of a member that had said goodbye has ended in order; whether there was one.
   bool left(std::uint64_t peer) {
@@ -57,8 +58,8 @@ class WorldFence {
     return of_last_world.has_value();
   }
   /// Another coordinator's world may be at work until then. Round 0: nobody knows which one.
-  void inherited(std::int64_t round, TimePoint until) {
-    round_ = round;
+  void inherited(const WorldId& world, TimePoint until) {
+    world_ = world;
     at_work_until_ = until;
   }
   /// It has been found out that it is no more.
@@ -101,7 +102,7 @@ class WorldFence {
   }
 
   bool held_ = false;
-  std::int64_t round_ = 0;                   // of the last world
+  WorldId world_;                            // the last one
   std::optional<TimePoint> at_work_until_;   // none: it is not; max: until its members say so
   std::optional<WorldRecord> acknowledged_;  // none: no acknowledgements needed
 };

@@ -105,7 +105,7 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
     own.attempt = std::max(own.attempt, one->attempt);
   }
   World world = make_world(std::move(nodes), true, own.master.master_addr, own.master.master_port);
-  world.number = own.round + 1;
+  world.id.round = own.round + 1;
   world.attempt = own.attempt;
   return round_of(world, info.rank);
 }

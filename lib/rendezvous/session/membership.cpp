@@ -11,7 +11,8 @@
 namespace elastrun::rendezvous {
 
 Join Membership::describe(const std::string& address, const Rules& rules, int node_rank) {
-  Join join{self_, previous_, rules, knows_.round > previous_.round ? knows_ : PreviousWorld{}};
+  Join join{self_, previous_, rules,
+            knows_.id.is_later_than(previous_.id) ? knows_ : PreviousWorld{}};
   Node& node = join.node;
   if (node.address.empty()) node.address = address;
   if (node.instance.empty()) node.instance = instance_;

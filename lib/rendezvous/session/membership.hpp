@@ -25,7 +25,7 @@ class Membership {
     state_ = MemberState::Wanted;
   }
   void sit(const Round& round) {
-    previous_ = {round.number, round.attempt, round.group_world_size()};
+    previous_ = {round.id(), round.attempt, round.group_world_size()};
     state_ = MemberState::Held;
     stops_by_.reset();
   }
@@ -46,14 +46,14 @@ class Membership {
   }
   /// There is that world, of which it is no member.
   void learn(const PreviousWorld& world) {
-    if (world.round > knows_.round) knows_ = world;
+    if (world.id.is_later_than(knows_.id)) knows_ = world;
   }
 
   bool wants_membership() const { return state_ == MemberState::Wanted; }
   const PreviousWorld& previous() const { return previous_; }
   /// How long its group may be at work, which is being stopped; none if it is not.
   std::optional<Duration> at_work(TimePoint now) const {
-    if ((state_ != MemberState::None && !leaves_) || previous_.round == 0) return std::nullopt;
+    if ((state_ != MemberState::None && !leaves_) || previous_.id.round == 0) return std::nullopt;
     return std::max<Duration>(stops_by_.value_or(now) - now, Duration::zero());
   }
   bool is_saving(TimePoint now) const { return at_work(now).value_or(Duration()) > Duration(); }

@@ -246,10 +246,10 @@ class RemoteSession final : public Session {
       // Fences late words of a coordinator that was succeeded, or rounds of another life of it. It
       // must hear that, or it takes us for a member at work: our next hello and join say why.
       const auto epoch = ready->round.epoch, number = ready->round.number;
-      if (epoch < epoch_ || number <= membership_.previous().round) {
+      if (epoch < epoch_ || number <= membership_.previous().id.round) {
         return drop(
             {Code::Closed, fmt::format("it gave out round {} of epoch {} after {} of {}", number,
-                                       epoch, membership_.previous().round, epoch_)});
+                                       epoch, membership_.previous().id.round, epoch_)});
       }
       epoch_ = epoch;
       membership_.sit(ready->round);

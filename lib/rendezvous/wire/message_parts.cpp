@@ -61,8 +61,8 @@ json::array write_members(const std::vector<Node>& members) {
 json::object write_place(const World& world, int group_rank) {
   const Bases& bases = world.ranks.of[static_cast<std::size_t>(group_rank)];
   return {{"type", "round"},
-          {"epoch", world.epoch},
-          {"number", world.number},
+          {"epoch", world.id.epoch},
+          {"number", world.id.round},
           {"attempt", world.attempt},
           {"nodes", world.members.size()},
           {"group_rank", group_rank},

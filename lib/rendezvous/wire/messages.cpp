@@ -19,12 +19,15 @@ constexpr double kLongestSilence = 1e9;                      // seconds
 constexpr Duration kUsualGrace = std::chrono::seconds(40);   // of an agent that does not say
 
 PreviousWorld read_previous(const Reader& previous) {
-  return {previous.integer("round", 0, kMostRounds),
+  return {{previous.integer("epoch"), previous.integer("round", 0, kMostRounds)},
           static_cast<int>(previous.integer("attempt", 0, kMaxCount)),
           static_cast<int>(previous.integer("nodes", 0, kMaxCount))};
 }
 object write_previous(const PreviousWorld& previous) {
-  return {{"round", previous.round}, {"attempt", previous.attempt}, {"nodes", previous.nodes}};
+  return {{"epoch", previous.id.epoch},
+          {"round", previous.id.round},
+          {"attempt", previous.attempt},
+          {"nodes", previous.nodes}};
 }
 double write_grace(Duration grace) {
   return to_seconds(std::clamp<Duration>(grace, Duration::zero(), kLongestGrace));
@@ -38,7 +41,7 @@ object write_member(const Join& join) {
                 {"previous", write_previous(join.previous)},
                 {"rules", write_rules(join.rules)},
                 {"grace", write_grace(join.node.grace)}};
-  if (join.knows.round > 0) member["knows"] = write_previous(join.knows);
+  if (join.knows.id.round > 0) member["knows"] = write_previous(join.knows);
   return member;
 }
 

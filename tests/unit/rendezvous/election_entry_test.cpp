@@ -10,7 +10,7 @@ using namespace elastrun;
 using namespace elastrun::rendezvous;
 
 TEST_CASE("election entry: a note of a job that failed with any words is understood") {
-  RecordedWorld recorded{{3, 2, "10.0.0.1", 29500}, "me", "here", Done{true, {}}};
+  RecordedWorld recorded{{{1, 3}, 2, "10.0.0.1", 29500}, "me", "here", Done{true, {}}};
   for (int i = 0; i < 400; ++i) recorded.verdict->cause.text += "\xE2\x82\xAC";
   recorded.verdict->cause.text += "\xFF";
   const auto read = decode_record(encode_record(recorded));
@@ -30,16 +30,17 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
         kHighestEpoch - 1);
   CHECK(place->port == 29500);
 
-  const auto recorded = decode_record(encode_record({{7, 4, "10.0.0.2", 41000}, "me", "here"}));
+  const auto recorded =
+      decode_record(encode_record({{{3, 7}, 4, "10.0.0.2", 41000}, "me", "here"}));
   REQUIRE(recorded.has_value());
-  CHECK(recorded->world == WorldRecord{7, 4, "10.0.0.2", 41000});
+  CHECK(recorded->world == WorldRecord{{3, 7}, 4, "10.0.0.2", 41000});
   CHECK(recorded->by == "me");
   CHECK(recorded->network == "here");
   CHECK(!recorded->verdict);
-
   CHECK(recorded->leavers == 0);
+  CHECK(decode_record(R"({"round":7})")->world.id == WorldId{0, 7});  // of an older release
 
-  RecordedWorld left{{7, 4, "10.0.0.2", 41000}, "me", "here"};
+  RecordedWorld left{{{3, 7}, 4, "10.0.0.2", 41000}, "me", "here"};
   left.leavers = 2;
   left.leaving = std::chrono::microseconds(29'500'001);
   const auto leaving = decode_record(encode_record(left));
@@ -47,7 +48,8 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(leaving->leaving == std::chrono::milliseconds(29'501));
 
   Done failed{true, {.kind = Cause::Kind::WorkerFailed, .text = "rank 3 failed"}};
-  const auto over = decode_record(encode_record({{7, 4, "10.0.0.2", 41000}, "me", "here", failed}));
+  const auto over =
+      decode_record(encode_record({{{3, 7}, 4, "10.0.0.2", 41000}, "me", "here", failed}));
   REQUIRE(over->verdict.has_value());
   CHECK(over->verdict->failed);
   CHECK(over->verdict->cause.text == "rank 3 failed");
@@ -90,7 +92,7 @@ TEST_CASE("election entry: what somebody else has written is not believed") {
     CAPTURE(text);
     const auto recorded = decode_record(text);
     REQUIRE(recorded.has_value());
-    CHECK(recorded->world.round == 0);
+    CHECK(recorded->world.id.round == 0);
     CHECK(recorded->world.nodes == 0);
     CHECK(recorded->world.address.empty());
     CHECK(recorded->leavers == 0);

@@ -39,9 +39,9 @@ TEST_CASE("join phase: a node that does not stop keeps no place from a newcomer 
 
 TEST_CASE("join phase: a restart that only a latecomer has heard of is not counted anew") {
   Script job(make_rules(1, 2, 3));
-  job.join("a", {.round = 4, .attempt = 1, .nodes = 1});
+  job.join("a", {.id = {1, 4}, .attempt = 1, .nodes = 1});
   REQUIRE(job.last<RoundReady>("a")->round.attempt == 1);
-  job.join("b", {.round = 4, .attempt = 2, .nodes = 1});
+  job.join("b", {.id = {1, 4}, .attempt = 2, .nodes = 1});
   job.pass(1s);
   job.join("a");
   CHECK(job.last<RoundReady>("a")->round.attempt == 2);

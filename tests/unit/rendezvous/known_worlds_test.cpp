@@ -60,7 +60,7 @@ struct Store {
 }  // namespace
 
 TEST_CASE("known worlds: one of which nobody has come is forgotten when it cannot be at work") {
-  Store store({{"old", 3, 2, 10s}});
+  Store store({{"old", {1, 3}, 2, 10s}});
   store.pass(11s);
   auto agent = store.agent("new");
   agent->join();
@@ -95,7 +95,7 @@ TEST_CASE("known worlds: no job waits for a disk that does not answer") {
   (*known)->attach(settings);
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);  // whose reader does not come
   int recorded = 0;
-  settings.record_world("job", {1, 2, "a", 29000}, [&recorded] { ++recorded; });
+  settings.record_world("job", {{1, 1}, 2, "a", 29000}, [&recorded] { ++recorded; });
   const auto pass = [&](Duration time) {
     loop.restart();
     loop.run_for(20ms);

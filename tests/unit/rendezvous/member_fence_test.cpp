@@ -30,8 +30,8 @@ Script two_of_three_back() {
   job.fail("a");
   job.acknowledge("b", 40s);
   job.acknowledge("c", 40s);
-  job.join("a", {1, 1, 3});
-  job.join("b", {1, 1, 3});
+  job.join("a", {{1, 1}, 1, 3});
+  job.join("b", {{1, 1}, 1, 3});
   CHECK(job.assignment("a") == "");
   return job;
 }
@@ -52,7 +52,7 @@ TEST_CASE("member fence: a member that saves is waited for without its connectio
     job.lose("c", Loss::Broken);
     job.join("spare");
     job.pass(10s);
-    job.join("c", {1, 1, 3});
+    job.join("c", {{1, 1}, 1, 3});
     CHECK(job.assignment("a") == "0/3#2");
     CHECK(job.assignment("c") == "2/3#2");
   }
@@ -60,13 +60,13 @@ TEST_CASE("member fence: a member that saves is waited for without its connectio
     job.lose("c", Loss::Closed);
     job.pass(10ms);
     CHECK(job.assignment("a") == "");
-    job.arrive_stopping("c", {1, 1, 3}, 30s);
+    job.arrive_stopping("c", {{1, 1}, 1, 3}, 30s);
     job.pass(20s);
     CHECK(job.assignment("a") == "");
     job.lose("c", Loss::Broken);
     job.pass(9900ms);
     CHECK(job.assignment("a") == "");
-    job.join("c", {1, 1, 3});
+    job.join("c", {{1, 1}, 1, 3});
     CHECK(job.assignment("a") == "0/3#2");
   }
   SUBCASE("which was closed in order, because it was killed") {
@@ -98,13 +98,13 @@ TEST_CASE("member fence: one that came at work beside a round is waited for when
   job.pass(2s);
   CHECK(job.assignment("a") == "0/1#1");
   job.grace = 100s;  // of that one, not of the member
-  job.arrive_stopping("b", {7, 0, 2}, 100s);
+  job.arrive_stopping("b", {{1, 7}, 0, 2}, 100s);
   job.fail("a");
   job.grace = 0s;
-  job.join("a", {1, 1, 1});
+  job.join("a", {{1, 1}, 1, 1});
   job.pass(90s);
   CHECK(job.assignment("a") == "");
-  job.join("b", {7, 0, 2});
+  job.join("b", {{1, 7}, 0, 2});
   CHECK(job.assignment("a") == "0/2#8");
 }
 
@@ -114,8 +114,8 @@ TEST_CASE("member fence: a node that crashed before it could hear the order dela
   for (const char* name : {"a", "b", "c"}) job.join(name);
   job.fail("a");
   job.acknowledge("b", 40s);
-  job.join("a", {1, 1, 3});
-  job.join("b", {1, 1, 3});
+  job.join("a", {{1, 1}, 1, 3});
+  job.join("b", {{1, 1}, 1, 3});
   job.lose("c", Loss::Silent);
   CHECK(job.assignment("a") == "0/2#2");
 }
@@ -124,14 +124,14 @@ TEST_CASE("member fence: a successor waits for a member that says it is at work"
   Script job(fencing_rules(2, 2));
   job.grace = 40s;
   MemberFence fence;
-  fence.expect(7, 2, 1);
-  job.state.inherit({7, 1, 2}, job.now + 60s, fence);
-  job.arrive_stopping("b", {7, 1, 2}, 30s);
+  fence.expect({1, 7}, 2, 1);
+  job.state.inherit({{1, 7}, 1, 2}, job.now + 60s, fence);
+  job.arrive_stopping("b", {{1, 7}, 1, 2}, 30s);
   job.join("x");
   job.join("y");
   job.pass(29s);
   CHECK(job.assignment("x") == "");
-  job.join("b", {7, 1, 2});
+  job.join("b", {{1, 7}, 1, 2});
   CHECK(job.assignment("b") == "0/2#8");
   CHECK(job.assignment("x") == "1/2#8");
 }
@@ -140,10 +140,10 @@ TEST_CASE("member fence: a successor waits for all but one of whom it has heard 
   Script job(fencing_rules(3, 3));
   job.grace = 40s;
   MemberFence fence;
-  fence.expect(7, 3, 1);
-  job.state.inherit({7, 0, 3}, job.now + 120s, fence);
+  fence.expect({1, 7}, 3, 1);
+  job.state.inherit({{1, 7}, 0, 3}, job.now + 120s, fence);
   for (const char* name : {"x", "y"}) job.join(name);
-  job.join("b", {7, 0, 3});
+  job.join("b", {{1, 7}, 0, 3});
   SUBCASE("until they must have ended") {
     job.pass(59900ms);
     CHECK(job.assignment("b") == "");
@@ -152,13 +152,13 @@ TEST_CASE("member fence: a successor waits for all but one of whom it has heard 
   }
   SUBCASE("until the last but one has come") {
     job.pass(10s);
-    job.join("c", {7, 0, 3});
+    job.join("c", {{1, 7}, 0, 3});
     CHECK(job.assignment("b") == "0/3#8");
     CHECK(job.assignment("c") == "1/3#8");
   }
   SUBCASE("who is given a moment to follow") {
-    job.arrive_stopping("c", {7, 0, 3}, 0s);
-    job.join("c", {7, 0, 3});
+    job.arrive_stopping("c", {{1, 7}, 0, 3}, 0s);
+    job.join("c", {{1, 7}, 0, 3});
     CHECK(job.assignment("b") == "");
     job.pass(kTimeToFollow);
     CHECK(job.assignment("b") == "0/3#8");
@@ -168,8 +168,8 @@ TEST_CASE("member fence: a successor waits for all but one of whom it has heard 
 TEST_CASE("member fence: whom a leader left behind is waited for, and nobody else") {
   Script job(fencing_rules(2, 2));
   MemberFence fence;
-  fence.expect(7, Remnant{1, {1, job.now + 30s}}, 0);
-  job.state.inherit({7, 0, 2}, job.now, fence);
+  fence.expect({1, 7}, Remnant{1, {1, job.now + 30s}}, 0);
+  job.state.inherit({{1, 7}, 0, 2}, job.now, fence);
   job.join("x");
   job.join("y");
   SUBCASE("until its time is over") {
@@ -178,7 +178,7 @@ TEST_CASE("member fence: whom a leader left behind is waited for, and nobody els
     job.pass(100ms);
   }
   SUBCASE("until it is heard") {
-    job.arrive_stopping("b", {7, 0, 2}, 20s);
+    job.arrive_stopping("b", {{1, 7}, 0, 2}, 20s);
     CHECK(job.assignment("x") == "");
     job.lose("b", Loss::Ended);
   }
@@ -190,10 +190,10 @@ TEST_CASE(
   Script job(fencing_rules(2, 2));
   job.grace = 40s;
   MemberFence fence;
-  fence.expect(7, Remnant{2, {1, job.now + 30s}}, 0);
-  job.state.inherit({7, 0, 3}, job.now, fence);
+  fence.expect({1, 7}, Remnant{2, {1, job.now + 30s}}, 0);
+  job.state.inherit({{1, 7}, 0, 3}, job.now, fence);
   job.join("x");
-  job.join("a", {7, 0, 3});
+  job.join("a", {{1, 7}, 0, 3});
   CHECK(job.assignment("a") == "");
   SUBCASE("until its time is over") {
     job.pass(29s);
@@ -201,7 +201,7 @@ TEST_CASE(
     job.pass(1s);
   }
   SUBCASE("until it comes") {
-    job.join("b", {7, 0, 3});
+    job.join("b", {{1, 7}, 0, 3});
   }
   CHECK(job.assignment("a") == "0/2#8");
 }
@@ -212,17 +212,17 @@ TEST_CASE(
   job.grace = 40s;
   MemberFence fence;
   SUBCASE("if they all had") {
-    fence.expect(7, Remnant{3, {}}, 1);
-    job.state.inherit({7, 0, 4}, job.now, fence);
+    fence.expect({1, 7}, Remnant{3, {}}, 1);
+    job.state.inherit({{1, 7}, 0, 4}, job.now, fence);
     for (const char* name : {"x", "y"}) job.join(name);
-    job.join("a", {7, 0, 4});
+    job.join("a", {{1, 7}, 0, 4});
     CHECK(job.assignment("a") == "0/3#8");
   }
   SUBCASE("and others only as long as they may take, or until all but the leader are here") {
-    fence.expect(7, Remnant{3, {2, job.now + 30s}}, 1);
-    job.state.inherit({7, 0, 4}, job.now, fence);
+    fence.expect({1, 7}, Remnant{3, {2, job.now + 30s}}, 1);
+    job.state.inherit({{1, 7}, 0, 4}, job.now, fence);
     for (const char* name : {"x", "y"}) job.join(name);
-    job.join("a", {7, 0, 4});
+    job.join("a", {{1, 7}, 0, 4});
     CHECK(job.assignment("a") == "");
     SUBCASE("the former") {
       job.pass(29s);
@@ -230,15 +230,15 @@ TEST_CASE(
       job.pass(1s);
     }
     SUBCASE("the latter") {
-      job.join("b", {7, 0, 4});
+      job.join("b", {{1, 7}, 0, 4});
       CHECK(job.assignment("a") == "");
       job.pass(kTimeToFollow);
     }
     CHECK(job.assignment("a") == "0/3#8");
   }
   SUBCASE("nor is one leader alone that may be saving taken for nobody") {
-    fence.expect(7, Remnant{1, {1, job.now + 30s}}, 1);
-    job.state.inherit({7, 0, 1}, job.now, fence);
+    fence.expect({1, 7}, Remnant{1, {1, job.now + 30s}}, 1);
+    job.state.inherit({{1, 7}, 0, 1}, job.now, fence);
     for (const char* name : {"x", "y", "z"}) job.join(name);
     CHECK(job.assignment("x") == "");
     job.pass(30s);
@@ -251,15 +251,15 @@ TEST_CASE("member fence: a spare tells a store that was begun again of the world
   rules.hosted = false;
   Script job(rules);
   job.grace = 40s;
-  job.state.hear_of({7, 1, 2}, 40s, job.now);
+  job.state.hear_of({{1, 7}, 1, 2}, 40s, job.now);
   for (const char* name : {"x", "y"}) job.join(name);
   CHECK(job.assignment("x") == "");
   SUBCASE("its members come back") {
-    job.arrive_stopping("a", {7, 1, 2}, 40s);
-    job.arrive_stopping("b", {7, 1, 2}, 40s);
-    job.join("b", {7, 1, 2});
+    job.arrive_stopping("a", {{1, 7}, 1, 2}, 40s);
+    job.arrive_stopping("b", {{1, 7}, 1, 2}, 40s);
+    job.join("b", {{1, 7}, 1, 2});
     CHECK(job.assignment("b") == "");
-    job.join("a", {7, 1, 2});
+    job.join("a", {{1, 7}, 1, 2});
     CHECK(job.assignment("a") == "0/2#8");
     CHECK(job.last<RoundReady>("a")->round.attempt == 1);
   }
@@ -275,7 +275,7 @@ namespace {
 Script joined_by(std::int64_t remembered, int max_restarts) {
   Script job(fencing_rules(2, 2, max_restarts));
   for (const char* name : {"a", "b"}) job.join(name);
-  job.join("late", {remembered, 0, 2});
+  job.join("late", {{1, remembered}, 0, 2});
   return job;
 }
 
@@ -304,7 +304,7 @@ TEST_CASE("member fence: the next round has a number that nobody has seen") {
     CAPTURE(remembered);
     Script job = joined_by(remembered, 1);
     fail_round(job, "a");
-    for (const char* name : {"a", "b"}) job.join(name, {1, 1, 2});
+    for (const char* name : {"a", "b"}) job.join(name, {{1, 1}, 1, 2});
     const auto* ready = job.last<RoundReady>("a");
     REQUIRE(ready != nullptr);
     CHECK(ready->round.number == std::max<std::int64_t>(remembered, 1) + 1);
@@ -317,7 +317,7 @@ TEST_CASE("member fence: newcomers that remember do not hold up a verdict") {
     CAPTURE(remembered);
     Script job = joined_by(remembered, 0);
     fail_round(job, "a");
-    job.join("later", {remembered + 1, 0, 2});
+    job.join("later", {{1, remembered + 1}, 0, 2});
     fail_round(job, "b");
     CHECK(job.last<Done>("b") != nullptr);
   }
@@ -326,7 +326,7 @@ TEST_CASE("member fence: newcomers that remember do not hold up a verdict") {
 TEST_CASE("member fence: the verdict reaches a member that saves") {
   Script job(fencing_rules(1, 1));
   job.join("a");
-  job.arrive_stopping("b", {1, 0, 2}, 30s);
+  job.arrive_stopping("b", {{1, 1}, 0, 2}, 30s);
   job.succeed("a");
   REQUIRE(job.last<Done>("b") != nullptr);
   CHECK(!job.last<Done>("b")->failed);
@@ -336,10 +336,10 @@ TEST_CASE("member fence: a member that comes back beside its dead connection is 
   Script job(fencing_rules(1, 2, 1));
   for (const char* name : {"a", "b"}) job.join(name);
   job.fail("a");
-  job.join("a", {1, 1, 2});
+  job.join("a", {{1, 1}, 1, 2});
   CHECK(job.assignment("a") == "");
   job.peers.erase("b");  // over a new connection
-  job.join("b", {1, 1, 2});
+  job.join("b", {{1, 1}, 1, 2});
   CHECK(job.assignment("a") == "0/2#2");
   CHECK(job.assignment("b") == "1/2#2");
 }

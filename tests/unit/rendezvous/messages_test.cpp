@@ -34,7 +34,7 @@ Hello a_hello_with_processes() {
 }
 
 std::vector<std::string> from_agents() {
-  Join join{make_node("a", 8), {4, 2, 7}, make_rules(2, 5, 3), {5, 2, 6}};
+  Join join{make_node("a", 8), {{3, 4}, 2, 7}, make_rules(2, 5, 3), {{3, 5}, 2, 6}};
   return {
       encode(FromAgent(Hello{"job", true, 9, "17/1", "n7", "ada"})),
       encode(FromAgent(Hello{"job", false, 9, "", "n7", "ada", AtWork{join, 12s}})),
@@ -58,21 +58,20 @@ World a_world(int nodes) {
   std::vector<Node> members;
   for (int i = 0; i < nodes; ++i) members.push_back(make_node("n" + std::to_string(1000 + i), 2));
   World world = make_world(std::move(members), false, "", 0);
-  world.epoch = 3;
-  world.number = 4;
+  world.id = {3, 4};
   world.attempt = 1;
   return world;
 }
 
 std::vector<std::string> from_coordinators() {
   return {
-      encode(FromCoordinator(Welcome{"job", 4, true, 2s, 5, true, {3, 1, 2}, true})),
+      encode(FromCoordinator(Welcome{"job", 4, true, 2s, 5, true, {{4, 3}, 1, 2}, true})),
       encode(FromCoordinator(Refusal{"no", true})),
       encode(FromCoordinator(NewEpoch{8})),
       encode(FromCoordinator(Push(RoundReady{round_of(a_world(3), 1)}))),
       encode(FromCoordinator(Push(Restart{a_cause(), true, 2}))),
       encode(FromCoordinator(Push(Done{true, a_cause()}))),
-      encode(FromCoordinator(Push(Spare{2, {4, 1, 2}}))),
+      encode(FromCoordinator(Push(Spare{2, {{3, 4}, 1, 2}}))),
       encode(FromCoordinator(Push(TakeStacks{4, true}))),
       encode(FromCoordinator(Push(StacksReport{
           {{{{0, 1, 5}, {"a", "b"}}, {{2}, {}}}, {{"n2", {3, 4}}}, {"/tmp/d0"}}, true, 31s, 8}))),
@@ -100,6 +99,15 @@ TEST_CASE("messages: everything a coordinator says survives the wire") {
     REQUIRE(message.has_value());
     CHECK(encode(*message) == text);
   }
+}
+
+TEST_CASE("messages: of a world without an epoch, as older releases tell it, the number counts") {
+  const auto message =
+      decode_from_agent(R"({"type":"join","previous":{"round":7,"attempt":1,"nodes":2}})");
+  REQUIRE(message.has_value());
+  const PreviousWorld previous = std::get<Join>(*message).previous;
+  CHECK(previous.id == WorldId{0, 7});
+  CHECK(previous.id.is_same({3, 7}));
 }
 
 TEST_CASE("messages: no silence is so long that it cannot be counted") {

@@ -58,13 +58,13 @@ struct Leadership {
   std::set<std::string> saving;
   std::set<std::string> heard;  // that have greeted it, or joined
   void hear_of(std::int64_t round) { told_of = std::max(told_of, round); }
-  std::int64_t told_of = 0;    // the highest round
-  std::int64_t inherited = 0;  // the round before its first one, if it was another's
-  std::string found_by;        // who has recorded that one
+  std::int64_t told_of = 0;  // the highest round
+  WorldId inherited;         // the world before its first one, if it was another's
+  std::string found_by;      // who has recorded that one
   // How many of its members it need not hear, and of which ones: none: all.
   int may_miss = 1;
   std::optional<std::set<std::string>> expected;
-  std::int64_t inherited_round = 0;
+  WorldId found;  // which one
   int recorded_leavers = 0;
   std::int64_t epoch;
   TimePoint lease_end;
@@ -141,7 +141,7 @@ class History {
     must(elected, "only who is elected forms a round");
     must(world.attempt <= rules.max_restarts, "no more restarts than there are");
     must(world.attempt <= static_cast<int>(failed_.size()), "a failure is counted once");
-    const Key key{world.epoch, world.number};
+    const Key key{world.id.epoch, world.id.round};
     must(is_next(key), "rounds come in order");
     for (const Node& node : world.members) worlds_[key].insert(node.address);
   }

@@ -30,7 +30,8 @@ struct Agent {
     if (listens) port->listen();
   }
   RecordedWorld record(std::string address = "127.0.0.1") const {
-    RecordedWorld recorded{{7, 2, std::move(address), port->local_endpoint().port()}, "x", {}, {}};
+    RecordedWorld recorded{
+        {{1, 7}, 2, std::move(address), port->local_endpoint().port()}, "x", {}, {}};
     recorded.network = PreviousWorldProbe::own_network();
     return recorded;
   }

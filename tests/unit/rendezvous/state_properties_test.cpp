@@ -101,7 +101,7 @@ class Simulation {
       agents_.erase(peer);
     } else if (agent.doing == Agent::Doing::Stopping && !agent.stuck) {
       agent.doing = Agent::Doing::Waiting;
-      state_.join(peer, agent.node, {agent.round, 0, 0}, now_);
+      state_.join(peer, agent.node, {{1, agent.round}, 0, 0}, now_);
     }
     read();
   }
@@ -223,13 +223,13 @@ class Simulation {
       if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
         REQUIRE_MESSAGE((!closed || closed == assigned->world), "one view of the round for all");
         closed = assigned->world;
-        REQUIRE(group_ranks[closed->number].insert(assigned->group_rank).second);
+        REQUIRE(group_ranks[closed->id.round].insert(assigned->group_rank).second);
         sit(delivery.to, *assigned);
       } else {
         obey(delivery.to, to_push(delivery.notice));
       }
     }
-    if (closed) check_world(*closed, group_ranks[closed->number]);
+    if (closed) check_world(*closed, group_ranks[closed->id.round]);
     check_live_worlds();
   }
 
@@ -238,8 +238,8 @@ class Simulation {
     Agent& agent = agents_.at(peer);
     REQUIRE_MESSAGE(agent.doing == Agent::Doing::Waiting, "only who waits gets a place");
     agent.doing = Agent::Doing::Working;
-    REQUIRE(assigned.world->number > agent.round);
-    agent.round = assigned.world->number;
+    REQUIRE(assigned.world->id.round > agent.round);
+    agent.round = assigned.world->id.round;
   }
 
   void obey(Peer peer, const Push& push) {
@@ -277,7 +277,7 @@ class Simulation {
     }
     REQUIRE(nodes >= rules_.min_nodes);
     REQUIRE(nodes <= rules_.max_nodes);
-    REQUIRE(world.number > last_number_);
+    REQUIRE(world.id.round > last_number_);
     REQUIRE(world.attempt >= last_attempt_);
     REQUIRE(world.attempt <= rules_.max_restarts);
     REQUIRE_MESSAGE(world.attempt == static_cast<int>(spent_rounds_.size()),
@@ -285,7 +285,7 @@ class Simulation {
     REQUIRE(static_cast<int>(group_ranks.size()) == nodes);
     REQUIRE(*group_ranks.begin() == 0);
     REQUIRE(*group_ranks.rbegin() == nodes - 1);
-    last_number_ = world.number;
+    last_number_ = world.id.round;
     last_attempt_ = world.attempt;
     check_ranks(world);
   }

@@ -368,12 +368,12 @@ TEST_CASE("rendezvous: whose group is being stopped claims no fixed rank before 
   Node old = make_node("b");
   old.node_rank = 1;
   job.peers["b"] = ++job.last_peer;
-  job.state.arrive_stopping(job.peers["b"], old, {1, 0, 2}, 10s, job.now);
+  job.state.arrive_stopping(job.peers["b"], old, {{1, 1}, 0, 2}, 10s, job.now);
   job.read();
   job.leave("c");
   job.join("a", {}, 0);
   CHECK(job.assignment("a") == "");
-  job.join("b", {1, 0, 2}, 1);
+  job.join("b", {{1, 1}, 0, 2}, 1);
   CHECK(job.assignment("a") == "0/2#2");
   CHECK(job.assignment("b") == "1/2#2");
 }
@@ -381,7 +381,7 @@ TEST_CASE("rendezvous: whose group is being stopped claims no fixed rank before 
 TEST_CASE("rendezvous: a new coordinator goes on where the last one stopped") {
   Script job(make_rules(1, 4, 3));
   job.state.set_epoch(9);
-  const PreviousWorld previous{.round = 5, .attempt = 2, .nodes = 3};
+  const PreviousWorld previous{.id = {1, 5}, .attempt = 2, .nodes = 3};
   job.join("a", previous);
   job.join("b", previous);
   CHECK(job.assignment("a") == "");

@@ -154,7 +154,7 @@ TEST_CASE("unable: a job that runs, or has run, is not ended by one that comes i
   }
   SUBCASE("it waits for a replacement") {
     job.lose("b");
-    job.join("a", {1, 0, 2});
+    job.join("a", {{1, 1}, 0, 2});
     job.come("x");
     CHECK(job.last<Done>("a") == nullptr);
     job.join("c");
@@ -193,8 +193,8 @@ TEST_CASE("unable: a member of the first world that could not start its workers"
     job.join("a");
     job.join("x");
     job.fail("a");
-    job.join("a", {1, 1, 2});
-    job.join("x", {1, 1, 2});
+    job.join("a", {{1, 1}, 1, 2});
+    job.join("x", {{1, 1}, 1, 2});
     CHECK(job.assignment("a") == "0/2#2");
     job.cannot_start("x");
     CHECK(job.last<Restart>("a") != nullptr);

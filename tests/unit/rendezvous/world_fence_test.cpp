@@ -167,27 +167,27 @@ TEST_CASE("world fence: one member's word is enough for all") {
 
 TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
   Script job(make_rules(1, 2));
-  job.state.inherit({7, 0, 2}, job.now + 60s);
+  job.state.inherit({{1, 7}, 0, 2}, job.now + 60s);
   job.join("x");
   job.join("y");
   CHECK(job.assignment("x") == "");
   SUBCASE("a member comes back") {
-    job.join("m", {7, 0, 2});
+    job.join("m", {{1, 7}, 0, 2});
     CHECK(job.assignment("m") == "0/2#8");
     CHECK(job.assignment("x") == "1/2#8");
   }
   SUBCASE("one of an older round says nothing about the last") {
-    job.join("m", {6, 0, 2});
+    job.join("m", {{1, 6}, 0, 2});
     CHECK(job.assignment("m") == "");
   }
   SUBCASE("one of an older coordinator's, with a higher number, says nothing either") {
-    job.join("m", {9, 0, 2});
+    job.join("m", {{1, 9}, 0, 2});
     CHECK(job.assignment("m") == "");
-    job.join("n", {7, 0, 2});
+    job.join("n", {{1, 7}, 0, 2});
     CHECK(job.assignment("m") == "0/2#10");
   }
   SUBCASE("nor does the goodbye of such a one") {
-    job.arrive_stopping("m", {9, 0, 2}, 2s);
+    job.arrive_stopping("m", {{1, 9}, 0, 2}, 2s);
     job.leave("m");
     job.pass(30s);
     CHECK(job.assignment("x") == "");
@@ -211,17 +211,17 @@ TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
 
 TEST_CASE("world fence: whoever comes back to a job that is over hears how it ended") {
   Script job(make_rules(1, 1));
-  job.state.conclude(7, {});
-  job.join("late", {7, 0, 2});
+  job.state.conclude({1, 7}, {});
+  job.join("late", {{1, 7}, 0, 2});
   REQUIRE(job.last<Done>("late") != nullptr);
   CHECK(!job.last<Done>("late")->failed);
   // The next run under this name is another matter.
   job.join("new");
   CHECK(job.assignment("new") == "0/1#8");
-  job.join("also late", {6, 1, 2});
+  job.join("also late", {{1, 6}, 1, 2});
   CHECK(job.last<Done>("also late") != nullptr);
   job.succeed("new");
-  job.join("new member", {8, 0, 1});
+  job.join("new member", {{1, 8}, 0, 1});
   REQUIRE(job.last<Done>("new member") != nullptr);
   CHECK(!job.last<Done>("new member")->failed);
   job.join("much too late");
@@ -232,8 +232,8 @@ TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited
   Script job(make_rules(1, 2));
   MemberFence fence;
   fence.inherit({1, job.now + 20s});
-  job.state.inherit({7, 0, 2}, job.now + 60s, fence);
-  job.join("m", {7, 0, 2});
+  job.state.inherit({{1, 7}, 0, 2}, job.now + 60s, fence);
+  job.join("m", {{1, 7}, 0, 2});
   job.join("x");
   CHECK(job.assignment("m") == "");  // its word is one for the world, not for them
   SUBCASE("as long as it may take") {
@@ -257,8 +257,8 @@ TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited
 TEST_CASE(
     "world fence: one that has not come back since it was told to stop may say goodbye, too") {
   Script job(make_rules(1, 2));
-  job.state.inherit({7, 0, 2}, job.now + 60s);
-  job.join("m", {7, 0, 2});
+  job.state.inherit({{1, 7}, 0, 2}, job.now + 60s);
+  job.join("m", {{1, 7}, 0, 2});
   const Peer late = 99;
   job.state.leave(late, "SIGTERM", job.now, 20s);
   job.join("x");
@@ -287,7 +287,7 @@ TEST_CASE("world fence: join_timeout ends this wait too, and says for whom it wa
   Rules rules = make_rules(1, 2);
   rules.join_timeout = 30s;
   Script job(rules);
-  job.state.inherit({7, 0, 2}, job.now + 60s);
+  job.state.inherit({{1, 7}, 0, 2}, job.now + 60s);
   job.join("x");
   job.pass(30s);
   const auto* done = job.last<Done>("x");
@@ -305,7 +305,7 @@ TEST_CASE("world fence: a round is given out when the register has noted it, as 
   CHECK(job.assignment("a") == "");
   REQUIRE(job.state.unacknowledged());
   const WorldRecord first = *job.state.unacknowledged();
-  CHECK(first == WorldRecord{1, 2, "a", 29000});
+  CHECK(first == WorldRecord{{1, 1}, 2, "a", 29000});
   CHECK(*job.state.deadline() > job.now);  // nothing to do until the answer comes
 
   // Whoever the others would ask for is gone: that record is of no use.
