@@ -89,7 +89,7 @@ class LinkCoordinator final : public Coordinator {
     fence.expect(previous.id, remnant, may_miss);
     book_.inherit(previous, clock_.now(), std::move(fence), leavers);
   }
-  void disinherit() override { book_.disinherit(); }
+  void disinherit(Duration left) override { book_.disinherit(left); }
 
   void conclude(const WorldId& last, const Done& verdict) override {
     book_.conclude(last, verdict);
@@ -260,6 +260,7 @@ class LinkCoordinator final : public Coordinator {
       enter(peer, connection, settings_.stand_alone ? join.rules : settings_.rules);
       warn_of_other_restarts(join, connection.job->state.rules());
     }
+    join.node.local = local_agents_.is_here(peer, connection.link->remote_address());
     add_source_address(join.node, connection.link->remote_address());
     connection.job->note_reachable(*connection.link);
     return true;

@@ -82,12 +82,12 @@ class Coordinator {
   /// Stops the running world: nobody can say any more that it is the only one.
   virtual void suspend(const std::string& why) = 0;
   /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
-  /// `disinherit`: that world is no more.
+  /// `disinherit`: that world is no more, and members of it that are not heard end within `left`.
   virtual void inherit(const PreviousWorld& previous, TimePoint until, const Leavers& leavers) = 0;
   /// It has broken up, and that is left of it. All of those come but `may_miss`.
   virtual void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
                                const Leavers& leavers) = 0;
-  virtual void disinherit() = 0;
+  virtual void disinherit(Duration left) = 0;
   /// The job whose last world that was is over: members of it that come late are told so.
   virtual void conclude(const WorldId& last, const Done& verdict) = 0;
   /// Elected again: agents hear the new epoch and go on.

@@ -31,11 +31,12 @@ class FencedJobs {
                                     world_fence.fence,
                                     world_fence.world()};
   }
-  /// No world of them is at work any more. Of those who leave only time says that.
-  void disinherit(TimePoint now) {
+  /// No world of them is at work any more. Of those who leave only time says that, and of members
+  /// that are not heard, `left`.
+  void disinherit(Duration left, TimePoint now) {
     for (auto& [run_id, doubt] : fenced_jobs_) {
       doubt.until = std::min(doubt.until, now);
-      doubt.fence.begin(now, now + kTimeToFollow);
+      doubt.fence.begin(now, now + left);
     }
   }
   /// Those of which nothing is at work any more are forgotten: their run ids.

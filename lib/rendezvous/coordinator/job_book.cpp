@@ -77,11 +77,11 @@ void JobBook::inherit(const PreviousWorld& previous, TimePoint until, MemberFenc
   fenced_jobs_.inherit(settings_.run_id, previous, until, std::move(fence));
 }
 
-void JobBook::disinherit() {
-  fenced_jobs_.disinherit(clock_.now());
+void JobBook::disinherit(Duration left) {
+  fenced_jobs_.disinherit(left, clock_.now());
   forget_doubts();
   for (auto& [run_id, job] : jobs) {
-    job->state.disinherit(clock_.now());
+    job->state.disinherit(left, clock_.now());
     job->deliver();
   }
 }

@@ -32,7 +32,7 @@ class JobBook {
   // See Coordinator
   void inherit(const PreviousWorld& previous, TimePoint until, MemberFence fence,
                const Leavers& leavers);
-  void disinherit();
+  void disinherit(Duration left);
   void conclude(const WorldId& last, const Done& verdict);
   std::optional<Done> verdict() const;
   /// Whether its job has failed without it: it has never met a coordinator, and is of the next

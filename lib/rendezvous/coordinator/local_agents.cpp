@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/coordinator/local_agents.hpp"
 
+#include "net/endpoint.hpp"
+
 #include <vector>
 
 namespace elastrun::rendezvous {
 
 void LocalAgents::note(Peer peer, const AgentProcesses& processes) {
   if (are_ours(processes)) here_[peer] = processes;
+}
+
+bool LocalAgents::is_here(Peer peer, const boost::asio::ip::address& from) const {
+  return here_.contains(peer) && (from.is_loopback() || net::is_own_address(from));
 }
 
 void LocalAgents::lose(Peer peer, bool without_word) {

@@ -6,6 +6,7 @@
 #include "rendezvous/membership/roster.hpp"
 #include "rendezvous/wire/agent_processes.hpp"
 
+#include <boost/asio/ip/address.hpp>
 #include <functional>
 #include <memory>
 #include <unordered_map>
@@ -24,6 +25,9 @@ class LocalAgents {
 
   /// It has said which its processes are. Of other machines nothing is kept.
   void note(Peer peer, const AgentProcesses& processes);
+  /// Whether it is one of these, and nothing between it and us can be cut: it comes `from` an
+  /// address of this machine itself.
+  bool is_here(Peer peer, const boost::asio::ip::address& from) const;
   /// Its connection has ended; `without_word`: it has not said that it would. Then its processes
   /// are looked at for kTimeToReturn.
   void lose(Peer peer, bool without_word);

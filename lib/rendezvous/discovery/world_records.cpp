@@ -19,6 +19,13 @@ RecordedWorld::BreakUp record_of(const Remnant& remnant, bool left, TimePoint no
           at_work.count > 0 ? std::max<Duration>(at_work.until - now, {}) : Duration{}, left};
 }
 
+// Of those members of a world that is no more which are not heard. They may be cut off and saving,
+// unless they are on this machine: whoever lives there knows at once, and comes.
+Duration time_to_end(const WorldRecord& world, Duration isolation) {
+  if (world.local) return kTimeToFollow;
+  return world.at_work > Duration::zero() ? world.at_work : isolation;
+}
+
 std::pair<int, int> counts_of(const Remnant& remnant) {
   return {remnant.members, remnant.at_work.count};
 }
@@ -85,6 +92,8 @@ std::string WorldRecords::text(const Coordinator& coordinator) {
 
 void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
                            Duration isolation) {
+  // A world of ours, from when we were elected before, is not the last one any more.
+  latest_ = {};
   inherited_ = record;
   const auto recorded = decode_record(record);
   tells_of_end_ = recorded && recorded->verdict;
@@ -101,7 +110,9 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
     return coordinator.inherit_remnant(previous, remnant, broken->left ? 0 : 1, leavers);
   }
   coordinator.inherit(previous, now + isolation, leavers);
-  probe_.probe(*recorded, [&coordinator] { coordinator.disinherit(); });
+  probe_.probe(*recorded, [&coordinator, left = time_to_end(recorded->world, isolation)] {
+    coordinator.disinherit(left);
+  });
 }
 
 bool WorldRecords::is_strange(const std::string& record) const {

@@ -51,6 +51,9 @@ std::string encode_record(const RecordedWorld& recorded) {
                       {"nodes", recorded.world.nodes},    {"address", recorded.world.address},
                       {"port", recorded.world.port},      {"by", recorded.by},
                       {"network", recorded.network}};
+  record["at_work_ms"] =
+      std::chrono::ceil<std::chrono::milliseconds>(recorded.world.at_work).count();
+  record["local"] = recorded.world.local;
   if (recorded.leavers > 0) {
     record["leavers"] = recorded.leavers;
     record["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(recorded.leaving).count();
@@ -82,16 +85,20 @@ std::optional<RecordedWorld> decode_record(const std::string& text) {
                     static_cast<int>(whole("nodes", 1 << 24)),
                     member_text_or(*parsed, "address", ""),
                     static_cast<std::uint16_t>(whole("port", 65535))};
-  recorded.by = member_text_or(*parsed, "by", "");
   constexpr auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
+  const auto flag = [&parsed](std::string_view name) {
+    const json::value* found = find_member(*parsed, name);
+    return found != nullptr && found->is_bool() && found->as_bool();
+  };
+  recorded.world.at_work = std::chrono::milliseconds(whole("at_work_ms", longest.count()));
+  recorded.world.local = flag("local");
+  recorded.by = member_text_or(*parsed, "by", "");
   recorded.leavers = static_cast<int>(whole("leavers", 1 << 24));
   recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", longest.count()));
   if (find_member(*parsed, "stopping") != nullptr) {
-    const json::value* left = find_member(*parsed, "left");
-    recorded.break_up = {static_cast<int>(whole("members", 1 << 24)),
-                         static_cast<int>(whole("stopping", 1 << 24)),
-                         std::chrono::milliseconds(whole("stopping_ms", longest.count())),
-                         left != nullptr && left->is_bool() && left->as_bool()};
+    recorded.break_up = {
+        static_cast<int>(whole("members", 1 << 24)), static_cast<int>(whole("stopping", 1 << 24)),
+        std::chrono::milliseconds(whole("stopping_ms", longest.count())), flag("left")};
   }
   recorded.network = member_text_or(*parsed, "network", "");
   const std::string over = member_text_or(*parsed, "over", "");

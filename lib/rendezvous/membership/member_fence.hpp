@@ -35,7 +35,8 @@ struct Remnant {
 /// over another one that it is at work. One that was killed costs its job that long.
 constexpr auto kTimeToReturn = std::chrono::milliseconds(500);
 /// How long the last member of another coordinator's world may take to follow the others, who have
-/// found this one. As a rule it is that coordinator's own node, and gone.
+/// found this one. As a rule it is that coordinator's own node, and gone. Also how long members on
+/// the machine of both may: nothing cuts them off.
 constexpr auto kTimeToFollow = std::chrono::seconds(1);
 
 /// Members whose groups may be at work out of sight: they have gone, or lost their connection, or

@@ -315,10 +315,10 @@ void State::inherit(const PreviousWorld& previous, TimePoint until, const Member
   world_fence_.fence = fence;
 }
 
-void State::disinherit(TimePoint now) {
+void State::disinherit(Duration left, TimePoint now) {
   world_fence_.disinherited();
-  // Its coordinator has died on this machine: whoever has lost it knows that, and looks for us.
-  world_fence_.fence.begin(now, now + kTimeToFollow);
+  // It is not at work any more, but members that are cut off may be saving.
+  world_fence_.fence.begin(now, now + left);
   if (phase_ == Phase::Joining) advance(now);
 }
 

@@ -64,7 +64,7 @@ class State {
   /// `fence`. `at_work`: which one is, if not that one.
   void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {},
                const WorldId& at_work = {});
-  void disinherit(TimePoint now);  // it has been found out that the inherited world is no more
+  void disinherit(Duration left, TimePoint now);  // is no more; members unheard end within `left`
   /// The job of this run id has been over for good after that world. Members of it that come late
   /// are told so; others begin anew.
   void conclude(const WorldId& last, Done verdict);

@@ -131,6 +131,7 @@ void State::try_to_close_round(TimePoint now) {
   world.attempt = restart_rule_.spent();
   WorldRecord record{world.id, static_cast<int>(chosen.size()), world.master_addr,
                      world.master_port};
+  record.local = std::ranges::all_of(chosen, [](const Member* each) { return each->node.local; });
   for (const Member* member : chosen)
     record.at_work = std::max(record.at_work, rules_.silence + member->node.grace);
   if (!world_fence_.is_acknowledged(record)) {

@@ -20,6 +20,7 @@ struct WorldRecord {
   std::string address;  // of group rank 0's store, which is open as long as its agent lives
   std::uint16_t port = 0;
   Duration at_work{};  // for how long without its coordinator, at most
+  bool local = false;  // all of its members are on the machine of their coordinator
   bool operator==(const WorldRecord&) const = default;
 };
 

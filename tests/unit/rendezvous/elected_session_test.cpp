@@ -539,6 +539,31 @@ std::shared_ptr<net::Link> left_behind(Parish& parish, const Rules& rules, Durat
 
 }  // namespace
 
+// Group rank 0 has ended with the coordinator, and its port is free, here on the successor's own
+// machine. But b has not said that it is on this one: it may be cut off.
+TEST_CASE("elected session: members elsewhere may be saving when the coordinator's node has died") {
+  Parish parish;
+  Rules rules = rules_for(1, 2);
+  rules.progress_interval = 10ms;
+  rules.last_call_timeout = 1h;
+  auto a = parish.agent(rules, 30ms);
+  a->join(1, "a");
+  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+  bool is_to_stop = false;
+  const auto b = left_behind(parish, rules, 2h, is_to_stop);
+  settle_into({a.get()}, 2);
+  a.reset();
+  parish.shared.lapse();
+  auto c = parish.agent(rules, 30ms), d = parish.agent(rules, 30ms);
+  c->join(1, "c"), d->join(1, "d");
+  const auto waits_for_them = [&c] {
+    return c->progress.text.find("waiting for 2 nodes to stop their workers, at most 2 h") !=
+           std::string::npos;
+  };
+  run_until(parish.network.loop, waits_for_them);
+  CHECK(c->told.empty());
+}
+
 // Group rank 0's port is free, here on the successor's own machine: without a word of what is left
 // that would be the end of the wait.
 TEST_CASE("elected session: whom a leader has left behind is waited for, whoever else has ended") {

@@ -38,7 +38,12 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   CHECK(recorded->network == "here");
   CHECK(!recorded->verdict);
   CHECK(recorded->leavers == 0);
-  CHECK(decode_record(R"({"round":7})")->world.id == WorldId{0, 7});  // of an older release
+  const auto older = decode_record(R"({"round":7})");  // of an older release
+  CHECK(older->world.id == WorldId{0, 7});
+  CHECK(!older->world.local);
+
+  const WorldRecord world{{3, 7}, 4, "10.0.0.2", 41000, std::chrono::seconds(71), true};
+  CHECK(decode_record(encode_record({world, "me", "here"}))->world == world);
 
   RecordedWorld left{{{3, 7}, 4, "10.0.0.2", 41000}, "me", "here"};
   left.leavers = 2;

@@ -105,6 +105,19 @@ TEST_CASE("local agents: a process of another start time is another one") {
   CHECK(watch.gone == std::vector<Peer>{1});
 }
 
+TEST_CASE("local agents: one is here if its processes are, and its connection comes from here") {
+  Watch watch;
+  Sleeper agent, guardian;
+  const auto loopback = boost::asio::ip::make_address("127.0.0.1");
+  watch.agents.note(1, agent_of(agent, guardian));
+  CHECK(watch.agents.is_here(1, loopback));
+  CHECK(!watch.agents.is_here(1, boost::asio::ip::make_address("192.0.2.9")));
+  AgentProcesses elsewhere = agent_of(agent, guardian);
+  elsewhere.boot = "0f0e";
+  watch.agents.note(2, elsewhere);
+  CHECK(!watch.agents.is_here(2, loopback));  // it comes through a tunnel
+}
+
 TEST_CASE("local agents: of other machines, and of who has said goodbye, nothing is looked at") {
   Watch watch;
   Sleeper agent, guardian;

@@ -602,7 +602,9 @@ class Cluster {
     const std::string& name = register_.world.address;
     const bool alive = std::ranges::any_of(
         machines_, [&name](const auto& machine) { return machine.name == name; });
-    if (!alive && draw(2) == 0) leadership.state.disinherit(now_);
+    if (alive || draw(2) != 0) return;
+    const WorldRecord& world = register_.world;
+    leadership.state.disinherit(world.local ? kTimeToFollow : world.at_work, now_);
   }
 
   void record(Leadership& leadership, const World& world) {
@@ -707,8 +709,9 @@ class Cluster {
     const Peer peer = at(i).line;
     const int host = lines_.at(peer).host;
     lines_.at(peer).up.emplace_back([this, peer, host, node = make_node(at(i).name),
-                                     previous = at(i).previous, knows = at(i).knows]() mutable {
+                                     previous = at(i).previous, knows = at(i).knows, i]() mutable {
       node.grace = kGrace;
+      node.local = i == host;
       at(host).leadership->state.hear_of(knows, kGrace, now_);
       at(host).leadership->hear_of(std::max(previous.id.round, knows.id.round));
       at(host).leadership->saving.erase(node.address);

@@ -193,7 +193,7 @@ TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
     CHECK(job.assignment("x") == "");
   }
   SUBCASE("it is found to be gone") {
-    job.state.disinherit(job.now);
+    job.state.disinherit(kTimeToFollow, job.now);
     job.read();
     CHECK(job.assignment("x") == "0/2#8");
   }
@@ -206,6 +206,50 @@ TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
           "of reach: waiting for one of them, at most 50.0 s");
     job.pass(50s);
     CHECK(job.assignment("x") == "0/2#8");
+  }
+}
+
+TEST_CASE("world fence: members of a world that is no more may be saving where nobody sees them") {
+  Script job(make_rules(1, 4));
+  MemberFence fence;
+  fence.expect({1, 7}, 4, 1);
+  job.state.inherit({{1, 7}, 0, 4}, job.now + 120s, fence);
+  job.join("x");
+  job.join("y");
+  SUBCASE("as long as it takes them to notice, and their grace") {
+    job.state.disinherit(70s, job.now);
+    job.pass(69900ms);
+    CHECK(job.assignment("x") == "");
+    job.pass(100ms);
+    CHECK(job.assignment("x") == "0/2#8");
+  }
+  SUBCASE("but not on this machine: they would be here") {
+    job.state.disinherit(kTimeToFollow, job.now);
+    job.pass(900ms);
+    CHECK(job.assignment("x") == "");
+    job.pass(100ms);
+    CHECK(job.assignment("x") == "0/2#8");
+  }
+  SUBCASE("the last one may be the coordinator's node, which has gone") {
+    job.state.disinherit(70s, job.now);
+    for (const char* name : {"a", "b", "c"}) job.join(name, {{1, 7}, 0, 4});
+    CHECK(job.assignment("a") == "");
+    job.pass(kTimeToFollow);
+    CHECK(job.assignment("a") == "0/4#8");
+  }
+}
+
+TEST_CASE("world fence: a record tells whether all members are on one machine with who writes it") {
+  for (const bool both : {false, true}) {
+    Script job(make_rules(2, 2));
+    job.state.require_acknowledgements();
+    Node here = make_node("a"), elsewhere = make_node("b");
+    here.local = true;
+    elsewhere.local = both;
+    job.state.join(1, here, {}, job.now);
+    job.state.join(2, elsewhere, {}, job.now);
+    REQUIRE(job.state.unacknowledged());
+    CHECK(job.state.unacknowledged()->local == both);
   }
 }
 
@@ -246,7 +290,7 @@ TEST_CASE("world fence: who had said goodbye to an earlier coordinator is waited
     CHECK(job.assignment("m") == "0/2#8");
   }
   SUBCASE("also if the world is found to be gone") {
-    job.state.disinherit(job.now);
+    job.state.disinherit(kTimeToFollow, job.now);
     job.pass(19900ms);
     CHECK(job.assignment("m") == "");
     job.pass(100ms);
