@@ -194,6 +194,7 @@ class LinkCoordinator final : public Coordinator {
       return remove(peer, ending_text(hello.run_id), Loss::Broken);
     }
     connection.greeted = true;
+    connection.host = hello.host;
     hellos_[peer] = hello;
     if (hello.processes) local_agents_.note(peer, *hello.processes);
     if (hello.wants_status) {
@@ -260,6 +261,7 @@ class LinkCoordinator final : public Coordinator {
       enter(peer, connection, settings_.stand_alone ? join.rules : settings_.rules);
       warn_of_other_restarts(join, connection.job->state.rules());
     }
+    join.node.host = connection.host;
     join.node.local = local_agents_.is_here(peer, connection.link->remote_address());
     add_source_address(join.node, connection.link->remote_address());
     connection.job->note_reachable(*connection.link);

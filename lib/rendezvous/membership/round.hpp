@@ -34,7 +34,9 @@ struct Node {
   /// How long its workers may take to end, from when they are asked to: --shutdown-timeout and what
   /// SIGKILL may take. For the coordinator only.
   Duration grace{};
-  /// On the machine of its coordinator, as that one sees it. Not told to others.
+  /// Known to the coordinator only: the name of its host, as it says, and whether that is the
+  /// coordinator's own machine.
+  std::string host{};
   bool local = false;
   /// Why it cannot start its workers: it has come only to say that. Empty: it can.
   std::string unable{};

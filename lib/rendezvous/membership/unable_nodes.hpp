@@ -61,7 +61,9 @@ class UnableNodes {
   static constexpr std::size_t kMost = 100'000;
   static std::string place_of(const Node& node) {
     if (node.node_rank >= 0) return std::to_string(node.node_rank);
-    std::string place = node.address;
+    // Containers on several hosts may have one address. Their names differ, as a rule; two agents
+    // on one host are one place, like one that is started again.
+    std::string place = node.host + " " + node.address;
     for (const auto& address : node.alternates) place += " " + address;
     return place;
   }

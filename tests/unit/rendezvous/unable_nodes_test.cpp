@@ -19,9 +19,10 @@ const std::string kText = "node x_1_0 cannot start its workers: " + kWhy;
 
 struct Unable : Script {
   using Script::Script;
-  void come(const std::string& name) {
+  void come(const std::string& name, const std::string& host = {}) {
     peers[name] = ++last_peer;
     Node node = make_node(name);
+    node.host = host;
     node.unable = kWhy;
     state.join(peers[name], std::move(node), {}, now);
     read();
@@ -129,6 +130,22 @@ TEST_CASE("unable: one node that is started again and again is one") {
     for (const char* name : {"y", "z"}) job.come(name);
     job.pass(30s);
     CHECK(job.assignment("a") == "0/2#1");
+  }
+}
+
+// Docker gives its containers the same addresses on every host.
+TEST_CASE("unable: nodes of two hosts are two, although their addresses are alike") {
+  Unable job(make_rules(2, 3));
+  job.join("a");
+  job.come("x", "host1");
+  CHECK(job.last<Done>("a") == nullptr);
+  SUBCASE("as both can never be there") {
+    job.come("x", "host2");
+    CHECK(job.last<Done>("a") != nullptr);
+  }
+  SUBCASE("but not if it is started again under another id") {
+    job.come("x", "host1");
+    CHECK(job.last<Done>("a") == nullptr);
   }
 }
 
