@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/coordinator/coordinator.hpp"
 
-#include "core/json.hpp"
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/pause_tolerant_alarm.hpp"
@@ -16,7 +15,6 @@
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/messages.hpp"
-#include "rendezvous/wire/status.hpp"
 #include "store/rate_limited_log.hpp"
 
 #include <boost/asio/post.hpp>
@@ -63,6 +61,8 @@ class LinkCoordinator final : public Coordinator {
     if (connections_.size() == 1) watch_heartbeats();
   }
 
+  // Agents are kept: perhaps nobody was elected in our place, and a world at work needs no
+  // decision.
   void hold(bool held) override {
     held_ = held;
     for (auto& [run_id, job] : book_.jobs) {
@@ -79,6 +79,8 @@ class LinkCoordinator final : public Coordinator {
   }
 
   void inherit(const PreviousWorld& previous, TimePoint until, const Leavers& leavers) override {
+    // That world outlives its coordinator. One of its members may stay away: as a rule it is that
+    // coordinator's own node, which a store has none of.
     MemberFence fence;
     fence.expect(previous.id, previous.nodes, settings_.stand_alone ? 0 : 1);
     book_.inherit(previous, until, std::move(fence), leavers);
@@ -120,6 +122,8 @@ class LinkCoordinator final : public Coordinator {
   void resign(const std::string& why, bool another_follows) override {
     const std::string text = encode(FromCoordinator(Push(Lost{why, true})));
     for (auto& [peer, connection] : connections_) {
+      // Lost would end an agent that a successor will take in; the end of its connection makes it
+      // look for that one.
       const bool told = connection.job != nullptr && connection.job->state.phase() == Phase::Ended;
       if (connection.job != nullptr && !told && !another_follows) connection.link->send(text);
       connection.link->close();
@@ -134,17 +138,11 @@ class LinkCoordinator final : public Coordinator {
   std::size_t agents() const override { return agents_; }
   bool is_needed() const override { return book_.is_needed(); }
 
-  std::string status() const override {
-    json::array jobs;
-    for (const auto& [run_id, job] : book_.jobs)
-      jobs.emplace_back(describe(job->state, clock_.now()));
-    if (jobs.empty() && !settings_.stand_alone) {
-      jobs.emplace_back(describe(State(settings_.rules, settings_.run_id), clock_.now()));
-    }
-    return json::serialize(json::object{{"stand_alone", settings_.stand_alone}, {"jobs", jobs}});
-  }
+  std::string status() const override { return book_.status(); }
 
  private:
+  // Before each decision: a process that was paused reads what has arrived, and sees the ends of
+  // connections, before the timer rings that says its lease is over.
   void check_entitlement() {
     for (auto& [run_id, job] : book_.jobs) job->note_pause();
     if (!held_ && settings_.entitled && !settings_.entitled()) hold(true);
@@ -202,6 +200,8 @@ class LinkCoordinator final : public Coordinator {
       return;
     }
     if (hello.wants_stacks) return ask_stacks(peer, connection, hello.run_id);
+    // With the last world, also for whoever is no member of it: a store that is begun again knows
+    // only what its agents know.
     Welcome answer{hello.run_id,
                    settings_.epoch,
                    settings_.stand_alone,
@@ -237,6 +237,7 @@ class LinkCoordinator final : public Coordinator {
     if (!take_in(peer, connection, join)) return false;
     hellos_.erase(peer);
     State& state = connection.job->state;
+    // First, since joining may complete the next round.
     state.hear_of(join.knows, join.node.grace, clock_.now());
     state.join(peer, std::move(join.node), join.previous, clock_.now());
     return true;
@@ -300,6 +301,7 @@ class LinkCoordinator final : public Coordinator {
           settings_.run_id.empty() ? "" : fmt::format(" to the job \"{}\"", settings_.run_id);
       refusals_.add("refused a connection{}: {}", job, error.text);
     }
+    // A proxy closes in order, too: only its word says that the group of the agent has ended.
     const Loss in_order = found->second.ended ? Loss::Ended : Loss::Closed;
     remove(peer, error.text, error.code == Code::Closed ? in_order : Loss::Broken);
   }
@@ -323,12 +325,13 @@ class LinkCoordinator final : public Coordinator {
                    "this node may be cut off: more nodes have been lost to silence than are left");
       settings_.cut_off();
     }
-    check_entitlement();
+    check_entitlement();  // `cut_off` may have given the lease back
     job->lost(peer, why, loss);
     job->deliver();
     if (job->links.empty() && !leave_.is_awaited()) book_.forget(*job);
     leave_.look(book_.jobs, true);
     if (agents_ != 0 || !on_deserted_) return;
+    // Not inside this call: the reaction may destroy us. Until then another agent may have come.
     boost::asio::post(loop_, [this, alive = lifetime_.token()] {
       if (alive && agents_ == 0 && on_deserted_) on_deserted_();
     });

@@ -146,6 +146,8 @@ void Job::note_reachable(const net::Link& link) {
   }
 }
 
+// Before any member hears of that world: a successor that found no record of it would form another
+// one beside it.
 void Job::record_world() {
   recording_ = true;
   const WorldRecord world = *state.unacknowledged();

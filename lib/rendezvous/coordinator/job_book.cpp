@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/coordinator/job_book.hpp"
 
+#include "core/json.hpp"
+#include "rendezvous/wire/status.hpp"
+
 #include <algorithm>
 
 namespace elastrun::rendezvous {
@@ -128,6 +131,17 @@ bool JobBook::is_fenced() const {
   return fenced_jobs_.are_any(now) || std::ranges::any_of(jobs, [now](const auto& job) {
            return job.second->state.world_fence().is_up(now);
          });
+}
+
+std::string JobBook::status() const {
+  const TimePoint now = clock_.now();
+  json::array described;
+  for (const auto& [run_id, job] : jobs) described.emplace_back(describe(job->state, now));
+  if (described.empty() && !settings_.stand_alone) {
+    described.emplace_back(describe(State(settings_.rules, settings_.run_id), now));
+  }
+  return json::serialize(
+      json::object{{"stand_alone", settings_.stand_alone}, {"jobs", std::move(described)}});
 }
 
 }  // namespace elastrun::rendezvous

@@ -42,6 +42,7 @@ class JobBook {
   Remnant remnant() const;
   bool is_needed() const;
   bool is_fenced() const;
+  std::string status() const;
 
   Jobs jobs;
 
