@@ -210,7 +210,9 @@ TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
 }
 
 TEST_CASE("world fence: members of a world that is no more may be saving where nobody sees them") {
-  Script job(make_rules(1, 4));
+  Rules rules = make_rules(1, 4);
+  rules.last_call_timeout = 0s;
+  Script job(rules);
   MemberFence fence;
   fence.expect({1, 7}, 4, 1);
   job.state.inherit({{1, 7}, 0, 4}, job.now + 120s, fence);
