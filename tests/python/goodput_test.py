@@ -236,6 +236,32 @@ class Recorder(unittest.TestCase):
         self.assertEqual([one["lost_entries"] for one in lines if "lost_entries" in one], [lost])
         self.assertEqual(len(lines), 2 + 10_500 - lost)
 
+    def test_a_signal_handler_may_record_and_flush_at_any_point_of_both(self) -> None:
+        done = self.run_code("""
+import faulthandler, signal, time
+from elastrun.goodput import GoodputRecorder
+faulthandler.dump_traceback_later(40, exit=True)
+recorder = GoodputRecorder("j", "l", True, path="f", background_grace_period_s=0.002)
+inside, count = False, 0
+def handler(*_):
+    global inside, count
+    if not inside:
+        inside = True
+        recorder.record_step_start_time(1)
+        recorder.flush()
+        inside, count = False, count + 1
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    recorder.record_step_start_time(2)
+    recorder._journal._start()
+    recorder.flush()
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(count > 100)
+""")
+        self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
+
     def test_a_call_costs_little(self) -> None:
         recorder = GoodputRecorder("cost", "l", True, path=self.folder / "f")
         best = float("inf")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import json
+import importlib.util
 import os
 import sys
 import threading
@@ -26,14 +26,14 @@ from types import ModuleType
 from typing import Any
 
 from elastrun import channel, journal
+from elastrun.checkpoint_steps import CheckpointSteps, is_checkpoint
 from elastrun.imports import after_import
 from elastrun.page import page
 
 _VARIABLE = "ELASTRUN_GOODPUT"
 _SHORT = 0.0005  # seconds: a shorter wait for data is part of the step
 _OTHERS = 16  # steps of other optimizers in a row, until the first one is taken to be out of use
-_MOST_SAVED = 64  # checkpoints whose step is remembered
-_ATTRIBUTE = "user.elastrun.step"
+_GRACE = 1.0  # seconds that the end of the process waits for what has been put in
 _STEP_END = '{"step_count":%d,"step_end_time":%r}'
 _LOADING = ('{"data_loading_start_time":%r}', '{"data_loading_end_time":%r}')
 _PREPARATION = ('{"training_prep_start_time":%r}', '{"training_prep_end_time":%r}')
@@ -41,100 +41,22 @@ _SAVE = ('{"checkpoint_save_start_time":%r}', '{"checkpoint_save_end_time":%r}')
 _RESTORE = ('{"checkpoint_restore_start_time":%r}', '{"checkpoint_restore_end_time":%r}')
 
 
-class Checkpoints:
-    """Of which step each checkpoint of this job is, by its inode, which a rename does not change.
-    In a file beside the directories of the attempts, so that the next attempt knows; and in an
-    attribute of the checkpoint itself where its file system keeps such, so that other nodes and
-    later jobs know. The checkpoint's content is nobody's but the script's.
-    """
-
-    def __init__(self, run_dir: str) -> None:
-        attempt = os.path.dirname(os.path.abspath(run_dir))
-        self._path = os.path.join(os.path.dirname(attempt), "checkpoint_steps.json")
-        self._saved: dict[str, int] = {}
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            with open(self._path, encoding="utf-8") as file:
-                self._saved = {str(key): int(step) for key, step in json.load(file).items()}
-
-    @staticmethod
-    def _place(file: Any) -> Any:
-        """A path or a descriptor; of a directory its index, if it has one."""
-        if not isinstance(file, (str, os.PathLike)):
-            return file.fileno()
-        index = os.path.join(file, ".metadata")
-        return index if os.path.isfile(index) else file
-
-    @classmethod
-    def _key(cls, file: Any) -> str | None:
-        try:
-            found = os.stat(cls._place(file))
-        except (OSError, ValueError, AttributeError):
-            return None
-        return f"{found.st_dev}:{found.st_ino}"
-
-    @classmethod
-    def _mark(cls, file: Any, step: int) -> None:
-        """With size and time, so that what is written over it later is not taken for it."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            if hasattr(file, "flush"):
-                file.flush()
-            place = cls._place(file)
-            found = os.stat(place)
-            os.setxattr(place, _ATTRIBUTE, b"%d %d %d" % (step, found.st_size, found.st_mtime_ns))
-
-    @classmethod
-    def _marked(cls, file: Any) -> int | None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            place = cls._place(file)
-            step, size, written = map(int, os.getxattr(place, _ATTRIBUTE).split())
-            found = os.stat(place)
-            if (size, written) == (found.st_size, found.st_mtime_ns) and 0 <= step < 1 << 53:
-                return step
-        return None
-
-    def saved(self, file: Any, step: int) -> None:
-        self._mark(file, step)
-        key = self._key(file)
-        if key is None:
-            return
-        self._saved.pop(key, None)  # the newest is the last
-        self._saved[key] = step
-        for old in list(self._saved)[:-_MOST_SAVED]:
-            del self._saved[old]
-        with contextlib.suppress(OSError):
-            unfinished = f"{self._path}.{os.getpid()}"
-            with open(unfinished, "w", encoding="utf-8") as out:
-                json.dump(self._saved, out)
-            os.replace(unfinished, self._path)
-
-    def step_of(self, file: Any) -> int | None:
-        """Of one that is not known, a copy say: as of the last one."""
-        key = self._key(file)
-        if key in self._saved:
-            return self._saved[key or ""]
-        marked = self._marked(file)
-        if marked is not None:
-            return marked
-        return next(reversed(list(self._saved.values())), None)
-
-
 def _own_count(optimizer: Any) -> int | None:
     """How many steps Adam and its like have counted, in a state that a checkpoint restores."""
-    for state in getattr(optimizer, "state", {}).values():
-        try:
-            return int(state["step"])
-        except Exception:
-            return None
+    with contextlib.suppress(Exception):
+        torch = sys.modules["torch"]
+        step = next(iter(optimizer.state.values()))["step"]
+        # A distributed tensor would talk to others; what is being captured cannot be read.
+        if type(step) in (int, float, torch.Tensor) and not (
+                getattr(step, "is_cuda", False) and torch.cuda.is_current_stream_capturing()):
+            return int(step)
     return None
 
 
 def _is_file(file: Any) -> bool:
-    return isinstance(file, (str, os.PathLike)) or isinstance(getattr(file, "name", None), str)
-
-
-def _is_checkpoint(what: Any) -> bool:
-    """And not a tensor or a list of numbers."""
-    return isinstance(what, dict) or hasattr(what, "state_dict")
+    with contextlib.suppress(Exception):  # of a property of the script's
+        return isinstance(file, (str, os.PathLike)) or isinstance(file.name, str)
+    return False
 
 
 class Watch:
@@ -145,17 +67,16 @@ class Watch:
         self._rank0 = os.environ.get("RANK", "0") == "0"
         self._journal = journal.journal("")
         self._put = self._journal.put
-        self._checkpoints = Checkpoints(os.environ.get("ELASTRUN_RUN_DIR", "."))
+        self._checkpoints = CheckpointSteps(os.environ.get("ELASTRUN_RUN_DIR", "."))
         self._main = threading.main_thread().ident
         self._undo: list[Callable[[], Any]] = []
         self._hook: Any = None  # of all optimizers
         self._number = -1  # of the last step
-        self._first: journal.Entry | None = None  # kept back: the script may tell its own
+        self._first: list[journal.Entry] = []  # kept back: the script may tell its own
         self._leader: weakref.ref[Any] | None = None
         self._others = 0
         self._inside = False  # loading data, or at a checkpoint
         self._busy: set[int] = set()  # other threads that are at a checkpoint
-        self._telling = threading.Lock()  # the first step
         self._async_saves = 0  # of torch's own, that are under way
         self._snapshot = -1  # the step at which the optimizer's state was last asked for
         self._preparing = False
@@ -174,7 +95,7 @@ class Watch:
 
     def end(self) -> None:
         self.off = True
-        self._first = None
+        self._first.clear()
         self._journal.at_each_pass = None
         if self._preparing:
             self._preparing = False
@@ -190,7 +111,9 @@ class Watch:
 
     def _last_word(self) -> None:
         self._tell_first()
-        self._journal.flush(1.0)
+        self._journal.flush(_GRACE)
+        if not self.off and self._rank0:
+            self._checkpoints.flush(_GRACE)
 
     def _show_step(self) -> None:
         mine = page()
@@ -211,7 +134,23 @@ class Watch:
         self._undo.append(undo)
 
     def _hook_steps(self, module: ModuleType) -> None:
-        self._hook = module.register_optimizer_step_post_hook(self._stepped)
+        if importlib.util.find_spec("torch.compiler") is None:
+            self._hook = module.register_optimizer_step_post_hook(self._stepped)
+            self._undo.append(self._hook.remove)
+            return
+        after_import("torch.compiler", lambda compiler: self._hook_steps_unless_compiled(
+            module, getattr(compiler, "is_compiling", bool)))
+
+    def _hook_steps_unless_compiled(self, module: ModuleType,
+                                    is_compiling: Callable[[], bool]) -> None:
+        stepped = self._stepped
+
+        def told(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if is_compiling():  # which Dynamo knows: all that follows is no part of the graph
+                return
+            stepped(optimizer, args, kwargs)
+
+        self._hook = module.register_optimizer_step_post_hook(told)
         self._undo.append(self._hook.remove)
         state_dict = module.Optimizer.state_dict
 
@@ -235,18 +174,16 @@ class Watch:
             if self._preparing:
                 self._preparing = False
                 self._put((_PREPARATION[1], entry[1][1:]))
-            self._first = entry
+            self._first.append(entry)
             return
-        if self._first is not None:
+        if self._first:
             self._tell_first()
         self._put(entry)
 
     def _tell_first(self) -> None:
         """The script goes on without a word about its first step."""
-        with self._telling:
-            if self._first is not None:
-                self._put(self._first)
-                self._first = None
+        with contextlib.suppress(IndexError):  # one of several threads, or a signal handler
+            self._put(self._first.pop())
 
     def _follows(self, optimizer: Any) -> bool:
         """Whether steps of this optimizer count: the first one's, or that of its successor."""
@@ -275,10 +212,10 @@ class Watch:
             finally:
                 self._busy.discard(me)
             return
-        self._inside = True
-        self._tell_first()
-        self._put((ends[0], (time(),)))
         try:
+            self._inside = True
+            self._tell_first()
+            self._put((ends[0], (time(),)))
             yield True
         finally:
             self._inside = False
@@ -294,7 +231,7 @@ class Watch:
         def __next__(mine: Any) -> Any:
             if self.off or self._inside or ident() != main:
                 return fetch(mine)
-            if self._first is not None:
+            if self._first:
                 self._tell_first()
             begin = time()
             entry = (_LOADING[0], (begin,))
@@ -321,6 +258,7 @@ class Watch:
 
     def _hook_files(self, module: ModuleType) -> None:
         save, load = module.save, module.load
+        self._checkpoints.start()
 
         @functools.wraps(save)
         def save_and_tell(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -329,7 +267,7 @@ class Watch:
             number = self._number_of_save()
             with self._during(_SAVE) as told:
                 result = save(obj, f, *args, **kwargs)
-            if told and _is_checkpoint(obj):
+            if told and is_checkpoint(obj):
                 self._saved(f, number)
             return result
 
@@ -339,7 +277,7 @@ class Watch:
                 return load(f, *args, **kwargs)
             with self._during(_RESTORE) as told:
                 result = load(f, *args, **kwargs)
-            if told and _is_checkpoint(result):
+            if told and is_checkpoint(result):
                 self._restored(f)
             return result
 
@@ -349,6 +287,9 @@ class Watch:
     def _hook_saver(self, module: ModuleType) -> None:
         save, async_save = module.save, getattr(module, "async_save", None)
 
+        def holds_state(state_dict: Any = None, *_args: Any, **_kwargs: Any) -> bool:
+            return is_checkpoint(state_dict)
+
         @functools.wraps(save)
         def save_and_tell(*args: Any, **kwargs: Any) -> Any:
             if self._async_saves and threading.get_ident() != self._main:  # it is one of them
@@ -356,7 +297,7 @@ class Watch:
             number = self._number_of_save()
             with self._during(_SAVE) as told:
                 result = save(*args, **kwargs)
-            if told:
+            if told and holds_state(*args, **kwargs):
                 self._saved(kwargs.get("checkpoint_id"), number)
             return result
 
@@ -370,10 +311,11 @@ class Watch:
             except BaseException:
                 self._async_saves -= 1
                 raise
+            is_one = told and holds_state(*args, **kwargs)
 
             def done(future: Any) -> None:
                 self._async_saves -= 1
-                if told and future.exception() is None:
+                if is_one and not future.cancelled() and future.exception() is None:
                     self._saved(kwargs.get("checkpoint_id"), number)
 
             getattr(result, "upload_completion", result).add_done_callback(done)
@@ -407,12 +349,14 @@ class Watch:
         if number < 0 or self.off or not self._rank0:
             return
         self._tell_first()
-        self._journal.drain()  # what came before it
-        channel.send_object({"kind": "checkpoint", "step": number})
+        packet = b'{"kind":"checkpoint","step":%d}' % number
+        self._put(lambda: channel.offer(packet))  # after the entries about these steps
         self._checkpoints.saved(file, number)
+        with contextlib.suppress(Exception):  # an entry that cannot be formatted
+            self._journal.drain()
 
     def _restored(self, file: Any) -> None:
-        """Before the first step: the steps go on where the checkpoint was saved."""
+        """Before the first step: the steps go on where a checkpoint of this job was saved."""
         if self._leader is None:
             step = self._checkpoints.step_of(file)
             if step is not None:

@@ -3,15 +3,20 @@
 
 What is put in returns at once; a thread takes it further, every 50 ms while something comes. What
 does not fit any more is counted, and the count is written, too.
+
+A signal handler may put in, drain and flush at any point of the same calls of its own thread:
+nothing here waits for a lock.
 """
 from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import fcntl
 import json
 import logging
 import os
+import queue
 import re
 import threading
 import time
@@ -30,6 +35,8 @@ _GRACE = 5.0  # seconds that the end of the process waits for a file at most
 
 # A template and what goes into it: the training does not wait for the text to be made.
 Entry = tuple[str, tuple[Any, ...]]
+# What is to be done when all that was put in before is out. False: not now.
+Task = Callable[[], bool]
 # Writes texts of entries, and how many were lost. How many of them are out; None: not now.
 Write = Callable[[list[str], int], Optional[int]]
 
@@ -120,11 +127,14 @@ class Journal:
         atexit.register(self._end)
 
     def _forget(self) -> None:
-        self.waiting: collections.deque[Entry] = collections.deque()
+        self.waiting: collections.deque[Entry | Task] = collections.deque()
         self._taken: list[str] = []  # formatted, and not written yet
+        self._task: Task | None = None  # which comes after them
         self._told = self.lost
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._draining = threading.Lock()
+        self._starting = threading.Lock()
+        # Its put() may interrupt itself, other than Event.set().
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._asleep = True
         self._thread: threading.Thread | None = None
 
@@ -134,7 +144,7 @@ class Journal:
         if self._target is not None:
             self._target.forget()
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: Entry | Task) -> None:
         waiting = self.waiting
         if len(waiting) >= _MOST:
             self.lost += 1
@@ -152,26 +162,33 @@ class Journal:
 
     def _start(self) -> None:
         self._asleep = False
-        if self._thread is None:
-            with self._lock:
+        if self._thread is None and self._starting.acquire(blocking=False):
+            try:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="elastrun goodput",
+                    thread = threading.Thread(target=self._run, name="elastrun-goodput",
                                               daemon=True)
-                    try:
-                        thread.start()
-                        self._thread = thread
-                    except RuntimeError:  # the interpreter ends: flush() is called then
-                        pass
-        self._wake.set()
+                    thread.start()
+                    self._thread = thread
+            except RuntimeError:  # the interpreter ends: flush() is called then
+                pass
+            finally:
+                self._starting.release()
+        self._wake.put(None)
 
     def drain(self) -> bool:
-        """Takes what waits further. False: something waits still."""
-        with self._lock:
-            while True:
-                self._take()
-                lost = self.lost - self._told
-                if not self._taken and not lost:
-                    return True
+        """Takes what waits further. False: something waits still, or somebody else is at it."""
+        if not self._draining.acquire(blocking=False):
+            return False
+        try:
+            return self._drain()
+        finally:
+            self._draining.release()
+
+    def _drain(self) -> bool:
+        while True:
+            self._take()
+            lost = self.lost - self._told
+            if self._taken or lost:
                 count = self._fitting()
                 done = self._write(self._taken[:count], lost)
                 if done is None:
@@ -181,12 +198,21 @@ class Journal:
                 del self._taken[:done]
                 if done < count:
                     return False
+            elif self._task is None:
+                return True
+            elif self._task():
+                self._task = None
+            else:
+                return False
 
     def _take(self) -> None:
         try:
-            while len(self._taken) < _AT_ONCE:
-                template, values = self.waiting.popleft()
-                self._taken.append(template % values)
+            while self._task is None and len(self._taken) < _AT_ONCE:
+                entry = self.waiting.popleft()
+                if callable(entry):
+                    self._task = entry
+                else:
+                    self._taken.append(entry[0] % entry[1])
         except IndexError:
             pass
 
@@ -217,14 +243,18 @@ class Journal:
                 self.drain()
             except Exception:  # an entry that cannot be formatted
                 self.lost += 1
-            if in_vain < _IDLE or self._taken:
-                wake.wait(_INTERVAL)
-            else:
+            seconds: float | None = _INTERVAL
+            if in_vain >= _IDLE and not self._unfinished():
                 self._asleep = True
-                if not mine:
-                    wake.wait()
+                seconds = 0 if mine else None
                 in_vain = 0
-            wake.clear()
+            with contextlib.suppress(queue.Empty):
+                wake.get(seconds != 0, seconds)
+                while True:
+                    wake.get(False)
+
+    def _unfinished(self) -> bool:
+        return bool(self.waiting or self._taken or self._task or self.lost != self._told)
 
     def _end(self) -> None:
         self.flush(_GRACE)
@@ -234,10 +264,10 @@ class Journal:
         does not answer holds up nobody else for longer.
         """
         end = time.monotonic() + seconds
-        while self.waiting or self._taken or self.lost != self._told:
+        while self._unfinished() or self._draining.locked():
             if self._thread is None or not self._thread.is_alive():
                 return self.drain()
-            self._wake.set()
+            self._wake.put(None)
             gone = self._target is None and not channel.is_connected()
             if gone or time.monotonic() > end:
                 return False

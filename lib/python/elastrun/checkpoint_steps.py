@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For --goodput auto: what is a checkpoint, and of which step."""
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_ATTRIBUTE = "user.elastrun.step"
+_MOST_SAVED = 64  # checkpoints whose step is remembered
+_PATIENCE = 1.0  # seconds that loading waits for the list of an earlier attempt, at most
+_DEEPEST = 3  # containers in containers that are looked into
+_MOST_SEEN = 1000  # values
+
+
+def _place(file: Any) -> Any:
+    """A path or a descriptor; of a directory its index, if it has one."""
+    if not isinstance(file, (str, os.PathLike)):
+        return file.fileno()
+    index = os.path.join(file, ".metadata")
+    return index if os.path.isfile(index) else file
+
+
+def _inode(file: Any) -> str:
+    """Which a rename does not change."""
+    found = os.stat(_place(file))
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _mark(file: Any, step: int) -> None:
+    """With size and time, so that what is written over it later is not taken for it."""
+    if hasattr(file, "flush"):
+        file.flush()
+    place = _place(file)
+    found = os.stat(place)
+    os.setxattr(place, _ATTRIBUTE, b"%d %d %d" % (step, found.st_size, found.st_mtime_ns))
+
+
+def _marked(file: Any) -> int | None:
+    place = _place(file)
+    step, size, written = map(int, os.getxattr(place, _ATTRIBUTE).split())
+    found = os.stat(place)
+    if (size, written) == (found.st_size, found.st_mtime_ns) and 0 <= step < 1 << 53:
+        return step
+    return None
+
+
+class CheckpointSteps:
+    """Of which step each checkpoint of this job is, by its inode: in a file beside the directories
+    of the attempts, so that the next attempt knows; and in an attribute of the checkpoint itself
+    where its file system keeps such, so that other nodes and later jobs know. The checkpoint's
+    content is nobody's but the script's.
+
+    A thread reads and writes that file: the training does not wait for the file system of the logs.
+    """
+
+    def __init__(self, run_dir: str) -> None:
+        attempt = os.path.dirname(os.path.abspath(run_dir))
+        self._path = os.path.join(os.path.dirname(attempt), "checkpoint_steps.json")
+        self._steps: dict[str, int] = {}  # of this attempt and those before it, oldest first
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._read_already = False
+
+    def start(self) -> None:
+        self._work.put(self._read)
+        with contextlib.suppress(RuntimeError):  # no more threads: steps begin with 0
+            threading.Thread(target=self._run, name="elastrun-checkpoints", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            work = self._work.get()
+            with contextlib.suppress(Exception):  # a file that cannot be written, or is no list
+                work()
+
+    def _read(self) -> None:
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                self._steps = {str(key): int(step) for key, step in json.load(file).items()}
+        finally:
+            self._read_already = True
+
+    def saved(self, file: Any, step: int) -> None:
+        """A path or an open file: a checkpoint of everything up to `step`."""
+        with contextlib.suppress(Exception):  # of a file object of the script, too
+            _mark(file, step)
+        with contextlib.suppress(Exception):
+            key = _inode(file)
+            self._work.put(lambda: self._write(key, step))
+
+    def _write(self, key: str, step: int) -> None:
+        self._steps.pop(key, None)  # the newest is the last
+        self._steps[key] = step
+        for old in list(self._steps)[:-_MOST_SAVED]:
+            del self._steps[old]
+        unfinished = f"{self._path}.{os.getpid()}"
+        with open(unfinished, "w", encoding="utf-8") as out:
+            json.dump(self._steps, out)
+        os.replace(unfinished, self._path)
+
+    def step_of(self, file: Any) -> int | None:
+        """None: it is not one of this job, as far as is known in time."""
+        with contextlib.suppress(Exception):
+            step = _marked(file)
+            if step is not None:
+                return step
+        with contextlib.suppress(Exception):
+            key = _inode(file)
+            self._wait(lambda: self._read_already, _PATIENCE)
+            return self._steps.get(key)
+        return None
+
+    def flush(self, seconds: float) -> None:
+        done: list[bool] = []
+        self._work.put(lambda: done.append(True))
+        self._wait(lambda: bool(done), seconds)
+
+    @staticmethod
+    def _wait(is_so: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds  # no lock: a signal handler may load, too
+        while not is_so() and time.monotonic() < end:
+            time.sleep(0.002)
+
+
+def _within(what: Any, depth: int = 0) -> Iterable[Any]:
+    """A value and what is in its containers, without a call of a method that is not built in."""
+    yield what
+    if depth < _DEEPEST:
+        inner: Iterable[Any] = ()
+        if isinstance(what, dict):
+            inner = dict.values(what)
+        elif type(what) in (list, tuple):
+            inner = what
+        for one in inner:
+            yield from _within(one, depth + 1)
+
+
+def _has_state(what: Any, tensor: type) -> bool:
+    if not isinstance(what, dict):
+        return hasattr(type(what), "state_dict") and hasattr(type(what), "load_state_dict")
+    if isinstance(what, collections.OrderedDict) and "_metadata" in vars(what):
+        return True  # by Module.state_dict()
+    if dict.__contains__(what, "param_groups") and dict.__contains__(what, "state"):
+        return True  # by Optimizer.state_dict()
+    return any(isinstance(name, str) and name.endswith((".weight", ".bias"))
+               and isinstance(value, tensor)
+               for name, value in itertools.islice(dict.items(what), _MOST_SEEN))
+
+
+def is_checkpoint(what: Any) -> bool:
+    """Whether it holds the state of a model or of an optimizer. Rather no than a wrong yes: a user
+    who is told that steps are safe relies on it.
+    """
+    with contextlib.suppress(Exception):  # a dictionary that another thread changes
+        tensor = sys.modules["torch"].Tensor
+        return any(_has_state(one, tensor)
+                   for one in itertools.islice(_within(what), _MOST_SEEN))
+    return False
