@@ -225,8 +225,9 @@ TEST_CASE("layout: what a worker has put into its own directory stays after a fa
   const Scratch scratch;
   auto layout = Layout::plan("", "x").value();
   const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
-  for (const std::string& ours : {layout.agent_log(), layout.run_directory() + "/agent.2.log",
-                                  layout.journal(), layout.report()}) {
+  for (const std::string& ours :
+       {layout.agent_log(), layout.run_directory() + "/agent.2.log", layout.journal(),
+        layout.report(), layout.run_directory() + "/checkpoint_steps.json"}) {
     write(ours, "{}");
   }
   CHECK_FALSE(holds_something(layout.temporary_root()));
