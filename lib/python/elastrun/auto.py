@@ -262,18 +262,18 @@ class Watch:
 
         @functools.wraps(save)
         def save_and_tell(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _is_file(f):
+            if self.off or not _is_file(f):
                 return save(obj, f, *args, **kwargs)
-            number = self._number_of_save()
+            number = self._number_of_save(obj)
             with self._during(_SAVE) as told:
                 result = save(obj, f, *args, **kwargs)
-            if told and is_checkpoint(obj):
+            if told:
                 self._saved(f, number)
             return result
 
         @functools.wraps(load)
         def load_and_tell(f: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _is_file(f):
+            if self.off or not _is_file(f):
                 return load(f, *args, **kwargs)
             with self._during(_RESTORE) as told:
                 result = load(f, *args, **kwargs)
@@ -287,23 +287,24 @@ class Watch:
     def _hook_saver(self, module: ModuleType) -> None:
         save, async_save = module.save, getattr(module, "async_save", None)
 
-        def holds_state(state_dict: Any = None, *_args: Any, **_kwargs: Any) -> bool:
-            return is_checkpoint(state_dict)
+        def what(state_dict: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+            return state_dict
 
         @functools.wraps(save)
         def save_and_tell(*args: Any, **kwargs: Any) -> Any:
-            if self._async_saves and threading.get_ident() != self._main:  # it is one of them
+            if self.off or (
+                    self._async_saves and threading.get_ident() != self._main):  # one of them
                 return save(*args, **kwargs)
-            number = self._number_of_save()
+            number = self._number_of_save(what(*args, **kwargs))
             with self._during(_SAVE) as told:
                 result = save(*args, **kwargs)
-            if told and holds_state(*args, **kwargs):
+            if told:
                 self._saved(kwargs.get("checkpoint_id"), number)
             return result
 
         @functools.wraps(async_save)  # type: ignore[arg-type]
         def start_and_tell(*args: Any, **kwargs: Any) -> Any:
-            number = self._number
+            number = self._number if is_checkpoint(what(*args, **kwargs)) else -1
             self._async_saves += 1
             try:
                 with self._during(_SAVE) as told:
@@ -311,11 +312,10 @@ class Watch:
             except BaseException:
                 self._async_saves -= 1
                 raise
-            is_one = told and holds_state(*args, **kwargs)
 
             def done(future: Any) -> None:
                 self._async_saves -= 1
-                if is_one and not future.cancelled() and future.exception() is None:
+                if told and not future.cancelled() and future.exception() is None:
                     self._saved(kwargs.get("checkpoint_id"), number)
 
             getattr(result, "upload_completion", result).add_done_callback(done)
@@ -338,8 +338,12 @@ class Watch:
 
         self._replace(module, "load", load_and_tell)
 
-    def _number_of_save(self) -> int:
-        """The step of the state that is being saved: in another thread what was taken before."""
+    def _number_of_save(self, what: Any) -> int:
+        """The step of the state that is being saved: in another thread what was taken before.
+        -1: it is no checkpoint.
+        """
+        if not is_checkpoint(what):
+            return -1
         if threading.get_ident() == self._main or self._snapshot < 0:
             return self._number
         number, self._snapshot = self._snapshot, -1
