@@ -4,6 +4,7 @@
 #include "core/error.hpp"
 #include "spec/rendezvous_config.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -84,6 +85,16 @@ struct WatchOptions {
   std::string target;  // a job of this machine, or its journal or directory; empty: the only job
 };
 int run_goodput_watch(const WatchOptions& options);
+
+/// `elastrunctl goodput what-if`; what is not given is what was recorded.
+struct WhatIfOptions {
+  std::vector<std::string> files;        // as of `report`
+  std::optional<double> mtbf;            // seconds between two failures
+  std::optional<double> save_time;       // seconds of a checkpoint
+  std::optional<std::int64_t> interval;  // steps between two
+  bool json = false;
+};
+int run_goodput_what_if(const WhatIfOptions& options);
 
 /// `elastrunctl store`
 struct StoreOptions {

@@ -116,6 +116,7 @@ struct GoodputCommands {
   CompareOptions compare;
   ConvertOptions convert;
   WatchOptions watch;
+  WhatIfOptions what_if;
   std::function<int()> run;
 };
 
@@ -177,12 +178,31 @@ void add_watch(CLI::App& goodput, GoodputCommands& commands) {
   watch->callback([&] { commands.run = [&] { return run_goodput_watch(options); }; });
 }
 
+void add_what_if(CLI::App& goodput, GoodputCommands& commands) {
+  auto& options = commands.what_if;
+  auto* what_if =
+      goodput.add_subcommand("what-if", "What another checkpoint interval would have given");
+  what_if->add_option("files", options.files, "As of report")->required()->type_name("FILE");
+  what_if->add_option("--mtbf", options.mtbf, "Seconds from a failure to the next, on average")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.001, 1e9));
+  what_if->add_option("--save-time", options.save_time, "Seconds that a checkpoint takes")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e9));
+  what_if->add_option("--interval", options.interval, "Steps from a checkpoint to the next")
+      ->type_name("STEPS")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
+  what_if->add_flag("--json", options.json, "Print the answer as one line of JSON");
+  what_if->callback([&] { commands.run = [&] { return run_goodput_what_if(options); }; });
+}
+
 CLI::App* add_goodput(CLI::App& app, GoodputCommands& commands) {
   auto* command = app.add_subcommand("goodput", "Where every second of a job went, from its files");
   command->require_subcommand(1);
   add_report(*command, commands);
   add_compare(*command, commands);
   add_convert(*command, commands);
+  add_what_if(*command, commands);
   add_watch(*command, commands);
   return command;
 }
@@ -196,7 +216,7 @@ std::vector<Choice> choices_of(const CLI::App& app) {
     for (const auto& name : option->get_lnames()) choice.names.push_back("--" + name);
     if (option->get_items_expected_max() > 0) choice.value = option->get_type_name();
     // Checks add their own words: "SECONDS:FLOAT in [0.001 - 86400]", "LINES:NONNEGATIVE".
-    for (const char* check : {":FLOAT in", ":NONNEGATIVE"}) {
+    for (const char* check : {":FLOAT in", ":INT in", ":NONNEGATIVE"}) {
       choice.value.resize(std::min(choice.value.size(), choice.value.find(check)));
     }
     choice.help = option->get_description();

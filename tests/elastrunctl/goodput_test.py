@@ -136,6 +136,23 @@ class Goodput(unittest.TestCase):
             self.assertRegex(same, r"(?m)^  goodput .* 0\.0 points$")
             self.assertNotIn("+", same)
 
+    def test_another_interval_of_checkpoints_is_priced(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            journal, *_ = self.run_job(folder)
+            got = ctl("what-if", str(journal))
+            self.assertEqual((got.returncode, got.stdout), (1, ""))
+            self.assertIn("say it with --save-time", got.stderr)
+            words = ("what-if", "--mtbf=60", "--save-time=0.1", "--interval=20", str(journal))
+            answer = json.loads(ctl(*words, "--json").stdout)
+            self.assertEqual((answer["mtbf_s"], answer["asked"]["steps"]), (60, 20))
+            self.assertEqual(answer, json.loads(ctl(*words, "--json").stdout))
+            for name in ("asked", "recorded", "best"):
+                self.assertLessEqual(answer[name]["goodput"], answer["best"]["goodput"] + 0.001)
+                self.assertAlmostEqual(answer[name]["simulated_goodput"], answer[name]["goodput"],
+                                       delta=0.1)
+            self.assertIn("  asked         20 steps", ctl(*words).stdout)
+            self.assertEqual(ctl("what-if", "--mtbf=0", str(journal)).returncode, 2)
+
     def test_two_submissions_and_a_torn_tail(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             first, *_ = self.run_job(folder)
