@@ -37,6 +37,21 @@ Duration seconds_or_none(const Value* value) {
   return from_seconds(*seconds);
 }
 
+// A century, in which no job takes place: what a journal says beyond it counts as that.
+constexpr Duration kFarthest = std::chrono::years(100);
+
+Duration apart(Duration later, Duration earlier) {
+  std::int64_t difference = 0;
+  if (__builtin_sub_overflow(later.count(), earlier.count(), &difference)) {
+    return later > earlier ? kFarthest : -kFarthest;
+  }
+  return std::clamp(Duration(difference), -kFarthest, kFarthest);
+}
+
+TimePoint after(TimePoint time, Duration passed) {
+  return std::min(time + passed, TimePoint() + kFarthest);
+}
+
 bool is_true(const Value* value) {
   const auto* flag = value == nullptr ? nullptr : std::get_if<bool>(value);
   return flag != nullptr && *flag;
@@ -59,7 +74,8 @@ TimePoint time_of_entry(double posix_seconds, TimePoint now, WallTime wall) {
 
 /// On one axis for all submissions, never back.
 TimePoint JournalBooks::time_of(const Record& record) {
-  const TimePoint time = book_start_ + (record.stamp.mono - mono_start_);
+  const TimePoint time = after(
+      book_start_, apart(record.stamp.mono.time_since_epoch(), mono_start_.time_since_epoch()));
   if (time < last_) ++misplaced_;
   last_ = std::max(last_, time);
   return last_;
@@ -85,13 +101,14 @@ void JournalBooks::begin(const Record& record) {
     submitted_.push_back({});
     return;
   }
-  const auto since_first = std::chrono::duration_cast<Duration>(record.stamp.wall - first_wall_);
+  const Duration since_first =
+      apart(record.stamp.wall.time_since_epoch(), first_wall_.time_since_epoch());
   if (!over_) {  // the machine died; or with --goodput off, which leaves the last record away
     if (!ended_) account_->died(last_);
     account_->left(last_);
   }
-  last_ = std::max(last_, TimePoint() + since_first - ago);
-  book_start_ = last_ + ago;
+  last_ = std::max(last_, after(TimePoint(), since_first - ago));
+  book_start_ = after(last_, ago);
   over_ = ended_ = false;
   account_->submitted_again(last_);
   if (submitted_.size() < Submission::kMost) {

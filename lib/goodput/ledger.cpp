@@ -2,6 +2,7 @@
 #include "goodput/ledger.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace elastrun::goodput {
 namespace {
@@ -103,7 +104,7 @@ void Ledger::lose(Uncovered lost, TimePoint until) {
 void Ledger::resume(std::int64_t step) {
   auto broken = std::exchange(broken_, std::nullopt);
   if (!broken) return;
-  broken->cover(step - 1);
+  broken->cover(std::max(step, std::numeric_limits<std::int64_t>::min() + 1) - 1);
   lose(broken->uncovered, broken_at_);
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <doctest/doctest.h>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -345,6 +346,23 @@ TEST_CASE("journal books: what is told twice, and asked for in between, changes 
     CAPTURE(seed);
     const auto once = told(seed, false), twice = told(seed, true);
     REQUIRE(once.summary()->buckets == twice.summary()->buckets);
+  }
+}
+
+TEST_CASE("journal books: times and steps that nobody can mean close all the same") {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  JournalBooks books;
+  for (const std::int64_t mono : {kMost, -kMost, std::int64_t{0}, kMost}) {
+    for (const auto* name : {"job.started", "phase", "step", "group.gone", "phase", "step"}) {
+      Record record;
+      record.scope = std::string_view(name) == "step" ? "elastrun.worker" : "elastrun.agent";
+      record.name = name;
+      record.stamp = {TimePoint(Duration(mono)), WallTime(Duration(-mono))};
+      record.value = -kMost - 1;
+      record.attributes = {{"run_id", "night"}, {"phase", "running"}};
+      books.take(record);
+      CHECK(closed(books.summary().value()));
+    }
   }
 }
 
