@@ -2,7 +2,8 @@
 #include "goodput_files.hpp"
 
 #include "core/json.hpp"
-#include "export/json_lines.hpp"
+#include "export/plain_record.hpp"
+#include "export/record_line.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -48,6 +49,9 @@ Status GoodputReader::read(std::istream& stream) {
 
 Status GoodputReader::take(const std::string& line) {
   if (line.empty()) return {};
+  if (line.size() <= kLongestLine && exporter::read_plain_record(line, plain_)) {
+    return take_record(plain_);
+  }
   const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
   if (!value || !value->is_object()) {
     ++input.skipped;
@@ -55,26 +59,28 @@ Status GoodputReader::take(const std::string& line) {
   }
   const auto* payload = find_member(*value, "payload");
   const bool measured = payload != nullptr || find_member(*value, "job_name") != nullptr;
-  if (!measured) return take_record(line);
+  if (!measured) return take_other_record(line);
   return take_entry(payload == nullptr ? *value : *payload,
                     number_or(*value, "log_time", std::nan("")));
 }
 
-Status GoodputReader::take_record(const std::string& line) {
-  auto record = exporter::from_json_line(line);
-  if (!record) {
-    ++input.skipped;
-    return {};
-  }
+Status GoodputReader::take_other_record(const std::string& line) {
+  const auto record = exporter::from_json_line(line);
+  if (record) return take_record(*record);
+  ++input.skipped;
+  return {};
+}
+
+Status GoodputReader::take_record(const telemetry::Record& record) {
   journal_ = true;
   ++input.records;
-  input.last_wall = record->stamp.wall;
-  input.journal.take(*record);
+  input.last_wall = record.stamp.wall;
+  input.journal.take(record);
   // What a recorder has told the agent, for --compatible.
-  if (record->scope == goodput::kRecorderScope) {
-    (void)input.measurements.add(goodput::entry_of(*record));
+  if (record.scope == goodput::kRecorderScope) {
+    (void)input.measurements.add(goodput::entry_of(record));
   }
-  if (on_record) on_record(std::move(*record));
+  if (on_record) on_record(record);
   return both();
 }
 
@@ -109,6 +115,7 @@ Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
   for (const auto& path : paths) {
     Status status;
     if (path == "-") {
+      std::ios::sync_with_stdio(false);  // else each character is a call
       status = reader.read(std::cin);
     } else {
       std::ifstream file(path, std::ios::binary);

@@ -40,11 +40,13 @@ class GoodputReader {
   std::function<void(telemetry::Record)> on_record;  // gets those of a journal, after the books
 
  private:
-  Status take_record(const std::string& line);
+  Status take_other_record(const std::string& line);
+  Status take_record(const telemetry::Record& record);
   Status take_entry(const json::value& payload, double log_time);
   Status both() const;
 
   bool journal_ = false;
+  telemetry::Record plain_;  // the last one that was plain, so that the next reuses its memory
 };
 
 /// Lets it take files in the order in which they begin. As read_goodput_files().

@@ -1,166 +1,136 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""GoodputCalculator and GoodputRecorder of elastrun beside those of ml-goodput-measurement 0.2.3,
-on logs of the same entries. A Markdown table.
+"""The account of a job with a million steps, from its journal, cold: `elastrunctl goodput report`.
+And its memory with ten times as many, through a pipe. Beside it, the same steps in
+ml-goodput-measurement, if a Python that has it is given.
 
-    goodput_bench.py [--steps 1000000] [--runs 3]
+    goodput_bench.py --ctl ELASTRUNCTL [--steps 1000000] [--reps 5] [--reference PYTHON]
 
-Each figure is of a process of its own, and the best of all runs. The original reads a logger in
-memory, as it has no file to read, and copies what it reads into a file of its own; ours reads a
-file of JSON lines. Its rows are left out, with a word on stderr, where this Python has no such
-package.
+One JSON line a measurement on stdout.
 """
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.util
 import json
-import logging
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lib" / "python"))
-JOB = "bench"
-T0 = 1_700_000_000.0
-CALLS = 1000  # of the recorder at a time, so that its queue is never full
-ROWS = [("first_s", "first get_job_goodput", "s"),
-        ("again_s", "the next one, after one more step", "s"),
-        ("idle_us", "the next one, nothing new", "us"),
-        ("window_s", "get_job_goodput_interval over all", "s"),
-        ("deviation_s", "get_step_deviation (the original has it from the first call)", "s"),
-        ("memory_mb", "peak memory beyond the imports", "MB"),
-        ("record_us", "record_step_start_time", "us")]
-
-
-def entries(steps: int) -> Iterator[dict[str, Any]]:
-    yield {"job_name": JOB, "job_start_time": T0}
-    for step in range(steps):
-        yield {"job_name": JOB, "step_count": step, "step_start_time": T0 + 5 + 2.125 * step}
-
-
-class Memory:
-    """A logger in memory, with what the original asks of it."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-        self.read = 0
-
-    def write_cloud_logging_entry(self, entry: dict[str, Any]) -> None:
-        self.entries.append(entry)
-
-    def read_cloud_logging_entries(self, start_time: Any = None, end_time: Any = None,
-                                   last_entry_info: Any = None) -> Any:
-        new = self.entries[self.read:] if start_time is None or last_entry_info else self.entries
-        self.read = len(self.entries)
-        return list(new), (datetime.datetime.fromtimestamp(T0, datetime.timezone.utc), "id")
-
-    def flush(self) -> None:
-        pass
+STEP_NS = 2_000_000_000
+START = 1_700_000_000
+STEPS_PER_PIECE = 10_000
+# What the reference needs: the log of the same steps, in the form of its own calls.
+REFERENCE = """
+import datetime, json, resource, sys, tempfile, time
+from ml_goodput_measurement.src import goodput
+steps = int(sys.argv[1])
+def at(seconds):
+    return datetime.datetime.fromtimestamp(1_700_000_000 + seconds, datetime.timezone.utc)
+class Log:
+    def __init__(self):
+        self.entries = [{"job_name": "night", "job_start_time": at(0).timestamp()}] + [
+            {"job_name": "night", "step_count": i, "step_start_time": at(10 + 2 * i).timestamp()}
+            for i in range(steps)]
+    def write_cloud_logging_entry(self, entry): pass
+    def flush(self): pass
+    def read_cloud_logging_entries(self, *args, **kwargs):
+        entries, self.entries = self.entries, []
+        return entries, None
+log, folder = Log(), tempfile.TemporaryDirectory()
+calculator = goodput.GoodputCalculator("night", "log", cloud_logger=log, cache_dir=folder.name)
+before, cpu = time.monotonic(), time.process_time()
+percent = calculator.get_job_goodput(include_badput_breakdown=True)[0]
+print(json.dumps({"wall_s": time.monotonic() - before, "cpu_s": time.process_time() - cpu,
+                  "goodput": percent / 100,
+                  "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
 
 
-def resident_mb() -> float:
-    """The most that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def line(ns: int, scope: str, name: str, rest: str) -> str:
+    return (f'{{"time":{START + ns // 10**9}.{ns % 10**9:09},"mono_ns":{ns},"kind":"event",'
+            f'"scope":"{scope}","name":"{name}"{rest}}}\n')
 
 
-def ours(steps: int, folder: str) -> tuple[Any, Any, Any]:
-    """The calculator, how one more step comes into its log, and a recorder."""
-    from elastrun.goodput import GoodputCalculator, GoodputRecorder
-    path = f"{folder}/log"
-    if not os.path.exists(path):
-        with open(path, "w") as file:
-            file.writelines(json.dumps(one, separators=(",", ":")) + "\n" for one in entries(steps))
-
-    def one_more() -> None:
-        with open(path, "a") as file:
-            file.write(json.dumps(list(entries(steps + 1))[-1]) + "\n")
-
-    recorder = GoodputRecorder(JOB, "log", True, path=f"{folder}/record")
-    return GoodputCalculator(JOB, "log", path=path), one_more, recorder
-
-
-def theirs(steps: int, folder: str) -> tuple[Any, Any, Any]:
-    from ml_goodput_measurement.src.goodput import GoodputCalculator, GoodputRecorder
-    kept = Memory()
-    kept.entries = list(entries(steps))
-
-    def one_more() -> None:
-        kept.entries.append(list(entries(steps + 1))[-1])
-
-    calculator = GoodputCalculator(JOB, "log", kept, cache_dir=folder)
-    return calculator, one_more, GoodputRecorder(JOB, "log", True, Memory())
+def journal(steps: int) -> Iterator[bytes]:
+    """Steps of rank 0 as an agent writes them, a checkpoint after every thousand."""
+    agent, worker = "elastrun.agent", "elastrun.worker"
+    yield (line(0, agent, "job.started", ',"attributes":{"run_id":"night","max_nodes":1}')
+           + line(1, agent, "phase", ',"attributes":{"phase":"starting"}')
+           + line(2, agent, "phase", ',"attributes":{"phase":"running"}')).encode()
+    for first in range(0, steps, STEPS_PER_PIECE):
+        piece = []
+        for step in range(first, min(first + STEPS_PER_PIECE, steps)):
+            ns = 10**10 + STEP_NS * step
+            piece.append(line(ns, worker, "step",
+                              f',"value":{step},"attributes":{{"rank":0,"local_rank":0}}'))
+            if step % 1000 == 999:
+                piece.append(line(ns, worker, "checkpoint",
+                                  f',"attributes":{{"rank":0,"local_rank":0,"step":{step}}}'))
+        yield "".join(piece).encode()
 
 
-def seconds(call: Any, *arguments: Any) -> float:
-    begin = time.process_time()
-    call(*arguments)
-    return time.process_time() - begin
+def told(process: subprocess.Popen[bytes], before: float) -> dict:
+    assert process.stdout
+    answer = json.loads(process.stdout.read())
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"elastrunctl ended with {process.returncode}")
+    return {"wall_s": round(time.monotonic() - before, 3),
+            "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
+            "peak_mb": round(usage.ru_maxrss / 1024, 1), "goodput": answer["goodput"]}
 
 
-def measure(who: str, steps: int) -> dict[str, float]:
-    logging.disable(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as folder:
-        make = {"elastrun": ours, "original": theirs}[who]
-        make(1, tempfile.mkdtemp(dir=folder))  # imports
-        calculator, one_more, recorder = make(steps, folder)
-        before = resident_mb()
-        took = {"first_s": seconds(calculator.get_job_goodput)}
-        took["memory_mb"] = resident_mb() - before
-        one_more()
-        took["again_s"] = seconds(calculator.get_job_goodput)
-        took["idle_us"] = seconds(calculator.get_job_goodput) * 1e6
-        took["deviation_s"] = seconds(calculator.get_step_deviation)
-        begin, end = (datetime.datetime.fromtimestamp(at, datetime.timezone.utc)
-                      for at in (T0 - 1, T0 + 5 + 2.125 * steps))
-        took["window_s"] = seconds(calculator.get_job_goodput_interval, begin, end)
-        best = float("inf")
-        for _ in range(10):
-            begin_ns = time.thread_time_ns()
-            for step in range(CALLS):
-                recorder.record_step_start_time(step)
-            best = min(best, (time.thread_time_ns() - begin_ns) / CALLS / 1e3)
-            recorder.flush()
-        took["record_us"] = best
-    return took
+def cold_file(ctl: str, path: str) -> dict:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    before = time.monotonic()
+    return told(subprocess.Popen([ctl, "goodput", "report", "--json", path],
+                                 stdout=subprocess.PIPE), before)
 
 
-def best_of(who: str, steps: int, runs: int) -> dict[str, float]:
-    found = [json.loads(subprocess.run(
-        [sys.executable, __file__, "--measure", who, "--steps", str(steps)], check=True,
-        capture_output=True, text=True, timeout=900).stdout) for _ in range(runs)]
-    return {name: min(one[name] for one in found) for name in found[0]}
+def through_a_pipe(ctl: str, steps: int) -> dict:
+    before = time.monotonic()
+    process = subprocess.Popen([ctl, "goodput", "report", "--json", "-"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE)
+    assert process.stdin
+    for piece in journal(steps):
+        process.stdin.write(piece)
+    process.stdin.close()
+    return told(process, before)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ctl", required=True)
     parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--measure", choices=["elastrun", "original"], help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.measure:
-        print(json.dumps(measure(chosen.measure, chosen.steps)))
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--reference", help="a Python that has ml-goodput-measurement 0.2.3")
+    options = parser.parse_args()
+    steps = options.steps
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "journal.jsonl")
+        with path.open("wb") as file:
+            file.writelines(journal(steps))
+        for _ in range(options.reps):
+            print(json.dumps({"what": "cold file", "steps": steps, "mb": path.stat().st_size >> 20,
+                              **cold_file(options.ctl, str(path))}), flush=True)
+    # Its time is that of whoever writes the lines; what counts is the memory.
+    print(json.dumps({"what": "pipe", "steps": 10 * steps,
+                      **through_a_pipe(options.ctl, 10 * steps)}), flush=True)
+    if not options.reference:
         return
-    mine = best_of("elastrun", chosen.steps, chosen.runs)
-    other: dict[str, float] = {}
-    if importlib.util.find_spec("ml_goodput_measurement") is None:
-        print("left out: ml-goodput-measurement is not installed for this Python", file=sys.stderr)
-    else:
-        other = best_of("original", chosen.steps, chosen.runs)
-    print(f"| {chosen.steps:,} steps, CPU time | elastrun | ml-goodput-measurement 0.2.3 | ratio |"
-          "\n|---|---|---|---|")
-    for name, words, unit in ROWS:
-        beside = "- |"
-        if other:
-            beside = f"{other[name]:,.3g} {unit} | {other[name] / mine[name]:,.3g} x"
-        print(f"| {words} | {mine[name]:,.3g} {unit} | {beside} |")
+    done = subprocess.run([options.reference, "-c", REFERENCE, str(steps)], capture_output=True,
+                          text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"the reference failed:\n{done.stderr[-2000:]}")
+    print(json.dumps({"what": "ml-goodput-measurement", "steps": steps,
+                      **json.loads(done.stdout.splitlines()[-1])}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/record_line.hpp"
+
+#include "core/json.hpp"
+#include "telemetry/value.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fmt/format.h>
+
+namespace elastrun::exporter {
+namespace {
+
+using telemetry::Record;
+using telemetry::Value;
+
+constexpr std::array<std::string_view, 4> kKinds = {"event", "sample", "window", "span_end"};
+
+void append_string(std::string& out, std::string_view text) {
+  out += python_json_string(text);
+}
+
+void append_value(std::string& out, const Value& value) {
+  // JSON has no infinity and no NaN; a strict reader would refuse the whole line.
+  const double* number = std::get_if<double>(&value);
+  const bool odd = number != nullptr && !std::isfinite(*number);
+  out += odd ? "null" : python_json(telemetry::to_json(value));
+}
+
+Value value_of(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::bool_:
+      return value.get_bool();
+    case json::kind::int64:
+      return value.get_int64();
+    case json::kind::uint64:
+      return static_cast<double>(value.get_uint64());
+    case json::kind::double_:
+      return value.get_double();
+    case json::kind::string:
+      return std::string(value.get_string());
+    case json::kind::null:
+      return std::monostate{};
+    default:
+      return python_json(value);
+  }
+}
+
+Result<Record> no_record(std::string text) {
+  return fail(Code::Protocol, std::move(text));
+}
+
+WallTime wall_of(double seconds) {
+  return WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
+}
+
+void append_object(std::string& out, std::string_view key,
+                   const std::vector<telemetry::Attribute>& members) {
+  if (members.empty()) return;
+  out += fmt::format(",\"{}\":", key);
+  char separator = '{';
+  for (const auto& [name, value] : members) {
+    out += separator;
+    append_string(out, name);
+    out += ':';
+    append_value(out, value);
+    separator = ',';
+  }
+  out += '}';
+}
+
+/// A window without data says so, and its aggregates are null.
+void append_window(std::string& out, const telemetry::Window& window) {
+  out += fmt::format(R"(,"window":{{"start_ns":{},"end_ns":{},"index":{},"count":{},"dropped":{})",
+                     window.start.time_since_epoch().count(), window.end.time_since_epoch().count(),
+                     window.index, window.count, window.dropped);
+  if (window.no_data) out += ",\"no_data\":true";
+  if (!window.unit.empty()) {
+    out += ",\"unit\":";
+    append_string(out, window.unit);
+  }
+  append_object(out, "aggregates", window.aggregates);
+  out += '}';
+}
+
+}  // namespace
+
+std::string to_json_line(const Record& record) {
+  const auto since = record.stamp.wall.time_since_epoch();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
+  std::string line =
+      fmt::format(R"({{"time":{}.{:09},"mono_ns":{},"kind":"{}","scope":)", seconds.count(),
+                  (since - seconds).count(), record.stamp.mono.time_since_epoch().count(),
+                  kKinds[static_cast<std::size_t>(record.kind)]);
+  append_string(line, record.scope);
+  line += ",\"name\":";
+  append_string(line, record.name);
+  if (!std::holds_alternative<std::monostate>(record.value)) {
+    line += ",\"value\":";
+    append_value(line, record.value);
+  }
+  if (record.severity != telemetry::Severity::Info) {
+    line += fmt::format(",\"severity\":\"{}\"", to_text(record.severity));
+  }
+  if (record.id != 0) line += fmt::format(",\"id\":\"{:016x}\"", record.id);
+  append_object(line, "attributes", record.attributes);
+  if (record.window != nullptr) append_window(line, *record.window);
+  return line + "}";
+}
+
+Result<Record> from_json_line(std::string_view line) {
+  const auto value = parse_json(line);
+  if (!value) return std::unexpected(value.error());
+  const json::value* time = find_member(*value, "time");
+  const json::value* name = find_member(*value, "name");
+  if (time == nullptr || !time->is_number() || name == nullptr || !name->is_string()) {
+    return no_record("a record has a time and a name");
+  }
+  const auto kind = std::find(kKinds.begin(), kKinds.end(), member_text_or(*value, "kind", ""));
+  if (kind == kKinds.end()) return no_record("a record of a kind that is not known");
+  const double seconds = time->to_number<double>();
+  if (!(std::abs(seconds) < 9e9)) return no_record("a record with a time that cannot be");
+  Record record;
+  record.kind = static_cast<Record::Kind>(kind - kKinds.begin());
+  record.stamp.wall = wall_of(seconds);
+  record.stamp.mono = TimePoint(Duration(member_int_or(*value, "mono_ns", 0)));
+  record.scope = member_text_or(*value, "scope", "");
+  record.name = std::string(name->get_string());
+  if (const auto* found = find_member(*value, "value")) record.value = value_of(*found);
+  const json::value* attributes = find_member(*value, "attributes");
+  if (attributes != nullptr && attributes->is_object()) {
+    for (const auto& [key, member] : attributes->get_object()) {
+      record.attributes.emplace_back(std::string(key), value_of(member));
+    }
+  }
+  return record;
+}
+
+}  // namespace elastrun::exporter

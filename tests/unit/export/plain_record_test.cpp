@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/plain_record.hpp"
+
+#include "export/json_lines.hpp"
+
+#include <doctest/doctest.h>
+#include <string>
+
+using namespace elastrun;
+using namespace elastrun::exporter;
+using telemetry::Record;
+
+namespace {
+
+Record full() {
+  Record record;
+  record.stamp.mono = TimePoint(std::chrono::nanoseconds(62956980664222));
+  record.stamp.wall = WallTime(std::chrono::milliseconds(1767323045125));
+  record.scope = "elastrun.worker";
+  record.name = "step";
+  record.value = std::int64_t{-17};
+  record.attributes = {{"rank", std::int64_t{3}}, {"share", 0.25}, {"ok", true},
+                       {"late", false},           {"none", {}},    {"text", "a b"}};
+  return record;
+}
+
+/// Both readers take it, and see the same; `before` is what is overwritten.
+void check_same(const std::string& line, Record before = {}) {
+  CAPTURE(line);
+  REQUIRE(read_plain_record(line, before));
+  const auto other = from_json_line(line);
+  REQUIRE(other);
+  CHECK(before.kind == other->kind);
+  CHECK(before.stamp.mono == other->stamp.mono);
+  CHECK(before.stamp.wall - other->stamp.wall < std::chrono::microseconds(1));
+  CHECK(other->stamp.wall - before.stamp.wall < std::chrono::microseconds(1));
+  CHECK(before.scope == other->scope);
+  CHECK(before.name == other->name);
+  CHECK(before.value == other->value);
+  CHECK(before.attributes == other->attributes);
+}
+
+}  // namespace
+
+TEST_CASE("plain record: what a journal holds is read as by the other reader") {
+  auto record = full();
+  check_same(to_json_line(record));
+  record.attributes.resize(1);
+  record.value = 2.5;
+  check_same(to_json_line(record), full());
+  record.attributes.clear();
+  record.value = {};
+  record.kind = Record::Kind::Sample;
+  check_same(to_json_line(record), full());
+}
+
+TEST_CASE("plain record: a line cut anywhere is none, and neither is one with more behind it") {
+  const auto line = to_json_line(full());
+  Record record;
+  for (std::size_t size = 0; size < line.size(); ++size) {
+    CAPTURE(size);
+    CHECK_FALSE(read_plain_record(line.substr(0, size), record));
+  }
+  CHECK_FALSE(read_plain_record(line + " ", record));
+  CHECK_FALSE(read_plain_record(line + "}", record));
+}
+
+TEST_CASE("plain record: what is not plain is left to the other reader") {
+  const auto line = [](std::string_view rest) {
+    return R"({"time":1.5,"mono_ns":2,"kind":"event","scope":"s","name":"n")" + std::string(rest) +
+           "}";
+  };
+  Record record;
+  CHECK(read_plain_record(line(R"(,"value":1)"), record));
+  for (const auto* rest :
+       {R"(,"value":"a\"b")", R"(,"value":1e3)", R"(,"value":12345678901234567890)", R"(,"new":1)",
+        R"(,"attributes":{"a":1,"a":2})", R"(,"attributes":{"a":[1]})", R"(,"attributes":{})",
+        R"(,"severity":"WARN")", ",\"value\":\"\xc3\xa4\"", R"(, "value":1)"}) {
+    CAPTURE(rest);
+    CHECK_FALSE(read_plain_record(line(rest), record));
+    CHECK(from_json_line(line(rest)).has_value());
+  }
+  for (const auto* rest : {R"(,"value":01)", R"(,"value":1.)", R"(,"value":-)", R"(,"value":tru)",
+                           R"(,"value":.5)", ",\"value\":\"\xff\"", ",\"value\":\"\t\""}) {
+    CAPTURE(rest);
+    CHECK_FALSE(read_plain_record(line(rest), record));
+    CHECK_FALSE(from_json_line(line(rest)).has_value());
+  }
+}
