@@ -62,7 +62,7 @@ std::string tiles(const GoodputPage& page) {
   const auto& summary = page.summary;
   const Bucket good = summary.steps_known() ? Bucket::Productive : Bucket::Running;
   std::string text = tile(summary.goodput() ? "goodput" : "goodput, at most",
-                          is_empty(page) ? "–" : share_text(summary.of(good), summary.elapsed));
+                          is_empty(page) ? "–" : goodput::bucket_share(good, summary));
   text += tile("elapsed", is_empty(page) ? "0 s" : format_duration(summary.elapsed));
   text += tile(page.submissions > 1 ? "restarts, with submissions" : "restarts",
                fmt::format("{}", summary.restarts));
@@ -89,12 +89,12 @@ std::string notes(const GoodputPage& page) {
 std::string bucket_rows(const GoodputPage& page) {
   const auto& summary = page.summary;
   std::string text;
-  for (const Bucket bucket : filled_buckets(summary)) {
+  for (const Bucket bucket : goodput::filled_buckets(summary)) {
     text += fmt::format(
         "<tr><td><i class=\"swatch b-{0}\"></i>{0}<td class=\"num\">{1}<td class=\"num\">{2:.3f}"
         "<td class=\"num\">{3}<td class=\"dim wide\">{4}</tr>\n",
         goodput::bucket_name(bucket), format_duration(summary.of(bucket)),
-        to_seconds(summary.of(bucket)), share_text(summary.of(bucket), summary.elapsed),
+        to_seconds(summary.of(bucket)), goodput::bucket_share(bucket, summary),
         goodput::bucket_meaning(bucket, summary));
   }
   return text;
@@ -159,6 +159,26 @@ std::vector<std::pair<PlotMark, std::string>> disruptions(const GoodputPage& pag
   return all;
 }
 
+std::string hint_items(const GoodputPage& page) {
+  std::string text;
+  for (const auto& hint : page.hints) text += fmt::format("<li>{}</li>\n", html_text(hint.text));
+  return text;
+}
+
+std::string start_rows(const GoodputPage& page) {
+  std::string text;
+  for (const auto& start : page.starts) {
+    text += fmt::format(
+        "<tr><td class=\"num\">{}<td class=\"num\">{}<td class=\"num\">{}<td class=\"num\">{}"
+        "<td class=\"num\">{}<td class=\"cause\">{}</tr>\n",
+        start.number, format_duration(start.at), format_duration(start.ran),
+        start.first_step ? fmt::format("{} to {}", *start.first_step, *start.last_step) : "–",
+        start.first_step ? share_text(start.productive, start.ran) : "–",
+        start.ended.empty() ? "it runs" : html_text(start.ended));
+  }
+  return text;
+}
+
 std::string stage_legend() {
   std::string text;
   for (std::size_t i = 0; i < goodput::kRestartStages; ++i) {
@@ -184,6 +204,8 @@ GoodputPage goodput_page_of(const GoodputInput& input, const GoodputAnswer& answ
   page.started = input.journal.first_wall();
   page.history = input.journal.history();
   page.restarts = input.journal.restarts();
+  page.starts = input.journal.starts();
+  page.hints = goodput::hints(answer.summary, page.restarts);
   page.restarts_forgotten = input.journal.restarts_forgotten();
   page.submitted = input.journal.submitted();
   page.submissions = input.journal.submissions();
@@ -212,6 +234,10 @@ std::string goodput_page(const GoodputPage& page) {
                  {"steps-hidden", hidden(steps)},
                  {"steps", steps ? step_plot(page, marks) : ""},
                  {"step-rows", step_rows(page)},
+                 {"hints-hidden", hidden(!page.hints.empty())},
+                 {"hints", hint_items(page)},
+                 {"starts-hidden", hidden(page.starts.size() > 1)},
+                 {"starts", start_rows(page)},
                  {"restarts-hidden", hidden(!page.restarts.empty())},
                  {"restart-bars", restart_bars(page)},
                  {"stage-legend", stage_legend()},

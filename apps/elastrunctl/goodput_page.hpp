@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "goodput/hints.hpp"
 #include "goodput_answer.hpp"
 
 #include <optional>
@@ -16,6 +17,8 @@ struct GoodputPage {
   std::optional<WallTime> started;
   goodput::Ledger::Summary summary;
   goodput::History history;
+  std::vector<goodput::Hint> hints;
+  std::vector<goodput::WorkersStart> starts;
   std::vector<goodput::RestartPath> restarts;
   std::uint64_t restarts_forgotten = 0;
   std::vector<goodput::JournalBooks::Submission> submitted;

@@ -2,6 +2,7 @@
 #include "goodput_plots.hpp"
 
 #include "core/text.hpp"
+#include "goodput/summary.hpp"
 #include "goodput_html.hpp"
 
 #include <algorithm>
@@ -121,21 +122,12 @@ std::string plot_axis(Duration elapsed) {
   return text + "</div>\n";
 }
 
-std::vector<Bucket> filled_buckets(const goodput::Ledger::Summary& summary) {
-  std::vector<Bucket> buckets;
-  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
-    if (summary.buckets[i] > Duration::zero()) buckets.push_back(static_cast<Bucket>(i));
-  }
-  std::ranges::stable_sort(buckets, std::greater(), [&](Bucket one) { return summary.of(one); });
-  return buckets;
-}
-
 std::string bucket_bar(const goodput::Ledger::Summary& summary) {
   std::string text = "<div class=\"bar\" aria-hidden=\"true\">";
-  for (const Bucket bucket : filled_buckets(summary)) {
+  for (const Bucket bucket : goodput::filled_buckets(summary)) {
     text += fmt::format("<i class=\"b-{0}\" style=\"width:{1:.3f}%\" title=\"{0}: {2}\"></i>",
                         bucket_name(bucket), placed(summary.of(bucket), summary.elapsed, 100),
-                        share_text(summary.of(bucket), summary.elapsed));
+                        goodput::bucket_share(bucket, summary));
   }
   return text + "</div>\n";
 }

@@ -24,9 +24,6 @@ struct PlotMark {
 std::string plot_marks(const std::vector<PlotMark>& marks, Duration elapsed, double height);
 std::string plot_axis(Duration elapsed);
 
-/// The buckets that are not empty, the largest first.
-std::vector<goodput::Bucket> filled_buckets(const goodput::Ledger::Summary& summary);
-
 std::string bucket_bar(const goodput::Ledger::Summary& summary);
 /// A span of several buckets is divided in its height: areas are times.
 std::string timeline_plot(const GoodputPage& page, const std::vector<PlotMark>& marks);

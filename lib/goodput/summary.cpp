@@ -13,25 +13,6 @@ namespace {
 constexpr std::size_t kBarWidth = 16;
 constexpr std::size_t kNameWidth = 10;
 
-std::string_view meaning(Bucket bucket, const Ledger::Summary& summary) {
-  if (bucket == Bucket::Running && summary.steps_known()) return "before their first step";
-  constexpr std::string_view kMeanings[kBuckets] = {"until the workers first ran",
-                                                    "waiting for other nodes",
-                                                    "the workers ran",
-                                                    "training steps",
-                                                    "done again after a failure",
-                                                    "saving and loading",
-                                                    "from failure to next start",
-                                                    "ending the job",
-                                                    "until it was started again",
-                                                    "devices, ranks get ready",
-                                                    "imports, setting up",
-                                                    "steps that wait for data",
-                                                    "events that scripts name",
-                                                    "no step beyond the limit"};
-  return kMeanings[static_cast<std::size_t>(bucket)];
-}
-
 /// A bar of `share` of the width; what is not zero is at least a thin line.
 std::string bar(double share, bool unicode) {
   constexpr std::string_view kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
@@ -59,17 +40,6 @@ std::string percent(int thousandths, Duration part, Duration whole) {
 
 double seconds(Duration duration) {
   return to_seconds(duration);
-}
-
-/// Those that are not empty, the largest first.
-std::vector<Bucket> by_time(const Ledger::Summary& summary) {
-  std::vector<Bucket> buckets;
-  for (std::size_t i = 0; i < kBuckets; ++i) {
-    if (summary.buckets[i] > Duration::zero()) buckets.push_back(static_cast<Bucket>(i));
-  }
-  std::stable_sort(buckets.begin(), buckets.end(),
-                   [&](Bucket a, Bucket b) { return summary.of(a) > summary.of(b); });
-  return buckets;
 }
 
 json::value seconds_or_null(const std::optional<Duration>& duration) {
@@ -101,18 +71,48 @@ std::array<int, kBuckets> thousandths(const Ledger::Summary& summary) {
   return shares;
 }
 
+std::vector<Bucket> filled_buckets(const Ledger::Summary& summary) {
+  std::vector<Bucket> buckets;
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    if (summary.buckets[i] > Duration::zero()) buckets.push_back(static_cast<Bucket>(i));
+  }
+  std::stable_sort(buckets.begin(), buckets.end(),
+                   [&](Bucket a, Bucket b) { return summary.of(a) > summary.of(b); });
+  return buckets;
+}
+
+std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
+  if (bucket == Bucket::Running && summary.steps_known()) return "before their first step";
+  constexpr std::string_view kMeanings[kBuckets] = {"until the workers first ran",
+                                                    "waiting for other nodes",
+                                                    "the workers ran",
+                                                    "training steps",
+                                                    "done again after a failure",
+                                                    "saving and loading",
+                                                    "from failure to next start",
+                                                    "ending the job",
+                                                    "until it was started again",
+                                                    "devices, ranks get ready",
+                                                    "imports, setting up",
+                                                    "steps that wait for data",
+                                                    "events that scripts name",
+                                                    "no step beyond the limit"};
+  return kMeanings[static_cast<std::size_t>(bucket)];
+}
+
+std::string bucket_share(Bucket bucket, const Ledger::Summary& summary) {
+  const int share = thousandths(summary)[static_cast<std::size_t>(bucket)];
+  return percent(share, summary.of(bucket), summary.elapsed);
+}
+
 std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   const auto bounds = !summary.steps_known() ? "between 0 and "
                       : summary.loss_known   ? ""
                                              : "at most ";
-  const auto shares = thousandths(summary);
-  const auto share_of = [&](Bucket bucket) {
-    return percent(shares[static_cast<std::size_t>(bucket)], summary.of(bucket), summary.elapsed);
-  };
-  std::string text =
-      fmt::format("goodput {}{} of {}", bounds,
-                  share_of(summary.steps_known() ? Bucket::Productive : Bucket::Running),
-                  format_duration(summary.elapsed));
+  std::string text = fmt::format(
+      "goodput {}{} of {}", bounds,
+      bucket_share(summary.steps_known() ? Bucket::Productive : Bucket::Running, summary),
+      format_duration(summary.elapsed));
   if (summary.restarts > 0) {
     text += fmt::format(", {} restart{}", summary.restarts, summary.restarts == 1 ? "" : "s");
   }
@@ -122,15 +122,15 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   if (!summary.steps_known()) {
     text += "  No worker reported steps, so how much of their time was training is not known.\n";
   }
-  const auto buckets = by_time(summary);
+  const auto buckets = filled_buckets(summary);
   std::size_t width = kNameWidth;
   for (const Bucket bucket : buckets) width = std::max(width, bucket_name(bucket).size());
   for (const Bucket bucket : buckets) {
     const Duration time = summary.of(bucket);
     const double share = seconds(time) / seconds(summary.elapsed);
     text += fmt::format("  {:<{}} {:>12} {:>7}  {} {}\n", bucket_name(bucket), width,
-                        format_duration(time), share_of(bucket), bar(share, unicode),
-                        meaning(bucket, summary));
+                        format_duration(time), bucket_share(bucket, summary), bar(share, unicode),
+                        bucket_meaning(bucket, summary));
   }
   if (!summary.loss_known) {
     text += "  No checkpoint or later step was reported: what failures cost is not known.\n";
@@ -157,10 +157,6 @@ json::object summary_json(const Ledger::Summary& summary) {
   if (summary.last_step) object["last_step"] = *summary.last_step;
   if (summary.last_checkpoint) object["last_checkpoint"] = *summary.last_checkpoint;
   return object;
-}
-
-std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
-  return meaning(bucket, summary);
 }
 
 }  // namespace elastrun::goodput

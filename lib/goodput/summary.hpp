@@ -7,6 +7,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace elastrun::goodput {
 
@@ -24,7 +25,10 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode = true);
 /// The same for machines: seconds by bucket, which add up to "elapsed_s", and the share.
 json::object summary_json(const Ledger::Summary& summary);
 
-/// What is in a bucket of this summary, in a few words.
+/// Of the text, by themselves: the buckets that are not empty, the largest first; what one is, in a
+/// few words; its share, "45.2 %".
+std::vector<Bucket> filled_buckets(const Ledger::Summary& summary);
 std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary);
+std::string bucket_share(Bucket bucket, const Ledger::Summary& summary);
 
 }  // namespace elastrun::goodput

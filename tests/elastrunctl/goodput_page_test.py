@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -127,12 +128,17 @@ class GoodputPage(unittest.TestCase):
         self.check_numbers(page, account)
         self.assertEqual(account["restarts"], 2)
         text = str(page.value(TEXT))
-        self.assertIn(f"{100 * account['goodput']:.1f} %", text)
+        report = self.report(str(journal)).stdout
+        for share in re.findall(r"\S+ %(?=  )", report):  # as there, they add up to 100.0
+            self.assertIn(share, text)
         for cause in ("rank 1 was killed by SIGKILL", "ended with exit code 7"):
             self.assertIn(cause, text)
         self.assertEqual(page.value("document.querySelectorAll('#disruptions tr').length"), 2)
         self.assertEqual(page.value("document.querySelectorAll('svg.time line.restart').length"), 2)
         self.assertEqual(page.value("document.querySelectorAll('.fall').length"), 2)
+        self.assertEqual(page.value("[...document.querySelectorAll('#starts tr')].map("
+                                    "r => r.cells[0].innerText + ': ' + r.cells[3].innerText)"),
+                         ["1: 0 to 33", "2: 20 to 52", "3: 40 to 59"])
         # Three starts are three curves; the table behind has the long step.
         self.assertEqual(page.value("document.querySelectorAll('svg.steps path.area').length"), 3)
         longest = page.value("Math.max(...[...document.querySelectorAll('#steps tr')].map("
