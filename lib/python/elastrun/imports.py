@@ -2,8 +2,10 @@
 """Calls back when the script imports a module; imports none itself."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -21,37 +23,61 @@ def _tell(name: str, module: ModuleType) -> None:
             logging.getLogger(__name__).warning("elastrun cannot use %s", name, exc_info=True)
 
 
+class _Busy(threading.local):
+    def __init__(self) -> None:
+        self.names: set[str] = set()  # that this thread is looking for
+
+
 class _Finder(MetaPathFinder):
     """Lets others find a module, and calls when it has been executed."""
 
+    def __init__(self) -> None:
+        self._busy = _Busy()
+
     def find_spec(self, fullname: str, path: Sequence[str] | None,
                   target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname not in _calls:
+        busy = self._busy.names
+        if fullname not in _calls or fullname in busy:
             return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(fullname, path, target) if find else None
-            if spec is not None and spec.loader is not None:
-                _after_execution(spec.loader, fullname)
-                return spec
+        busy.add(fullname)  # another finder that lets others find asks us in turn
+        try:
+            for finder in sys.meta_path:
+                find = None if finder is self else getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = find(fullname, path, target) if find else None
+                if spec is not None:
+                    if spec.loader is not None:
+                        _after_execution(spec.loader, fullname)
+                    return spec
+        finally:
+            busy.discard(fullname)
         return None
 
 
 def _after_execution(loader: Loader, name: str) -> None:
-    execute = loader.exec_module
+    """The loader is as it was after that, and if it cannot be changed."""
+    execute = getattr(loader, "exec_module", None)
+    if execute is None or "exec_module" in getattr(loader, "__dict__", {}):
+        return
 
     def exec_module(module: ModuleType) -> None:
+        if module.__name__ != name:  # it loads others, too
+            execute(module)
+            return
+        with contextlib.suppress(AttributeError):
+            del loader.exec_module
         execute(module)
         _tell(name, module)
 
-    loader.exec_module = exec_module  # type: ignore[method-assign]
+    with contextlib.suppress(AttributeError, TypeError):
+        loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 def after_import(name: str, call: _Call) -> None:
     """At once if the module is there. Before anybody can use what it defines otherwise."""
     _calls.setdefault(name, []).append(call)
     module = sys.modules.get(name)
-    if module is not None and not getattr(module.__spec__, "_initializing", False):
+    if module is not None and not getattr(
+            getattr(module, "__spec__", None), "_initializing", False):
         _tell(name, module)
         return
     if not any(isinstance(one, _Finder) for one in sys.meta_path):

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How --goodput auto gets into a Python process and to the modules it waits for, without torch."""
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from channel_test import PACKAGE, Listener  # noqa: E402
+
+START = Path(PACKAGE) / "elastrun" / "start"
+
+
+class Hooks(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name).resolve()
+
+    def run_code(self, code: str, python: str = sys.executable, **env: str) -> str:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("ELASTRUN_", "PYTHON"))}
+        kept |= {"PYTHONPATH": f"{START}:{self.folder}:{PACKAGE}",
+                 "PYTHONDONTWRITEBYTECODE": "1"} | env
+        done = subprocess.run([python, "-c", code], env=kept, cwd=self.folder, text=True,
+                              capture_output=True, timeout=60)
+        self.assertEqual((done.stderr, done.returncode), ("", 0))
+        return done.stdout
+
+    def test_a_process_below_the_worker_is_left_alone_and_the_worker_is_not(self) -> None:
+        listener = Listener(str(self.folder))
+        self.addCleanup(listener.socket.close)
+        (self.folder / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 7\n")
+        here = "import sys\nprint('elastrun' in sys.modules, mine)\n"
+        child = f"import subprocess\nsubprocess.run([sys.executable, '-c', {here!r}])\n"
+        execute = f"import os\nos.execv(sys.executable, [sys.executable, '-c', {here!r}])\n"
+        for code, mode, wanted in (("", "auto", ""), (child, "auto", "False 7\n"),
+                                   (execute, "auto", "True 7\n")):
+            with self.subTest(code):
+                told = self.run_code(f"{here}sys.stdout.flush()\n{code}", ELASTRUN_GOODPUT=mode,
+                                     ELASTRUN_CHANNEL=listener.path)
+                self.assertEqual(told, "True 7\n" + wanted)
+        for mode in ("", "auto/1", "autos", "off"):
+            self.assertEqual(self.run_code(here, ELASTRUN_GOODPUT=mode), "False 7\n")
+
+    def test_pythons_of_any_version_can_read_what_they_start_with(self) -> None:
+        tree = ast.parse((START / "sitecustomize.py").read_text())
+        new = (ast.JoinedStr, ast.NamedExpr, ast.AnnAssign, ast.AsyncFunctionDef, ast.Nonlocal)
+        self.assertEqual([one for one in ast.walk(tree) if isinstance(one, new)
+                          or getattr(one, "returns", None) or getattr(one, "annotation", None)], [])
+        (self.folder / "sitecustomize.py").write_text("import sys\nsys.mine = 7\n")
+        for name in ("python2.7", "python3.6"):
+            python = shutil.which(name) or ""
+            if python and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+                with self.subTest(name):
+                    told = self.run_code("import sys; print(sys.mine)", python,
+                                         ELASTRUN_GOODPUT="auto/1")
+                    self.assertEqual(told, "7\n")
+
+    def test_a_module_is_told_once_and_its_loader_is_as_it_was(self) -> None:
+        (self.folder / "waited.py").write_text("value = 1\n")
+        (self.folder / "other.py").write_text("value = 2\n")
+        told = self.run_code("""
+from elastrun.imports import after_import
+after_import("waited", lambda module: print("waited", module.value))
+after_import("other", lambda module: 1 / 0)
+after_import("os", lambda module: print(module.__name__))
+import logging
+logging.disable()
+import waited, other, importlib
+importlib.reload(waited)
+print(vars(waited.__loader__).keys() - {"name", "path"})
+""")
+        self.assertEqual(told, "os\nwaited 1\nset()\n")
+
+    def test_another_finder_that_lets_others_find_is_no_endless_loop(self) -> None:
+        (self.folder / "waited.py").write_text("value = 1\n")
+        told = self.run_code("""
+import sys
+from elastrun import imports
+class Asking:
+    def find_spec(self, name, path, target=None):
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None: return spec
+imports.after_import("waited", lambda module: print("told"))
+for second in (imports._Finder(), Asking()): sys.meta_path.insert(0, second)
+sys.setrecursionlimit(200)
+try:
+    import waited
+    print(waited.value)
+except RecursionError:
+    print("endless")
+""")
+        self.assertEqual(told.splitlines()[-1], "1")
+        self.assertEqual(told.count("told"), 1)
+
+    def test_a_loader_that_cannot_be_changed_or_loads_many_modules_works_as_ever(self) -> None:
+        told = self.run_code("""
+import sys
+from importlib.machinery import ModuleSpec
+from elastrun.imports import after_import
+class Loader:
+    def create_module(self, spec): return None
+    def exec_module(self, module): module.value = module.__name__
+class Fixed:
+    __slots__ = ()
+    create_module, exec_module = Loader.create_module, Loader.exec_module
+shared, fixed = Loader(), Fixed()
+class Finder:
+    def find_spec(self, name, path, target=None):
+        loader = {"one": shared, "two": shared, "three": fixed}.get(name)
+        return ModuleSpec(name, loader) if loader else None
+sys.meta_path.insert(0, Finder())
+after_import("one", lambda module: print("told of", module.value))
+after_import("three", lambda module: print("told of", module.value))
+import importlib.util
+importlib.util.find_spec("one")
+import two, one, three
+print(two.value, one.value, three.value, vars(shared))
+""")
+        self.assertEqual(told, "told of one\ntwo one three {}\n")
+
+    def test_threads_of_the_package_are_known_by_their_names(self) -> None:
+        for path in sorted(START.parent.glob("*.py")):
+            for call in ast.walk(ast.parse(path.read_text())):
+                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Thread"):
+                    name = [ast.unparse(one.value) for one in call.keywords if one.arg == "name"]
+                    with self.subTest(f"{path.name}:{call.lineno}"):
+                        self.assertRegex(name[0] if name else "", "^f?'elastrun-")
+
+
+if __name__ == "__main__":
+    unittest.main()
