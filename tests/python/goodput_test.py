@@ -206,6 +206,31 @@ class Recorder(unittest.TestCase):
         self.assertIn("another process writes it", done.stderr)
         self.assertEqual(len(self.lines(file)), 1)
 
+    def test_recorders_of_one_process_share_a_file(self) -> None:
+        done = self.run_code(
+            "import os\nfrom elastrun.goodput import GoodputRecorder\n"
+            "one, two = (GoodputRecorder(job, 'l', True, path='f') for job in ('a', 'b'))\n"
+            "for step in range(3000):\n"
+            "    one.record_step_start_time(step), two.record_step_start_time(step)\n"
+            "one.flush(), two.flush()\n"
+            "if (child := os.fork()): os.waitpid(child, 0)\n"
+            "else: two.record_job_end_time()\n"
+            "one.record_job_end_time()\n")
+        self.assertEqual((done.stdout, done.stderr.count("another process")), ("", 1))  # the child
+        lines = self.lines(self.folder / "f")
+        for job, more in (("a", [None]), ("b", [])):
+            self.assertEqual([one.get("step_count") for one in lines if one["job_name"] == job],
+                             [*range(3000), *more])
+
+    def test_a_file_that_is_refused_holds_up_neither_flush_nor_the_end(self) -> None:
+        done = self.run_code(
+            "import time\nfrom elastrun.goodput import GoodputRecorder\n"
+            "recorder = GoodputRecorder('j', 'l', True, path='no/such/folder/f',\n"
+            "                           background_grace_period_s=100)\n"
+            "from elastrun import journal\njournal._GRACE = 100\n"
+            "recorder.record_job_end_time()\nrecorder.flush()\n")  # or run_code() ends it
+        self.assertIn("No such file or directory", done.stderr)
+
     def test_a_forked_child_does_not_write_what_its_parent_has_recorded(self) -> None:
         done = self.run_code(
             "import os\nfrom elastrun.goodput import GoodputRecorder\n"
@@ -220,9 +245,9 @@ class Recorder(unittest.TestCase):
 
     def test_what_is_lost_is_counted_and_written(self) -> None:
         file = self.folder / "f"
-        held = journal.File("j", str(file))
+        held = journal.File(str(file))
         self.addCleanup(held.forget)
-        held.write(['{"job_start_time":1.5}'], 0)
+        held.of("j")(['{"job_start_time":1.5}'], 0)
         recorder = GoodputRecorder("j", "l", True, path=file)
         with self.assertLogs("elastrun.goodput", "WARNING") as said:
             for step in range(10_500):

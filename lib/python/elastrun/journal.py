@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -30,6 +31,7 @@ _AT_ONCE = 100  # entries that go together
 _LONGEST_PACKET = 15_000  # bytes, for the agent
 _INTERVAL = 0.05  # seconds; between two looks at what waits
 _IDLE = 20  # looks in vain before the thread sleeps until it is woken
+_PATIENCE = 1.0  # seconds that one job waits for another to write into the same file
 _GRACE = 5.0  # seconds that the end of the process waits for a file at most
 
 
@@ -54,15 +56,16 @@ def to_agent(job: str) -> Write:
 
 class File:
     """JSON lines. One process writes them: it holds a lock on the file. Each write is whole lines;
-    one that could not be ended is closed off by the next.
+    one that could not be ended is closed off by the next. Several jobs may share it.
     """
 
-    def __init__(self, job: str, path: str) -> None:
-        self._head = '{"job_name":%s,' % json.dumps(job)
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._file = -1
         self._torn = False
         self._complained = False
+        self.refused = False  # the last time, for a reason that stays
+        self._file = -1
+        self._writing = threading.Lock()
 
     def _complain(self, what: object) -> None:
         if not self._complained:
@@ -87,10 +90,24 @@ class File:
             raise
         return file
 
-    def write(self, entries: list[str], lost: int) -> int | None:
+    def of(self, job: str) -> Write:
+        head = '{"job_name":%s,' % json.dumps(job)
+
+        def write(entries: list[str], lost: int) -> int | None:
+            if not self._writing.acquire(timeout=_PATIENCE):  # by the thread of another job
+                return None
+            try:
+                return self._write(head, entries, lost)
+            finally:
+                self._writing.release()
+
+        return write
+
+    def _write(self, head: str, entries: list[str], lost: int) -> int | None:
         told = ['{"lost_entries":%d,"lost_time":%r}' % (lost, time.time())] if lost else []
-        data = "".join(f"{self._head}{entry[1:]}\n" for entry in told + entries).encode()
+        data = "".join(f"{head}{entry[1:]}\n" for entry in told + entries).encode()
         done = 0
+        self.refused = False
         try:
             if self._file < 0:
                 self._file = self._open()
@@ -102,6 +119,7 @@ class File:
         except BlockingIOError:
             self._complain("another process writes it")
         except OSError as error:
+            self.refused = error.errno not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT)
             self._complain(error)
         self._torn = self._torn or data[done - 1:done] not in (b"", b"\n")
         whole = data.count(b"\n", 0, done) - len(told)
@@ -112,6 +130,7 @@ class File:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        self._writing = threading.Lock()
 
 
 class Journal:
@@ -136,6 +155,7 @@ class Journal:
         # Its put() may interrupt itself, other than Event.set().
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._asleep = True
+        self._passes = 0  # of the thread
         self._thread: threading.Thread | None = None
 
     def _forget_all(self) -> None:
@@ -243,6 +263,7 @@ class Journal:
                 self.drain()
             except Exception:  # an entry that cannot be formatted
                 self.lost += 1
+            self._passes += 1
             seconds: float | None = _INTERVAL
             if in_vain >= _IDLE and not self._unfinished():
                 self._asleep = True
@@ -261,14 +282,18 @@ class Journal:
 
     def flush(self, seconds: float) -> bool:
         """Until what was put is out, for so long at most. The thread does it: a file system that
-        does not answer holds up nobody else for longer.
+        does not answer holds up nobody else for longer, and one that refuses nobody at all.
         """
         end = time.monotonic() + seconds
+        next_whole = self._passes + 2
         while self._unfinished() or self._draining.locked():
             if self._thread is None or not self._thread.is_alive():
                 return self.drain()
             self._wake.put(None)
-            gone = self._target is None and not channel.is_connected()
+            if self._target is None:
+                gone = not channel.is_connected()
+            else:
+                gone = self._target.refused and self._passes >= next_whole
             if gone or time.monotonic() > end:
                 return False
             time.sleep(0.001)
@@ -282,6 +307,7 @@ def own_file(job: str) -> str:
 
 
 _journals: dict[tuple[str, str], Journal] = {}
+_files: dict[str, File] = {}
 _making = threading.Lock()
 
 
@@ -291,8 +317,8 @@ def journal(job: str, path: str = "") -> Journal:
         found = _journals.get((job, path))
         if found is None:
             if path:
-                file = File(job, path)
-                found = Journal(file.write, file)
+                file = _files.setdefault(path, File(path))
+                found = Journal(file.of(job), file)
             else:
                 found = Journal(to_agent(job))
             _journals[job, path] = found
