@@ -96,7 +96,8 @@ class Channel:
             self._owed.append(packet)
             if len(self._owed) == 1:
                 with contextlib.suppress(RuntimeError):  # no more threads: with the next message
-                    threading.Thread(target=self._send_owed_later, daemon=True).start()
+                    threading.Thread(target=self._send_owed_later, name="elastrun-channel",
+                                     daemon=True).start()
 
     def _send_owed(self) -> None:
         if not self._paying.acquire(blocking=False):

@@ -207,7 +207,7 @@ class WorkerServer:
         else:
             self._server = _Server((host_or_file or "127.0.0.1", port), _Asker)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,),
-                                        name="elastrun control plane", daemon=True)
+                                        name="elastrun-control-plane", daemon=True)
         self._thread.start()
 
     @property

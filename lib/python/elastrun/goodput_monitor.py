@@ -53,7 +53,7 @@ class _Uploader:
         self._period = period
         self._over = threading.Event()
         self._last = False
-        self._thread = threading.Thread(target=self._run, name=f"elastrun {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"elastrun-{name}", daemon=True)
         self._thread.start()
 
     def alive(self) -> bool:

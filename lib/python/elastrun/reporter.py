@@ -172,7 +172,8 @@ class Reporter:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="elastrun", daemon=True)
+                    thread = threading.Thread(target=self._run, name="elastrun-reporter",
+                                              daemon=True)
                     self._thread = thread
                     try:
                         thread.start()

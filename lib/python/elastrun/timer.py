@@ -249,7 +249,8 @@ class TimerServer(ABC):
 
     def start(self) -> None:
         self._stopping.clear()
-        self._thread = threading.Thread(target=self._watch, daemon=self._daemon)
+        self._thread = threading.Thread(target=self._watch, name="elastrun-timers",
+                                        daemon=self._daemon)
         self._thread.start()
 
     def stop(self) -> None:
