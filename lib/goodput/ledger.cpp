@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace elastrun::goodput {
 namespace {
@@ -192,7 +193,7 @@ void Ledger::failed(TimePoint now) {
   progressed();
   broken_at_ = last_;
   if (work_.uncovered.total() <= Duration::zero()) return;
-  if (!broken_) broken_.emplace();
+  if (!broken_) broken_ = Work{};
   // A start without a step adds to what broke before it, whose marks stay.
   if (!work_.marks.empty()) broken_->marks = std::move(work_.marks);
   broken_->uncovered.running += work_.uncovered.running;

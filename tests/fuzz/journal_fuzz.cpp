@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lines of a journal that anybody may have written: both readers of records must agree, and
+// whatever the records say, the books must close and what is printed of them must fit.
+#include "export/plain_record.hpp"
+#include "export/record_line.hpp"
+#include "goodput/hints.hpp"
+#include "goodput/journal_books.hpp"
+#include "goodput/restart_table.hpp"
+#include "goodput/start_table.hpp"
+#include "goodput/summary.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+
+namespace {
+
+using namespace elastrun;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+bool is_same(const telemetry::Record& one, const telemetry::Record& other) {
+  const auto apart = one.stamp.wall - other.stamp.wall;
+  return one.kind == other.kind && one.stamp.mono == other.stamp.mono &&
+         apart < std::chrono::milliseconds(1) && -apart < std::chrono::milliseconds(1) &&
+         one.scope == other.scope && one.name == other.name &&
+         one.value.index() == other.value.index() &&
+         one.attributes.size() == other.attributes.size();
+}
+
+void check(const goodput::JournalBooks& books) {
+  const auto summary = books.summary();
+  if (!summary) return;
+  const auto& buckets = summary->buckets;
+  require(std::accumulate(buckets.begin(), buckets.end(), Duration{}) == summary->elapsed);
+  require(*std::ranges::min_element(buckets) >= Duration::zero());
+  const auto shares = goodput::thousandths(*summary);
+  const int sum = std::accumulate(shares.begin(), shares.end(), 0);
+  require(sum == (summary->elapsed > Duration::zero() ? 1000 : 0));
+  for (const auto& hint : goodput::hints(*summary, books.restarts())) {
+    require(hint.saving >= 0 && hint.saving <= hint.share && hint.share <= 1.0001);
+  }
+  static_cast<void>(goodput::summary_text(*summary));
+  static_cast<void>(goodput::restart_table(books.restarts(), 50, true));
+  static_cast<void>(goodput::start_table(books.starts(), 8));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  std::string_view rest(reinterpret_cast<const char*>(data), size);
+  goodput::JournalBooks books;
+  telemetry::Record plain;
+  while (!rest.empty()) {
+    const auto line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    const auto record = exporter::from_json_line(line);
+    const bool is_plain = exporter::read_plain_record(line, plain);
+    require(!is_plain || (record && is_same(plain, *record)));
+    if (record) books.take(*record);
+  }
+  check(books);
+  return 0;
+}
