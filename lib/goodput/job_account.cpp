@@ -110,6 +110,9 @@ void JobAccount::died(TimePoint now) {
 
 void JobAccount::step(std::int64_t number, TimePoint now) {
   end_joining(now);
+  // Of a script that reports by both ways the recorder is heard later: the end of this step must
+  // not be told again by the begin of the next, after that one's end. It would pass for a resume.
+  if (step_ && *step_ <= number) step_.reset();
   ledger_.step(number, now);
   starts_.step(number, ledger_.productive());
   restarts_.step(number, now);

@@ -18,7 +18,9 @@ void append(StepSeries::Point& point, const StepSeries::Point& next) {
 }  // namespace
 
 void StepSeries::begin(std::int64_t number, Duration at) {
-  known_ = Known{static_cast<double>(number) - 1, at};
+  const auto step = static_cast<double>(number);
+  if (known_ && known_->done == step) return;  // heard after its end
+  known_ = Known{step - 1, at};
 }
 
 void StepSeries::end(std::int64_t number, Duration at) {

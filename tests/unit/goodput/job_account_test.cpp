@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/job_account.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace elastrun;
+using namespace elastrun::goodput;
+using namespace std::chrono_literals;
+
+namespace {
+
+const TimePoint kStart{1000s};
+TimePoint at(Duration since_start) {
+  return kStart + since_start;
+}
+
+MeasurementEntry begin_of(std::int64_t step) {
+  MeasurementEntry entry;
+  entry.kind = MeasurementKind::Step;
+  entry.step = step;
+  return entry;
+}
+
+}  // namespace
+
+TEST_CASE("job account: a step that is told by both ways is no resume, whichever comes first") {
+  JobAccount account(kStart, false, kStart);
+  account.keep_history();
+  account.phase(NodePhase::Starting, at(1s));
+  account.phase(NodePhase::Running, at(2s));
+  account.recorded(begin_of(1), "", at(2s));
+  account.step(1, at(4s));
+  account.step(2, at(6s));                    // before its begin is heard
+  account.recorded(begin_of(2), "", at(4s));  // of 4 s, and heard now
+  account.recorded(begin_of(3), "", at(6s));
+  account.step(3, at(8s));
+  account.step(4, at(10s));
+  account.recorded(begin_of(4), "", at(8s));
+  const auto summary = account.summary(at(10s));
+  CHECK(summary.of(Bucket::Lost) == 0s);
+  CHECK(summary.of(Bucket::Productive) == 8s);
+  CHECK(summary.last_step == 4);
+  for (const auto& point : account.history(at(10s)).steps) CHECK(point.mean() == 2s);
+}
+
+TEST_CASE("job account: a recorder that begins again further back says what is lost") {
+  JobAccount account(kStart, false, kStart);
+  account.phase(NodePhase::Starting, at(1s));
+  account.phase(NodePhase::Running, at(2s));
+  for (int step = 1; step <= 4; ++step) account.recorded(begin_of(step), "", at(step * 2s));
+  account.recorded(begin_of(2), "", at(10s));
+  account.recorded(begin_of(3), "", at(12s));
+  CHECK(account.summary(at(12s)).of(Bucket::Lost) == 6s);  // 2 to 4
+}
