@@ -78,12 +78,13 @@ class LinkCoordinator final : public Coordinator {
     }
   }
 
-  void inherit(const PreviousWorld& previous, TimePoint until, const Leavers& leavers) override {
+  void inherit(const WorldRecord& last, TimePoint until, const Leavers& leavers) override {
     // That world outlives its coordinator. One of its members may stay away: as a rule it is that
     // coordinator's own node, which a store has none of.
     MemberFence fence;
-    fence.expect(previous.id, previous.nodes, settings_.stand_alone ? 0 : 1);
-    book_.inherit(previous, until, std::move(fence), leavers);
+    fence.expect(last.id, last.nodes, settings_.stand_alone ? 0 : 1,
+                 {last.members.begin(), last.members.end()});
+    book_.inherit({last.id, 0, last.nodes}, until, std::move(fence), leavers);
   }
   void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
                        const Leavers& leavers) override {

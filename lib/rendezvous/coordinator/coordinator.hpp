@@ -83,7 +83,7 @@ class Coordinator {
   virtual void suspend(const std::string& why) = 0;
   /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
   /// `disinherit`: that world is no more, and members of it that are not heard end within `left`.
-  virtual void inherit(const PreviousWorld& previous, TimePoint until, const Leavers& leavers) = 0;
+  virtual void inherit(const WorldRecord& last, TimePoint until, const Leavers& leavers) = 0;
   /// It has broken up, and that is left of it. All of those come but `may_miss`.
   virtual void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
                                const Leavers& leavers) = 0;

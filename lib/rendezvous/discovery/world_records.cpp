@@ -99,17 +99,17 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
   tells_of_end_ = recorded && recorded->verdict;
   if (!recorded) return;
   const TimePoint now = clock_.now();
-  const PreviousWorld previous{recorded->world.id, 0, recorded->world.nodes};
   const Leavers leavers{recorded->leavers, now + recorded->leaving};
   if (recorded->verdict) {
-    if (leavers.count > 0) coordinator.inherit(previous, now, leavers);
+    if (leavers.count > 0) coordinator.inherit(recorded->world, now, leavers);
     return coordinator.conclude(recorded->world.id, *recorded->verdict);
   }
   if (const auto& broken = recorded->break_up) {
     const Remnant remnant{broken->members, {broken->stopping, now + broken->stopping_for}};
+    const PreviousWorld previous{recorded->world.id, 0, recorded->world.nodes};
     return coordinator.inherit_remnant(previous, remnant, broken->left ? 0 : 1, leavers);
   }
-  coordinator.inherit(previous, now + isolation, leavers);
+  coordinator.inherit(recorded->world, now + isolation, leavers);
   probe_.probe(*recorded, [&coordinator, left = time_to_end(recorded->world, isolation)] {
     coordinator.disinherit(left);
   });

@@ -19,6 +19,35 @@ Cause::Kind kind_of(const json::value& record) {
   return cause.kind == Cause::Kind::WorkerFailed ? Cause::Kind::Closed : cause.kind;
 }
 
+constexpr auto kLongest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
+
+std::int64_t whole_of(const json::value& record, std::string_view name, std::int64_t most) {
+  return std::clamp<std::int64_t>(member_int_or(record, name, 0), 0, most);
+}
+
+bool flag_of(const json::value& record, std::string_view name) {
+  const json::value* found = find_member(record, name);
+  return found != nullptr && found->is_bool() && found->as_bool();
+}
+
+WorldRecord world_of(const json::value& record) {
+  const auto whole = [&record](std::string_view name, std::int64_t most) {
+    return whole_of(record, name, most);
+  };
+  WorldRecord world{{whole("epoch", kHighestEpoch), whole("round", std::int64_t{1} << 53)},
+                    static_cast<int>(whole("nodes", 1 << 24)),
+                    member_text_or(record, "address", ""),
+                    static_cast<std::uint16_t>(whole("port", 65535)),
+                    std::chrono::milliseconds(whole("at_work_ms", kLongest.count())),
+                    flag_of(record, "local")};
+  const json::value* names = find_member(record, "names");
+  if (names == nullptr || !names->is_array()) return world;
+  for (const json::value& name : names->as_array()) {
+    if (name.is_string()) world.members.emplace_back(name.get_string());
+  }
+  return world;
+}
+
 }  // namespace
 
 std::string encode_entry(const EntryPlace& place, const std::string& nonce) {
@@ -54,6 +83,8 @@ std::string encode_record(const RecordedWorld& recorded) {
   record["at_work_ms"] =
       std::chrono::ceil<std::chrono::milliseconds>(recorded.world.at_work).count();
   record["local"] = recorded.world.local;
+  const auto& names = recorded.world.members;
+  if (!names.empty()) record["names"] = json::array(names.begin(), names.end());
   if (recorded.leavers > 0) {
     record["leavers"] = recorded.leavers;
     record["leaving_ms"] = std::chrono::ceil<std::chrono::milliseconds>(recorded.leaving).count();
@@ -79,26 +110,17 @@ std::optional<RecordedWorld> decode_record(const std::string& text) {
   const auto parsed = parse_json(text);
   if (!parsed) return recorded;
   const auto whole = [&parsed](std::string_view name, std::int64_t most) {
-    return std::clamp<std::int64_t>(member_int_or(*parsed, name, 0), 0, most);
+    return whole_of(*parsed, name, most);
   };
-  recorded.world = {{whole("epoch", kHighestEpoch), whole("round", std::int64_t{1} << 53)},
-                    static_cast<int>(whole("nodes", 1 << 24)),
-                    member_text_or(*parsed, "address", ""),
-                    static_cast<std::uint16_t>(whole("port", 65535))};
-  constexpr auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
-  const auto flag = [&parsed](std::string_view name) {
-    const json::value* found = find_member(*parsed, name);
-    return found != nullptr && found->is_bool() && found->as_bool();
-  };
-  recorded.world.at_work = std::chrono::milliseconds(whole("at_work_ms", longest.count()));
-  recorded.world.local = flag("local");
+  recorded.world = world_of(*parsed);
   recorded.by = member_text_or(*parsed, "by", "");
   recorded.leavers = static_cast<int>(whole("leavers", 1 << 24));
-  recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", longest.count()));
+  recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", kLongest.count()));
   if (find_member(*parsed, "stopping") != nullptr) {
-    recorded.break_up = {
-        static_cast<int>(whole("members", 1 << 24)), static_cast<int>(whole("stopping", 1 << 24)),
-        std::chrono::milliseconds(whole("stopping_ms", longest.count())), flag("left")};
+    recorded.break_up = {static_cast<int>(whole("members", 1 << 24)),
+                         static_cast<int>(whole("stopping", 1 << 24)),
+                         std::chrono::milliseconds(whole("stopping_ms", kLongest.count())),
+                         flag_of(*parsed, "left")};
   }
   recorded.network = member_text_or(*parsed, "network", "");
   const std::string over = member_text_or(*parsed, "over", "");

@@ -2,6 +2,7 @@
 #include "rendezvous/membership/member_fence.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace elastrun::rendezvous {
 
@@ -37,10 +38,12 @@ void MemberFence::shorten(Peer peer, TimePoint until) {
   }
 }
 
-void MemberFence::expect(const WorldId& world, int members, int may_miss) {
+void MemberFence::expect(const WorldId& world, int members, int may_miss,
+                         std::set<std::string> chosen) {
   world_ = world;
   expected_ = members;
   may_miss_ = may_miss;
+  chosen_ = std::move(chosen);
   heard_.clear();
   all_by_.reset();
   most_by_.reset();
@@ -50,6 +53,10 @@ void MemberFence::expect(const WorldId& world, const Remnant& remnant, int may_m
   // Whoever comes may be one whose group had ended before: only all of them together prove it.
   expect(world, remnant.at_work.count > 0 ? remnant.members : 0, may_miss);
   if (expected_ > 0) all_by_ = remnant.at_work.until;
+}
+
+const WorldId& MemberFence::world_of(const std::string& member, const WorldId& told) const {
+  return chosen_.contains(member) && world_.is_later_than(told) ? world_ : told;
 }
 
 void MemberFence::hear(const std::string& member, const WorldId& world, TimePoint now,

@@ -61,8 +61,12 @@ class MemberFence {
   void inherit(const Leavers& leavers) { strangers_ = leavers; }
 
   /// Another coordinator has given out that world. All of its members are waited for but
-  /// `may_miss`, from when the first was heard.
-  void expect(const WorldId& world, int members, int may_miss);
+  /// `may_miss`, from when the first was heard. `chosen`: their names, if they are known.
+  void expect(const WorldId& world, int members, int may_miss, std::set<std::string> chosen = {});
+  /// In which world a member was that comes out of `told`: in the one that was given out after that
+  /// if it was chosen for it. It has never heard of that, and does not any more, having left that
+  /// coordinator.
+  const WorldId& world_of(const std::string& member, const WorldId& told) const;
   /// That one has broken up: so many were left of it, and of those no more are waited for than may
   /// be at work, nor for longer.
   void expect(const WorldId& world, const Remnant& remnant, int may_miss);
@@ -97,7 +101,7 @@ class MemberFence {
   // The world of another coordinator
   WorldId world_;
   int expected_ = 0, may_miss_ = 0;
-  std::set<std::string> heard_;
+  std::set<std::string> chosen_, heard_;
   std::optional<TimePoint> all_by_, most_by_;  // none: it may be at work, nobody was heard
 };
 

@@ -62,7 +62,8 @@ Member* State::meet(Peer peer, const Node& node, const PreviousWorld& previous, 
   const std::string name = agent_name(node);
   unable_.forget(node);
   world_fence_.fence.release(name);
-  world_fence_.fence.hear(name, previous.id, now, now + rules_.silence + node.grace);
+  const WorldId& world = world_fence_.fence.world_of(name, previous.id);
+  world_fence_.fence.hear(name, world, now, now + rules_.silence + node.grace);
   return known != nullptr ? known : &roster_.add(peer, node, false, now);
 }
 
@@ -72,9 +73,10 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
   Member* member = meet(peer, node, previous, now);
   if (member == nullptr) return tell_unable(now);
   if (!is_new) return come_back(*member, std::move(node), now);
-  if (phase_ == Phase::Joining && previous.id.round > 0) {
-    world_fence_.broken(previous.id);
-    if (previous.id.is_same(past_.last())) roster_.set_returning(*member, true);
+  const WorldId world = world_fence_.fence.world_of(agent_name(member->node), previous.id);
+  if (phase_ == Phase::Joining && world.round > 0) {
+    world_fence_.broken(world);
+    if (world.is_same(past_.last())) roster_.set_returning(*member, true);
   }
   advance(now);
 }

@@ -13,6 +13,19 @@ namespace {
 // longer, once join_timeout is over.
 constexpr auto kTimeToRecord = std::chrono::seconds(30);
 
+// Those of a larger world would make its record too long.
+constexpr std::size_t kMostNames = 64, kLongestName = 64;
+
+std::vector<std::string> names_of(const std::vector<Member*>& members) {
+  if (members.size() > kMostNames) return {};
+  std::vector<std::string> names;
+  for (const Member* member : members) {
+    names.push_back(agent_name(member->node));
+    if (names.back().size() > kLongestName) return {};
+  }
+  return names;
+}
+
 }  // namespace
 
 void State::advance(TimePoint now) {
@@ -131,6 +144,7 @@ void State::try_to_close_round(TimePoint now) {
   world.attempt = restart_rule_.spent();
   WorldRecord record{world.id, static_cast<int>(chosen.size()), world.master_addr,
                      world.master_port};
+  record.members = names_of(chosen);
   record.local = std::ranges::all_of(chosen, [](const Member* each) { return each->node.local; });
   for (const Member* member : chosen)
     record.at_work = std::max(record.at_work, rules_.silence + member->node.grace);

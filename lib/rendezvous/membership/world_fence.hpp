@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace elastrun::rendezvous {
 
@@ -19,8 +20,9 @@ struct WorldRecord {
   int nodes = 0;
   std::string address;  // of group rank 0's store, which is open as long as its agent lives
   std::uint16_t port = 0;
-  Duration at_work{};  // for how long without its coordinator, at most
-  bool local = false;  // all of its members are on the machine of their coordinator
+  Duration at_work{};                  // for how long without its coordinator, at most
+  bool local = false;                  // all of its members are on the machine of their coordinator
+  std::vector<std::string> members{};  // by agent_name; none of a large world
   bool operator==(const WorldRecord&) const = default;
 };
 

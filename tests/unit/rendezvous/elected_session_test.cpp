@@ -27,6 +27,7 @@ struct Register {
   bool away = false;
   bool mute = false;  // no answer ever comes, as of a network file system whose server is gone
   bool lapses_at_record = false;
+  bool swallows_answers = false;  // to records: the leader dies before it hears that they are there
   int reads = 0;
   std::vector<std::function<void()>> watchers;
   void lapse() {
@@ -70,7 +71,7 @@ class MemoryLeaderLease final : public LeaderLease {
       if (std::exchange(register_.lapses_at_record, false)) register_.lapse();
       const bool mine = !register_.leader.value.empty() && register_.leader.epoch == mine_;
       if (mine) register_.record = record;
-      answer(mine);
+      if (!register_.swallows_answers) answer(mine);
     });
   }
   void release(bool forget, std::function<void()> done) override {
@@ -538,6 +539,25 @@ std::shared_ptr<net::Link> left_behind(Parish& parish, const Rules& rules, Durat
 }
 
 }  // namespace
+
+TEST_CASE("elected session: a round that was recorded, and never given out, is not waited for") {
+  Parish parish;
+  Rules rules = rules_for(2, 3);
+  rules.last_call_timeout = 10ms;
+  auto a = parish.agent(rules, 30ms);
+  parish.shared.swallows_answers = true;
+  a->join(1, "a");
+  run_until(parish.network.loop, [&] { return a->progress.present == 1; });
+  auto b = parish.agent(rules, 30ms), c = parish.agent(rules, 30ms);
+  b->join(1, "b"), c->join(1, "c");
+  run_until(parish.network.loop,
+            [&] { return parish.shared.record.find(R"("nodes":3)") != std::string::npos; });
+  parish.shared.swallows_answers = false;
+  a.reset();
+  parish.shared.lapse();
+  settle_into({b.get(), c.get()}, 2);
+  CHECK(b->number == 2);
+}
 
 // Group rank 0 has ended with the coordinator, and its port is free, here on the successor's own
 // machine. But b has not said that it is on this one: it may be cut off.

@@ -41,8 +41,10 @@ TEST_CASE("election entry: a place and a world come back as they were written") 
   const auto older = decode_record(R"({"round":7})");  // of an older release
   CHECK(older->world.id == WorldId{0, 7});
   CHECK(!older->world.local);
+  CHECK(older->world.members.empty());
+  CHECK(decode_record(R"({"round":7,"names":[1,"a",{}]})")->world.members.size() == 1);
 
-  const WorldRecord world{{3, 7}, 4, "10.0.0.2", 41000, std::chrono::seconds(71), true};
+  const WorldRecord world{{3, 7}, 4, "10.0.0.2", 41000, std::chrono::seconds(71), true, {"a", "b"}};
   CHECK(decode_record(encode_record({world, "me", "here"}))->world == world);
 
   RecordedWorld left{{{3, 7}, 4, "10.0.0.2", 41000}, "me", "here"};

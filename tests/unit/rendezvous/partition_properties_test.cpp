@@ -594,7 +594,8 @@ class Cluster {
       fence.expect(previous.id, *remnant, leadership.may_miss);
       leadership.expected = register_.rest;
     } else {
-      fence.expect(previous.id, previous.nodes, 1);
+      const auto& chosen = register_.world.members;
+      fence.expect(previous.id, previous.nodes, 1, {chosen.begin(), chosen.end()});
     }
     leadership.state.inherit(previous, register_.remnant ? now_ : now_ + kIsolation, fence);
     leadership.recorded_leavers = register_.leavers;

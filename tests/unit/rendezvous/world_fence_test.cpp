@@ -241,6 +241,49 @@ TEST_CASE("world fence: members of a world that is no more may be saving where n
   }
 }
 
+TEST_CASE("world fence: whoever was chosen for a world, and never heard so, can say so") {
+  Rules rules = make_rules(1, 3);
+  rules.silence = 30s;
+  Script job(rules);
+  job.state.set_epoch(3);
+  MemberFence fence;
+  fence.expect({2, 8}, 3, 1, {"a_1_0", "b_1_0", "c_1_0"});
+  job.state.inherit({{2, 8}, 0, 3}, job.now + 120s, fence);
+  job.join("a", {{1, 7}, 0, 3});
+  CHECK(job.state.quorum().returning == 1);
+  SUBCASE("all but the coordinator's node") {
+    job.join("b");
+    CHECK(job.assignment("a") == "");
+    job.pass(kTimeToFollow);
+    job.pass(30s);
+    CHECK(job.assignment("a") == "0/2#9");
+  }
+  SUBCASE("all") {
+    job.join("b");
+    job.join("c");
+    CHECK(job.assignment("a") == "0/3#9");
+  }
+  SUBCASE("the others may have heard") {
+    for (const char* name : {"x", "y"}) job.join(name);
+    job.pass(kTimeToFollow);
+    CHECK(job.assignment("a") == "");
+  }
+}
+
+TEST_CASE("world fence: members are named in the record of a world that is not too large") {
+  Script job(make_rules(2, 2));
+  job.state.require_acknowledgements();
+  job.join("a");
+  SUBCASE("with names that are not too long") {
+    job.join("b");
+    CHECK(job.state.unacknowledged()->members == std::vector<std::string>{"a_1_0", "b_1_0"});
+  }
+  SUBCASE("or none") {
+    job.join(std::string(100, 'b'));
+    CHECK(job.state.unacknowledged()->members.empty());
+  }
+}
+
 TEST_CASE("world fence: a record tells whether all members are on one machine with who writes it") {
   for (const bool both : {false, true}) {
     Script job(make_rules(2, 2));
@@ -351,7 +394,7 @@ TEST_CASE("world fence: a round is given out when the register has noted it, as 
   CHECK(job.assignment("a") == "");
   REQUIRE(job.state.unacknowledged());
   const WorldRecord first = *job.state.unacknowledged();
-  CHECK(first == WorldRecord{{1, 1}, 2, "a", 29000});
+  CHECK(first == WorldRecord{{1, 1}, 2, "a", 29000, {}, false, {"a_1_0", "b_1_0"}});
   CHECK(*job.state.deadline() > job.now);  // nothing to do until the answer comes
 
   // Whoever the others would ask for is gone: that record is of no use.
