@@ -7,15 +7,15 @@ from the first batch to the first step it is preparation. A checkpoint that anot
 of the step at which the optimizer's state was last asked for, and takes no time of the training.
 All ranks tell steps, rank 0 the rest.
 
-Ends itself as soon as the script reports steps, checkpoints or goodput by hand. Imports no torch:
-it waits until the script does.
+Does nothing more as soon as the script reports steps, checkpoints or goodput by hand. What it has
+put around torch's functions stays: a script may hold them by name, and pickles them by reference.
+Imports no torch: it waits until the script does.
 """
 from __future__ import annotations
 
 import atexit
 import contextlib
 import functools
-import importlib.util
 import os
 import sys
 import threading
@@ -27,12 +27,13 @@ from typing import Any
 
 from elastrun import channel, journal
 from elastrun.checkpoint_steps import CheckpointSteps, is_checkpoint
+from elastrun.dynamo import stay_out
 from elastrun.imports import after_import
 from elastrun.page import page
 
 _VARIABLE = "ELASTRUN_GOODPUT"
 _SHORT = 0.0005  # seconds: a shorter wait for data is part of the step
-_OTHERS = 16  # steps of other optimizers in a row, until the first one is taken to be out of use
+_OTHERS = 16  # steps of another optimizer, until the first one is taken to be out of use
 _GRACE = 1.0  # seconds that the end of the process waits for what has been put in
 _STEP_END = '{"step_count":%d,"step_end_time":%r}'
 _LOADING = ('{"data_loading_start_time":%r}', '{"data_loading_end_time":%r}')
@@ -69,23 +70,24 @@ class Watch:
         self._put = self._journal.put
         self._checkpoints = CheckpointSteps(os.environ.get("ELASTRUN_RUN_DIR", "."))
         self._main = threading.main_thread().ident
-        self._undo: list[Callable[[], Any]] = []
-        self._hook: Any = None  # of all optimizers
         self._number = -1  # of the last step
         self._first: list[journal.Entry] = []  # kept back: the script may tell its own
         self._leader: weakref.ref[Any] | None = None
-        self._others = 0
+        self._others: dict[int, int] = {}  # steps of each other one since the last of the leader
         self._inside = False  # loading data, or at a checkpoint
         self._busy: set[int] = set()  # other threads that are at a checkpoint
         self._async_saves = 0  # of torch's own, that are under way
         self._snapshot = -1  # the step at which the optimizer's state was last asked for
         self._preparing = False
+        self._compiling: Callable[[], bool] = bool  # Dynamo knows torch's, and traces no further
 
     def begin(self) -> None:
         channel.when_told_by_hand(self.end)
         os.register_at_fork(after_in_child=self._forked)
         self._journal.at_each_pass = self._show_step
         atexit.register(self._last_word)
+        stay_out()
+        after_import("torch.compiler", self._hook_compiler)
         after_import("torch.optim.optimizer", self._hook_steps)
         if self._rank0:
             after_import("torch.utils.data.dataloader", self._hook_loaders)
@@ -100,20 +102,19 @@ class Watch:
         if self._preparing:
             self._preparing = False
             self._put((_PREPARATION[1], (time(),)))
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
 
     def _forked(self) -> None:
         self.off = True
-        if self._hook is not None:
-            self._hook.remove()
 
     def _last_word(self) -> None:
         self._tell_first()
         self._journal.flush(_GRACE)
         if not self.off and self._rank0:
             self._checkpoints.flush(_GRACE)
+
+    def _is_out(self) -> bool:
+        """This is not to be told; in a region that is being compiled, it is not to be traced."""
+        return self._compiling() or self.off
 
     def _show_step(self) -> None:
         mine = page()
@@ -122,40 +123,23 @@ class Watch:
 
     def _replace(self, module: Any, name: str, wrapper: Any) -> None:
         original = getattr(module, name)
-        setattr(module, name, wrapper)
+        # Others have it under the same name if they were imported before us.
+        others = map(sys.modules.get, ("torch", "torch.distributed.checkpoint"))
+        for holder in (module, *others):
+            if getattr(holder, name, None) is original:
+                setattr(holder, name, wrapper)
 
-        def undo() -> None:
-            # A script that has imported it by its name keeps the wrapper, which does nothing then.
-            others = map(sys.modules.get, ("torch", "torch.distributed.checkpoint"))
-            for holder in (module, *others):
-                if getattr(holder, name, None) is wrapper:
-                    setattr(holder, name, original)
-
-        self._undo.append(undo)
+    def _hook_compiler(self, module: ModuleType) -> None:
+        self._compiling = getattr(module, "is_compiling", bool)
 
     def _hook_steps(self, module: ModuleType) -> None:
-        if importlib.util.find_spec("torch.compiler") is None:
-            self._hook = module.register_optimizer_step_post_hook(self._stepped)
-            self._undo.append(self._hook.remove)
-            return
-        after_import("torch.compiler", lambda compiler: self._hook_steps_unless_compiled(
-            module, getattr(compiler, "is_compiling", bool)))
-
-    def _hook_steps_unless_compiled(self, module: ModuleType,
-                                    is_compiling: Callable[[], bool]) -> None:
-        stepped = self._stepped
-
-        def told(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if is_compiling():  # which Dynamo knows: all that follows is no part of the graph
-                return
-            stepped(optimizer, args, kwargs)
-
-        self._hook = module.register_optimizer_step_post_hook(told)
-        self._undo.append(self._hook.remove)
+        module.register_optimizer_step_post_hook(self._stepped)
         state_dict = module.Optimizer.state_dict
 
         @functools.wraps(state_dict)
         def noted(mine: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_out():
+                return state_dict(mine, *args, **kwargs)
             if self._leader is not None and self._leader() is mine:
                 self._snapshot = self._number
             return state_dict(mine, *args, **kwargs)
@@ -163,11 +147,14 @@ class Watch:
         self._replace(module.Optimizer, "state_dict", noted)
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._compiling() or self.off:
+            return
         leader = self._leader
         if leader is None or leader() is not optimizer:
-            if self.off or not self._follows(optimizer):
+            if not self._follows(optimizer):
                 return
-        self._others = 0
+        if self._others:
+            self._others.clear()
         self._number = number = self._number + 1
         entry = (_STEP_END, (number, time()))
         if leader is None:
@@ -192,8 +179,9 @@ class Watch:
             if count is not None:
                 self._number = count - 2  # this one has been counted already
         elif self._leader() is not None:
-            self._others += 1
-            if self._others < _OTHERS:
+            # Of hundreds, one for each parameter, each steps once between two steps of the first.
+            steps = self._others[id(optimizer)] = self._others.get(id(optimizer), 0) + 1
+            if steps < _OTHERS:
                 return False
         self._leader = weakref.ref(optimizer)
         return True
@@ -229,7 +217,7 @@ class Watch:
 
         @functools.wraps(fetch)
         def __next__(mine: Any) -> Any:
-            if self.off or self._inside or ident() != main:
+            if self._compiling() or self.off or self._inside or ident() != main:
                 return fetch(mine)
             if self._first:
                 self._tell_first()
@@ -250,6 +238,8 @@ class Watch:
 
         @functools.wraps(make)
         def __iter__(mine: Any) -> Any:  # starts the loader's processes
+            if self._is_out():
+                return make(mine)
             with self._during(_LOADING):
                 return make(mine)
 
@@ -262,7 +252,7 @@ class Watch:
 
         @functools.wraps(save)
         def save_and_tell(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.off or not _is_file(f):
+            if self._is_out() or not _is_file(f):
                 return save(obj, f, *args, **kwargs)
             number = self._number_of_save(obj)
             with self._during(_SAVE) as told:
@@ -273,7 +263,7 @@ class Watch:
 
         @functools.wraps(load)
         def load_and_tell(f: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.off or not _is_file(f):
+            if self._is_out() or not _is_file(f):
                 return load(f, *args, **kwargs)
             with self._during(_RESTORE) as told:
                 result = load(f, *args, **kwargs)
@@ -292,7 +282,7 @@ class Watch:
 
         @functools.wraps(save)
         def save_and_tell(*args: Any, **kwargs: Any) -> Any:
-            if self.off or (
+            if self._is_out() or (
                     self._async_saves and threading.get_ident() != self._main):  # one of them
                 return save(*args, **kwargs)
             number = self._number_of_save(what(*args, **kwargs))
@@ -304,6 +294,8 @@ class Watch:
 
         @functools.wraps(async_save)  # type: ignore[arg-type]
         def start_and_tell(*args: Any, **kwargs: Any) -> Any:
+            if self._is_out():
+                return async_save(*args, **kwargs)  # type: ignore[misc]
             number = self._number if is_checkpoint(what(*args, **kwargs)) else -1
             self._async_saves += 1
             try:
@@ -330,6 +322,8 @@ class Watch:
 
         @functools.wraps(load)
         def load_and_tell(*args: Any, **kwargs: Any) -> Any:
+            if self._is_out():
+                return load(*args, **kwargs)
             with self._during(_RESTORE) as told:
                 result = load(*args, **kwargs)
             if told:

@@ -45,6 +45,7 @@ def _mark(file: Any, step: int) -> None:
 
 
 def _marked(file: Any) -> int | None:
+    """None: somebody else has written over it. Raises if it has none."""
     place = _place(file)
     step, size, written = map(int, os.getxattr(place, _ATTRIBUTE).split())
     found = os.stat(place)
@@ -107,10 +108,8 @@ class CheckpointSteps:
 
     def step_of(self, file: Any) -> int | None:
         """None: it is not one of this job, as far as is known in time."""
-        with contextlib.suppress(Exception):
-            step = _marked(file)
-            if step is not None:
-                return step
+        with contextlib.suppress(Exception):  # without a mark
+            return _marked(file)
         with contextlib.suppress(Exception):
             key = _inode(file)
             self._wait(lambda: self._read_already, _PATIENCE)
