@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DistributedDataParallel training that knows nothing of elastrun and clocks itself, for
+goodput_test.py beside it.
+
+    elastrun ... measured_ddp.py SECONDS
+
+Crashes in two attempts, and hangs for SECONDS in its data in the last one. Each rank writes what it
+has seen into clock-RANK.jsonl: what, the attempt, and the time in seconds since the epoch.
+"""
+import os
+import sys
+import time
+
+# Of this process, by the kernel; to a clock tick, 10 ms.
+TICKS = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
+SPAWNED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + TICKS / os.sysconf("SC_CLK_TCK")
+RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+CRASHES = {0: 17, 1: 31}  # by attempt: after so many steps
+HANG, LAST = 42, 50  # the step that waits, and how many there are
+LINES = open(f"clock-{RANK}.jsonl", "a", buffering=1)
+
+
+def clock(what, when=None):
+    LINES.write(f'["{what}", {ATTEMPT}, {when or time.time()!r}]\n')
+
+
+clock("spawned", SPAWNED)
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+
+class Numbers(Dataset):
+    def __init__(self, first):
+        self.first = first
+
+    def __len__(self):
+        return LAST - self.first
+
+    def __getitem__(self, index):
+        time.sleep(float(sys.argv[1]) if self.first + index == HANG else 0.03)
+        return torch.full((4,), float(index % 7))
+
+
+clock("imported")
+dist.init_process_group("gloo")
+clock("initialised")
+print("initialised", flush=True)  # a sign of life, while nothing has been learnt
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+step = 0
+if os.path.exists("checkpoint.pt"):
+    clock("load")
+    loaded = torch.load("checkpoint.pt")
+    clock("loaded")
+    model.load_state_dict(loaded["model"])
+    step = loaded["step"]
+batches = iter(DataLoader(Numbers(step), batch_size=1))
+while step < LAST:
+    clock("fetch")
+    batch = next(batches)
+    clock("fetched")
+    optimizer.zero_grad()
+    model(batch).pow(2).mean().backward()
+    time.sleep(0.06)
+    optimizer.step()
+    clock(f"step {step}")
+    step += 1
+    if step == CRASHES.get(ATTEMPT):
+        dist.barrier()
+        time.sleep(0.3)  # until rank 0 has told its last step
+        clock("crash")
+        if RANK == 1:
+            os._exit(4)
+        time.sleep(60)
+    if step % 10 == 0:
+        if RANK == 0:
+            clock("save")
+            torch.save({"model": model.state_dict(), "step": step}, "checkpoint.new")
+            clock("saved")
+            os.replace("checkpoint.new", "checkpoint.pt")
+        dist.barrier()
+dist.barrier()
+dist.destroy_process_group()
