@@ -3,6 +3,8 @@
 
 #include "core/unique_fd.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,6 +15,17 @@ namespace {
 using telemetry::Record;
 
 constexpr std::size_t kBatch = 64 << 10;
+
+/// What accounts of later submissions of the job begin with, or cannot do without.
+bool is_milestone(const Record& record) {
+  constexpr std::array<std::string_view, 5> kOfAgent = {"group.failed", "restart", "job.hang",
+                                                        "job.ended", "goodput"};
+  if (record.kind != Record::Kind::Event) return false;
+  if (record.scope == "elastrun.worker") return record.name == "checkpoint";
+  return record.scope == "elastrun.agent" &&
+         std::ranges::find(kOfAgent, record.name) != kOfAgent.end();
+}
+
 }  // namespace
 
 JsonLines::JsonLines(files::BlockingCalls& calls, std::string path)
@@ -26,6 +39,7 @@ JsonLines::JsonLines(files::BlockingCalls& calls, std::string path)
 void JsonLines::consume(const Record& record) {
   waiting_.append(to_json_line(record)).push_back('\n');
   if (record.kind == Record::Kind::Event || waiting_.size() >= kBatch) write_out();
+  if (is_milestone(record)) file_.sync();
 }
 
 void JsonLines::flush(TimePoint) {

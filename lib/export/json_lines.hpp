@@ -14,8 +14,10 @@ namespace elastrun::exporter {
 
 /// The journal: appends each record to a file, through the thread for files. Events are handed over
 /// at once, because they must be there after a crash; the rest is collected up to 64 KiB and goes
-/// with the next event or flush. A file that cannot be made, a full disk and one that takes nothing
-/// for long cost records, counted, and are told once.
+/// with the next event or flush. With a failure, a restart, a checkpoint and the end of the job the
+/// file is synced as well (fdatasync(2), on that thread): those outlive a crash of the machine. A
+/// file that cannot be made, a full disk and one that takes nothing for long cost records, counted,
+/// and are told once.
 class JsonLines final : public telemetry::Sink {
  public:
   /// Borrows `calls`. Makes the file, mode 0600, or goes on with it: a torn last line of an earlier
@@ -25,6 +27,7 @@ class JsonLines final : public telemetry::Sink {
   void consume(const telemetry::Record& record) override;
   void flush(TimePoint deadline) override;
   std::uint64_t lost() const { return file_.lost(); }
+  std::uint64_t synced() const { return file_.synced(); }
   const std::string& path() const { return file_.path(); }
 
  private:

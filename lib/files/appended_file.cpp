@@ -34,7 +34,8 @@ struct AppendedFile::State {
   Backlog backlog;
   bool scheduled = false;
   bool tells = false;  // whoever is told of each turn
-  std::uint64_t lost = 0, written = 0;
+  bool sync_due = false;
+  std::uint64_t lost = 0, written = 0, synced = 0;
   int trouble = 0;  // the errno of the first loss
   bool said = false;
 
@@ -110,6 +111,20 @@ struct AppendedFile::State {
       put(*piece);
     }
   }
+
+  /// After a turn. One that left something has another, which ends with this.
+  void sync_if_due() {
+    {
+      const std::lock_guard lock(mutex);
+      if (!sync_due || !backlog.empty()) return;
+      sync_due = false;
+    }
+    // A FIFO or a terminal has nothing to be synced (EINVAL).
+    const int refused_sync = !fd || ::fdatasync(fd.get()) == 0 || errno == EINVAL ? 0 : errno;
+    const std::lock_guard lock(mutex);
+    synced += fd ? 1 : 0;
+    if (refused_sync != 0) lose(refused_sync, {});
+  }
 };
 
 AppendedFile::AppendedFile(BlockingCalls& calls, std::string path, Form form)
@@ -151,6 +166,7 @@ void AppendedFile::schedule() {
     state->open();
     BlockingCalls::Outcome outcome;
     const bool room = state->write_out(outcome.again);
+    state->sync_if_due();
     const std::lock_guard lock(state->mutex);
     const int trouble = state->trouble;
     const bool news = trouble != 0 && !std::exchange(state->said, true);
@@ -187,6 +203,15 @@ void AppendedFile::write(const std::vector<Backlog::Piece>& buffers) {
   schedule();
 }
 
+void AppendedFile::sync() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->sync_due = true;
+    if (std::exchange(state_->scheduled, true)) return;
+  }
+  schedule();
+}
+
 bool AppendedFile::full() const {
   const std::lock_guard lock(state_->mutex);
   return state_->backlog.full();
@@ -195,6 +220,11 @@ bool AppendedFile::full() const {
 std::uint64_t AppendedFile::lost() const {
   const std::lock_guard lock(state_->mutex);
   return state_->lost;
+}
+
+std::uint64_t AppendedFile::synced() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->synced;
 }
 
 std::size_t AppendedFile::waiting() const {

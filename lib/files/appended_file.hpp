@@ -49,6 +49,10 @@ class AppendedFile {
   /// The same for buffers, of which large ones (Backlog) are shared with the thread: nobody must
   /// change them any more. It is woken once for all.
   void write(const std::vector<Backlog::Piece>& buffers);
+  /// What was written until now is to outlive a crash of this machine (fdatasync(2)), as soon as
+  /// the thread comes to it; several calls may become one. What the disk does not take is a loss
+  /// like that of write().
+  void sync();
   bool full() const;
   /// Runs `go` once on the loop when there is room, never inside this call.
   void when_room(std::function<void()> go);
@@ -58,7 +62,8 @@ class AppendedFile {
   std::size_t waiting() const;  // bytes, with those that are being written
   std::uint64_t written() const;
   std::uint64_t lost() const;
-  int trouble() const;  // the errno of the first loss, or 0
+  std::uint64_t synced() const;  // how often
+  int trouble() const;           // the errno of the first loss, or 0
 
  private:
   struct State;

@@ -71,12 +71,13 @@ class Goodput(unittest.TestCase):
         self.assertAlmostEqual(sum(account["buckets_s"].values()), account["elapsed_s"], places=6)
         return account
 
-    def run_job(self, folder: str) -> tuple[Path, dict, list[dict]]:
+    def run_job(self, folder: str, *options: str) -> tuple[Path, dict, list[dict]]:
         script = Path(folder, "train.py")
         script.write_text(TRAINER)
         before = set(Path(folder).glob("logs/*/journal.jsonl"))
         words = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=night",
-                 "--max-restarts=1", "--log-dir=logs", "--report=report.json", "train.py")
+                 "--max-restarts=1", "--log-dir=logs", "--report=report.json",
+                 *options, "train.py")
         library = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
         subprocess.run([ELASTRUN, *words], cwd=folder, timeout=120, check=True,
                        capture_output=True, env=ENVIRONMENT | library)
@@ -165,6 +166,20 @@ class Goodput(unittest.TestCase):
             text = ctl("report", str(first), str(second)).stdout
             self.assertIn('submitted 2 times', text)
             self.assertIn("(left out: 1 lines that are no record)", text)
+
+    def test_a_job_that_is_submitted_again_goes_on_with_its_file(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "night.jsonl")
+            self.run_job(folder, "--metrics=jsonl:night.jsonl")
+            first = self.account(str(file))
+            self.assertEqual(first["submissions"], 1)
+            with file.open("a") as torn:  # the machine crashed in the middle of a line
+                torn.write('{"time":1.5,"mono_ns":')
+            self.run_job(folder, "--metrics=jsonl:night.jsonl")
+            both = self.account(str(file))
+            self.assertEqual((both["submissions"], both["skipped"], both["restarts"]), (2, 1, 3))
+            self.assertGreater(both["buckets_s"]["queued"], 0)
+            self.assertGreater(both["elapsed_s"], first["elapsed_s"])
 
     def test_an_account_that_nobody_gets_is_an_error(self) -> None:
         with tempfile.NamedTemporaryFile("w") as log, open("/dev/full", "w") as out:

@@ -150,6 +150,35 @@ TEST_CASE("journal: a full disk costs records, counted, and nothing else") {
   CHECK(journal.lost() == 2);
 }
 
+TEST_CASE("journal: a failure, a checkpoint and the end outlive a crash of the machine") {
+  Scratch scratch;
+  JsonLines journal(scratch.calls, scratch.path);
+  const auto syncs = [&](Record record) {
+    const auto before = journal.synced();
+    journal.consume(record);
+    CHECK(scratch.names().back() == record.name);
+    return journal.synced() - before;
+  };
+  auto checkpoint = an_event("checkpoint");
+  CHECK(syncs(checkpoint) == 0);  // the agent has none
+  checkpoint.scope = "elastrun.worker";
+  CHECK(syncs(checkpoint) == 1);
+  CHECK(syncs(an_event("phase")) == 0);
+  for (const auto* name : {"group.failed", "restart", "job.ended", "goodput"}) {
+    CHECK(syncs(an_event(name)) == 1);
+  }
+}
+
+TEST_CASE("journal: what has nothing to be synced, and a disk that is full, cost nothing more") {
+  Scratch scratch;
+  JsonLines nothing(scratch.calls, "/dev/null"), full(scratch.calls, "/dev/full");
+  nothing.consume(an_event("restart"));
+  full.consume(an_event("restart"));
+  REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
+  CHECK(nothing.lost() == 0);
+  CHECK(full.lost() == 1);
+}
+
 TEST_CASE("journal: one that cannot be made costs its records") {
   Scratch scratch;
   JsonLines journal(scratch.calls, "/nowhere/journal.jsonl");

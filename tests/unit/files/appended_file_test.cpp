@@ -183,6 +183,24 @@ TEST_CASE("appended file: a torn last line is closed off where lines are whole")
   CHECK(place.content("log") == "whole\ntorn\nnext\n");
 }
 
+TEST_CASE("appended file: is synced after what was written before, once for several requests") {
+  Place place;
+  AppendedFile file(place.calls, place.path + "/log", {});
+  const std::string much(3 << 20, 'x');  // several turns of the thread
+  file.write(much);
+  file.sync();
+  file.sync();
+  REQUIRE(place.calls.finish(60s));
+  CHECK(file.written() == much.size());
+  CHECK(file.synced() >= 1);
+  CHECK(file.synced() <= 2);
+  CHECK(file.lost() == 0);
+  AppendedFile none(place.calls, "/nowhere/log", {});
+  none.sync();
+  REQUIRE(place.calls.finish(60s));
+  CHECK(none.synced() == 0);
+}
+
 TEST_CASE("blocking calls: no signal is delivered to the thread") {
   Place place;
   sigset_t blocked;
