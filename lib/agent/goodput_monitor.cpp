@@ -45,6 +45,20 @@ std::optional<Bucket> worst_of(const WindowView& view) {
   return worst;
 }
 
+/// Nothing where the clocks of scheduler and node cannot both be right.
+std::optional<Duration> waited_before(TimePoint job_start, std::optional<WallTime> scheduled,
+                                      const Clock& clock) {
+  if (!scheduled) return std::nullopt;
+  const auto waited = clock.wall() - (clock.now() - job_start) - *scheduled;
+  const bool can_be = waited >= Duration::zero() && waited < std::chrono::days(366);
+  return can_be ? std::optional<Duration>(waited) : std::nullopt;
+}
+
+bool workers_run(Bucket bucket) {
+  return bucket != Bucket::Startup && bucket != Bucket::Rendezvous && bucket != Bucket::Restart &&
+         bucket != Bucket::Stopping && bucket != Bucket::Queued;
+}
+
 json::object window_json(const WindowView& view) {
   json::object buckets;
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
@@ -65,6 +79,7 @@ GoodputMonitor::GoodputMonitor(Parts parts, TimePoint job_start,
                                const spec::GoodputOptions& options)
     : parts_(std::move(parts)),
       job_start_(job_start),
+      waited_(waited_before(job_start, parts_.scheduled, parts_.clock)),
       options_(options),
       monitor_(sizes_of(options)),
       tick_(parts_.clock.make_alarm()) {
@@ -200,6 +215,11 @@ void GoodputMonitor::observe_all() {
           &Self::tell_deviation);
   observe(Kind::Gauge, "performance", "s", "What a step takes if nothing disturbs it.", {},
           &Self::tell_performance);
+  if (waited_) {
+    observe(Kind::Gauge, "scheduling_goodput", "1",
+            "Share of the time since the scheduler started the job in which its workers ran.", {},
+            &Self::tell_scheduling);
+  }
   observe(Kind::Gauge, "interval_goodput", "%", "Share of a rolling window in steps that count.",
           {"rolling_window_size", "goodput_source"}, &Self::tell_interval_goodput);
   observe(Kind::Gauge, "interval_badput", "%", "Share of a rolling window, by where it went.",
@@ -257,6 +277,15 @@ void GoodputMonitor::tell_deviation(const Report& report) const {
 
 void GoodputMonitor::tell_performance(const Report& report) const {
   if (const auto ideal = pace_.ideal()) report(*ideal, {});
+}
+
+void GoodputMonitor::tell_scheduling(const Report& report) const {
+  Duration ran{};
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    if (workers_run(static_cast<Bucket>(i))) ran += now().buckets[i];
+  }
+  const double all = to_seconds(*waited_ + now().elapsed);
+  if (all > 0) report(to_seconds(ran) / all, {});
 }
 
 void GoodputMonitor::tell_interval_goodput(const Report& report) const {

@@ -29,6 +29,8 @@ class GoodputMonitor final : public Observer {
     const GoodputAccount& account;
     telemetry::Pipeline& pipeline;
     TelemetryHost* host = nullptr;  // null: nobody has asked for metrics
+    /// Since when the job has its nodes, as the scheduler tells.
+    std::optional<WallTime> scheduled;
     /// An alert as one JSON object, AlertCommand::kMostInput bytes at most; may be empty.
     std::function<void(std::string json)> notify;
   };
@@ -60,6 +62,7 @@ class GoodputMonitor final : public Observer {
   void tell_last_step(const Report& report) const;
   void tell_deviation(const Report& report) const;
   void tell_performance(const Report& report) const;
+  void tell_scheduling(const Report& report) const;
   void tell_interval_goodput(const Report& report) const;
   void tell_interval_badput(const Report& report) const;
 
@@ -73,6 +76,7 @@ class GoodputMonitor final : public Observer {
 
   const Parts parts_;
   const TimePoint job_start_;
+  const std::optional<Duration> waited_;  // since scheduled, before that
   const spec::GoodputOptions& options_;
   goodput::Monitor monitor_;
   goodput::StepPace pace_;

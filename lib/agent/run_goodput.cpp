@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/run_goodput.hpp"
 
+#include "core/text.hpp"
 #include "workers/environment.hpp"
 
 #include <utility>
 
 namespace elastrun::agent {
+namespace {
+
+/// Other schedulers tell their processes nothing of the kind.
+std::optional<WallTime> start_of_allocation(const std::vector<std::string>& environment) {
+  const auto text = workers::find_variable(environment, "SLURM_JOB_START_TIME");
+  const auto seconds = text ? parse_int(*text) : std::nullopt;
+  if (!seconds || *seconds <= 0 || *seconds > 9'000'000'000) return std::nullopt;
+  return WallTime(std::chrono::seconds(*seconds));
+}
+
+}  // namespace
 
 RunGoodput::RunGoodput(Clock& clock, TimePoint job_start, const spec::JobSpec& spec)
     : clock_(clock),
@@ -18,7 +30,12 @@ RunGoodput::RunGoodput(Clock& clock, TimePoint job_start, const spec::JobSpec& s
 void RunGoodput::watch(const Parts& parts) {
   const auto& options = spec_.goodput_options;
   if (spec_.goodput == spec::Goodput::Off || (parts.host == nullptr && !options.alert)) return;
-  GoodputMonitor::Parts monitor{clock_, account_, parts.pipeline, parts.host, {}};
+  GoodputMonitor::Parts monitor{.clock = clock_,
+                                .account = account_,
+                                .pipeline = parts.pipeline,
+                                .host = parts.host,
+                                .scheduled = start_of_allocation(workers::own_environment()),
+                                .notify = {}};
   if (options.alert && !options.alert->command.empty()) {
     programs_ = process::make_posix_launcher(parts.loop, clock_);
     parts.containment.spare([programs = programs_.get(), alive = lifetime_.token()] {

@@ -39,12 +39,13 @@ struct Job {
   spec::GoodputOptions options{10s, {20s, 100s}, {}};
   GoodputAccount account{clock, clock.now(), false};
   std::vector<std::string> notes;
+  std::optional<WallTime> scheduled;
   std::unique_ptr<GoodputMonitor> monitor;
   workers::Worker worker;
 
   void watch(bool metrics = true) {
     monitor = std::make_unique<GoodputMonitor>(
-        GoodputMonitor::Parts{clock, account, pipeline, metrics ? &host : nullptr,
+        GoodputMonitor::Parts{clock, account, pipeline, metrics ? &host : nullptr, scheduled,
                               [this](std::string json) { notes.push_back(std::move(json)); }},
         clock.now(), options);
   }
@@ -108,6 +109,24 @@ TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wake
       {"interval_badput|20|startup", 0},  {"interval_badput|20|stopping", 50},
       {"interval_badput|100|startup", 8}, {"interval_badput|100|stopping", 20}};
   CHECK(seen == expected);
+}
+
+TEST_CASE("goodput monitor: where the scheduler says since when, the share in which workers ran") {
+  Job job;
+  job.scheduled = job.clock.wall() - 20s;
+  job.watch();
+  job.clock.advance(10s);
+  job.run();
+  job.clock.advance(50s);
+  job.phase(Phase::Stopping);
+  job.clock.advance(20s);
+  CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.5));
+  Job wrong;
+  wrong.scheduled = wrong.clock.wall() + 20s;
+  wrong.watch();
+  wrong.run();
+  wrong.clock.advance(1s);
+  CHECK(!wrong.pulled().contains("scheduling_goodput"));
 }
 
 TEST_CASE("goodput monitor: what is not known is not told, and other nodes tell nothing") {
