@@ -115,9 +115,8 @@ Place kernel_place(const Section& section) {
 
 Place place_of(const std::vector<std::string>& lines) {
   const auto sections = sections_of(lines);
-  const auto main = main_section(sections);
-  if (main == sections.size()) return {};
-  const auto& section = sections[main];
+  if (sections.empty()) return {};
+  const auto& section = sections.front();
   if (section.kind == Section::Kind::Kernel) return kernel_place(section);
   const auto frames = frames_of(section);
   return frames.empty() ? Place{} : python_place(frames);

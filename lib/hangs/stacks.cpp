@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
-#include <numeric>
+#include <map>
 #include <utility>
 
 namespace elastrun::hangs {
@@ -113,13 +113,12 @@ std::string text_of(const JobStacks& stacks, const std::vector<StackGroup>& amon
 }  // namespace
 
 std::vector<StackGroup> merge(std::vector<StackGroup> groups) {
-  std::vector<std::pair<std::vector<std::string>, StackGroup>> merged;
+  std::map<std::vector<std::string>, StackGroup> merged;
   for (auto& group : groups) {
     auto key = place_of(group.lines).key;
-    const auto same =
-        std::ranges::find_if(merged, [&](const auto& one) { return one.first == key; });
+    const auto same = merged.find(key);
     if (same == merged.end()) {
-      merged.emplace_back(std::move(key), std::move(group));
+      merged.emplace(std::move(key), std::move(group));
       continue;
     }
     auto& ranks = same->second.ranks;

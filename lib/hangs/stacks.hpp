@@ -29,6 +29,8 @@ struct Place {
   std::vector<std::string> key;
   bool operator==(const Place&) const = default;
 };
+/// Of lines as group() gives them, that of the main thread first: which one that is cannot be told
+/// by the order of the threads any more.
 Place place_of(const std::vector<std::string>& lines);
 
 /// Workers that stand at the same place.

@@ -38,6 +38,14 @@ Lines in_step(int line) {
   return {"Current thread 0x00007f4d01c8ab80 (most recent call first):",
           fmt::format(R"(  File "/home/ada/train.py", line {} in step)", line)};
 }
+/// With a thread that writes checkpoints, say: the newest is the first.
+Lines beside_thread(Lines main) {
+  Lines lines{"Thread 0x00007f4c00000000 (most recent call first):",
+              R"(  File "/usr/lib/python3.11/threading.py", line 327 in wait)",
+              R"(  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap)"};
+  lines.insert(lines.end(), main.begin(), main.end());
+  return lines;
+}
 Lines of_py_spy() {
   return {
       "Process 4711: python train.py",
@@ -89,6 +97,23 @@ TEST_CASE("stacks: the main thread is the one that is compared, and is shown fir
   CHECK(groups[0].lines.back() == "  <no Python frame>");
   CHECK(groups[1].lines[0] == "Thread 4711 (idle): \"MainThread\"");
   CHECK(group_text(groups[1]) == "rank 1 waits in barrier (train.py:7)");
+}
+
+TEST_CASE("stacks: threads beside the main one change nothing of where a worker stands") {
+  JobStacks job;
+  for (const int first : {0, 2}) {  // two nodes
+    const auto groups = hangs::group(
+        {{first, beside_thread(in_all_reduce(1))},
+         {first + 1, beside_thread(first == 0 ? in_all_reduce(2) : in_data_loader())}});
+    job.groups.insert(job.groups.end(), groups.begin(), groups.end());
+  }
+  job.groups = hangs::merge(job.groups);
+  REQUIRE(job.groups.size() == 2);
+  CHECK(job.groups[0].lines[0].starts_with("Current thread"));
+  CHECK(hang_text(job) ==
+        "rank 3 hangs in DataLoader (data.py:41) while ranks 0-2 wait in all_reduce "
+        "(train.py:88)");
+  CHECK(hangs::merge(job.groups) == job.groups);
 }
 
 TEST_CASE("stacks: whoever waits is no culprit, not even of two") {
