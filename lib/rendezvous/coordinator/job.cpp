@@ -94,7 +94,7 @@ void Job::deliver_stacks() {
       shared = push;
       text = encode(FromCoordinator(*push));
     }
-    if (link && !without_stacks.contains(peer)) link->send(text);
+    if (link) link->send(text);
     if (asker != askers_.end()) askers_.erase(asker);
   }
 }
@@ -109,7 +109,8 @@ void Job::deliver() {
     if (const auto* assigned = std::get_if<Assigned>(&delivery.notice)) {
       const auto at = static_cast<std::size_t>(assigned->group_rank);
       standstill_.assigned(delivery.to, assigned->world->id.round, assigned->world->members[at],
-                           assigned->world->ranks.of[at].rank);
+                           assigned->world->ranks.of[at].rank,
+                           !without_stacks.contains(delivery.to));
       if (assigned->world != world) {
         world = assigned->world;
         members = encode_members(*world);

@@ -7,7 +7,8 @@
 
 namespace elastrun::rendezvous {
 
-void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int first_rank) {
+void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int first_rank,
+                          bool understands) {
   if (round != round_) {
     broken_up();
     if (call_) finish();
@@ -19,7 +20,7 @@ void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int f
   runs_ = true;
   Watched& member = watched_[peer];
   tally(member, -1);
-  member = {node.id, first_rank, node.local_world_size, {}, false};
+  member = {node.id, first_rank, node.local_world_size, {}, false, understands};
 }
 
 void Standstill::tally(const Watched& member, int sign) {
@@ -124,18 +125,33 @@ void Standstill::call(TimePoint now, bool hang) {
   call_->until = now + kTimeToAnswer;
   const auto order = std::make_shared<const Push>(TakeStacks{call_->id, hang});
   for (const auto& [peer, member] : watched_) {
-    if (member.finished) continue;
-    call_->awaited.insert(peer);
+    if (member.finished || !member.understands) continue;
+    const auto workers = static_cast<std::size_t>(std::max(member.workers, 0));
+    call_->awaited.emplace(peer, Allowance{workers, workers});
     tell(peer, order);
   }
 }
 
+/// A member that speaks of others, or without an end, must not cost the coordinator its memory.
 void Standstill::answers(Peer peer, NodeStacks stacks) {
-  if (!call_ || stacks.id != call_->id || !call_->awaited.contains(peer)) return;
-  std::ranges::move(stacks.groups, std::back_inserter(call_->groups));
+  if (!call_ || stacks.id != call_->id) return;
+  const auto awaited = call_->awaited.find(peer);
+  if (awaited == call_->awaited.end()) return;
+  const Watched& member = watched_.at(peer);
+  auto& left = awaited->second;
+  for (auto& group : stacks.groups) {
+    std::erase_if(group.ranks, [&](int rank) {
+      return rank < member.first_rank || rank - member.first_rank >= member.workers;
+    });
+    group.ranks.resize(std::min(group.ranks.size(), left.ranks));
+    left.ranks -= group.ranks.size();
+    if (!group.ranks.empty()) call_->groups.push_back(std::move(group));
+  }
+  stacks.dumps.resize(std::min(stacks.dumps.size(), left.dumps));
+  left.dumps -= stacks.dumps.size();
   std::ranges::move(stacks.dumps, std::back_inserter(call_->dumps));
   if (!stacks.last) return;
-  call_->awaited.erase(peer);
+  call_->awaited.erase(awaited);
   finish_if_answered();
 }
 
@@ -165,13 +181,15 @@ void Standstill::finish() {
   const Call call = *std::exchange(call_, std::nullopt);
   StacksReport report{
       {hangs::merge(call.groups), call.silent, call.dumps}, call.hang, call.standing};
-  for (const Peer peer : call.awaited) {
+  for (const auto& [peer, left] : call.awaited) {
     report.stacks.silent.push_back(silent(watched_.at(peer)));
   }
   report.speaker = speaker();
   const auto told = std::make_shared<const Push>(std::move(report));
   if (call.hang) {
-    for (const auto& [peer, member] : watched_) tell(peer, told);
+    for (const auto& [peer, member] : watched_) {
+      if (member.understands) tell(peer, told);
+    }
   }
   for (const Peer peer : call.askers) {
     if (!call.hang || !watched_.contains(peer)) tell(peer, told);

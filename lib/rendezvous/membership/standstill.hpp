@@ -6,6 +6,7 @@
 #include "rendezvous/membership/round.hpp"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,7 +31,9 @@ class Standstill {
 
   /// A member of a round that is given out, and its workers. The first one of a new round forgets
   /// the last one: whoever has asked has its answer then, as far as there is one.
-  void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank);
+  /// One that does not understand these messages is neither asked, awaited nor told.
+  void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank,
+                bool understands = true);
   /// All of its workers have succeeded.
   void finished(Peer peer, TimePoint now);
   void gone(Peer peer, TimePoint now);
@@ -57,13 +60,19 @@ class Standstill {
     int first_rank = 0, workers = 0;
     std::optional<ProgressReport> progress;
     bool finished = false;
+    bool understands = true;
+  };
+  /// What a member may still add to the answer: it speaks of each of its own workers once.
+  struct Allowance {
+    std::size_t ranks = 0, dumps = 0;
   };
   struct Call {
     std::int64_t id = 0;
     TimePoint until;
     bool hang = false;
     Duration standing{};
-    std::set<Peer> awaited, askers;
+    std::map<Peer, Allowance> awaited;
+    std::set<Peer> askers;
     std::vector<hangs::StackGroup> groups;
     std::vector<std::string> dumps;
     std::vector<hangs::SilentNode> silent;

@@ -7,6 +7,7 @@
 #include "rendezvous/wire/stack_messages.hpp"
 
 #include <doctest/doctest.h>
+#include <numeric>
 #include <random>
 
 namespace elastrun::rendezvous {
@@ -141,6 +142,53 @@ TEST_CASE("standstill: one that stands itself speaks for all") {
   for (int i = 0; i < 3; ++i) nodes.answer(i);
   REQUIRE(nodes.reports().size() == 3);
   CHECK(nodes.reports()[0].second.speaker == 4);
+}
+
+TEST_CASE("standstill: a member speaks of each of its own workers once, whatever it sends") {
+  Nodes nodes(2);
+  nodes.standstill.asks(99, nodes.now);
+  const auto id = nodes.call();
+  std::vector<int> all(1000);
+  std::iota(all.begin(), all.end(), 0);
+  for (int i = 0; i < 1000; ++i) {
+    const std::string line = "thread 1 (x, main): state " + std::to_string(i);
+    const NodeStacks stacks{id, {{all, {line}}, {{}, {line}}}, {"/tmp/a", "/tmp/b"}, false};
+    nodes.standstill.answers(Nodes::peer(1), stacks);
+  }
+  nodes.answer(0);
+  nodes.standstill.tick(nodes.now + 5s);
+  const auto stacks = nodes.reports().at(0).second.stacks;
+  REQUIRE(stacks.groups.size() == 2);
+  CHECK(stacks.groups[0].ranks == std::vector{0, 1});
+  CHECK(stacks.groups[1].ranks == std::vector{2, 3});
+  CHECK(stacks.groups[1].lines[0].ends_with("state 0"));
+  CHECK(stacks.dumps.size() == 2);
+  CHECK(stacks.silent == std::vector<hangs::SilentNode>{{"n1", {2, 3}}});
+}
+
+TEST_CASE("standstill: few bytes of a member do not stand for millions of ranks") {
+  const auto of_range = [](int last) {
+    return decode_from_agent(
+        R"({"type":"stacks","id":1,"last":true,"dumps":[],"groups":[{"lines":[],"ranks":[[0,)" +
+        std::to_string(last) + "]]}]}");
+  };
+  CHECK(of_range(1000).has_value());
+  CHECK_FALSE(of_range(1 << 20).has_value());
+}
+
+TEST_CASE("standstill: nodes of a release without stacks are neither asked, awaited nor chosen") {
+  Nodes nodes(3);
+  const Node old{.id = "n0", .local_world_size = 2};
+  nodes.standstill.assigned(Nodes::peer(0), 1, old, 0, false);
+  for (int i = 1; i < 3; ++i) nodes.say(i, Kind::Stands);
+  CHECK(nodes.asked() == 2);
+  for (int i = 1; i < 3; ++i) nodes.answer(i);
+  const auto reports = nodes.reports();
+  REQUIRE(reports.size() == 2);
+  CHECK(reports[0].first == Nodes::peer(1));
+  CHECK(reports[0].second.hang);
+  CHECK(reports[0].second.speaker == 2);
+  CHECK(reports[0].second.stacks.silent.empty());
 }
 
 TEST_CASE("standstill: who does not answer within 5 s is named with its ranks") {
