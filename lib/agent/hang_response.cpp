@@ -8,7 +8,12 @@ HangResponse::HangResponse(const Parts& parts)
               .spec = parts.spec,
               .observers = parts.observers,
               .report = parts.report,
-              .activity = parts.activity}),
+              .activity = parts.activity,
+              .has_ended =
+                  [worker_of = parts.worker_of](pid_t pid) {
+                    const auto* worker = worker_of(pid);
+                    return worker == nullptr || worker->exit.has_value();
+                  }}),
       desk_({.loop = parts.loop,
              .clock = parts.clock,
              .launcher = parts.launcher,

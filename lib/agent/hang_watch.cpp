@@ -9,13 +9,31 @@
 #include "rendezvous/membership/ranks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <fmt/format.h>
+#include <ranges>
 
 namespace elastrun::agent {
 namespace {
 
 constexpr std::string_view kArea = "hang";
 constexpr std::size_t kLoggedLines = 30;  // of one stack; the report has all
+
+/// What a worker may take its time for, by the entries that begin and end it. Not the wait for
+/// data, in which a job hangs often, and not the preparation that hooks see: it ends with the first
+/// step.
+struct Excuse {
+  goodput::MeasurementKind begin, end;
+  bool from_hooks = true;
+};
+using Entry = goodput::MeasurementKind;
+constexpr std::array kExcuses{Excuse{Entry::AcceleratorInitStart, Entry::AcceleratorInitEnd},
+                              Excuse{Entry::PreparationStart, Entry::PreparationEnd, false},
+                              Excuse{Entry::CustomStart, Entry::CustomEnd},
+                              Excuse{Entry::SaveStart, Entry::SaveEnd},
+                              Excuse{Entry::RestoreStart, Entry::RestoreEnd},
+                              Excuse{Entry::ElasticWaitStart, Entry::ElasticWaitEnd},
+                              Excuse{Entry::ElasticReinitStart, Entry::ElasticReinitEnd}};
 
 /// Stopped by a signal, or in the hands of a debugger.
 bool is_stopped(pid_t pid) {
@@ -50,7 +68,7 @@ void HangWatch::round_ready(const rendezvous::Round& round, Duration) {
 void HangWatch::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
                         Duration) {
   pids_.clear();
-  for (const auto& worker : group) pids_.push_back(worker.pid);
+  for (const auto& worker : group) pids_[worker.rank] = worker.pid;
 }
 
 void HangWatch::phase(Phase phase, TimePoint) {
@@ -72,19 +90,49 @@ void HangWatch::phase(Phase phase, TimePoint) {
 void HangWatch::heard(int rank, const workers::Message& message) {
   if (std::holds_alternative<workers::StacksOffered>(message)) rule_.expect_steps();
   if (!rule_.is_running()) return;
-  if (workers::step_of(message)) {
+  if (std::holds_alternative<workers::StepDone>(message)) {
     rule_.step(rank, awake_.now());
+  } else if (const auto* said = std::get_if<workers::GoodputEntries>(&message)) {
+    heard_goodput(rank, *said);
   } else if (std::holds_alternative<workers::CheckpointDone>(message)) {
     rule_.checkpoint(awake_.now());
+  } else if (std::holds_alternative<workers::Returned>(message)) {
+    rule_.ended(rank, awake_.now());
   } else if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) {
     rule_.phase(rank, phase->name, awake_.now());
-    return moved();
   } else {
     return;
   }
-  // Not each step: a job may do thousands a second.
+  note_progress();
+}
+
+void HangWatch::heard_goodput(int rank, const workers::GoodputEntries& said) {
+  const auto now = awake_.now();
+  if (said.lost > 0) rule_.closed_all(rank, now);
+  for (const auto& [entry, name, members] : said.entries) {
+    const auto kind = entry.kind;
+    if (kind == Entry::SliceCounts) continue;  // a thread tells that again and again
+    const auto excuse = std::ranges::find_if(
+        kExcuses, [kind](const Excuse& one) { return one.begin == kind || one.end == kind; });
+    if (kind == Entry::Step || kind == Entry::StepEnd) {
+      rule_.seen_step(rank, now);
+    } else if (kind == Entry::Save || kind == Entry::Restore || kind == Entry::EmergencyRestore) {
+      rule_.checkpoint(now);
+    } else if (excuse == kExcuses.end() || (said.by_hooks && !excuse->from_hooks)) {
+      rule_.went_on(now);
+    } else {
+      const auto what = fmt::format("{} {}", static_cast<int>(excuse->begin), name);
+      kind == excuse->begin ? rule_.opened(rank, what, now) : rule_.closed(rank, what, now);
+    }
+  }
+}
+
+/// Not of each step: a job may do thousands a second.
+void HangWatch::note_progress() {
   using Kind = hangs::NodeProgress::Kind;
-  if (told_ && (told_->kind != Kind::Moves || !told_->by_steps)) moved();
+  const hangs::NodeProgress known{rule_.is_excused() ? Kind::Excused : Kind::Moves,
+                                  rule_.by_steps()};
+  if (hanging_ || told_ != known) moved();
 }
 
 void HangWatch::moved() {
@@ -110,6 +158,7 @@ void HangWatch::look_now() {
 
 void HangWatch::look() {
   const auto now = awake_.now();
+  note_ended();
   rule_.looked(any_stopped(), now);
   if (std::exchange(activity_, parts_.activity()) != activity_) rule_.wrote(now);
   const auto before = told_;
@@ -121,14 +170,23 @@ void HangWatch::look() {
 
 void HangWatch::tell() {
   const auto now = awake_.now();
-  const auto progress = rule_.progress(now);
+  auto progress = rule_.progress(now);
+  if (!progress && told_) progress.emplace();  // what it said before holds no more
   if (progress == told_ || !progress || !round_) return;
   told_ = progress;
   parts_.report(rendezvous::ProgressReport{round_->number, *progress, rule_.standing(now)});
 }
 
 bool HangWatch::any_stopped() const {
-  return std::ranges::any_of(pids_, is_stopped);
+  return std::ranges::any_of(pids_ | std::views::values, [this](pid_t pid) {
+    return !parts_.has_ended(pid) && is_stopped(pid);
+  });
+}
+
+void HangWatch::note_ended() {
+  for (const auto& [rank, pid] : pids_) {
+    if (parts_.has_ended(pid)) rule_.ended(rank, awake_.now());
+  }
 }
 
 /// Stacks take their time, in which a long step may have ended. Without steps a node that moves

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,6 +32,7 @@ class HangWatch final : public Observer {
     std::function<void(rendezvous::Report)> report;
     /// A number that grows when workers write, or change something in their store.
     std::function<std::uint64_t()> activity;
+    std::function<bool(pid_t)> has_ended;  // this worker
   };
   explicit HangWatch(Parts parts);
 
@@ -51,10 +53,13 @@ class HangWatch final : public Observer {
  private:
   void look();
   void look_again();
+  void heard_goodput(int rank, const workers::GoodputEntries& said);
   void tell();
+  void note_progress();
   void moved();
   bool goes_on(bool speaks) const;
   bool any_stopped() const;
+  void note_ended();
   rendezvous::Cause cause_of(const JobHang& hang) const;
 
   const Parts parts_;
@@ -63,7 +68,7 @@ class HangWatch final : public Observer {
   std::unique_ptr<Alarm> alarm_;
   std::optional<rendezvous::Round> round_;
   int groups_ = 0;
-  std::vector<pid_t> pids_;
+  std::map<int, pid_t> pids_;  // by rank
   std::uint64_t activity_ = 0;
   std::optional<hangs::NodeProgress> told_;
   bool runs_ = false;     // the group

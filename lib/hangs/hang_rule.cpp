@@ -7,6 +7,7 @@ namespace elastrun::hangs {
 namespace {
 
 constexpr int kOfMedian = 10, kOfLongest = 3;
+constexpr std::size_t kMostOpen = 64;  // of one worker
 constexpr Duration kLongestLook = std::chrono::seconds(15);
 constexpr Duration kShortestLook = std::chrono::milliseconds(50);
 
@@ -14,14 +15,22 @@ constexpr Duration kShortestLook = std::chrono::milliseconds(50);
 
 void HangRule::begin(TimePoint now) {
   running_ = true;
-  stopped_ = group_steps_ = false;
+  stopped_ = group_steps_ = counts_steps_ = false;
   progress_at_ = looked_at_ = now;
   last_steps_.clear();
   phases_.clear();
+  open_.clear();
 }
 
 void HangRule::step(int rank, TimePoint now) {
   if (!running_) return;
+  seen_step(rank, now);
+  counts_steps_ = true;
+}
+
+void HangRule::seen_step(int rank, TimePoint now) {
+  if (!running_) return;
+  closed_all(rank, now);
   const auto [last, first] = last_steps_.try_emplace(rank, now);
   if (!first) learn(now - std::exchange(last->second, now));
   ++steps_;
@@ -43,8 +52,35 @@ void HangRule::phase(int rank, std::string_view name, TimePoint now) {
   progressed(now);
 }
 
+void HangRule::opened(int rank, const std::string& what, TimePoint now) {
+  if (!running_) return;
+  last_steps_.clear();
+  auto& open = open_[rank];
+  if (open.size() < kMostOpen) open.insert(what);
+  progressed(now);
+}
+
+void HangRule::closed(int rank, const std::string& what, TimePoint now) {
+  progressed(now);
+  const auto open = open_.find(rank);
+  if (open == open_.end() || open->second.erase(what) == 0) return;
+  last_steps_.clear();
+  if (open->second.empty()) open_.erase(open);
+}
+
+void HangRule::closed_all(int rank, TimePoint now) {
+  if (open_.erase(rank) == 0) return;
+  last_steps_.clear();
+  progressed(now);
+}
+
+void HangRule::ended(int rank, TimePoint now) {
+  closed_all(rank, now);
+  if (phases_.contains(rank)) phase(rank, kTraining, now);
+}
+
 void HangRule::wrote(TimePoint now) {
-  if (!group_steps_) progressed(now);
+  if (!counts_steps_) progressed(now);
 }
 
 void HangRule::looked(bool any_stopped, TimePoint now) {
@@ -81,14 +117,18 @@ std::optional<Duration> HangRule::limit() const {
   return std::max({kShortest, kOfMedian * *middle, kOfLongest * longest});
 }
 
+/// What is learnt is learnt from steps; a node that has learnt nothing has no say.
+bool HangRule::by_steps() const {
+  return counts_steps_ || (group_steps_ && timeout_.kind == HangTimeout::Kind::Auto);
+}
+
 std::optional<NodeProgress> HangRule::progress(TimePoint now) const {
   if (!is_running()) return std::nullopt;
-  if (!phases_.empty() || stopped_) return NodeProgress{NodeProgress::Kind::Excused, group_steps_};
+  if (is_excused()) return NodeProgress{NodeProgress::Kind::Excused, by_steps()};
   const auto limit = this->limit();
   if (!limit) return std::nullopt;
   const bool stands = standing(now) >= *limit;
-  return NodeProgress{stands ? NodeProgress::Kind::Stands : NodeProgress::Kind::Moves,
-                      group_steps_};
+  return NodeProgress{stands ? NodeProgress::Kind::Stands : NodeProgress::Kind::Moves, by_steps()};
 }
 
 Duration HangRule::look_interval() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,8 @@ struct NodeProgress {
     Stands,   // no progress for longer than that
     Excused,  // it need not: a worker evaluates, or is stopped by somebody
   } kind = Kind::Moves;
-  /// NodeProgress means steps here; otherwise output and requests to the store count, too.
+  /// Steps tell of it here, and not output or the store alone: such nodes decide for those that
+  /// have no steps. A node that has no opinion any more says that it moves, without steps.
   bool by_steps = false;
   bool operator==(const NodeProgress&) const = default;
 };
@@ -35,11 +37,11 @@ struct NodeProgress {
 /// Whether the workers of one node make progress. Pure: `now` is that of an AwakeClock, so that a
 /// suspended machine is no hang.
 ///
-/// Progress is a step or a checkpoint of any worker; as long as a group has shown no step and the
-/// limit is a number, also output or a change in the store; that limit is kFirstStep times as long
-/// then if steps are to be expected. With Auto the limit is the largest of 60 s, ten times the
-/// median and three times the longest of the last 256 steps, known once the job has shown 20 steps
-/// here and its current group one.
+/// Progress is a step or a checkpoint of any worker, and what it says to the account of goodput; as
+/// long as a group has reported no step itself, also output or a change in the store. A limit that
+/// is a number is kFirstStep times as long before the first step if steps are to be expected. With
+/// Auto the limit is the largest of 60 s, ten times the median and three times the longest of the
+/// last 256 steps, known once the job has shown 20 steps here and its current group one.
 class HangRule {
  public:
   static constexpr Duration kShortest = std::chrono::seconds(60);  // of Auto
@@ -56,10 +58,23 @@ class HangRule {
 
   /// Workers of the job have what they can report steps with.
   void expect_steps() { expects_steps_ = true; }
+  /// A step that a script reports to be watched by it.
   void step(int rank, TimePoint now);
+  /// A step for the account of goodput: told by hooks, or by a script that does not know of this.
+  /// Output goes on to be progress: it may be that of an evaluation.
+  void seen_step(int rank, TimePoint now);
+  /// Whatever else shows that a worker goes on.
+  void went_on(TimePoint now) { progressed(now); }
   void checkpoint(TimePoint now);
   /// This worker is in a phase; in any but kTraining it may take its time.
   void phase(int rank, std::string_view name, TimePoint now);
+  /// It has begun or ended something else that may take its time; a step ends all of that.
+  void opened(int rank, const std::string& what, TimePoint now);
+  void closed(int rank, const std::string& what, TimePoint now);
+  /// Whatever it was about, its end may be lost.
+  void closed_all(int rank, TimePoint now);
+  /// This worker has ended: nobody waits for the end of what it was about. Again is no fact.
+  void ended(int rank, TimePoint now);
   /// Workers have written, or asked the store for something, since the last call.
   void wrote(TimePoint now);
   /// Looked at the workers: whether one is stopped or traced. The time since the last look counts
@@ -67,6 +82,9 @@ class HangRule {
   void looked(bool any_stopped, TimePoint now);
 
   bool is_running() const { return running_ && timeout_.kind != HangTimeout::Kind::Off; }
+  /// Somebody does what may take its time, or is stopped.
+  bool is_excused() const { return !phases_.empty() || !open_.empty() || stopped_; }
+  bool by_steps() const;  // NodeProgress
   /// None: this node has no opinion yet.
   std::optional<NodeProgress> progress(TimePoint now) const;
   /// How long there has been no progress.
@@ -85,9 +103,11 @@ class HangRule {
   TimePoint progress_at_, looked_at_;
   std::map<int, TimePoint> last_steps_;  // by rank; a rank that was excused begins anew
   std::map<int, std::string> phases_;    // other than kTraining
-  std::int64_t steps_ = 0;               // of the job, here
+  std::map<int, std::set<std::string>> open_;
+  std::int64_t steps_ = 0;  // of the job, here
   bool expects_steps_ = false;
   bool group_steps_ = false;     // this group has shown one
+  bool counts_steps_ = false;    // and reports them itself
   std::vector<Duration> times_;  // a ring
   std::size_t next_ = 0;
 };

@@ -685,24 +685,57 @@ class Stat {
   double last_ = 0, sum_ = 0, min_ = 0, max_ = 0;
 };
 
+namespace detail {
+/// What this process is about, as it last said.
+class LastPhase {
+ public:
+  constexpr LastPhase() = default;
+  /// Returns the one before.
+  std::string exchange(std::string_view name) {
+    count_forks();
+    const auto taken = lock_.lock();
+    if (taken == Lock::Taken::Not) return "train";  // a signal has come within this very call
+    if (taken == Lock::Taken::Anew) size_ = 0;
+    std::string before(name_, size_);
+    size_ = cut(name, sizeof name_).copy(name_, sizeof name_);
+    lock_.unlock();
+    return before.empty() ? "train" : before;
+  }
+
+ private:
+  Lock lock_;  // for what follows
+  std::size_t size_ = 0;
+  char name_[256] = {};  // the agent takes no more
+};
+inline LastPhase last_phase;
+
+inline std::string enter_phase(std::string_view name) {
+  std::string before = last_phase.exchange(name);
+  Page::instance().phase(name);
+  if (!Channel::instance().configured()) return before;
+  // One that is lost would make a hang of an evaluation, or hide one for ever.
+  Channel::instance().send_surely(R"({"kind":"phase","phase":)" + quoted(cut(name, 256)) + '}');
+  return before;
+}
+}  // namespace detail
+
 /// From now on this process does something else than training steps ("eval"), and may take its
 /// time for it: --hang-timeout waits until it says "train".
 inline void phase(std::string_view name) {
-  Page::instance().phase(name);
-  if (!Channel::instance().configured()) return;
-  // One that is lost would make a hang of an evaluation, or hide one for ever.
-  Channel::instance().send_surely(R"({"kind":"phase","phase":)" + quoted(detail::cut(name, 256)) +
-                                  '}');
+  detail::enter_phase(name);
 }
-/// The same until the end of a block, then "train":
+/// The same until the end of a block, then what it was before, "train" mostly:
 ///
 ///     elastrun::worker::Phase eval("eval");
 class Phase {
  public:
-  explicit Phase(std::string_view name) { phase(name); }
-  ~Phase() { phase("train"); }
+  explicit Phase(std::string_view name) : before_(detail::enter_phase(name)) {}
+  ~Phase() { phase(before_); }
   Phase(const Phase&) = delete;
   Phase& operator=(const Phase&) = delete;
+
+ private:
+  const std::string before_;
 };
 
 /// What the time goes to, for the account of goodput; as ml-goodput-measurement's recorder. A step
@@ -726,7 +759,8 @@ enum class Event {
 };
 
 /// The entries of this process on their way to the agent: what is recorded within a millisecond
-/// goes in one packet, with the first entry after it or at the end of the process. For all threads.
+/// goes in one packet, with the first entry after it or at the end of the process; what may take
+/// longer than a step goes at once. For all threads.
 class Recorder {
  public:
   constexpr Recorder() = default;
@@ -744,7 +778,8 @@ class Recorder {
     }
     if (size_ + 256 + 6 * name.size() > sizeof text_) send();
     append(event, step, name, microseconds);
-    if (microseconds - sent_ >= 1000 || microseconds < sent_) send(), sent_ = microseconds;
+    const bool due = microseconds - sent_ >= 1000 || microseconds < sent_;
+    if (due || excuses(event)) send(), sent_ = microseconds;
     lock_.unlock();
   }
   void flush() {
@@ -770,6 +805,11 @@ class Recorder {
                                              "checkpoint_restore_start",
                                              "checkpoint_restore_end"};
 
+  /// What --hang-timeout has to hear of before it takes its time.
+  static bool excuses(Event event) {
+    return event == Event::StartDeviceInit || event == Event::StartPreparation ||
+           event == Event::StartCustom || event == Event::StartSave || event == Event::StartRestore;
+  }
   bool take_turn() {  // as Metric's
     detail::count_forks();
     const auto taken = lock_.lock();

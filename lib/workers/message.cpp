@@ -155,6 +155,8 @@ Result<Message> stacks_from(const json::object& object) {
 
 Result<Message> goodput_from(const json::object& object) {
   GoodputEntries said{text_of(object, "job").value_or(""), {}, 0};
+  const auto* hooks = object.if_contains("hooks");
+  said.by_hooks = hooks != nullptr && hooks->is_bool() && hooks->get_bool();
   said.lost =
       static_cast<std::uint64_t>(std::max<std::int64_t>(whole(object, "lost").value_or(0), 0));
   const auto* entries = object.if_contains("entries");

@@ -74,6 +74,7 @@ struct GoodputEntries {
   std::string job;  // as the recorder calls it; empty: as the run
   std::vector<GoodputEntry> entries;
   std::uint64_t lost = 0;  // since it last said so: entries that it could not keep
+  bool by_hooks = false;   // of --goodput auto: the script has said nothing itself
 };
 /// The sender, which is no worker, wants to know where the workers of the job stand.
 struct StacksAsked {};

@@ -132,6 +132,40 @@ class Hangs(unittest.TestCase):
             env={"PYTHON_EXEC": sys.executable}, stdout=subprocess.DEVNULL))
         self.assertEqual(job.end(), 0, job.errors())
 
+    def test_threads_beside_the_main_one_hide_nothing(self) -> None:
+        script = STANDS.replace("import elastrun\n", "import elastrun, threading\nEVER ="
+                                " threading.Event()\nfor _ in range(2):\n"
+                                "    threading.Thread(target=EVER.wait, daemon=True).start()\n")
+        job = self.start(script, "--nproc-per-node=4", "--hang-timeout=1")
+        told, = job.wait_for(PATTERN, path=job.err)
+        self.assertRegex(told, r"^rank 1 hangs in wait_for \(train.py:\d+\) of load "
+                               r"\(train.py:\d+\) while ranks 0, 2, 3 in wait_for .* of all")
+        self.go_on(job)
+        self.assertEqual(job.end(), 0, job.errors())
+        hang, = self.report(job)["hangs"]
+        self.assertEqual(hang["culprits"], [1])
+        self.assertIn("threading.py", "\n".join(hang["groups"][0]["stack"]))
+
+    def test_an_evaluation_between_steps_of_goodput_is_no_hang(self) -> None:
+        # Hooks see no evaluation: its output shows that it goes on. A recorder tells of it.
+        hooks = ("from elastrun.journal import journal\njournal = journal('')\n"
+                 "journal.put(('{\"step_count\":%d,\"step_end_time\":%r}', (1, time.time())))\n"
+                 "for _ in range(20): print('batch', flush=True); time.sleep(0.2)\n")
+        recorder = ("from elastrun.goodput import GoodputRecorder\n"
+                    "recorder = GoodputRecorder('night', 'night', True)\n"
+                    "recorder.record_step_start_time(1)\n"
+                    "recorder.record_custom_badput_event_start_time(None, 'eval')\n"
+                    "time.sleep(4)\n"
+                    "recorder.record_custom_badput_event_end_time(None, 'eval')\n")
+        for how in (hooks, recorder):
+            job = self.start(TRAINS + how + "print('quiet', flush=True)\nload()\n",
+                             "--hang-timeout=1")
+            job.wait_for("quiet")
+            self.assertEqual(job.lines(PATTERN, job.err), [])
+            job.wait_for(PATTERN, path=job.err)
+            self.go_on(job)
+            self.assertEqual(job.end(), 0, job.errors())
+
     def test_who_is_stopped_or_evaluates_does_not_hang(self) -> None:
         script = TRAINS + (
             "import elastrun\nelastrun.step(1)\n"

@@ -77,6 +77,11 @@ TEST_CASE("worker header: each call is one packet of JSON") {
     worker::metric("bad", std::numeric_limits<double>::quiet_NaN(), "opt");
     worker::event("epoch", {{"name", "a\"b\n"}, {"number", "3"}});
     worker::event("plain");
+    {
+      const worker::Phase eval("eval");
+      const worker::Phase save("save");
+    }
+    worker::phase("warm-up");
     { const worker::Phase eval("eval"); }
     return static_cast<int>(worker::dropped());
   });
@@ -89,7 +94,10 @@ TEST_CASE("worker header: each call is one packet of JSON") {
             R"({"kind":"metric","name":"bad","value":"nan","group":"opt"})",
             R"({"kind":"event","name":"epoch","attributes":{"name":"a\"b\u000a","number":"3"}})",
             R"({"kind":"event","name":"plain","attributes":{}})",
-            R"({"kind":"phase","phase":"eval"})", R"({"kind":"phase","phase":"train"})"});
+            R"({"kind":"phase","phase":"eval"})", R"({"kind":"phase","phase":"save"})",
+            R"({"kind":"phase","phase":"eval"})", R"({"kind":"phase","phase":"train"})",
+            R"({"kind":"phase","phase":"warm-up"})", R"({"kind":"phase","phase":"eval"})",
+            R"({"kind":"phase","phase":"warm-up"})"});
 }
 
 TEST_CASE("worker header: events of goodput go in packets, all by the end of the process") {
@@ -126,6 +134,18 @@ TEST_CASE("worker header: events of goodput go in packets, all by the end of the
   const auto now = static_cast<double>(::time(nullptr));
   CHECK(std::stod(all.substr(last + 31)) >= now - 60);
   CHECK(std::stod(all.substr(last + 31)) < now + 2);
+}
+
+TEST_CASE("worker header: what may take its time is told before it begins") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    worker::record_event(worker::Event::StartStep, 1);
+    worker::record_event(worker::Event::StartSave);
+    return 0;
+  });
+  std::string all;
+  for (const auto& packet : listener.packets()) all += packet;
+  CHECK(all.find(R"({"checkpoint_save_start_time":)") != std::string::npos);
 }
 
 TEST_CASE("worker header: recording an event costs little") {

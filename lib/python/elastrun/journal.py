@@ -44,7 +44,9 @@ Write = Callable[[list[str], int], Optional[int]]
 
 
 def to_agent(job: str) -> Write:
-    head = '{"kind":"goodput","job":%s,"entries":[' % json.dumps(job)
+    """`job`: as the recorder calls it; empty: hooks tell, and no recorder."""
+    said = f'"job":{json.dumps(job)}' if job else '"hooks":true'
+    head = '{"kind":"goodput",%s,"entries":[' % said
 
     def write(entries: list[str], lost: int) -> int | None:
         end = '],"lost":%d}' % lost if lost else "]}"

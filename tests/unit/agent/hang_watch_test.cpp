@@ -20,17 +20,19 @@ struct Node final : Observer {
   std::vector<rendezvous::Report> reports;
   std::vector<JobHang> heard;
   std::uint64_t activity = 0;
+  bool ended = false;  // the worker that it has
   std::optional<HangWatch> watch;
 
-  explicit Node(Duration limit, spec::OnHang on_hang = spec::OnHang::Report, int group_rank = 0) {
-    if (limit > 0s) spec.hang_limit = limit;
-    spec.on_hang = on_hang;
+  explicit Node(Duration limit, spec::OnHang on_hang = spec::OnHang::Report, int group_rank = 0)
+      : Node(spec_of(limit, on_hang), group_rank) {}
+  explicit Node(spec::JobSpec what, int group_rank = 0) : spec(std::move(what)) {
     watch.emplace(HangWatch::Parts{
         .clock = clock,
         .spec = spec,
         .observers = *this,
         .report = [this](rendezvous::Report report) { reports.push_back(std::move(report)); },
-        .activity = [this] { return activity; }});
+        .activity = [this] { return activity; },
+        .has_ended = [this](pid_t) { return ended; }});
     rendezvous::Round round;
     round.number = 4;
     round.members = {{.id = "n0", .local_world_size = 2}, {.id = "n1", .local_world_size = 2}};
@@ -41,6 +43,12 @@ struct Node final : Observer {
     watch->round_ready(round, {});
     watch->started(round, group, {});
     watch->phase(Phase::Running, clock.now());
+  }
+  static spec::JobSpec spec_of(Duration limit, spec::OnHang on_hang) {
+    spec::JobSpec spec;
+    if (limit > 0s) spec.hang_limit = limit;
+    spec.on_hang = on_hang;
+    return spec;
   }
   void stand() { clock.advance(31s); }
   void hang(const JobHang& hang) override { heard.push_back(hang); }
@@ -104,6 +112,95 @@ TEST_CASE("hang watch: the rendezvous hears each change once, and at once when t
   node.clock.advance(1h);
   CHECK(node.told().size() == 4);
   CHECK(node.clock.armed() == 0);
+}
+
+TEST_CASE("hang watch: what a script says for the account of goodput may take its time, too") {
+  using Entry = goodput::MeasurementKind;
+  Node node(30s);
+  const auto say = [&](Entry kind, bool by_hooks = false, const std::string& name = "") {
+    workers::GoodputEntries said{.job = "", .entries = {}, .lost = 0, .by_hooks = by_hooks};
+    said.entries.push_back({{.kind = kind}, name, {}});
+    node.watch->heard(0, said);
+  };
+  const auto ends = [&] {
+    node.clock.advance(29s);
+    CHECK(node.told().back() == Kind::Moves);
+    node.clock.advance(1s);
+    CHECK(node.told().back() == Kind::Stands);
+  };
+  SUBCASE("in what has a begin and an end") {
+    for (const auto& [begin, end] :
+         std::vector<std::pair<Entry, Entry>>{{Entry::SaveStart, Entry::SaveEnd},
+                                              {Entry::RestoreStart, Entry::RestoreEnd},
+                                              {Entry::CustomStart, Entry::CustomEnd},
+                                              {Entry::PreparationStart, Entry::PreparationEnd},
+                                              {Entry::ElasticWaitStart, Entry::ElasticWaitEnd}}) {
+      say(begin, false, "x");
+      node.clock.advance(1h);
+      CHECK(node.told().back() == Kind::Excused);
+      say(end, false, "x");
+      ends();
+    }
+  }
+  SUBCASE("but not in a wait for data, nor in the preparation that hooks see") {
+    say(Entry::DataLoadingStart);
+    ends();
+    say(Entry::PreparationStart, true);
+    ends();
+  }
+  SUBCASE("another custom event goes on") {
+    say(Entry::CustomStart, false, "EVAL");
+    say(Entry::CustomEnd, false, "EXPORT");
+    node.clock.advance(1h);
+    CHECK(node.told().back() == Kind::Excused);
+  }
+  SUBCASE("not for ever, if its end is lost") {
+    say(Entry::SaveStart);
+    node.watch->heard(0, workers::GoodputEntries{.job = "", .entries = {}, .lost = 3});
+    ends();
+  }
+  SUBCASE("its steps leave output as progress") {
+    say(Entry::StepEnd, true);
+    for (int i = 0; i < 10; ++i) {
+      node.clock.advance(20s);
+      ++node.activity;
+    }
+    CHECK(node.told() == std::vector{Kind::Moves});
+  }
+}
+
+TEST_CASE("hang watch: an excuse ends with the worker that has it") {
+  Node node(30s);
+  node.watch->heard(0, workers::PhaseEntered{"eval"});
+  node.clock.advance(1h);
+  CHECK(node.told().back() == Kind::Excused);
+  SUBCASE("as it ends") {
+    node.ended = true;
+  }
+  SUBCASE("as its script returns, and it waits for others") {
+    node.watch->heard(0, workers::Returned{});
+  }
+  node.clock.advance(15s);
+  CHECK(node.told().back() == Kind::Moves);
+  node.clock.advance(30s);
+  CHECK(node.told().back() == Kind::Stands);
+}
+
+TEST_CASE("hang watch: a node that has no opinion any more takes its excuse back") {
+  spec::JobSpec spec;
+  spec.hang_auto = true;
+  Node node(spec);
+  CHECK(node.told().empty());
+  node.watch->heard(0, workers::StepDone{1});
+  CHECK(node.told().empty());
+  node.watch->heard(0, workers::PhaseEntered{"eval"});
+  CHECK(node.told() == std::vector{Kind::Excused});
+  node.watch->heard(0, workers::PhaseEntered{"train"});
+  CHECK(node.told() == std::vector{Kind::Excused, Kind::Moves});
+  // Which hinders nobody.
+  CHECK_FALSE(std::get<rendezvous::ProgressReport>(node.reports.back()).what.by_steps);
+  node.watch->heard(0, workers::StepDone{2});
+  CHECK(node.told().size() == 2);
 }
 
 TEST_CASE("hang watch: a process that was stopped as a whole was no hang") {

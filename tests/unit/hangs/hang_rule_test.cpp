@@ -61,6 +61,72 @@ TEST_CASE("hang rule: output and store count as long as there are no steps") {
   }
 }
 
+TEST_CASE("hang rule: steps that only the account of goodput sees leave output as progress") {
+  HangRule rule(fixed(30s));
+  rule.begin(at(0s));
+  rule.expect_steps();
+  rule.seen_step(0, at(10s));
+  CHECK(rule.limit() == 30s);  // the first one is over
+  rule.wrote(at(30s));         // an evaluation
+  CHECK(rule.progress(at(59s)) == NodeProgress{NodeProgress::Kind::Moves, false});
+  rule.went_on(at(59s));
+  CHECK_FALSE(stands(rule, at(88s)));
+  CHECK(stands(rule, at(89s)));
+  rule.step(0, at(90s));
+  rule.wrote(at(100s));
+  CHECK(rule.progress(at(120s)) == NodeProgress{NodeProgress::Kind::Stands, true});
+
+  HangRule learns(kAuto);
+  learns.begin(at(0s));
+  TimePoint now = at(0s);
+  for (int i = 0; i < 30; ++i) learns.seen_step(0, now += 1s);
+  learns.wrote(now += 50s);
+  CHECK_FALSE(stands(learns, now + 59s));
+  CHECK(learns.progress(now + 60s) == NodeProgress{NodeProgress::Kind::Stands, true});
+}
+
+TEST_CASE("hang rule: what may take its time excuses until it ends, or the worker steps or ends") {
+  using Kind = NodeProgress::Kind;
+  HangRule rule(fixed(30s));
+  rule.begin(at(0s));
+  rule.seen_step(0, at(1s));
+  rule.opened(0, "save", at(2s));
+  rule.opened(0, "eval", at(3s));
+  rule.opened(1, "save", at(3s));
+  rule.closed(0, "save", at(100s));
+  rule.closed(0, "load", at(100s));
+  CHECK(rule.progress(at(1h))->kind == Kind::Excused);
+  TimePoint now = at(1h);
+  SUBCASE("by its end") {
+    rule.closed(0, "eval", now);
+  }
+  SUBCASE("by a step") {
+    rule.seen_step(0, now);
+  }
+  SUBCASE("by an end that is lost") {
+    rule.closed_all(0, now);
+  }
+  SUBCASE("as the worker ends") {
+    rule.ended(0, now);
+  }
+  CHECK(rule.progress(at(2h))->kind == Kind::Excused);  // rank 1
+  rule.closed(1, "save", now += 1h);
+  CHECK_FALSE(stands(rule, now + 29s));
+  CHECK(stands(rule, now + 30s));
+  rule.begin(now);
+  CHECK_FALSE(rule.is_excused());
+}
+
+TEST_CASE("hang rule: a worker that ends in a phase excuses nobody any more") {
+  HangRule rule(fixed(30s));
+  rule.begin(at(0s));
+  rule.phase(1, "eval", at(1s));
+  rule.ended(1, at(1h));
+  CHECK_FALSE(stands(rule, at(1h + 29s)));  // the others go on from there
+  rule.ended(1, at(1h + 29s));              // is no fact the second time
+  CHECK(stands(rule, at(1h + 30s)));
+}
+
 TEST_CASE("hang rule: where steps are to be expected, the first one of a group may take longer") {
   HangRule rule(fixed(30s));
   rule.begin(at(0s));

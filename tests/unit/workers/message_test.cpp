@@ -89,6 +89,9 @@ TEST_CASE("message: entries of a recorder of goodput") {
   CHECK(step_of(StepDone{7}) == 7);
   CHECK_FALSE(step_of(CheckpointDone{7}));
   CHECK(parsed<GoodputEntries>(R"({"kind":"goodput","entries":[],"lost":-3})").lost == 0);
+  CHECK_FALSE(said.by_hooks);
+  CHECK(parsed<GoodputEntries>(R"({"kind":"goodput","hooks":true,"entries":[]})").by_hooks);
+  CHECK_FALSE(parsed<GoodputEntries>(R"({"kind":"goodput","hooks":1,"entries":[]})").by_hooks);
   for (const std::string_view bad :
        {R"({"kind":"goodput"})", R"({"kind":"goodput","entries":{}})",
         R"({"kind":"goodput","entries":[7]})",
