@@ -119,7 +119,7 @@ class Convert(unittest.TestCase):
         self.assertEqual([e.value for e in events.Scalars("step")], [1, 2, 3, 4, 3, 4, 5, 6])
         seconds = events.Scalars("goodput/step_seconds")
         self.assertEqual([e.step for e in seconds], [2, 3, 4, 4, 5, 6])
-        self.assertTrue(all(0.05 <= e.value < 5 for e in seconds))
+        self.assertTrue(all(0 < e.value < 60 for e in seconds))
         self.assertAlmostEqual(events.Scalars("goodput/share")[-1].value,
                                self.account(journal)["goodput"], places=5)
 
