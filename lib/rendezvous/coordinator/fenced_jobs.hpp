@@ -26,10 +26,12 @@ class FencedJobs {
   void keep(const State& state, TimePoint now) {
     const WorldFence& world_fence = state.world_fence();
     if (!world_fence.is_up(now)) return;
-    fenced_jobs_[state.run_id()] = {{state.last_world().id, 0, 0},
-                                    *world_fence.limit(),
-                                    world_fence.fence,
-                                    world_fence.world()};
+    const PreviousWorld last = state.last_world();
+    // The first who is back proves that the world has broken up; the others may be saving.
+    MemberFence fence = world_fence.fence;
+    fence.expect(last.id, last.nodes, 0);
+    fenced_jobs_[state.run_id()] = {
+        {last.id, 0, last.nodes}, *world_fence.limit(), std::move(fence), world_fence.world()};
   }
   /// No world of them is at work any more. Of those who leave only time says that, and of members
   /// that are not heard, `left`.

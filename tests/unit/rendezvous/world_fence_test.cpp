@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // No second world while the first may be at work: what counts as its end, and how long to wait.
+#include "rendezvous/coordinator/fenced_jobs.hpp"
 #include "rendezvous/membership/state.hpp"
 #include "rendezvous/session/heartbeat_lease.hpp"
 #include "unit/rendezvous/script.hpp"
@@ -281,6 +282,39 @@ TEST_CASE("world fence: members are named in the record of a world that is not t
   SUBCASE("or none") {
     job.join(std::string(100, 'b'));
     CHECK(job.state.unacknowledged()->members.empty());
+  }
+}
+
+TEST_CASE("world fence: members that were cut off from a store with all others may be saving") {
+  Rules rules = make_rules(1, 3, 3);
+  rules.hosted = false;
+  rules.silence = 15s;
+  rules.last_call_timeout = 1s;
+  Script before(rules);
+  before.grace = 20s;
+  for (const char* name : {"a", "b", "c"}) before.join(name);
+  CHECK(before.assignment("c") == "2/3#1");
+  for (const char* name : {"a", "b", "c"}) miss_heartbeats(before, name);
+  FencedJobs fenced;
+  fenced.keep(before.state, before.now);
+
+  Script job(rules);
+  job.grace = 20s;
+  fenced.hand_to(job.state);
+  const auto world = before.state.last_world();
+  job.join("a", world);
+  CHECK(job.assignment("a") == "");
+  SUBCASE("the others come back") {
+    job.join("b", world);
+    CHECK(job.assignment("a") == "");
+    job.join("c", world);
+    CHECK(job.assignment("a") == "0/3#2");
+  }
+  SUBCASE("nobody else does") {
+    job.pass(rules.silence + 20s - 100ms);
+    CHECK(job.assignment("a") == "");
+    job.pass(100ms);
+    CHECK(job.assignment("a") == "0/1#2");
   }
 }
 
