@@ -125,7 +125,11 @@ void Standstill::call(TimePoint now, bool hang) {
   call_->until = now + kTimeToAnswer;
   const auto order = std::make_shared<const Push>(TakeStacks{call_->id, hang});
   for (const auto& [peer, member] : watched_) {
-    if (member.finished || !member.understands) continue;
+    if (member.finished) continue;
+    if (!member.understands) {
+      call_->silent.push_back(silent(member));
+      continue;
+    }
     const auto workers = static_cast<std::size_t>(std::max(member.workers, 0));
     call_->awaited.emplace(peer, Allowance{workers, workers});
     tell(peer, order);

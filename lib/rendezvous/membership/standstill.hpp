@@ -31,7 +31,7 @@ class Standstill {
 
   /// A member of a round that is given out, and its workers. The first one of a new round forgets
   /// the last one: whoever has asked has its answer then, as far as there is one.
-  /// One that does not understand these messages is neither asked, awaited nor told.
+  /// One that does not understand these messages is only named.
   void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank,
                 bool understands = true);
   /// All of its workers have succeeded.

