@@ -113,6 +113,8 @@ void RunRegistration::write() {
     worker.start_time = process ? process->start_time : 0;
   }
   if (!registration_) registration_ = std::make_shared<runs::Registration>(runs::registry_places());
+  // Before it is there, because the agent may be killed as soon as it is.
+  if (remembered_.empty()) remember(registration_->preferred_path(entry_));
   writing_ = true;
   // What changes meanwhile is written by a call after it.
   calls_.enqueue(std::make_shared<const std::string>("the directory of runs"),
@@ -129,12 +131,15 @@ void RunRegistration::written(const Status& written, const std::string& path) {
     const auto level = runs::is_place_named() ? log::Level::Warning : log::Level::Info;
     log::write(level, "runs", "elastrunctl cannot find this run: " + written.error().text);
   }
-  if (path != remembered_) {
-    if (!remembered_.empty()) guardian_.forget(remembered_);
-    remembered_ = path;
-    if (!remembered_.empty()) guardian_.remember_directory(remembered_);
-  }
+  remember(path);
   if (std::exchange(changed_, false)) changed();
+}
+
+void RunRegistration::remember(const std::string& path) {
+  if (path == remembered_) return;
+  if (!remembered_.empty()) guardian_.forget(remembered_);
+  remembered_ = path;
+  if (!path.empty()) guardian_.remember_directory(path);
 }
 
 void RunRegistration::end_dead_runs() {
@@ -167,9 +172,7 @@ void RunRegistration::end() {
                    registration->remove();
                    return files::BlockingCalls::Outcome{};
                  });
-  if (!calls_.finish(kToRemove)) return;
-  if (!remembered_.empty()) guardian_.forget(remembered_);
-  remembered_.clear();
+  if (calls_.finish(kToRemove)) remember({});
 }
 
 }  // namespace elastrun::agent

@@ -51,6 +51,7 @@ class RunRegistration final : public Observer {
   void changed();
   void write();
   void written(const Status& written, const std::string& path);
+  void remember(const std::string& path);
 
   Clock& clock_;
   guardian::Agent& guardian_;

@@ -140,6 +140,7 @@ void stop_by(int signal) {
 /// Relays until `child` has ended, and reaps it. As pid 1 it is also given orphans that are
 /// nobody's of the job (`docker exec`): those that end are reaped.
 ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
+  process::reap_adopted({child});  // who ended before we took the signals
   while (true) {
     siginfo_t info{};
     const int signal = signals.wait(info);

@@ -213,6 +213,10 @@ Status Registration::write(const RunEntry& entry) {
   return fail(Code::Io, reasons);
 }
 
+std::string Registration::preferred_path(const RunEntry& entry) const {
+  return places_.front() + "/" + file_name(entry);
+}
+
 void Registration::remove() {
   if (!path_.empty()) ::unlink(path_.c_str());
   path_.clear();

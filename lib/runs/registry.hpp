@@ -36,6 +36,8 @@ class Registration {
   /// written and is this user's alone. Fails with Io, and says why for each place.
   Status write(const RunEntry& entry);
   void remove();
+  /// Where write() puts it if it can.
+  std::string preferred_path(const RunEntry& entry) const;
   /// Empty while there is none.
   const std::string& path() const { return path_; }
 

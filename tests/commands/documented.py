@@ -24,7 +24,8 @@ def without_prompt(line: str) -> str:
 
 
 def of_markdown(text: str) -> Iterator[str]:
-    """Indented lines, without what a shell takes for a comment."""
+    """Indented lines outside of fences, which show output; without comments of the shell."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     for line in joined([line[4:] for line in text.splitlines() if line.startswith("    ")]):
         command = re.sub(r"(^|\s+)#.*", "", line).strip()
         if command:

@@ -69,8 +69,10 @@ TEST_CASE("containment: what workers left behind ends, wherever it hides") {
 TEST_CASE("containment: what ended workers have left is found, told and left alone") {
   Contained here;
   Ear ear;
-  const auto worker = here.worker({"child=setsid", "child=", "exit=0"}, ear);
+  const auto worker = here.worker({"child=setsid", "child=", "say=up", "stay"}, ear);
   CHECK(here.containment.leftovers().empty());  // a running worker, and what is below it
+  CHECK(line_with(ear, "up") == "up");
+  ::kill(worker->child->pid(), SIGKILL);
   here.wait(*worker);
   int ends = 0;
   here.containment.on_child_end([&] { ++ends; });
