@@ -36,16 +36,24 @@ constexpr std::array kExcuses{Excuse{Entry::AcceleratorInitStart, Entry::Acceler
                               Excuse{Entry::ElasticReinitStart, Entry::ElasticReinitEnd}};
 
 /// Stopped by a signal, or in the hands of a debugger.
-bool is_stopped(pid_t pid) {
-  const auto process = process::read_process(pid);
-  if (!process) return false;
-  if (process->state == 'T' || process->state == 't') return true;
+bool is_stopped(const process::ProcessEntry& process) {
+  if (process.state == 'T' || process.state == 't') return true;
   constexpr std::string_view kTracer = "TracerPid:";
-  const auto status = read_kernel_file(fmt::format("/proc/{}/status", pid));
+  const auto status = read_kernel_file(fmt::format("/proc/{}/status", process.pid));
   const auto at = status.find(kTracer);
   if (at == std::string::npos) return false;
   const auto line = std::string_view(status).substr(at + kTracer.size());
   return trim(line.substr(0, line.find('\n'))) != "0";
+}
+
+/// The worker, or a process below it in its session: it may be a shell, and the trainer its child.
+bool is_any_stopped(pid_t worker) {
+  const auto process = process::read_process(worker);
+  if (!process) return false;
+  return is_stopped(*process) ||
+         std::ranges::any_of(process::read_descendants(worker), [&](const auto& one) {
+           return one.session == process->session && is_stopped(one);
+         });
 }
 
 }  // namespace
@@ -179,7 +187,7 @@ void HangWatch::tell() {
 
 bool HangWatch::any_stopped() const {
   return std::ranges::any_of(pids_ | std::views::values, [this](pid_t pid) {
-    return !parts_.has_ended(pid) && is_stopped(pid);
+    return !parts_.has_ended(pid) && is_any_stopped(pid);
   });
 }
 

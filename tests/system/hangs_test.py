@@ -187,6 +187,22 @@ class Hangs(unittest.TestCase):
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())
 
+    def test_neither_does_one_whose_child_is_stopped(self) -> None:
+        job = self.start(TRAINS + (
+            "import elastrun\nelastrun.step(1)\n"
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            "    print('stops', os.getpid(), flush=True)\n"
+            "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+            "    os._exit(0)\n"
+            "os.waitpid(child, 0)\n"), "--hang-timeout=1")
+        child = int(job.wait_for(r"stops (\d+)")[0])
+        self.assertRaises(AssertionError, wait_for_seconds, 3,
+                          lambda: job.lines(PATTERN, job.err))
+        os.kill(child, signal.SIGCONT)
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertEqual(self.report(job)["hangs"], [])
+
     def test_a_slow_first_step_is_no_hang(self) -> None:
         for limit in ("auto", "2"):
             job = self.start("import elastrun, time\nprint('imported', flush=True)\ntime.sleep(4)\n"
