@@ -43,9 +43,17 @@ Shares shares_of(const MeasuredTimes& times, double total) {
   return shares;
 }
 
+/// To a whole number, of two that are as near to the even one, as Python; without libm (see
+/// exponential.hpp).
+double round_half_even(double number) {
+  constexpr double kAllWhole = 0x1p52;  // from here on there are no fractions
+  const double size = std::abs(number);
+  return size < kAllWhole ? std::copysign(size + kAllWhole - kAllWhole, number) : number;
+}
+
 /// The original's datetimes have whole microseconds.
 double as_datetime(double seconds) {
-  return std::nearbyint(seconds * 1e6) / 1e6;
+  return round_half_even(seconds * 1e6) / 1e6;
 }
 
 std::map<std::int64_t, double> step_durations(std::span<const MeasurementEntry> entries) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <fmt/format.h>
 #include <optional>
 
@@ -15,13 +14,18 @@ namespace {
 
 constexpr std::size_t kColumns = 80;
 
+/// To the nearest one, of what fits; without libm (see exponential.hpp).
+std::int64_t rounded(double number) {
+  return static_cast<std::int64_t>(number + 0.5);
+}
+
 /// 483 -> 480: what follows from a few failures is no more exact.
 std::int64_t two_digits(double number) {
-  if (number < 100) return std::max<std::int64_t>(std::llround(number), 1);
+  if (number < 100) return rounded(std::max(number, 1.0));
   if (!(number < 1e15)) return 1'000'000'000'000'000;
   std::int64_t unit = 1;
   for (; number >= 100; unit *= 10) number /= 10;
-  return std::llround(number) * unit;
+  return rounded(number) * unit;
 }
 
 std::string percent(double share) {

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -166,8 +167,10 @@ class Http(unittest.TestCase):
     def test_nothing_is_made_until_somebody_asks(self) -> None:
         counts = []
         for options in ([], ["--http=0"]):
-            job = self.start(*options)
+            runs = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="system.")))
+            job = self.start(*options, ELASTRUN_RUNTIME_DIR=str(runs))
             wait_until(lambda: "on stderr" in job.errors(), "the worker runs")
+            wait_until(lambda: list(runs.glob("*.json")), "the thread that registers it is there")
             tasks = Path(f"/proc/{job.agent()}/task")
             counts.append(len(list(tasks.iterdir())))
             self.assertEqual("is shown at" in job.errors(), bool(options))
