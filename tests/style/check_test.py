@@ -33,7 +33,7 @@ class CheckTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
         (self.root / ".ci").mkdir()
-        for name in (".ci/check", ".ci/layers", ".clang-format"):
+        for name in (".ci/check", ".ci/alone.py", ".ci/layers", ".clang-format"):
             shutil.copy(ROOT / name, self.root / name)
         subprocess.run(["git", "init", "-q", self.root], check=True)
 

@@ -14,6 +14,7 @@ SOURCES = {path: path.read_text() for folder in ("lib", "apps")
 # Without comments, on lines of their own or after two blanks.
 CODE = "\n".join(re.sub(r"(^\s*|  )(//|# ).*", "", text, flags=re.M) for text in SOURCES.values())
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "man").iterdir())}
+BADPUT = SOURCES[ROOT / "lib/python/elastrun/checkpoint_badput.py"]
 OTHERS = {
     "ASSIGN_WORKER_RANKS",  # a state of torchelastic's events
     "F_ADD_SEALS",          # of fcntl(2)
@@ -21,6 +22,9 @@ OTHERS = {
     "STAT_EVENT",           # a name that elastrun.monitor exports
     # Buckets of ml-goodput-measurement.
     *re.findall(r'"([A-Z_]+)"', SOURCES[ROOT / "lib/goodput/measured_times.cpp"]),
+    # What it calls its operations on checkpoints, also without the first two words.
+    *re.findall(r"^OPERATION_TYPE_([A-Z_]+) =", BADPUT, re.M),
+    *re.findall(r"^(OPERATION_TYPE_[A-Z_]+) =", BADPUT, re.M),
 }
 
 
