@@ -2,6 +2,7 @@
 #include "export/file_writer.hpp"
 
 #include "core/unique_fd.hpp"
+#include "files/parts.hpp"
 
 #include <cerrno>
 #include <cstring>
@@ -12,9 +13,15 @@
 namespace elastrun::exporter {
 
 struct FileWriter::File {
-  std::string path;
+  File(const std::string& name, const Form& form)
+      : path(name),
+        parts(name, O_WRONLY | form.flags, form.mode, form.part_size),
+        lines(form.lines) {}
+
+  const std::string path;
+  files::PartOpener parts;
   UniqueFd fd;
-  bool lines = true;
+  const bool lines;
   bool torn = false;
 
   /// Bytes written, and the errno of what stopped it.
@@ -30,6 +37,10 @@ struct FileWriter::File {
   }
 
   Written write(const std::vector<std::string>& batch) {
+    if (auto next = parts.open_next(fd.get())) {
+      fd = std::move(next);
+      torn = lines && ends_torn();
+    }
     std::string text = torn ? "\n" : "";
     for (const auto& piece : batch) text += piece;
     const std::size_t before = torn ? 1 : 0;
@@ -54,7 +65,8 @@ struct FileWriter::File {
   bool ends_torn() const {
     struct stat info {};
     char last = '\n';
-    const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const auto open_one = fmt::format("/proc/self/fd/{}", fd.get());
+    const UniqueFd reader(::open(open_one.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     return reader && ::fstat(reader.get(), &info) == 0 && S_ISREG(info.st_mode) &&
            info.st_size > 0 && ::pread(reader.get(), &last, 1, info.st_size - 1) == 1 &&
            last != '\n';
@@ -63,11 +75,8 @@ struct FileWriter::File {
 
 Result<std::shared_ptr<FileWriter::File>> FileWriter::open(const std::string& path,
                                                            const Form& form) {
-  auto file = std::make_shared<File>();
-  file->path = path;
-  file->lines = form.lines;
-  file->fd.reset(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | form.flags, form.mode));
+  auto file = std::make_shared<File>(path, form);
+  file->fd = file->parts.open_last();
   if (!file->fd) {
     return fail(Code::Io, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
   }

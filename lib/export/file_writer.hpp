@@ -6,6 +6,7 @@
 #include "export/stream_sink.hpp"
 #include "files/blocking_calls.hpp"
 
+#include <cstdint>
 #include <fcntl.h>
 #include <memory>
 #include <string>
@@ -24,6 +25,8 @@ class FileWriter final : public PieceWriter {
     /// Pieces are lines: a torn one, of ours or of an earlier writer, is closed off before the
     /// next. Else the file is ours alone, and a torn piece is cut off.
     bool lines = true;
+    /// From this size on it goes on in the next part (files/parts.hpp); 0: one file.
+    std::uint64_t part_size = 0;
   };
   struct File;
   /// Makes the file and writes the head. May wait for the file system, so before there is a loop

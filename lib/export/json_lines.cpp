@@ -2,6 +2,7 @@
 #include "export/json_lines.hpp"
 
 #include "core/unique_fd.hpp"
+#include "files/parts.hpp"
 
 #include <algorithm>
 #include <array>
@@ -18,8 +19,7 @@ constexpr std::size_t kBatch = 64 << 10;
 
 /// What accounts of later submissions of the job begin with, or cannot do without.
 bool is_milestone(const Record& record) {
-  constexpr std::array<std::string_view, 5> kOfAgent = {"group.failed", "restart", "job.hang",
-                                                        "job.ended", "goodput"};
+  constexpr std::array<std::string_view, 3> kOfAgent = {"group.failed", "restart", "job.hang"};
   if (record.kind != Record::Kind::Event) return false;
   if (record.scope == "elastrun.worker") return record.name == "checkpoint";
   return record.scope == "elastrun.agent" &&
@@ -28,11 +28,14 @@ bool is_milestone(const Record& record) {
 
 }  // namespace
 
-JsonLines::JsonLines(files::BlockingCalls& calls, std::string path)
+JsonLines::JsonLines(files::BlockingCalls& calls, std::string path, std::uint64_t part_size,
+                     files::BlockingCalls* syncs)
     : file_(calls, std::move(path),
             {.flags = 0,
              .mode = 0600,
              .whole_lines = true,
+             .part_size = part_size,
+             .syncs = syncs,
              .area = "journal",
              .cost = "records are dropped, the job goes on"}) {}
 
@@ -44,6 +47,7 @@ void JsonLines::consume(const Record& record) {
 
 void JsonLines::flush(TimePoint) {
   write_out();
+  file_.sync();
 }
 
 void JsonLines::write_out() {
@@ -51,11 +55,12 @@ void JsonLines::write_out() {
   waiting_.clear();
 }
 
-Result<JournalRead> read_journal(const std::string& path,
-                                 const std::function<void(telemetry::Record)>& take) {
+namespace {
+
+Status read_part(const std::string& path, const std::function<void(telemetry::Record)>& take,
+                 JournalRead& result) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return std::unexpected(errno_error(Code::Io, "cannot read the journal " + path, errno));
-  JournalRead result;
   const auto take_line = [&](std::string_view line) {
     if (line.empty()) return;
     auto record = from_json_line(line);
@@ -78,6 +83,21 @@ Result<JournalRead> read_journal(const std::string& path,
     buffer.erase(0, begin);
   }
   take_line(buffer);  // a whole record without its newline counts; half of one is skipped
+  return {};
+}
+
+}  // namespace
+
+Result<JournalRead> read_journal(const std::string& path,
+                                 const std::function<void(telemetry::Record)>& take) {
+  auto parts = files::parts_of(path);
+  if (parts.empty()) parts.push_back({path});
+  JournalRead result;
+  for (const auto& part : parts) {
+    if (const auto read = read_part(part.path, take, result); !read) {
+      return std::unexpected(read.error());
+    }
+  }
   return result;
 }
 

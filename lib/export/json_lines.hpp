@@ -14,15 +14,18 @@ namespace elastrun::exporter {
 
 /// The journal: appends each record to a file, through the thread for files. Events are handed over
 /// at once, because they must be there after a crash; the rest is collected up to 64 KiB and goes
-/// with the next event or flush. With a failure, a restart, a checkpoint and the end of the job the
-/// file is synced as well (fdatasync(2), on that thread): those outlive a crash of the machine. A
+/// with the next event or flush. With a failure, a restart, a checkpoint and a flush, as at the end
+/// of the job, the file is synced as well (fdatasync(2)): those outlive a crash of the machine. A
 /// file that cannot be made, a full disk and one that takes nothing for long cost records, counted,
 /// and are told once.
 class JsonLines final : public telemetry::Sink {
  public:
   /// Borrows `calls`. Makes the file, mode 0600, or goes on with it: a torn last line of an earlier
-  /// process is closed off, so that the first new record has a line of its own.
-  JsonLines(files::BlockingCalls& calls, std::string path);
+  /// process is closed off, so that the first new record has a line of its own. From `part_size`
+  /// bytes on it goes on in the next part (files/parts.hpp); 0: never. The thread of `syncs`, also
+  /// borrowed, syncs, so that no other file waits for the disk; null: that of `calls`.
+  JsonLines(files::BlockingCalls& calls, std::string path, std::uint64_t part_size = 0,
+            files::BlockingCalls* syncs = nullptr);
 
   void consume(const telemetry::Record& record) override;
   void flush(TimePoint deadline) override;
@@ -41,8 +44,8 @@ struct JournalRead {
   std::uint64_t records = 0;
   std::uint64_t skipped = 0;  // lines that are no record, the torn tail among them
 };
-/// Calls `take` for each record of a journal, in order. Memory stays bounded by the longest line.
-/// Fails with Io only if the file cannot be read.
+/// Calls `take` for each record of a journal, with all of its parts, in order. Memory stays bounded
+/// by the longest line. Fails with Io only if a file cannot be read.
 Result<JournalRead> read_journal(const std::string& path,
                                  const std::function<void(telemetry::Record)>& take);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/plain_record.hpp"
 
+#include "core/text.hpp"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -146,8 +148,7 @@ bool read_plain_record(std::string_view text, Record& record) {
   const auto name = line.text();
   if (!name) return false;
   record.stamp.mono = TimePoint(Duration(*mono));
-  record.stamp.wall =
-      WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds)));
+  record.stamp.wall = WallTime(from_seconds(*seconds));
   record.scope = *scope;
   record.name = *name;
   record.value = std::monostate();

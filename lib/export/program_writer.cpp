@@ -3,6 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "process/shell.hpp"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
@@ -54,12 +55,9 @@ Status ProgramWriter::launch() {
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail(Code::Io, std::strerror(errno));
   const UniqueFd theirs(ends[0]);
   UniqueFd ours(ends[1]);
-  process::LaunchRequest request;
-  request.argv = {"/bin/sh", "-c", command_};
-  request.environment = environment_;
-  request.stdin_fd = theirs.get();
-  request.stdout_fd = request.stderr_fd = STDERR_FILENO;
-  auto child = launcher_.start(request, [this](const process::Exit& exit) { ended(exit); });
+  auto child = launcher_.start(
+      process::fed_program(process::shell_line(command_), environment_, theirs.get()),
+      [this](const process::Exit& exit) { ended(exit); });
   if (!child) return std::unexpected(child.error());
   boost::system::error_code error;
   input_.assign(ours.get(), error);

@@ -2,6 +2,7 @@
 #include "export/record_line.hpp"
 
 #include "core/json.hpp"
+#include "core/text.hpp"
 #include "telemetry/value.hpp"
 
 #include <algorithm>
@@ -28,31 +29,8 @@ void append_value(std::string& out, const Value& value) {
   out += odd ? "null" : python_json(telemetry::to_json(value));
 }
 
-Value value_of(const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::bool_:
-      return value.get_bool();
-    case json::kind::int64:
-      return value.get_int64();
-    case json::kind::uint64:
-      return static_cast<double>(value.get_uint64());
-    case json::kind::double_:
-      return value.get_double();
-    case json::kind::string:
-      return std::string(value.get_string());
-    case json::kind::null:
-      return std::monostate{};
-    default:
-      return python_json(value);
-  }
-}
-
 Result<Record> no_record(std::string text) {
   return fail(Code::Protocol, std::move(text));
-}
-
-WallTime wall_of(double seconds) {
-  return WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
 }
 
 void append_object(std::string& out, std::string_view key,
@@ -123,15 +101,15 @@ Result<Record> from_json_line(std::string_view line) {
   if (!(std::abs(seconds) < 9e9)) return no_record("a record with a time that cannot be");
   Record record;
   record.kind = static_cast<Record::Kind>(kind - kKinds.begin());
-  record.stamp.wall = wall_of(seconds);
+  record.stamp.wall = WallTime(from_seconds(seconds));
   record.stamp.mono = TimePoint(Duration(member_int_or(*value, "mono_ns", 0)));
   record.scope = member_text_or(*value, "scope", "");
   record.name = std::string(name->get_string());
-  if (const auto* found = find_member(*value, "value")) record.value = value_of(*found);
+  if (const auto* found = find_member(*value, "value")) record.value = telemetry::to_value(*found);
   const json::value* attributes = find_member(*value, "attributes");
   if (attributes != nullptr && attributes->is_object()) {
     for (const auto& [key, member] : attributes->get_object()) {
-      record.attributes.emplace_back(std::string(key), value_of(member));
+      record.attributes.emplace_back(std::string(key), telemetry::to_value(member));
     }
   }
   return record;

@@ -3,6 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/unique_fd.hpp"
+#include "files/parts.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -22,8 +23,13 @@ constexpr std::size_t kTurn = 1 << 20;  // then other files have theirs
 
 // The mutex guards what both threads use; what follows it belongs to the thread of the calls.
 struct AppendedFile::State {
+  // Reading is for the last byte only: a FIFO opened for both would never wait for its reader.
   State(BlockingCalls::What name, Form how)
-      : path(std::move(name)), form(how), backlog(form.full, kMost) {}
+      : path(std::move(name)),
+        form(how),
+        backlog(form.full, kMost),
+        parts(*path, form.flags | (form.whole_lines ? O_RDWR : O_WRONLY), form.mode,
+              form.part_size) {}
   ~State() {
     if (borrowed) fd.release();
   }
@@ -35,10 +41,13 @@ struct AppendedFile::State {
   bool scheduled = false;
   bool tells = false;  // whoever is told of each turn
   bool sync_due = false;
+  std::vector<int> to_sync;  // descriptors for whoever syncs, and closes them
+  bool is_among = false;     // one of them is of the file that is written now
   std::uint64_t lost = 0, written = 0, synced = 0;
   int trouble = 0;  // the errno of the first loss
   bool said = false;
 
+  PartOpener parts;
   UniqueFd fd;
   bool borrowed = false;
   int refused = 0;  // errno of open(2)
@@ -46,19 +55,31 @@ struct AppendedFile::State {
 
   void open() {
     if (std::exchange(opened, true)) return;
-    // Reading is for the last byte only: a FIFO opened for both would never wait for its reader.
-    const int access = form.whole_lines ? O_RDWR : O_WRONLY;
-    fd.reset(
-        ::open(path->c_str(), access | O_CREAT | O_APPEND | O_CLOEXEC | form.flags, form.mode));
+    fd = parts.open_last();
     if (!fd) {
       refused = errno;
       give_up(refused, {});
-    } else if (form.whole_lines) {
-      struct stat info {};
-      char last = '\n';
-      const bool some = ::fstat(fd.get(), &info) == 0 && info.st_size > 0;
-      torn = some && ::pread(fd.get(), &last, 1, info.st_size - 1) == 1 && last != '\n';
     }
+    torn = ends_torn();
+  }
+
+  bool ends_torn() const {
+    struct stat info {};
+    char last = '\n';
+    const bool some = form.whole_lines && fd && ::fstat(fd.get(), &info) == 0 && info.st_size > 0;
+    return some && ::pread(fd.get(), &last, 1, info.st_size - 1) == 1 && last != '\n';
+  }
+
+  void next_part() {
+    auto next = fd ? parts.open_next(fd.get()) : UniqueFd();
+    if (!next) return;
+    {
+      const std::lock_guard lock(mutex);
+      to_sync.push_back(fd.release());
+      is_among = false;
+    }
+    fd = std::move(next);
+    torn = ends_torn();
   }
 
   /// Under the mutex.
@@ -107,23 +128,47 @@ struct AppendedFile::State {
         piece = over ? nullptr : backlog.take();
         if (!piece) return room;
       }
+      next_part();
       if (form.whole_lines && torn) put("\n");
       put(*piece);
     }
   }
 
-  /// After a turn. One that left something has another, which ends with this.
-  void sync_if_due() {
-    {
-      const std::lock_guard lock(mutex);
-      if (!sync_due || !backlog.empty()) return;
-      sync_due = false;
-    }
-    // A FIFO or a terminal has nothing to be synced (EINVAL).
-    const int refused_sync = !fd || ::fdatasync(fd.get()) == 0 || errno == EINVAL ? 0 : errno;
+  /// After a turn. One that left something has another, which ends with this. A copy, because a
+  /// sync may outlast the part or the file; where there is none it is tried again with the next.
+  bool has_to_sync() {
     const std::lock_guard lock(mutex);
-    synced += fd ? 1 : 0;
-    if (refused_sync != 0) lose(refused_sync, {});
+    if (sync_due && backlog.empty()) {
+      const int copy = is_among || !fd ? -1 : ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0);
+      if (copy >= 0) to_sync.push_back(copy);
+      is_among = is_among || copy >= 0;
+      sync_due = fd && !is_among;
+    }
+    return !to_sync.empty();
+  }
+
+  std::vector<int> take_to_sync() {
+    const std::lock_guard lock(mutex);
+    is_among = false;
+    return std::exchange(to_sync, {});
+  }
+
+  /// On the thread that syncs.
+  void sync(const std::vector<int>& descriptors) {
+    for (const int descriptor : descriptors) {
+      // A FIFO or a terminal has nothing to be synced (EINVAL).
+      const bool done = ::fdatasync(descriptor) == 0 || errno == EINVAL;
+      if (!done) give_up(errno, {});
+      ::close(descriptor);
+    }
+    const std::lock_guard lock(mutex);
+    ++synced;
+  }
+
+  /// Once: the errno of a loss that nobody has been told of, or 0.
+  int news() {
+    const std::lock_guard lock(mutex);
+    return trouble != 0 && !std::exchange(said, true) ? trouble : 0;
   }
 };
 
@@ -152,6 +197,7 @@ AppendedFile::~AppendedFile() {
   // On NFS close(2) waits for all that was written, so that is for the thread, too.
   if (!calls_alive_ || state_->borrowed) return;
   calls_.enqueue(path_, [state = std::move(state_)]() -> BlockingCalls::Outcome {
+    for (const int descriptor : state->take_to_sync()) ::close(descriptor);
     const std::lock_guard lock(state->mutex);
     if (state->scheduled) return {{}, true};  // what is left to be written comes first
     // There a full disk may be told of only now (close(2)).
@@ -166,16 +212,33 @@ void AppendedFile::schedule() {
     state->open();
     BlockingCalls::Outcome outcome;
     const bool room = state->write_out(outcome.again);
-    state->sync_if_due();
+    const bool syncs = state->has_to_sync();
+    const int news = state->news();
     const std::lock_guard lock(state->mutex);
-    const int trouble = state->trouble;
-    const bool news = trouble != 0 && !std::exchange(state->said, true);
-    if (!room && !news && !state->tells) return outcome;
-    outcome.answer = [state, self, news, trouble] {
-      if (news) state->warn(trouble);
+    if (!room && news == 0 && !syncs && !state->tells) return outcome;
+    outcome.answer = [state, self, news] {
+      if (news != 0) state->warn(news);
       if (*self != nullptr) (*self)->turn_made();
     };
     return outcome;
+  });
+}
+
+/// One at a time: what comes meanwhile is synced together.
+void AppendedFile::sync_next() {
+  if (syncing_) return;
+  auto descriptors = state_->take_to_sync();
+  if (descriptors.empty()) return;
+  syncing_ = true;
+  auto& calls = state_->form.syncs != nullptr ? *state_->form.syncs : calls_;
+  calls.enqueue(path_, [state = state_, self = self_, descriptors = std::move(descriptors)] {
+    state->sync(descriptors);
+    return BlockingCalls::Outcome{[state, self, news = state->news()] {
+      if (news != 0) state->warn(news);
+      if (*self == nullptr) return;
+      (*self)->syncing_ = false;
+      (*self)->sync_next();
+    }};
   });
 }
 
@@ -249,6 +312,7 @@ void AppendedFile::on_progress(std::function<void()> go) {
 }
 
 void AppendedFile::turn_made() {
+  sync_next();
   tell_room();
   if (on_progress_) on_progress_();
 }

@@ -32,12 +32,17 @@ class AppendedFile {
     /// A torn line, of an earlier process or of a disk that was full, is closed off before the next
     /// piece; lost() counts lines instead of bytes.
     bool whole_lines = false;
+    /// From this size on the next part (files/parts.hpp) is begun between two pieces, and the old
+    /// one synced; where it cannot be made, this one goes on. What is there is gone on with. 0: one
+    /// file.
+    std::uint64_t part_size = 0;
     std::size_t full = kFull;
-    const char* area = "logs";  // of the warning; null: the owner says it, by trouble()
+    BlockingCalls* syncs = nullptr;  // whose thread syncs, and waits for the disk; null: `calls`'s
+    const char* area = "logs";       // of the warning; null: the owner says it, by trouble()
     const char* cost = "what does not fit is dropped, the job goes on";
   };
 
-  /// Borrows `calls`. The file is made soon.
+  /// Borrows `calls`, and `syncs` of the form. The file is made soon.
   AppendedFile(BlockingCalls& calls, std::string path, Form form);
   /// The same for a file that somebody has opened, and keeps open: `name` is for people.
   AppendedFile(BlockingCalls& calls, std::string name, int fd, Form form);
@@ -50,8 +55,8 @@ class AppendedFile {
   /// change them any more. It is woken once for all.
   void write(const std::vector<Backlog::Piece>& buffers);
   /// What was written until now is to outlive a crash of this machine (fdatasync(2)), as soon as
-  /// the thread comes to it; several calls may become one. What the disk does not take is a loss
-  /// like that of write().
+  /// the threads and the loop come to it; several calls may become one. What the disk does not take
+  /// is a loss like that of write().
   void sync();
   bool full() const;
   /// Runs `go` once on the loop when there is room, never inside this call.
@@ -69,12 +74,14 @@ class AppendedFile {
   struct State;
   void schedule();
   void turn_made();
+  void sync_next();
   void tell_room();
 
   BlockingCalls& calls_;
   Lifetime::Token calls_alive_;
   BlockingCalls::What path_;
-  std::shared_ptr<State> state_;  // with the thread
+  std::shared_ptr<State> state_;  // with the threads
+  bool syncing_ = false;
   std::vector<std::function<void()>> when_room_;
   std::function<void()> on_progress_;
   boost::asio::any_io_executor busy_loop_;  // keeps the loop running while somebody waits for room

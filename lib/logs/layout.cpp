@@ -84,7 +84,7 @@ std::string absolute(const std::string& path) {
 /// Ours may be empty, or repeat what was said; what a worker has put there is its own affair.
 bool explains_something(const std::filesystem::directory_entry& file) {
   constexpr std::array<std::string_view, 6> kOurs = {"agent.log",   "agent.1.log",
-                                                     "agent.2.log", "journal.jsonl",
+                                                     "agent.2.log", "journal.",
                                                      "report.json", "checkpoint_steps.json"};
   constexpr std::array<std::string_view, 5> kLogs = {"stdout.log", "stderr.log", "error.json",
                                                      "filtered_stdout.log", "filtered_stderr.log"};

@@ -6,6 +6,7 @@
 #include "process/descendants.hpp"
 #include "process/exit_status.hpp"
 #include "process/process_table.hpp"
+#include "process/removal.hpp"
 #include "process/signals.hpp"
 #include "process/terminal_modes.hpp"
 
@@ -14,8 +15,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <optional>
 #include <signal.h>
 #include <sys/mman.h>
@@ -161,6 +162,18 @@ void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
+/// Last: all that needs no file system is done by then.
+void remove_directories(const Board& board) {
+  std::vector<std::string> paths;
+  for (const Entry& entry : board.entries) {
+    if (entry.kind == Kind::Directory) paths.emplace_back(entry.path.data());
+  }
+  const auto left = process::remove_within_bound(paths);
+  if (left.empty()) return;
+  say(fmt::format("left behind, because the file system does not answer: {}",
+                  fmt::join(left, ", ")));
+}
+
 void clean_up(Board& board, const ExitStatus& status) {
   // The agent's lock ended with it, and until all is done the next agent is not to take the cgroup
   // for one that nobody looks after. One that was quicker kills the same as we do.
@@ -182,11 +195,10 @@ void clean_up(Board& board, const ExitStatus& status) {
     say(fmt::format("cannot end these processes of the job: {}", ended.survivors()));
   }
   for (Entry& entry : board.entries) {
-    const std::string path = entry.path.data();
-    std::error_code ignored;
-    if (entry.kind == Kind::Cgroup) process::destroy_cgroup(path, ended.alive.empty() ? 1s : 0s);
-    if (entry.kind == Kind::Directory) std::filesystem::remove_all(path, ignored);
+    if (entry.kind != Kind::Cgroup) continue;
+    process::destroy_cgroup(entry.path.data(), ended.alive.empty() ? 1s : 0s);
   }
+  remove_directories(board);
 }
 
 /// Ends this process as the other one ended.

@@ -35,7 +35,8 @@ class Agent {
   pid_t guardian_pid() const { return guardian_pid_; }
 
   /// What the guardian is to remove if the agent does not come to it: a directory with all below
-  /// (symbolic links are not followed), or a cgroup, whose processes it kills first. False if the
+  /// (symbolic links are not followed; it waits for no file system longer than removal.hpp says,
+  /// and names what it leaves behind), or a cgroup, whose processes it kills first. False if the
   /// path is too long or too many are remembered (8 of up to 1000 bytes): then it is not.
   bool remember_directory(std::string_view path);
   bool remember_cgroup(std::string_view path);

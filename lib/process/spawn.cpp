@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/spawn.hpp"
 
+#include "core/standard_streams.hpp"
 #include "process/program_path.hpp"
 #include "process/vfork_launcher.hpp"
 
@@ -99,12 +100,6 @@ bool place_streams(std::array<int, 3> sources) {
 
 bool enter(const std::string& directory) {
   return directory.empty() || ::chdir(directory.c_str()) == 0;
-}
-
-void close_the_rest() {
-  if (::syscall(SYS_close_range, 3, ~0U, 0) == 0) return;
-  // Linux before 5.9. What we open is close-on-exec anyway; this is for what we inherited.
-  for (int fd = 3; fd < 4096; ++fd) ::close(fd);
 }
 
 void reset_signals() {
@@ -217,7 +212,7 @@ Step launch(VforkLauncher& launcher, boost::asio::io_context& io, boost::system:
                in_child(Step::Affinity, [&] { return bind_to(prepared.cpus); }),
                in_child(Step::Directory, [&] { return enter(request.directory); }),
                in_child(Step::Streams, [&] { return place_streams(streams); }),
-               in_child(Step::Start, close_the_rest),
+               in_child(Step::Start, [] { close_descriptors_from(3); }),
                // Now that no descriptor is beyond it.
                in_child(Step::Start, [&] { limit_descriptors(prepared.open_files); }),
                in_child(Step::Start, reset_signals), ExecFailure(failed));

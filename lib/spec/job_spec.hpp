@@ -100,6 +100,7 @@ struct JobSpec {
   Duration metrics_interval = std::chrono::seconds(10);
   std::optional<ListenAddress> http;  // --http
   std::string event_log_handler = "null";
+  std::uint64_t journal_size = 0;  // --journal-size: bytes of one file; 0: no limit
 
   // Binding
   NumaBinding numa = NumaBinding::None;

@@ -136,6 +136,11 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::LogFormat, "log-format", 0, Kind::Choice, Group::Output, kOurs, kPet, "logs.format",
      "text", "text,json", "FORM", "How the launcher writes its own log lines",
      "text: as torch does; json: an object a line, for the collector of a cluster."},
+    {Opt::JournalSize, "journal-size", 0, Kind::Text, Group::Output, kOurs, kPet,
+     "logs.journal_size", "0", kNone, "BYTES",
+     "From which size on a journal, or a file of --metrics jsonl, goes on in a further file",
+     "journal.1.jsonl and so on; nothing is deleted. With K, M or G at the end; 64K at least; 0: "
+     "never."},
 
     {Opt::Status, "status", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.status", "auto",
      "auto,on,off", "WHEN", "Show a live status line; auto shows it on a terminal", kNone},
@@ -173,7 +178,7 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::AlertCommand, "goodput-alert-command", 0, Kind::List, Group::Reports, kOurs, kPet,
      "goodput.alert_command", kNone, kNone, "WORDS",
      "A program with its arguments that is run for each alert, with the event as JSON on its stdin",
-     "No shell is involved. It is killed after 30 s."},
+     "No shell reads the words. It is killed after 30 s."},
     {Opt::Metrics, "metrics", 0, Kind::List, Group::Reports, kOurs, kPet, "metrics.sinks", kNone,
      kNone, "SINK[:ARG]",
      "Send metrics and events to console, jsonl:FILE, prometheus:FILE, openmetrics:FILE, "

@@ -52,6 +52,7 @@ enum class Opt {
   PrefixTemplate,
   LogsSpecs,
   LogFormat,
+  JournalSize,
   // Reports
   Status,
   Summary,

@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
+#include "spec/journal_size.hpp"
 #include "spec/option_values.hpp"
 #include "spec/program.hpp"
 #include "spec/rendezvous_choice.hpp"
@@ -270,6 +271,9 @@ class Resolver {
     job_.prefix_template = has_template ? text(Opt::PrefixTemplate) : "";
     job_.logs_specs = text(Opt::LogsSpecs);
     job_.json_log = text(Opt::LogFormat) == "json";
+    const auto size = journal_size(values()[Opt::JournalSize]);
+    if (!size) return size.error();
+    job_.journal_size = *size;
     return check_logs_specs();
   }
 

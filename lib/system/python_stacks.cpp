@@ -40,17 +40,30 @@ UniqueFd open_offered(pid_t pid, int descriptor) {
   return file;
 }
 
-/// Whether the process has a handler for it. Not after execve(2): then another program has its pid,
-/// its offer is forgotten there, and the signal would end it.
-bool handles(pid_t pid, int signal) {
+constexpr std::uint64_t bit_of(int signal) {
+  return std::uint64_t{1} << (signal - 1);
+}
+
+/// The signals for which the process has a handler, as bits.
+std::uint64_t handled_by(pid_t pid) {
   constexpr std::string_view kCaught = "\nSigCgt:\t";
   const auto status = read_kernel_file(fmt::format("/proc/{}/status", pid));
   const auto at = status.find(kCaught);
-  if (at == std::string::npos) return false;
+  if (at == std::string::npos) return 0;
   const auto digits = std::string_view(status).substr(at + kCaught.size(), 16);
   std::uint64_t caught = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), caught, 16);
-  return (caught >> (signal - 1) & 1) != 0;
+  return caught;
+}
+
+/// Whether the handler is still the one that was offered. Not after execve(2): then another program
+/// has its pid, its offer is forgotten there, and the signal would end it. Whose a handler is the
+/// kernel does not tell; but a script that catches every signal there is, to clean up at any of
+/// them, has one for all real-time signals, and hardly anybody else has one for any.
+bool keeps_offer(pid_t pid, int signal) {
+  const auto handled = handled_by(pid);
+  const auto realtime = ~(bit_of(SIGRTMIN) - 1);  // not those of the C library, below it
+  return (handled & bit_of(signal)) != 0 && (handled & realtime & ~bit_of(signal)) == 0;
 }
 
 off_t size_of(const UniqueFd& file) {
@@ -77,7 +90,7 @@ struct Asked {
 
 Asked signal_to(const StackSource& source) {
   Asked asked{open_offered(source.pid, source.offer.descriptor), source.pidfd};
-  if (!asked.file || !handles(source.pid, source.offer.signal)) return {};
+  if (!asked.file || !keeps_offer(source.pid, source.offer.signal)) return {};
   asked.before = asked.size = size_of(asked.file);
   asked.done = ::syscall(SYS_pidfd_send_signal, source.pidfd, source.offer.signal, nullptr, 0) != 0;
   if (asked.done) asked.file.reset();

@@ -30,9 +30,11 @@ std::vector<std::vector<std::string>> ask_python_stacks(const std::vector<StackS
                                                         std::chrono::milliseconds limit);
 
 /// Signals the process, and returns the lines that it writes then; none if it writes none within
-/// `limit`: it is stopped, or in uninterruptible sleep. Waits, so it belongs on a thread; how long
-/// at most is known only if the process keeps its word and the file is in memory. `pidfd` is that
-/// of `pid`: nobody else is signalled.
+/// `limit`: it is stopped, or in uninterruptible sleep. One that handles another real-time signal
+/// as well is not signalled: its script may have put a handler of its own, which ends it, in the
+/// place of the one that was offered. Waits, so it belongs on a thread; how long at most is known
+/// only if the process keeps its word and the file is in memory. `pidfd` is that of `pid`: nobody
+/// else is signalled.
 std::vector<std::string> ask_python_stacks(pid_t pid, int pidfd, StackOffer offer,
                                            std::chrono::milliseconds limit);
 

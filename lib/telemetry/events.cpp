@@ -26,23 +26,6 @@ json::value or_null(const std::optional<int>& number) {
   return number ? json::value(*number) : json::value(nullptr);
 }
 
-Value to_value(const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::bool_:
-      return value.get_bool();
-    case json::kind::int64:
-      return value.get_int64();
-    case json::kind::double_:
-      return value.get_double();
-    case json::kind::string:
-      return std::string(value.get_string());
-    case json::kind::null:
-      return std::monostate{};
-    default:
-      return python_json(value);
-  }
-}
-
 template <class T>
 std::optional<T> found(const Record& record, std::string_view attribute) {
   const Value* const value = record.find(attribute);

@@ -25,6 +25,24 @@ struct ToText {
 json::value to_json(const Value& value) {
   return std::visit(ToJson{}, value);
 }
+Value to_value(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::bool_:
+      return value.get_bool();
+    case json::kind::int64:
+      return value.get_int64();
+    case json::kind::uint64:
+      return static_cast<double>(value.get_uint64());
+    case json::kind::double_:
+      return value.get_double();
+    case json::kind::string:
+      return std::string(value.get_string());
+    case json::kind::null:
+      return std::monostate{};
+    default:
+      return python_json(value);
+  }
+}
 std::string to_text(const Value& value) {
   return std::visit(ToText{}, value);
 }

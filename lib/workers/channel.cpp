@@ -314,8 +314,16 @@ MaybePlace listen_below(const std::string& base) {
 }  // namespace
 
 ChannelPlace::~ChannelPlace() {
-  if (bound) ::unlink(path.c_str());
-  if (!own_folder.empty()) ::rmdir(own_folder.c_str());
+  take_removal()();
+}
+
+files::BlockingCalls::Call ChannelPlace::take_removal() {
+  return [socket = std::exchange(bound, false) ? path : std::string(),
+          folder = std::exchange(own_folder, {})] {
+    if (!socket.empty()) ::unlink(socket.c_str());
+    if (!folder.empty()) ::rmdir(folder.c_str());
+    return files::BlockingCalls::Outcome();
+  };
 }
 
 bool ChannelPlace::is_gone(const std::string& path) {

@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "core/unique_fd.hpp"
+#include "files/blocking_calls.hpp"
 #include "workers/message.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -31,6 +32,9 @@ struct ChannelPlace {
   static bool is_gone(const std::string& path);
   /// What has that name now, if anything, is not ours to remove.
   void give_up_name() { bound = false; }
+  /// What removes both, in place of the end, and may wait for the file system. If it is never
+  /// called, both stay.
+  files::BlockingCalls::Call take_removal();
 
   /// FOLDER/channel; where that is too long for a socket's name (108 bytes), or a file system
   /// without sockets (gcsfuse, SMB, 9p), in a new folder below a temporary one. Fails with Io.

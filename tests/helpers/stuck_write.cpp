@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // For LD_PRELOAD: a file system that does not answer. As long as the file $STUCK_WHILE exists,
-// write(2) to the regular file $STUCK_FILE, and mkdir(2), open(2) and stat(2) of a path that has
-// $STUCK_FOLDER in it wait, for the processes that have it loaded.
+// write(2) to the regular file $STUCK_FILE, execve(2), mkdir(2), open(2), remove(3), stat(2) and
+// unlink(2) of a path that has $STUCK_FOLDER in it, and fdatasync(2) if $STUCK_SYNC is set wait,
+// for the processes that have it loaded.
+#include <cerrno>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
@@ -36,9 +38,29 @@ constexpr timespec kMoment{0, 20'000'000};
 
 }  // namespace
 
+extern "C" int execve(const char* path, char* const argv[], char* const environment[]) {
+  while (is_stuck(path)) nanosleep(&kMoment, nullptr);
+  return static_cast<int>(syscall(SYS_execve, path, argv, environment));
+}
+
 extern "C" int mkdir(const char* path, mode_t mode) {
   while (is_stuck(path)) nanosleep(&kMoment, nullptr);
   return static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+}
+
+extern "C" int unlink(const char* path) {
+  while (is_stuck(path)) nanosleep(&kMoment, nullptr);
+  return unlinkat(AT_FDCWD, path, 0);
+}
+
+extern "C" int remove(const char* path) {
+  const int done = unlink(path);
+  return done == 0 || errno != EISDIR ? done : rmdir(path);
+}
+
+extern "C" int fdatasync(int fd) {
+  while (getenv("STUCK_SYNC") != nullptr && is_time()) nanosleep(&kMoment, nullptr);
+  return static_cast<int>(syscall(SYS_fdatasync, fd));
 }
 
 extern "C" int stat(const char* path, struct stat* facts) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/log.hpp"
 #include "files/blocking_calls.hpp"
+#include "support/logged_text.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <cstdlib>
@@ -10,7 +10,6 @@
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <string_view>
 
 namespace elastrun::test {
 
@@ -20,14 +19,8 @@ struct LoggedPlace {
   LoggedPlace() {
     std::string pattern = (std::filesystem::temp_directory_path() / "files_test_XXXXXX").string();
     path = ::mkdtemp(pattern.data());
-    log::set_writer(
-        [](void* text, std::string_view line) { static_cast<std::string*>(text)->append(line); },
-        &said);
   }
-  ~LoggedPlace() {
-    log::set_writer(nullptr, nullptr);
-    std::filesystem::remove_all(path);
-  }
+  ~LoggedPlace() { std::filesystem::remove_all(path); }
   LoggedPlace(const LoggedPlace&) = delete;
   LoggedPlace& operator=(const LoggedPlace&) = delete;
 
@@ -39,8 +32,10 @@ struct LoggedPlace {
   }
 
   boost::asio::io_context loop;
-  std::string path, said;
+  std::string path;
   files::BlockingCalls calls{loop.get_executor()};
+  LoggedText log;
+  std::string& said = log.text;
 };
 
 }  // namespace elastrun::test

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/json_lines.hpp"
 
+#include "files/parts.hpp"
+#include "support/loop.hpp"
+
 #include <boost/asio/io_context.hpp>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -24,6 +27,13 @@ struct Scratch {
     path = directory + "/journal.jsonl";
   }
   ~Scratch() { std::filesystem::remove_all(directory); }
+  /// Writes, and then syncs.
+  void finish() {
+    do {
+      REQUIRE(calls.finish(std::chrono::minutes(1)));
+      test::run_ready(loop);
+    } while (!calls.idle());
+  }
   std::string content() {
     REQUIRE(calls.finish(std::chrono::minutes(1)));
     std::ifstream in(path, std::ios::binary);
@@ -32,7 +42,7 @@ struct Scratch {
     return text.str();
   }
   Names names(std::uint64_t skipped = 0) {
-    REQUIRE(calls.finish(std::chrono::minutes(1)));
+    finish();
     Names found;
     const auto read = read_journal(path, [&](Record record) { found.push_back(record.name); });
     REQUIRE(read);
@@ -141,6 +151,53 @@ TEST_CASE("journal: a torn tail costs its own record only, for readers and for t
   }
 }
 
+TEST_CASE("journal: in parts it is one journal, also for the next process and after a torn line") {
+  Scratch scratch;
+  const auto part = [&](int number) { return files::part_path(scratch.path, number); };
+  Names all;
+  const auto tell = [&](JsonLines& journal, int records) {
+    for (int i = 0; i < records; ++i) {
+      all.push_back("e" + std::to_string(all.size()));
+      journal.consume(an_event(all.back()));
+      REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
+    }
+  };
+  {
+    JsonLines journal(scratch.calls, scratch.path, 300);  // four records
+    tell(journal, 10);
+    CHECK(journal.lost() == 0);
+  }
+  CHECK(scratch.names() == all);
+  CHECK(files::parts_of(scratch.path).size() == 3);
+  std::ofstream(part(2), std::ios::app) << "{\"time\":1767323";
+  {
+    JsonLines journal(scratch.calls, scratch.path, 300);
+    tell(journal, 4);
+  }
+  CHECK(scratch.names(1) == all);
+  std::filesystem::remove(part(1));  // which somebody has taken away
+  all.erase(all.begin() + 4, all.begin() + 8);
+  CHECK(scratch.names(1) == all);
+}
+
+TEST_CASE("journal: where no further part can be made the last one goes on, synced as before") {
+  Scratch scratch;
+  const auto next = files::part_path(scratch.path, 1);
+  std::filesystem::create_directory(next);
+  JsonLines journal(scratch.calls, scratch.path, 300);
+  for (int i = 0; i < 5; ++i) journal.consume(an_event("restart"));
+  CHECK(scratch.names().size() == 5);
+  CHECK(journal.lost() == 0);
+  CHECK(journal.synced() > 0);
+  std::filesystem::remove(next);
+  for (int i = 0; i < 5; ++i) {
+    journal.consume(an_event("late"));
+    REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
+  }
+  CHECK(std::filesystem::file_size(next) > 0);
+  CHECK(scratch.names().size() == 10);
+}
+
 TEST_CASE("journal: a full disk costs records, counted, and nothing else") {
   Scratch scratch;
   JsonLines journal(scratch.calls, "/dev/full");
@@ -164,9 +221,11 @@ TEST_CASE("journal: a failure, a checkpoint and the end outlive a crash of the m
   checkpoint.scope = "elastrun.worker";
   CHECK(syncs(checkpoint) == 1);
   CHECK(syncs(an_event("phase")) == 0);
-  for (const auto* name : {"group.failed", "restart", "job.ended", "goodput"}) {
-    CHECK(syncs(an_event(name)) == 1);
-  }
+  for (const auto* name : {"group.failed", "restart"}) CHECK(syncs(an_event(name)) == 1);
+  for (const auto* name : {"job.ended", "goodput"}) CHECK(syncs(an_event(name)) == 0);
+  journal.flush({});  // of all that the end tells
+  scratch.finish();
+  CHECK(journal.synced() == 4);
 }
 
 TEST_CASE("journal: what has nothing to be synced, and a disk that is full, cost nothing more") {

@@ -44,6 +44,14 @@ std::string read_all(const UniqueFd& fd, std::size_t size) {
   return text;
 }
 
+/// Also what answers ask for.
+void end_all(BlockingCalls& calls, boost::asio::io_context& loop) {
+  do {
+    REQUIRE(calls.finish(60s));
+    run_ready(loop);
+  } while (!calls.idle());
+}
+
 /// -1: none.
 int descriptor_of(const std::string& path) {
   for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -190,15 +198,37 @@ TEST_CASE("appended file: is synced after what was written before, once for seve
   file.write(much);
   file.sync();
   file.sync();
-  REQUIRE(place.calls.finish(60s));
+  end_all(place.calls, place.loop);
   CHECK(file.written() == much.size());
   CHECK(file.synced() >= 1);
   CHECK(file.synced() <= 2);
   CHECK(file.lost() == 0);
   AppendedFile none(place.calls, "/nowhere/log", {});
   none.sync();
-  REQUIRE(place.calls.finish(60s));
+  end_all(place.calls, place.loop);
   CHECK(none.synced() == 0);
+}
+
+TEST_CASE("appended file: a disk that is waited for holds up no write, and is asked once more") {
+  Place place;
+  BlockingCalls syncs(place.loop.get_executor());
+  const auto fifo = place.fifo();
+  syncs.enqueue(std::make_shared<const std::string>("a disk"), [fifo]() -> BlockingCalls::Outcome {
+    const UniqueFd stuck(::open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
+    return {};
+  });
+  AppendedFile file(place.calls, place.path + "/log", {.syncs = &syncs});
+  for (int i = 0; i < 5; ++i) {
+    file.write("line\n");
+    file.sync();
+    REQUIRE(place.calls.finish(60s));
+    run_ready(place.loop);
+  }
+  CHECK(file.written() == 25);
+  CHECK(file.synced() == 0);
+  const UniqueFd writer(::open(fifo.c_str(), O_WRONLY | O_CLOEXEC));
+  end_all(syncs, place.loop);
+  CHECK(file.synced() == 2);
 }
 
 TEST_CASE("blocking calls: no signal is delivered to the thread") {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "logs/layout.hpp"
 
-#include "core/log.hpp"
+#include "support/logged_text.hpp"
 
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -137,9 +137,8 @@ TEST_CASE("layout: a place that cannot be used is skipped, as Python's tempfile 
   write(scratch.path / "file", "");
   const auto good = scratch.path / "good";
   fs::create_directory(good);
-  std::string said;
-  log::set_writer(
-      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  elastrun::test::LoggedText log;
+  std::string& said = log.text;
   for (const char* bad : {"/nowhere/at/all", "file", "/proc"}) {
     CAPTURE(bad);
     const auto place = *bad == '/' ? fs::path(bad) : scratch.path / bad;
@@ -161,7 +160,6 @@ TEST_CASE("layout: a place that cannot be used is skipped, as Python's tempfile 
     settle(on_disk.temporary_root(), false);
   }
   ::unsetenv("TMP");
-  log::set_writer(nullptr, nullptr);
 }
 
 TEST_CASE("layout: without TMPDIR a run of error files alone is made in memory") {
@@ -227,7 +225,8 @@ TEST_CASE("layout: what a worker has put into its own directory stays after a fa
   const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
   for (const std::string& ours :
        {layout.agent_log(), layout.run_directory() + "/agent.2.log", layout.journal(),
-        layout.report(), layout.run_directory() + "/checkpoint_steps.json"}) {
+        layout.run_directory() + "/journal.1.jsonl", layout.report(),
+        layout.run_directory() + "/checkpoint_steps.json"}) {
     write(ours, "{}");
   }
   CHECK_FALSE(holds_something(layout.temporary_root()));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server.hpp"
 
-#include "core/log.hpp"
 #include "store/listening.hpp"
 #include "store/port_owner.hpp"
 #include "store/tcp_protocol.hpp"
+#include "support/logged_text.hpp"
 #include "unit/store/raw_client.hpp"
 
 #include <algorithm>
@@ -46,14 +46,8 @@ std::string text(std::string_view bytes) {
 }
 
 /// What the server logs while this lives.
-struct Log {
-  Log() {
-    log::set_writer(
-        [](void* self, std::string_view line) { static_cast<Log*>(self)->lines += line; }, this);
-  }
-  ~Log() { log::set_writer(nullptr, nullptr); }
-  bool has(std::string_view words) const { return lines.find(words) != std::string::npos; }
-  std::string lines;
+struct Log : elastrun::test::LoggedText {
+  bool has(std::string_view words) const { return text.find(words) != std::string::npos; }
 };
 
 struct Fixture {
@@ -141,7 +135,7 @@ TEST_CASE("server: many faults do not fill the log") {
     rogue.send("garbage");
     CHECK(rogue.closed());
   }
-  const auto lines = std::count(at.log.lines.begin(), at.log.lines.end(), '\n');
+  const auto lines = std::count(at.log.text.begin(), at.log.text.end(), '\n');
   CHECK(lines == 16 + 4);  // all of the first 16, then number 32, 64, 128 and 256
   CHECK(at.log.has("(256 such lines so far)"));
 }

@@ -31,17 +31,20 @@ void write_stacks(int) {
   }
 }
 
-/// A process that hangs, and does this at SIGUSR1.
+/// A process that hangs, and does this at SIGUSR1 and further signals.
 struct Python {
   int file;
   pid_t pid = 0;
   UniqueFd pidfd;
-  explicit Python(int descriptor, void (*at_signal)(int) = write_stacks) : file(descriptor) {
+  explicit Python(int descriptor, void (*at_signal)(int) = write_stacks,
+                  const std::vector<int>& further = {})
+      : file(descriptor) {
     pid = ::fork();
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       file_of_child = file;
       std::signal(SIGUSR1, at_signal);
+      for (const int signal : further) std::signal(signal, at_signal);
       ::raise(SIGSTOP);  // so that nobody asks before
       while (true) ::pause();
     }
@@ -90,6 +93,14 @@ TEST_CASE("python stacks: what has been read takes no memory of the process any 
 // As after execve(2), which leaves the pid and takes the handler away.
 TEST_CASE("python stacks: whom the signal would end is not signalled") {
   const Python python(::memfd_create("stacks", 0), SIG_DFL);
+  CHECK(python.ask(1h).empty());
+  CHECK(::waitpid(python.pid, nullptr, WNOHANG) == 0);
+}
+
+// for signal in signal.valid_signals(): signal.signal(signal, clean_up)
+TEST_CASE("python stacks: whose script has since caught every signal is not signalled") {
+  const Python python(::memfd_create("stacks", 0), [](int) { ::_exit(5); },
+                      {SIGRTMIN + 1, SIGRTMAX});
   CHECK(python.ask(1h).empty());
   CHECK(::waitpid(python.pid, nullptr, WNOHANG) == 0);
 }
