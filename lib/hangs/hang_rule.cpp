@@ -93,8 +93,9 @@ void HangRule::looked(bool any_stopped, TimePoint now) {
   looked_at_ = now;
 }
 
+/// What workers say may be older than what was seen of them.
 void HangRule::progressed(TimePoint now) {
-  progress_at_ = now;
+  progress_at_ = std::max(progress_at_, now);
 }
 
 void HangRule::learn(Duration step) {

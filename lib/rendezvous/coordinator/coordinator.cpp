@@ -11,6 +11,7 @@
 #include "rendezvous/coordinator/leave_taking.hpp"
 #include "rendezvous/coordinator/local_agents.hpp"
 #include "rendezvous/coordinator/lost_contact.hpp"
+#include "rendezvous/coordinator/unset_clock.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/message_parts.hpp"
@@ -157,8 +158,8 @@ class LinkCoordinator final : public Coordinator {
     if (auto* hello = std::get_if<Hello>(&*message)) return welcome(peer, connection, *hello);
     if (!connection.greeted) return dismiss(peer, "the first message must be \"hello\"");
     note_life(peer, connection, *message);
-    if (std::holds_alternative<Heartbeat>(*message)) {
-      return connection.link->send(encode(FromCoordinator(Heartbeat{})));
+    if (const auto* asked = std::get_if<Heartbeat>(&*message)) {
+      return connection.link->send(encode(FromCoordinator(Heartbeat{asked->sent, unset_.now()})));
     }
     const auto* leaving = std::get_if<Leaving>(&*message);
     if (leaving != nullptr && leaving->grace > Duration::zero()) attend(peer, connection);
@@ -203,14 +204,10 @@ class LinkCoordinator final : public Coordinator {
     if (hello.wants_stacks) return ask_stacks(peer, connection, hello.run_id);
     // With the last world, also for whoever is no member of it: a store that is begun again knows
     // only what its agents know.
-    Welcome answer{hello.run_id,
-                   settings_.epoch,
-                   settings_.stand_alone,
-                   settings_.heartbeat,
-                   settings_.heartbeats_missed,
-                   true,
-                   {},
-                   true};
+    Welcome answer{hello.run_id, settings_.epoch, settings_.stand_alone, settings_.heartbeat,
+                   settings_.heartbeats_missed};
+    answer.fences = answer.stacks = true;
+    answer.clock = unset_.now();
     if (const auto job = book_.jobs.find(hello.run_id); job != book_.jobs.end()) {
       answer.world = job->second->state.last_world();
     }
@@ -386,6 +383,7 @@ class LinkCoordinator final : public Coordinator {
   LostContact lost_contact_;
   std::size_t agents_ = 0;
   bool held_ = false;
+  const UnsetClock unset_{clock_};
   Lifetime lifetime_;  // posted reactions outlive it
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,18 +21,19 @@ class FencedJobs {
   /// An earlier coordinator's: as `inherit` of the state.
   void inherit(const std::string& run_id, const PreviousWorld& previous, TimePoint until,
                MemberFence fence) {
-    fenced_jobs_[run_id] = {previous, until, std::move(fence), previous.id};
+    fenced_jobs_[run_id] = {previous, until, std::move(fence), previous.id, previous.id.round};
   }
   /// One whose last agent has gone.
   void keep(const State& state, TimePoint now) {
     const WorldFence& world_fence = state.world_fence();
     if (!world_fence.is_up(now)) return;
-    const PreviousWorld last = state.last_world();
-    // The first who is back proves that the world has broken up; the others may be saving.
+    // By its own name, whatever higher number others have told of. The first who is back proves
+    // that it has broken up; the others may be saving.
+    const PreviousWorld last{state.past().last(), 0, state.past().last_size()};
     MemberFence fence = world_fence.fence;
-    fence.expect(last.id, last.nodes, 0);
-    fenced_jobs_[state.run_id()] = {
-        {last.id, 0, last.nodes}, *world_fence.limit(), std::move(fence), world_fence.world()};
+    fence.expect_rest(last.id, last.nodes);
+    fenced_jobs_[state.run_id()] = {last, *world_fence.limit(), std::move(fence),
+                                    world_fence.world(), state.past().highest()};
   }
   /// No world of them is at work any more. Of those who leave only time says that, and of members
   /// that are not heard, `left`.
@@ -56,12 +58,20 @@ class FencedJobs {
     const auto found = fenced_jobs_.find(state.run_id());
     if (found == fenced_jobs_.end()) return;
     const Doubt& doubt = found->second;
-    state.inherit(doubt.previous, doubt.until, doubt.fence, doubt.at_work);
+    state.inherit(doubt.previous, doubt.until, doubt.fence, doubt.at_work, doubt.highest);
     fenced_jobs_.erase(found);
   }
   bool are_any(TimePoint now) const {
     return std::ranges::any_of(fenced_jobs_,
                                [now](const auto& one) { return one.second.is_pending(now); });
+  }
+  /// When the next one of them is over.
+  std::optional<TimePoint> next_end() const {
+    std::optional<TimePoint> next;
+    for (const auto& [run_id, doubt] : fenced_jobs_) {
+      next = std::min(next.value_or(doubt.end()), doubt.end());
+    }
+    return next;
   }
   /// With those of jobs that are there.
   Leavers with_leavers_of(const Jobs& jobs) const {
@@ -72,13 +82,13 @@ class FencedJobs {
 
  private:
   struct Doubt {
-    bool is_pending(TimePoint now) const {
-      return now < until || now < fence.limit().value_or(now);
-    }
+    TimePoint end() const { return std::max(until, fence.limit().value_or(until)); }
+    bool is_pending(TimePoint now) const { return now < end(); }
     PreviousWorld previous;
     TimePoint until;
     MemberFence fence;
-    WorldId at_work;  // which one may be
+    WorldId at_work;           // which one may be
+    std::int64_t highest = 0;  // number of a round
   };
 
   std::map<std::string, Doubt> fenced_jobs_;

@@ -49,14 +49,16 @@ void Job::report(Peer peer, FromAgent message) {
 /// After the state, which knows by then whether there still is a round that could hang.
 void Job::tell_standstill(Peer peer, FromAgent message, TimePoint now) {
   look_at_round();
-  if (std::holds_alternative<Succeeded>(message)) {
+  if (const auto* started = std::get_if<Started>(&message)) {
+    standstill_.started(peer, started->round, now);
+  } else if (std::holds_alternative<Succeeded>(message)) {
     standstill_.finished(peer, now);
   } else if (std::holds_alternative<Leaving>(message)) {
     standstill_.gone(peer, now);
   } else if (const auto* progress = std::get_if<ProgressReport>(&message)) {
     standstill_.says(peer, *progress, now);
   } else if (auto* stacks = std::get_if<NodeStacks>(&message)) {
-    standstill_.answers(peer, std::move(*stacks));
+    standstill_.answers(peer, std::move(*stacks), now);
   } else if (std::holds_alternative<AskStacks>(message)) {
     standstill_.asks(peer, now);
   }

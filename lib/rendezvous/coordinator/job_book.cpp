@@ -26,13 +26,15 @@ JobBook::JobBook(const Coordinator::Settings& settings, Clock& clock,
       clock_(clock),
       before_deciding_(std::move(before_deciding)),
       // Agents of an earlier life of this store look for it twice in that time.
-      ready_at_(settings.stand_alone ? clock.now() + kTimeToFollow : TimePoint()) {
+      ready_at_(settings.stand_alone ? clock.now() + kTimeToFollow : TimePoint()),
+      doubts_over_(clock.make_alarm()) {
   for (const auto& world : settings.known_worlds) {
     MemberFence fence;
     fence.expect(world.id, world.nodes, 0);
     fenced_jobs_.inherit(world.run_id, {world.id, 0, world.nodes}, clock.now() + world.at_work,
                          std::move(fence));
   }
+  forget_doubts();
 }
 
 Job& JobBook::open(const std::string& run_id, const Rules& rules, bool held) {
@@ -51,11 +53,15 @@ Job& JobBook::open(const std::string& run_id, const Rules& rules, bool held) {
   return *job;
 }
 
-// Worlds of which nobody has come in time.
+// Worlds of which nobody has come in time. Whoever keeps a list of worlds hears that then, and not
+// with the next job.
 void JobBook::forget_doubts() {
   for (const auto& run_id : fenced_jobs_.pass(clock_.now())) {
     if (settings_.job_over && !jobs.contains(run_id)) settings_.job_over(run_id);
   }
+  const auto next = fenced_jobs_.next_end();
+  if (!next || !settings_.job_over) return doubts_over_->disarm();
+  doubts_over_->arm(*next, [this] { forget_doubts(); });
 }
 
 void JobBook::forget(const Job& job) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -54,6 +55,7 @@ class JobBook {
   const std::function<void()> before_deciding_;
   const TimePoint ready_at_;
   FencedJobs fenced_jobs_;
+  const std::unique_ptr<Alarm> doubts_over_;
   std::optional<std::pair<WorldId, Done>> over_;  // an earlier job of this run id
   std::optional<Done> ended_;
 };

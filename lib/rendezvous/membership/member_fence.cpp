@@ -21,11 +21,12 @@ void MemberFence::release(const std::string& member) {
   if (const auto entry = held_.find(member); entry != held_.end()) erase(entry);
 }
 
-std::optional<bool> MemberFence::left(Peer peer) {
+std::optional<bool> MemberFence::left(Peer peer, const WorldId& last) {
   const auto entry =
       std::ranges::find_if(held_, [peer](const auto& held) { return held.second.peer == peer; });
   if (entry == held_.end()) return std::nullopt;
   const bool of_last_world = entry->second.of_last_world;
+  if (of_last_world) ended(entry->first, last);
   erase(entry);
   return of_last_world;
 }
@@ -44,7 +45,7 @@ void MemberFence::expect(const WorldId& world, int members, int may_miss,
   expected_ = members;
   may_miss_ = may_miss;
   chosen_ = std::move(chosen);
-  heard_.clear();
+  heard_.clear(), ended_.clear();
   all_by_.reset();
   most_by_.reset();
 }
@@ -53,6 +54,17 @@ void MemberFence::expect(const WorldId& world, const Remnant& remnant, int may_m
   // Whoever comes may be one whose group had ended before: only all of them together prove it.
   expect(world, remnant.at_work.count > 0 ? remnant.members : 0, may_miss);
   if (expected_ > 0) all_by_ = remnant.at_work.until;
+}
+
+void MemberFence::ended(const std::string& member, const WorldId& world) {
+  if (world.is_same(world_)) ended_.insert(member);
+}
+
+void MemberFence::expect_rest(const WorldId& world, int members) {
+  if (!world.is_same(world_)) return expect(world, members, 0);
+  expected_ = members;
+  may_miss_ = 0;
+  heard_ = ended_;
 }
 
 const WorldId& MemberFence::world_of(const std::string& member, const WorldId& told) const {

@@ -53,8 +53,8 @@ class MemberFence {
   /// The member is here again, or its group has ended.
   void release(const std::string& member);
   /// The connection over which that member was heard last has ended in order: the group has ended.
-  /// Whether it was of the last world; none if there is no such member.
-  std::optional<bool> left(Peer peer);
+  /// Whether it was of the last world, which is `last`; none if there is no such member.
+  std::optional<bool> left(Peer peer, const WorldId& last);
   /// The same, but its process may be alive.
   void shorten(Peer peer, TimePoint until);
   /// Members of whom only another coordinator knows.
@@ -63,6 +63,13 @@ class MemberFence {
   /// Another coordinator has given out that world. All of its members are waited for but
   /// `may_miss`, from when the first was heard. `chosen`: their names, if they are known.
   void expect(const WorldId& world, int members, int may_miss, std::set<std::string> chosen = {});
+  /// That world has been given out here, and its members have come to say how they end.
+  void watch(const WorldId& world) { expect(world, 0, 0); }
+  /// The group of that member of it has ended.
+  void ended(const std::string& member, const WorldId& world);
+  /// It was cut off whole: its members are waited for, from when the first one is back, but for
+  /// those that had ended before.
+  void expect_rest(const WorldId& world, int members);
   /// In which world a member was that comes out of `told`: in the one that was given out after that
   /// if it was chosen for it. It has never heard of that, and does not any more, having left that
   /// coordinator.
@@ -98,10 +105,10 @@ class MemberFence {
   std::multiset<TimePoint> ends_;  // of those
   Leavers strangers_;
 
-  // The world of another coordinator
+  // The world of another coordinator, or one that was cut off
   WorldId world_;
   int expected_ = 0, may_miss_ = 0;
-  std::set<std::string> chosen_, heard_;
+  std::set<std::string> chosen_, heard_, ended_;
   std::optional<TimePoint> all_by_, most_by_;  // none: it may be at work, nobody was heard
 };
 

@@ -39,6 +39,8 @@ class PastWorlds {
     last_size_ = previous.nodes;
     return succession_ = true;
   }
+  /// Rounds up to that number have been.
+  void raise(std::int64_t number) { floor_ = std::max(floor_, number); }
   void formed(const WorldId& world, int nodes) {
     last_ = world;
     last_size_ = nodes;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 
 namespace elastrun::rendezvous {
 
@@ -11,22 +10,36 @@ void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int f
                           bool understands) {
   if (round != round_) {
     broken_up();
-    if (call_) finish();
+    if (call_) finish(call_->until);
     watched_.clear();
     saying_ = {};
+    starting_ = 0;
     round_ = round;
     hangs_ = false;
   }
   runs_ = true;
-  Watched& member = watched_[peer];
-  tally(member, -1);
-  member = {node.id, first_rank, node.local_world_size, {}, false, understands};
+  const auto [entry, is_new] = watched_.try_emplace(peer);
+  Watched& member = entry->second;
+  if (!is_new) tally(member, -1);
+  member = {node.id, first_rank, node.local_world_size, {}, false, false, understands};
+  tally(member, +1);
 }
 
 void Standstill::tally(const Watched& member, int sign) {
-  if (member.finished || !member.progress) return;
+  if (member.finished) return;
+  if (!member.started) starting_ += sign;
+  if (!member.progress) return;
   const auto& what = member.progress->what;
   saying_[what.by_steps][static_cast<std::size_t>(what.kind)] += sign;
+}
+
+void Standstill::started(Peer peer, std::int64_t round, TimePoint now) {
+  const auto member = watched_.find(peer);
+  if (member == watched_.end() || round != round_) return;
+  tally(member->second, -1);
+  member->second.started = true;
+  tally(member->second, +1);
+  decide(now);
 }
 
 void Standstill::finished(Peer peer, TimePoint now) {
@@ -47,7 +60,7 @@ void Standstill::gone(Peer peer, TimePoint now) {
   tally(member->second, -1);
   watched_.erase(member);
   decide(now);
-  finish_if_answered();
+  finish_if_answered(now);
 }
 
 void Standstill::broken_up() {
@@ -62,9 +75,13 @@ void Standstill::forget_hang() {
   if (call_->askers.empty()) call_.reset();
 }
 
-hangs::SilentNode Standstill::silent(const Watched& member) {
-  std::vector<int> ranks(static_cast<std::size_t>(std::max(member.workers, 0)));
-  std::iota(ranks.begin(), ranks.end(), member.first_rank);
+/// With those of its workers of which it has not told.
+hangs::SilentNode Standstill::silent(const Watched& member, const std::vector<bool>& told) {
+  std::vector<int> ranks;
+  for (int i = 0; i < member.workers; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (at >= told.size() || !told[at]) ranks.push_back(member.first_rank + i);
+  }
   return {member.node, std::move(ranks)};
 }
 
@@ -73,12 +90,14 @@ void Standstill::says(Peer peer, const ProgressReport& progress, TimePoint now) 
   if (member == watched_.end() || progress.round != round_) return;
   tally(member->second, -1);
   member->second.progress = progress;
+  member->second.started = true;
   tally(member->second, +1);
   decide(now);
 }
 
 /// Costs the same for any number of nodes: each of thousands says something at the end of a job.
 bool Standstill::is_hanging() const {
+  if (starting_ > 0) return false;
   if (saying(false, Kind::Excused) + saying(true, Kind::Excused) > 0) return false;
   const bool by_steps = saying(true, Kind::Moves) + saying(true, Kind::Stands) > 0;
   return saying(by_steps, Kind::Moves) == 0 && saying(by_steps, Kind::Stands) > 0;
@@ -107,14 +126,14 @@ void Standstill::decide(TimePoint now) {
   if (told) return;
   call(now, true);
   call_->hang = true;
-  call_->standing = standing();
-  finish_if_answered();
+  call_->stands_since = now - standing();
+  finish_if_answered(now);
 }
 
 void Standstill::asks(Peer peer, TimePoint now) {
   call(now, false);
   call_->askers.insert(peer);
-  finish_if_answered();
+  finish_if_answered(now);
 }
 
 /// One at a time: whoever asks meanwhile gets the same answer.
@@ -131,13 +150,13 @@ void Standstill::call(TimePoint now, bool hang) {
       continue;
     }
     const auto workers = static_cast<std::size_t>(std::max(member.workers, 0));
-    call_->awaited.emplace(peer, Allowance{workers, workers});
+    call_->awaited.emplace(peer, Allowance{std::vector<bool>(workers), workers});
     tell(peer, order);
   }
 }
 
 /// A member that speaks of others, or without an end, must not cost the coordinator its memory.
-void Standstill::answers(Peer peer, NodeStacks stacks) {
+void Standstill::answers(Peer peer, NodeStacks stacks, TimePoint now) {
   if (!call_ || stacks.id != call_->id) return;
   const auto awaited = call_->awaited.find(peer);
   if (awaited == call_->awaited.end()) return;
@@ -145,26 +164,30 @@ void Standstill::answers(Peer peer, NodeStacks stacks) {
   auto& left = awaited->second;
   for (auto& group : stacks.groups) {
     std::erase_if(group.ranks, [&](int rank) {
-      return rank < member.first_rank || rank - member.first_rank >= member.workers;
+      const auto at = static_cast<std::size_t>(rank - member.first_rank);
+      if (rank < member.first_rank || at >= left.told.size() || left.told[at]) return true;
+      left.told[at] = true;
+      return false;
     });
-    group.ranks.resize(std::min(group.ranks.size(), left.ranks));
-    left.ranks -= group.ranks.size();
     if (!group.ranks.empty()) call_->groups.push_back(std::move(group));
   }
   stacks.dumps.resize(std::min(stacks.dumps.size(), left.dumps));
   left.dumps -= stacks.dumps.size();
   std::ranges::move(stacks.dumps, std::back_inserter(call_->dumps));
   if (!stacks.last) return;
+  // A node whose workers do not run has nothing to tell of them.
+  auto untold = silent(member, left.told);
+  if (!untold.ranks.empty()) call_->silent.push_back(std::move(untold));
   call_->awaited.erase(awaited);
-  finish_if_answered();
+  finish_if_answered(now);
 }
 
-void Standstill::finish_if_answered() {
-  if (call_ && call_->awaited.empty()) finish();
+void Standstill::finish_if_answered(TimePoint now) {
+  if (call_ && call_->awaited.empty()) finish(now);
 }
 
 void Standstill::tick(TimePoint now) {
-  if (call_ && now >= call_->until) finish();
+  if (call_ && now >= call_->until) finish(now);
 }
 
 std::optional<TimePoint> Standstill::deadline() const {
@@ -181,10 +204,11 @@ int Standstill::speaker() const {
   return lowest.value_or(0);
 }
 
-void Standstill::finish() {
+void Standstill::finish(TimePoint now) {
   const Call call = *std::exchange(call_, std::nullopt);
-  StacksReport report{
-      {hangs::merge(call.groups), call.silent, call.dumps}, call.hang, call.standing};
+  StacksReport report{{hangs::merge(call.groups), call.silent, call.dumps},
+                      call.hang,
+                      call.hang ? now - call.stands_since : Duration::zero()};
   for (const auto& [peer, left] : call.awaited) {
     report.stacks.silent.push_back(silent(watched_.at(peer)));
   }

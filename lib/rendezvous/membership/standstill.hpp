@@ -22,8 +22,9 @@ namespace elastrun::rendezvous {
 /// stand: all nodes are asked for the stacks of their workers when the job hangs, or when somebody
 /// wants to know. Pure: what is to be told to whom piles up until `take`.
 ///
-/// The job hangs when no node is excused and all stand; if some count steps, all of those. That is
-/// told once, until one of them moves again; not at all if that is before the stacks are there.
+/// The job hangs when no node is excused and all stand; if some count steps, all of those; not
+/// before the workers of all nodes have been started, for which the others wait. That is told once,
+/// until one of them moves again; not at all if that is before the stacks are there.
 class Standstill {
  public:
   /// From the first question to the report, whoever has not answered.
@@ -34,6 +35,8 @@ class Standstill {
   /// One that does not understand these messages is only named.
   void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank,
                 bool understands = true);
+  /// Its workers run; whoever says anything of them has started them, too.
+  void started(Peer peer, std::int64_t round, TimePoint now);
   /// All of its workers have succeeded.
   void finished(Peer peer, TimePoint now);
   void gone(Peer peer, TimePoint now);
@@ -42,7 +45,7 @@ class Standstill {
   void broken_up();
 
   void says(Peer peer, const ProgressReport& progress, TimePoint now);
-  void answers(Peer peer, NodeStacks stacks);
+  void answers(Peer peer, NodeStacks stacks, TimePoint now);
   /// `peer`, which need not be a member, gets the StacksReport; several may ask at once.
   void asks(Peer peer, TimePoint now);
   void tick(TimePoint now);
@@ -59,25 +62,26 @@ class Standstill {
     std::string node;
     int first_rank = 0, workers = 0;
     std::optional<ProgressReport> progress;
-    bool finished = false;
+    bool started = false, finished = false;
     bool understands = true;
   };
   /// What a member may still add to the answer: it speaks of each of its own workers once.
   struct Allowance {
-    std::size_t ranks = 0, dumps = 0;
+    std::vector<bool> told;  // of each of its workers
+    std::size_t dumps = 0;
   };
   struct Call {
     std::int64_t id = 0;
     TimePoint until;
     bool hang = false;
-    Duration standing{};
+    TimePoint stands_since;  // if it hangs
     std::map<Peer, Allowance> awaited;
     std::set<Peer> askers;
     std::vector<hangs::StackGroup> groups;
     std::vector<std::string> dumps;
     std::vector<hangs::SilentNode> silent;
   };
-  static hangs::SilentNode silent(const Watched& member);
+  static hangs::SilentNode silent(const Watched& member, const std::vector<bool>& told = {});
 
   void tally(const Watched& member, int sign);
   int saying(bool by_steps, Kind kind) const {
@@ -89,14 +93,15 @@ class Standstill {
   void forget_hang();
   bool has_say(const Watched& member) const;
   void call(TimePoint now, bool hang);
-  void finish_if_answered();
+  void finish_if_answered(TimePoint now);
   int speaker() const;
-  void finish();
+  void finish(TimePoint now);
   void tell(Peer peer, const std::shared_ptr<const Push>& push) { told_.emplace_back(peer, push); }
 
   std::int64_t round_ = 0, last_call_ = 0;
   std::map<Peer, Watched> watched_;
   std::array<std::array<int, 3>, 2> saying_{};  // that say so and have not finished
+  int starting_ = 0;                            // that have neither started nor finished
   bool runs_ = false;                           // the round
   bool hangs_ = false;                          // and that has been told
   std::optional<Call> call_;

@@ -75,7 +75,7 @@ void State::join(Peer peer, Node node, const PreviousWorld& previous, TimePoint 
   if (!is_new) return come_back(*member, std::move(node), now);
   const WorldId world = world_fence_.fence.world_of(agent_name(member->node), previous.id);
   if (phase_ == Phase::Joining && world.round > 0) {
-    world_fence_.broken(world);
+    world_fence_.broken(world, agent_name(member->node));
     if (world.is_same(past_.last())) roster_.set_returning(*member, true);
   }
   advance(now);
@@ -178,7 +178,7 @@ void State::come_back(Member& member, Node node, TimePoint now) {
     restart({.kind = Cause::Kind::NodeLeft, .node = node.id, .text = rejoined_text(node)}, now);
   }
   if (member.state != MemberState::Stopping) return;
-  world_fence_.broken(member.world);
+  world_fence_.broken(member.world, agent_name(member.node));
   roster_.describe(member, std::move(node));
   roster_.move(member, MemberState::Waiting, now);
   // Too late for its place.
@@ -219,7 +219,7 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
 void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   Member* member = roster_.find(peer);
   if (member == nullptr || round != round_number() || member->state != MemberState::Running) return;
-  world_fence_.broken(member->world);
+  world_fence_.broken(member->world, agent_name(member->node));
   roster_.move(*member, MemberState::Finished, now);
   ending_ = true;  // a job that is ending is not stopped for newcomers
   growth_at_.reset();
@@ -237,7 +237,7 @@ void State::leave(Peer peer, const std::string& why, TimePoint now, Duration gra
   }
   const auto kind = Cause::Kind::NodeLeft;
   if (member->state == MemberState::Finished) {
-    world_fence_.broken(member->world);
+    world_fence_.broken(member->world, agent_name(member->node));
   } else if (member->state != MemberState::Waiting) {
     const TimePoint until = now + std::max(grace, member->node.grace);
     const bool of_last_world = world_fence_.is_last(member->world);
@@ -284,7 +284,7 @@ void State::remove(const Member& member, const Cause& cause, TimePoint now) {
 void State::fence_off(const Member& member, TimePoint now, Loss loss) {
   if (member.state == MemberState::Waiting) return;
   if (member.state == MemberState::Finished || loss == Loss::Ended) {
-    return world_fence_.lost_member(member.world, now);
+    return world_fence_.broken(member.world, agent_name(member.node));
   }
   const TimePoint back_by = now + kTimeToReturn;
   world_fence_.lost_member(
@@ -311,8 +311,9 @@ void State::suspend(const std::string& why, TimePoint now) {
 }
 
 void State::inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence,
-                    const WorldId& at_work) {
+                    const WorldId& at_work, std::int64_t highest) {
   learn(previous);
+  past_.raise(highest);
   world_fence_.inherited(at_work.round > 0 ? at_work : previous.id, until);
   world_fence_.fence = fence;
 }

@@ -61,9 +61,9 @@ class State {
 
   // The world of a coordinator before this one, and the record of new ones (see WorldFence).
   /// `previous` may be at work until then, unless one of its members comes, and so may they in
-  /// `fence`. `at_work`: which one is, if not that one.
+  /// `fence`. `at_work`: which one is, if not that one. Rounds have been up to `highest`.
   void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {},
-               const WorldId& at_work = {});
+               const WorldId& at_work = {}, std::int64_t highest = 0);
   void disinherit(Duration left, TimePoint now);  // is no more; members unheard end within `left`
   /// The job of this run id has been over for good after that world. Members of it that come late
   /// are told so; others begin anew.

@@ -41,14 +41,17 @@ class WorldFence {
     world_ = world;
     at_work_until_ = TimePoint::max();
     fence = {};
+    fence.watch(world);
   }
   /// Whether a member of that one says anything of the last world. Others may come late: out of one
   /// that nobody remembered but they.
   bool is_last(const WorldId& world) const { return world.is_same(world_); }
   const WorldId& world() const { return world_; }
-  /// The group of a member of that world has ended.
-  void broken(const WorldId& world) {
-    if (is_last(world)) at_work_until_.reset();
+  /// The group of that member of that world has ended.
+  void broken(const WorldId& world, const std::string& member) {
+    if (!is_last(world)) return;
+    at_work_until_.reset();
+    fence.ended(member, world_);
   }
   /// A member of that world was lost, whose group has ended by then.
   void lost_member(const WorldId& world, TimePoint until) {
@@ -56,7 +59,7 @@ class WorldFence {
   }
   /// The connection of a member that had said goodbye has ended in order; whether there was one.
   bool left(std::uint64_t peer) {
-    const auto of_last_world = fence.left(peer);
+    const auto of_last_world = fence.left(peer, world_);
     if (of_last_world.value_or(false)) at_work_until_.reset();
     return of_last_world.has_value();
   }

@@ -189,7 +189,7 @@ class UsersSession final : public HandlerSession {
     if (const auto* progress = std::get_if<ProgressReport>(&report)) {
       standstill_.says(kSelf, *progress, clock_.now());
     } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
-      standstill_.answers(kSelf, std::move(*stacks));
+      standstill_.answers(kSelf, std::move(*stacks), clock_.now());
     } else {
       standstill_.asks(kSelf, clock_.now());
     }

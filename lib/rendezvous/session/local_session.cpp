@@ -70,7 +70,7 @@ class LocalSession final : public Session {
     } else if (const auto* progress = std::get_if<ProgressReport>(&report)) {
       standstill_.says(kSelf, *progress, now);
     } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
-      standstill_.answers(kSelf, std::move(*stacks));
+      standstill_.answers(kSelf, std::move(*stacks), now);
     } else if (std::holds_alternative<AskStacks>(report)) {
       standstill_.asks(kSelf, now);
     }

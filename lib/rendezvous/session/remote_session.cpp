@@ -36,8 +36,9 @@ class RemoteSession final : public Session {
         sealer_(std::move(sealer)),
         locator_(std::move(locator)),
         settings_(std::move(settings)),
-        search_(loop, clock, *locator_, limits_of(settings_)),
+        search_(loop, clock, *locator_, search_limits(settings_)),
         heartbeat_(clock.make_alarm()),
+        coordinator_clock_(clock),
         membership_(random_text(12)) {}
 
   ~RemoteSession() override {
@@ -86,19 +87,15 @@ class RemoteSession final : public Session {
 
   StorePlan store_plan() const override { return settings_.store_plan; }
   void share_store(const store::Stores& stores) override { locator_->share_store(stores); }
+  void on_clock(std::function<void(const ClockReading&)> tell) override {
+    coordinator_clock_.on_reading(std::move(tell));
+  }
   bool serves_others() const override { return !over_ && locator_->serves_others(); }
   std::string backend() const override { return settings_.backend; }
   std::string run_id() const override { return settings_.run_id; }
 
  private:
   // Finding the coordinator
-
-  static CoordinatorSearch::Limits limits_of(const RemoteSettings& settings) {
-    const Rules& rules = settings.rules;
-    const Duration silence = settings.keep_alive_interval * settings.keep_alive_max_attempt;
-    return {settings.run_id, rules.join_timeout, rules.progress_interval, silence,
-            settings.read_timeout};
-  }
 
   void heed() {
     locator_->heed(epoch_, std::max(membership_.previous().nodes, settings_.rules.min_nodes));
@@ -144,7 +141,8 @@ class RemoteSession final : public Session {
     if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
     if (const auto* epoch = std::get_if<NewEpoch>(&*message)) {
       epoch_ = std::max(epoch_, epoch->epoch);
-    } else if (std::holds_alternative<Heartbeat>(*message)) {
+    } else if (const auto* heartbeat = std::get_if<Heartbeat>(&*message)) {
+      coordinator_clock_.heard(TimePoint(Duration(heartbeat->sent)), heartbeat->clock);
       heartbeat_lease_.answered();
       if (!heartbeat_lease_.is_over(clock_.now())) obey_put_off();
     } else if (auto* told = std::get_if<Push>(&*message)) {
@@ -192,6 +190,7 @@ class RemoteSession final : public Session {
     epoch_ = welcome.epoch;
     fences_ = welcome.fences, stacks_ = welcome.stacks;
     membership_.learn(welcome.world);
+    coordinator_clock_.welcomed(greeted_at_, welcome.clock);
     welcomed_ = true;
     search_.found(welcome.stand_alone);
     refusals_.forget();
@@ -329,7 +328,7 @@ class RemoteSession final : public Session {
   }
 
   void send_heartbeat() {
-    send(Heartbeat{});
+    send(Heartbeat{clock_.now().time_since_epoch().count()});
     heartbeat_lease_.sent(clock_.now());
   }
 
@@ -363,6 +362,7 @@ class RemoteSession final : public Session {
   const RemoteSettings settings_;
   CoordinatorSearch search_;
   const std::unique_ptr<Alarm> heartbeat_;
+  CoordinatorClock coordinator_clock_;
   OnPush on_push_;
 
   // The coordinator

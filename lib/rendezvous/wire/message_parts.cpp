@@ -36,8 +36,6 @@ std::size_t bytes_within(std::string_view text, std::size_t escaped) {
   return bytes;
 }
 
-// Of one node: those of as many nodes as a round has at most are still a number.
-constexpr std::int64_t kMostWorkers = 20'000;
 // A number, with the name of an interface.
 constexpr std::size_t kLongestAddress = 64;
 

@@ -113,8 +113,11 @@ json::object write(const Leaving& leaving) {
 json::object write(const AskStacks&) {
   return {{"type", "ask_stacks"}};
 }
-json::object write(const Heartbeat&) {
-  return {{"type", "heartbeat"}};
+json::object write(const Heartbeat& heartbeat) {
+  object message{{"type", "heartbeat"}};
+  if (heartbeat.sent > 0) message["sent"] = heartbeat.sent;
+  if (heartbeat.clock > 0) message["clock"] = heartbeat.clock;
+  return message;
 }
 
 json::object write(const Welcome& welcome) {
@@ -126,7 +129,8 @@ json::object write(const Welcome& welcome) {
           {"heartbeats_missed", welcome.heartbeats_missed},
           {"fences", welcome.fences},
           {"world", write_previous(welcome.world)},
-          {"stacks", welcome.stacks}};
+          {"stacks", welcome.stacks},
+          {"clock", welcome.clock}};
 }
 json::object write(const Refusal& refusal) {
   return {{"type", "refuse"}, {"text", refusal.text}, {"final", refusal.final}};
@@ -198,7 +202,12 @@ Welcome read_welcome(const Reader& reader) {
           static_cast<int>(std::min(missed, kLongestSilence / heartbeat)),
           reader.flag("fences"),
           read_previous(reader.member("world")),
-          reader.flag("stacks")};
+          reader.flag("stacks"),
+          reader.integer("clock")};
+}
+
+Heartbeat read_heartbeat(const Reader& reader) {
+  return {reader.integer("sent"), reader.integer("clock")};
 }
 
 }  // namespace
@@ -219,7 +228,7 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
   bool sound = true;
   const Reader reader(*value, sound);
   const std::string kind = reader.text("type");
-  FromAgent message = Heartbeat{};
+  FromAgent message = kind == "heartbeat" ? read_heartbeat(reader) : Heartbeat{};
   if (kind == "hello") {
     message = read_hello(reader);
   } else if (kind == "join") {
@@ -255,7 +264,7 @@ Result<FromCoordinator> decode_from_coordinator(std::string_view text) {
   bool sound = true;
   const Reader reader(*value, sound);
   const std::string kind = reader.text("type");
-  FromCoordinator message = Heartbeat{};
+  FromCoordinator message = kind == "heartbeat" ? read_heartbeat(reader) : Heartbeat{};
   if (kind == "welcome") {
     message = read_welcome(reader);
   } else if (kind == "round") {

@@ -16,9 +16,8 @@ using Kind = hangs::NodeProgress::Kind;
 constexpr std::array<std::string_view, 3> kKinds = {"moves", "stands", "excused"};
 constexpr double kLongest = 1e9;  // seconds
 constexpr std::size_t kMostDumps = 64;
-// Few bytes can stand for many ranks: of a job, and of the workers of one of its nodes.
+// Few bytes can stand for many ranks of a job.
 constexpr std::int64_t kMostRanks = 1 << 21;
-constexpr std::int64_t kMostRanksOfNode = 1 << 14;
 
 json::array write_texts(const std::vector<std::string>& texts) {
   json::array list;
@@ -163,7 +162,7 @@ ProgressReport read_progress_report(const Reader& reader) {
 }
 
 NodeStacks read_node_stacks(const Reader& reader) {
-  auto ranks_left = kMostRanksOfNode;
+  auto ranks_left = kMostWorkers;
   return {reader.integer("id"), read_groups(reader, ranks_left),
           read_texts(reader, "dumps", kMostDumps), reader.flag("last")};
 }

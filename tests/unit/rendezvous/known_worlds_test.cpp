@@ -61,12 +61,27 @@ struct Store {
 
 TEST_CASE("known worlds: one of which nobody has come is forgotten when it cannot be at work") {
   Store store({{"old", {1, 3}, 2, 10s}});
-  store.pass(11s);
+  store.pass(9s);
+  CHECK(store.over.empty());
+  store.pass(2s);
+  CHECK_MESSAGE(store.over == std::vector<std::string>{"old"}, "also if no other job comes");
   auto agent = store.agent("new");
   agent->join();
   store.pass(2s);
   agent->round();
   CHECK(store.over == std::vector<std::string>{"old"});
+}
+
+TEST_CASE("known worlds: one whose last agent was lost is forgotten, too") {
+  Store store;
+  auto agent = store.agent("job");
+  agent->join();
+  store.pass(2s);
+  agent->round();
+  agent.reset();  // without a goodbye, which says nothing of its group
+  store.pass(1s);
+  store.pass(120s);
+  CHECK(store.over == std::vector<std::string>{"job"});
 }
 
 TEST_CASE("known worlds: a job that has failed is known until its last agent has gone") {

@@ -2,10 +2,10 @@
 #include "rendezvous/session/remote_session.hpp"
 
 #include "core/json.hpp"
-#include "core/log.hpp"
 #include "net/link.hpp"
 #include "rendezvous/session/make_session.hpp"
 #include "rendezvous/wire/messages.hpp"
+#include "support/logged_text.hpp"
 #include "unit/rendezvous/timeless.hpp"
 
 #include <boost/asio/read.hpp>
@@ -168,10 +168,20 @@ TEST_CASE(
     "remote session: whoever finds its coordinator silent hangs up when its group has ended, not "
     "before") {
   Network network;
+  network.clock = std::make_unique<elastrun::test::FakeClock>();
+  // All of them are on this loop: whatever is on its way arrives before time goes on.
+  const auto pass_until = [&network](const std::function<bool()>& holds) {
+    while (!holds()) {
+      network.loop.restart();
+      network.loop.run_for(1ms);
+      network.loop.poll();
+      static_cast<elastrun::test::FakeClock&>(*network.clock).advance(100ms);
+    }
+  };
   boost::asio::ip::tcp::acceptor port(network.loop, {boost::asio::ip::address_v4::loopback(), 0});
   RemoteSettings settings;
   settings.rules.max_restarts = 1;
-  settings.keep_alive_interval = 50ms;
+  settings.read_timeout = 1h;
   auto sealer = net::make_sealer("");
   FixedLocatorSettings where{{"127.0.0.1", port.local_endpoint().port()}, false, {}};
   auto locator = make_fixed_locator(network.loop, *network.clock, sealer, where);
@@ -188,7 +198,7 @@ TEST_CASE(
     REQUIRE(message.has_value());
     if (const auto* hello = std::get_if<Hello>(&*message)) {
       if (hello->at_work && ++hellos_at_work > 1) return;
-      link.send(encode(FromCoordinator(Welcome{"none", 1, false, 5ms, 2})));
+      link.send(encode(FromCoordinator(Welcome{"none", 1, false, 5s, 2})));
     } else if (const auto* join = std::get_if<Join>(&*message)) {
       RoundReady ready;
       ready.round.epoch = ready.round.number = 1;
@@ -207,9 +217,12 @@ TEST_CASE(
     });
   };
   accept();
+  const auto is_told = [&agent] { return !agent.told.empty(); };
+  pass_until(is_told);
   agent.round();
+  pass_until(is_told);
   CHECK(agent.hear<Restart>().cause.kind == Cause::Kind::CoordinatorLost);
-  run_until(network.loop, [&hellos_at_work] { return hellos_at_work == 3; });
+  pass_until([&hellos_at_work] { return hellos_at_work == 3; });
   CHECK(hung_up == 0);
   SUBCASE("it joins again") {
     agent.join();
@@ -217,7 +230,7 @@ TEST_CASE(
   SUBCASE("or ends") {
     agent.session->close([] {});
   }
-  run_until(network.loop, [&hung_up] { return hung_up >= 3; });
+  pass_until([&hung_up] { return hung_up >= 3; });
 }
 
 namespace {
@@ -357,6 +370,21 @@ TEST_CASE("coordinator: an agent of an earlier release hears no word of stacks")
   CHECK(!other.heard.contains("stacks\",\"id"));
 }
 
+TEST_CASE("coordinator: nobody hangs who waits for a node that has not said that it has started") {
+  Timeless town(rules_for(2, 2));
+  town.agent->join();
+  Spoken other(town);
+  town.pass(2s, 20);
+  const auto round = town.agent->round().number;
+  using Kind = hangs::NodeProgress::Kind;
+  town.agent->session->report(ProgressReport{round, {Kind::Stands, false}, 60s});
+  town.pass(100ms, 20);
+  CHECK(town.agent->told.empty());
+  other.link->send(encode(FromAgent(Started{round})));
+  town.pass(100ms, 20);
+  CHECK(town.agent->hear<TakeStacks>().hang);
+}
+
 TEST_CASE("coordinator: a node that goes while the others stand still makes no hang of it") {
   Timeless town(rules_for(1, 2));
   town.agent->join();
@@ -414,10 +442,8 @@ TEST_CASE("remote session: a coordinator of another version of the protocol is n
 
 TEST_CASE("coordinator: an agent of another version of the protocol is named, and can name us") {
   Town town(rules_for(1, 1));
-  std::string logged;
-  log::set_writer(
-      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); },
-      &logged);
+  elastrun::test::LoggedText log;
+  std::string& logged = log.text;
   for (const int version : {1, 3}) {
     logged.clear();
     boost::asio::ip::tcp::socket socket(town.network.loop);
@@ -435,7 +461,6 @@ TEST_CASE("coordinator: an agent of another version of the protocol is named, an
                     " of the protocol, this side version 2: use the same elastrun on all nodes") !=
         std::string::npos);
   }
-  log::set_writer(nullptr, nullptr);
 }
 
 TEST_CASE("remote session: nobody begins anew before one that leaves has hung up") {

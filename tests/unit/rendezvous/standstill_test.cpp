@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using Kind = hangs::NodeProgress::Kind;
 
-/// A coordinator's side of some nodes with two workers each.
+/// A coordinator's side of some nodes with two workers each, which have been started.
 struct Nodes {
   Standstill standstill;
   TimePoint now = TimePoint(1h);
@@ -26,6 +26,7 @@ struct Nodes {
     for (int i = 0; i < count; ++i) {
       Node node{.id = "n" + std::to_string(i), .local_world_size = 2};
       standstill.assigned(peer(i), 1, node, 2 * i);
+      standstill.started(peer(i), 1, now);
     }
   }
   static Peer peer(int node) { return static_cast<Peer>(10 + node); }
@@ -34,7 +35,7 @@ struct Nodes {
   }
   void answer(int node, bool last = true) {
     hangs::StackGroup group{{2 * node, 2 * node + 1}, {"thread 1 (x, main): running"}};
-    standstill.answers(peer(node), {call(), {group}, {}, last});
+    standstill.answers(peer(node), {call(), {group}, {}, last}, now);
   }
   void take() {
     for (const auto& [to, push] : standstill.take()) heard.emplace_back(to, *push);
@@ -73,14 +74,67 @@ TEST_CASE("standstill: the job hangs when all nodes stand that count steps") {
   CHECK(nodes.asked() == 0);
   nodes.say(0, Kind::Stands);
   CHECK(nodes.asked() == 3);  // also the one that has no opinion
-  for (int i = 0; i < 3; ++i) nodes.answer(i);
+  for (int i = 0; i < 3; ++i) {
+    nodes.now += 1s;  // taking stacks lasts
+    nodes.answer(i);
+  }
   const auto reports = nodes.reports();
   REQUIRE(reports.size() == 3);
   CHECK(reports[0].second.hang);
-  CHECK(reports[0].second.standing == 30s);
+  CHECK(reports[0].second.standing == 33s);
   REQUIRE(reports[0].second.stacks.groups.size() == 1);
   CHECK(reports[0].second.stacks.groups[0].ranks == std::vector{0, 1, 2, 3, 4, 5});
   CHECK_FALSE(nodes.standstill.deadline());
+}
+
+TEST_CASE("standstill: nobody hangs who waits for a node that has not started its workers") {
+  Nodes nodes(2);
+  const Node late{.id = "n2", .local_world_size = 2};
+  nodes.standstill.assigned(Nodes::peer(2), 1, late, 4);
+  for (int i = 0; i < 2; ++i) nodes.say(i, Kind::Stands, false);
+  CHECK(nodes.asked() == 0);
+  CHECK_FALSE(nodes.standstill.deadline());
+  SUBCASE("it starts them, and has the time that the others had") {
+    nodes.say(2, Kind::Moves, false);
+    nodes.standstill.started(Nodes::peer(2), 1, nodes.now);
+    CHECK(nodes.asked() == 0);
+    nodes.say(2, Kind::Stands, false);
+    CHECK(nodes.asked() == 3);
+  }
+  SUBCASE("or starts them, and has no opinion, as one of an earlier release") {
+    nodes.standstill.started(Nodes::peer(2), 0, nodes.now);  // that was in the last round
+    CHECK(nodes.asked() == 0);
+    nodes.standstill.started(Nodes::peer(2), 1, nodes.now);
+    nodes.standstill.started(Nodes::peer(2), 1, nodes.now);
+    CHECK(nodes.asked() == 3);
+  }
+  SUBCASE("or goes") {
+    nodes.standstill.gone(Nodes::peer(2), nodes.now);
+    CHECK(nodes.asked() == 2);
+  }
+  SUBCASE("or does not: the next round begins anew") {
+    for (int i = 0; i < 2; ++i) {
+      nodes.standstill.assigned(Nodes::peer(i), 2, {.id = "n", .local_world_size = 2}, 2 * i);
+    }
+    nodes.standstill.assigned(Nodes::peer(0), 2, {.id = "n", .local_world_size = 2}, 0);
+    nodes.say(0, Kind::Stands, false, 2);
+    CHECK(nodes.asked() == 0);
+    nodes.say(1, Kind::Stands, false, 2);
+    CHECK(nodes.asked() == 2);
+  }
+}
+
+TEST_CASE("standstill: workers of whom their node knows nothing are named as silent") {
+  Nodes nodes(3);
+  nodes.standstill.asks(99, nodes.now);
+  nodes.answer(0);
+  nodes.standstill.answers(Nodes::peer(1), {nodes.call(), {{{3}, {"x"}}}, {}, true}, nodes.now);
+  nodes.standstill.answers(Nodes::peer(2), {nodes.call(), {}, {}, true}, nodes.now);
+  CHECK_FALSE(nodes.standstill.deadline());
+  const auto reports = nodes.reports();
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].second.stacks.silent ==
+        std::vector<hangs::SilentNode>{{"n1", {2}}, {"n2", {4, 5}}});
 }
 
 TEST_CASE("standstill: an excused node excuses the job") {
@@ -153,7 +207,7 @@ TEST_CASE("standstill: a member speaks of each of its own workers once, whatever
   for (int i = 0; i < 1000; ++i) {
     const std::string line = "thread 1 (x, main): state " + std::to_string(i);
     const NodeStacks stacks{id, {{all, {line}}, {{}, {line}}}, {"/tmp/a", "/tmp/b"}, false};
-    nodes.standstill.answers(Nodes::peer(1), stacks);
+    nodes.standstill.answers(Nodes::peer(1), stacks, nodes.now);
   }
   nodes.answer(0);
   nodes.standstill.tick(nodes.now + 5s);
@@ -173,6 +227,8 @@ TEST_CASE("standstill: few bytes of a member do not stand for millions of ranks"
         std::to_string(last) + "]]}]}");
   };
   CHECK(of_range(1000).has_value());
+  CHECK_MESSAGE(of_range(20'000 - 1).has_value(), "the most that a node may have");
+  CHECK_FALSE(of_range(20'000).has_value());
   CHECK_FALSE(of_range(1 << 20).has_value());
 }
 
@@ -180,6 +236,7 @@ TEST_CASE("standstill: nodes of a release without stacks are neither asked, awai
   Nodes nodes(3);
   const Node old{.id = "n0", .local_world_size = 2};
   nodes.standstill.assigned(Nodes::peer(0), 1, old, 0, false);
+  nodes.standstill.started(Nodes::peer(0), 1, nodes.now);
   for (int i = 1; i < 3; ++i) nodes.say(i, Kind::Stands);
   CHECK(nodes.asked() == 2);
   for (int i = 1; i < 3; ++i) nodes.answer(i);
@@ -303,7 +360,7 @@ TEST_CASE("standstill: the report of a large job is there once, and short where 
   const auto id = nodes.call();
   for (int i = 0; i < kNodes; ++i) {
     hangs::StackGroup group{{2 * i, 2 * i + 1}, {"thread 1 (x, main): running"}};
-    nodes.standstill.answers(Nodes::peer(i), {id, {group}, {}, true});
+    nodes.standstill.answers(Nodes::peer(i), {id, {group}, {}, true}, nodes.now);
   }
   const auto told = nodes.standstill.take();
   REQUIRE(told.size() == kNodes);

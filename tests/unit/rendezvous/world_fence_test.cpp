@@ -26,6 +26,26 @@ Script one_member(Duration grace = {}) {
   return job;
 }
 
+/// Of a store, which forgets a job with its last agent.
+Rules store_rules(int min_nodes, int max_nodes) {
+  Rules rules = make_rules(min_nodes, max_nodes, 3);
+  rules.hosted = false;
+  rules.silence = 15s;
+  rules.last_call_timeout = 1s;
+  return rules;
+}
+
+/// What the store knows of a job when its next agent comes, whose graces are 20 s.
+Script come_again(const Script& before) {
+  FencedJobs fenced;
+  fenced.keep(before.state, before.now);
+  Script job(before.state.rules());
+  job.grace = 20s;
+  job.now = before.now;
+  fenced.hand_to(job.state);
+  return job;
+}
+
 /// That of a member that has said goodbye: its group has ended.
 void end_connection(Script& job, Peer peer) {
   job.state.depart(peer, "closed", job.now);
@@ -286,21 +306,13 @@ TEST_CASE("world fence: members are named in the record of a world that is not t
 }
 
 TEST_CASE("world fence: members that were cut off from a store with all others may be saving") {
-  Rules rules = make_rules(1, 3, 3);
-  rules.hosted = false;
-  rules.silence = 15s;
-  rules.last_call_timeout = 1s;
+  const Rules rules = store_rules(1, 3);
   Script before(rules);
   before.grace = 20s;
   for (const char* name : {"a", "b", "c"}) before.join(name);
   CHECK(before.assignment("c") == "2/3#1");
   for (const char* name : {"a", "b", "c"}) miss_heartbeats(before, name);
-  FencedJobs fenced;
-  fenced.keep(before.state, before.now);
-
-  Script job(rules);
-  job.grace = 20s;
-  fenced.hand_to(job.state);
+  Script job = come_again(before);
   const auto world = before.state.last_world();
   job.join("a", world);
   CHECK(job.assignment("a") == "");
@@ -316,6 +328,65 @@ TEST_CASE("world fence: members that were cut off from a store with all others m
     job.pass(100ms);
     CHECK(job.assignment("a") == "0/1#2");
   }
+  SUBCASE("nor does it stay, which begins no wait anew") {
+    job.pass(10s);
+    job.lose("a");
+    Script again = come_again(job);
+    again.pass(5s);
+    again.join("a", world);
+    again.pass(rules.silence + 20s - 15s - 100ms);
+    CHECK(again.assignment("a") == "");
+    again.pass(100ms);
+    CHECK(again.assignment("a") == "0/1#2");
+  }
+}
+
+TEST_CASE("world fence: a store waits for nobody whose end it has seen") {
+  Script before(store_rules(1, 2));
+  before.grace = 20s;
+  for (const char* name : {"a", "b"}) before.join(name);
+  CHECK(before.assignment("b") == "1/2#1");
+  const auto world = before.state.last_world();
+  const Peer leaver = before.peers["b"];
+  SUBCASE("it said goodbye, and ended in order") {
+    before.leave("b");
+    end_connection(before, leaver);
+  }
+  SUBCASE("it was stopped, and joined again") {
+    before.fail("a");
+    before.join("b", world);
+    before.lose("b");
+  }
+  SUBCASE("it ended in order without a word") {
+    before.lose("b");
+  }
+  SUBCASE("it had finished") {
+    before.succeed("b");
+    miss_heartbeats(before, "b");
+    before.fail("a");
+  }
+  before.acknowledge("a", 20s);
+  before.lose("a", Loss::Broken);
+  Script job = come_again(before);
+  job.pass(1s);
+  job.join("a", world);
+  job.pass(1s);
+  CHECK(job.assignment("a") == "0/1#2");
+}
+
+TEST_CASE("world fence: a store waits for a world although others told of a higher number") {
+  Script before(store_rules(1, 2));
+  before.grace = 20s;
+  for (const char* name : {"a", "b"}) before.join(name);
+  CHECK(before.assignment("b") == "1/2#1");
+  before.join("c", {{1, 9}, 0, 4});  // out of an earlier life of the store
+  for (const char* name : {"a", "b", "c"}) miss_heartbeats(before, name);
+  Script job = come_again(before);
+  job.join("a", {{1, 1}, 0, 2});
+  job.pass(10s);
+  CHECK(job.assignment("a") == "");
+  job.join("b", {{1, 1}, 0, 2});
+  CHECK_MESSAGE(job.assignment("a") == "0/2#10", "no agent obeys a number that has been");
 }
 
 TEST_CASE("world fence: a record tells whether all members are on one machine with who writes it") {
