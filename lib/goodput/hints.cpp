@@ -105,10 +105,11 @@ void Advice::interval() {
   const double own = often ? share(work_.saving) : share(Bucket::Lost);
   if (saved < kWorthASaving || own < kWorthASaving) return;
   add(often ? HintKind::CheckpointInterval : HintKind::LostWork, own, saved,
-      fmt::format("{} {}: a checkpoint every {} steps instead of {} would cost {} with the work "
-                  "lost, not {} (Young/Daly, {})",
-                  often ? "checkpoints took" : "lost work", percent(own), two_digits(best / step),
-                  two_digits(every), percent(cost - saved), percent(cost), failures()));
+      fmt::format(
+          "{} {}: a checkpoint every {} steps instead of {} would cost {} with the work "
+          "lost, not {} (Young/Daly, {}; elastrunctl goodput what-if shows other intervals)",
+          often ? "checkpoints took" : "lost work", percent(own), two_digits(best / step),
+          two_digits(every), percent(cost - saved), percent(cost), failures()));
 }
 
 void Advice::lost_work() {
@@ -116,15 +117,18 @@ void Advice::lost_work() {
   if (judged_ || lost < kWorthAHint || work_.failures == 0) return;
   if (work_.checkpoints == 0 && work_.saves == 0) {
     return add(HintKind::LostWork, lost, lost,
-               fmt::format("lost work {}: {}, and no checkpoint was reported: save one regularly",
+               fmt::format("lost work {}: {}, and no checkpoint was reported: save one regularly, "
+                           "and say so (elastrun.checkpoint_done(step), or --goodput auto)",
                            percent(lost), failures()));
   }
   const auto every = work_.checkpoint_interval();
   // A save whose cost nobody knows, or a large one: more of them may cost more than they keep.
   if (!every || work_.saves == 0 || 4 * share(work_.saving) > lost) return;
   add(HintKind::LostWork, lost, lost / 2,
-      fmt::format("lost work {}, {}: save more often than every {} steps", percent(lost),
-                  failures(), two_digits(*every)));
+      fmt::format(
+          "lost work {}, {}: save more often than every {} steps, in the background if that "
+          "takes long (torch.distributed.checkpoint.async_save)",
+          percent(lost), failures(), two_digits(*every)));
 }
 
 void Advice::saving() {
@@ -147,9 +151,9 @@ void Advice::start() {
   };
   constexpr std::array<Part, 3> kParts = {
       {{Bucket::Preparation, "imports and setting up take",
-        "import less (python -X importtime), keep what was compiled"},
+        "import less (python -X importtime), keep what was compiled (TORCHINDUCTOR_CACHE_DIR)"},
        {Bucket::Initialization, "until all ranks are connected it takes",
-        "look for the slowest rank, and what it does first"},
+        "elastrunctl stacks shows which rank the others wait for"},
        {Bucket::Running, "it takes", "a recorder or --goodput auto tells for what"}}};
   const auto time = [&](const Part& part) { return summary_.of(part.bucket); };
   Duration all{};
@@ -184,7 +188,8 @@ void Advice::rendezvous() {
   }
   add(HintKind::Rendezvous, waiting, waiting,
       fmt::format("rendezvous {}{}: a node came late: start nodes together, or let the smallest "
-                  "number of --nnodes MIN:MAX begin without it",
+                  "number of --nnodes MIN:MAX begin without it, after --rdzv-conf "
+                  "last_call_timeout=SECONDS",
                   percent(waiting), where));
 }
 

@@ -30,7 +30,8 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
       break;
     case NodePhase::Starting:
-      gone_ = joining_ = false;
+      gone_ = false;
+      joining_ = Joining::None;
       open_.clear();
       step_.reset();
       ledger_.enter(ran_ ? Bucket::Restart : Bucket::Startup, now);
@@ -50,6 +51,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       break;
     case NodePhase::Barrier:  // waiting for the others is no part of a restart that may follow
       stopping_since_.reset();
+      end_work(now);
       ledger_.enter(Bucket::Stopping, now);
       starts_.end(now, ledger_.productive());
       break;
@@ -94,7 +96,7 @@ void JobAccount::stopped(bool failed, TimePoint now) {
 
 void JobAccount::ended(bool succeeded, TimePoint now) {
   if (succeeded) {
-    end_step(now);
+    end_work(now);
   } else {
     lose_uncovered(Bucket::Stopping, now);
   }
@@ -138,7 +140,8 @@ void JobAccount::submitted_again(TimePoint now) {
   ledger_.enter(Bucket::Startup, now);
   if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
   phase_ = NodePhase::Joining;
-  ran_ = restarting_ = joining_ = false;
+  ran_ = restarting_ = false;
+  joining_ = Joining::None;
   gone_ = true;
   stopping_since_.reset();
   open_.clear();
@@ -153,14 +156,15 @@ void JobAccount::show(TimePoint at) {
 
 /// Booked when it is over: whoever joins only in part, say for an evaluation, trains meanwhile.
 void JobAccount::joined(bool all, TimePoint now) {
-  if (phase_ != NodePhase::Running) return;
+  if (phase_ != NodePhase::Running || joining_ == Joining::Over) return;
   if (all) return end_joining(now);
   ledger_.rebook_running(Bucket::Preparation, now);
-  joining_ = true;
+  joining_ = Joining::Some;
 }
 
 void JobAccount::end_joining(TimePoint now) {
-  if (std::exchange(joining_, false)) ledger_.rebook_running(Bucket::Initialization, now);
+  const bool some = std::exchange(joining_, Joining::Over) == Joining::Some;
+  if (some) ledger_.rebook_running(Bucket::Initialization, now);
 }
 
 void JobAccount::begin_step(std::int64_t number, TimePoint at) {
@@ -182,12 +186,22 @@ void JobAccount::end_step(TimePoint at) {
   step_.reset();
 }
 
+/// The workers have succeeded.
+void JobAccount::end_work(TimePoint now) {
+  end_step(now);
+  ledger_.end_steps(Bucket::Stopping, now);
+}
+
 void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at) {
   if (entry.kind == MeasurementKind::Step) return begin_step(entry.step, at);
   if (entry.kind == MeasurementKind::JobEnd) return end_step(at);
   if (entry.kind == MeasurementKind::StepEnd) {
     step_.reset();
     return step(entry.step, at);
+  }
+  if (entry.kind == MeasurementKind::AcceleratorInitStart && phase_ == NodePhase::Running) {
+    ledger_.rebook_running(Bucket::Preparation, at);
+    joining_ = Joining::Over;
   }
   for (const auto& phase : kMeasuredPhases) {
     if (entry.kind != phase.start && entry.kind != phase.end) continue;

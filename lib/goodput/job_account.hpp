@@ -50,7 +50,9 @@ class JobAccount {
 
   /// A rank of this start has connected to the workers' store: what it did until then was
   /// preparation, such as imports. From then on it was initialization once all have, or there is a
-  /// step; where neither comes, say because a part of the ranks uses the store, it is running.
+  /// step; where neither comes, say because a part of the ranks uses the store, it is running. A
+  /// recorder that tells the initialization itself knows better, and what lies before is
+  /// preparation.
   void joined(bool all, TimePoint now);
   void step(std::int64_t number, TimePoint now);
   void checkpoint(std::int64_t number, TimePoint now) { ledger_.checkpoint(number, now); }
@@ -79,6 +81,7 @@ class JobAccount {
   void end_step(TimePoint at);
   void show(TimePoint at);
   void end_joining(TimePoint now);
+  void end_work(TimePoint now);
   void lose_uncovered(Bucket next, TimePoint now);
 
   const TimePoint job_start_;
@@ -88,8 +91,9 @@ class JobAccount {
   bool several_nodes_;
   NodePhase phase_ = NodePhase::Joining;
   bool ran_ = false, restarting_ = false;
-  bool gone_ = true;                         // no group exists
-  bool joining_ = false;                     // some ranks have connected to the store, not all
+  bool gone_ = true;  // no group exists
+  enum class Joining { None, Some, Over };
+  Joining joining_ = Joining::None;          // how many ranks have connected to the store
   std::vector<Open> open_;                   // the innermost last
   std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
   std::optional<StepSeries> steps_;          // if the history is kept

@@ -38,7 +38,10 @@ void Ledger::settle(TimePoint now) {
   if (hanging_) return;
   counter_.passed(current_, passed);
   since_progress_[static_cast<std::size_t>(bucket)] += passed;
-  if (bucket == Bucket::Productive) work_.uncovered.productive += passed;
+  if (bucket == Bucket::Productive) {
+    work_.uncovered.productive += passed;
+    since_step_ += passed;
+  }
   if (bucket == Bucket::Running) work_.uncovered.running += passed;
 }
 
@@ -73,7 +76,10 @@ Duration Ledger::take_back(Bucket from, Duration most) {
   booked -= taken;
   move(from, Bucket::Hang, taken, last_);
   if (from == Bucket::Running) work_.uncovered.running -= taken;
-  if (from == Bucket::Productive) work_.uncovered.productive -= taken;
+  if (from == Bucket::Productive) {
+    work_.uncovered.productive -= taken;
+    since_step_ -= std::min(taken, since_step_);
+  }
   return taken;
 }
 
@@ -93,6 +99,7 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
   settle(now);
   progressed();
   resume(step);
+  since_step_ = {};
   if (current_ == Bucket::Running) steps_seen_ = true;
 }
 
@@ -126,6 +133,7 @@ void Ledger::step(std::int64_t step, TimePoint now) {
   }
   last_step_ = step;
   stepped_at_ = last_;
+  since_step_ = {};
 }
 
 /// A lower number than the last one is a resume within the process: the steps from there on are
@@ -175,6 +183,7 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   checkpoint_seen_ = true;
   const auto covered = step >= 0 ? std::optional(step) : last_step_;
   if (covered) last_checkpoint_ = covered;
+  if (covered > last_step_) since_step_ = {};
   counter_.checkpoint(covered);
   if (broken_) {
     // The upload of a start that has failed took longer than it lived.
@@ -191,6 +200,7 @@ void Ledger::failed(TimePoint now) {
   settle(now);
   current_ = Bucket::Restart;
   progressed();
+  since_step_ = {};
   broken_at_ = last_;
   if (work_.uncovered.total() <= Duration::zero()) return;
   if (!broken_) broken_ = Work{};
@@ -200,6 +210,14 @@ void Ledger::failed(TimePoint now) {
   broken_->uncovered.productive += work_.uncovered.productive;
   work_.uncovered = {};
   forget_marks();
+}
+
+void Ledger::end_steps(Bucket to, TimePoint now) {
+  settle(now);
+  const Duration idle = std::min(std::exchange(since_step_, {}), of(Bucket::Productive));
+  move(Bucket::Productive, to, idle, last_);
+  auto& uncovered = work_.uncovered.productive;
+  uncovered -= std::min(idle, uncovered);
 }
 
 void Ledger::rebook(Bucket from, Bucket to, Duration time, TimePoint now) {
@@ -224,23 +242,34 @@ double Ledger::Summary::goodput_at_most() const {
   return static_cast<double>(good.count()) / static_cast<double>(elapsed.count());
 }
 
-/// As if the job ended now.
-Ledger Ledger::closed(TimePoint now) const {
-  Ledger copy = *this;
-  copy.settle(now);
-  // As long as nothing says otherwise, the job resumes at its last checkpoint.
-  if (broken_ && checkpoint_seen_) copy.lose(broken_->uncovered, broken_at_);
-  return copy;
+/// What counts as lost if the job ended now: as long as nothing says otherwise, it resumes at its
+/// last checkpoint.
+Ledger::Uncovered Ledger::lost_at_the_end() const {
+  return broken_ && checkpoint_seen_ ? broken_->uncovered : Uncovered();
 }
 
+/// By hand and not by a copy that is settled: asked while the job runs, and marks are many.
 Ledger::Summary Ledger::summary(TimePoint now) const {
-  const Ledger end = closed(now);
-  return {end.last_ - start_,           end.buckets_,     restarts_, last_step_, last_checkpoint_,
+  auto buckets = buckets_;
+  const auto in = [&buckets](Bucket bucket) -> Duration& {
+    return buckets[static_cast<std::size_t>(bucket)];
+  };
+  const Duration passed = std::max(now - last_, Duration::zero());
+  in(bucket_now()) += passed;
+  const auto lost = lost_at_the_end();
+  in(Bucket::Running) -= lost.running;
+  in(Bucket::Productive) -= lost.productive;
+  in(Bucket::Lost) += lost.total();
+  return {last_ + passed - start_,      buckets,          restarts_, last_step_, last_checkpoint_,
           !broken_ || checkpoint_seen_, counter_.counts()};
 }
 
 std::vector<Timeline::Span> Ledger::timeline(TimePoint now) const {
-  return timeline_ ? closed(now).timeline_->spans() : std::vector<Timeline::Span>();
+  if (!timeline_) return {};
+  Ledger copy = *this;
+  copy.settle(now);
+  copy.lose(lost_at_the_end(), broken_at_);
+  return copy.timeline_->spans();
 }
 
 }  // namespace elastrun::goodput

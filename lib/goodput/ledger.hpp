@@ -35,6 +35,10 @@ class Ledger {
   /// are, what lies after them is lost. Until then, or if none comes, what ran since the last
   /// checkpoint counts as lost, if one was ever reported. Seconds go to Restart from here.
   void failed(TimePoint now);
+  /// The workers have ended well: what followed their last step (a barrier, the interpreter's end)
+  /// was no training, and goes from Productive to `to`. So does what followed a later checkpoint,
+  /// if that holds a step beyond the last one that was told.
+  void end_steps(Bucket to, TimePoint now);
   /// This start of the workers ended by a failure, not by a requeue or a change of membership.
   /// Told again before the next start it is the same one. Changes no bucket.
   void count_failure() { counter_.failed(); }
@@ -103,7 +107,7 @@ class Ledger {
   void go_back(std::int64_t step);
   void lose(Uncovered lost, TimePoint until);
   void move(Bucket from, Bucket to, Duration time, TimePoint until);
-  Ledger closed(TimePoint now) const;
+  Uncovered lost_at_the_end() const;
 
   TimePoint start_, last_;
   Bucket current_ = Bucket::Startup;
@@ -117,6 +121,7 @@ class Ledger {
   bool steps_seen_ = false;  // since the workers were started
   bool ran_ = false;
   std::array<Duration, kBuckets> since_progress_{};  // of this start, after its last progress
+  Duration since_step_{};  // Productive, after the last step of this start that is known
   bool hanging_ = false;
   WorkCounter counter_;
   int restarts_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/measurement_books.hpp"
 
+#include "core/text.hpp"
 #include "goodput/measured_phases.hpp"
 #include "goodput/time_spans.hpp"
 
@@ -88,8 +89,7 @@ class Books {
  private:
   Duration since_start(double time) const {
     // Beyond some centuries a nanosecond count overflows.
-    const double seconds = std::clamp(time - start_, 0.0, 9.0e9);
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+    return from_seconds(std::clamp(time - start_, 0.0, 9.0e9));
   }
   TimePoint at(double time) const { return TimePoint() + since_start(time); }
   void begin_job(double time);

@@ -38,12 +38,8 @@ std::string percent(int thousandths, Duration part, Duration whole) {
   return fmt::format("{}.{} %", thousandths / 10, thousandths % 10);
 }
 
-double seconds(Duration duration) {
-  return to_seconds(duration);
-}
-
 json::value seconds_or_null(const std::optional<Duration>& duration) {
-  return duration ? json::value(seconds(*duration)) : json::value(nullptr);
+  return duration ? json::value(to_seconds(*duration)) : json::value(nullptr);
 }
 
 json::object work_json(const WorkCounts& work) {
@@ -61,7 +57,7 @@ std::array<int, kBuckets> thousandths(const Ledger::Summary& summary) {
   std::array<std::pair<double, std::size_t>, kBuckets> remainders;
   int rest = 1000;
   for (std::size_t i = 0; i < kBuckets; ++i) {
-    const double exact = seconds(summary.buckets[i]) / seconds(summary.elapsed) * 1000;
+    const double exact = to_seconds(summary.buckets[i]) / to_seconds(summary.elapsed) * 1000;
     shares[i] = static_cast<int>(exact);
     rest -= shares[i];
     remainders[i] = {shares[i] - exact, i};  // the largest first, then the first bucket
@@ -127,7 +123,7 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   for (const Bucket bucket : buckets) width = std::max(width, bucket_name(bucket).size());
   for (const Bucket bucket : buckets) {
     const Duration time = summary.of(bucket);
-    const double share = seconds(time) / seconds(summary.elapsed);
+    const double share = to_seconds(time) / to_seconds(summary.elapsed);
     text += fmt::format("  {:<{}} {:>12} {:>7}  {} {}\n", bucket_name(bucket), width,
                         format_duration(time), bucket_share(bucket, summary), bar(share, unicode),
                         bucket_meaning(bucket, summary));
@@ -141,13 +137,13 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
 json::object summary_json(const Ledger::Summary& summary) {
   json::object buckets;
   for (std::size_t i = 0; i < kBuckets; ++i) {
-    buckets[bucket_name(static_cast<Bucket>(i))] = seconds(summary.buckets[i]);
+    buckets[bucket_name(static_cast<Bucket>(i))] = to_seconds(summary.buckets[i]);
   }
   json::object object;
   object["goodput"] = nullptr;
   if (const auto known = summary.goodput()) object["goodput"] = *known;
   object["goodput_at_most"] = summary.goodput_at_most();
-  object["elapsed_s"] = seconds(summary.elapsed);
+  object["elapsed_s"] = to_seconds(summary.elapsed);
   object["buckets_s"] = std::move(buckets);
   object["restarts"] = summary.restarts;
   object["last_step"] = nullptr;

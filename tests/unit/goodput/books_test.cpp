@@ -204,7 +204,8 @@ TEST_CASE("journal books: two submissions, the second one goes on where the firs
   CHECK(summary.elapsed == 235s);
   CHECK(summary.of(Bucket::Queued) == 115s);
   CHECK(summary.of(Bucket::Lost) == 23s);        // steps 7 and 8, and the one that was broken off
-  CHECK(summary.of(Bucket::Productive) == 71s);  // 50 of steps 2 to 6, then 20 and one more
+  CHECK(summary.of(Bucket::Productive) == 70s);  // 50 of steps 2 to 6, then 20
+  CHECK(summary.of(Bucket::Stopping) == 3s);     // from the last step on
   CHECK(summary.loss_known);
 }
 
@@ -233,7 +234,8 @@ TEST_CASE("journal books: what a recorder has told is where it says, whenever it
   CHECK(summary.of(Bucket::DataLoading) == 1s);
   CHECK(summary.of(Bucket::Custom) == 3s);
   CHECK(summary.of(Bucket::Checkpoint) == 1s);
-  CHECK(summary.of(Bucket::Running) == 4s);      // 2 to 3, 6 to 7, 8 to 10
+  CHECK(summary.of(Bucket::Preparation) == 1s);  // 2 to 3
+  CHECK(summary.of(Bucket::Running) == 3s);      // 6 to 7, 8 to 10
   CHECK(summary.of(Bucket::Productive) == 27s);  // from 10 to 41 but for 4
   CHECK(summary.last_step == 1);
   CHECK(summary.restarts == 0);

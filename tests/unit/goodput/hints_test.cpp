@@ -76,7 +76,9 @@ TEST_CASE("hints: saves that come too often get the interval that costs least") 
   const auto text = first(summary);
   CHECK(text.starts_with("checkpoints took 7.7 %: a checkpoint every "));
   CHECK(text.contains(" steps instead of 100 would cost "));
-  CHECK(text.ends_with("(Young/Daly, 3 failures in 10 h 50 min)"));
+  CHECK(
+      text.ends_with("(Young/Daly, 3 failures in 10 h 50 min; elastrunctl goodput what-if shows "
+                     "other intervals)"));
   CHECK(first(saving_every(100, 2)).find("Young") == std::string::npos);
 }
 
@@ -110,6 +112,28 @@ TEST_CASE("hints: each bucket has its own, from the threshold on and not before"
   CHECK(with(Bucket::Lost, 150s, lost).contains("no checkpoint was reported"));
   CHECK(with(Bucket::Lost, 150s, stepped).empty());
   CHECK(with(Bucket::Queued, 500s, stepped).empty());
+}
+
+TEST_CASE("hints: each names what to change: an option, a call, a setting") {
+  const WorkCounts stepped{.steps = 100, .stepping = 100s};
+  const WorkCounts failing{.failures = 1, .steps = 100, .stepping = 100s};
+  const WorkCounts saved{
+      .failures = 1, .checkpoints = 5, .saves = 5, .saving = 1s, .steps = 100, .stepping = 100s};
+  const WorkCounts saves{.checkpoints = 5, .saves = 5, .saving = 300s};
+  const auto with = [&](Bucket bucket, const WorkCounts& work) {
+    return first(summary_of({{Bucket::Productive, 700s}, {bucket, 300s}}, work));
+  };
+  CHECK(first(saving_every(100, 3)).contains("elastrunctl goodput what-if"));
+  CHECK(with(Bucket::Lost, failing).contains("elastrun.checkpoint_done(step), or --goodput auto"));
+  CHECK(with(Bucket::Lost, saved).contains("torch.distributed.checkpoint.async_save"));
+  CHECK(with(Bucket::Checkpoint, saves).contains("torch.distributed.checkpoint.async_save"));
+  CHECK(with(Bucket::Preparation, stepped).contains("TORCHINDUCTOR_CACHE_DIR"));
+  CHECK(with(Bucket::Initialization, stepped).contains("elastrunctl stacks"));
+  CHECK(with(Bucket::Running, stepped).contains("--goodput auto"));
+  CHECK(with(Bucket::DataLoading, stepped).contains("num_workers"));
+  CHECK(with(Bucket::Rendezvous, stepped).contains("--nnodes MIN:MAX"));
+  CHECK(with(Bucket::Rendezvous, stepped).contains("--rdzv-conf last_call_timeout=SECONDS"));
+  CHECK(with(Bucket::Hang, stepped).contains("--hang-timeout"));
 }
 
 TEST_CASE("hints: a rendezvous tells the longest wait, slow ends of workers their time") {

@@ -14,11 +14,16 @@ TimePoint at(Duration since_start) {
   return kStart + since_start;
 }
 
-MeasurementEntry begin_of(std::int64_t step) {
+MeasurementEntry entry(MeasurementKind kind) {
   MeasurementEntry entry;
-  entry.kind = MeasurementKind::Step;
-  entry.step = step;
+  entry.kind = kind;
   return entry;
+}
+
+MeasurementEntry begin_of(std::int64_t step) {
+  auto begin = entry(MeasurementKind::Step);
+  begin.step = step;
+  return begin;
 }
 
 }  // namespace
@@ -41,6 +46,56 @@ TEST_CASE("job account: a step that is told by both ways is no resume, whichever
   CHECK(summary.of(Bucket::Productive) == 8s);
   CHECK(summary.last_step == 4);
   for (const auto& point : account.history(at(10s)).steps) CHECK(point.mean() == 2s);
+}
+
+TEST_CASE(
+    "job account: until workers that have succeeded are gone, after their last step, it ends") {
+  JobAccount account(kStart, false, kStart);
+  account.phase(NodePhase::Running, at(2s));
+  account.step(1, at(4s));
+  account.step(2, at(6s));
+  account.phase(NodePhase::Stopping, at(9s));
+  account.stopped(false, at(10s));
+  SUBCASE("and nobody else works any more") {}
+  SUBCASE("and others work still") {
+    account.phase(NodePhase::Barrier, at(10s));
+  }
+  account.ended(true, at(12s));
+  const auto summary = account.summary(at(12s));
+  CHECK(summary.of(Bucket::Running) == 2s);
+  CHECK(summary.of(Bucket::Productive) == 2s);
+  CHECK(summary.of(Bucket::Stopping) == 6s);
+  CHECK(account.starts(at(12s)).front().productive == 2s);
+}
+
+TEST_CASE("job account: of workers that fail it is lost, if their steps are") {
+  JobAccount account(kStart, false, kStart);
+  account.phase(NodePhase::Running, at(2s));
+  account.step(1, at(4s));
+  account.checkpoint(1, at(4s));
+  account.phase(NodePhase::Stopping, at(7s));
+  account.stopped(true, at(8s));
+  account.ended(false, at(8s));
+  CHECK(account.summary(at(8s)).of(Bucket::Lost) == 3s);
+}
+
+TEST_CASE("job account: a recorder's initialization is the better news of when ranks connect") {
+  JobAccount account(kStart, false, kStart);
+  account.phase(NodePhase::Running, at(2s));
+  SUBCASE("another rank was there first") {
+    account.joined(false, at(4s));
+  }
+  SUBCASE("it was this one") {}
+  account.recorded(entry(MeasurementKind::AcceleratorInitStart), "", at(5s));
+  account.joined(false, at(5s));
+  account.joined(true, at(6s));
+  account.recorded(entry(MeasurementKind::AcceleratorInitEnd), "", at(8s));
+  account.joined(true, at(8s));
+  account.step(0, at(11s));
+  const auto summary = account.summary(at(11s));
+  CHECK(summary.of(Bucket::Preparation) == 3s);
+  CHECK(summary.of(Bucket::Initialization) == 3s);
+  CHECK(summary.of(Bucket::Running) == 3s);
 }
 
 TEST_CASE("job account: a recorder that begins again further back says what is lost") {

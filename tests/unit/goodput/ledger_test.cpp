@@ -210,6 +210,37 @@ TEST_CASE("ledger: a fact from the past counts as if it happened with the last o
   CHECK(ledger.summary(at(3s)).elapsed == 20s);
 }
 
+TEST_CASE("ledger: what follows the last step of workers that end well is no training") {
+  Ledger ledger = running();
+  ledger.step(1, at(20s));
+  ledger.step(2, at(30s));
+  SUBCASE("") {}
+  SUBCASE("with a checkpoint of it or without") {
+    ledger.enter(Bucket::Checkpoint, at(30s));
+    ledger.enter(Bucket::Running, at(30s));
+    ledger.checkpoint(2, at(32s));
+  }
+  ledger.end_steps(Bucket::Stopping, at(35s));
+  ledger.end_steps(Bucket::Stopping, at(36s));  // what is over is over
+  CHECK(ledger.summary(at(36s)).of(Bucket::Productive) == 10s);
+  CHECK(ledger.summary(at(36s)).of(Bucket::Stopping) == 6s);
+  ledger.failed(at(36s));  // on another node: this one has to do it again
+  ledger.enter(Bucket::Running, at(40s));
+  ledger.step(2, at(50s));
+  const auto summary = ledger.summary(at(50s));
+  CHECK(sum(summary) == summary.elapsed);
+  CHECK(summary.of(Bucket::Stopping) == 6s);
+}
+
+TEST_CASE("ledger: a checkpoint beyond the last step that was told shows training until then") {
+  Ledger ledger = running();
+  ledger.step(10, at(20s));
+  ledger.checkpoint(17, at(30s));
+  ledger.end_steps(Bucket::Stopping, at(33s));
+  CHECK(ledger.summary(at(33s)).of(Bucket::Productive) == 10s);
+  CHECK(ledger.summary(at(33s)).of(Bucket::Stopping) == 3s);
+}
+
 TEST_CASE("ledger: whatever happens, the buckets add up and none is negative") {
   constexpr Bucket kEntered[] = {Bucket::Startup, Bucket::Rendezvous, Bucket::Running,
                                  Bucket::Running, Bucket::Checkpoint, Bucket::Restart,
@@ -222,7 +253,10 @@ TEST_CASE("ledger: whatever happens, the buckets add up and none is negative") {
     std::int64_t step = 0;
     for (int fact = 0; fact < 60; ++fact) {
       now += Duration(static_cast<std::int64_t>(random() % 2'000'000'000) - 200'000'000);
-      switch (random() % 9) {
+      switch (random() % 10) {
+        case 9:
+          ledger.end_steps(Bucket::Stopping, now);
+          break;
         case 8:
           ledger.begin_step(step, now);
           break;

@@ -142,6 +142,8 @@ TEST_CASE("timeline: whatever happens, it adds up to the books, in bounded memor
         ledger.rebook(Bucket::Stopping, Bucket::Restart, 1s, now);
       } else if (what < 98) {
         ledger.rebook_running(Bucket::Preparation, now);
+      } else if (what < 99) {
+        ledger.end_steps(Bucket::Stopping, now);
       } else {
         step -= std::min<std::int64_t>(step, below(5));
       }

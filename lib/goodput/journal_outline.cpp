@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/journal_outline.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::goodput {
+namespace {
+
+using telemetry::Record;
+
+// A journal has some at the start of each job and one in ten minutes afterwards.
+constexpr std::size_t kMostClocks = 100'000, kMostRounds = 100'000;
+
+std::int64_t whole(const Record& record, std::string_view name) {
+  const auto* value = record.find(name);
+  const auto* number = value == nullptr ? nullptr : std::get_if<std::int64_t>(value);
+  return number == nullptr ? -1 : *number;
+}
+
+std::string text(const Record& record, std::string_view name) {
+  const auto* value = record.find(name);
+  const auto* found = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  return found == nullptr ? std::string() : *found;
+}
+
+}  // namespace
+
+bool JournalOutline::concerns(std::string_view line) {
+  constexpr std::string_view kNames[] = {"\"job.started\"", "\"rendezvous.round\"", "\"job.ended\"",
+                                         "\"clock.offset\""};
+  return line.contains("\"elastrun.agent\"") &&
+         std::ranges::any_of(kNames, [&](auto name) { return line.contains(name); });
+}
+
+void JournalOutline::take(const Record& record) {
+  const TimePoint at = bounded(record.stamp.mono);
+  if (!std::exchange(begun_, true)) {
+    begin_ = end_ = at;
+    own_offset_ = bounded(bounded(record.stamp.wall.time_since_epoch()) - at.time_since_epoch());
+  }
+  end_ = std::max(end_, at);
+  if (record.scope != "elastrun.agent") return;
+  if (record.name == "job.started") {
+    ++submissions_;
+    run_id_ = text(record, "run_id");
+  } else if (record.name == "rendezvous.round" && rounds_.size() < kMostRounds) {
+    rounds_.push_back(
+        {whole(record, "epoch"), whole(record, "round"), whole(record, "group_rank"),
+         fmt::format("{}:{}", text(record, "master_addr"), whole(record, "master_port")), at});
+  } else if (record.name == "job.ended") {
+    ended_ = true;
+  } else if (record.name == kClockRecord && clocks_.size() < kMostClocks) {
+    const auto* error = record.find(kClockError);
+    const auto* seconds = error == nullptr ? nullptr : std::get_if<double>(error);
+    const auto offset = whole(record, kClockOffset);
+    if (offset <= 0 || seconds == nullptr || !(*seconds >= 0 && *seconds < 86'400)) return;
+    clocks_.push_back({at, bounded(Duration(offset)), from_seconds(*seconds)});
+  }
+}
+
+Duration JournalOutline::clock_error() const {
+  Duration most{};
+  for (const auto& clock : clocks_) most = std::max(most, clock.error);
+  return most;
+}
+
+WallTime JournalOutline::common(TimePoint at) const {
+  const auto later = std::ranges::upper_bound(clocks_, at, {}, &Clock::at);
+  const Duration offset = clocks_.empty()            ? own_offset_
+                          : later == clocks_.begin() ? later->offset
+                                                     : (later - 1)->offset;
+  return WallTime(bounded(bounded(at).time_since_epoch() + offset));
+}
+
+}  // namespace elastrun::goodput

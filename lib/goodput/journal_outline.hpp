@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "telemetry/record.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::goodput {
+
+/// Times beyond 75 years count as that: what a hostile journal says must not overflow.
+constexpr Duration bounded(Duration time) {
+  constexpr Duration kFarthest = std::chrono::years(75);
+  return std::clamp(time, -kFarthest, kFarthest);
+}
+constexpr TimePoint bounded(TimePoint time) {
+  return TimePoint(bounded(time.time_since_epoch()));
+}
+
+/// What has to be known of one agent's journal before it is put together with those of others: its
+/// rounds, its times, and how far its clock was from the coordinator's. Pure.
+class JournalOutline {
+ public:
+  struct Round {
+    std::int64_t epoch = 0, number = 0, group_rank = 0;
+    std::string master;  // address and port: rounds of two jobs have the same numbers
+    TimePoint at;        // this agent's steady clock, as all times here
+    /// Whether two agents mean the same round.
+    bool is(const Round& other) const {
+      return epoch == other.epoch && number == other.number && master == other.master;
+    }
+  };
+
+  /// All records in order; most of them tell nothing that is needed.
+  void take(const telemetry::Record& record);
+  /// Whether a line may hold more than the time of a record, so that others need not be read.
+  static bool concerns(std::string_view line);
+
+  /// One submission of a job, and not several in one file: only such a journal is put together with
+  /// others.
+  bool is_of_one_submission() const { return submissions_ == 1; }
+  const std::string& run_id() const { return run_id_; }
+  const std::vector<Round>& rounds() const { return rounds_; }
+  bool knows_clock() const { return !clocks_.empty(); }
+  /// By how much its times may be wrong at most, zero where it does not know.
+  Duration clock_error() const;
+  /// Whether it tells how the job or its agent has ended.
+  bool has_ended() const { return ended_; }
+
+  /// On the coordinator's clock; where that was not learnt, on this machine's wall clock, as it was
+  /// at the first record. Neither is ever set.
+  WallTime common(TimePoint at) const;
+  TimePoint begin() const { return begin_; }
+  TimePoint end() const { return end_; }
+
+ private:
+  struct Clock {
+    TimePoint at;
+    Duration offset{}, error{};
+  };
+  std::string run_id_;
+  int submissions_ = 0;
+  bool begun_ = false, ended_ = false;
+  TimePoint begin_, end_;
+  Duration own_offset_{};  // of the wall clock
+  std::vector<Round> rounds_;
+  std::vector<Clock> clocks_;
+};
+
+/// The event in which an agent tells its clock; its attributes: how far the coordinator's clock, in
+/// nanoseconds since the epoch, is ahead of the steady clock of this agent, and by how much that
+/// may be wrong.
+inline constexpr std::string_view kClockRecord = "clock.offset";
+inline constexpr std::string_view kClockOffset = "offset_ns", kClockError = "error_s";
+
+}  // namespace elastrun::goodput

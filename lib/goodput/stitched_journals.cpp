@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/stitched_journals.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+#include <numeric>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace elastrun::goodput {
+namespace {
+
+using Round = JournalOutline::Round;
+
+/// Whose turn it is from a round on.
+struct Turn {
+  std::size_t journal = 0;
+  Round round;
+};
+
+WallTime end_of(const JournalOutline& journal) {
+  return journal.common(journal.end());
+}
+
+bool meet(const JournalOutline& one, const JournalOutline& other) {
+  return one.common(one.begin()) < end_of(other) && other.common(other.begin()) < end_of(one);
+}
+
+std::optional<TimePoint> time_of_round(const JournalOutline& journal, const Round& round) {
+  const auto found =
+      std::ranges::find_if(journal.rounds(), [&](const Round& own) { return own.is(round); });
+  return found == journal.rounds().end() ? std::nullopt : std::optional(found->at);
+}
+
+/// By round; several in a row of one agent are one turn.
+std::vector<Turn> turns_of(const std::vector<JournalOutline>& journals) {
+  std::map<std::pair<std::int64_t, std::int64_t>, Turn> leaders;
+  for (std::size_t index = 0; index < journals.size(); ++index) {
+    for (const auto& round : journals[index].rounds()) {
+      const auto [at, first] = leaders.try_emplace({round.epoch, round.number}, Turn{index, round});
+      if (!first && round.group_rank < at->second.round.group_rank) at->second = {index, round};
+    }
+  }
+  std::vector<Turn> turns;
+  for (const auto& [key, turn] : leaders) {
+    if (turns.empty() || turns.back().journal != turn.journal) turns.push_back(turn);
+  }
+  return turns;
+}
+
+/// By the clock of `other`, later than the end of `journal`, which is not far from `near`.
+TimePoint after_end(const JournalOutline& journal, const JournalOutline& other, TimePoint near) {
+  const Duration since = other.common(near) - end_of(journal);
+  return std::max(near - since + Duration(1), other.begin());
+}
+
+/// Where one agent stops to tell and the next one begins, each by its own clock.
+std::pair<TimePoint, TimePoint> border(const JournalOutline& before, const JournalOutline& after,
+                                       const Round& round) {
+  const WallTime begun = after.common(round.at);
+  if (const auto there = time_of_round(before, round)) return {*there, round.at};
+  const WallTime last = end_of(before);
+  if (last >= begun) return {before.end() - (last - begun), round.at};  // it has left, and goes on
+  // It died or left. What the others did until the next round they tell themselves.
+  return {TimePoint::max(), after_end(before, after, round.at)};
+}
+
+class Stitcher {
+ public:
+  explicit Stitcher(const std::vector<JournalOutline>& journals) : journals_(journals) {}
+
+  void begin(std::size_t journal) {
+    const auto origin = journals_[journal].begin();
+    const TimePoint base(journals_[journal].common(origin).time_since_epoch());
+    stretches.push_back({journal, TimePoint::min(), TimePoint::max(), base, origin});
+  }
+
+  void go_on(std::size_t journal, std::pair<TimePoint, TimePoint> border) {
+    auto& last = stretches.back();
+    const auto& before = journals_[last.journal];
+    const TimePoint stop = border.first, from = bounded(border.second);
+    last.to = std::max(stop, last.origin);
+    const auto stopped = std::clamp(last.to, last.origin, std::max(last.origin, before.end()));
+    const Duration gap = journals_[journal].common(from) - before.common(stopped);
+    const auto base = bounded(last.time_of(stopped) + std::max(gap, Duration::zero()));
+    stretches.push_back({journal, from, TimePoint::max(), base, from});
+  }
+
+  std::vector<Stretch> stretches;
+
+ private:
+  const std::vector<JournalOutline>& journals_;
+};
+
+bool is_of_agent(const telemetry::Record& record, std::initializer_list<std::string_view> names) {
+  return record.scope == "elastrun.agent" && std::ranges::find(names, record.name) != names.end();
+}
+
+}  // namespace
+
+std::vector<std::vector<std::size_t>> submissions_of(const std::vector<JournalOutline>& journals) {
+  using Key = std::tuple<std::string, std::int64_t, std::int64_t, std::string>;
+  std::vector<std::size_t> first(journals.size());
+  std::iota(first.begin(), first.end(), std::size_t{0});
+  const auto root = [&](std::size_t index) {
+    while (first[index] != index) index = first[index];
+    return index;
+  };
+  std::map<Key, std::vector<std::pair<std::size_t, std::int64_t>>> members;
+  for (std::size_t index = 0; index < journals.size(); ++index) {
+    const auto& journal = journals[index];
+    if (!journal.is_of_one_submission()) continue;
+    for (const auto& round : journal.rounds()) {
+      auto& others = members[{journal.run_id(), round.epoch, round.number, round.master}];
+      for (const auto& [other, rank] : others) {
+        if (rank == round.group_rank || !meet(journal, journals[other])) continue;
+        const auto one = root(index), two = root(other);
+        first[std::max(one, two)] = std::min(one, two);
+        break;
+      }
+      others.emplace_back(index, round.group_rank);
+    }
+  }
+  std::map<std::size_t, std::vector<std::size_t>> groups;
+  for (std::size_t index = 0; index < journals.size(); ++index) {
+    groups[root(index)].push_back(index);
+  }
+  std::vector<std::vector<std::size_t>> submissions;
+  for (auto& [low, group] : groups) submissions.push_back(std::move(group));
+  return submissions;
+}
+
+std::vector<Stretch> stitch(const std::vector<JournalOutline>& journals) {
+  Stitcher stitcher(journals);
+  const auto turns = turns_of(journals);
+  for (const auto& turn : turns) {
+    if (stitcher.stretches.empty()) {
+      stitcher.begin(turn.journal);
+      continue;
+    }
+    const auto& before = journals[stitcher.stretches.back().journal];
+    stitcher.go_on(turn.journal, border(before, journals[turn.journal], turn.round));
+  }
+  if (turns.empty()) stitcher.begin(0);
+  const auto& last = journals[stitcher.stretches.back().journal];
+  if (last.has_ended()) return std::move(stitcher.stretches);
+  // It died; whoever was there longest knows what became of the job.
+  const auto longest = std::ranges::max_element(journals, {}, end_of) - journals.begin();
+  const auto& after = journals[static_cast<std::size_t>(longest)];
+  if (end_of(after) > end_of(last)) {
+    stitcher.go_on(static_cast<std::size_t>(longest),
+                   {TimePoint::max(), after_end(last, after, after.end())});
+  }
+  return std::move(stitcher.stretches);
+}
+
+StitchedJournals::Verdict StitchedJournals::take(std::size_t index, telemetry::Record& record) {
+  const auto& stretch = stretches_[index];
+  const TimePoint at = record.stamp.mono;
+  if (at >= stretch.to) return Verdict::Over;
+  const bool started = is_of_agent(record, {"job.started"});
+  if (begun_ != index && at < stretch.from) return Verdict::LeftOut;
+  if (started && index > 0) return Verdict::LeftOut;
+  if (index + 1 < stretches_.size() && is_of_agent(record, {"job.ended", "goodput"})) {
+    return Verdict::LeftOut;
+  }
+  begun_ = index;
+  record.stamp.mono = last_ = std::max(last_, stretch.time_of(at));
+  // Submissions are put in order by the start of the job. All else keeps the wall clock of its
+  // machine, by which workers with a recorder have told their times.
+  if (started) record.stamp.wall = WallTime(last_.time_since_epoch());
+  return Verdict::Taken;
+}
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/stitched_journals.hpp"
+
+#include "goodput/clock_steps.hpp"
+#include "goodput/journal_books.hpp"
+
+#include <doctest/doctest.h>
+#include <numeric>
+#include <random>
+
+using namespace elastrun;
+using namespace elastrun::goodput;
+using namespace std::chrono_literals;
+using telemetry::Record;
+
+namespace {
+
+using Attributes = std::vector<telemetry::Attribute>;
+using Verdict = StitchedJournals::Verdict;
+
+constexpr Duration kEpoch = std::chrono::seconds(1'767'323'045);
+
+/// An agent whose clocks are wrong, and its journal.
+struct Agent {
+  Duration steady{}, wall{};  // how far they are behind the coordinator's clock
+  std::vector<Record> journal{};
+};
+
+/// A job that is told twice: by each agent, and by somebody with a true clock.
+struct Told {
+  explicit Told(std::vector<Agent> those) : agents(std::move(those)) {}
+
+  Record record(std::string scope, std::string name, Attributes attributes) const {
+    Record one;
+    one.stamp = {TimePoint(kEpoch + now), WallTime(kEpoch + now)};
+    one.scope = std::move(scope), one.name = std::move(name);
+    one.attributes = std::move(attributes);
+    return one;
+  }
+  void tell(std::size_t agent, Record one, bool true_clock) {
+    if (true_clock) truth.push_back(one);
+    one.stamp.mono -= agents[agent].steady;
+    one.stamp.wall -= agents[agent].wall;
+    agents[agent].journal.push_back(std::move(one));
+  }
+  void agent(std::size_t agent, std::string name, Attributes attributes, bool true_clock) {
+    tell(agent, record("elastrun.agent", std::move(name), std::move(attributes)), true_clock);
+  }
+  void start(std::size_t agent, bool true_clock) {
+    this->agent(agent, "job.started", {{"run_id", "night"}, {"max_nodes", std::int64_t{8}}},
+                true_clock);
+  }
+  void phase(std::size_t agent, std::string phase, bool true_clock) {
+    this->agent(agent, "phase", {{"phase", std::move(phase)}}, true_clock);
+  }
+  void clock(std::size_t agent, Duration wrong, Duration error) {
+    const Duration offset = agents[agent].steady + wrong;
+    this->agent(agent, "clock.offset",
+                {{"offset_ns", std::int64_t{offset.count()}},
+                 {"error_s", std::chrono::duration<double>(error).count()}},
+                false);
+  }
+  void round(std::size_t agent, std::int64_t number, std::int64_t rank, bool true_clock) {
+    this->agent(agent, "rendezvous.round",
+                {{"epoch", std::int64_t{1}},
+                 {"round", number},
+                 {"group_rank", rank},
+                 {"master_addr", "n0"},
+                 {"master_port", std::int64_t{29500}}},
+                true_clock);
+  }
+  void step(std::size_t agent, std::int64_t number) {
+    auto one = record("elastrun.worker", "step", {});
+    one.kind = Record::Kind::Sample;
+    one.value = number;
+    tell(agent, std::move(one), true);
+  }
+
+  std::vector<Agent> agents;
+  std::vector<Record> truth;
+  Duration now{};
+};
+
+std::vector<JournalOutline> outlines_of(const std::vector<Agent>& agents) {
+  std::vector<JournalOutline> outlines(agents.size());
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    for (const auto& record : agents[i].journal) outlines[i].take(record);
+  }
+  return outlines;
+}
+
+std::vector<std::size_t> all_of(std::size_t size) {
+  std::vector<std::size_t> all(size);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return all;
+}
+
+JournalBooks books_of(const std::vector<Record>& records) {
+  JournalBooks books;
+  for (const auto& record : records) books.take(record);
+  return books;
+}
+
+JournalBooks stitched_books(const std::vector<Agent>& agents) {
+  StitchedJournals stitched(stitch(outlines_of(agents)));
+  std::vector<std::size_t> next(agents.size());
+  JournalBooks books;
+  for (std::size_t i = 0; i < stitched.stretches().size(); ++i) {
+    const auto journal = stitched.stretches()[i].journal;
+    for (auto& at = next[journal]; at < agents[journal].journal.size(); ++at) {
+      auto record = agents[journal].journal[at];
+      const auto verdict = stitched.take(i, record);
+      if (verdict == Verdict::Over) break;
+      if (verdict == Verdict::Taken) books.take(record);
+    }
+  }
+  return books;
+}
+
+Duration difference(Duration one, Duration other) {
+  return one > other ? one - other : other - one;
+}
+
+/// A job of several rounds, each led by any agent, that fail or end, with agents that die.
+struct RandomJob {
+  explicit RandomJob(unsigned seed, Duration error) : random(seed), told(make_agents()) {
+    for (std::size_t i = 0; i < told.agents.size(); ++i) told.start(i, i == leader);
+    for (std::size_t i = 0; i < told.agents.size(); ++i) {
+      wait(100);
+      told.clock(i, Duration(upto(2 * error.count()) - error.count()), error);
+    }
+    const auto rounds = 1 + upto(5);
+    for (std::int64_t round = 1; round <= rounds; ++round) run(round, round == rounds);
+  }
+
+  std::int64_t upto(std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(0, most)(random);
+  }
+  void wait(std::int64_t most_ms) { told.now += std::chrono::milliseconds(50 + upto(most_ms)); }
+
+  std::vector<Agent> make_agents() {
+    std::vector<Agent> agents(static_cast<std::size_t>(2 + upto(3)));
+    for (auto& agent : agents) {
+      agent.steady = std::chrono::milliseconds(upto(1'000'000'000));
+      agent.wall = std::chrono::milliseconds(upto(60'000) - 30'000);
+    }
+    alive = all_of(agents.size());
+    leader = static_cast<std::size_t>(upto(std::ssize(agents) - 1));
+    return agents;
+  }
+
+  void run(std::int64_t round, bool last) {
+    wait(3000);
+    if (round > 1) elect();
+    told.round(leader, round, 0, true);
+    std::int64_t rank = 0;
+    for (const auto agent : alive) {
+      if (agent != leader) told.round(agent, round, ++rank, false);
+    }
+    for (const auto* phase : {"starting", "running"}) {
+      wait(2000);
+      for (const auto agent : alive) told.phase(agent, phase, agent == leader);
+    }
+    for (auto steps = upto(9); steps > 0; --steps) {
+      wait(5000);
+      told.step(leader, ++step);
+      if (upto(3) == 0) {
+        told.tell(leader, told.record("elastrun.worker", "checkpoint", {{"step", step}}), true);
+      }
+    }
+    wait(3000);
+    last ? end() : fail();
+  }
+  /// The next round may have another leader, unless one has told what came after a death.
+  void elect() {
+    if (std::exchange(next_is_known, false)) return;
+    const auto next = alive[static_cast<std::size_t>(upto(std::ssize(alive) - 1))];
+    handovers += next != leader ? 1 : 0;
+    leader = next;
+  }
+  void fail() {
+    // A leader that died is silent; who leads next tells what comes.
+    const bool dies = alive.size() > 1 && upto(2) == 0;
+    if (dies) {
+      std::erase(alive, leader);
+      handovers += 1;
+      leader = alive[static_cast<std::size_t>(upto(std::ssize(alive) - 1))];
+      next_is_known = true;
+      wait(2000);
+    }
+    const Attributes why{{"cause", "rank 1 failed"}, {"failure", true}};
+    for (const auto agent : alive) told.agent(agent, "restart", why, agent == leader);
+    for (const auto agent : alive) told.phase(agent, "stopping", agent == leader);
+    wait(1000);
+    for (const auto agent : alive) told.agent(agent, "group.gone", {}, agent == leader);
+    for (const auto agent : alive) told.phase(agent, "joining", agent == leader);
+    step = step > 2 ? step - upto(2) : step;
+  }
+  void end() {
+    for (const auto agent : alive) {
+      told.phase(agent, "stopping", agent == leader);
+      told.agent(agent, "worker.ended", {{"exit_code", std::int64_t{0}}}, agent == leader);
+      told.agent(agent, "group.gone", {}, agent == leader);
+      told.agent(agent, "job.ended", {{"succeeded", true}}, agent == leader);
+      told.agent(agent, "goodput", {}, agent == leader);
+    }
+  }
+
+  std::mt19937 random;
+  std::vector<std::size_t> alive;
+  std::size_t leader = 0;
+  bool next_is_known = false;
+  int handovers = 0;
+  std::int64_t step = 0;
+  Told told;
+};
+
+}  // namespace
+
+TEST_CASE("stitched journals: those of all agents are the journal of one with a true clock") {
+  int several = 0;
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    const Duration error = seed % 2 == 0 ? 0ms : 5ms;
+    const RandomJob job(seed, error);
+    const auto stitched = stitched_books(job.told.agents), truth = books_of(job.told.truth);
+    const auto got = stitched.summary().value(), expected = truth.summary().value();
+    const Duration most = 2 * job.handovers * error;
+    CHECK(std::accumulate(got.buckets.begin(), got.buckets.end(), Duration{}) == got.elapsed);
+    CHECK(difference(got.elapsed, expected.elapsed) <= most);
+    for (std::size_t i = 0; i < kBuckets; ++i) {
+      CAPTURE(bucket_name(static_cast<Bucket>(i)));
+      CHECK(difference(got.buckets[i], expected.buckets[i]) <= most);
+    }
+    CHECK(got.restarts == expected.restarts);
+    CHECK(got.last_step == expected.last_step);
+    CHECK(got.last_checkpoint == expected.last_checkpoint);
+    CHECK(stitched.submissions() == 1);
+    CHECK(stitched.misplaced() == 0);
+    CHECK(stitched.has_ended());
+    several += job.handovers > 1 ? 1 : 0;
+  }
+  CHECK(several > 500);
+}
+
+TEST_CASE("stitched journals: agents of one submission are those that had a round in common") {
+  const RandomJob first(3, 0ms);
+  auto second = first;  // requeued: the same rounds, an hour later
+  for (auto& agent : second.told.agents) {
+    for (auto& record : agent.journal) record.stamp.wall += 1h, record.stamp.mono += 1h;
+  }
+  auto agents = first.told.agents;
+  const auto of_each = agents.size();
+  agents.insert(agents.end(), second.told.agents.begin(), second.told.agents.end());
+  agents.push_back({.journal = {first.told.record("elastrun.agent", "job.started", {})}});
+  const auto submissions = submissions_of(outlines_of(agents));
+  REQUIRE(submissions.size() == 3);
+  CHECK(submissions[0].size() == of_each);
+  CHECK(submissions[1].size() == of_each);
+  CHECK(submissions[1].front() == of_each);
+  CHECK(submissions[2] == std::vector{2 * of_each});
+}
+
+TEST_CASE("stitched journals: without offsets the wall clocks count, as they were at the start") {
+  Told told({Agent{5s, 0s, {}}, Agent{9s, 0s, {}}});
+  told.start(0, true);
+  told.start(1, false);
+  told.round(0, 1, 0, true);
+  told.round(1, 1, 1, false);
+  told.phase(0, "running", true);
+  told.now = 10s;
+  told.round(1, 2, 0, true);
+  told.agents[1].wall = 300s;  // somebody sets it
+  told.phase(1, "running", true);
+  told.now = 20s;
+  told.agent(1, "job.ended", {{"succeeded", true}}, true);
+  CHECK(stitched_books(told.agents).elapsed() == books_of(told.truth).elapsed());
+  CHECK_FALSE(outlines_of(told.agents)[0].knows_clock());
+  ClockSteps steps;
+  for (const auto& record : told.agents[1].journal) steps.take(record);
+  CHECK(steps.count() == 1);
+}
+
+TEST_CASE("stitched journals: times and numbers that nobody can mean close all the same") {
+  constexpr std::int64_t kOdd[] = {INT64_MIN, -1, 0, 1, INT64_MAX, INT64_MAX / 2};
+  std::mt19937 random(5);
+  const auto odd = [&] { return kOdd[random() % std::size(kOdd)]; };
+  for (int run = 0; run < 3000; ++run) {
+    RandomJob job(static_cast<unsigned>(run), 1ms);
+    for (int spoilt = 0; spoilt < 4; ++spoilt) {
+      auto& journal = job.told.agents[random() % job.told.agents.size()].journal;
+      auto& record = journal[random() % journal.size()];
+      record.stamp.mono = TimePoint(Duration(odd()));
+      if (random() % 2 == 0) record.stamp.wall = WallTime(Duration(odd()));
+      for (auto& [name, value] : record.attributes) {
+        if (std::holds_alternative<std::int64_t>(value)) value = std::int64_t{odd()};
+      }
+    }
+    submissions_of(outlines_of(job.told.agents));
+    const auto summary = stitched_books(job.told.agents).summary();
+    if (!summary) continue;
+    CHECK(std::accumulate(summary->buckets.begin(), summary->buckets.end(), Duration{}) ==
+          summary->elapsed);
+  }
+}
