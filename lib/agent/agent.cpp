@@ -110,7 +110,9 @@ void Agent::observe(const Fact& fact) {
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
     if (round_ && restart->attempt_spent) result_.restarts = round_->attempt + 1;
     // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
-    log::warning(kArea, "Stopping the workers{}: {}", cost_text(*restart), restart->cause.text);
+    log::warning(kArea, "{} the workers{}: {}",
+                 policy_.phase() == Phase::Joining ? "Not starting" : "Stopping",
+                 cost_text(*restart), restart->cause.text);
     note_cause(restart->cause);
     parts_.observer.restarting(*restart);
   }

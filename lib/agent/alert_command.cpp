@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "process/shell.hpp"
 
 #include <cerrno>
 #include <csignal>
@@ -55,12 +56,9 @@ Status AlertCommand::launch(const std::string& input) {
     return fail(Code::Io, std::strerror(errno));
   }
   ours.reset();
-  process::LaunchRequest request;
-  request.argv = argv_;
-  request.environment = environment_;
-  request.stdin_fd = theirs.get();
-  request.stdout_fd = request.stderr_fd = STDERR_FILENO;
-  auto child = launcher_.start(request, [this](const process::Exit& exit) { ended(exit); });
+  auto child =
+      launcher_.start(process::fed_program(process::shell_exec(argv_), environment_, theirs.get()),
+                      [this](const process::Exit& exit) { ended(exit); });
   if (!child) return std::unexpected(child.error());
   child_ = std::move(*child);
   return {};

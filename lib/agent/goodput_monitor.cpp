@@ -54,9 +54,15 @@ std::optional<Duration> waited_before(TimePoint job_start, std::optional<WallTim
   return can_be ? std::optional<Duration>(waited) : std::nullopt;
 }
 
-bool workers_run(Bucket bucket) {
+bool workers_run(Bucket bucket, const goodput::Ledger::Summary&) {
   return bucket != Bucket::Startup && bucket != Bucket::Rendezvous && bucket != Bucket::Restart &&
          bucket != Bucket::Stopping && bucket != Bucket::Queued;
+}
+
+/// Whether accelerators are busy then. Where no step is told all that workers do may be training.
+bool accelerators_work(Bucket bucket, const goodput::Ledger::Summary& summary) {
+  return bucket == Bucket::Productive || bucket == Bucket::Lost ||
+         (bucket == Bucket::Running && !summary.steps_known());
 }
 
 json::object window_json(const WindowView& view) {
@@ -219,6 +225,9 @@ void GoodputMonitor::observe_all() {
     observe(Kind::Gauge, "scheduling_goodput", "1",
             "Share of the time since the scheduler started the job in which its workers ran.", {},
             &Self::tell_scheduling);
+    observe(Kind::Gauge, "proxy_runtime_goodput", "1",
+            "Share of that time in which they trained, whether the steps were kept or lost.", {},
+            &Self::tell_proxy_runtime);
   }
   observe(Kind::Gauge, "interval_goodput", "%", "Share of a rolling window in steps that count.",
           {"rolling_window_size", "goodput_source"}, &Self::tell_interval_goodput);
@@ -279,13 +288,22 @@ void GoodputMonitor::tell_performance(const Report& report) const {
   if (const auto ideal = pace_.ideal()) report(*ideal, {});
 }
 
-void GoodputMonitor::tell_scheduling(const Report& report) const {
-  Duration ran{};
+/// The share of the time since the scheduler gave the nodes.
+void GoodputMonitor::tell_share_of(Chosen chosen, const Report& report) const {
+  Duration time{};
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
-    if (workers_run(static_cast<Bucket>(i))) ran += now().buckets[i];
+    if (chosen(static_cast<Bucket>(i), now())) time += now().buckets[i];
   }
   const double all = to_seconds(*waited_ + now().elapsed);
-  if (all > 0) report(to_seconds(ran) / all, {});
+  if (all > 0) report(to_seconds(time) / all, {});
+}
+
+void GoodputMonitor::tell_scheduling(const Report& report) const {
+  tell_share_of(workers_run, report);
+}
+
+void GoodputMonitor::tell_proxy_runtime(const Report& report) const {
+  tell_share_of(accelerators_work, report);
 }
 
 void GoodputMonitor::tell_interval_goodput(const Report& report) const {

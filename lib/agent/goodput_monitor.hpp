@@ -62,7 +62,10 @@ class GoodputMonitor final : public Observer {
   void tell_last_step(const Report& report) const;
   void tell_deviation(const Report& report) const;
   void tell_performance(const Report& report) const;
+  using Chosen = bool (*)(goodput::Bucket, const goodput::Ledger::Summary&);
+  void tell_share_of(Chosen chosen, const Report& report) const;
   void tell_scheduling(const Report& report) const;
+  void tell_proxy_runtime(const Report& report) const;
   void tell_interval_goodput(const Report& report) const;
   void tell_interval_badput(const Report& report) const;
 

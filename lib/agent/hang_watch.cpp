@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/read_file.hpp"
 #include "core/text.hpp"
+#include "goodput/journal_books.hpp"
 #include "hangs/stacks_report.hpp"
 #include "process/process_table.hpp"
 #include "rendezvous/membership/ranks.hpp"
@@ -18,16 +19,17 @@ namespace {
 
 constexpr std::string_view kArea = "hang";
 constexpr std::size_t kLoggedLines = 30;  // of one stack; the report has all
+constexpr Duration kLatestEntry = std::chrono::seconds(1);
 
 /// What a worker may take its time for, by the entries that begin and end it. Not the wait for
-/// data, in which a job hangs often, and not the preparation that hooks see: it ends with the first
-/// step.
+/// data, in which a job hangs often, and not what hooks see before the first step: the preparation
+/// ends with it, and the process group is made where ranks wait for one that does not come.
 struct Excuse {
   goodput::MeasurementKind begin, end;
   bool from_hooks = true;
 };
 using Entry = goodput::MeasurementKind;
-constexpr std::array kExcuses{Excuse{Entry::AcceleratorInitStart, Entry::AcceleratorInitEnd},
+constexpr std::array kExcuses{Excuse{Entry::AcceleratorInitStart, Entry::AcceleratorInitEnd, false},
                               Excuse{Entry::PreparationStart, Entry::PreparationEnd, false},
                               Excuse{Entry::CustomStart, Entry::CustomEnd},
                               Excuse{Entry::SaveStart, Entry::SaveEnd},
@@ -35,25 +37,34 @@ constexpr std::array kExcuses{Excuse{Entry::AcceleratorInitStart, Entry::Acceler
                               Excuse{Entry::ElasticWaitStart, Entry::ElasticWaitEnd},
                               Excuse{Entry::ElasticReinitStart, Entry::ElasticReinitEnd}};
 
-/// Stopped by a signal, or in the hands of a debugger.
-bool is_stopped(const process::ProcessEntry& process) {
-  if (process.state == 'T' || process.state == 't') return true;
-  constexpr std::string_view kTracer = "TracerPid:";
-  const auto status = read_kernel_file(fmt::format("/proc/{}/status", process.pid));
-  const auto at = status.find(kTracer);
-  if (at == std::string::npos) return false;
-  const auto line = std::string_view(status).substr(at + kTracer.size());
-  return trim(line.substr(0, line.find('\n'))) != "0";
+/// When it was, of an entry that has come now: entries wait a moment for each other, which belongs
+/// to a hang that follows. An older time is one that the script has chosen, and tells of now.
+TimePoint time_of(const goodput::MeasurementEntry& entry, TimePoint now, WallTime wall) {
+  const TimePoint at = goodput::time_of_entry(entry.time, now, wall);
+  return now - at > kLatestEntry ? now : at;
 }
 
-/// The worker, or a process below it in its session: it may be a shell, and the trainer its child.
-bool is_any_stopped(pid_t worker) {
-  const auto process = process::read_process(worker);
-  if (!process) return false;
-  return is_stopped(*process) ||
-         std::ranges::any_of(process::read_descendants(worker), [&](const auto& one) {
-           return one.session == process->session && is_stopped(one);
-         });
+/// The debugger of a process; 0: none.
+pid_t tracer_of(pid_t pid) {
+  constexpr std::string_view kTracer = "TracerPid:";
+  const auto status = read_kernel_file(fmt::format("/proc/{}/status", pid));
+  const auto at = status.find(kTracer);
+  if (at == std::string::npos) return 0;
+  const auto line = std::string_view(status).substr(at + kTracer.size());
+  return static_cast<pid_t>(parse_int(trim(line.substr(0, line.find('\n')))).value_or(0));
+}
+
+/// Stopped by a signal or in the hands of a debugger, or waits for a child in its session that is:
+/// a worker may be a shell or a debugger, and the trainer its child. One that is stopped beside a
+/// worker that does not wait for it, an old loader or some helper, is no reason to stand still.
+bool is_stopped(const process::ProcessEntry& process, const process::ProcessTable& below) {
+  const auto is = [](char state) { return state == 'T' || state == 't'; };
+  if (is(process.state) || tracer_of(process.pid) != 0) return true;
+  const bool waits = process::waits_for_child(process);
+  return std::ranges::any_of(below, [&](const auto& child) {
+    return child.parent == process.pid && child.session == process.session &&
+           (waits || tracer_of(child.pid) == process.pid) && is_stopped(child, below);
+  });
 }
 
 }  // namespace
@@ -116,21 +127,23 @@ void HangWatch::heard(int rank, const workers::Message& message) {
 
 void HangWatch::heard_goodput(int rank, const workers::GoodputEntries& said) {
   const auto now = awake_.now();
+  const auto wall = parts_.clock.wall();
   if (said.lost > 0) rule_.closed_all(rank, now);
   for (const auto& [entry, name, members] : said.entries) {
     const auto kind = entry.kind;
+    const auto at = time_of(entry, now, wall);
     if (kind == Entry::SliceCounts) continue;  // a thread tells that again and again
     const auto excuse = std::ranges::find_if(
         kExcuses, [kind](const Excuse& one) { return one.begin == kind || one.end == kind; });
     if (kind == Entry::Step || kind == Entry::StepEnd) {
-      rule_.seen_step(rank, now);
+      rule_.seen_step(rank, at);
     } else if (kind == Entry::Save || kind == Entry::Restore || kind == Entry::EmergencyRestore) {
-      rule_.checkpoint(now);
+      rule_.checkpoint(at);
     } else if (excuse == kExcuses.end() || (said.by_hooks && !excuse->from_hooks)) {
-      rule_.went_on(now);
+      rule_.went_on(at);
     } else {
       const auto what = fmt::format("{} {}", static_cast<int>(excuse->begin), name);
-      kind == excuse->begin ? rule_.opened(rank, what, now) : rule_.closed(rank, what, now);
+      kind == excuse->begin ? rule_.opened(rank, what, at) : rule_.closed(rank, what, at);
     }
   }
 }
@@ -187,7 +200,8 @@ void HangWatch::tell() {
 
 bool HangWatch::any_stopped() const {
   return std::ranges::any_of(pids_ | std::views::values, [this](pid_t pid) {
-    return !parts_.has_ended(pid) && is_any_stopped(pid);
+    const auto worker = process::read_process(pid);
+    return worker && !parts_.has_ended(pid) && is_stopped(*worker, process::read_descendants(pid));
   });
 }
 
@@ -206,20 +220,23 @@ bool HangWatch::goes_on(bool speaks) const {
 }
 
 void HangWatch::hangs(const rendezvous::StacksReport& report) {
+  const auto heard = parts_.clock.now();
   look_now();
   const bool speaks = round_ && round_->rank_base == report.speaker;
   if (!runs_ || !round_ || goes_on(speaks)) return;
-  JobHang hang{groups_ - 1, parts_.clock.wall(), report.standing, report.stacks};
+  // For the books it is exact: the observers hear of it before anything is written about it.
+  JobHang hang{groups_ - 1, parts_.clock.wall(), report.standing + (parts_.clock.now() - heard),
+               report.stacks};
   hanging_ = true;
   count_.add();
+  parts_.observers.hang(hang);
   log::warning(kArea, "No worker of the job has made progress for {}: {}",
-               format_duration(std::chrono::round<std::chrono::milliseconds>(report.standing)),
+               format_duration(std::chrono::round<std::chrono::milliseconds>(hang.standing)),
                hangs::hang_text(report.stacks));
   if (round_->group_rank == 0) {
     log::warning(kArea, "Where they stand:{}",
                  hangs::stacks_lines(report.stacks, "\n  ", kLoggedLines));
   }
-  parts_.observers.hang(hang);
   if (hangs_.size() == kMostKept) hangs_.erase(hangs_.begin());
   hangs_.push_back(std::move(hang));
   // One node says it for all.

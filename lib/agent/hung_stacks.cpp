@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "process/program_path.hpp"
+#include "process/shell.hpp"
 #include "system/thread_states.hpp"
 
 #include <algorithm>
@@ -138,7 +139,8 @@ void HungStacks::spy(const std::shared_ptr<Job>& job, const std::string& path, p
   const auto output = std::make_shared<UniqueFd>(::memfd_create("py-spy", MFD_CLOEXEC));
   const UniqueFd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
   process::LaunchRequest request;
-  request.argv = {path, "dump", "--pid", std::to_string(pid), "--full-filenames", "--nonblocking"};
+  request.argv = process::shell_exec(
+      {path, "dump", "--pid", std::to_string(pid), "--full-filenames", "--nonblocking"});
   request.environment = environment_;
   request.stdin_fd = request.stderr_fd = nowhere.get();
   request.stdout_fd = output->get();

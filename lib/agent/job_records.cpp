@@ -5,6 +5,7 @@
 #include "agent/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
+#include "goodput/journal_outline.hpp"
 #include "goodput/node_phase.hpp"
 #include "workers/command.hpp"
 
@@ -58,6 +59,12 @@ void JobRecords::begin(Duration since_start) {
                        {"rdzv_backend", job_.rdzv_backend},
                        {"role", job_.role},
                        {"since_start_s", to_seconds(since_start)}});
+}
+
+void JobRecords::clock(const rendezvous::ClockReading& reading) {
+  if (!pipeline_.wants(kScope)) return;
+  tell(goodput::kClockRecord, {{std::string(goodput::kClockOffset), whole(reading.offset.count())},
+                               {std::string(goodput::kClockError), to_seconds(reading.error)}});
 }
 
 void JobRecords::phase(Phase phase, TimePoint now) {

@@ -3,6 +3,7 @@
 
 #include "agent/agent_scope.hpp"
 #include "agent/observer.hpp"
+#include "rendezvous/session/clock_offset.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/route.hpp"
 
@@ -25,6 +26,9 @@ class JobRecords final : public Observer {
 
   /// First of all: what the job is. `since_start`: so long ago its agent began.
   void begin(Duration since_start);
+  /// How far the coordinator's clock is ahead, for whoever puts journals of several agents
+  /// together.
+  void clock(const rendezvous::ClockReading& reading);
   void phase(Phase phase, TimePoint now) override;
   void progress(const std::string& text) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;

@@ -54,7 +54,8 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       folders_({files_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
                 [this](auto place) { channel_.open(std::move(place)); }}),
       gate_(std::bind_front(&LogFolders::prepare, &folders_)),
-      last_writes_(loop_, *clock_, console_, {&files_, &reports_, &errors_}, spec.shutdown_timeout),
+      last_writes_(loop_, *clock_, console_, {&files_, &syncs_, &reports_, &errors_},
+                   spec.shutdown_timeout),
       last_visitors_(loop_, *clock_) {
   console_.take_log_lines();
   console_.draw_status_while(
@@ -76,9 +77,7 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   auto layout = spec.log_dir.empty() ? plan() : within_limit("--log-dir " + spec.log_dir, plan);
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> parts(new JobRun(spec, guardian, std::move(*layout)));
-  if (const auto connected = parts->connect(std::move(own)); !connected) {
-    return std::unexpected(connected.error());
-  }
+  if (const auto done = parts->connect(std::move(own)); !done) return std::unexpected(done.error());
   return parts;
 }
 
@@ -94,6 +93,7 @@ Started<void> JobRun::connect(OwnRendezvous own) {
       set_up_rendezvous(loop_, *clock_, spec_, self_, std::move(own), guardian_.guardian_pid());
   if (!place) return std::unexpected(place.error());
   session_ = std::move(place->session);
+  session_->on_clock(std::bind_front(&JobRecords::clock, &job_records_));
   store_ = std::move(place->store);
   alone_ = place->alone;
   records_ = std::make_unique<ElasticRecords>(pipeline_, event_facts(spec_, *session_), spec_);
@@ -199,7 +199,8 @@ Status JobRun::open_records() {
   if (!made) return std::unexpected(made.error());
   layout_ = std::move(*made);
   layout_.say_remark();
-  const auto journal = std::make_shared<exporter::JsonLines>(files_, layout_.journal());
+  const auto journal =
+      std::make_shared<exporter::JsonLines>(files_, layout_.journal(), spec_.journal_size, &syncs_);
   pipeline_.route({}, journal);
   if (metrics_) metrics_->watch_journal(journal);
   agent_log_.emplace(files_, layout_.agent_log());
@@ -319,7 +320,7 @@ JobResult JobRun::run() {
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
-  if (folders_.is_unanswered()) last_writes_.give_up_on(files_);
+  if (folders_.is_unanswered()) last_writes_.give_up_on({&files_, &syncs_});
   result->run_dir = settle(result->succeeded());
   registration_.end();
   store_needed_until_ = result->store_needed_until;
@@ -353,13 +354,10 @@ std::string JobRun::channel_path() {
 
 /// Before the end of a temporary directory, which last_writes_ waits for.
 void JobRun::end_channel() {
-  std::shared_ptr<workers::ChannelPlace> place = channel_.end();
+  const auto place = channel_.end();
   if (!place || files_are_near()) return;
   const auto what = std::make_shared<const std::string>(place->path);
-  files_.enqueue(what, [place = std::move(place)]() mutable -> files::BlockingCalls::Outcome {
-    place.reset();
-    return {};
-  });
+  files_.enqueue(what, place->take_removal());
 }
 
 void JobRun::heard(pid_t sender, workers::Message message) {

@@ -151,12 +151,13 @@ void LastWrites::give_up_now() {
   give_up();
 }
 
-void LastWrites::give_up_on(const files::BlockingCalls& calls) {
+void LastWrites::give_up_on(const std::vector<const files::BlockingCalls*>& calls) {
   for (auto& queue : files_) {
-    if (queue.calls != &calls || queue.given_up || calls.idle()) continue;
+    const bool meant = std::ranges::find(calls, queue.calls) != calls.end();
+    if (!meant || queue.given_up || queue.calls->idle()) continue;
     queue.given_up = true;
     log::error(kArea, "{} took nothing: what is left for that file system is lost",
-               calls.busy_with());
+               queue.calls->busy_with());
   }
 }
 

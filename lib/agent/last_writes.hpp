@@ -31,8 +31,8 @@ class LastWrites {
   bool waiting() const { return waiting_; }
   /// Somebody asks for the end: no more than `limit` from now on, also of a wait that comes later.
   void shorten();
-  /// Files of that thread are waited for no longer: what it was asked for has not been answered.
-  void give_up_on(const files::BlockingCalls& calls);
+  /// Files of these threads are waited for no longer: their file system has not answered.
+  void give_up_on(const std::vector<const files::BlockingCalls*>& calls);
   /// Somebody insists: what is waited for now is given up. Files of that thread are not waited for
   /// again then, but what is written to the console later is.
   void give_up_now();

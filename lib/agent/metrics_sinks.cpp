@@ -153,7 +153,7 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
     std::optional<Stream> ours;
     std::shared_ptr<FileWriter::File> file;
   };
-  FileWriter::Form form;
+  FileWriter::Form form{.part_size = spec_.journal_size};
   if (sink.kind == Kind::Trace) form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), true};
   const auto open = [path = path_of(sink), shared = may_share(sink), form,
                      out = parts_.console.fd(Stream::Out),

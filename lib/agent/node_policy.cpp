@@ -61,8 +61,9 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
-  // Who waits for a round will get the next one anyway.
-  if (phase_ == Phase::Joining || order_) return {};
+  if (order_) return {};
+  // Of a round of which it has never heard, because its directories were not made in time.
+  if (phase_ == Phase::Joining) return {Join{}};
   order_ = push;
   // What was done is to be done again: from here on, neither the barrier nor a lost coordinator may
   // make a success of it.

@@ -161,8 +161,7 @@ std::string distant_culprit_text(const JobResult& result) {
   std::string text;
   if (result.culprit && result.culprit->is_worker() && result.culprit->cause.rank >= 0) {
     const auto& cause = result.culprit->cause;
-    const auto when = WallTime(
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(cause.wall_seconds)));
+    const auto when = WallTime(from_seconds(cause.wall_seconds));
     text = fmt::format("  who       rank {} (local rank {}) on node {}, at {}\n", cause.rank,
                        cause.local_rank, cause.node, format_local_time(when));
   }

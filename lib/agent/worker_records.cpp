@@ -2,6 +2,7 @@
 #include "agent/worker_records.hpp"
 
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "goodput/journal_books.hpp"
 #include "telemetry/monitor.hpp"
 
@@ -125,8 +126,7 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
   if (!pipeline_.wants("worker")) return;
   auto told = record(Record::Kind::Event, "worker", std::move(event.name), {});
   if (event.time) {
-    told.stamp.wall =
-        WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*event.time)));
+    told.stamp.wall = WallTime(from_seconds(*event.time));
   }
   told.attributes = std::move(event.attributes);
   // Who it was is for us to say.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/alert_command.hpp"
 
+#include "process/shell.hpp"
 #include "support/fake_clock.hpp"
 #include "support/fake_launcher.hpp"
 
@@ -46,7 +47,7 @@ TEST_CASE("alert command: runs with the alert on its input, one at a time, then 
   place.command.run("second");
   place.command.run("third");
   REQUIRE(place.launcher.inputs == std::vector{first});
-  CHECK(place.launcher.fake[0].request.argv == std::vector<std::string>{"notify", "a b"});
+  CHECK(place.launcher.fake[0].request.argv == process::shell_exec({"notify", "a b"}));
   CHECK(place.launcher.fake[0].request.environment == std::vector<std::string>{"PATH=/bin"});
   place.launcher.fake.end(0, ExitStatus::exited(1));
   place.clock.advance(0s);

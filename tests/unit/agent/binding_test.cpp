@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "process/affinity.hpp"
 #include "support/children.hpp"
+#include "support/logged_text.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,20 +17,15 @@ namespace {
 using namespace std::chrono_literals;
 
 /// What is logged while this exists. The machine is one without GPUs: their number is set to none.
-struct LogLines {
+struct LogLines : test::LoggedText {
   LogLines() {
     ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
     log::set_level(log::Level::Info);
-    log::set_writer(
-        [](void* lines, std::string_view line) { *static_cast<std::string*>(lines) += line; },
-        &text);
   }
   ~LogLines() {
-    log::set_writer(nullptr, nullptr);
     log::set_level(log::Level::Warning);
     ::unsetenv("CUDA_VISIBLE_DEVICES");
   }
-  std::string text;
 };
 
 spec::JobSpec bound(spec::NumaBinding numa, int workers) {

@@ -121,12 +121,36 @@ TEST_CASE("goodput monitor: where the scheduler says since when, the share in wh
   job.phase(Phase::Stopping);
   job.clock.advance(20s);
   CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.5));
+  CHECK_MESSAGE(job.pulled().at("proxy_runtime_goodput") == doctest::Approx(0.5),
+                "without steps it may all have been training");
   Job wrong;
   wrong.scheduled = wrong.clock.wall() + 20s;
   wrong.watch();
   wrong.run();
   wrong.clock.advance(1s);
   CHECK(!wrong.pulled().contains("scheduling_goodput"));
+  CHECK(!wrong.pulled().contains("proxy_runtime_goodput"));
+}
+
+TEST_CASE("goodput monitor: and the share in which they trained, be it lost") {
+  Job job;
+  job.scheduled = job.clock.wall() - 20s;
+  job.watch();
+  job.clock.advance(10s);
+  job.run();
+  job.clock.advance(10s);
+  job.step(1);
+  job.clock.advance(30s);
+  job.step(2);
+  job.account.checkpoint(1);
+  job.phase(Phase::Stopping);
+  std::vector<workers::Worker> group(1);
+  group[0].exit = process::Exit{process::ExitStatus::exited(1), {}, {}, 0};
+  job.account.stopped(group, {});
+  job.clock.advance(30s);
+  CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.4));
+  CHECK(job.pulled().at("proxy_runtime_goodput") == doctest::Approx(0.3));
+  CHECK(job.pulled().at("badput_time|lost") == doctest::Approx(30));
 }
 
 TEST_CASE("goodput monitor: what is not known is not told, and other nodes tell nothing") {

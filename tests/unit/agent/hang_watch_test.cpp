@@ -2,9 +2,14 @@
 #include "agent/hang_watch.hpp"
 
 #include "agent/hang_report.hpp"
+#include "core/text.hpp"
 #include "support/fake_clock.hpp"
 
+#include <csignal>
 #include <doctest/doctest.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace elastrun::agent {
@@ -70,6 +75,26 @@ struct Node final : Observer {
       }
     }
     return failures;
+  }
+};
+
+/// Of this process, which is the worker.
+struct StoppedChild {
+  pid_t pid = ::fork();
+  explicit StoppedChild(void (*before)()) {
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      before();
+      ::raise(SIGSTOP);
+      while (true) ::pause();
+    }
+    ::waitpid(pid, nullptr, WUNTRACED);
+  }
+  StoppedChild(const StoppedChild&) = delete;
+  StoppedChild& operator=(const StoppedChild&) = delete;
+  ~StoppedChild() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
   }
 };
 
@@ -142,11 +167,24 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
       ends();
     }
   }
-  SUBCASE("but not in a wait for data, nor in the preparation that hooks see") {
+  SUBCASE("but not in a wait for data, nor in what hooks see before the first step") {
     say(Entry::DataLoadingStart);
     ends();
-    say(Entry::PreparationStart, true);
-    ends();
+    for (const Entry begin : {Entry::PreparationStart, Entry::AcceleratorInitStart}) {
+      say(begin, true);
+      ends();
+    }
+  }
+  SUBCASE("and counts from when it was, not from when it was heard of") {
+    workers::GoodputEntries said{.job = "", .entries = {}, .lost = 0, .by_hooks = true};
+    said.entries.push_back({{.kind = Entry::StepEnd}, "", {}});
+    said.entries.back().entry.time = to_seconds(node.clock.wall());
+    node.clock.advance(500ms);
+    node.watch->heard(0, said);
+    node.clock.advance(29s);
+    CHECK(node.told().back() == Kind::Moves);
+    node.clock.advance(500ms);
+    CHECK(node.told().back() == Kind::Stands);
   }
   SUBCASE("another custom event goes on") {
     say(Entry::CustomStart, false, "EVAL");
@@ -211,6 +249,20 @@ TEST_CASE("hang watch: a process that was stopped as a whole was no hang") {
   CHECK(node.told().size() == 1);
   node.clock.advance(15s);
   CHECK(node.told().back() == Kind::Stands);
+}
+
+TEST_CASE("hang watch: a stopped process that the worker does not wait for hides no hang") {
+  const StoppedChild helper([] {});
+  Node node(30s);
+  node.stand();
+  CHECK(node.told().back() == Kind::Stands);
+}
+
+TEST_CASE("hang watch: the time of a worker that debugs its child does not count") {
+  const StoppedChild debugged([] { ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr); });
+  Node node(30s);
+  node.stand();
+  CHECK(node.told().back() != Kind::Stands);
 }
 
 TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --on-hang says") {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/last_writes.hpp"
 
-#include "core/log.hpp"
 #include "core/system_clock.hpp"
 #include "core/unique_fd.hpp"
+#include "support/logged_text.hpp"
 
 #include <atomic>
 #include <boost/asio/post.hpp>
@@ -18,21 +18,30 @@ using namespace elastrun;
 using Stream = logs::Console::Stream;
 using namespace std::chrono_literals;
 
+namespace {
+
+/// A write that comes back when the semaphore is released.
+std::shared_ptr<std::binary_semaphore> freeze(files::BlockingCalls& files) {
+  const auto thawed = std::make_shared<std::binary_semaphore>(0);
+  files.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
+    thawed->acquire();
+    return files::BlockingCalls::Outcome{};
+  });
+  return thawed;
+}
+
+}  // namespace
+
 TEST_CASE("last writes: a file given up is not waited for again, but the verdict is shown") {
-  std::string said;
-  log::set_writer(
-      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  test::LoggedText log;
+  std::string& said = log.text;
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
   const UniqueFd reader(ends[0]), writer(ends[1]), null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   files::BlockingCalls files(loop.get_executor());
-  const auto thawed = std::make_shared<std::binary_semaphore>(0);
-  files.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
-    thawed->acquire();
-    return files::BlockingCalls::Outcome{};
-  });
+  const auto thawed = freeze(files);
   logs::Console console(loop.get_executor(), writer.get(), null.get());
   agent::LastWrites last(loop, *clock, console, {&files}, 60s);
   boost::asio::post(loop, [&] { last.give_up_now(); });
@@ -54,7 +63,6 @@ TEST_CASE("last writes: a file given up is not waited for again, but the verdict
   CHECK(console.idle());
   console.finish();  // whatever happened, the reader ends
   thawed->release();
-  log::set_writer(nullptr, nullptr);
 }
 
 // Fails about once in a thousand of its rounds where the wake-up can be missed.
@@ -85,11 +93,7 @@ TEST_CASE("last writes: one thread that is given up does not cost what another i
   const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   logs::Console console(loop.get_executor(), null.get(), null.get());
   files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
-  const auto thawed = std::make_shared<std::binary_semaphore>(0);
-  logs.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
-    thawed->acquire();
-    return files::BlockingCalls::Outcome{};
-  });
+  const auto thawed = freeze(logs);
   agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
   boost::asio::post(loop, [&] { last.give_up_now(); });
   last.wait(false);
@@ -107,24 +111,19 @@ TEST_CASE("last writes: one thread that is given up does not cost what another i
 }
 
 TEST_CASE("last writes: who is known not to answer is not waited for; the others are") {
-  std::string said;
-  log::set_writer(
-      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  test::LoggedText log;
+  std::string& said = log.text;
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   logs::Console console(loop.get_executor(), null.get(), null.get());
   files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
-  const auto thawed = std::make_shared<std::binary_semaphore>(0);
-  logs.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
-    thawed->acquire();
-    return files::BlockingCalls::Outcome{};
-  });
+  const auto thawed = freeze(logs);
   agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
-  last.give_up_on(logs);
+  last.give_up_on({&logs});
   CHECK(said.contains("/frozen/log took nothing"));
   said.clear();
-  last.give_up_on(reports);  // has nothing to do
+  last.give_up_on({&reports});  // has nothing to do
   CHECK(said.empty());
   bool reported = false;
   reports.make(
@@ -132,13 +131,11 @@ TEST_CASE("last writes: who is known not to answer is not waited for; the others
   last.wait(true);
   CHECK(reported);
   thawed->release();
-  log::set_writer(nullptr, nullptr);
 }
 
 TEST_CASE("last writes: a signal limits the wait; what is taken in time is not lost") {
-  std::string said;
-  log::set_writer(
-      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  test::LoggedText log;
+  std::string& said = log.text;
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
@@ -170,30 +167,23 @@ TEST_CASE("last writes: a signal limits the wait; what is taken in time is not l
     CHECK(said.contains("has not taken in time is lost") == !in_time);
     thawed->release();
   }
-  log::set_writer(nullptr, nullptr);
 }
 
 TEST_CASE("last writes: a signal that came before the wait limits it") {
-  std::string said;
-  log::set_writer(
-      [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); }, &said);
+  test::LoggedText log;
+  std::string& said = log.text;
   boost::asio::io_context loop;
   const auto clock = make_system_clock(loop.get_executor());
   const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   logs::Console console(loop.get_executor(), null.get(), null.get());
   files::BlockingCalls logs(loop.get_executor());
-  const auto thawed = std::make_shared<std::binary_semaphore>(0);
-  logs.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
-    thawed->acquire();
-    return files::BlockingCalls::Outcome{};
-  });
+  const auto thawed = freeze(logs);
   agent::LastWrites last(loop, *clock, console, {&logs}, 1s);
   last.shorten();
   CHECK(said.empty());
   last.wait(false);
   CHECK(said.contains("what /frozen/log has not taken in time is lost"));
   thawed->release();
-  log::set_writer(nullptr, nullptr);
 }
 
 TEST_CASE("last writes: a thread that is done at any moment ends the wait, and its answer counts") {
@@ -232,11 +222,7 @@ TEST_CASE("last writes: an answer of what was given up does not end what the loo
   const auto clock = make_system_clock(loop.get_executor());
   const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   files::BlockingCalls files(loop.get_executor());
-  const auto thawed = std::make_shared<std::binary_semaphore>(0);
-  files.enqueue(std::make_shared<const std::string>("/frozen/log"), [thawed] {
-    thawed->acquire();
-    return files::BlockingCalls::Outcome{};
-  });
+  const auto thawed = freeze(files);
   logs::Console console(loop.get_executor(), null.get(), null.get());
   agent::LastWrites last(loop, *clock, console, {&files}, 60s);
   boost::asio::post(loop, [&] { last.give_up_now(); });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/log_folders.hpp"
 
-#include "core/log.hpp"
 #include "support/fake_clock.hpp"
+#include "support/logged_text.hpp"
 #include "support/loop.hpp"
 
 #include <doctest/doctest.h>
@@ -28,13 +28,11 @@ struct Frozen {
   std::vector<LogFolders::MaybePlace> channels;
   LogFolders folders{{files, clock, layout, 2, false,
                       [this](auto place) { channels.push_back(std::move(place)); }}};
-  std::string said;
+  test::LoggedText log;
+  std::string& said = log.text;
   rendezvous::Round round;
 
   Frozen() : base(make_base()), layout(*logs::Layout::plan(base.string(), "job")) {
-    log::set_writer(
-        [](void* to, std::string_view line) { static_cast<std::string*>(to)->append(line); },
-        &said);
     files.enqueue(std::make_shared<const std::string>("a log"), [thawed = thawed] {
       thawed->acquire();
       return files::BlockingCalls::Outcome{};
@@ -43,7 +41,6 @@ struct Frozen {
   ~Frozen() {
     thaw();
     files.finish(60s);
-    log::set_writer(nullptr, nullptr);
     fs::remove_all(base);
   }
   static fs::path make_base() {

@@ -41,6 +41,10 @@ class RandomWorld {
 
   int draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
   bool rarely() { return draw(24) == 0; }
+  static bool is_round(const Fact& fact) {
+    const auto* pushed = std::get_if<Pushed>(&fact);
+    return pushed != nullptr && std::holds_alternative<rendezvous::RoundReady>(pushed->push);
+  }
   void push(rendezvous::Push word) { facts_.push_back(Pushed{std::move(word)}); }
 
   void happen() {
@@ -86,6 +90,8 @@ class RandomWorld {
   void take_place() {
     if (place_ != Place::Held || over_) return;
     place_ = Place::None;
+    // One whose directories are not made by then is dropped.
+    if (draw(4) == 0) std::erase_if(facts_, is_round);
     push(rendezvous::Restart{{}, draw(2) == 0, 1});
   }
 

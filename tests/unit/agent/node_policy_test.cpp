@@ -166,6 +166,13 @@ TEST_CASE("policy: a restart asked for elsewhere stops the group and joins again
   node.again();
 }
 
+TEST_CASE("policy: a restart of a round that it was never told makes it join again") {
+  Node node;
+  node.words(node.policy.begin());
+  CHECK(node.push(rendezvous::Restart{}) == Words{"join"});
+  node.again();
+}
+
 TEST_CASE("policy: a node that has finished runs again when another one fails") {
   Node node;
   node.run();

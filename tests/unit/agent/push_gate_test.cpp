@@ -5,9 +5,89 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 using namespace elastrun;
 using namespace elastrun::agent;
+
+namespace {
+
+rendezvous::RoundReady ready(std::int64_t number) {
+  rendezvous::RoundReady push;
+  push.round.number = number;
+  return push;
+}
+
+/// A gate before a file system that answers when a test says so.
+struct SlowFiles {
+  std::vector<std::int64_t> asked;
+  std::function<void()> done;
+  PushGate gate{[this](const rendezvous::Round& next, std::function<void()> then) {
+    CHECK_FALSE(done);
+    asked.push_back(next.number);
+    done = std::move(then);
+  }};
+  std::string heard;
+  rendezvous::Session::OnPush push = gate.before([this](const rendezvous::Push& one) {
+    if (const auto* round = std::get_if<rendezvous::RoundReady>(&one)) {
+      heard += std::to_string(round->round.number);
+    } else if (const auto* progress = std::get_if<rendezvous::Progress>(&one)) {
+      heard += progress->text;
+    } else {
+      heard += std::holds_alternative<rendezvous::Restart>(one) ? 'R'
+               : std::holds_alternative<rendezvous::Done>(one)  ? 'D'
+                                                                : 'L';
+    }
+  });
+  void answer() { std::exchange(done, {})(); }
+};
+
+}  // namespace
+
+TEST_CASE("push gate: the end of the job waits for no directories, and its round is never told") {
+  for (const bool lost : {false, true}) {
+    SlowFiles files;
+    files.push(ready(1));
+    files.push(rendezvous::Progress{"p"});
+    CHECK(files.heard == "");
+    lost ? files.push(rendezvous::Lost{}) : files.push(rendezvous::Done{});
+    CHECK(files.heard == (lost ? "pL" : "pD"));
+    files.answer();
+    CHECK(files.heard == (lost ? "pL" : "pD"));
+  }
+}
+
+TEST_CASE("push gate: a round that breaks up before it is prepared is dropped for the next one") {
+  SlowFiles files;
+  files.push(ready(1));
+  files.push(rendezvous::Restart{});
+  CHECK(files.heard == "R");
+  files.push(rendezvous::Progress{"p"});
+  SUBCASE("which comes first") {
+    files.push(ready(2));
+    CHECK(files.asked == std::vector<std::int64_t>{1});
+    SUBCASE("and may break up as well") {
+      files.push(rendezvous::Restart{});
+      files.push(ready(3));
+      files.answer();
+      CHECK(files.asked == std::vector<std::int64_t>{1, 3});
+      files.answer();
+      CHECK(files.heard == "RpR3");
+      return;
+    }
+    files.answer();
+  }
+  SUBCASE("or after the answer") {
+    files.answer();
+    CHECK(files.heard == "Rp");
+    files.push(ready(2));
+  }
+  CHECK(files.asked == std::vector<std::int64_t>{1, 2});
+  CHECK(files.heard == "Rp");
+  files.answer();
+  files.push(rendezvous::Restart{});
+  CHECK(files.heard == "Rp2R");
+}
 
 TEST_CASE("push gate: whatever comes, all passes in order, and no round that is not prepared") {
   for (unsigned seed = 0; seed < 200; ++seed) {
