@@ -77,7 +77,7 @@ struct ConvertOptions {
   std::string to;                  // kConversions
   std::string output;              // a file, or for TensorBoard a directory; empty: standard output
 };
-inline constexpr const char* kConversions[] = {"chrome-trace", "tensorboard"};
+inline constexpr const char* kConversions[] = {"chrome-trace", "tensorboard", "journal"};
 int run_goodput_convert(const ConvertOptions& options);
 
 /// `elastrunctl goodput watch`

@@ -153,7 +153,9 @@ void add_convert(CLI::App& goodput, GoodputCommands& commands) {
   auto& options = commands.convert;
   auto* convert = goodput.add_subcommand("convert", "Write the files of a job for other programs");
   std::vector<std::string> forms(std::begin(kConversions), std::end(kConversions));
-  convert->add_option("--to", options.to, "What for: Perfetto, or TensorBoard")
+  convert
+      ->add_option("--to", options.to,
+                   "What for: Perfetto, TensorBoard, or from a log to a journal")
       ->required()
       ->check(CLI::IsMember(forms, CLI::ignore_case).description(""))
       ->type_name(join(forms, "|"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput_answer.hpp"
 
+#include "core/text.hpp"
 #include "goodput/hints.hpp"
 #include "goodput/restart_table.hpp"
 #include "goodput/start_table.hpp"
@@ -24,6 +25,33 @@ double last_time(const goodput::MeasurementLog& log) {
   double last = 0;
   for (const auto& entry : log.entries()) last = std::max(last, entry.time);
   return last;
+}
+
+/// Of how many agents the journals are, and what their clocks cost.
+json::value agents_json(const GoodputInput& input) {
+  const auto& agents = input.agents;
+  json::object object;
+  object["journals"] = agents.journals;
+  object["without_clock"] = agents.without_clock;
+  object["clock_error_s"] = to_seconds(agents.clock_error);
+  object["clock_steps"] = agents.clock_steps + input.clocks.count();
+  return object;
+}
+
+/// ", from 3 agents whose clocks are known within 0.0004 s".
+std::string agents_text(const GoodputInput& input) {
+  const auto& agents = input.agents;
+  std::string text;
+  if (agents.journals > 1) text += fmt::format(", from {} agents", agents.journals);
+  if (agents.clock_error > Duration::zero()) {
+    text += fmt::format(" whose clocks are known within {:.4f} s", to_seconds(agents.clock_error));
+  }
+  if (agents.without_clock > 0) {
+    text += fmt::format(", {} with a clock that is not known", agents.without_clock);
+  }
+  const auto steps = agents.clock_steps + input.clocks.count();
+  if (steps > 0) text += fmt::format(", clock set {} time{}", steps, steps == 1 ? "" : "s");
+  return text;
 }
 
 Result<GoodputAnswer> answer_of_log(const GoodputInput& input) {
@@ -71,6 +99,7 @@ json::object account_json(const GoodputInput& input, const GoodputAnswer& answer
   object["job"] = answer.job;
   object["submissions"] = books ? json::value(nullptr) : input.journal.submissions();
   object["records"] = input.records;
+  object["agents"] = agents_json(input);
   object["skipped"] = input.skipped;
   object["other_jobs"] = input.other_jobs + input.journal.other_jobs();
   object["misplaced"] = input.journal.misplaced() + (books ? books->misplaced : 0);
@@ -82,9 +111,9 @@ json::object account_json(const GoodputInput& input, const GoodputAnswer& answer
 std::string job_line(const GoodputInput& input, const GoodputAnswer& answer) {
   const int submissions = input.journal.submissions();
   const auto missing = left_out(input, answer);
-  return fmt::format("job \"{}\"{}, {} record{}{}", shown(answer.job),
+  return fmt::format("job \"{}\"{}, {} record{}{}{}", shown(answer.job),
                      submissions > 1 ? fmt::format(", submitted {} times", submissions) : "",
-                     input.records, input.records == 1 ? "" : "s",
+                     input.records, input.records == 1 ? "" : "s", agents_text(input),
                      missing.empty() ? "" : fmt::format(" (left out: {})", missing));
 }
 

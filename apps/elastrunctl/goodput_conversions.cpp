@@ -3,11 +3,14 @@
 
 #include "core/text.hpp"
 #include "export/chrome_trace.hpp"
+#include "export/record_line.hpp"
 #include "export/tensorboard.hpp"
 #include "export/trace_lines.hpp"
+#include "goodput/measurement_journal.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <utility>
 
 namespace elastrun::ctl {
 namespace {
@@ -135,10 +138,38 @@ class ToTensorBoard final : public GoodputConversion {
   bool begun_ = false;
 };
 
+/// A log of ml-goodput-measurement as a journal, of which `report` prints the same.
+class ToJournal final : public GoodputConversion {
+ public:
+  /// A journal is refused once all was read.
+  std::string record(telemetry::Record, const GoodputInput&) override { return {}; }
+
+  std::string entry(const json::object& entry, double log_time,
+                    const GoodputInput& input) override {
+    const auto record = goodput::record_of_entry(entry, log_time);
+    last_ = record.stamp.wall;
+    const bool first = !std::exchange(begun_, true);
+    return (first ? line_of(goodput::begin_of_log(input.job, last_)) : "") + line_of(record);
+  }
+
+  std::string end(const GoodputInput& input, const GoodputAnswer&) override {
+    return input.skipped == 0 ? "" : line_of(goodput::lines_left_out(input.skipped, last_));
+  }
+
+ private:
+  static std::string line_of(const telemetry::Record& record) {
+    return exporter::to_json_line(record) + '\n';
+  }
+
+  bool begun_ = false;
+  WallTime last_{};
+};
+
 }  // namespace
 
 std::unique_ptr<GoodputConversion> conversion_to(std::string_view form) {
   if (form == "tensorboard") return std::make_unique<ToTensorBoard>();
+  if (form == "journal") return std::make_unique<ToJournal>();
   return std::make_unique<ToChromeTrace>();
 }
 

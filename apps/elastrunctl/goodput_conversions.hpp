@@ -17,6 +17,8 @@ class GoodputConversion {
   virtual std::string begin() { return {}; }
   /// A record of a journal that `input` has just taken.
   virtual std::string record(telemetry::Record record, const GoodputInput& input) = 0;
+  /// An entry of a log, as GoodputReader::on_entry gets it.
+  virtual std::string entry(const json::object&, double, const GoodputInput&) { return {}; }
   /// What the account adds once all was read.
   virtual std::string end(const GoodputInput& input, const GoodputAnswer& answer) = 0;
 };

@@ -32,8 +32,14 @@ Status convert(const ConvertOptions& options, GoodputOutput& file) {
   reader.on_record = [&](telemetry::Record record) {
     if (status) status = file.write(conversion->record(std::move(record), reader.input));
   };
+  reader.on_entry = [&](const json::object& entry, double log_time) {
+    if (status) status = file.write(conversion->entry(entry, log_time, reader.input));
+  };
   if (const auto read = read_into(reader, options.files); !read) return read;
   if (!status) return status;
+  if (options.to == "journal" && !reader.input.measured && reader.input.records > 0) {
+    return fail(Code::Usage, "what is to be converted is a journal already");
+  }
   const auto answer = answer_of(reader.input, false);
   if (!answer) return std::unexpected(answer.error());
   status = file.write(conversion->end(reader.input, *answer));

@@ -4,6 +4,9 @@
 #include "core/json.hpp"
 #include "export/plain_record.hpp"
 #include "export/record_line.hpp"
+#include "files/parts.hpp"
+#include "goodput/measurement_journal.hpp"
+#include "goodput_agents.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +14,9 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <limits>
+#include <set>
 
 namespace elastrun::ctl {
 namespace {
@@ -37,10 +42,40 @@ double begins_at(const std::string& path) {
   return number_or(*value, "time", number_or(*value, "log_time", 0));
 }
 
+/// A pattern of the shell names parts, too: each file once, where the first of its parts stands.
+std::vector<JournalFiles> with_parts(const std::vector<std::string>& paths) {
+  std::set<std::string> further;
+  std::vector<JournalFiles> all;
+  for (const auto& path : paths) {
+    auto& files = all.emplace_back(1, path);
+    if (path == "-") continue;
+    for (const auto& part : files::parts_of(path)) {
+      if (part.number > 0 && further.insert(part.path).second) files.push_back(part.path);
+    }
+  }
+  std::erase_if(all, [&](const JournalFiles& files) { return further.contains(files.front()); });
+  return all;
+}
+
+Status read_one(GoodputReader& reader, const std::string& path) {
+  if (path == "-") {
+    std::ios::sync_with_stdio(false);  // else each character is a call
+    return reader.read(std::cin);
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno));
+  }
+  const auto status = reader.read(file);
+  if (file.bad()) return fail(Code::Io, fmt::format("cannot read {} to its end", path));
+  return status;
+}
+
 }  // namespace
 
 Status GoodputReader::read(std::istream& stream) {
   std::string line;
+  logged_ = false;
   while (std::getline(stream, line)) {
     if (const auto status = take(line); !status) return status;
   }
@@ -65,13 +100,19 @@ Status GoodputReader::take(const std::string& line) {
 }
 
 Status GoodputReader::take_other_record(const std::string& line) {
-  const auto record = exporter::from_json_line(line);
+  auto record = exporter::from_json_line(line);
   if (record) return take_record(*record);
   ++input.skipped;
   return {};
 }
 
-Status GoodputReader::take_record(const telemetry::Record& record) {
+Status GoodputReader::take_record(telemetry::Record& record) {
+  const bool begins_log = goodput::is_begin_of_log(record);
+  if (begins_log || record.name == "job.started") logged_ = begins_log;
+  if (begins_log) return {};
+  if (logged_) return take_logged(record);
+  if (before_record && !before_record(record)) return {};
+  if (!before_record) input.clocks.take(record);
   journal_ = true;
   ++input.records;
   input.last_wall = record.stamp.wall;
@@ -84,11 +125,24 @@ Status GoodputReader::take_record(const telemetry::Record& record) {
   return both();
 }
 
+Status GoodputReader::take_logged(const telemetry::Record& record) {
+  if (const auto left_out = goodput::count_left_out(record); left_out > 0) {
+    input.skipped += left_out;
+    return {};
+  }
+  auto entry = json::value(goodput::entry_of(record));
+  return take_entry(entry, number_or(entry, "log_time", std::nan("")));
+}
+
 Status GoodputReader::take_entry(const json::value& payload, double log_time) {
   const auto job = member_text_or(payload, "job_name", "");
   if (input.job.empty()) input.job = job;
+  const auto pass_on = [&] {
+    if (on_entry && payload.is_object()) on_entry(payload.get_object(), log_time);
+  };
   if (job != input.job) {
     ++input.other_jobs;
+    pass_on();
     return {};
   }
   input.measured = true;
@@ -96,6 +150,7 @@ Status GoodputReader::take_entry(const json::value& payload, double log_time) {
       std::max<std::int64_t>(member_int_or(payload, "lost_entries", 0), 0));
   if (input.measurements.add(payload, log_time)) {
     ++input.records;
+    pass_on();
   } else {
     ++input.skipped;
   }
@@ -112,19 +167,14 @@ Status GoodputReader::both() const {
 Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
   // One alone may be a pipe, whose first line can be read once.
   if (paths.size() > 1) std::ranges::stable_sort(paths, {}, begins_at);
-  for (const auto& path : paths) {
-    Status status;
-    if (path == "-") {
-      std::ios::sync_with_stdio(false);  // else each character is a call
-      status = reader.read(std::cin);
-    } else {
-      std::ifstream file(path, std::ios::binary);
-      if (!file)
-        return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno));
-      status = reader.read(file);
-      if (file.bad()) return fail(Code::Io, fmt::format("cannot read {} to its end", path));
+  for (const auto& submission : find_submissions(with_parts(paths))) {
+    if (submission.journals.size() > 1) {
+      if (auto status = read_agents(reader, submission); !status) return status;
+      continue;
     }
-    if (!status) return status;
+    for (const auto& path : submission.journals.front()) {
+      if (auto status = read_one(reader, path); !status) return status;
+    }
   }
   return {};
 }

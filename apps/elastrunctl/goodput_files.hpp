@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "goodput/clock_steps.hpp"
 #include "goodput/goodput_calculator.hpp"
 #include "goodput/journal_books.hpp"
 #include "goodput/measurement_books.hpp"
@@ -26,6 +27,14 @@ struct GoodputInput {
   std::uint64_t other_jobs = 0;  // entries with another job_name
   std::uint64_t lost = 0;        // entries that a recorder could not write into its own file
   WallTime last_wall{};          // of the last record of a journal
+  goodput::ClockSteps clocks;    // of the machines of journals that were read one after the other
+  /// Of journals that were put together: those of one submission, at most.
+  struct Agents {
+    std::size_t journals = 1;
+    std::size_t without_clock = 0;  // that tell some of the time, and not how their clock goes
+    Duration clock_error{};         // the most that it may be wrong where one follows another
+    std::uint64_t clock_steps = 0;
+  } agents;
 };
 
 /// Takes such files line by line.
@@ -38,18 +47,26 @@ class GoodputReader {
 
   GoodputInput input;
   std::function<void(telemetry::Record)> on_record;  // gets those of a journal, after the books
+  /// Asked before the books get a record of a journal, and may change it. False: they do not.
+  std::function<bool(telemetry::Record&)> before_record;
+  /// Gets the entries of a log that are sound or of another job; the time as in
+  /// MeasurementLog::add().
+  std::function<void(const json::object& entry, double log_time)> on_entry;
 
  private:
   Status take_other_record(const std::string& line);
-  Status take_record(const telemetry::Record& record);
+  Status take_record(telemetry::Record& record);
+  Status take_logged(const telemetry::Record& record);
   Status take_entry(const json::value& payload, double log_time);
   Status both() const;
 
   bool journal_ = false;
+  bool logged_ = false;      // in a journal that `convert` has made of a log
   telemetry::Record plain_;  // the last one that was plain, so that the next reuses its memory
 };
 
-/// Lets it take files in the order in which they begin. As read_goodput_files().
+/// Lets it take files in the order in which they begin, each with its further parts
+/// (files/parts.hpp), and journals of agents of one submission as one. As read_goodput_files().
 Status read_into(GoodputReader& reader, std::vector<std::string> paths);
 
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as

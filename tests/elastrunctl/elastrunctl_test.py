@@ -18,12 +18,11 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 
+from programs import CTL, ELASTRUN, ENVIRONMENT
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "system"))
 from ports import free_port  # noqa: E402
 
-ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
 SECRET = {"ELASTRUN_SECRET": "between us"}
 
 

@@ -14,20 +14,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
+from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, TRAINER
+
 VECTORS = {s["name"]: s for s in json.loads(Path(sys.argv[3]).read_text())["scenarios"]}
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
-TRAINER = """
-import os, sys, time, elastrun
-again = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
-for step in range(3 if again else 1, 7 if again else 5):
-    time.sleep(0.05)
-    elastrun.step(step)
-    if step == 2: elastrun.checkpoint_done(2)
-sys.exit(0 if again else 7)
-"""
 
 
 def ctl(*words: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
@@ -42,11 +31,10 @@ class Convert(unittest.TestCase):
     def run_job(self) -> Path:
         (self.folder / "train.py").write_text(TRAINER)
         before = set(self.folder.glob("logs/*/journal.jsonl"))
-        library = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
         subprocess.run([ELASTRUN, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
                         "--rdzv-id=night", "--max-restarts=1", "--log-dir=logs", "train.py"],
                        cwd=self.folder, timeout=120, check=True, capture_output=True,
-                       env=ENVIRONMENT | library)
+                       env=ENVIRONMENT | LIBRARY)
         (journal,) = set(self.folder.glob("logs/*/journal.jsonl")) - before
         return journal
 
@@ -123,6 +111,52 @@ class Convert(unittest.TestCase):
         self.assertAlmostEqual(events.Scalars("goodput/share")[-1].value,
                                self.account(journal)["goodput"], places=5)
 
+    def test_a_log_of_the_reference_becomes_a_journal_with_the_same_report(self) -> None:
+        for name, scenario in VECTORS.items():
+            for bare in (False, True):
+                with self.subTest(name=name, bare=bare):
+                    entries = scenario["entries"]
+                    log = self.folder / "log"
+                    log.write_text("".join(json.dumps(e["payload"] if bare else e) + "\n"
+                                           for e in entries))
+                    self.check_journal(log)
+
+    def test_what_is_wrong_with_a_log_is_counted_in_its_journal(self) -> None:
+        log = self.log("s04_partial_restart")
+        good = log.read_text().splitlines()
+        at = VECTORS["s04_partial_restart"]["entries"][0]["log_time"]
+        job = VECTORS["s04_partial_restart"]["entries"][0]["payload"]["job_name"]
+        bad = ["torn {", "[1]", json.dumps({"job_name": "other", "job_start_time": at}),
+               json.dumps({"job_name": job, "step_count": "x", "step_start_time": at}),
+               json.dumps({"job_name": job, "step_count": 7, "step_start_time": 1e18}),
+               json.dumps({"job_name": job, "lost_entries": 4, "lost_time": at,
+                           "note": ["of", {"any": "depth"}], "said": "caf\u00e9 \"x\""}),
+               json.dumps({"log_time": -3.5, "payload": json.loads(good[2])["payload"]})]
+        log.write_text("\n".join(good[:3] + bad + good[3:] + good[5:8]) + "\n")
+        account = self.check_journal(log)
+        self.assertEqual((account["skipped"], account["other_jobs"], account["lost"]), (3, 1, 4))
+        self.assertEqual(account["duplicates"], 4)
+
+    def check_journal(self, log: Path) -> dict:
+        """The account of the log, which is that of its journal and of the journal of that."""
+        forms = ("--json", "--compatible")
+        expected = [ctl("report", form, str(log)) for form in forms]
+        journal, again = self.folder / "converted.jsonl", self.folder / "again.jsonl"
+        for source, target in ((log, journal), (journal, again)):
+            done = ctl("convert", "--to", "journal", "-o", str(target), str(source))
+            if expected[0].returncode != 0:
+                self.assertEqual((done.returncode, done.stderr), (1, expected[0].stderr))
+                return {}
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            for form, before in zip(forms, expected):
+                told = ctl("report", form, str(target))
+                self.assertEqual((told.returncode, told.stdout, told.stderr),
+                                 (before.returncode, before.stdout, before.stderr))
+        members = {"time", "mono_ns", "kind", "scope", "name"}
+        for line in journal.read_text().splitlines():
+            self.assertLessEqual(members, set(json.loads(line)))
+        return json.loads(expected[0].stdout)
+
     def test_a_device_is_written_to_and_not_replaced(self) -> None:
         fifo = self.folder / "fifo"
         os.mkfifo(fifo)
@@ -143,6 +177,7 @@ class Convert(unittest.TestCase):
                 (("--to", "chrome-trace", "-o", "journal.jsonl", "journal.jsonl"), 2,
                  b"journal.jsonl is what is to be converted"),
                 (("--to", "chrome-trace", "-o", "no/folder", "journal.jsonl"), 1, b"No such file"),
+                (("--to", "journal", "journal.jsonl"), 1, b"no job starts in"),
                 (("--to", "csv", "journal.jsonl"), 2, b"--to"), (("journal.jsonl",), 2, b"--to")):
             with self.subTest(words=words):
                 done = ctl("convert", *words, cwd=self.folder)

@@ -17,14 +17,12 @@ import tempfile
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, ROOT
+
 sys.path.insert(0, str(ROOT / "tests" / "web"))
 
 import browser  # noqa: E402
 
-ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
 # Rank 1 is killed in step 33 and resumes at 20; its second start fails in step 52.
 TRAINER = """
 import os, sys, time, elastrun
@@ -117,10 +115,9 @@ class GoodputPage(unittest.TestCase):
 
     def test_a_job_with_crashes_is_shown_as_the_account_says(self) -> None:
         (self.folder / "train.py").write_text(TRAINER)
-        library = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
         subprocess.run([ELASTRUN, "--nproc-per-node=2", "--max-restarts=2", "--log-dir=logs",
                         "train.py"], cwd=self.folder, timeout=120, check=True,
-                       capture_output=True, env=ENVIRONMENT | library)
+                       capture_output=True, env=ENVIRONMENT | LIBRARY)
         (journal,) = self.folder.glob("logs/*/journal.jsonl")
         address, account = self.page(str(journal))
         page = self.open(address, 1200)

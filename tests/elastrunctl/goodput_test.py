@@ -11,21 +11,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
+from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY, TRAINER
+
 VECTORS = json.loads(Path(sys.argv[3]).read_text())
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
-# Steps 1 to 4, a checkpoint of 2; the first start fails then, the second one goes on at 3.
-TRAINER = """
-import os, sys, time, elastrun
-again = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
-for step in range(3 if again else 1, 7 if again else 5):
-    time.sleep(0.05)
-    elastrun.step(step)
-    if step == 2: elastrun.checkpoint_done(2)
-sys.exit(0 if again else 7)
-"""
 # As ml-goodput-measurement's users have it, with a crash in step 3 and a resume at step 2.
 RECORDED = """
 import os, sys, time
@@ -71,16 +59,15 @@ class Goodput(unittest.TestCase):
         self.assertAlmostEqual(sum(account["buckets_s"].values()), account["elapsed_s"], places=6)
         return account
 
-    def run_job(self, folder: str, *options: str) -> tuple[Path, dict, list[dict]]:
-        script = Path(folder, "train.py")
-        script.write_text(TRAINER)
+    def run_job(self, folder: str, *options: str,
+                script: str = TRAINER) -> tuple[Path, dict, list[dict]]:
+        Path(folder, "train.py").write_text(script)
         before = set(Path(folder).glob("logs/*/journal.jsonl"))
         words = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=night",
                  "--max-restarts=1", "--log-dir=logs", "--report=report.json",
                  *options, "train.py")
-        library = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
         subprocess.run([ELASTRUN, *words], cwd=folder, timeout=120, check=True,
-                       capture_output=True, env=ENVIRONMENT | library)
+                       capture_output=True, env=ENVIRONMENT | LIBRARY)
         (journal,) = set(Path(folder).glob("logs/*/journal.jsonl")) - before
         report = json.loads(Path(folder, "report.json").read_text())
         return journal, report["goodput"], report["restart_waterfall"]
@@ -181,6 +168,33 @@ class Goodput(unittest.TestCase):
             self.assertGreater(both["buckets_s"]["queued"], 0)
             self.assertGreater(both["elapsed_s"], first["elapsed_s"])
 
+    def test_a_journal_in_parts_is_one_journal(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "night.jsonl")
+            words = ("--metrics=jsonl:night.jsonl", "--journal-size=64K")
+            # Each record is one of the worker's own, of 1 KiB; the events among them are flushed.
+            script = TRAINER.replace("    elastrun.step(step)\n", """    elastrun.step(step)
+    for i in range(80): elastrun.event("filler", text="x" * 1000)
+""")
+            for _ in range(2):
+                journal, *_ = self.run_job(folder, *words, script=script)
+            parts = sorted(Path(folder).glob("night*.jsonl"))
+            self.assertGreater(len(parts), 2)
+            self.assertGreater(len(list(journal.parent.glob("journal*.jsonl"))), 1)
+            for part in parts:
+                for line in part.read_text().splitlines():
+                    json.loads(line)
+            account = self.account(str(file))
+            self.assertEqual((account["submissions"], account["skipped"], account["restarts"]),
+                             (2, 0, 3))
+            lines = sum(part.read_text().count("\n") for part in parts)
+            self.assertEqual(account["records"], lines)
+            self.assertEqual(self.account(*map(str, parts)), account)  # as a shell's pattern
+            whole = Path(folder, "whole")
+            whole.write_text("".join(Path(folder, f"night{number}.jsonl").read_text()
+                                     for number in ("", *(f".{i}" for i in range(1, len(parts))))))
+            self.assertEqual(self.account(str(whole)), account)
+
     def test_an_account_that_nobody_gets_is_an_error(self) -> None:
         with tempfile.NamedTemporaryFile("w") as log, open("/dev/full", "w") as out:
             log.write(lines_of("s15_resume_at_next_step"))
@@ -205,11 +219,10 @@ class Goodput(unittest.TestCase):
     def test_a_recorder_in_the_workers_is_in_summary_journal_and_account(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "train.py").write_text(RECORDED)
-            library = {"PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
             done = subprocess.run(
                 [ELASTRUN, "--nproc-per-node=2", "--max-restarts=1", "--log-dir=logs",
                  "--report=report.json", "train.py"], cwd=folder, timeout=120, check=False,
-                capture_output=True, text=True, env=ENVIRONMENT | library)
+                capture_output=True, text=True, env=ENVIRONMENT | LIBRARY)
             self.assertEqual(done.returncode, 0, done.stderr)
             told = json.loads(Path(folder, "report.json").read_text())["goodput"]
             (journal,) = Path(folder).glob("logs/*/journal.jsonl")
@@ -241,8 +254,7 @@ class Goodput(unittest.TestCase):
                     "for i in range(5): one.record_step_start_time(i, at(5 + 3 * i))\n"
                     "one.record_job_end_time(at(20))\n")
             subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=60,
-                           env=ENVIRONMENT | {"PYTHONPATH": str(ROOT / "lib/python"),
-                                              "PYTHONDONTWRITEBYTECODE": "1"})
+                           env=ENVIRONMENT | LIBRARY)
             account = self.account("--compatible", f"{folder}/night.goodput.jsonl")
             self.assertAlmostEqual(account["goodput"], 0.75)
             self.assertAlmostEqual(account["compatible"]["goodput_percent"], 75)

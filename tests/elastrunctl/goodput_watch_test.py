@@ -21,10 +21,8 @@ import time
 import unittest
 from pathlib import Path
 
-ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
+from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY
+
 LIMIT = 60.0
 # Fails once when told to, and ends when told to. The checkpoints are events, which are written at
 # once, with the steps before them.
@@ -50,9 +48,8 @@ def record(name: str, **more: object) -> str:
 class Watch(unittest.TestCase):
     def setUp(self) -> None:
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.environment = ENVIRONMENT | {
-            "ELASTRUN_RUNTIME_DIR": str(self.folder / "registry"), "TERM": "xterm",
-            "PYTHONPATH": str(ROOT / "lib/python"), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment = ENVIRONMENT | LIBRARY | {
+            "ELASTRUN_RUNTIME_DIR": str(self.folder / "registry"), "TERM": "xterm"}
 
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
         child = subprocess.Popen(words, text=True, env=self.environment, cwd=self.folder,
@@ -125,6 +122,21 @@ class Watch(unittest.TestCase):
             file.flush()
             self.line(watch, " running: goodput between 0 and ")
             file.write(record("job.ended", succeeded=True))  # and, with --goodput off, no more
+        self.line(watch, " ended: ")
+        self.assertEqual(watch.wait(LIMIT), 0)
+
+    def test_a_journal_in_parts_is_followed(self) -> None:
+        journal = self.folder / "journal.jsonl"
+        journal.write_text(record("job.started", run_id="far") + record("phase", phase="starting"))
+        watch = self.start(CTL, "goodput", "watch", str(journal))
+        self.line(watch, " startup: ")
+        with journal.open("a") as file:
+            file.write(record("phase", phase="running") + "torn")
+        (self.folder / "journal.1.jsonl").write_text(
+            record("ranks.connecting") + record("ranks.connected"))
+        self.line(watch, " running: ")
+        (self.folder / "journal.2.jsonl").write_text(
+            record("job.ended", succeeded=True) + record("goodput"))
         self.line(watch, " ended: ")
         self.assertEqual(watch.wait(LIMIT), 0)
 

@@ -16,9 +16,8 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 
-ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
-ENVIRONMENT = {k: v for k, v in os.environ.items()
-               if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC"))}
+from programs import CTL, ELASTRUN, ENVIRONMENT
+
 # Attempt 0 ends once the test says so; the next one stays until it is told to go.
 WORKER = """
 echo "attempt $TORCHELASTIC_RESTART_COUNT rank $RANK begins"

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""goodput_agents_test.py ELASTRUN ELASTRUNCTL: journals of several agents are the account of one
+job. Every wait is for an end, a line or a file, never for time."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY
+
+LIMIT = 120.0
+# Steps 1 to 4; then rank 0 fails, or waits for the death of its agent. The next start goes on at 3.
+TRAINER = """
+import os, sys, time, elastrun
+again = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0" or os.environ["WORLD_SIZE"] == "1"
+first = os.environ["RANK"] == "0" and not again
+for step in range(3 if again else 1, 7 if again else 5):
+    time.sleep(0.05)
+    elastrun.step(step)
+    if step == 2: elastrun.checkpoint_done(2)
+    if step == 4 and first: elastrun.event("four")
+if first and "WAIT" in os.environ:
+    while True: time.sleep(1)
+sys.exit(7 if first else 0)
+"""
+
+
+class Agents(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "train.py").write_text(TRAINER)
+        self.store = self.start(CTL, "store", "--listen", "127.0.0.1:0", stdout=subprocess.PIPE)
+        self.port = self.store.stdout.readline().rsplit(":", 1)[1].strip()
+
+    def start(self, *words: str, env: dict[str, str] | None = None,
+              **more: object) -> subprocess.Popen[str]:
+        child = subprocess.Popen(words, text=True, cwd=self.folder, env=ENVIRONMENT | LIBRARY
+                                 | (env or {}), **{"stderr": subprocess.DEVNULL} | more)
+        self.addCleanup(self.end, child)
+        return child
+
+    def end(self, child: subprocess.Popen[str]) -> None:
+        if child.poll() is None:
+            child.terminate()
+        child.wait(LIMIT)
+        if child.stdout:
+            child.stdout.close()
+
+    def agent(self, name: str, nodes: str, **env: str) -> subprocess.Popen[str]:
+        return self.start(
+            ELASTRUN, f"--nnodes={nodes}", "--rdzv-backend=c10d", "--rdzv-id=night",
+            f"--rdzv-endpoint=127.0.0.1:{self.port}", "--max-restarts=1", f"--log-dir={name}",
+            "--rdzv-conf=is_host=0,last_call_timeout=1", "train.py", env=env)
+
+    def journals(self) -> list[Path]:
+        """That of the agent with rank 0 first."""
+        found = list(self.folder.glob("*/night_*/journal.jsonl"))
+        leads = {path: '"group_rank":0' in path.read_text() for path in found}
+        return sorted(found, key=lambda path: (not leads[path], path))
+
+    def records(self, journal: Path) -> list[dict]:
+        return [json.loads(line) for line in journal.read_text().splitlines()]
+
+    def report(self, *journals: Path) -> dict:
+        done = subprocess.run([CTL, "goodput", "report", "--json", *journals], text=True,
+                              check=True, capture_output=True, timeout=60, env=ENVIRONMENT)
+        account = json.loads(done.stdout)
+        self.assertAlmostEqual(sum(account["buckets_s"].values()), account["elapsed_s"], places=6)
+        return account
+
+    def test_agents_learn_the_clock_and_two_journals_are_one_job(self) -> None:
+        agents = [self.agent(name, "2") for name in ("a", "b")]
+        self.assertEqual([agent.wait(LIMIT) for agent in agents], [0, 0])
+        journals = self.journals()
+        for journal in journals:
+            told = [one for one in self.records(journal) if one["name"] == "clock.offset"]
+            self.assertGreater(len(told), 0)
+            for one in told:  # on one machine it is the wall clock
+                wrong = one["attributes"]["offset_ns"] / 1e9 + one["mono_ns"] / 1e9 - one["time"]
+                self.assertLess(abs(wrong), one["attributes"]["error_s"] + 0.05)
+        both, alone = self.report(*journals), self.report(journals[0])
+        self.assertEqual(both["submissions"], 1)
+        agents_of = both.pop("agents")
+        self.assertEqual((agents_of["journals"], alone.pop("agents")["journals"]), (2, 1))
+        self.assertEqual(both, alone)
+        self.assertEqual(self.report(*reversed(journals))["buckets_s"], both["buckets_s"])
+
+    def test_where_the_agent_of_rank_0_dies_the_next_one_goes_on(self) -> None:
+        agents = [self.agent(name, "1:2", WAIT="") for name in ("a", "b")]
+        end = time.monotonic() + LIMIT
+        while not any('"four"' in path.read_text() for path in self.journals()):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+        first, second = self.journals()
+        (started,) = [one for one in self.records(first) if one["name"] == "job.started"]
+        os.kill(started["attributes"]["pid"], signal.SIGKILL)
+        codes = {agent.wait(LIMIT) for agent in agents}
+        self.assertEqual(len(codes), 2, codes)
+        self.assertIn(0, codes)
+        account = self.report(second, first)
+        self.assertEqual((account["submissions"], account["restarts"], account["last_step"]),
+                         (1, 1, 6))
+        self.assertEqual([(one["first_step"], one["last_step"])
+                          for one in account["goodput_attempts"]], [(1, 4), (3, 6)])
+        clocks = account["agents"]
+        self.assertEqual((clocks["journals"], clocks["without_clock"]), (2, 0))
+        self.assertGreater(clocks["clock_error_s"], 0)
+        self.assertGreater(account["buckets_s"]["lost"], 0.09)  # steps 3 and 4
+        self.assertGreater(account["elapsed_s"], self.report(first)["elapsed_s"])
+        text = subprocess.run([CTL, "goodput", "report", first, second], text=True, check=True,
+                              capture_output=True, timeout=60, env=ENVIRONMENT).stdout
+        self.assertRegex(text, r"from 2 agents whose clocks are known within 0\.\d+ s")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
