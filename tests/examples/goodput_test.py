@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """goodput_test.py ELASTRUN: the buckets of --goodput auto, against a script that clocks itself.
 
-Two workers with gloo, two crashes, a hang. Each bucket of the report has to be what the script saw,
-within 2 % or a third of a second: the cores are shared with other tests, and a bucket may lie
-between what two processes see. The differences are printed.
+Two workers with gloo, two crashes, a hang. Each bucket of the report has to be what rank 0 saw,
+within 2 % or 50 ms: where a process begins is known to 10 ms, and there are three starts. The
+differences are printed.
 """
 from __future__ import annotations
 
@@ -20,70 +20,67 @@ from typing import Any
 
 ELASTRUN = str(Path(sys.argv[1]).resolve()) if len(sys.argv) > 1 else "elastrun"
 SCRIPT = Path(__file__).resolve().parent / "measured_ddp.py"
-SHARE, SECONDS = 0.02, 0.3
-# What the launcher sees alone; it is small, and their sum is compared.
-LAUNCHER = ("startup", "rendezvous", "restart", "stopping", "queued", "custom")
-RESUMED = {0: 0, 1: 10, 2: 30}  # the first step of each attempt
-CRASHED, HANG = {0: 16, 1: 30}, 42  # the last step before it; the step that waits
+SHARE, SECONDS = 0.02, 0.05
+RESUMED, CRASHED = {0: 0, 1: 10, 2: 30}, (0, 1)  # the first step of each attempt; those that crash
+HANG, LAST = 42, 49  # the step that waits, and the last one
+FETCH, SAVE, LOAD = ("fetch", "fetched"), ("save", "saved"), ("load", "loaded")
+BUCKETS = ("startup", "rendezvous", "running", "productive", "lost", "checkpoint", "restart",
+           "stopping", "queued", "device_init", "preparation", "data_loading", "custom", "hang")
 
 
 class Clock:
-    """What both ranks have written."""
+    """What rank 0 has written, and when the last of both ranks was started."""
 
     def __init__(self, folder: Path) -> None:
-        self.lines = [[(what, attempt, when) for what, attempt, when in
-                       map(json.loads, (folder / f"clock-{rank}.jsonl").read_text().splitlines())]
-                      for rank in range(2)]
+        self.lines, others = [[json.loads(line) for line in
+                               (folder / f"clock-{rank}.jsonl").read_text().splitlines()]
+                              for rank in range(2)]
+        self.spawned = [max(when for what, attempt, when in self.lines + others
+                            if (what, attempt) == ("spawned", number)) for number in RESUMED]
 
-    def at(self, what: str, attempt: int, rank: int = 0) -> float:
-        return next(when for name, number, when in self.lines[rank]
-                    if (name, number) == (what, attempt))
+    def at(self, what: str, attempt: int) -> float:
+        return next(when for name, number, when in self.lines if (name, number) == (what, attempt))
 
     def between(self, begin: str, end: str, since: float = 0, until: float = 1e12) -> float:
-        """Of rank 0, all spans from one to the other, which begin and end within these times."""
+        """All spans from one to the other which begin and end within these times."""
         total, start = 0.0, None
-        for what, _, when in self.lines[0]:
+        for what, _, when in self.lines:
             if what == begin:
                 start = when
             elif what == end and start is not None and since <= start and when <= until:
                 total += when - start
         return total
 
+    def training(self, since: float, until: float) -> float:
+        return until - since - sum(self.between(*ends, since, until) for ends in (FETCH, SAVE))
 
-def wanted(clock: Clock, ended: float, hung: bool) -> dict[str, float]:
-    """The buckets, from the script's clock; `ended` is when its processes had gone. What follows
-    the last step, the end of the interpreter too, is productive.
-    """
-    attempts = sorted(RESUMED)
-    of = dict.fromkeys(("setting up", "running", "productive", "lost", "hang"), 0.0)
-    saves, loads = clock.between("save", "saved"), clock.between("load", "loaded")
-    for attempt in attempts:
-        first = clock.at(f"step {RESUMED[attempt]}", attempt)
-        initialised = max(clock.at("initialised", attempt, rank) for rank in range(2))
-        fetch, fetched = clock.at("fetch", attempt), clock.at("fetched", attempt)
-        of["setting up"] += initialised - clock.at("spawned", attempt) + first - fetched
-        of["running"] += fetch - initialised - clock.between(
-            "load", "loaded", clock.at("spawned", attempt), fetch)
-        end = clock.at("crash", attempt, 1) if attempt in CRASHED else ended
-        of["productive"] += end - first - clock.between("fetch", "fetched", first, end) \
-            - clock.between("save", "saved", first, end)
-    for attempt, crashed in CRASHED.items():
-        begin = max(when for what, number, when in clock.lines[0]
-                    if what == "saved" and number == attempt)
-        end = clock.at("crash", attempt, 1)
-        of["lost"] += end - begin - clock.between("fetch", "fetched", begin, end)
-    of["productive"] -= of["lost"]
-    of["data_loading"] = clock.between("fetch", "fetched")
-    if hung:
-        begin, end = clock.at(f"step {HANG - 1}", 2), clock.at(f"step {HANG}", 2)
-        waited = clock.between("fetch", "fetched", begin, end)
-        of["hang"] = end - begin
-        of["productive"] -= end - begin - waited
-        of["data_loading"] -= waited
-    of["checkpoint"] = saves + loads
-    ends = [clock.at("crash", attempt, 1) for attempt in CRASHED]
-    of["launcher"] = sum(clock.at("spawned", attempt + 1) - end
-                         for attempt, end in enumerate(ends))
+
+def wanted(clock: Clock, began: float, ended: float) -> dict[str, float]:
+    """The buckets, from the script's clock; the launcher lived from `began` to `ended`."""
+    of = dict.fromkeys(BUCKETS, 0.0)
+    of["startup"] = clock.spawned[0] - began
+    for attempt, resumed in RESUMED.items():
+        spawned, init = clock.spawned[attempt], clock.at("init", attempt)
+        initialised = clock.at("initialised", attempt)
+        first, last = clock.at(f"step {resumed}", attempt), clock.at(f"step {LAST}", 2)
+        fetched = max(when for what, _, when in clock.lines if what == "fetched" and when < first)
+        end = clock.at("crash", attempt) if attempt in CRASHED else last
+        of["preparation"] += init - spawned + first - fetched
+        of["device_init"] += initialised - init
+        of["running"] += fetched - initialised - sum(
+            clock.between(*ends, spawned, fetched) for ends in (LOAD, FETCH))
+        of["productive"] += clock.training(first, end)
+        if attempt in CRASHED:
+            saved = max(when for what, number, when in clock.lines
+                        if (what, number) == ("saved", attempt))
+            of["lost"] += clock.training(saved, end)
+            of["restart"] += clock.spawned[attempt + 1] - end
+    begin, end = clock.at(f"step {HANG - 1}", 2), clock.at(f"step {HANG}", 2)
+    of["hang"] = end - begin
+    of["productive"] -= of["lost"] + clock.training(begin, end)
+    of["data_loading"] = clock.between(*FETCH) - clock.between(*FETCH, begin, end)
+    of["checkpoint"] = clock.between(*SAVE) + clock.between(*LOAD)
+    of["stopping"] = ended - last - clock.between(*SAVE, last)
     return of
 
 
@@ -101,37 +98,42 @@ class Buckets(unittest.TestCase):
         return time.monotonic() - begin
 
     def test_each_bucket_is_what_the_script_saw(self) -> None:
-        # Shorter than the hang, and longer than any import of two at a time.
-        limit = max(3.0, 3 * self.import_seconds())
+        # Longer than the interpreter's end. Until the first step it is five times as long, enough
+        # for imports of two at a time, and so is the time to the next look of the watch. The hang
+        # goes on for longer than that and taking the stacks may last.
+        limit = max(4.0, 2 * self.import_seconds())
         env = dict(os.environ, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1",
                    PYTHONDONTWRITEBYTECODE="1")
+        began = time.time()
         done = subprocess.run(
             [ELASTRUN, "--nproc-per-node=2", "--max-restarts=2", "--goodput=auto",
              f"--hang-timeout={limit:.1f}", "--report=report.json", str(SCRIPT),
-             f"{limit + 2:.1f}"],
+             f"{2.5 * limit + 6:.1f}"],
             env=env, cwd=self.folder, text=True, capture_output=True, timeout=500)
-        ended = time.time()
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        # What comes after the account is in no account: the launcher's own last milliseconds.
+        ended = (self.folder / "report.json").stat().st_mtime
         report = json.loads((self.folder / "report.json").read_text())
         goodput = report["goodput"]
         self.assertEqual((goodput["restarts"], goodput["last_step"], goodput["loss_known"]),
-                         (2, 49, True))
-        hangs = done.stderr.count("the job hangs:")
-        if hangs != 1:  # an import that took longer than the limit is one, too
+                         (2, LAST, True))
+        hangs = done.stderr.count("No worker of the job has made progress for ")
+        if hangs != 1:  # whatever else took longer than the limit is one, too
             self.skipTest(f"{hangs} hangs were seen: this machine is too slow just now")
-        self.compare(goodput, wanted(Clock(self.folder), ended, hung=True))
+        self.compare(goodput, wanted(Clock(self.folder), began, ended))
 
     def compare(self, goodput: dict[str, Any], script: dict[str, float]) -> None:
         seen = dict(goodput["buckets_s"])
         self.assertAlmostEqual(sum(seen.values()), goodput["elapsed_s"], places=6)
-        # Where imports end and initialisation begins only the store knows.
-        seen["setting up"] = seen.pop("preparation") + seen.pop("device_init")
-        seen["launcher"] = sum(seen.pop(one) for one in LAUNCHER)
         self.assertEqual(set(seen), set(script))
+        # Of one wait: output that was before it can pass for progress in it, until the watch looks.
+        self.assertLess(5, seen["hang"])
+        for both in (seen, script):
+            both["hang and data"] = both.pop("hang") + both.pop("data_loading")
         far = []
         for name, seconds in sorted(script.items()):
             away = seen[name] - seconds
-            line = f"{name:12} {seen[name]:8.3f} s, the script saw {seconds:8.3f}: {away:+.3f}"
+            line = f"{name:13} {seen[name]:8.3f} s, the script saw {seconds:8.3f}: {away:+.3f}"
             print(line)
             if abs(away) > max(SHARE * seconds, SECONDS):
                 far.append(line)

@@ -239,6 +239,30 @@ one(optimizer)
         self.assertEqual([one.get("step") for one in said if "kind" in one], [0, 0])
         self.assertEqual([one["step_count"] for one in said if "step_count" in one], [0, 1])
 
+    def test_a_signal_handler_may_save_while_data_is_loaded(self) -> None:
+        self.run_script(MODEL + """
+import signal
+from torch.utils.data import DataLoader, Dataset
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Interrupted(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        torch.save(torch.ones(4), "sample.pt")  # a cache: part of loading
+        if index == 2: os.kill(os.getpid(), signal.SIGUSR1)
+        return torch.load("sample.pt")
+def save(*_): torch.save({"o": optimizer.state_dict()}, "a.pt")
+signal.signal(signal.SIGUSR1, save)
+for batch in DataLoader(Interrupted()): one(optimizer)
+""")
+        said = self.said()
+        names = self.names(said)
+        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"], [1])
+        at = names.index("checkpoint_save_start_time")
+        self.assertEqual(names[at - 1:at + 4], [
+            "data_loading_start_time", "checkpoint_save_start_time", "checkpoint_save_end_time",
+            "checkpoint", "data_loading_end_time"])
+        self.assertEqual([name for name in names if "checkpoint" in name], names[at:at + 3])
+
     def test_the_training_does_not_wait_for_the_file_system_of_the_logs(self) -> None:
         os.mkfifo(self.folder / "checkpoint_steps.json")  # whoever opens it waits for ever
         self.run_script(MODEL + """
@@ -335,11 +359,26 @@ os.replace("new.pt", "a.pt")
         for rank in ("0", "1"):
             self.run_script(make + load, RANK=rank)
             self.assertEqual(self.steps(), [5], rank)
+        self.run_script(make + load, TORCHELASTIC_RUN_ID="tuned")  # it is another job's
+        self.assertEqual(self.steps(), [0])
         # What somebody else has written over it says nothing.
         self.run_script(make + 'torch.save({"o": optimizer.state_dict()}, "a.pt")\n',
                         ELASTRUN_GOODPUT="off")
         self.run_script(make + load)
         self.assertEqual(self.steps(), [0])
+
+    def test_a_checkpoint_that_is_compressed_counts(self) -> None:
+        make = MODEL + "import gzip\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        self.run_script(make + """
+for _ in range(3): one(optimizer)
+with gzip.open("a.pt.gz", "wb") as file: torch.save({"m": model.state_dict()}, file)
+""")
+        self.assertEqual(self.steps(), [0, 1, 2])
+        self.run_script(make + """
+with gzip.open("a.pt.gz", "rb") as file: model.load_state_dict(torch.load(file)["m"])
+one(optimizer)
+""")
+        self.assertEqual(self.steps(), [3])
 
     def test_other_ranks_of_this_node_go_on_from_the_checkpoint(self) -> None:
         make = MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
@@ -480,6 +519,19 @@ dist.destroy_process_group()
         self.assertEqual(names.count("checkpoint_save_start_time"), 2)
         self.assertEqual(names.count("checkpoint_save_end_time"), 2)
         self.assertEqual(names.count("checkpoint_restore_start_time"), 1)
+
+    def test_making_the_process_group_is_told(self) -> None:
+        self.run_script("""
+import os, torch.distributed as dist
+from torch.distributed import distributed_c10d, init_process_group
+assert dist.init_process_group is init_process_group is distributed_c10d.init_process_group
+try: dist.init_process_group("no such backend", store=dist.HashStore(), rank=0, world_size=1)
+except Exception: pass  # which one depends on the version of torch
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.destroy_process_group()
+""")
+        self.assertEqual(self.names(self.said()),
+                         2 * ["tpu_init_start_time", "tpu_init_end_time"])
 
     def test_a_step_and_a_batch_cost_little(self) -> None:
         done = self.run_script(MODEL + """

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 from pathlib import Path
 from typing import NamedTuple
 
@@ -164,6 +165,15 @@ class Served(unittest.TestCase):
         self.server.shutdown()
         self.assertFalse(os.path.exists(self.file))
         self.server.shutdown()
+
+    def test_files_of_other_threads_are_made_as_ever(self) -> None:
+        before = os.umask(0)
+        self.addCleanup(os.umask, before)
+        with unittest.mock.patch("os.umask") as changed:
+            server = WorkerServer(f"{self.file}2")
+        self.addCleanup(server.shutdown)
+        changed.assert_not_called()
+        self.assertEqual(stat.S_IMODE(os.stat(f"{self.file}2").st_mode), 0o600)
 
     def test_a_port_on_the_loopback(self) -> None:
         server = WorkerServer("", 0)

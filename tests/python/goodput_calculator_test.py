@@ -2,6 +2,7 @@
 """GoodputCalculator and GoodputMonitor: the original's numbers, growing and hostile logs."""
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -170,6 +171,19 @@ class Logs(InFolder):
         calculator = self.calculator()
         self.assertEqual(calculator.get_job_goodput()[0], 50.0)
         self.assertEqual((calculator.skipped, calculator.lost), (0, 7))
+
+    def test_a_file_in_parts_is_one_log(self) -> None:
+        self.write(entries(1))
+        self.at(8)
+        calculator = self.calculator()
+        name, ending = os.path.splitext(self.file)
+        for number, first, steps in ((1, 1, (2, 3, 4)), (10, 5, (6, 7, 8)), (9, 4, (5,))):
+            with open(f"{name}.{number}{ending}", "w") as part:
+                part.writelines(json.dumps({"job_name": "j", **one}) + "\n"
+                                for one in entries(*steps, first=first, start=False))
+            calculator.get_job_goodput()
+        self.assertEqual(self.calculator().get_job_goodput()[2], 6)
+        self.assertEqual(calculator.skipped, 0)
 
     def test_the_journal_is_found_under_elastrun(self) -> None:
         code = ("from elastrun.goodput_calculator import default_path\n"
@@ -415,6 +429,20 @@ class Monitor(InFolder):
         with self.assertLogs("elastrun.goodput", "WARNING") as said:
             GoodputMonitor("j", "l", str(self.folder), 1, True, path=self.file)
         self.assertIn("--metrics tensorboard:DIR", said.output[0])
+
+    def test_an_uploader_goes_on_without_anybody_who_holds_the_monitor(self) -> None:
+        self.write([*entries(1, 3, 5), {"job_end_time": T0 + 8}])
+        monitor = GoodputMonitor("j", "l", "", 0.005, True, path=self.file)
+        monitor.start_goodput_uploader()
+        uploader = monitor._uploaders["goodput"]
+        self.addCleanup(uploader.stop, False, 30)
+        del monitor
+        gc.collect()
+        self.said.clear()
+        deadline = datetime.now() + timedelta(seconds=30)
+        while not self.said and datetime.now() < deadline:
+            threading.Event().wait(0.01)
+        self.assertTrue(self.said)
 
     def test_a_log_without_an_answer_ends_no_uploader(self) -> None:
         monitor = GoodputMonitor("j", "l", "", 0.005, True, path=self.file)

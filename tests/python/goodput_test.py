@@ -2,6 +2,7 @@
 """The recorder of goodput: what it writes, where, and that it never waits."""
 from __future__ import annotations
 
+import collections
 import inspect
 import json
 import os
@@ -12,6 +13,7 @@ import time
 import unittest
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from channel_test import PACKAGE, Listener  # noqa: E402
@@ -286,6 +288,21 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 print(count > 100)
 """)
         self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
+
+    def test_what_others_put_in_is_not_taken_back(self) -> None:
+        kept = journal.Journal(lambda *_: None)
+        mine, others = ("mine", ()), ("others", ())
+
+        class Interrupted(collections.deque):  # type: ignore[type-arg]
+            def __getitem__(self, place: Any) -> Any:
+                found = super().__getitem__(place)
+                self.append(others)
+                return found
+
+        kept.waiting = Interrupted([mine])
+        self.assertFalse(kept.take_back(mine))
+        self.assertEqual(list(kept.waiting), [mine, others])
+        kept.waiting.clear()  # the end of the process would wait for them
 
     def test_a_call_costs_little(self) -> None:
         recorder = GoodputRecorder("cost", "l", True, path=self.folder / "f")

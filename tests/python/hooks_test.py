@@ -126,6 +126,47 @@ print(two.value, one.value, three.value, vars(shared))
 """)
         self.assertEqual(told, "told of one\ntwo one three {}\n")
 
+    def test_batches_that_come_fast_are_told_once_a_second(self) -> None:
+        told = self.run_code("""
+from elastrun import auto
+clock = [5000.0]
+auto.time = lambda: clock[0]
+class Iterator:
+    def __next__(self): return None
+class Module:
+    _BaseDataLoaderIter = Iterator
+    class DataLoader:
+        def __iter__(self): return None
+watch = auto.Watch()
+watch._journal._start = lambda: None  # no thread takes anything away
+watch._hook_loaders(Module)
+def evaluate():
+    watch._journal.waiting.clear()
+    for _ in range(40):
+        clock[0] += 0.25
+        next(Iterator())
+    return [(entry[0].split('"')[1], entry[1][0]) for entry in watch._journal.waiting]
+evaluate()  # preparation begins with the first one
+print(all(begin == ("data_loading_start_time", end[1]) and end[0] == "data_loading_end_time"
+          for told in [evaluate()] for begin, end in zip(told[::2], told[1::2])))
+print(len(evaluate()))
+clock[0] = 1000.0  # set back
+print(len(evaluate()))
+""", ELASTRUN_CHANNEL=str(self.folder / "none"))
+        self.assertEqual(told, "True\n20\n20\n")
+
+    def test_without_torch_nothing_waits_for_a_thread_that_never_ran(self) -> None:
+        listener = Listener(str(self.folder))
+        self.addCleanup(listener.socket.close)
+        told = self.run_code("""
+import sys, time
+from elastrun.checkpoint_steps import CheckpointSteps
+def sleep(_): raise SystemExit("slept")
+time.sleep = sleep
+print(CheckpointSteps(".").step_of("."), "elastrun.auto" in sys.modules)  # and the end
+""", ELASTRUN_GOODPUT="auto", ELASTRUN_CHANNEL=listener.path)
+        self.assertEqual(told, "None True\n")
+
     def test_threads_of_the_package_are_known_by_their_names(self) -> None:
         for path in sorted(START.parent.glob("*.py")):
             for call in ast.walk(ast.parse(path.read_text())):

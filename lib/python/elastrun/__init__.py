@@ -22,7 +22,8 @@
     elastrun.metrics.put_metric("loss", 0.5)     # torchelastic's metrics, below a microsecond
     elastrun.events, elastrun.monitor            # its events, and torch.monitor without torch
     elastrun.goodput.GoodputRecorder             # as ml-goodput-measurement's, without a cloud;
-    elastrun.goodput.GoodputCalculator           # so are this one and GoodputMonitor
+    elastrun.goodput.GoodputCalculator           # so are this one, CheckpointBadputCalculator
+                                                 # and GoodputMonitor
     elastrun.control_plane.WorkerServer          # torch's worker server: handlers over HTTP
     elastrun.bridge.torch()                      # what is told to torch's own reaches the agent
 

@@ -2,10 +2,10 @@
 """--goodput auto: what a script that knows nothing of us does with its time, by torch's hooks.
 
 Steps are those of the first optimizer, numbered from 0 and on from the checkpoint that is loaded;
-waits of data loaders, and saving and loading of checkpoints in the main thread, are told as such;
-from the first batch to the first step it is preparation. A checkpoint that another thread saves is
-of the step at which the optimizer's state was last asked for, and takes no time of the training.
-All ranks tell steps, rank 0 the rest.
+making the process group, waits of data loaders, and saving and loading of checkpoints in the main
+thread, are told as such; from the first batch to the first step it is preparation. A checkpoint
+that another thread saves is of the step at which the optimizer's state was last asked for, and
+takes no time of the training. All ranks tell steps, rank 0 the rest.
 
 Does nothing more as soon as the script reports steps, checkpoints or goodput by hand. What it has
 put around torch's functions stays: a script may hold them by name, and pickles them by reference.
@@ -33,9 +33,11 @@ from elastrun.page import page
 
 _VARIABLE = "ELASTRUN_GOODPUT"
 _SHORT = 0.0005  # seconds: a shorter wait for data is part of the step
+_QUIET = 1.0  # seconds: then a short one is told, too, or an evaluation would be a hang
 _OTHERS = 16  # steps of another optimizer, until the first one is taken to be out of use
 _GRACE = 1.0  # seconds that the end of the process waits for what has been put in
 _STEP_END = '{"step_count":%d,"step_end_time":%r}'
+_INIT = ('{"tpu_init_start_time":%r}', '{"tpu_init_end_time":%r}')
 _LOADING = ('{"data_loading_start_time":%r}', '{"data_loading_end_time":%r}')
 _PREPARATION = ('{"training_prep_start_time":%r}', '{"training_prep_end_time":%r}')
 _SAVE = ('{"checkpoint_save_start_time":%r}', '{"checkpoint_save_end_time":%r}')
@@ -74,7 +76,7 @@ class Watch:
         self._first: list[journal.Entry] = []  # kept back: the script may tell its own
         self._leader: weakref.ref[Any] | None = None
         self._others: dict[int, int] = {}  # steps of each other one since the last of the leader
-        self._inside = False  # loading data, or at a checkpoint
+        self._inside: tuple[str, str] | None = None  # what the main thread does other than training
         self._busy: set[int] = set()  # other threads that are at a checkpoint
         self._async_saves = 0  # of torch's own, that are under way
         self._snapshot = -1  # the step at which the optimizer's state was last asked for
@@ -90,6 +92,7 @@ class Watch:
         after_import("torch.compiler", self._hook_compiler)
         after_import("torch.optim.optimizer", self._hook_steps)
         if self._rank0:
+            after_import("torch.distributed.distributed_c10d", self._hook_process_group)
             after_import("torch.utils.data.dataloader", self._hook_loaders)
         after_import("torch.serialization", self._hook_files)
         after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
@@ -124,7 +127,8 @@ class Watch:
     def _replace(self, module: Any, name: str, wrapper: Any) -> None:
         original = getattr(module, name)
         # Others have it under the same name if they were imported before us.
-        others = map(sys.modules.get, ("torch", "torch.distributed.checkpoint"))
+        others = map(sys.modules.get, (
+            "torch", "torch.distributed", "torch.distributed.checkpoint"))
         for holder in (module, *others):
             if getattr(holder, name, None) is original:
                 setattr(holder, name, wrapper)
@@ -187,10 +191,14 @@ class Watch:
         return True
 
     @contextlib.contextmanager
-    def _during(self, ends: tuple[str, str]) -> Iterator[bool]:
-        """Something other than training, unless another thread does it. False: part of such."""
+    def _during(self, ends: tuple[str, str], within_loading: bool = False) -> Iterator[bool]:
+        """Something other than training, unless another thread does it. False: part of such; a
+        signal handler that saves while data is loaded is `within_loading` and no part of it.
+        """
         me = threading.get_ident()
-        if self.off or me in self._busy or (me == self._main and self._inside):
+        outer = self._inside if me == self._main else None
+        part = outer is not None and not (outer is _LOADING and within_loading)
+        if self.off or me in self._busy or part:
             yield False
             return
         if me != self._main or not self._rank0:
@@ -201,22 +209,36 @@ class Watch:
                 self._busy.discard(me)
             return
         try:
-            self._inside = True
+            self._inside = ends
             self._tell_first()
             self._put((ends[0], (time(),)))
             yield True
         finally:
-            self._inside = False
+            self._inside = outer
             self._put((ends[1], (time(),)))
+
+    def _hook_process_group(self, module: ModuleType) -> None:
+        make = module.init_process_group
+
+        @functools.wraps(make)
+        def make_and_tell(*args: Any, **kwargs: Any) -> Any:
+            if self._is_out():
+                return make(*args, **kwargs)
+            with self._during(_INIT):
+                return make(*args, **kwargs)
+
+        self._replace(module, "init_process_group", make_and_tell)
 
     def _hook_loaders(self, module: ModuleType) -> None:
         iterator = module._BaseDataLoaderIter
         fetch = iterator.__next__
         make = module.DataLoader.__iter__
         put, waiting, main, ident = self._put, self._journal, self._main, threading.get_ident
+        told = 0.0  # when the last one ended that was told
 
         @functools.wraps(fetch)
         def __next__(mine: Any) -> Any:
+            nonlocal told
             if self._compiling() or self.off or self._inside or ident() != main:
                 return fetch(mine)
             if self._first:
@@ -224,13 +246,16 @@ class Watch:
             begin = time()
             entry = (_LOADING[0], (begin,))
             put(entry)
-            self._inside = True
+            self._inside = _LOADING
             try:
                 return fetch(mine)
             finally:
-                self._inside = False
+                self._inside = None
                 end = time()
-                if end - begin > _SHORT or not waiting.take_back(entry):
+                # The clock may be set back.
+                if (end - begin > _SHORT or not 0 <= end - told < _QUIET
+                        or not waiting.take_back(entry)):
+                    told = end
                     put((_LOADING[1], (end,)))
                 if self._leader is None and not self._preparing:
                     self._preparing = True
@@ -255,7 +280,7 @@ class Watch:
             if self._is_out() or not _is_file(f):
                 return save(obj, f, *args, **kwargs)
             number = self._number_of_save(obj)
-            with self._during(_SAVE) as told:
+            with self._during(_SAVE, number >= 0) as told:
                 result = save(obj, f, *args, **kwargs)
             if told:
                 self._saved(f, number)
@@ -286,7 +311,7 @@ class Watch:
                     self._async_saves and threading.get_ident() != self._main):  # one of them
                 return save(*args, **kwargs)
             number = self._number_of_save(what(*args, **kwargs))
-            with self._during(_SAVE) as told:
+            with self._during(_SAVE, number >= 0) as told:
                 result = save(*args, **kwargs)
             if told:
                 self._saved(kwargs.get("checkpoint_id"), number)
@@ -299,7 +324,7 @@ class Watch:
             number = self._number if is_checkpoint(what(*args, **kwargs)) else -1
             self._async_saves += 1
             try:
-                with self._during(_SAVE) as told:
+                with self._during(_SAVE, number >= 0) as told:
                     result = async_save(*args, **kwargs)  # type: ignore[misc]
             except BaseException:
                 self._async_saves -= 1

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _ATTRIBUTE = "user.elastrun.step"
+_ENDING = 1 << 16  # bytes: what torch.save writes ends with check sums of all
 _MOST_SAVED = 64  # checkpoints whose step is remembered
 _PATIENCE = 1.0  # seconds that loading waits for the list of an earlier attempt, at most
 _DEEPEST = 3  # containers in containers that are looked into
@@ -35,30 +36,41 @@ def _inode(file: Any) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
-def _mark(file: Any, step: int) -> None:
-    """With size and time, so that what is written over it later is not taken for it."""
-    if hasattr(file, "flush"):
-        file.flush()
+def _mark(place: Any, step: int, size: int) -> bytes:
+    """Of the first `size` bytes of a file of this job: what is appended later, a trailer or what a
+    compressor had kept back, changes nothing; what is written over it later has another mark.
+    """
+    import hashlib  # torch has it already, a process that ends without torch does not need it
+    with open(f"/proc/self/fd/{place}" if isinstance(place, int) else place, "rb") as file:
+        file.seek(max(0, size - _ENDING))
+        ending = file.read(min(size, _ENDING))
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    told = hashlib.sha256(f"{job} {step} {size} ".encode() + ending).hexdigest()
+    return b"%d %d %s" % (step, size, told[:32].encode())
+
+
+def _set_mark(file: Any, step: int) -> None:
     place = _place(file)
-    found = os.stat(place)
-    os.setxattr(place, _ATTRIBUTE, b"%d %d %d" % (step, found.st_size, found.st_mtime_ns))
+    size = os.stat(place).st_size
+    if size > 0:  # else all of it is still in a buffer
+        os.setxattr(place, _ATTRIBUTE, _mark(place, step, size))
+    else:
+        os.removexattr(place, _ATTRIBUTE)
 
 
 def _marked(file: Any) -> int | None:
-    """None: somebody else has written over it. Raises if it has none."""
+    """None: it is of another job, or somebody else has written over it. Raises if it has none."""
     place = _place(file)
-    step, size, written = map(int, os.getxattr(place, _ATTRIBUTE).split())
-    found = os.stat(place)
-    if (size, written) == (found.st_size, found.st_mtime_ns) and 0 <= step < 1 << 53:
-        return step
-    return None
+    mark = os.getxattr(place, _ATTRIBUTE)
+    step, size = map(int, mark.split()[:2])
+    return step if 0 <= step < 1 << 53 and mark == _mark(place, step, size) else None
 
 
 class CheckpointSteps:
     """Of which step each checkpoint of this job is, by its inode: in a file beside the directories
     of the attempts, so that the next attempt knows; and in an attribute of the checkpoint itself
-    where its file system keeps such, so that other nodes and later jobs know. The checkpoint's
-    content is nobody's but the script's.
+    where its file system keeps such, so that other nodes and later submissions of the job know. The
+    checkpoint's content is nobody's but the script's.
 
     A thread reads and writes that file: the training does not wait for the file system of the logs.
     """
@@ -69,11 +81,13 @@ class CheckpointSteps:
         self._steps: dict[str, int] = {}  # of this attempt and those before it, oldest first
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._read_already = False
+        self._runs = False  # the thread
 
     def start(self) -> None:
         self._work.put(self._read)
         with contextlib.suppress(RuntimeError):  # no more threads: steps begin with 0
             threading.Thread(target=self._run, name="elastrun-checkpoints", daemon=True).start()
+            self._runs = True
 
     def _run(self) -> None:
         while True:
@@ -91,7 +105,7 @@ class CheckpointSteps:
     def saved(self, file: Any, step: int) -> None:
         """A path or an open file: a checkpoint of everything up to `step`."""
         with contextlib.suppress(Exception):  # of a file object of the script, too
-            _mark(file, step)
+            _set_mark(file, step)
         with contextlib.suppress(Exception):
             key = _inode(file)
             self._work.put(lambda: self._write(key, step))
@@ -101,7 +115,7 @@ class CheckpointSteps:
         self._steps[key] = step
         for old in list(self._steps)[:-_MOST_SAVED]:
             del self._steps[old]
-        unfinished = f"{self._path}.{os.getpid()}"
+        unfinished = f"{self._path}.new"  # which a process that is killed leaves to the next one
         with open(unfinished, "w", encoding="utf-8") as out:
             json.dump(self._steps, out)
         os.replace(unfinished, self._path)
@@ -121,10 +135,10 @@ class CheckpointSteps:
         self._work.put(lambda: done.append(True))
         self._wait(lambda: bool(done), seconds)
 
-    @staticmethod
-    def _wait(is_so: Callable[[], bool], seconds: float) -> None:
+    def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
+        """For the thread, if there is one."""
         end = time.monotonic() + seconds  # no lock: a signal handler may load, too
-        while not is_so() and time.monotonic() < end:
+        while self._runs and not is_so() and time.monotonic() < end:
             time.sleep(0.002)
 
 

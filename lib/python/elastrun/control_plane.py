@@ -189,6 +189,11 @@ class _Server(ThreadingHTTPServer):
 class _UnixServer(_Server):
     address_family = socket.AF_UNIX
 
+    def server_bind(self) -> None:
+        # The mode that bind(2) makes the file with; the umask is that of all threads.
+        os.fchmod(self.socket.fileno(), 0o600)
+        super().server_bind()
+
 
 class WorkerServer:
     """As torch's _WorkerServer: without a port at the socket file `host_or_file`, else there on the
@@ -199,11 +204,7 @@ class WorkerServer:
         self._file = host_or_file if port < 0 else ""
         self._server: _Server
         if self._file:
-            before = os.umask(0o177)
-            try:
-                self._server = _UnixServer(self._file, _Asker)  # type: ignore[arg-type]
-            finally:
-                os.umask(before)
+            self._server = _UnixServer(self._file, _Asker)  # type: ignore[arg-type]
         else:
             self._server = _Server((host_or_file or "127.0.0.1", port), _Asker)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,),

@@ -30,6 +30,7 @@ one, and a naive datetime is local time.
 The calculator reads what recorders of that job have written, there or in `path=`, and gives the
 numbers of ml-goodput-measurement 0.2.3, with what is odd about them; what is true is said by
 `elastrunctl goodput report`. GoodputMonitor tells them as metrics while the job runs.
+CheckpointBadputCalculator tells how long the saves and restores took that Orbax has logged.
 """
 from __future__ import annotations
 
@@ -44,23 +45,41 @@ from elastrun import channel
 from elastrun.journal import Entry, Journal, journal, own_file
 
 if TYPE_CHECKING:
+    from elastrun.checkpoint_badput import (OPERATION_TYPE_EMERGENCY_RESTORE,
+                                            OPERATION_TYPE_LOCAL, OPERATION_TYPE_PERSISTENT,
+                                            OPERATION_TYPE_PERSISTENT_AND_LOCAL,
+                                            OPERATION_TYPE_RESTORE, OPERATION_TYPE_SAVE,
+                                            CheckpointBadputCalculator, CheckpointLoggerOptions,
+                                            RestoreCheckpointManagerVerticalStepStats,
+                                            SaveCheckpointManagerVerticalStepStats)
     from elastrun.goodput_calculator import (ElasticGoodputCalculator, GoodputCalculator,
                                              GoodputType, IntervalMetricType, MetricType)
     from elastrun.goodput_monitor import ElasticGoodputMonitor, GCPOptions, GoodputMonitor
     from elastrun.measured_times import BadputType
     from elastrun.step_times import MonitoringWindowType
 
-__all__ = ["BadputType", "ElasticGoodputCalculator", "ElasticGoodputMonitor",
-           "ElasticGoodputRecorder", "GCPOptions", "GoodputCalculator", "GoodputMonitor",
-           "GoodputRecorder", "GoodputType", "IntervalMetricType", "MetricType",
-           "MonitoringWindowType"]
+__all__ = ["OPERATION_TYPE_EMERGENCY_RESTORE", "OPERATION_TYPE_LOCAL",
+           "OPERATION_TYPE_PERSISTENT", "OPERATION_TYPE_PERSISTENT_AND_LOCAL",
+           "OPERATION_TYPE_RESTORE", "OPERATION_TYPE_SAVE", "BadputType",
+           "CheckpointBadputCalculator", "CheckpointLoggerOptions", "ElasticGoodputCalculator",
+           "ElasticGoodputMonitor", "ElasticGoodputRecorder", "GCPOptions", "GoodputCalculator",
+           "GoodputMonitor", "GoodputRecorder", "GoodputType", "IntervalMetricType", "MetricType",
+           "MonitoringWindowType", "RestoreCheckpointManagerVerticalStepStats",
+           "SaveCheckpointManagerVerticalStepStats"]
 
 # What a training that only records need not import.
 _ELSEWHERE = {"BadputType": "measured_times", "MonitoringWindowType": "step_times",
               **dict.fromkeys(("ElasticGoodputCalculator", "GoodputCalculator", "GoodputType",
                                "IntervalMetricType", "MetricType"), "goodput_calculator"),
               **dict.fromkeys(("ElasticGoodputMonitor", "GCPOptions", "GoodputMonitor"),
-                              "goodput_monitor")}
+                              "goodput_monitor"),
+              **dict.fromkeys(("CheckpointBadputCalculator", "CheckpointLoggerOptions",
+                               "RestoreCheckpointManagerVerticalStepStats",
+                               "SaveCheckpointManagerVerticalStepStats",
+                               *(f"OPERATION_TYPE_{one}" for one in (
+                                   "EMERGENCY_RESTORE", "LOCAL", "PERSISTENT",
+                                   "PERSISTENT_AND_LOCAL", "RESTORE", "SAVE"))),
+                              "checkpoint_badput")}
 
 _JOB_START = '{"job_start_time":%r}'
 _JOB_END = '{"job_end_time":%r}'

@@ -89,7 +89,8 @@ class GoodputMonitor:
 
     As there nothing happens without `monitoring_enabled`, meant for all processes but one; values
     come one period after the start for the first time, and once more at the stop, within
-    `final_flush_timeout_seconds`. Threads do it, where the original needs processes: each entry is
+    `final_flush_timeout_seconds`. An uploader goes on until it is stopped or the process ends, also
+    if the script keeps no monitor. Threads do it, where the original needs processes: each entry is
     read once, and three uploaders share one calculator. Nothing is sent to a cloud: `gcp_options`,
     `gcs_sync_interval_seconds`, `cache_dir` and `max_logs_retention_period` change nothing; a
     `tensorboard_dir` without `writer` is refused with a warning, as this package has no writer
@@ -127,10 +128,6 @@ class GoodputMonitor:
         self._writer = writer
         self._newest_step = -1  # whose deviation the writer has
         self._windows: list[float] = []
-
-    def __del__(self) -> None:
-        for uploader in getattr(self, "_uploaders", {}).values():
-            uploader._over.set()  # and nobody waits
 
     def _start(self, name: str, period: float, upload: Callable[[], None]) -> None:
         running = self._uploaders.get(name)

@@ -176,11 +176,17 @@ class Journal:
             self._start()
 
     def take_back(self, entry: Entry) -> bool:
-        """The last one, by the only thread that puts entries in. False: it has gone already."""
+        """If it is the last one. False: it stays, or has gone already."""
+        waiting = self.waiting
         try:
-            return self.waiting[-1] is entry and self.waiting.pop() is entry
+            if waiting[-1] is not entry:
+                return False
+            last = waiting.pop()
         except IndexError:
             return False
+        if last is not entry:  # which another thread, or a signal handler, has put in meanwhile
+            waiting.append(last)
+        return last is entry
 
     def _start(self) -> None:
         self._asleep = False

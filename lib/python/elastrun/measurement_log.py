@@ -10,7 +10,7 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Union
 
@@ -223,15 +223,31 @@ class _File:
             self.identity != (found.st_dev, found.st_ino) or found.st_size < self.offset)
 
 
+def _parts_of(path: str) -> list[str]:
+    """A journal goes on in journal.1.jsonl, journal.2.jsonl, ...; the first one need not exist."""
+    folder, name = os.path.split(path)
+    stem, ending = os.path.splitext(name)
+    part = re.compile(rf"{re.escape(stem)}\.([1-9]\d{{0,14}}){re.escape(ending)}\Z").match
+    try:
+        found = [match for match in map(part, os.listdir(folder or ".")) if match]
+    except OSError:
+        found = []
+    found.sort(key=lambda match: int(match[1]))
+    return [path, *(os.path.join(folder, match[0]) for match in found)]
+
+
 class LogFiles:
     """Reads what is new in `paths`: files of recorders, journals of elastrun, entries that other
     programs have kept as JSON lines, also as {"log_time": ..., "payload": ...}. A file that is not
-    there yet is empty; another OSError is passed on.
+    there yet is empty; another OSError is passed on. `make_log` makes what keeps the entries.
     """
 
-    def __init__(self, job_name: str, paths: Sequence[Path]) -> None:
+    def __init__(self, job_name: str, paths: Sequence[Path],
+                 make_log: Callable[[], Any] = MeasurementLog) -> None:
         self._job = job_name
-        self._files = [_File(path) for path in paths]
+        self._make_log = make_log
+        self._paths = [os.fspath(path) for path in paths]
+        self._files: dict[str, _File] = {}  # with the further parts of each path
         self._decode = json.JSONDecoder().raw_decode
         # Nearly all lines are steps as recorders write them; they cost a third this way.
         self._match_step = re.compile(
@@ -240,21 +256,22 @@ class LogFiles:
         self._begin_again()
 
     def _begin_again(self) -> None:
-        self.log = MeasurementLog()
+        self.log = self._make_log()
         self.skipped = 0  # lines that are no entry
         self.other_jobs = 0  # entries
         self.lost = 0  # entries that recorders could not write
 
     @property
     def paths(self) -> list[str]:
-        return [one.path for one in self._files]
+        return self._paths
 
     def read(self) -> None:
-        if any(one.replaced() for one in self._files):
+        if any(one.replaced() for one in self._files.values()):
             self._begin_again()
-            self._files = [_File(path) for path in self.paths]
-        for one in self._files:
-            self._read_file(one)
+            self._files = {}
+        for path in self._paths:
+            for part in _parts_of(path):
+                self._read_file(self._files.setdefault(part, _File(part)))
 
     def _read_file(self, one: _File) -> None:
         try:
@@ -303,8 +320,12 @@ class LogFiles:
             if value.get("scope") != _SCOPE:
                 return isinstance(value.get("scope"), str)  # a record about something else
             payload = value.get("attributes")
-            if isinstance(payload, dict) and value.get("name") == "lost":
-                self.lost += max(_step(payload.get("count")) or 0, 0)
+            if isinstance(payload, dict) and value.get("name") in ("lost", "left_out"):
+                count = max(_step(payload.get("count")) or 0, 0)
+                if value["name"] == "lost":
+                    self.lost += count
+                else:
+                    self.skipped += count
                 return True
         if not isinstance(payload, dict):
             return False
@@ -312,4 +333,4 @@ class LogFiles:
             self.other_jobs += 1
             return True
         self.lost += max(_step(payload.get("lost_entries")) or 0, 0)
-        return self.log.add(payload, arrival)
+        return bool(self.log.add(payload, arrival))

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointBadputCalculator, with the interface and the numbers of ml-goodput-measurement 0.2.3
+(see elastrun.goodput).
+"""
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastrun.goodput_calculator import default_path
+from elastrun.measurement_log import LogFiles, Path
+
+OPERATION_TYPE_SAVE = "save"
+OPERATION_TYPE_RESTORE = "restore"
+OPERATION_TYPE_EMERGENCY_RESTORE = "emergency_restore"
+
+OPERATION_TYPE_LOCAL = "local"
+OPERATION_TYPE_PERSISTENT = "persistent"
+OPERATION_TYPE_PERSISTENT_AND_LOCAL = "persistent_and_local"
+
+# The series of each kind, by the member of the entry that holds the seconds.
+_SAVE = {"checkpoint_manager_blocking_duration_secs": "checkpoint_manager_blocking",
+         "checkpointer_blocking_duration_secs": "checkpointer_blocking",
+         "wait_for_prev_duration_secs": "wait_for_prev",
+         "get_old_steps_duration_secs": "get_old_steps"}
+_RESTORE = {"checkpoint_manager_duration_secs": "checkpoint_manager",
+            "checkpointer_duration_secs": "restore"}
+_BROADCAST = "broadcast_duration_secs"
+
+Entry = Mapping[str, Any]
+_Key = tuple[str, bool]  # step, and whether it is on a disk of the node
+
+
+@dataclass
+class SaveCheckpointManagerVerticalStepStats:
+    """Seconds, over the checkpoints that were saved."""
+
+    total_checkpoint_manager_blocking_time: float = 0.0
+    average_checkpoint_manager_blocking_time: float = 0.0
+    minimum_checkpoint_manager_blocking_time: float = 0.0
+    maximum_checkpoint_manager_blocking_time: float = 0.0
+    standard_deviation_checkpoint_manager_blocking_time: float = 0.0
+
+    total_checkpointer_blocking_time: float = 0.0
+    average_checkpointer_blocking_time: float = 0.0
+    minimum_checkpointer_blocking_time: float = 0.0
+    maximum_checkpointer_blocking_time: float = 0.0
+    standard_deviation_checkpointer_blocking_time: float = 0.0
+
+    total_wait_for_prev_time: float = 0.0
+    average_wait_for_prev_time: float = 0.0
+    minimum_wait_for_prev_time: float = 0.0
+    maximum_wait_for_prev_time: float = 0.0
+    standard_deviation_wait_for_prev_time: float = 0.0
+
+    total_get_old_steps_time: float = 0.0
+    average_get_old_steps_time: float = 0.0
+    minimum_get_old_steps_time: float = 0.0
+    maximum_get_old_steps_time: float = 0.0
+    standard_deviation_get_old_steps_time: float = 0.0
+
+
+@dataclass
+class RestoreCheckpointManagerVerticalStepStats:
+    """Seconds, over the checkpoints that were loaded."""
+
+    total_checkpoint_manager_time: float = 0.0
+    average_checkpoint_manager_time: float = 0.0
+    minimum_checkpoint_manager_time: float = 0.0
+    maximum_checkpoint_manager_time: float = 0.0
+    standard_deviation_checkpoint_manager_time: float = 0.0
+
+    total_restore_time: float = 0.0
+    average_restore_time: float = 0.0
+    minimum_restore_time: float = 0.0
+    maximum_restore_time: float = 0.0
+    standard_deviation_restore_time: float = 0.0
+
+    total_broadcast_time: float = 0.0
+    average_broadcast_time: float = 0.0
+    minimum_broadcast_time: float = 0.0
+    maximum_broadcast_time: float = 0.0
+    standard_deviation_broadcast_time: float = 0.0
+
+
+@dataclass
+class CheckpointLoggerOptions:
+    """`client`: an object whose logger(name).list_entries() is asked, as that of a cloud's log.
+    `use_goodput_logger`: the caller puts the entries into the calculator's `entries`. Else `path`,
+    files of JSON lines, by default where a recorder of that job writes.
+    """
+
+    job_name: str = "checkpoint_job"
+    logger_name: str = "checkpoint_logger"
+    client: Any = None
+    use_goodput_logger: bool = False
+    path: Path | Sequence[Path] | None = None
+
+
+class _Entries:
+    """What LogFiles reads, of which only checkpoints are kept, whole."""
+
+    def __init__(self) -> None:
+        self.kept: list[Entry] = []
+
+    def add(self, payload: Entry, _arrival: float | None = None) -> bool:
+        if payload.get("event_type") in (OPERATION_TYPE_SAVE, OPERATION_TYPE_RESTORE,
+                                         OPERATION_TYPE_EMERGENCY_RESTORE):
+            self.kept.append(payload)
+        return True
+
+    def add_step(self, _step: int, _time: float) -> None:
+        pass
+
+
+def _is_local(entry: Entry) -> bool:
+    return not entry["directory"].startswith("gs://")
+
+
+def _fill(stats: Any, name: str, seconds: Sequence[float], count: int) -> None:
+    setattr(stats, f"total_{name}_time", sum(seconds))
+    setattr(stats, f"average_{name}_time", sum(seconds) / count)
+    setattr(stats, f"minimum_{name}_time", min(seconds))
+    setattr(stats, f"maximum_{name}_time", max(seconds))
+    if len(seconds) > 1:
+        setattr(stats, f"standard_deviation_{name}_time", statistics.stdev(seconds))
+
+
+class _Reports:
+    """The seconds of one series, by checkpoint; of several reports (several hosts) their mean."""
+
+    def __init__(self) -> None:
+        self._of: dict[_Key, list[float]] = {}
+
+    def add(self, key: _Key, seconds: float | None) -> None:
+        """None: it has none, and counts as zero in all but the mean."""
+        reports = self._of.setdefault(key, [])
+        if seconds is not None:
+            reports.append(seconds)
+
+    def fill(self, stats: Any, name: str) -> None:
+        count = sum(map(bool, self._of.values()))
+        if count:
+            means = [statistics.fmean(one) if one else 0.0 for one in self._of.values()]
+            _fill(stats, name, means, count)
+
+
+class CheckpointBadputCalculator:
+    """How long saving and loading took, from the entries that a checkpoint manager (Orbax) logs.
+
+    A checkpoint is a step, on the disk of a node or persistent: its directory begins with gs://.
+    One that is saved again is averaged with its first save, as there. Entries without a number or
+    name that is needed are passed over and counted (`skipped`); there they end the calculation.
+    """
+
+    def __init__(self, options: CheckpointLoggerOptions | None = None) -> None:
+        self._options = options or CheckpointLoggerOptions()
+        self.entries: list[Entry] = []
+        self.skipped = 0  # of the last calculation
+        path = self._options.path
+        if path is None:
+            path = default_path(self._options.job_name)
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        self._files = LogFiles(self._options.job_name, paths, _Entries)
+
+    def read_entries(self) -> list[Entry]:
+        """All of the job, in the order of the log."""
+        if self._options.use_goodput_logger:
+            return self.entries
+        if self._options.client is None:
+            self._files.read()
+            return list(self._files.log.kept)
+        job = self._options.job_name
+        found = self._options.client.logger(self._options.logger_name).list_entries(
+            filter_=f'severity=INFO AND jsonPayload.job_name="{job}" AND (jsonPayload.event_type='
+            'save OR jsonPayload.event_type=restore OR jsonPayload.event_type=emergency_restore)',
+            order_by="timestamp asc", page_size=10_000)
+        return [one.payload for one in found]
+
+    def is_valid_save_stats(self, step_stats: Entry, operation_type: str | None =
+                            OPERATION_TYPE_PERSISTENT_AND_LOCAL) -> bool:
+        if step_stats.get("event_type") != OPERATION_TYPE_SAVE:
+            return False
+        if operation_type in (OPERATION_TYPE_LOCAL, OPERATION_TYPE_PERSISTENT):
+            return _is_local(step_stats) == (operation_type == OPERATION_TYPE_LOCAL)
+        return True
+
+    def is_valid_restore_stats(self, step_stats: Entry, operation_type: str | None =
+                               OPERATION_TYPE_PERSISTENT_AND_LOCAL) -> bool:
+        """Here the local ones are the emergency restores, wherever they load from, as there."""
+        event = step_stats.get("event_type")
+        if operation_type == OPERATION_TYPE_LOCAL:
+            return event == OPERATION_TYPE_EMERGENCY_RESTORE
+        if operation_type == OPERATION_TYPE_PERSISTENT:
+            return event == OPERATION_TYPE_RESTORE
+        return event in (OPERATION_TYPE_RESTORE, OPERATION_TYPE_EMERGENCY_RESTORE)
+
+    def _series(self, is_valid: Any, operation_type: str | None, members: Iterable[str],
+                ) -> tuple[dict[str, _Reports], _Reports]:
+        """Of each member, and how long restored checkpoints were sent to others."""
+        series = {member: _Reports() for member in members}
+        broadcasts = _Reports()
+        self.skipped = 0
+        self.entries = self.read_entries()
+        for entry in self.entries:
+            try:
+                if not is_valid(entry, operation_type):
+                    continue
+                key = str(entry["step"]), _is_local(entry)
+                seconds = {member: float(entry[member]) for member in series}
+                broadcast = float(entry.get(_BROADCAST) or 0.0)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                self.skipped += 1
+                continue
+            for member, reports in series.items():
+                reports.add(key, seconds[member])
+            broadcasts.add(key, broadcast or None)
+        return series, broadcasts
+
+    def calculate_save_operation_checkpoint_manager_blocking_time(
+            self, operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
+            ) -> SaveCheckpointManagerVerticalStepStats:
+        stats = SaveCheckpointManagerVerticalStepStats()
+        series, _ = self._series(self.is_valid_save_stats, operation_type, _SAVE)
+        for member, name in _SAVE.items():
+            series[member].fill(stats, name)
+        return stats
+
+    def calculate_restore_operation_checkpoint_manager_blocking_time(
+            self, operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
+            ) -> RestoreCheckpointManagerVerticalStepStats:
+        stats = RestoreCheckpointManagerVerticalStepStats()
+        series, broadcasts = self._series(self.is_valid_restore_stats, operation_type, _RESTORE)
+        for member, name in _RESTORE.items():
+            series[member].fill(stats, name)
+        broadcasts.fill(stats, "broadcast")
+        return stats
