@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The account of a job with a million steps, from its journal, cold: `elastrunctl goodput report`.
-And its memory with ten times as many, through a pipe. Beside it, the same steps in
-ml-goodput-measurement, if a Python that has it is given.
+And with ten times as many, or --streamed, through a pipe. Beside it, the same steps in
+ml-goodput-measurement, if a Python that has it is given; and what a question about the running job
+costs after so many steps, if the program for it is.
 
-    goodput_bench.py --ctl ELASTRUNCTL [--steps 1000000] [--reps 5] [--reference PYTHON]
+    goodput_bench.py --ctl ELASTRUNCTL [--steps 1000000] [--reps 5] [--streamed 100000000]
+                     [--query BENCH_GOODPUT] [--reference PYTHON]
 
 One JSON line a measurement on stdout.
 """
@@ -20,9 +22,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-STEP_NS = 2_000_000_000
 START = 1_700_000_000
-STEPS_PER_PIECE = 10_000
+# Numbers that keep their width: the lines of a piece differ in digits alone.
+UP, FIRST_STEP = 10**8, 10**9  # seconds since the machine's start; the first step's number
+PIECE = 1000  # steps of a second each, until the next checkpoint
 # What the reference needs: the log of the same steps, in the form of its own calls.
 REFERENCE = """
 import datetime, json, resource, sys, tempfile, time
@@ -33,7 +36,7 @@ def at(seconds):
 class Log:
     def __init__(self):
         self.entries = [{"job_name": "night", "job_start_time": at(0).timestamp()}] + [
-            {"job_name": "night", "step_count": i, "step_start_time": at(10 + 2 * i).timestamp()}
+            {"job_name": "night", "step_count": i, "step_start_time": at(1000 + i).timestamp()}
             for i in range(steps)]
     def write_cloud_logging_entry(self, entry): pass
     def flush(self): pass
@@ -50,27 +53,37 @@ print(json.dumps({"wall_s": time.monotonic() - before, "cpu_s": time.process_tim
 """
 
 
-def line(ns: int, scope: str, name: str, rest: str) -> str:
-    return (f'{{"time":{START + ns // 10**9}.{ns % 10**9:09},"mono_ns":{ns},"kind":"event",'
+def line(second: int, ns: int, scope: str, name: str, rest: str) -> str:
+    return (f'{{"time":{START + second}.{ns:09},"mono_ns":{UP + second}{ns:09},"kind":"event",'
             f'"scope":"{scope}","name":"{name}"{rest}}}\n')
 
 
+def step_line(second: int) -> str:
+    return line(second, 0, "elastrun.worker", "step",
+                f',"value":{FIRST_STEP + second},"attributes":{{"rank":0,"local_rank":0}}')
+
+
 def journal(steps: int) -> Iterator[bytes]:
-    """Steps of rank 0 as an agent writes them, a checkpoint after every thousand."""
+    """Steps of rank 0 as an agent writes them, a checkpoint after every thousand. Fast enough not
+    to be what is measured: of a piece that is copied only the digits that change are set.
+    """
     agent, worker = "elastrun.agent", "elastrun.worker"
-    yield (line(0, agent, "job.started", ',"attributes":{"run_id":"night","max_nodes":1}')
-           + line(1, agent, "phase", ',"attributes":{"phase":"starting"}')
-           + line(2, agent, "phase", ',"attributes":{"phase":"running"}')).encode()
-    for first in range(0, steps, STEPS_PER_PIECE):
-        piece = []
-        for step in range(first, min(first + STEPS_PER_PIECE, steps)):
-            ns = 10**10 + STEP_NS * step
-            piece.append(line(ns, worker, "step",
-                              f',"value":{step},"attributes":{{"rank":0,"local_rank":0}}'))
-            if step % 1000 == 999:
-                piece.append(line(ns, worker, "checkpoint",
-                                  f',"attributes":{{"rank":0,"local_rank":0,"step":{step}}}'))
-        yield "".join(piece).encode()
+    yield (line(0, 0, agent, "job.started", ',"attributes":{"run_id":"night","max_nodes":1}')
+           + line(0, 1, agent, "phase", ',"attributes":{"phase":"starting"}')
+           + line(0, 2, agent, "phase", ',"attributes":{"phase":"running"}')).encode()
+    piece = bytearray("".join(map(step_line, range(PIECE))).encode())
+    width = len(piece) // PIECE
+    sample = step_line(0)
+    columns = [sample.index(f":{START}") + 1, sample.index(f":{UP}") + 1,
+               sample.index(f":{FIRST_STEP},") + 1]
+    for first in range(PIECE, steps + PIECE, PIECE):
+        for column, base in zip(columns, (START, UP, FIRST_STEP)):
+            for place, digit in enumerate(str(base + first)[:-3], column):
+                piece[place::width] = digit.encode() * PIECE
+        last = first + PIECE - 1
+        yield bytes(piece[:width * (steps + PIECE - first)])
+        yield line(last, 1, worker, "checkpoint", f',"attributes":{{"rank":0,"local_rank":0,'
+                   f'"step":{FIRST_STEP + last}}}').encode()
 
 
 def told(process: subprocess.Popen[bytes], before: float) -> dict:
@@ -110,6 +123,8 @@ def main() -> None:
     parser.add_argument("--ctl", required=True)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--streamed", type=int, help="how many steps go through the pipe")
+    parser.add_argument("--query", help="the program bench_goodput, of an optimised build")
     parser.add_argument("--reference", help="a Python that has ml-goodput-measurement 0.2.3")
     options = parser.parse_args()
     steps = options.steps
@@ -120,9 +135,11 @@ def main() -> None:
         for _ in range(options.reps):
             print(json.dumps({"what": "cold file", "steps": steps, "mb": path.stat().st_size >> 20,
                               **cold_file(options.ctl, str(path))}), flush=True)
-    # Its time is that of whoever writes the lines; what counts is the memory.
-    print(json.dumps({"what": "pipe", "steps": 10 * steps,
-                      **through_a_pipe(options.ctl, 10 * steps)}), flush=True)
+    streamed = options.streamed or 10 * steps
+    print(json.dumps({"what": "pipe", "steps": streamed,
+                      **through_a_pipe(options.ctl, streamed)}), flush=True)
+    if options.query:
+        subprocess.run([options.query], check=True)
     if not options.reference:
         return
     done = subprocess.run([options.reference, "-c", REFERENCE, str(steps)], capture_output=True,

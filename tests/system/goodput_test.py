@@ -8,7 +8,9 @@ import json
 import sys
 import unittest
 
-from harness import LIMIT, Job, main, wait_until
+from harness import LIMIT, STUB, Job, main, wait_until
+
+STUCK_WRITE = STUB.parent / "libstuck_write.so"
 
 # Steps, then a pause of another use until "go", then steps until "end".
 TRAINER = """
@@ -41,10 +43,11 @@ alert_command = ["sh", "-c", "cat >> alerts; echo told >&2"]
 
 
 class Goodput(unittest.TestCase):
-    def start(self, *options: str, toml: str = ALERT) -> Job:
+    def start(self, *options: str, toml: str = ALERT, **more: str) -> Job:
         return self.enterContext(Job(
             "--config=job.toml", "--worker-lib", *options, "train.py",
-            files={"train.py": TRAINER, "job.toml": toml}, env={"PYTHON_EXEC": sys.executable}))
+            files={"train.py": TRAINER, "job.toml": toml, "stuck": ""},
+            env={"PYTHON_EXEC": sys.executable} | more))
 
     def status(self, job: Job) -> dict:
         [port] = job.wait_for(r"^elastrun: the job is shown at http://127\.0\.0\.1:(\d+)/$",
@@ -89,9 +92,12 @@ class Goodput(unittest.TestCase):
         self.assertEqual(told[0]["attributes"]["state"], "below")
 
     def test_a_command_that_hangs_or_is_not_there_holds_up_nothing(self) -> None:
-        for words in ('["sh", "-c", "sleep 1000"]', '["/no/such/program"]'):
+        stuck = {"LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_FOLDER": "/hung/",
+                 "ASAN_OPTIONS": "verify_asan_link_order=0"}
+        for words, env in (('["sh", "-c", "sleep 1000"]', {}), ('["/no/such/program"]', {}),
+                           ('["/hung/program"]', stuck)):
             toml = ALERT.replace(ALERT.rsplit(" = ", 1)[1], words + "\n")
-            job = self.start(toml=toml)
+            job = self.start(toml=toml, **env)
             job.wait_for("Goodput of the last", path=job.err)
             (job.folder / "go").touch()
             job.wait_for("again above", path=job.err)

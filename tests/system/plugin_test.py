@@ -234,6 +234,8 @@ def health(address: str) -> tuple[int, dict[str, Any]]:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+    except urllib.error.URLError:  # not served yet: the workers do not wait for it
+        return 0, {}
 
 
 class Difficult(Built):

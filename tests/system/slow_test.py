@@ -267,6 +267,35 @@ class FrozenFolder(unittest.TestCase):
         [log] = (job.folder / "logs").glob("*/attempt_1/0/stdout.log")
         self.assertEqual(log.read_text(), "again\n")
 
+    def two_nodes(self, restarts: int, *script: str) -> tuple[Job, Job]:
+        """The first one fails, and the second one waits for its folders at the restart."""
+        words = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
+                 "--rdzv-id=job", f"--max-restarts={restarts}"]
+        one = self.enterContext(Job(*words, *stub(*script)))
+        two = self.start(*words, *stub("attempt=0", "wait=never", "all", "say=again"), stuck=False)
+        wait_until(lambda: list((two.folder / "logs").glob("*/attempt_0/0/stdout.log")), "it runs")
+        (two.folder / "stuck").touch()
+        (one.folder / "fail").touch()
+        return one, two
+
+    def test_the_end_of_the_job_elsewhere_ends_the_wait_at_a_restart(self) -> None:
+        one, two = self.two_nodes(1, "wait=fail", "exit=3")
+        for job in (one, two):
+            self.assertEqual(job.end(), 1, job.errors())
+        self.assertIn("Restarting the workers", one.errors())
+        self.assertNotIn("Restarting the workers", two.errors())
+
+    def test_a_round_that_breaks_up_meanwhile_is_left_out(self) -> None:
+        one, two = self.two_nodes(2, "attempt=0", "wait=fail", "exit=3", "all", "attempt=1",
+                                  "exit=3", "all", "say=again")
+        two.wait_for("Not starting the workers, 0 restarts left", path=two.err)
+        (two.folder / "stuck").unlink()
+        for job in (one, two):
+            self.assertEqual(job.end(), 0, job.errors())
+        logs = sorted((two.folder / "logs").glob("*/attempt_*/0/stdout.log"))
+        self.assertEqual([log.parts[-3] for log in logs], ["attempt_0", "attempt_2"])
+        self.assertEqual(logs[-1].read_text(), "again\n")
+
     def test_a_signal_ends_the_wait_at_the_start(self) -> None:
         job = self.start(*stub("say=up"), stuck=True)
         job.wait_for("waiting for the directory of this run", path=job.err)
@@ -279,6 +308,23 @@ class FrozenFolder(unittest.TestCase):
         job.wait_for("waiting for the directory of this run", path=job.err)
         (job.folder / "stuck").unlink()
         self.assertEqual(job.end(), 0, job.errors())
+
+
+class SlowDisk(unittest.TestCase):
+    """fdatasync(2) does not come back: other files of the same file system answer."""
+
+    def test_a_restart_does_not_wait_for_the_journal_to_be_synced(self) -> None:
+        job = self.enterContext(Job(
+            "--log-dir=logs", "--tee=3", "--max-restarts=1",
+            *stub("attempt=0", "exit=3", "all", "say=again"), env={
+                "LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_SYNC": "yes",
+                "ASAN_OPTIONS": "verify_asan_link_order=0"},
+            before=lambda: Path("stuck").touch()))
+        job.wait_for("again$")
+        job.wait_for("waiting for .*/journal.jsonl to take what is left", path=job.err)
+        (job.folder / "stuck").unlink()
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertNotIn("the directories of the workers' logs", job.errors())
 
 
 class FrozenRegistry(unittest.TestCase):
@@ -299,13 +345,14 @@ class FrozenRegistry(unittest.TestCase):
         self.assertIn("has not answered within 2", job.errors())
         job.nothing_left()
 
-    def test_one_that_freezes_later_holds_back_no_restart(self) -> None:
+    def test_one_that_freezes_later_holds_back_no_restart_and_no_end(self) -> None:
         job = self.start("--max-restarts=1", *stub("attempt=0", "wait=fail", "exit=3", "all",
                                                    "say=again"), stuck=False)
         wait_until(lambda: list(Path(self.runs).glob("*.json")), "the run is registered")
         (job.folder / "stuck").touch()
         (job.folder / "fail").touch()
         self.assertEqual(job.end(), 0, job.errors())
+        self.assertRegex(job.errors(), f"left behind, .*: {self.runs}/.*[.]json\n")
         job.nothing_left()
 
 
