@@ -69,7 +69,7 @@ void LastWrites::look() {
 bool LastWrites::ask_files() {
   bool done = true;
   for (auto& queue : files_) {
-    if (queue.given_up || queue.calls->idle()) continue;
+    if (queue.given_up || queue.left_out || queue.calls->idle()) continue;
     done = false;
     if (std::exchange(queue.marked, true)) continue;
     queue.calls->make(
@@ -98,8 +98,8 @@ void LastWrites::remember() {
 std::string LastWrites::waited_for() const {
   std::vector<std::string> stuck, busy;
   for (const auto& queue : files_) {
-    const auto name = queue.given_up ? std::string() : queue.calls->busy_with();
-    if (name.empty()) continue;
+    const auto name = queue.calls->busy_with();
+    if (queue.given_up || queue.left_out || name.empty()) continue;
     (queue.calls->returned() == queue.returned ? stuck : busy).push_back(name);
   }
   if (!console_done()) stuck.emplace_back("the reader of the output");
@@ -107,6 +107,7 @@ std::string LastWrites::waited_for() const {
 }
 
 void LastWrites::say() {
+  if (brief_) return loop_.stop();
   if (!until_) {
     log::warning(kArea,
                  "waiting for {} to take what is left of this run's output; up to {} as long as "
@@ -151,9 +152,16 @@ void LastWrites::give_up_now() {
   give_up();
 }
 
+/// It may have begun to answer a moment ago.
 void LastWrites::give_up_on(const std::vector<const files::BlockingCalls*>& calls) {
   for (auto& queue : files_) {
-    const bool meant = std::ranges::find(calls, queue.calls) != calls.end();
+    queue.left_out = std::ranges::find(calls, queue.calls) == calls.end();
+  }
+  brief_ = true;
+  wait(false);
+  brief_ = false;
+  for (auto& queue : files_) {
+    const bool meant = !std::exchange(queue.left_out, false);
     if (!meant || queue.given_up || queue.calls->idle()) continue;
     queue.given_up = true;
     log::error(kArea, "{} took nothing: what is left for that file system is lost",

@@ -31,7 +31,8 @@ class LastWrites {
   bool waiting() const { return waiting_; }
   /// Somebody asks for the end: no more than `limit` from now on, also of a wait that comes later.
   void shorten();
-  /// Files of these threads are waited for no longer: their file system has not answered.
+  /// Files of these threads are waited for no longer: their file system has not answered. It has
+  /// another two seconds for that, in which the loop runs.
   void give_up_on(const std::vector<const files::BlockingCalls*>& calls);
   /// Somebody insists: what is waited for now is given up. Files of that thread are not waited for
   /// again then, but what is written to the console later is.
@@ -42,6 +43,7 @@ class LastWrites {
     files::BlockingCalls* calls;
     bool marked = false;         // our question is in it
     bool given_up = false;       // for good
+    bool left_out = false;       // of this wait
     std::uint64_t returned = 0;  // when it was looked at last
   };
   bool ask_files();
@@ -64,6 +66,7 @@ class LastWrites {
   std::optional<TimePoint> until_;  // since a signal came
   std::uint64_t written_ = 0;       // to the console, when it was looked at last
   bool with_console_ = false, waiting_ = false, over_ = false;
+  bool brief_ = false;             // no words, and no longer than needs none
   bool console_given_up_ = false;  // for good
 };
 

@@ -3,6 +3,7 @@
 """slow_test.py ELASTRUN STUB_WORKER: readers and file systems that take nothing for a while."""
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -279,11 +280,23 @@ class FrozenFolder(unittest.TestCase):
         return one, two
 
     def test_the_end_of_the_job_elsewhere_ends_the_wait_at_a_restart(self) -> None:
-        one, two = self.two_nodes(1, "wait=fail", "exit=3")
+        one, two = self.two_nodes(2, "wait=fail", "exit=3")
         for job in (one, two):
             self.assertEqual(job.end(), 1, job.errors())
+            self.assertIn("2 of 2 restarts used", job.errors())
         self.assertIn("Restarting the workers", one.errors())
         self.assertNotIn("Restarting the workers", two.errors())
+
+    def test_files_that_answer_just_then_lose_nothing(self) -> None:
+        one, two = self.two_nodes(1, "wait=fail", "exit=3")
+        self.assertEqual(one.end(), 1, one.errors())
+        time.sleep(0.5)
+        (two.folder / "stuck").unlink()
+        self.assertEqual(two.end(), 1, two.errors())
+        self.assertNotIn("took nothing", two.errors())
+        [journal] = (two.folder / "logs").glob("*/journal.jsonl")
+        names = [json.loads(line)["name"] for line in journal.read_text().splitlines()]
+        self.assertEqual({"restart", "job.ended", "goodput"} - set(names), set())
 
     def test_a_round_that_breaks_up_meanwhile_is_left_out(self) -> None:
         one, two = self.two_nodes(2, "attempt=0", "wait=fail", "exit=3", "all", "attempt=1",

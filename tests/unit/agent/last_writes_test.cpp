@@ -133,6 +133,30 @@ TEST_CASE("last writes: who is known not to answer is not waited for; the others
   thawed->release();
 }
 
+TEST_CASE("last writes: who answers at last is not given up, and what it has to do is done") {
+  test::LoggedText log;
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  const UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  logs::Console console(loop.get_executor(), null.get(), null.get());
+  files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
+  const auto thawed = freeze(logs), stuck = freeze(reports);
+  std::jthread system([&] {
+    std::this_thread::sleep_for(200ms);
+    thawed->release();
+  });
+  bool written = false;
+  logs.make(
+      "the end", [] { return 1; }, [&](int) { written = true; });
+  agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
+  last.give_up_on({&logs});
+  CHECK(written);
+  CHECK(log.text.empty());
+  stuck->release();  // it was not asked for, and is waited for now
+  last.wait(false);
+  CHECK(reports.idle());
+}
+
 TEST_CASE("last writes: a signal limits the wait; what is taken in time is not lost") {
   test::LoggedText log;
   std::string& said = log.text;
