@@ -108,10 +108,13 @@ void Agent::observe(const Fact& fact) {
     log::info("rendezvous", "This node is a spare: {} before it", spare->ahead);
     parts_.observer.progress("spare node, takes over when another one goes");
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
-    if (round_ && restart->attempt_spent) result_.restarts = round_->attempt + 1;
+    // While it joins, a round that this node never started has ended.
+    const bool joining = policy_.phase() == Phase::Joining;
+    if (round_ && restart->attempt_spent) {
+      result_.restarts = (joining ? result_.restarts : round_->attempt) + 1;
+    }
     // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
-    log::warning(kArea, "{} the workers{}: {}",
-                 policy_.phase() == Phase::Joining ? "Not starting" : "Stopping",
+    log::warning(kArea, "{} the workers{}: {}", joining ? "Not starting" : "Stopping",
                  cost_text(*restart), restart->cause.text);
     note_cause(restart->cause);
     parts_.observer.restarting(*restart);
