@@ -54,7 +54,10 @@ void Standstill::gone(Peer peer, TimePoint now) {
   const auto member = watched_.find(peer);
   if (call_) {
     call_->askers.erase(peer);
-    if (call_->awaited.erase(peer) > 0) call_->silent.push_back(silent(member->second));
+    if (const auto left = call_->awaited.find(peer); left != call_->awaited.end()) {
+      add_silent(member->second, left->second.told);
+      call_->awaited.erase(left);
+    }
   }
   if (member == watched_.end()) return;
   tally(member->second, -1);
@@ -75,14 +78,14 @@ void Standstill::forget_hang() {
   if (call_->askers.empty()) call_.reset();
 }
 
-/// With those of its workers of which it has not told.
-hangs::SilentNode Standstill::silent(const Watched& member, const std::vector<bool>& told) {
+/// With those of its workers of which it has not told, if there are such.
+void Standstill::add_silent(const Watched& member, const std::vector<bool>& told) {
   std::vector<int> ranks;
   for (int i = 0; i < member.workers; ++i) {
     const auto at = static_cast<std::size_t>(i);
     if (at >= told.size() || !told[at]) ranks.push_back(member.first_rank + i);
   }
-  return {member.node, std::move(ranks)};
+  if (!ranks.empty()) call_->silent.push_back({member.node, std::move(ranks)});
 }
 
 void Standstill::says(Peer peer, const ProgressReport& progress, TimePoint now) {
@@ -146,7 +149,7 @@ void Standstill::call(TimePoint now, bool hang) {
   for (const auto& [peer, member] : watched_) {
     if (member.finished) continue;
     if (!member.understands) {
-      call_->silent.push_back(silent(member));
+      add_silent(member, {});
       continue;
     }
     const auto workers = static_cast<std::size_t>(std::max(member.workers, 0));
@@ -176,8 +179,7 @@ void Standstill::answers(Peer peer, NodeStacks stacks, TimePoint now) {
   std::ranges::move(stacks.dumps, std::back_inserter(call_->dumps));
   if (!stacks.last) return;
   // A node whose workers do not run has nothing to tell of them.
-  auto untold = silent(member, left.told);
-  if (!untold.ranks.empty()) call_->silent.push_back(std::move(untold));
+  add_silent(member, left.told);
   call_->awaited.erase(awaited);
   finish_if_answered(now);
 }
@@ -205,13 +207,11 @@ int Standstill::speaker() const {
 }
 
 void Standstill::finish(TimePoint now) {
+  for (const auto& [peer, left] : call_->awaited) add_silent(watched_.at(peer), left.told);
   const Call call = *std::exchange(call_, std::nullopt);
   StacksReport report{{hangs::merge(call.groups), call.silent, call.dumps},
                       call.hang,
                       call.hang ? now - call.stands_since : Duration::zero()};
-  for (const auto& [peer, left] : call.awaited) {
-    report.stacks.silent.push_back(silent(watched_.at(peer)));
-  }
   report.speaker = speaker();
   const auto told = std::make_shared<const Push>(std::move(report));
   if (call.hang) {

@@ -81,7 +81,7 @@ class Standstill {
     std::vector<std::string> dumps;
     std::vector<hangs::SilentNode> silent;
   };
-  static hangs::SilentNode silent(const Watched& member, const std::vector<bool>& told = {});
+  void add_silent(const Watched& member, const std::vector<bool>& told);
 
   void tally(const Watched& member, int sign);
   int saying(bool by_steps, Kind kind) const {
