@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.error
 import urllib.parse
@@ -44,6 +45,7 @@ WITH_DATA = ("elastrun_goodput_time_seconds", "elastrun_badput_time_seconds",
              "elastrun_total_elapsed_time_seconds", "elastrun_interval_goodput_percent",
              "elastrun_interval_badput_percent", "elastrun_disruptions_total",
              "elastrun_max_productive_steps", "elastrun_performance_seconds",
+             "elastrun_scheduling_goodput_ratio", "elastrun_proxy_runtime_goodput_ratio",
              "elastrun_step_time_deviation_seconds", "elastrun_hang_count_total",
              "elastrun_timer_expired_total", "elastrun_restart_count_total",
              "elastrun_restart_duration_seconds_bucket", "elastrun_worker_exits_total",
@@ -55,7 +57,8 @@ WITH_DATA = ("elastrun_goodput_time_seconds", "elastrun_badput_time_seconds",
 # Panels that show something for such a run, whatever the machine.
 PANELS_WITH_DATA = {"Goodput", "Goodput, rolling", "Restarts", "Hangs", "Timers expired",
                     "Last step", "Badput by source", "Time in each bucket", "Step time",
-                    "CPU by node", "Memory by node", "Memory of workers"}
+                    "CPU by node", "Memory by node", "Memory of workers",
+                    "Of the time since Slurm started the job"}
 
 
 def panel_queries(run: str) -> Iterator[tuple[str, str]]:
@@ -153,7 +156,7 @@ class Queries(unittest.TestCase):
         job = self.enterContext(Job(
             "--http=0", "--max-restarts=1", "--goodput-windows=5,60",
             "--worker-lib", "train.py", files={"train.py": TRAINER},
-            env={"PYTHON_EXEC": sys.executable}))
+            env={"PYTHON_EXEC": sys.executable, "SLURM_JOB_START_TIME": str(int(time.time()))}))
         [port] = job.wait_for(r"^elastrun: the job is shown at http://127\.0\.0\.1:(\d+)/$",
                               path=job.err)
         prometheus = self.enterContext(Prometheus(f"127.0.0.1:{port}"))
