@@ -26,7 +26,7 @@ class HangResponse final : public Observer {
     std::function<const workers::Worker*(pid_t)> worker_of;
     std::function<void(rendezvous::Report)> report;
     std::function<void(const std::string& text)> answer;  // as StackDesk's
-    std::function<std::uint64_t()> activity;              // as HangWatch's
+    std::function<TimePoint()> activity;                  // as HangWatch's
     std::function<std::vector<std::string>()> environment;
   };
   explicit HangResponse(const Parts& parts);

@@ -181,7 +181,9 @@ void HangWatch::look() {
   const auto now = awake_.now();
   note_ended();
   rule_.looked(any_stopped(), now);
-  if (std::exchange(activity_, parts_.activity()) != activity_) rule_.wrote(now);
+  if (std::exchange(activity_, parts_.activity()) != activity_) {
+    rule_.wrote(now - (parts_.clock.now() - activity_));
+  }
   const auto before = told_;
   tell();
   using Kind = hangs::NodeProgress::Kind;

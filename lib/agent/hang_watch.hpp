@@ -30,8 +30,8 @@ class HangWatch final : public Observer {
     const spec::JobSpec& spec;
     Observer& observers;  // hear of `hang`; may include this object
     std::function<void(rendezvous::Report)> report;
-    /// A number that grows when workers write, or change something in their store.
-    std::function<std::uint64_t()> activity;
+    /// When workers wrote last, or changed something in their store, by `clock`; min(): not yet.
+    std::function<TimePoint()> activity;
     std::function<bool(pid_t)> has_ended;  // this worker
   };
   explicit HangWatch(Parts parts);
@@ -69,7 +69,7 @@ class HangWatch final : public Observer {
   std::optional<rendezvous::Round> round_;
   int groups_ = 0;
   std::map<int, pid_t> pids_;  // by rank
-  std::uint64_t activity_ = 0;
+  TimePoint activity_ = TimePoint::min();
   std::optional<hangs::NodeProgress> told_;
   bool runs_ = false;     // the group
   bool hanging_ = false;  // and that was said

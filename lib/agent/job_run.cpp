@@ -157,7 +157,7 @@ HangResponse::Parts JobRun::hang_parts() {
       .worker_of = [this](pid_t pid) { return agent_->worker_of(pid); },
       .report = [this](rendezvous::Report one) { session_->report(std::move(one)); },
       .answer = [this](const std::string& text) { channel_.answer(text); },
-      .activity = [this] { return streams_.bytes() + store_->changes(); },
+      .activity = [this] { return std::max(streams_.last_read(), store_->last_change()); },
       .environment = workers::own_environment,
   };
 }

@@ -97,7 +97,9 @@ class HandlersStore final : public RoundStore {
   void rounds_are_over() override {
     if (served_) served_->rounds_are_over();
   }
-  std::uint64_t changes() const override { return served_ ? served_->changes() : 0; }
+  TimePoint last_change() const override {
+    return served_ ? served_->last_change() : TimePoint::min();
+  }
   std::size_t visitors() const override { return served_ ? served_->visitors() : 0; }
   // Nobody tells when the other nodes have ended, but their workers hang up.
   bool serves_others() const override {

@@ -68,7 +68,7 @@ class ServedStore final : public RoundStore {
   std::uint64_t requests() const override {
     return earlier_requests_ + (server_ ? server_->statistics().requests : 0);
   }
-  std::uint64_t changes() const override { return server_ ? server_->statistics().changes : 0; }
+  TimePoint last_change() const override { return last_change_; }
   std::size_t visitors() const override { return server_ ? server_->statistics().connections : 0; }
 
   bool serves_workers() const override { return true; }
@@ -124,6 +124,7 @@ class ServedStore final : public RoundStore {
     store::Server::Settings settings;
     settings.awaits_peers = true;
     settings.on_join = [this](std::int64_t ranks) { joined(ranks); };
+    settings.on_change = [this] { last_change_ = clock_.now(); };
     return store::Server::listen(loop_, address, static_cast<std::uint16_t>(port), settings);
   }
 

@@ -42,8 +42,8 @@ class RoundStore {
   virtual void on_join(std::function<void(bool all)> heard) { (void)heard; }
   /// What workers have asked of the stores that this node has served in all rounds.
   virtual std::uint64_t requests() const { return 0; }
-  /// Requests that have changed something in this round's store, as far as it is here.
-  virtual std::uint64_t changes() const { return 0; }
+  /// When a request was the last to change something in a store of this node; min(): none has.
+  virtual TimePoint last_change() const { return TimePoint::min(); }
 };
 
 /// A TCPStore server of the agent. `plan`: how to bind it, instead of what the session says; then

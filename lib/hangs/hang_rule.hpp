@@ -75,7 +75,7 @@ class HangRule {
   void closed_all(int rank, TimePoint now);
   /// This worker has ended: nobody waits for the end of what it was about. Again is no fact.
   void ended(int rank, TimePoint now);
-  /// Workers have written, or asked the store for something, since the last call.
+  /// Workers wrote, or changed something in the store.
   void wrote(TimePoint now);
   /// Looked at the workers: whether one is stopped or traced. The time since the last look counts
   /// only if none is.

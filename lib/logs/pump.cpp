@@ -141,7 +141,8 @@ void Pump::pass_on(files::BufferPool::Buffer input) {
   const std::string_view bytes = *input;
   const bool out = route_.stream == Console::Stream::Out;
   (out ? buffers_->out_bytes : buffers_->err_bytes) += bytes.size();
-  if (route_.keep_tail) tail_.add(bytes, clock_.now());
+  buffers_->last_read = clock_.now();
+  if (route_.keep_tail) tail_.add(bytes, buffers_->last_read);
   if (route_.file) {
     const bool shared = bytes.size() >= files::Backlog::kWorthSharing;
     if (shared) buffers_->input.reset();  // not read into again while the thread may have it

@@ -25,6 +25,7 @@ struct PumpBuffers {
   std::vector<files::Backlog::Piece> filled;  // in this turn, for the file
   std::string lines, matching;
   std::uint64_t out_bytes = 0, err_bytes = 0;  // that have been read in all
+  TimePoint last_read = TimePoint::min();
 };
 
 /// What becomes of the bytes of one stream.

@@ -72,7 +72,8 @@ class StreamFactory {
   std::uint64_t bytes(Console::Stream stream) const {
     return stream == Console::Stream::Out ? buffers_->out_bytes : buffers_->err_bytes;
   }
-  std::uint64_t bytes() const { return buffers_->out_bytes + buffers_->err_bytes; }
+  /// When the agent last read some of that; min(): it has not.
+  TimePoint last_read() const { return buffers_->last_read; }
   /// The agent's terminal has another size now (SIGWINCH): its workers' terminals get it, too. They
   /// see it when they ask next; no signal reaches them, because it is not their controlling
   /// terminal.

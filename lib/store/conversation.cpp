@@ -72,7 +72,7 @@ std::size_t Conversation::run(std::string_view bytes) {
     scanner_.restart();
     ++exchange_->requests_;
     const auto request = read_request(protocol(), message, exchange_->texts_);
-    exchange_->changes_ += request.changes() ? 1 : 0;
+    if (exchange_->on_change_ && request.changes()) exchange_->on_change_();
     execute(request);
   }
   return used;

@@ -87,8 +87,11 @@ class Exchange {
   /// What torch's clients count in when they have connected.
   static constexpr std::string_view kJoinKey = "init/";
   using OnJoin = std::function<void(std::int64_t)>;
-  /// `on_join` gets the count each time.
-  explicit Exchange(OnJoin on_join = {}) : on_join_(std::move(on_join)) {}
+  using OnChange = std::function<void()>;
+  /// `on_join` gets the count each time; `on_change` is called before a request that changes what
+  /// is stored.
+  explicit Exchange(OnJoin on_join = {}, OnChange on_change = {})
+      : on_join_(std::move(on_join)), on_change_(std::move(on_change)) {}
 
   /// A new conversation; its number is free again after close().
   Peer open();
@@ -108,8 +111,6 @@ class Exchange {
   Table& table() { return table_; }
   const Table& table() const { return table_; }
   std::uint64_t requests() const { return requests_; }
-  /// Those that change what is stored.
-  std::uint64_t changes() const { return changes_; }
 
  private:
   friend class Conversation;
@@ -118,11 +119,12 @@ class Exchange {
 
   Table table_;
   OnJoin on_join_;
+  OnChange on_change_;
   std::vector<std::unique_ptr<Conversation>> conversations_;
   std::vector<Peer> free_;
   std::vector<Peer> touched_;
   std::vector<std::string_view> texts_;  // room for the list of one request
-  std::uint64_t requests_ = 0, changes_ = 0;
+  std::uint64_t requests_ = 0;
 };
 
 }  // namespace elastrun::store

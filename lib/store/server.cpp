@@ -97,7 +97,8 @@ class TcpServer final : public Server {
   asio::steady_timer pause_;
   Lifetime lifetime_;
   std::unique_ptr<Poller> poller_;
-  std::unique_ptr<Exchange> exchange_ = std::make_unique<Exchange>(settings_.on_join);
+  std::unique_ptr<Exchange> exchange_ =
+      std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
   std::vector<Connection> connections_;  // by Peer
   std::vector<Peer> touched_;
   std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kReadSize);
@@ -364,7 +365,7 @@ void TcpServer::close_all() {
 void TcpServer::start_afresh() {
   close_all();
   earlier_requests_ += exchange_->requests();
-  exchange_ = std::make_unique<Exchange>(settings_.on_join);
+  exchange_ = std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
   if (settings_.awaits_peers && !gate_.is_shut()) hold_newcomers();
 }
 
@@ -381,7 +382,6 @@ void TcpServer::allow_peers(std::vector<asio::ip::address> addresses) {
 Server::Statistics TcpServer::statistics() const {
   Statistics now = statistics_;
   now.requests = earlier_requests_ + exchange_->requests();
-  now.changes = exchange_->changes();
   now.keys = exchange_->table().size();
   return now;
 }

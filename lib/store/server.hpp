@@ -33,10 +33,11 @@ class Server {
     /// unless told not to wait for the others, with the number of those that have. It must not
     /// call the server.
     std::function<void(std::int64_t)> on_join{};
+    /// Called before a request that changes what is stored. It must not call the server.
+    std::function<void()> on_change{};
   };
   struct Statistics {
     std::uint64_t accepted = 0, refused = 0, requests = 0, cut_off = 0;
-    std::uint64_t changes = 0;  // requests of this round that change what is stored
     std::size_t connections = 0, keys = 0;
   };
 

@@ -24,7 +24,7 @@ struct Node final : Observer {
   spec::JobSpec spec;
   std::vector<rendezvous::Report> reports;
   std::vector<JobHang> heard;
-  std::uint64_t activity = 0;
+  TimePoint activity = TimePoint::min();
   bool ended = false;  // the worker that it has
   std::optional<HangWatch> watch;
 
@@ -122,10 +122,10 @@ TEST_CASE("hang watch: the rendezvous hears each change once, and at once when t
   Node node(30s);
   CHECK(node.told() == std::vector{Kind::Moves});
   node.clock.advance(20s);
-  ++node.activity;  // a line of output
-  node.clock.advance(29s);
+  node.activity = node.clock.now();  // a line of output
+  node.clock.advance(29s);           // from then on, not from the look that saw it
   CHECK(node.told().size() == 1);
-  node.clock.advance(20s);
+  node.clock.advance(1s);
   CHECK(node.told() == std::vector{Kind::Moves, Kind::Stands});
   node.clock.advance(1h);
   CHECK(node.told().size() == 2);
@@ -201,7 +201,7 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
     say(Entry::StepEnd, true);
     for (int i = 0; i < 10; ++i) {
       node.clock.advance(20s);
-      ++node.activity;
+      node.activity = node.clock.now();
     }
     CHECK(node.told() == std::vector{Kind::Moves});
   }
@@ -312,7 +312,7 @@ TEST_CASE("hang watch: a hang that is over when its stacks are there is none") {
     node.watch->heard(1, workers::StepDone{1});
   }
   SUBCASE("by a line of output since the last look") {
-    ++node.activity;
+    node.activity = node.clock.now();
   }
   SUBCASE("by a phase that takes its time") {
     node.watch->heard(0, workers::PhaseEntered{"eval"});
@@ -331,7 +331,7 @@ TEST_CASE("hang watch: asked to look, it tells at once that the workers go on") 
   Node node(30s);
   node.stand();
   REQUIRE(node.told().back() == Kind::Stands);
-  ++node.activity;
+  node.activity = node.clock.now();
   node.watch->look_now();
   CHECK(node.told().back() == Kind::Moves);
   Node off(0s);
