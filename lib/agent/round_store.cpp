@@ -151,6 +151,7 @@ class ServedStore final : public RoundStore {
   bool shared_ = false;
   int world_ = 0;
   std::function<void(bool all)> heard_;
+  TimePoint last_change_ = TimePoint::min();
 };
 
 class WorkersStore final : public RoundStore {
