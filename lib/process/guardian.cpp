@@ -2,6 +2,7 @@
 #include "process/guardian.hpp"
 
 #include "core/standard_streams.hpp"
+#include "process/bounded_child.hpp"
 #include "process/cgroup.hpp"
 #include "process/descendants.hpp"
 #include "process/exit_status.hpp"
@@ -157,9 +158,8 @@ ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
 }
 
 void say(std::string_view text) {
-  const std::string line = fmt::format("elastrun: {}\n", text);
   ::signal(SIGPIPE, SIG_IGN);
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  process::say_within_bound(fmt::format("elastrun: {}\n", text));
 }
 
 /// Last: all that needs no file system is done by then.
@@ -170,8 +170,7 @@ void remove_directories(const Board& board) {
   }
   const auto left = process::remove_within_bound(paths);
   if (left.empty()) return;
-  say(fmt::format("left behind, because the file system does not answer: {}",
-                  fmt::join(left, ", ")));
+  say(fmt::format("not removed in time, and left behind: {}", fmt::join(left, ", ")));
 }
 
 void clean_up(Board& board, const ExitStatus& status) {
