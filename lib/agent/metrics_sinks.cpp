@@ -3,6 +3,7 @@
 
 #include "agent/log_folders.hpp"
 #include "core/host_name.hpp"
+#include "core/log.hpp"
 #include "export/chrome_trace.hpp"
 #include "export/console_lines.hpp"
 #include "export/console_writer.hpp"
@@ -17,6 +18,7 @@
 #include "export/tensorboard.hpp"
 #include "export/trace_lines.hpp"
 #include "files/bounded_call.hpp"
+#include "files/parts.hpp"
 #include "files/whole_file.hpp"
 #include "logs/own_stream.hpp"
 #include "telemetry/metrics.hpp"
@@ -152,6 +154,7 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
   struct Opened {
     std::optional<Stream> ours;
     std::shared_ptr<FileWriter::File> file;
+    bool is_first_of_parts = false;
   };
   FileWriter::Form form{.part_size = spec_.journal_size};
   if (sink.kind == Kind::Trace) form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), true};
@@ -161,10 +164,17 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
     if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
     auto file = FileWriter::open(own_file(path, shared), form);
     if (!file) return std::unexpected(file.error());
-    return Opened{{}, std::move(*file)};
+    const bool next = form.part_size == 0 && ::access(files::part_path(path, 1).c_str(), F_OK) == 0;
+    return Opened{{}, std::move(*file), next};
   };
   const auto opened = within_limit(sink, open);
   if (!opened) return std::unexpected(opened.error());
+  if (opened->is_first_of_parts) {
+    log::warning("metrics",
+                 "{} has further parts, and is appended to without --journal-size: its records are "
+                 "read out of order",
+                 sink.text);
+  }
   if (!opened->ours) return std::make_unique<FileWriter>(parts_.files, opened->file);
   const auto write = [&console = parts_.console, ours = *opened->ours](std::string_view text) {
     console.write(ours, text);
