@@ -263,6 +263,25 @@ for batch in DataLoader(Interrupted()): one(optimizer)
             "checkpoint", "data_loading_end_time"])
         self.assertEqual([name for name in names if "checkpoint" in name], names[at:at + 3])
 
+    def test_a_signal_handler_may_save_while_the_process_group_is_made(self) -> None:
+        self.run_script(MODEL + """
+import signal
+import torch.distributed as dist
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Interrupted(str):
+    def upper(self):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return str.upper(self)
+def save(*_): torch.save({"o": optimizer.state_dict()}, "a.pt")
+signal.signal(signal.SIGUSR1, save)
+one(optimizer)
+dist.init_process_group(Interrupted("gloo"), store=dist.HashStore(), rank=0, world_size=1)
+dist.destroy_process_group()
+""")
+        said = self.said()
+        self.assertIn("checkpoint_save_start_time", self.names(said))
+        self.assertEqual({one["step"] for one in said if one.get("kind") == "checkpoint"}, {0})
+
     def test_the_training_does_not_wait_for_the_file_system_of_the_logs(self) -> None:
         os.mkfifo(self.folder / "checkpoint_steps.json")  # whoever opens it waits for ever
         self.run_script(MODEL + """

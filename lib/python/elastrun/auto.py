@@ -191,13 +191,13 @@ class Watch:
         return True
 
     @contextlib.contextmanager
-    def _during(self, ends: tuple[str, str], within_loading: bool = False) -> Iterator[bool]:
+    def _during(self, ends: tuple[str, str], a_save: bool = False) -> Iterator[bool]:
         """Something other than training, unless another thread does it. False: part of such; a
-        signal handler that saves while data is loaded is `within_loading` and no part of it.
+        signal handler may save meanwhile (`a_save`), which is no part of anything but a save.
         """
         me = threading.get_ident()
         outer = self._inside if me == self._main else None
-        part = outer is not None and not (outer is _LOADING and within_loading)
+        part = outer is not None and not (a_save and outer is not _SAVE)
         if self.off or me in self._busy or part:
             yield False
             return
