@@ -190,7 +190,7 @@ void JobRun::end_timers(JobResult& result) {
 /// Only where somebody will find it: a temporary directory that will be removed costs time for
 /// nothing.
 Status JobRun::open_records() {
-  if (files_are_near()) return {};
+  if (!keeps_records()) return {};
   const auto make = [layout = layout_]() mutable -> Result<logs::Layout> {
     if (auto made = layout.make_run(); !made) return std::unexpected(made.error());
     return layout;
@@ -222,10 +222,14 @@ WorkerPlans::Parts JobRun::plan_parts() {
   };
 }
 
-/// The files of a job that keeps nothing are on this machine; others may be on a file system that
-/// does not answer.
+bool JobRun::keeps_records() const {
+  return !layout_.is_null() && (!layout_.is_temporary() || keeps_output(spec_));
+}
+
+/// A few small files of a job that keeps nothing, on this machine; others may be on a file system
+/// that does not answer.
 bool JobRun::files_are_near() const {
-  return layout_.is_null() || (layout_.is_temporary() && !keeps_output(spec_));
+  return layout_.is_null() || (!keeps_records() && layout_.is_local());
 }
 
 Agent::Parts JobRun::agent_parts() {
@@ -316,7 +320,7 @@ JobResult JobRun::run() {
   goodput_.tell(*result);
   job_records_.summary(result->goodput);
   end_timers(*result);
-  end_channel();
+  channel_.end(files_are_near() ? nullptr : &files_);
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
@@ -352,14 +356,6 @@ std::string JobRun::channel_path() {
   return channel_.path();
 }
 
-/// Before the end of a temporary directory, which last_writes_ waits for.
-void JobRun::end_channel() {
-  const auto place = channel_.end();
-  if (!place || files_are_near()) return;
-  const auto what = std::make_shared<const std::string>(place->path);
-  files_.enqueue(what, place->take_removal());
-}
-
 void JobRun::heard(pid_t sender, workers::Message message) {
   const auto* worker = agent_->worker_of(sender);
   // An orphan of a worker that has ended: if it has returned, it waits for nobody.
@@ -374,25 +370,19 @@ void JobRun::heard(pid_t sender, workers::Message message) {
   worker_records_.heard(*worker, std::move(message));
 }
 
-/// Removes what is only temporary, or leaves that to the guardian, if no descriptor is free for it;
-/// but not output that -r or -t asked for, nor what explains a failure. The directory if it stays.
-/// A failure waits for no file here: people are told of it first.
+/// Removes what is only temporary, or leaves that to the guardian, if no descriptor is free for it
+/// or its file system does not answer; but not output that -r or -t asked for, nor what explains a
+/// failure. The directory if it stays. A failure waits for no file here: people are told of it
+/// first.
 std::string JobRun::settle(bool succeeded) {
   const auto& root = layout_.temporary_root();
-  bool kept = root.empty() || (keeps_output(spec_) && !succeeded);  // named in the report
-  if (!kept) kept = files_are_near() ? logs::settle(root, !succeeded) : settle_far(root);
-  if (kept || ::access(root.c_str(), F_OK) != 0) guardian_.forget(root);
-  return kept ? layout_.run_directory() : std::string();
-}
-
-/// When all is written that belongs there. True if it was kept, or does not answer.
-bool JobRun::settle_far(const std::string& root) {
-  const auto kept = std::make_shared<bool>(true);
-  last_writes_.wait(false);
-  files_.make(
-      root, [root] { return logs::settle(root, true); }, [kept](bool is) { *kept = is; });
-  last_writes_.wait(false);
-  return *kept;
+  const bool keeps = keeps_output(spec_);
+  auto fate = logs::Fate::Kept;  // and named in the report
+  if (!root.empty() && !(keeps && !succeeded)) {
+    fate = folders_.settle(last_writes_, keeps, keeps || !succeeded);
+  }
+  if (fate != logs::Fate::Stays) guardian_.forget(root);
+  return fate == logs::Fate::Kept ? layout_.run_directory() : std::string();
 }
 
 }  // namespace elastrun::agent

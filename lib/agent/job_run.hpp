@@ -87,13 +87,12 @@ class JobRun {
   void signalled(const process::SignalEvent& event);
   void watch();
   std::string channel_path();
-  void end_channel();
   void heard(pid_t sender, workers::Message message);
   process::KillResult sweep(Duration limit);
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);
-  bool settle_far(const std::string& root);
   WorkerPlans::Parts plan_parts();
+  bool keeps_records() const;
   bool files_are_near() const;
   Agent::Parts agent_parts();
 

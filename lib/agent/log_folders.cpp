@@ -82,6 +82,19 @@ void LogFolders::give_up() {
   std::exchange(done_, {})();
 }
 
+logs::Fate LogFolders::settle(LastWrites& writes, bool waits, bool keep) {
+  const auto& root = parts_.layout.temporary_root();
+  if (parts_.near) return logs::settle(root, keep);
+  const auto fate = std::make_shared<logs::Fate>(waits ? logs::Fate::Kept : logs::Fate::Stays);
+  const auto wait = [&] { waits ? writes.wait(false) : writes.give_up_on({&parts_.files}); };
+  wait();
+  parts_.files.make(
+      root, [root, keep] { return logs::settle(root, keep); },
+      [fate](logs::Fate is) { *fate = is; });
+  wait();
+  return *fate;
+}
+
 Result<Folders> LogFolders::take(const rendezvous::Round& round) {
   if (!folders_) {
     auto made = make_folders(parts_.layout, round.attempt, parts_.workers);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/last_writes.hpp"
 #include "agent/worker_plans.hpp"
 #include "core/awake_clock.hpp"
 #include "core/clock.hpp"
@@ -43,6 +44,9 @@ class LogFolders {
   void prepare(const rendezvous::Round& round, std::function<void()> done);
   /// Those that were prepared for this round. Fails with Io, also if they were not made in time.
   Result<Folders> take(const rendezvous::Round& round);
+  /// The end of what was only temporary, as logs::settle(). Where the file system may not answer,
+  /// waits for what is written there if somebody wants it (`waits`), else for two seconds.
+  logs::Fate settle(LastWrites& writes, bool waits, bool keep);
   /// The file system has not answered yet, or not in time: more is not to be expected of it.
   bool is_unanswered() const { return unanswered_; }
 

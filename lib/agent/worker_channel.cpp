@@ -14,7 +14,10 @@ WorkerChannel::WorkerChannel(boost::asio::io_context& loop, guardian::Agent& gua
 void WorkerChannel::open(MaybePlace place) {
   tried_ = true;
   // The new one may have got the name of the old one, which must not remove it then.
-  if (const auto old = end()) old->give_up_name();
+  if (const auto old = close()) {
+    old->give_up_name();
+    if (!old->own_folder.empty()) guardian_.forget(old->own_folder);
+  }
   if (!place) return log::warning("channel", "Workers cannot report: {}", place.error().text);
   if (const auto& own = (*place)->own_folder; !own.empty()) guardian_.remember_directory(own);
   channel_ = workers::Channel::open(loop_, std::move(*place), on_message_);
@@ -51,13 +54,24 @@ workers::Channel::Statistics WorkerChannel::statistics() const {
   return all;
 }
 
-std::unique_ptr<workers::ChannelPlace> WorkerChannel::end() {
+std::unique_ptr<workers::ChannelPlace> WorkerChannel::close() {
   if (!channel_) return nullptr;
   earlier_ = statistics();
   auto place = channel_->take_place();
   channel_.reset();
-  if (!place->own_folder.empty()) guardian_.forget(place->own_folder);
   return place;
+}
+
+void WorkerChannel::end(files::BlockingCalls* far) {
+  const auto place = close();
+  if (!place) return;
+  // The guardian removes the folder if that call is never made.
+  const auto removed = [this, folder = place->own_folder](const auto&) {
+    if (!folder.empty()) guardian_.forget(folder);
+  };
+  const auto what = place->path;
+  far != nullptr ? far->make(what, place->take_removal(), removed)
+                 : removed(place->take_removal()());
 }
 
 }  // namespace elastrun::agent

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/error.hpp"
+#include "files/blocking_calls.hpp"
 #include "process/guardian.hpp"
 #include "workers/channel.hpp"
 
@@ -37,10 +38,12 @@ class WorkerChannel {
   void catch_up();
   /// Of all channels so far.
   workers::Channel::Statistics statistics() const;
-  /// Its place, whose end may wait for the file system; null: none.
-  std::unique_ptr<workers::ChannelPlace> end();
+  /// Removes its place, by the thread `far` if not null: its file system may not answer.
+  void end(files::BlockingCalls* far);
 
  private:
+  std::unique_ptr<workers::ChannelPlace> close();
+
   boost::asio::io_context& loop_;
   guardian::Agent& guardian_;
   const workers::Channel::OnMessage on_message_;

@@ -73,6 +73,17 @@ bool is_in_memory(const char* path) {
          ::access(path, W_OK | X_OK) == 0;
 }
 
+/// Of those that people use for such places. What does not exist is as good: another place is
+/// taken.
+bool is_on_this_machine(const std::string& path) {
+  constexpr std::array<std::uint32_t, 8> kLocal = {
+      TMPFS_MAGIC,           EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
+      OVERLAYFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, RAMFS_MAGIC,     0x2FC12FC1};  // the last one: ZFS
+  struct statfs info {};
+  if (::statfs(path.c_str(), &info) != 0) return true;
+  return std::ranges::find(kLocal, static_cast<std::uint32_t>(info.f_type)) != kLocal.end();
+}
+
 std::string absolute(const std::string& path) {
   std::error_code error;
   const auto full = std::filesystem::absolute(path, error);
@@ -83,8 +94,7 @@ std::string absolute(const std::string& path) {
 
 /// Ours may be empty, or repeat what was said; what a worker has put there is its own affair.
 bool explains_something(const std::filesystem::directory_entry& file) {
-  constexpr std::array<std::string_view, 6> kOurs = {"agent.log",   "agent.1.log",
-                                                     "agent.2.log", "journal.",
+  constexpr std::array<std::string_view, 5> kOurs = {"agent.log", "agent.1.log", "agent.2.log",
                                                      "report.json", "checkpoint_steps.json"};
   constexpr std::array<std::string_view, 5> kLogs = {"stdout.log", "stderr.log", "error.json",
                                                      "filtered_stdout.log", "filtered_stderr.log"};
@@ -92,6 +102,7 @@ bool explains_something(const std::filesystem::directory_entry& file) {
   if (!file.is_regular_file(error)) return false;
   const auto name = file.path().filename().native();
   if (std::ranges::find(kLogs, name) != kLogs.end()) return file.file_size(error) > 0 && !error;
+  if (name.starts_with("journal.") && name.ends_with(".jsonl")) return false;
   return std::ranges::none_of(kOurs, [&](auto ours) { return name.starts_with(ours); });
 }
 
@@ -105,6 +116,7 @@ Result<Layout> Layout::plan(std::string log_dir, std::string run_id, Expected ex
   if (log_dir.empty()) {
     Layout layout(Kind::Temporary, {}, std::move(name));
     layout.expected_ = expected;
+    layout.local_ = is_on_this_machine(layout.places().front());
     return layout;
   }
   std::string base = absolute(log_dir);
@@ -142,12 +154,15 @@ Status Layout::make_run() {
   return {};
 }
 
+std::vector<std::string> Layout::places() const {
+  const bool in_memory = expected_ == Expected::ErrorFiles && is_in_memory(kMemory);
+  return temporary_places(in_memory ? kMemory : "");
+}
+
 /// In the first place that can be used. One that the user has named and that cannot be is told.
 Result<std::string> Layout::make_temporary_root() {
-  const bool in_memory = expected_ == Expected::ErrorFiles && is_in_memory(kMemory);
-  const auto places = temporary_places(in_memory ? kMemory : "");
   std::optional<Error> first;
-  for (const auto& place : places) {
+  for (const auto& place : places()) {
     auto root = make_private((place == "/" ? "" : place) + "/elastrun_", announce_);
     if (root) {
       if (first) remark_ = fmt::format("{}; files are in {}", first->text, *root);
@@ -218,12 +233,12 @@ bool holds_something(const std::string& directory) {
   return false;
 }
 
-bool settle(const std::string& temporary_root, bool keep) {
-  if (temporary_root.empty()) return false;
-  if (keep && holds_something(temporary_root)) return true;
+Fate settle(const std::string& temporary_root, bool keep) {
+  if (temporary_root.empty()) return Fate::Removed;
+  if (keep && holds_something(temporary_root)) return Fate::Kept;
   std::error_code ignored;  // somebody else may tidy up the same place
   std::filesystem::remove_all(temporary_root, ignored);
-  return false;
+  return ::access(temporary_root.c_str(), F_OK) == 0 ? Fate::Stays : Fate::Removed;
 }
 
 }  // namespace elastrun::logs

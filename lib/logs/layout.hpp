@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace elastrun::logs {
 
@@ -52,6 +53,9 @@ class Layout {
 
   bool is_null() const { return kind_ == Kind::Null; }
   bool is_temporary() const { return kind_ == Kind::Temporary; }
+  /// Whether it is on a file system of this machine, which always answers; not known of a place
+  /// that somebody has named with --log-dir.
+  bool is_local() const { return local_; }
   /// Empty before make_run.
   const std::string& run_directory() const { return run_; }
   /// The directory that settle() may remove; empty unless temporary and made.
@@ -63,11 +67,13 @@ class Layout {
  private:
   enum class Kind { Given, Temporary, Null };
   Layout(Kind kind, std::string base, std::string run_id);
+  std::vector<std::string> places() const;
   Result<std::string> make_temporary_root();
 
   // Set at construction
   Kind kind_;
   Expected expected_ = Expected::Logs;
+  bool local_ = false;
   std::string base_;    // empty if temporary
   std::string run_id_;  // as a file name
   std::function<void(const std::string&)> announce_;
@@ -85,8 +91,9 @@ std::string file_name_of(std::string_view run_id);
 
 /// Whether there is a log or error file below `directory` that is not empty.
 bool holds_something(const std::string& directory);
-/// The end of a temporary root: removes it, unless `keep` and it holds something. True if it was
-/// kept. The guardian calls it as well when the agent could not; an empty path does nothing.
-bool settle(const std::string& temporary_root, bool keep);
+enum class Fate { Kept, Removed, Stays };
+/// The end of a temporary root: removes it, unless `keep` and it holds something. It stays if that
+/// is not possible, because no descriptor is left, say. An empty path does nothing.
+Fate settle(const std::string& temporary_root, bool keep);
 
 }  // namespace elastrun::logs

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // For LD_PRELOAD: a file system that does not answer. As long as the file $STUCK_WHILE exists,
-// write(2) to the regular file $STUCK_FILE, execve(2), mkdir(2), open(2), remove(3), stat(2) and
-// unlink(2) of a path that has $STUCK_FOLDER in it, and fdatasync(2) if $STUCK_SYNC is set wait,
-// for the processes that have it loaded.
+// write(2) to the regular file $STUCK_FILE, execve(2), mkdir(2), open(2), openat(2), remove(3),
+// stat(2), unlink(2) and unlinkat(2) of a path that has $STUCK_FOLDER in it, and fdatasync(2) if
+// $STUCK_SYNC is set wait, for the processes that have it loaded. With $STUCK_REMOTE set, every
+// file system says that it is NFS.
 #include <cerrno>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -48,9 +51,19 @@ extern "C" int mkdir(const char* path, mode_t mode) {
   return static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
 }
 
-extern "C" int unlink(const char* path) {
+extern "C" int unlinkat(int folder, const char* path, int flags) {
   while (is_stuck(path)) nanosleep(&kMoment, nullptr);
+  return static_cast<int>(syscall(SYS_unlinkat, folder, path, flags));
+}
+
+extern "C" int unlink(const char* path) {
   return unlinkat(AT_FDCWD, path, 0);
+}
+
+extern "C" int statfs(const char* path, struct statfs* facts) {
+  const int done = static_cast<int>(syscall(SYS_statfs, path, facts));
+  if (getenv("STUCK_REMOTE") != nullptr) facts->f_type = NFS_SUPER_MAGIC;
+  return done;
 }
 
 extern "C" int remove(const char* path) {
@@ -68,13 +81,21 @@ extern "C" int stat(const char* path, struct stat* facts) {
   return fstatat(AT_FDCWD, path, facts, 0);
 }
 
-extern "C" int open(const char* path, int flags, ...) {
+extern "C" int openat(int folder, const char* path, int flags, ...) {
   va_list rest;
   va_start(rest, flags);
   const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
   while (is_stuck(path)) nanosleep(&kMoment, nullptr);
-  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+  return static_cast<int>(syscall(SYS_openat, folder, path, flags, mode));
+}
+
+extern "C" int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  return openat(AT_FDCWD, path, flags, mode);
 }
 
 extern "C" ssize_t write(int fd, const void* bytes, size_t size) {

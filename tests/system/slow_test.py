@@ -323,6 +323,40 @@ class FrozenFolder(unittest.TestCase):
         self.assertEqual(job.end(), 0, job.errors())
 
 
+class FrozenTemporary(unittest.TestCase):
+    """A job that keeps nothing, whose temporary directory is on a network file system."""
+
+    def start(self, *script: str) -> Job:
+        job = self.enterContext(Job("--max-restarts=1", *stub(*script), env={
+            "LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_REMOTE": "yes",
+            "STUCK_FOLDER": "/tmp/elastrun_", "ASAN_OPTIONS": "verify_asan_link_order=0"}))
+        job.wait_for("up")
+        (job.folder / "stuck").touch()
+        return job
+
+    def test_it_holds_back_no_end(self) -> None:
+        job = self.start("say=up", "wait=end")
+        (job.folder / "end").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertRegex(job.errors(), "left behind: .*/tmp/elastrun_")
+
+    def test_a_signal_ends_the_wait_at_a_restart(self) -> None:
+        job = self.start("say=up", "attempt=0", "wait=fail", "exit=3", "all", "say=again")
+        (job.folder / "fail").touch()
+        job.wait_for("waiting for the directories of the workers' logs", path=job.err)
+        job.process.terminate()
+        self.assertEqual(job.end(), 1, job.errors())
+
+    def test_the_restart_comes_when_the_file_system_does(self) -> None:
+        job = self.start("say=up", "attempt=0", "wait=fail", "exit=3", "all", "say=again")
+        (job.folder / "fail").touch()
+        job.wait_for("waiting for the directories of the workers' logs", path=job.err)
+        (job.folder / "stuck").unlink()
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertIn("again", job.output())
+        self.assertEqual(list(job.temporary.glob("elastrun_*")), [])
+
+
 class SlowDisk(unittest.TestCase):
     """fdatasync(2) does not come back: other files of the same file system answer."""
 
@@ -365,7 +399,7 @@ class FrozenRegistry(unittest.TestCase):
         (job.folder / "stuck").touch()
         (job.folder / "fail").touch()
         self.assertEqual(job.end(), 0, job.errors())
-        self.assertRegex(job.errors(), f"left behind, .*: {self.runs}/.*[.]json\n")
+        self.assertRegex(job.errors(), f"left behind: {self.runs}/.*[.]json\n")
         job.nothing_left()
 
 

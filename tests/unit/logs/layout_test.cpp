@@ -128,7 +128,7 @@ TEST_CASE("layout: a temporary run goes at the end unless it holds something of 
   write(rank + "/stdout.log", "");
   write(layout.journal(), "{}");
   CHECK_FALSE(holds_something(layout.temporary_root()));
-  CHECK_FALSE(settle(layout.temporary_root(), true));
+  CHECK(settle(layout.temporary_root(), true) == Fate::Removed);
   CHECK(entries(scratch.path) == 0);
 }
 
@@ -212,11 +212,11 @@ TEST_CASE("layout: a temporary run with an error file stays after a failure only
   auto layout = Layout::plan("", "x").value();
   const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
   write(error_file(rank), "{}");
-  CHECK(settle(layout.temporary_root(), true));
+  CHECK(settle(layout.temporary_root(), true) == Fate::Kept);
   CHECK(fs::exists(error_file(rank)));
-  CHECK_FALSE(settle(layout.temporary_root(), false));
+  CHECK(settle(layout.temporary_root(), false) == Fate::Removed);
   CHECK(entries(scratch.path) == 0);
-  CHECK_FALSE(settle("", true));
+  CHECK(settle("", true) == Fate::Removed);
 }
 
 TEST_CASE("layout: what a worker has put into its own directory stays after a failure, too") {
@@ -230,6 +230,17 @@ TEST_CASE("layout: what a worker has put into its own directory stays after a fa
     write(ours, "{}");
   }
   CHECK_FALSE(holds_something(layout.temporary_root()));
-  write(rank + "/core.txt", "");
-  CHECK(holds_something(layout.temporary_root()));
+  for (const auto& theirs : {rank + "/core.txt", layout.run_directory() + "/journal.log"}) {
+    write(theirs, "");
+    CHECK(holds_something(layout.temporary_root()));
+    fs::remove(theirs);
+  }
+}
+
+TEST_CASE(
+    "layout: only a known kind of file system of this machine is taken for one that answers") {
+  const Scratch scratch;
+  CHECK_FALSE(Layout::plan(scratch.path, "x").value().is_local());
+  ::setenv("TMPDIR", "/proc", 1);
+  CHECK_FALSE(Layout::plan("", "x").value().is_local());
 }
