@@ -11,18 +11,23 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <ext/stdio_filebuf.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fstream>
-#include <iostream>
+#include <istream>
 #include <iterator>
 #include <limits>
 #include <set>
+#include <unistd.h>
+#include <vector>
 
 namespace elastrun::ctl {
 namespace {
 
 /// Lines of a journal are far below; what is longer is no record.
 constexpr std::size_t kLongestLine = 1 << 20;
+constexpr int kAtOnce = 256 << 10, kPipe = 1 << 20;  // bytes that are read, and may wait in a pipe
 
 double number_or(const json::value& object, std::string_view name, double otherwise) {
   const auto* value = find_member(object, name);
@@ -59,10 +64,16 @@ std::vector<JournalFiles> with_parts(const std::vector<std::string>& paths) {
 
 Status read_one(GoodputReader& reader, const std::string& path) {
   if (path == "-") {
-    std::ios::sync_with_stdio(false);  // else each character is a call
-    return reader.read(std::cin);
+    ::fcntl(STDIN_FILENO, F_SETPIPE_SZ, kPipe);  // else it says that it is no pipe
+    __gnu_cxx::stdio_filebuf<char> input(::dup(STDIN_FILENO), std::ios::in | std::ios::binary,
+                                         kAtOnce);
+    std::istream stream(&input);
+    return reader.read(stream);
   }
-  std::ifstream file(path, std::ios::binary);
+  std::vector<char> room(kAtOnce);
+  std::ifstream file;
+  file.rdbuf()->pubsetbuf(room.data(), kAtOnce);
+  file.open(path, std::ios::binary);
   if (!file) {
     return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno));
   }

@@ -50,21 +50,37 @@ class Scanner {
 
   /// An integer, or a fraction without an exponent.
   bool number(Value& into) {
-    std::size_t size = rest_.starts_with('-') ? 1 : 0;
-    const std::size_t first = size;
-    size = digits_from(size);
-    const std::size_t whole = size - first;
-    if (whole == 0 || whole > 18 || (whole > 1 && rest_[first] == '0')) return false;
-    const bool fraction = size < rest_.size() && rest_[size] == '.';
+    const bool negative = rest_.starts_with('-');
+    const std::size_t first = negative ? 1 : 0;
+    std::int64_t whole = 0;
+    std::size_t size = digits_from(first, whole);
+    const std::size_t digits = size - first;
+    if (digits == 0 || digits > kMostDigits || (digits > 1 && rest_[first] == '0')) return false;
+    const bool fraction = at(size) == '.';
     if (fraction) {
       const std::size_t begin = size + 1;
-      size = digits_from(begin);
+      std::int64_t ignored = 0;
+      size = digits_from(begin, ignored);
       if (size == begin) return false;
     }
-    if (size < rest_.size() && (rest_[size] == 'e' || rest_[size] == 'E')) return false;
+    if (at(size) == 'e' || at(size) == 'E') return false;
     const auto text = rest_.substr(0, size);
     rest_.remove_prefix(size);
-    return fraction ? read<double>(text, into) : read<std::int64_t>(text, into);
+    if (fraction) return read_real(text, into);
+    into = negative ? -whole : whole;
+    return true;
+  }
+
+  /// Seconds since the epoch with nine digits behind the point, as records are written, to the
+  /// nanosecond, which a double does not hold. Other numbers it leaves.
+  bool time(WallTime& into) {
+    constexpr std::size_t kWhole = 10, kAll = kWhole + 1 + 9;
+    std::int64_t seconds = 0, rest = 0;
+    if (at(0) == '0' || digits_from(0, seconds) != kWhole || at(kWhole) != '.') return false;
+    if (digits_from(kWhole + 1, rest) != kAll || at(kAll) == 'e' || at(kAll) == 'E') return false;
+    into = WallTime(std::chrono::seconds(seconds) + std::chrono::nanoseconds(rest));
+    rest_.remove_prefix(kAll);
+    return true;
   }
 
   bool value(Value& into) {
@@ -85,13 +101,19 @@ class Scanner {
   }
 
  private:
-  std::size_t digits_from(std::size_t at) const {
-    while (at < rest_.size() && rest_[at] >= '0' && rest_[at] <= '9') ++at;
-    return at;
+  static constexpr std::size_t kMostDigits = 18;  // what an integer holds, whatever they are
+
+  char at(std::size_t place) const { return place < rest_.size() ? rest_[place] : '\0'; }
+  /// Where they end; their number, if they are not more than kMostDigits.
+  std::size_t digits_from(std::size_t place, std::int64_t& number) const {
+    const std::size_t first = place;
+    for (; at(place) >= '0' && at(place) <= '9'; ++place) {
+      if (place - first < kMostDigits) number = 10 * number + (rest_[place] - '0');
+    }
+    return place;
   }
-  template <typename Number>
-  static bool read(std::string_view text, Value& into) {
-    Number number{};
+  static bool read_real(std::string_view text, Value& into) {
+    double number{};
     const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
     into = number;
     return result.ec == std::errc();
@@ -135,9 +157,13 @@ bool read_plain_record(std::string_view text, Record& record) {
   Scanner line(text);
   Value number;
   // Members in the order in which they are written, which is also that they are there once.
-  if (!line.take("{\"time\":") || !line.number(number)) return false;
-  const auto seconds = as_real(number);
-  if (!seconds || !(std::abs(*seconds) < 9e9)) return false;
+  if (!line.take("{\"time\":")) return false;
+  if (!line.time(record.stamp.wall)) {
+    if (!line.number(number)) return false;
+    const auto seconds = as_real(number);
+    if (!seconds || !(std::abs(*seconds) < 9e9)) return false;
+    record.stamp.wall = WallTime(from_seconds(*seconds));
+  }
   if (!line.take(",\"mono_ns\":") || !line.number(number)) return false;
   const auto* mono = std::get_if<std::int64_t>(&number);
   if (mono == nullptr || !line.take(",\"kind\":")) return false;
@@ -148,7 +174,6 @@ bool read_plain_record(std::string_view text, Record& record) {
   const auto name = line.text();
   if (!name) return false;
   record.stamp.mono = TimePoint(Duration(*mono));
-  record.stamp.wall = WallTime(from_seconds(*seconds));
   record.scope = *scope;
   record.name = *name;
   record.value = std::monostate();

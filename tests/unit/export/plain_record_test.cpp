@@ -54,6 +54,24 @@ TEST_CASE("plain record: what a journal holds is read as by the other reader") {
   check_same(to_json_line(record), full());
 }
 
+TEST_CASE("plain record: a time is read to the nanosecond, where it is written to it") {
+  const auto with_time = [](const std::string& time) {
+    return R"({"time":)" + time + R"(,"mono_ns":5,"kind":"event","scope":"s","name":"n"})";
+  };
+  Record record;
+  REQUIRE(read_plain_record(with_time("1767323045.000000003"), record));
+  CHECK(record.stamp.wall == WallTime(std::chrono::nanoseconds(1767323045000000003)));
+  for (const auto* other : {"1767323045", "1767323045.25", "1767323045.0000000031", "1.5", "0.25",
+                            "-1767323045.000000003", "123456789.000000003"}) {
+    check_same(with_time(other));
+  }
+  for (const auto* none : {"1767323045.000000003e2", "1767323045.", "01767323045.000000003",
+                           "0767323045.000000003", "9999999999.000000003x"}) {
+    CAPTURE(none);
+    CHECK_FALSE(read_plain_record(with_time(none), record));
+  }
+}
+
 TEST_CASE("plain record: a line cut anywhere is none, and neither is one with more behind it") {
   const auto line = to_json_line(full());
   Record record;
