@@ -96,6 +96,7 @@ void HangWatch::phase(Phase phase, TimePoint) {
     rule_.begin(awake_.now());
     if (!rule_.is_running()) return;
     activity_ = parts_.activity();
+    looked_ = awake_.now();
     tell();
     return look_again();
   }
@@ -182,8 +183,10 @@ void HangWatch::look() {
   note_ended();
   rule_.looked(any_stopped(), now);
   if (std::exchange(activity_, parts_.activity()) != activity_) {
-    rule_.wrote(now - (parts_.clock.now() - activity_));
+    // The time since then counts a pause, the AwakeClock does not; the last look saw nothing of it.
+    rule_.wrote(std::max(looked_, now - (parts_.clock.now() - activity_)));
   }
+  looked_ = now;
   const auto before = told_;
   tell();
   using Kind = hangs::NodeProgress::Kind;

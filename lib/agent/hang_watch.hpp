@@ -70,6 +70,7 @@ class HangWatch final : public Observer {
   int groups_ = 0;
   std::map<int, pid_t> pids_;  // by rank
   TimePoint activity_ = TimePoint::min();
+  TimePoint looked_;  // by awake_
   std::optional<hangs::NodeProgress> told_;
   bool runs_ = false;     // the group
   bool hanging_ = false;  // and that was said

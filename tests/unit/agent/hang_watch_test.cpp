@@ -207,6 +207,15 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
   }
 }
 
+TEST_CASE("hang watch: output just before a pause of everything is not forgotten") {
+  Node node(30s);
+  node.clock.advance(20s);
+  node.activity = node.clock.now();
+  node.clock.pause(1h);
+  node.clock.advance(15s);
+  CHECK(node.told().size() == 1);
+}
+
 TEST_CASE("hang watch: an excuse ends with the worker that has it") {
   Node node(30s);
   node.watch->heard(0, workers::PhaseEntered{"eval"});
