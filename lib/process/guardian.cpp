@@ -30,9 +30,10 @@
 
 namespace elastrun::guardian {
 
-enum class Kind : int { Nothing, Directory, Cgroup };
+enum class Kind : int { Nothing, Taken, Directory, Cgroup };
 
-// One entry is written by the agent, which may be killed in the middle of it: `kind` comes last.
+// One entry is written by a thread of the agent, which may be killed in the middle of it: `kind`
+// comes last, and until then says that it is taken.
 constexpr std::size_t kLongestPath = 1003;
 struct Entry {
   std::atomic<Kind> kind = Kind::Nothing;
@@ -255,7 +256,8 @@ Board* make_board() {
 bool remember(Board* board, std::string_view path, Kind kind) {
   if (board == nullptr || path.size() > kLongestPath) return false;
   for (Entry& entry : board->entries) {
-    if (entry.kind != Kind::Nothing) continue;
+    auto free = Kind::Nothing;
+    if (!entry.kind.compare_exchange_strong(free, Kind::Taken)) continue;
     std::memcpy(entry.path.data(), path.data(), path.size());
     entry.path[path.size()] = 0;
     entry.kind = kind;
@@ -288,7 +290,9 @@ void Agent::give_up() {
 void Agent::forget(std::string_view path) {
   if (board_ == nullptr) return;
   for (Entry& entry : board_->entries) {
-    if (entry.kind != Kind::Nothing && path == entry.path.data()) entry.kind = Kind::Nothing;
+    const auto kind = entry.kind.load();
+    if (kind == Kind::Nothing || kind == Kind::Taken) continue;
+    if (path == entry.path.data()) entry.kind = Kind::Nothing;
   }
 }
 
