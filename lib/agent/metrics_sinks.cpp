@@ -159,12 +159,14 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
   FileWriter::Form form{.part_size = spec_.journal_size};
   if (sink.kind == Kind::Trace) form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), true};
   const auto open = [path = path_of(sink), shared = may_share(sink), form,
-                     out = parts_.console.fd(Stream::Out),
+                     goes_on = sink.kind != Kind::Trace, out = parts_.console.fd(Stream::Out),
                      err = parts_.console.fd(Stream::Err)]() -> Result<Opened> {
     if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
-    auto file = FileWriter::open(own_file(path, shared), form);
+    const auto own = own_file(path, shared);
+    auto file = FileWriter::open(own, form);
     if (!file) return std::unexpected(file.error());
-    const bool next = form.part_size == 0 && ::access(files::part_path(path, 1).c_str(), F_OK) == 0;
+    const bool whole = goes_on && form.part_size == 0;
+    const bool next = whole && ::access(files::part_path(own, 1).c_str(), F_OK) == 0;
     return Opened{{}, std::move(*file), next};
   };
   const auto opened = within_limit(sink, open);
