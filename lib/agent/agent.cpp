@@ -110,8 +110,8 @@ void Agent::observe(const Fact& fact) {
   } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
     // While it joins, a round that this node never started has ended.
     const bool joining = policy_.phase() == Phase::Joining;
-    if (round_ && restart->attempt_spent) {
-      result_.restarts = (joining ? result_.restarts : round_->attempt) + 1;
+    if (restart->attempt_spent) {
+      result_.restarts = (joining || !round_ ? result_.restarts : round_->attempt) + 1;
     }
     // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
     log::warning(kArea, "{} the workers{}: {}", joining ? "Not starting" : "Stopping",
