@@ -50,11 +50,11 @@ void log_stack(const ExpiredTimer& timer) {
 
 using MaybePlace = Result<std::unique_ptr<timer::RequestPlace>>;
 
-/// A path that somebody gave may be on a file system that does not answer.
+/// It may be on a file system that does not answer.
 MaybePlace make_place(const std::string& path) {
-  if (path.empty()) return timer::RequestPlace::make(path);
-  auto made = files::result_within("the FIFO for timers " + path, kTimeLimit,
-                                   [path] { return timer::RequestPlace::make(path); });
+  const auto what = "the FIFO for timers " + (path.empty() ? "in a temporary directory" : path);
+  auto made =
+      files::result_within(what, kTimeLimit, [path] { return timer::RequestPlace::make(path); });
   return made ? std::move(*made) : MaybePlace(std::unexpected(made.error()));
 }
 
@@ -91,6 +91,15 @@ void ExpirationTimers::open_pipe() {
   pipe_ = timer::RequestPipe::open(parts_.loop, std::move(*place),
                                    [this](std::string_view line) { heard_line(line); });
   log::info(kArea, "FileTimerServer started, with PATH {}", pipe_->path());
+}
+
+void ExpirationTimers::close_pipe(files::BlockingCalls& files, std::function<void()> removed) {
+  if (!pipe_) return;
+  const auto place = pipe_->take_place();
+  pipe_.reset();
+  const auto what = place->path;
+  const auto remove = [removal = place->take_removal()] { return removal(), true; };
+  files.make(what, remove, [removed = std::move(removed)](bool) { removed(); });
 }
 
 void ExpirationTimers::heard_line(std::string_view line) {

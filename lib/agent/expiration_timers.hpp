@@ -43,7 +43,8 @@ class ExpirationTimers final : public Observer {
   /// Opens the FIFO for torch's clients if TORCHELASTIC_ENABLE_FILE_TIMER is 1 in the environment,
   /// at TORCHELASTIC_TIMER_FILE or in a folder of its own. Without one, only a warning.
   void open_pipe();
-  void close_pipe() { pipe_.reset(); }
+  /// Removes it, by a thread, because its file system may not answer; calls `removed` when it has.
+  void close_pipe(files::BlockingCalls& files, std::function<void()> removed);
   /// For the workers' TORCHELASTIC_TIMER_FILE; empty: there is no FIFO.
   std::string pipe_path() const { return pipe_ ? pipe_->path() : std::string(); }
   /// The folder that was made for it alone; empty: none.

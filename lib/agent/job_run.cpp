@@ -4,6 +4,7 @@
 #include "agent/run_settings.hpp"
 #include "core/log.hpp"
 #include "core/system_clock.hpp"
+#include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "export/json_lines.hpp"
 #include "files/bounded_call.hpp"
@@ -74,7 +75,9 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   const auto plan = [dir = spec.log_dir, run_id = spec.run_id, expected] {
     return logs::Layout::plan(dir, run_id, expected);
   };
-  auto layout = spec.log_dir.empty() ? plan() : within_limit("--log-dir " + spec.log_dir, plan);
+  const auto what = spec.log_dir.empty() ? "the temporary directory" : "--log-dir " + spec.log_dir;
+  const bool may_wait = !spec.log_dir.empty() || names_temporary_place();
+  auto layout = may_wait ? within_limit(what, plan) : plan();
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> parts(new JobRun(spec, guardian, std::move(*layout)));
   if (const auto done = parts->connect(std::move(own)); !done) return std::unexpected(done.error());
@@ -182,9 +185,10 @@ void JobRun::open_timers() {
 void JobRun::end_timers(JobResult& result) {
   result.expired_timers = timers_->expired();
   result.hangs = hang_response_.hangs();
-  const auto folder = timers_->own_folder();
-  timers_->close_pipe();
-  if (!folder.empty()) guardian_.forget(folder);
+  // The guardian removes the folder if its file system does not answer in time.
+  timers_->close_pipe(files_, [this, folder = timers_->own_folder()] {
+    if (!folder.empty()) guardian_.forget(folder);
+  });
 }
 
 /// Only where somebody will find it: a temporary directory that will be removed costs time for
@@ -324,7 +328,7 @@ JobResult JobRun::run() {
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
-  if (folders_.is_unanswered()) last_writes_.give_up_on({&files_, &syncs_});
+  if (folders_.is_unanswered()) last_writes_.lose({&files_, &syncs_});
   result->run_dir = settle(result->succeeded());
   registration_.end();
   store_needed_until_ = result->store_needed_until;
@@ -372,7 +376,7 @@ void JobRun::heard(pid_t sender, workers::Message message) {
 
 /// Removes what is only temporary, or leaves that to the guardian, if no descriptor is free for it
 /// or its file system does not answer; but not output that -r or -t asked for, nor what explains a
-/// failure. The directory if it stays. A failure waits for no file here: people are told of it
+/// failure. The directory if it stays. A failure waits for no log here: people are told of it
 /// first.
 std::string JobRun::settle(bool succeeded) {
   const auto& root = layout_.temporary_root();

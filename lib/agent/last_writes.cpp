@@ -83,9 +83,10 @@ bool LastWrites::ask_files() {
 }
 
 bool LastWrites::stands_still() const {
-  return console_.written() == written_ && std::ranges::all_of(files_, [](const Queue& queue) {
-           return queue.calls->returned() == queue.returned;
-         });
+  const auto stands = [](const Queue& queue) {
+    return queue.left_out || queue.calls->returned() == queue.returned;
+  };
+  return (!with_console_ || console_.written() == written_) && std::ranges::all_of(files_, stands);
 }
 
 void LastWrites::remember() {
@@ -107,7 +108,11 @@ std::string LastWrites::waited_for() const {
 }
 
 void LastWrites::say() {
-  if (brief_) return loop_.stop();
+  if (brief_) {
+    if (stands_still()) return loop_.stop();
+    remember();
+    return alarm_->arm(clock_.now() + kUnsaid / 2, [this] { say(); });
+  }
   if (!until_) {
     log::warning(kArea,
                  "waiting for {} to take what is left of this run's output; up to {} as long as "
@@ -153,19 +158,27 @@ void LastWrites::give_up_now() {
 }
 
 /// It may have begun to answer a moment ago.
-void LastWrites::give_up_on(const std::vector<const files::BlockingCalls*>& calls) {
+std::vector<std::string> LastWrites::give_up_on(
+    const std::vector<const files::BlockingCalls*>& calls) {
   for (auto& queue : files_) {
     queue.left_out = std::ranges::find(calls, queue.calls) == calls.end();
   }
   brief_ = true;
   wait(false);
   brief_ = false;
+  std::vector<std::string> given_up;
   for (auto& queue : files_) {
     const bool meant = !std::exchange(queue.left_out, false);
     if (!meant || queue.given_up || queue.calls->idle()) continue;
     queue.given_up = true;
-    log::error(kArea, "{} took nothing: what is left for that file system is lost",
-               queue.calls->busy_with());
+    given_up.push_back(queue.calls->busy_with());
+  }
+  return given_up;
+}
+
+void LastWrites::lose(const std::vector<const files::BlockingCalls*>& calls) {
+  for (const auto& name : give_up_on(calls)) {
+    log::error(kArea, "{} took nothing: what is left for that file system is lost", name);
   }
 }
 

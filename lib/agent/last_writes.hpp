@@ -32,8 +32,11 @@ class LastWrites {
   /// Somebody asks for the end: no more than `limit` from now on, also of a wait that comes later.
   void shorten();
   /// Files of these threads are waited for no longer: their file system has not answered. It has
-  /// another two seconds for that, in which the loop runs.
-  void give_up_on(const std::vector<const files::BlockingCalls*>& calls);
+  /// another two seconds for that, in which the loop runs, and more as long as it does. What each
+  /// is busy with that is given up.
+  std::vector<std::string> give_up_on(const std::vector<const files::BlockingCalls*>& calls);
+  /// The same, with an error in the log for each: something is lost.
+  void lose(const std::vector<const files::BlockingCalls*>& calls);
   /// Somebody insists: what is waited for now is given up. Files of that thread are not waited for
   /// again then, but what is written to the console later is.
   void give_up_now();

@@ -85,8 +85,10 @@ void LogFolders::give_up() {
 logs::Fate LogFolders::settle(LastWrites& writes, bool waits, bool keep) {
   const auto& root = parts_.layout.temporary_root();
   if (parts_.near) return logs::settle(root, keep);
-  const auto fate = std::make_shared<logs::Fate>(waits ? logs::Fate::Kept : logs::Fate::Stays);
-  const auto wait = [&] { waits ? writes.wait(false) : writes.give_up_on({&parts_.files}); };
+  // What may explain a failure is not for the guardian, which would remove it unseen.
+  const bool unseen = !waits && !keep;
+  const auto fate = std::make_shared<logs::Fate>(unseen ? logs::Fate::Stays : logs::Fate::Kept);
+  const auto wait = [&] { waits ? writes.wait(false) : void(writes.give_up_on({&parts_.files})); };
   wait();
   parts_.files.make(
       root, [root, keep] { return logs::settle(root, keep); },

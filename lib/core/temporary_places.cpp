@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/temporary_places.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 
 namespace elastrun {
 namespace {
+
+constexpr std::array kVariables{"TMPDIR", "TEMP", "TMP"};
 
 std::string absolute(const std::string& path) {
   std::error_code error;  // where the current directory is gone, a relative path leads nowhere
@@ -16,9 +20,16 @@ std::string absolute(const std::string& path) {
 
 }  // namespace
 
+bool names_temporary_place() {
+  return std::ranges::any_of(kVariables, [](const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr && *value != '\0';
+  });
+}
+
 std::vector<std::string> temporary_places(const std::string& memory) {
   std::vector<std::string> places;
-  for (const char* name : {"TMPDIR", "TEMP", "TMP"}) {
+  for (const char* name : kVariables) {
     const char* value = std::getenv(name);
     if (value != nullptr && *value != '\0') places.push_back(absolute(value));
   }

@@ -12,4 +12,7 @@ namespace elastrun {
 /// has named none; empty: there is none.
 std::vector<std::string> temporary_places(const std::string& memory = {});
 
+/// Whether the user has named one.
+bool names_temporary_place();
+
 }  // namespace elastrun

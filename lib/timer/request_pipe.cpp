@@ -91,6 +91,10 @@ class FifoPipe final : public RequestPipe {
   const std::string& path() const override { return place_->path; }
   const std::string& own_folder() const override { return place_->own_folder; }
   std::uint64_t lines() const override { return lines_heard_; }
+  std::unique_ptr<RequestPlace> take_place() override {
+    reader_.close();
+    return std::move(place_);
+  }
 
   void catch_up() override {
     std::array<char, 65536> buffer;
@@ -130,8 +134,15 @@ class FifoPipe final : public RequestPipe {
 }  // namespace
 
 RequestPlace::~RequestPlace() {
-  if (made) ::unlink(path.c_str());
-  if (!own_folder.empty()) ::rmdir(own_folder.c_str());
+  take_removal()();
+}
+
+std::function<void()> RequestPlace::take_removal() {
+  return [fifo = std::exchange(made, false) ? path : std::string(),
+          folder = std::exchange(own_folder, {})] {
+    if (!fifo.empty()) ::unlink(fifo.c_str());
+    if (!folder.empty()) ::rmdir(folder.c_str());
+  };
 }
 
 Result<std::unique_ptr<RequestPlace>> RequestPlace::make(const std::string& path) {

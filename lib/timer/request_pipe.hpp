@@ -25,6 +25,10 @@ struct RequestPlace {
   RequestPlace& operator=(const RequestPlace&) = delete;
   ~RequestPlace();
 
+  /// What removes both, in place of the end, and may wait for the file system. If it is never
+  /// called, both stay.
+  std::function<void()> take_removal();
+
   /// At `path`, in place of a FIFO of our own user that an earlier agent has left there; if `path`
   /// is empty, in a folder of its own below $TMPDIR or /tmp. Fails with Io: anything else is there,
   /// somebody reads that FIFO (the agent of whose worker we are), or no FIFO can be made.
@@ -44,6 +48,8 @@ class RequestPipe {
   virtual const std::string& path() const = 0;
   /// Empty: none was made.
   virtual const std::string& own_folder() const = 0;
+  /// Its place, when nobody is heard any more.
+  virtual std::unique_ptr<RequestPlace> take_place() = 0;
   /// Reads what is there now: for whoever must know of every request before this moment.
   virtual void catch_up() = 0;
   /// How many have been heard.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // For LD_PRELOAD: a file system that does not answer. As long as the file $STUCK_WHILE exists,
 // write(2) to the regular file $STUCK_FILE, execve(2), mkdir(2), open(2), openat(2), remove(3),
-// stat(2), unlink(2) and unlinkat(2) of a path that has $STUCK_FOLDER in it, and fdatasync(2) if
-// $STUCK_SYNC is set wait, for the processes that have it loaded. With $STUCK_REMOTE set, every
-// file system says that it is NFS.
+// stat(2), statfs(2), unlink(2) and unlinkat(2) of a path that has $STUCK_FOLDER in it, and
+// fdatasync(2) if $STUCK_SYNC is set wait, for the processes that have it loaded. With
+// $STUCK_REMOTE set, every file system says that it is NFS.
 #include <cerrno>
 #include <cstdarg>
 #include <cstdlib>
@@ -61,6 +61,7 @@ extern "C" int unlink(const char* path) {
 }
 
 extern "C" int statfs(const char* path, struct statfs* facts) {
+  while (is_stuck(path)) nanosleep(&kMoment, nullptr);
   const int done = static_cast<int>(syscall(SYS_statfs, path, facts));
   if (getenv("STUCK_REMOTE") != nullptr) facts->f_type = NFS_SUPER_MAGIC;
   return done;

@@ -326,10 +326,11 @@ class FrozenFolder(unittest.TestCase):
 class FrozenTemporary(unittest.TestCase):
     """A job that keeps nothing, whose temporary directory is on a network file system."""
 
-    def start(self, *script: str) -> Job:
-        job = self.enterContext(Job("--max-restarts=1", *stub(*script), env={
-            "LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_REMOTE": "yes",
-            "STUCK_FOLDER": "/tmp/elastrun_", "ASAN_OPTIONS": "verify_asan_link_order=0"}))
+    ENV = {"LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_REMOTE": "yes",
+           "STUCK_FOLDER": "/tmp/elastrun_", "ASAN_OPTIONS": "verify_asan_link_order=0"}
+
+    def start(self, *script: str, **env: str) -> Job:
+        job = self.enterContext(Job("--max-restarts=1", *stub(*script), env=self.ENV | env))
         job.wait_for("up")
         (job.folder / "stuck").touch()
         return job
@@ -339,6 +340,31 @@ class FrozenTemporary(unittest.TestCase):
         (job.folder / "end").touch()
         self.assertEqual(job.end(), 0, job.errors())
         self.assertRegex(job.errors(), "left behind: .*/tmp/elastrun_")
+        self.assertNotIn("is lost", job.errors())
+
+    def test_a_pipe_for_timers_holds_back_no_end_either(self) -> None:
+        job = self.start("say=up", "wait=end", TORCHELASTIC_ENABLE_FILE_TIMER="1")
+        (job.folder / "end").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertRegex(job.errors(), "left behind: .*/tmp/elastrun_timer_")
+
+    def test_what_explains_a_failure_stays_if_it_answers_late(self) -> None:
+        job = self.enterContext(Job("--no-python", "sh", "-c", "echo '{}' > "
+                                    "$TORCHELASTIC_ERROR_FILE; : > stuck; exit 3", env=self.ENV))
+        job.wait_for("error.json .*cannot be read within", path=job.err)
+        time.sleep(3)
+        (job.folder / "stuck").unlink()
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertIn("files of this run are in", job.errors())
+        self.assertEqual(len(list(job.temporary.glob("elastrun_*/*/*/0/error.json"))), 1)
+
+    def test_a_start_says_what_it_waits_for(self) -> None:
+        job = self.enterContext(Job(
+            *stub("say=up"), env=self.ENV | {"STUCK_FOLDER": "/tmp"},
+            before=lambda: Path("stuck").touch()))
+        job.wait_for("waiting for the temporary directory", path=job.err)
+        (job.folder / "stuck").unlink()
+        self.assertEqual(job.end(), 0, job.errors())
 
     def test_a_signal_ends_the_wait_at_a_restart(self) -> None:
         job = self.start("say=up", "attempt=0", "wait=fail", "exit=3", "all", "say=again")

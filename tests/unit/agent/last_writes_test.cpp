@@ -120,10 +120,10 @@ TEST_CASE("last writes: who is known not to answer is not waited for; the others
   files::BlockingCalls logs(loop.get_executor()), reports(loop.get_executor());
   const auto thawed = freeze(logs);
   agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
-  last.give_up_on({&logs});
+  last.lose({&logs});
   CHECK(said.contains("/frozen/log took nothing"));
   said.clear();
-  last.give_up_on({&reports});  // has nothing to do
+  last.lose({&reports});  // has nothing to do
   CHECK(said.empty());
   bool reported = false;
   reports.make(
@@ -149,7 +149,7 @@ TEST_CASE("last writes: who answers at last is not given up, and what it has to 
   logs.make(
       "the end", [] { return 1; }, [&](int) { written = true; });
   agent::LastWrites last(loop, *clock, console, {&logs, &reports}, 60s);
-  last.give_up_on({&logs});
+  CHECK(last.give_up_on({&logs}).empty());
   CHECK(written);
   CHECK(log.text.empty());
   stuck->release();  // it was not asked for, and is waited for now
