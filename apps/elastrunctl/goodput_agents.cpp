@@ -92,7 +92,9 @@ class Stitching {
       over = verdict == Verdict::Over;
       if (over) return false;
       steps_[journal].take(record, stamp);
-      return verdict == Verdict::Taken;
+      if (verdict == Verdict::LeftOut) return false;
+      for (const auto& missed : stitched_.take_missed()) reader_.add(missed);
+      return true;
     };
     while (!over) {
       auto line = lines.next();

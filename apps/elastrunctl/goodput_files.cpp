@@ -124,6 +124,11 @@ Status GoodputReader::take_record(telemetry::Record& record) {
   if (logged_) return take_logged(record);
   if (before_record && !before_record(record)) return {};
   if (!before_record) input.clocks.take(record);
+  add(record);
+  return both();
+}
+
+void GoodputReader::add(const telemetry::Record& record) {
   journal_ = true;
   ++input.records;
   input.last_wall = record.stamp.wall;
@@ -133,7 +138,6 @@ Status GoodputReader::take_record(telemetry::Record& record) {
     (void)input.measurements.add(goodput::entry_of(record));
   }
   if (on_record) on_record(record);
-  return both();
 }
 
 Status GoodputReader::take_logged(const telemetry::Record& record) {

@@ -44,6 +44,8 @@ class GoodputReader {
   Status read(std::istream& stream);
   /// A line without its end. Fails with Usage if a journal and a log come together.
   Status take(const std::string& line);
+  /// A record of a journal, whatever before_record says.
+  void add(const telemetry::Record& record);
 
   GoodputInput input;
   std::function<void(telemetry::Record)> on_record;  // gets those of a journal, after the books

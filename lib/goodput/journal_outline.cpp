@@ -30,8 +30,9 @@ std::string text(const Record& record, std::string_view name) {
 }  // namespace
 
 bool JournalOutline::concerns(std::string_view line) {
-  constexpr std::string_view kNames[] = {"\"job.started\"", "\"rendezvous.round\"", "\"job.ended\"",
-                                         "\"clock.offset\""};
+  constexpr std::string_view kNames[] = {"\"job.started\"", "\"rendezvous.round\"",
+                                         "\"job.ended\"",   "\"clock.offset\"",
+                                         "\"group.gone\"",  "\"phase\""};
   return line.contains("\"elastrun.agent\"") &&
          std::ranges::any_of(kNames, [&](auto name) { return line.contains(name); });
 }
@@ -51,15 +52,22 @@ void JournalOutline::take(const Record& record) {
     rounds_.push_back(
         {whole(record, "epoch"), whole(record, "round"), whole(record, "group_rank"),
          fmt::format("{}:{}", text(record, "master_addr"), whole(record, "master_port")), at});
+  } else if (record.name == "group.gone" && !rounds_.empty()) {
+    rounds_.back().gone = at;
   } else if (record.name == "job.ended") {
     ended_ = true;
-  } else if (record.name == kClockRecord && clocks_.size() < kMostClocks) {
-    const auto* error = record.find(kClockError);
-    const auto* seconds = error == nullptr ? nullptr : std::get_if<double>(error);
-    const auto offset = whole(record, kClockOffset);
-    if (offset <= 0 || seconds == nullptr || !(*seconds >= 0 && *seconds < 86'400)) return;
-    clocks_.push_back({at, bounded(Duration(offset)), from_seconds(*seconds)});
+  } else if (record.name == kClockRecord) {
+    take_clock(record, at);
   }
+}
+
+void JournalOutline::take_clock(const Record& record, TimePoint at) {
+  const auto* error = record.find(kClockError);
+  const auto* seconds = error == nullptr ? nullptr : std::get_if<double>(error);
+  const auto offset = whole(record, kClockOffset);
+  if (offset <= 0 || seconds == nullptr || !(*seconds >= 0 && *seconds < 86'400)) return;
+  if (clocks_.size() == kMostClocks) return;
+  clocks_.push_back({at, bounded(Duration(offset)), from_seconds(*seconds)});
 }
 
 Duration JournalOutline::clock_error() const {

@@ -28,8 +28,9 @@ class JournalOutline {
  public:
   struct Round {
     std::int64_t epoch = 0, number = 0, group_rank = 0;
-    std::string master;  // address and port: rounds of two jobs have the same numbers
-    TimePoint at;        // this agent's steady clock, as all times here
+    std::string master;               // address and port: rounds of two jobs have the same numbers
+    TimePoint at;                     // this agent's steady clock, as all times here
+    std::optional<TimePoint> gone{};  // when this agent's group had ended
     /// Whether two agents mean the same round.
     bool is(const Round& other) const {
       return epoch == other.epoch && number == other.number && master == other.master;
@@ -63,6 +64,8 @@ class JournalOutline {
     TimePoint at;
     Duration offset{}, error{};
   };
+  void take_clock(const telemetry::Record& record, TimePoint at);
+
   std::string run_id_;
   int submissions_ = 0;
   bool begun_ = false, ended_ = false;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/stitched_journals.hpp"
 
+#include "goodput/node_phase.hpp"
+
 #include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <map>
 #include <numeric>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -50,21 +54,46 @@ std::vector<Turn> turns_of(const std::vector<JournalOutline>& journals) {
   return turns;
 }
 
-/// By the clock of `other`, later than the end of `journal`, which is not far from `near`.
-TimePoint after_end(const JournalOutline& journal, const JournalOutline& other, TimePoint near) {
-  const Duration since = other.common(near) - end_of(journal);
-  return std::max(near - since + Duration(1), other.begin());
+/// Where one agent stops to tell and the next one begins, each by its own clock.
+using Border = std::pair<TimePoint, TimePoint>;
+
+/// The end of what `before` has to tell of the time before `begun`, where that is no round of its.
+/// From the end of its group on it knows no more than others that were in its round, and may be
+/// away, or wait for another round than they do.
+TimePoint end_of_telling(const JournalOutline& before, const JournalOutline& after,
+                         WallTime begun) {
+  const auto& rounds = before.rounds();
+  const auto next = std::ranges::find_if(
+      rounds, [&](const Round& round) { return before.common(round.at) >= begun; });
+  if (next == rounds.begin()) return before.end();
+  const auto& last = *std::prev(next);
+  return last.gone && time_of_round(after, last) ? *last.gone : before.end();
 }
 
-/// Where one agent stops to tell and the next one begins, each by its own clock.
-std::pair<TimePoint, TimePoint> border(const JournalOutline& before, const JournalOutline& after,
-                                       const Round& round) {
-  const WallTime begun = after.common(round.at);
+/// After what is told at `until`, which is not far from `near` by the clock of `after`.
+Border border_after(const JournalOutline& before, TimePoint until, const JournalOutline& after,
+                    TimePoint near) {
+  const Duration since = after.common(near) - before.common(until);
+  return {until + Duration(1), std::max(near - since, after.begin())};
+}
+
+Border border(const JournalOutline& before, const JournalOutline& after, const Round& round) {
   if (const auto there = time_of_round(before, round)) return {*there, round.at};
-  const WallTime last = end_of(before);
-  if (last >= begun) return {before.end() - (last - begun), round.at};  // it has left, and goes on
+  const WallTime begun = after.common(round.at);
+  const TimePoint until = end_of_telling(before, after, begun);
+  const WallTime last = before.common(until);
+  if (last >= begun) return {until - (last - begun), round.at};  // it has left, and goes on
   // It died or left. What the others did until the next round they tell themselves.
-  return {TimePoint::max(), after_end(before, after, round.at)};
+  return border_after(before, until, after, round.at);
+}
+
+/// An agent died; whoever was there longest knows what became of the job.
+std::optional<std::size_t> heir_of(const JournalOutline& last,
+                                   const std::vector<JournalOutline>& journals) {
+  if (last.has_ended()) return std::nullopt;
+  const auto longest = std::ranges::max_element(journals, {}, end_of);
+  if (end_of(*longest) <= end_of(last)) return std::nullopt;
+  return static_cast<std::size_t>(longest - journals.begin());
 }
 
 class Stitcher {
@@ -77,7 +106,7 @@ class Stitcher {
     stretches.push_back({journal, TimePoint::min(), TimePoint::max(), base, origin});
   }
 
-  void go_on(std::size_t journal, std::pair<TimePoint, TimePoint> border) {
+  void go_on(std::size_t journal, Border border) {
     auto& last = stretches.back();
     const auto& before = journals_[last.journal];
     const TimePoint stop = border.first, from = bounded(border.second);
@@ -96,6 +125,14 @@ class Stitcher {
 
 bool is_of_agent(const telemetry::Record& record, std::initializer_list<std::string_view> names) {
   return record.scope == "elastrun.agent" && std::ranges::find(names, record.name) != names.end();
+}
+
+/// That of an agent's part, which is not that of the job if another one goes on.
+bool tells_end(const telemetry::Record& record) {
+  if (!is_of_agent(record, {"phase"})) return is_of_agent(record, {"job.ended", "goodput"});
+  const auto* phase = record.find("phase");
+  const auto* name = phase == nullptr ? nullptr : std::get_if<std::string>(phase);
+  return name != nullptr && phase_named(*name) == NodePhase::Ended;
 }
 
 }  // namespace
@@ -145,13 +182,10 @@ std::vector<Stretch> stitch(const std::vector<JournalOutline>& journals) {
   }
   if (turns.empty()) stitcher.begin(0);
   const auto& last = journals[stitcher.stretches.back().journal];
-  if (last.has_ended()) return std::move(stitcher.stretches);
-  // It died; whoever was there longest knows what became of the job.
-  const auto longest = std::ranges::max_element(journals, {}, end_of) - journals.begin();
-  const auto& after = journals[static_cast<std::size_t>(longest)];
-  if (end_of(after) > end_of(last)) {
-    stitcher.go_on(static_cast<std::size_t>(longest),
-                   {TimePoint::max(), after_end(last, after, after.end())});
+  if (const auto heir = heir_of(last, journals)) {
+    const auto& after = journals[*heir];
+    const auto until = end_of_telling(last, after, WallTime::max());
+    stitcher.go_on(*heir, border_after(last, until, after, after.end()));
   }
   return std::move(stitcher.stretches);
 }
@@ -161,13 +195,20 @@ StitchedJournals::Verdict StitchedJournals::take(std::size_t index, telemetry::R
   const TimePoint at = record.stamp.mono;
   if (at >= stretch.to) return Verdict::Over;
   const bool started = is_of_agent(record, {"job.started"});
-  if (begun_ != index && at < stretch.from) return Verdict::LeftOut;
-  if (started && index > 0) return Verdict::LeftOut;
-  if (index + 1 < stretches_.size() && is_of_agent(record, {"job.ended", "goodput"})) {
+  if (std::exchange(index_, index) != index) catch_up_.begin();
+  if (begun_ != index && at < stretch.from) {
+    catch_up_.missed(record, stretch.time_of(at));
     return Verdict::LeftOut;
   }
-  begun_ = index;
+  if (started && index > 0) return Verdict::LeftOut;
+  if (index + 1 < stretches_.size() && tells_end(record)) return Verdict::LeftOut;
+  if (std::exchange(begun_, index) != index) {
+    missed_ = catch_up_.take();
+    if (!missed_.empty()) last_ = std::max(last_, stretch.time_of(stretch.from));
+    for (auto& missed : missed_) missed.stamp.mono = last_;
+  }
   record.stamp.mono = last_ = std::max(last_, stretch.time_of(at));
+  catch_up_.told(record);
   // Submissions are put in order by the start of the job. All else keeps the wall clock of its
   // machine, by which workers with a recorder have told their times.
   if (started) record.stamp.wall = WallTime(last_.time_since_epoch());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "goodput/catch_up.hpp"
 #include "goodput/journal_outline.hpp"
 
 #include <cstddef>
@@ -44,9 +45,15 @@ class StitchedJournals {
   /// that tells nothing of this time.
   enum class Verdict : std::uint8_t { Taken, LeftOut, Over };
   Verdict take(std::size_t stretch, telemetry::Record& record);
+  /// What counts before the record that was just Taken: where its agent was further on its way to
+  /// the next start than the one before it, what led there.
+  std::vector<telemetry::Record> take_missed() { return std::exchange(missed_, {}); }
 
  private:
   std::vector<Stretch> stretches_;
+  CatchUp catch_up_;
+  std::vector<telemetry::Record> missed_;
+  std::optional<std::size_t> index_;  // of the stretch whose records come
   std::optional<std::size_t> begun_;  // a stretch of which there was a record
   TimePoint last_ = TimePoint::min();
 };

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -67,9 +68,13 @@ void check_submission(const std::vector<const Records*>& journals,
       const auto verdict = stitched.take(i, record);
       if (verdict == Verdict::Over) break;
       if (verdict == Verdict::LeftOut) continue;
-      require(record.stamp.mono >= last);
-      last = record.stamp.mono;
-      books.take(record);
+      auto told = stitched.take_missed();
+      told.push_back(std::move(record));
+      for (const auto& one : told) {
+        require(one.stamp.mono >= last);
+        last = one.stamp.mono;
+        books.take(one);
+      }
     }
   }
   check(books);

@@ -111,7 +111,9 @@ JournalBooks stitched_books(const std::vector<Agent>& agents) {
       auto record = agents[journal].journal[at];
       const auto verdict = stitched.take(i, record);
       if (verdict == Verdict::Over) break;
-      if (verdict == Verdict::Taken) books.take(record);
+      if (verdict == Verdict::LeftOut) continue;
+      for (const auto& missed : stitched.take_missed()) books.take(missed);
+      books.take(record);
     }
   }
   return books;
@@ -152,15 +154,15 @@ struct RandomJob {
   void run(std::int64_t round, bool last) {
     wait(3000);
     if (round > 1) elect();
+    for (const auto agent : alive) told.phase(agent, "starting", agent == leader);
+    told.now += 1us;
     told.round(leader, round, 0, true);
     std::int64_t rank = 0;
     for (const auto agent : alive) {
       if (agent != leader) told.round(agent, round, ++rank, false);
     }
-    for (const auto* phase : {"starting", "running"}) {
-      wait(2000);
-      for (const auto agent : alive) told.phase(agent, phase, agent == leader);
-    }
+    wait(2000);
+    for (const auto agent : alive) told.phase(agent, "running", agent == leader);
     for (auto steps = upto(9); steps > 0; --steps) {
       wait(5000);
       told.step(leader, ++step);
@@ -179,6 +181,7 @@ struct RandomJob {
     leader = next;
   }
   void fail() {
+    if (alive.size() > 1 && upto(3) == 0) return leave();
     // A leader that died is silent; who leads next tells what comes.
     const bool dies = alive.size() > 1 && upto(2) == 0;
     if (dies) {
@@ -196,6 +199,33 @@ struct RandomJob {
     for (const auto agent : alive) told.phase(agent, "joining", agent == leader);
     step = step > 2 ? step - upto(2) : step;
   }
+  /// The leader gets a signal, and its journal goes on. The order to the others is in no journal
+  /// that counts until its group is gone; from then on who leads next tells.
+  void leave() {
+    told.phase(leader, "stopping", true);
+    left = leader;
+    std::erase(alive, left);
+    handovers += 1;
+    leader = alive[static_cast<std::size_t>(upto(std::ssize(alive) - 1))];
+    next_is_known = true;
+    const bool first = upto(1) == 0;  // whose group is gone first
+    const Attributes why{{"cause", "node left"}, {"failure", false}};
+    for (const auto agent : alive) told.agent(agent, "restart", why, false);
+    for (const auto agent : alive) told.phase(agent, "stopping", false);
+    if (first) wait(1000), join(false);
+    wait(1000);
+    told.agent(left, "group.gone", {}, true);
+    told.truth.push_back(told.record("elastrun.agent", "restart", why));
+    if (first) told.truth.push_back(told.record("elastrun.agent", "phase", {{"phase", "joining"}}));
+    told.phase(left, "ended", false);
+    told.agent(left, "job.ended", {{"succeeded", false}, {"ending", "signalled"}}, false);
+    told.agent(left, "goodput", {}, false);
+    if (!first) wait(1000), join(true);
+  }
+  void join(bool tells) {
+    for (const auto agent : alive) told.agent(agent, "group.gone", {}, false);
+    for (const auto agent : alive) told.phase(agent, "joining", tells && agent == leader);
+  }
   void end() {
     for (const auto agent : alive) {
       told.phase(agent, "stopping", agent == leader);
@@ -208,7 +238,7 @@ struct RandomJob {
 
   std::mt19937 random;
   std::vector<std::size_t> alive;
-  std::size_t leader = 0;
+  std::size_t leader = 0, left = 0;
   bool next_is_known = false;
   int handovers = 0;
   std::int64_t step = 0;
@@ -241,6 +271,78 @@ TEST_CASE("stitched journals: those of all agents are the journal of one with a 
     several += job.handovers > 1 ? 1 : 0;
   }
   CHECK(several > 500);
+}
+
+namespace {
+
+/// Two agents of which that of rank 0 gets a signal at 10 s, saves until 12 s and ends; the other
+/// one waits from 11 s on.
+struct Left : Told {
+  Left() : Told({Agent{5s, 0s, {}}, Agent{9s, 0s, {}}}) {
+    for (const std::size_t one : {0, 1}) {
+      start(one, false);
+      clock(one, 0s, 0s);
+      phase(one, "joining", false);
+      phase(one, "starting", false);
+    }
+    now += 1ms;
+    for (const std::size_t one : {0, 1}) round(one, 1, static_cast<std::int64_t>(one), false);
+    now = 1s;
+    for (const std::size_t one : {0, 1}) phase(one, "running", false);
+    for (now = 2s; now < 10s; now += 1s) step(0, now / 1s);
+    phase(0, "stopping", false);
+    agent(1, "restart", {{"cause", "node n0 left"}, {"failure", false}}, false);
+    phase(1, "stopping", false);
+    now = 11s;
+    agent(1, "group.gone", {}, false);
+    phase(1, "joining", false);
+    now = 12s;
+    tell(0, record("elastrun.worker", "checkpoint", {{"step", std::int64_t{9}}}), false);
+    agent(0, "worker.ended", {{"signal", "SIGTERM"}}, false);
+    agent(0, "group.gone", {}, false);
+    phase(0, "ended", false);
+    agent(0, "job.ended", {{"ending", "signalled"}, {"succeeded", false}}, false);
+    agent(0, "goodput", {}, false);
+  }
+  void second_round() {
+    phase(1, "starting", false);
+    now += 1ms;
+    round(1, 2, 0, false);
+    now = 601s;
+    phase(1, "running", false);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("stitched journals: where rank 0 leaves, the others' waiting for a round is that") {
+  Left told;
+  SUBCASE("its journal ends with its group") {}
+  SUBCASE("its journal goes on, as that of a spare does") {
+    told.now = 600s + 10ms;
+    told.agent(0, "rendezvous.progress", {{"text", "spare"}}, false);
+  }
+  told.now = 600s;
+  told.second_round();
+  told.now = 603s;
+  told.agent(1, "ranks.connecting", {}, false);
+  told.now = 605s;
+  told.agent(1, "ranks.connected", {}, false);
+  told.now = 610s;
+  told.agent(1, "job.ended", {{"ending", "succeeded"}, {"succeeded", true}}, false);
+  const auto books = stitched_books(told.agents);
+  const auto summary = books.summary().value();
+  CHECK(difference(summary.elapsed, 610s) <= 1ns);
+  CHECK(difference(summary.of(Bucket::Rendezvous), 588s) <= 1ns);
+  CHECK(summary.of(Bucket::Lost) == 0s);
+  CHECK(summary.of(Bucket::Preparation) == 2s);
+  CHECK(summary.of(Bucket::Initialization) == 2s);
+  CHECK(summary.restarts == 1);
+  REQUIRE(books.restarts().size() == 1);
+  const auto path = books.restarts().front();
+  CHECK(path.cause == "node n0 left");
+  CHECK(difference(path.of(RestartStage::Stop), 2s) <= 1ns);
+  CHECK(difference(path.of(RestartStage::Rendezvous), 588s) <= 1ns);
 }
 
 TEST_CASE("stitched journals: agents of one submission are those that had a round in common") {
