@@ -2,9 +2,11 @@
 #include "goodput/journal_outline.hpp"
 
 #include "core/text.hpp"
+#include "goodput/node_phase.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <iterator>
 #include <utility>
 
 namespace elastrun::goodput {
@@ -25,6 +27,13 @@ std::string text(const Record& record, std::string_view name) {
   const auto* value = record.find(name);
   const auto* found = value == nullptr ? nullptr : std::get_if<std::string>(value);
   return found == nullptr ? std::string() : *found;
+}
+
+/// Ends an agent that others need not end with.
+bool is_of_leaving(std::string_view ending) {
+  constexpr std::string_view kLeaving[] = {"signalled", "not_started", "rendezvous_lost",
+                                           "worker_stuck", "guardian_lost"};
+  return std::ranges::find(kLeaving, ending) != std::end(kLeaving);
 }
 
 }  // namespace
@@ -49,13 +58,17 @@ void JournalOutline::take(const Record& record) {
     ++submissions_;
     run_id_ = text(record, "run_id");
   } else if (record.name == "rendezvous.round" && rounds_.size() < kMostRounds) {
+    waits_ = false;
     rounds_.push_back(
         {whole(record, "epoch"), whole(record, "round"), whole(record, "group_rank"),
          fmt::format("{}:{}", text(record, "master_addr"), whole(record, "master_port")), at});
   } else if (record.name == "group.gone" && !rounds_.empty()) {
     rounds_.back().gone = at;
+  } else if (record.name == "phase" && text(record, "phase") == phase_name(NodePhase::Joining)) {
+    waits_ = !rounds_.empty();
   } else if (record.name == "job.ended") {
     ended_ = true;
+    left_ = is_of_leaving(text(record, "ending"));
   } else if (record.name == kClockRecord) {
     take_clock(record, at);
   }

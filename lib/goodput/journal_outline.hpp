@@ -52,6 +52,10 @@ class JournalOutline {
   Duration clock_error() const;
   /// Whether it tells how the job or its agent has ended.
   bool has_ended() const { return ended_; }
+  /// Whether that was the agent alone, without which the job may go on.
+  bool has_left() const { return left_; }
+  /// Whether the agent was in a round and joined another one that never came.
+  bool waits() const { return waits_; }
 
   /// On the coordinator's clock; where that was not learnt, on this machine's wall clock, as it was
   /// at the first record. Neither is ever set.
@@ -68,7 +72,7 @@ class JournalOutline {
 
   std::string run_id_;
   int submissions_ = 0;
-  bool begun_ = false, ended_ = false;
+  bool begun_ = false, ended_ = false, left_ = false, waits_ = false;
   TimePoint begin_, end_;
   Duration own_offset_{};  // of the wall clock
   std::vector<Round> rounds_;

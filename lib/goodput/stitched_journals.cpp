@@ -87,13 +87,20 @@ Border border(const JournalOutline& before, const JournalOutline& after, const R
   return border_after(before, until, after, round.at);
 }
 
-/// An agent died; whoever was there longest knows what became of the job.
+/// Who knows what became of the job after the agent whose turn was the last one: if that died,
+/// whoever was there longest; if it left, whoever waited longest for a round without it.
 std::optional<std::size_t> heir_of(const JournalOutline& last,
                                    const std::vector<JournalOutline>& journals) {
-  if (last.has_ended()) return std::nullopt;
-  const auto longest = std::ranges::max_element(journals, {}, end_of);
-  if (end_of(*longest) <= end_of(last)) return std::nullopt;
-  return static_cast<std::size_t>(longest - journals.begin());
+  if (last.has_ended() && !last.has_left()) return std::nullopt;
+  std::optional<std::size_t> heir;
+  WallTime latest = end_of(last);
+  for (std::size_t index = 0; index < journals.size(); ++index) {
+    const auto& journal = journals[index];
+    if ((last.has_left() && !journal.waits()) || end_of(journal) <= latest) continue;
+    latest = end_of(journal);
+    heir = index;
+  }
+  return heir;
 }
 
 class Stitcher {

@@ -32,7 +32,8 @@ struct Stretch {
 std::vector<std::vector<std::size_t>> submissions_of(const std::vector<JournalOutline>& journals);
 
 /// Of the journals of one submission. The first agent tells its start, the last one its end; where
-/// an agent has died or left, the next one tells what came then. At least one.
+/// an agent has died or left, the next one tells what came then, also if that is no round but
+/// waiting for one. At least one.
 std::vector<Stretch> stitch(const std::vector<JournalOutline>& journals);
 
 /// Takes the records of each stretch in order, and puts those that count on the axis.

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY
@@ -67,7 +68,8 @@ class Agents(unittest.TestCase):
         return sorted(found, key=lambda path: (not leads[path], path))
 
     def records(self, journal: Path) -> list[dict]:
-        return [json.loads(line) for line in journal.read_text().splitlines()]
+        whole = journal.read_text().rpartition("\n")[0]  # the last line may be half written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def report(self, *journals: Path) -> dict:
         done = subprocess.run([CTL, "goodput", "report", "--json", *journals], text=True,
@@ -75,6 +77,17 @@ class Agents(unittest.TestCase):
         account = json.loads(done.stdout)
         self.assertAlmostEqual(sum(account["buckets_s"].values()), account["elapsed_s"], places=6)
         return account
+
+    def await_records(self, are_there: Callable[[list[dict]], bool]) -> None:
+        """Until some journal has them."""
+        end = time.monotonic() + LIMIT
+        while not any(are_there(self.records(path)) for path in self.journals()):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+
+    def signal(self, journal: Path, number: signal.Signals) -> None:
+        (started,) = [one for one in self.records(journal) if one["name"] == "job.started"]
+        os.kill(started["attributes"]["pid"], number)
 
     def test_agents_learn_the_clock_and_two_journals_are_one_job(self) -> None:
         agents = [self.agent(name, "2") for name in ("a", "b")]
@@ -95,13 +108,9 @@ class Agents(unittest.TestCase):
 
     def test_where_the_agent_of_rank_0_dies_the_next_one_goes_on(self) -> None:
         agents = [self.agent(name, "1:2", WAIT="") for name in ("a", "b")]
-        end = time.monotonic() + LIMIT
-        while not any('"four"' in path.read_text() for path in self.journals()):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
+        self.await_records(lambda records: any(one["name"] == "four" for one in records))
         first, second = self.journals()
-        (started,) = [one for one in self.records(first) if one["name"] == "job.started"]
-        os.kill(started["attributes"]["pid"], signal.SIGKILL)
+        self.signal(first, signal.SIGKILL)
         codes = {agent.wait(LIMIT) for agent in agents}
         self.assertEqual(len(codes), 2, codes)
         self.assertIn(0, codes)
@@ -118,6 +127,23 @@ class Agents(unittest.TestCase):
         text = subprocess.run([CTL, "goodput", "report", first, second], text=True, check=True,
                               capture_output=True, timeout=60, env=ENVIRONMENT).stdout
         self.assertRegex(text, r"from 2 agents whose clocks are known within 0\.\d+ s")
+
+    def test_where_the_agent_of_rank_0_leaves_the_other_one_waits_for_a_round(self) -> None:
+        agents = [self.agent(name, "2", WAIT="") for name in ("a", "b")]
+        self.await_records(lambda records: any(one["name"] == "four" for one in records))
+        first, second = self.journals()
+        self.signal(first, signal.SIGTERM)
+        joins = {"phase": "joining"}
+        self.await_records(
+            lambda records: [one.get("attributes") for one in records].count(joins) == 2)
+        self.signal(second, signal.SIGTERM)
+        for agent in agents:
+            agent.wait(LIMIT)
+        account, alone = self.report(second, first), self.report(first)
+        self.assertGreater(account["elapsed_s"], alone["elapsed_s"])
+        self.assertGreater(account["buckets_s"]["rendezvous"], alone["buckets_s"]["rendezvous"])
+        (restart,) = account["restart_waterfall"]
+        self.assertIn("left", restart["cause"])
 
 
 if __name__ == "__main__":

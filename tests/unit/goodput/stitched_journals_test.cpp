@@ -345,6 +345,46 @@ TEST_CASE("stitched journals: where rank 0 leaves, the others' waiting for a rou
   CHECK(difference(path.of(RestartStage::Rendezvous), 588s) <= 1ns);
 }
 
+TEST_CASE("stitched journals: where rank 0 leaves and no round comes, who waits tells the end") {
+  Left told;
+  told.now = 610s;
+  SUBCASE("it has given up") {
+    told.phase(1, "ended", false);
+    told.agent(1, "job.ended", {{"ending", "not_started"}, {"succeeded", false}}, false);
+    told.agent(1, "goodput", {}, false);
+    CHECK(stitched_books(told.agents).has_ended());
+  }
+  SUBCASE("it waits still") {
+    told.agent(1, "rendezvous.progress", {{"text", "1 of 2 nodes"}}, false);
+    CHECK_FALSE(stitched_books(told.agents).has_ended());
+  }
+  const auto summary = stitched_books(told.agents).summary().value();
+  CHECK(difference(summary.elapsed, 610s) <= 1ns);
+  CHECK(difference(summary.of(Bucket::Rendezvous), 598s) <= 1ns);
+}
+
+TEST_CASE("stitched journals: where all get a signal, the end is that of rank 0") {
+  Told told({Agent{5s, 0s, {}}, Agent{9s, 0s, {}}});
+  for (const std::size_t one : {0, 1}) {
+    told.start(one, false);
+    told.round(one, 1, static_cast<std::int64_t>(one), false);
+    told.phase(one, "running", false);
+  }
+  told.now = 10s;
+  told.phase(0, "stopping", false);
+  told.agent(1, "restart", {{"cause", "node n0 left"}, {"failure", false}}, false);
+  told.phase(1, "stopping", false);
+  for (const std::size_t one : {0, 1}) {
+    told.now += 2s;
+    told.agent(one, "group.gone", {}, false);
+    told.phase(one, "ended", false);
+    told.agent(one, "job.ended", {{"ending", "signalled"}, {"succeeded", false}}, false);
+  }
+  const auto summary = stitched_books(told.agents).summary().value();
+  CHECK(summary.elapsed == 12s);
+  CHECK(summary.of(Bucket::Stopping) == 2s);
+}
+
 TEST_CASE("stitched journals: agents of one submission are those that had a round in common") {
   const RandomJob first(3, 0ms);
   auto second = first;  // requeued: the same rounds, an hour later
