@@ -3,6 +3,7 @@
 
 #include "export/plain_record.hpp"
 #include "export/record_line.hpp"
+#include "goodput/one_clock.hpp"
 #include "goodput/stitched_journals.hpp"
 
 #include <algorithm>
@@ -125,6 +126,7 @@ std::vector<Submission> find_submissions(std::vector<JournalFiles> all) {
       submission.journals.push_back(std::move(all[index]));
       submission.outlines.push_back(std::move(outlines[index]));
     }
+    goodput::put_on_one_clock(submission.outlines);
   }
   return submissions;
 }

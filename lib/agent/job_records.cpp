@@ -64,7 +64,8 @@ void JobRecords::begin(Duration since_start) {
 void JobRecords::clock(const rendezvous::ClockReading& reading) {
   if (!pipeline_.wants(kScope)) return;
   tell(goodput::kClockRecord, {{std::string(goodput::kClockOffset), whole(reading.offset.count())},
-                               {std::string(goodput::kClockError), to_seconds(reading.error)}});
+                               {std::string(goodput::kClockError), to_seconds(reading.error)},
+                               {std::string(goodput::kClockEpoch), whole(reading.epoch)}});
 }
 
 void JobRecords::phase(Phase phase, TimePoint now) {

@@ -80,7 +80,8 @@ void JournalOutline::take_clock(const Record& record, TimePoint at) {
   const auto offset = whole(record, kClockOffset);
   if (offset <= 0 || seconds == nullptr || !(*seconds >= 0 && *seconds < 86'400)) return;
   if (clocks_.size() == kMostClocks) return;
-  clocks_.push_back({at, bounded(Duration(offset)), from_seconds(*seconds)});
+  clocks_.push_back(
+      {at, bounded(Duration(offset)), from_seconds(*seconds), whole(record, kClockEpoch)});
 }
 
 Duration JournalOutline::clock_error() const {

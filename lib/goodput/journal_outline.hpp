@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace elastrun::goodput {
@@ -37,6 +38,13 @@ class JournalOutline {
     }
   };
 
+  /// What an agent has learnt of the clock of its coordinator.
+  struct Clock {
+    TimePoint at;
+    Duration offset{}, error{};
+    std::int64_t epoch = 0;  // of the coordinator; -1: not told, as in an older release
+  };
+
   /// All records in order; most of them tell nothing that is needed.
   void take(const telemetry::Record& record);
   /// Whether a line may hold more than the time of a record, so that others need not be read.
@@ -48,6 +56,8 @@ class JournalOutline {
   const std::string& run_id() const { return run_id_; }
   const std::vector<Round>& rounds() const { return rounds_; }
   bool knows_clock() const { return !clocks_.empty(); }
+  const std::vector<Clock>& clocks() const { return clocks_; }
+  void set_clocks(std::vector<Clock> clocks) { clocks_ = std::move(clocks); }
   /// By how much its times may be wrong at most, zero where it does not know.
   Duration clock_error() const;
   /// Whether it tells how the job or its agent has ended.
@@ -64,10 +74,6 @@ class JournalOutline {
   TimePoint end() const { return end_; }
 
  private:
-  struct Clock {
-    TimePoint at;
-    Duration offset{}, error{};
-  };
   void take_clock(const telemetry::Record& record, TimePoint at);
 
   std::string run_id_;
@@ -80,9 +86,10 @@ class JournalOutline {
 };
 
 /// The event in which an agent tells its clock; its attributes: how far the coordinator's clock, in
-/// nanoseconds since the epoch, is ahead of the steady clock of this agent, and by how much that
-/// may be wrong.
+/// nanoseconds since the epoch, is ahead of the steady clock of this agent, by how much that may be
+/// wrong, and the epoch of the rendezvous in which that coordinator took it in.
 inline constexpr std::string_view kClockRecord = "clock.offset";
-inline constexpr std::string_view kClockOffset = "offset_ns", kClockError = "error_s";
+inline constexpr std::string_view kClockOffset = "offset_ns", kClockError = "error_s",
+                                  kClockEpoch = "epoch";
 
 }  // namespace elastrun::goodput

@@ -6,6 +6,7 @@
 #include "export/record_line.hpp"
 #include "goodput/hints.hpp"
 #include "goodput/journal_books.hpp"
+#include "goodput/one_clock.hpp"
 #include "goodput/restart_table.hpp"
 #include "goodput/start_table.hpp"
 #include "goodput/stitched_journals.hpp"
@@ -94,6 +95,7 @@ void check_together(const std::vector<Records>& journals) {
       known.push_back(outlines.at(index));
     }
     placed += members.size();
+    goodput::put_on_one_clock(known);
     check_submission(own, known);
   }
   require(placed == journals.size());

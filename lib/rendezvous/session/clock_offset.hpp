@@ -14,6 +14,7 @@ namespace elastrun::rendezvous {
 /// clock, and by how much that may be wrong.
 struct ClockReading {
   Duration offset{}, error{};
+  std::int64_t epoch = 0;  // in which that coordinator has taken us in: another one has a later one
 };
 
 /// Learns that from the answers to what was asked on the connection, as NTP does: the clock was
@@ -50,19 +51,23 @@ class CoordinatorClock {
   explicit CoordinatorClock(const Clock& clock) : clock_(clock) {}
   void on_reading(std::function<void(const ClockReading&)> tell) { tell_ = std::move(tell); }
   /// A coordinator has taken us in, with the answer to what was sent then; as ClockOffset::take().
-  void welcomed(TimePoint sent, std::int64_t clock) {
+  void welcomed(std::int64_t epoch, TimePoint sent, std::int64_t clock) {
+    epoch_ = epoch;
     offset_.forget();
     heard(sent, clock);
   }
   /// `sent`: as now() was.
   void heard(TimePoint sent, std::int64_t clock) {
-    const auto reading = offset_.take(sent, clock, clock_.now());
-    if (reading && tell_) tell_(*reading);
+    auto reading = offset_.take(sent, clock, clock_.now());
+    if (!reading || !tell_) return;
+    reading->epoch = epoch_;
+    tell_(*reading);
   }
 
  private:
   const Clock& clock_;
   ClockOffset offset_;
+  std::int64_t epoch_ = 0;
   std::function<void(const ClockReading&)> tell_;
 };
 

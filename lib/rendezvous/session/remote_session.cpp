@@ -190,7 +190,7 @@ class RemoteSession final : public Session {
     epoch_ = welcome.epoch;
     fences_ = welcome.fences, stacks_ = welcome.stacks;
     membership_.learn(welcome.world);
-    coordinator_clock_.welcomed(greeted_at_, welcome.clock);
+    coordinator_clock_.welcomed(epoch_, greeted_at_, welcome.clock);
     welcomed_ = true;
     search_.found(welcome.stand_alone);
     refusals_.forget();

@@ -3,6 +3,7 @@
 
 #include "goodput/clock_steps.hpp"
 #include "goodput/journal_books.hpp"
+#include "goodput/one_clock.hpp"
 
 #include <doctest/doctest.h>
 #include <numeric>
@@ -54,15 +55,16 @@ struct Told {
     this->agent(agent, "phase", {{"phase", std::move(phase)}}, true_clock);
   }
   void clock(std::size_t agent, Duration wrong, Duration error) {
-    const Duration offset = agents[agent].steady + wrong;
+    const Duration offset = agents[agent].steady + skew + wrong;
     this->agent(agent, "clock.offset",
                 {{"offset_ns", std::int64_t{offset.count()}},
-                 {"error_s", std::chrono::duration<double>(error).count()}},
+                 {"error_s", std::chrono::duration<double>(error).count()},
+                 {"epoch", epoch}},
                 false);
   }
   void round(std::size_t agent, std::int64_t number, std::int64_t rank, bool true_clock) {
     this->agent(agent, "rendezvous.round",
-                {{"epoch", std::int64_t{1}},
+                {{"epoch", epoch},
                  {"round", number},
                  {"group_rank", rank},
                  {"master_addr", "n0"},
@@ -79,6 +81,8 @@ struct Told {
   std::vector<Agent> agents;
   std::vector<Record> truth;
   Duration now{};
+  std::int64_t epoch = 1;  // of the coordinator
+  Duration skew{};         // how far its clock is ahead of the first one's
 };
 
 std::vector<JournalOutline> outlines_of(const std::vector<Agent>& agents) {
@@ -102,7 +106,9 @@ JournalBooks books_of(const std::vector<Record>& records) {
 }
 
 JournalBooks stitched_books(const std::vector<Agent>& agents) {
-  StitchedJournals stitched(stitch(outlines_of(agents)));
+  auto outlines = outlines_of(agents);
+  put_on_one_clock(outlines);
+  StitchedJournals stitched(stitch(outlines));
   std::vector<std::size_t> next(agents.size());
   JournalBooks books;
   for (std::size_t i = 0; i < stitched.stretches().size(); ++i) {
@@ -125,11 +131,12 @@ Duration difference(Duration one, Duration other) {
 
 /// A job of several rounds, each led by any agent, that fail or end, with agents that die.
 struct RandomJob {
-  explicit RandomJob(unsigned seed, Duration error) : random(seed), told(make_agents()) {
+  explicit RandomJob(unsigned seed, Duration wrong)
+      : random(seed), error(wrong), told(make_agents()) {
     for (std::size_t i = 0; i < told.agents.size(); ++i) told.start(i, i == leader);
     for (std::size_t i = 0; i < told.agents.size(); ++i) {
       wait(100);
-      told.clock(i, Duration(upto(2 * error.count()) - error.count()), error);
+      learn_clock(i);
     }
     const auto rounds = 1 + upto(5);
     for (std::int64_t round = 1; round <= rounds; ++round) run(round, round == rounds);
@@ -151,6 +158,15 @@ struct RandomJob {
     return agents;
   }
 
+  void learn_clock(std::size_t agent) {
+    told.clock(agent, Duration(upto(2 * error.count()) - error.count()), error);
+  }
+  /// Another coordinator, on a machine with another clock.
+  void follow() {
+    ++told.epoch;
+    told.skew = std::chrono::milliseconds(upto(60'000) - 30'000);
+    for (const auto agent : alive) learn_clock(agent);
+  }
   void run(std::int64_t round, bool last) {
     wait(3000);
     if (round > 1) elect();
@@ -190,6 +206,7 @@ struct RandomJob {
       leader = alive[static_cast<std::size_t>(upto(std::ssize(alive) - 1))];
       next_is_known = true;
       wait(2000);
+      if (upto(1) == 0) follow();
     }
     const Attributes why{{"cause", "rank 1 failed"}, {"failure", true}};
     for (const auto agent : alive) told.agent(agent, "restart", why, agent == leader);
@@ -237,6 +254,7 @@ struct RandomJob {
   }
 
   std::mt19937 random;
+  Duration error;
   std::vector<std::size_t> alive;
   std::size_t leader = 0, left = 0;
   bool next_is_known = false;
@@ -255,7 +273,7 @@ TEST_CASE("stitched journals: those of all agents are the journal of one with a 
     const RandomJob job(seed, error);
     const auto stitched = stitched_books(job.told.agents), truth = books_of(job.told.truth);
     const auto got = stitched.summary().value(), expected = truth.summary().value();
-    const Duration most = 2 * job.handovers * error;
+    const Duration most = 2 * job.handovers * (2 * job.told.epoch - 1) * error;
     CHECK(std::accumulate(got.buckets.begin(), got.buckets.end(), Duration{}) == got.elapsed);
     CHECK(difference(got.elapsed, expected.elapsed) <= most);
     for (std::size_t i = 0; i < kBuckets; ++i) {
@@ -383,6 +401,55 @@ TEST_CASE("stitched journals: where all get a signal, the end is that of rank 0"
   const auto summary = stitched_books(told.agents).summary().value();
   CHECK(summary.elapsed == 12s);
   CHECK(summary.of(Bucket::Stopping) == 2s);
+}
+
+TEST_CASE("stitched journals: a coordinator on a machine with another clock moves no time") {
+  Duration skew{};
+  SUBCASE("ahead") {
+    skew = 20s;
+  }
+  SUBCASE("behind") {
+    skew = -20s;
+  }
+  Told told({Agent{500s, 0s, {}}, Agent{900s, 0s, {}}});
+  for (const std::size_t one : {0, 1}) {
+    told.start(one, one == 0);
+    told.clock(one, 0s, 1ms);
+    told.round(one, 1, static_cast<std::int64_t>(one), one == 0);
+    told.phase(one, "running", one == 0);
+  }
+  for (told.now = 2s; told.now < 30s; told.now += 1s) told.step(0, told.now / 1s);
+  told.now = 31s;
+  told.epoch = 2;
+  told.skew = skew;
+  told.clock(1, 0s, 1ms);
+  told.agent(1, "restart", {{"cause", "node n0 lost"}, {"failure", true}}, true);
+  told.now = 33s;
+  told.round(1, 2, 0, true);
+  told.phase(1, "running", true);
+  told.now = 40s;
+  told.agent(1, "job.ended", {{"ending", "succeeded"}, {"succeeded", true}}, true);
+  const auto got = stitched_books(told.agents).summary().value();
+  const auto expected = books_of(told.truth).summary().value();
+  CHECK(difference(got.elapsed, expected.elapsed) <= 2ms);
+  CHECK(got.last_step == 29);
+  auto outlines = outlines_of(told.agents);
+  put_on_one_clock(outlines);
+  CHECK(outlines[0].clock_error() == 1ms);
+  CHECK(outlines[1].clock_error() == 3ms + Duration(31s) / 10'000);
+}
+
+TEST_CASE("stitched journals: a clock whose epoch an older release does not tell counts") {
+  Told told({Agent{5s, 0s, {}}});
+  told.start(0, true);
+  told.clock(0, 0s, 1ms);
+  std::erase_if(told.agents[0].journal.back().attributes,
+                [](const auto& one) { return one.first == "epoch"; });
+  auto outlines = outlines_of(told.agents);
+  put_on_one_clock(outlines);
+  REQUIRE(outlines[0].clocks().size() == 1);
+  CHECK(outlines[0].clock_error() == 1ms);
+  CHECK(outlines[0].common(outlines[0].begin()) == WallTime(kEpoch));
 }
 
 TEST_CASE("stitched journals: agents of one submission are those that had a round in common") {
