@@ -17,6 +17,7 @@ using telemetry::Value;
 
 // Whether a name was there before is looked up one by one.
 constexpr std::size_t kMostAttributes = 32;
+constexpr std::int64_t kLatest = 9'000'000'000;  // seconds since the epoch, in the year 2255
 
 /// Takes from the front of a line. What it does not take it leaves, and is not plain.
 class Scanner {
@@ -78,6 +79,7 @@ class Scanner {
     std::int64_t seconds = 0, rest = 0;
     if (at(0) == '0' || digits_from(0, seconds) != kWhole || at(kWhole) != '.') return false;
     if (digits_from(kWhole + 1, rest) != kAll || at(kAll) == 'e' || at(kAll) == 'E') return false;
+    if (seconds >= kLatest) return false;
     into = WallTime(std::chrono::seconds(seconds) + std::chrono::nanoseconds(rest));
     rest_.remove_prefix(kAll);
     return true;
@@ -161,7 +163,7 @@ bool read_plain_record(std::string_view text, Record& record) {
   if (!line.time(record.stamp.wall)) {
     if (!line.number(number)) return false;
     const auto seconds = as_real(number);
-    if (!seconds || !(std::abs(*seconds) < 9e9)) return false;
+    if (!seconds || !(std::abs(*seconds) < kLatest)) return false;
     record.stamp.wall = WallTime(from_seconds(*seconds));
   }
   if (!line.take(",\"mono_ns\":") || !line.number(number)) return false;
