@@ -25,7 +25,7 @@ std::optional<std::uint64_t> number_in(std::string_view name, std::string_view b
   const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   const bool whole = error == std::errc() && rest == name.data() + name.size();
   // Longer ones are dates: "metrics.20241122.jsonl" belongs to somebody else.
-  if (!whole || name.front() == '0' || name.size() > 6) return std::nullopt;
+  if (!whole || name.front() == '0' || name.size() > 5) return std::nullopt;
   return number;
 }
 

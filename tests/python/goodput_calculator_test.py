@@ -182,7 +182,7 @@ class Logs(InFolder):
                 part.writelines(json.dumps({"job_name": "j", **one}) + "\n"
                                 for one in entries(*steps, first=first, start=False))
             calculator.get_job_goodput()
-        Path(f"{name}.20261122{ending}").write_text("of somebody else\n")
+        Path(f"{name}.261122{ending}").write_text("of somebody else\n")
         self.assertEqual(self.calculator().get_job_goodput()[2], 6)
         self.assertEqual(calculator.skipped, 0)
 

@@ -227,7 +227,7 @@ def _parts_of(path: str) -> list[str]:
     """A journal goes on in journal.1.jsonl, journal.2.jsonl, ...; the first one need not exist."""
     folder, name = os.path.split(path)
     stem, ending = os.path.splitext(name)
-    part = re.compile(rf"{re.escape(stem)}\.([1-9]\d{{0,5}}){re.escape(ending)}\Z").match
+    part = re.compile(rf"{re.escape(stem)}\.([1-9]\d{{0,4}}){re.escape(ending)}\Z").match
     try:
         found = [match for match in map(part, os.listdir(folder or ".")) if match]
     except OSError:

@@ -14,7 +14,7 @@ TEST_CASE("parts: numbers between name and ending, but not dates, nor what other
   const test::LoggedPlace folder;
   const auto path = [&](const std::string& name) { return folder.path + "/" + name; };
   for (const auto* name : {"metrics.jsonl", "metrics.1.jsonl", "metrics.12.jsonl",
-                           "metrics.20241122.jsonl", "metrics.01.jsonl", "metrics.x.jsonl",
+                           "metrics.241122.jsonl", "metrics.01.jsonl", "metrics.x.jsonl",
                            "metrics.2.jsonl.gz", "metrics.-1.jsonl", "metrics..jsonl"}) {
     std::ofstream(path(name)) << "{}\n";
   }
