@@ -50,11 +50,7 @@ void Link::start(Handlers handlers, std::string first_bytes) {
   handlers_ = std::move(handlers);
   error_code error;
   socket_.non_blocking(true, error);
-  // Without it a peer that has lost its network keeps what is being sent, and so us, for a quarter
-  // of an hour (tcp(7)).
-  const int timeout_ms = 30'000;
-  ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms,
-               sizeof timeout_ms);
+  bear_silence({});
   in_ = std::move(first_bytes);
   out_ += encode_greeting(own_);
   flush();
@@ -64,6 +60,17 @@ void Link::start(Handlers handlers, std::string first_bytes) {
     self->digest();
     if (!self->ended_ && !self->closing_) self->wait_readable();
   });
+}
+
+/// Without it a peer that has lost its network keeps what is being sent, and so us, for a quarter
+/// of an hour (tcp(7)).
+void Link::bear_silence(Duration silence) {
+  constexpr Duration kLeast = std::chrono::seconds(30), kMost = std::chrono::days(1);
+  const auto limit =
+      std::chrono::ceil<std::chrono::milliseconds>(std::clamp(silence, kLeast, kMost));
+  const int timeout_ms = static_cast<int>(limit.count());
+  ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms,
+               sizeof timeout_ms);
 }
 
 void Link::wait_readable() {
@@ -325,6 +332,7 @@ void Link::close() {
   // Handlers may hold the owner that is letting go of us right now.
   boost::asio::post(socket_.get_executor(), [handlers = std::exchange(handlers_, {})] {});
   if (ended_) return;
+  bear_silence({});
   for (const std::string& payload : std::exchange(early_, {})) {
     if (writer_) writer_->write(out_, payload);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "net/frame.hpp"
 
@@ -45,6 +46,9 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Closes once everything is out; a peer that does not take it has 30 s. on_end is not called.
   void close();
   void frame_limit(std::size_t bytes);
+  /// How long the network may take nothing of what is sent before the connection counts as broken:
+  /// 30 s, or as long as the silence of the other side is borne, if that is longer.
+  void bear_silence(Duration silence);
 
   boost::asio::ip::address local_address() const;
   boost::asio::ip::address remote_address() const;

@@ -58,6 +58,7 @@ class LinkCoordinator final : public Coordinator {
     handlers.on_frame = [this, peer](const std::string& payload) { hear(peer, payload); };
     handlers.on_end = [this, peer](const Error& error) { lose(peer, error); };
     link->start(std::move(handlers), std::move(first_bytes));
+    link->bear_silence(settings_.heartbeat * (settings_.heartbeats_missed + 2));
     connections_[peer].link = std::move(link);
     if (connections_.size() == 1) watch_heartbeats();
   }

@@ -195,6 +195,7 @@ class RemoteSession final : public Session {
     search_.found(welcome.stand_alone);
     refusals_.forget();
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
+    link_->bear_silence(welcome.heartbeat * (welcome.heartbeats_missed + 2));
     put_off_.clear();
     watch_heartbeats();
     if (membership_.wants_membership()) send(describe());

@@ -2,6 +2,7 @@
 #include "net/link.hpp"
 
 #include "core/system_clock.hpp"
+#include "core/unique_fd.hpp"
 #include "net/dialer.hpp"
 #include "net/key_exchange.hpp"
 #include "net/listener.hpp"
@@ -13,9 +14,13 @@
 #include <doctest/doctest.h>
 #include <functional>
 #include <memory>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -93,6 +98,26 @@ TEST_CASE("link: frames pass both ways, also those sent before the greeting") {
   run_until(port.loop, [&] { return caller.frames.size() == 1; });
   CHECK(caller.frames[0] == "answer");
   CHECK(caller.link->local_address().is_loopback());
+}
+
+TEST_CASE("link: a silence that is borne for long is no broken connection before") {
+  Port port;
+  auto socket = port.connect();
+  const UniqueFd same(::dup(socket.native_handle()));
+  const auto limit_ms = [&same] {
+    int value = 0;
+    socklen_t size = sizeof value;
+    CHECK(::getsockopt(same.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &size) == 0);
+    return value;
+  };
+  const auto link = Link::make(std::move(socket), make_sealer("s"), Link::Side::Connector);
+  link->start({[](const auto&) {}, [](const auto&) {}});
+  CHECK(limit_ms() == 30'000);
+  link->bear_silence(std::chrono::seconds(70));
+  CHECK(limit_ms() == 70'000);
+  link->bear_silence(std::chrono::seconds(5));
+  CHECK(limit_ms() == 30'000);
+  link->close();
 }
 
 TEST_CASE("link: a wrong secret is named on both sides") {
