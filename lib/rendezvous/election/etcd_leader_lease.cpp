@@ -59,6 +59,7 @@ class EtcdLeaderLease final : public LeaderLease {
   }
 
   void record(const std::string& record, std::function<void(Result<bool>)> answer) override {
+    last_record_ = record;
     if (record_lease_ != 0) return put(record, answer);
     client_.ask("/v3/lease/grant", etcd::grant_request(whole_seconds(settings_.record_life)),
                 [this, record, answer = std::move(answer)](const Result<std::string>& text) {
@@ -104,6 +105,7 @@ class EtcdLeaderLease final : public LeaderLease {
                const std::function<void(Result<Leader>)>& answer) {
     if (there && there->entry && there->entry->value == value) {
       lease_ = lease;
+      last_record_.clear();  // of another term
       epoch_ = there->entry->create_revision;
       return read_record(value, answer);
     }
@@ -136,11 +138,20 @@ class EtcdLeaderLease final : public LeaderLease {
                 });
   }
 
+  /// Not with each renewal of the entry, if it lives much longer than that; four times in its life.
+  /// One that has lapsed all the same, or was revoked, is made anew.
   void renew_record() {
-    constexpr unsigned kEach = 8;  // it lives much longer than the entry
-    if (record_lease_ == 0 || ++renewals_ % kEach != 0) return;
+    const auto each =
+        std::clamp<std::int64_t>(settings_.record_life / 4 / (settings_.ttl / 3), 1, 8);
+    if (record_lease_ == 0 || ++renewals_ % each != 0) return;
     client_.ask("/v3/lease/keepalive", etcd::lease_request(record_lease_),
-                [](const Result<std::string>&) {});
+                [this, renewed = record_lease_](const Result<std::string>& text) {
+                  const auto lease = understand(text, etcd::read_lease);
+                  if (!lease || lease->ttl > 0 || record_lease_ != renewed) return;
+                  record_lease_ = 0;
+                  if (!last_record_.empty())
+                    record(std::string(last_record_), [](const Result<bool>&) {});
+                });
   }
 
   // The lease may live on although somebody has deleted the entry by hand.
@@ -160,7 +171,8 @@ class EtcdLeaderLease final : public LeaderLease {
   const EtcdLeaseSettings settings_;
   EtcdClient client_;
   std::int64_t lease_ = 0, epoch_ = 0, record_lease_ = 0;
-  unsigned renewals_ = 0;
+  std::int64_t renewals_ = 0;
+  std::string last_record_;
   std::int64_t seen_revision_ = 0;
 };
 

@@ -304,6 +304,29 @@ TEST_CASE("leader lease: etcd keeps the contract") {
   });
 }
 
+TEST_CASE("leader lease: etcd keeps the record of a world that is at work for long") {
+  if (!has_etcd()) return;
+  Network network;
+  EtcdServer etcd;
+  Clerk clerk(network);
+  // A record that lives for little longer than two renewals.
+  EtcdLeaseSettings settings{.access = {}, .key = "e", .record_key = "r"};
+  settings.access.endpoints = {net::parse_endpoint(etcd.endpoints(), 1).value()};
+  settings.ttl = std::chrono::seconds(6);
+  settings.record_life = std::chrono::seconds(8);
+  const auto made = [&] { return make_etcd_lease(network.loop, *network.clock, settings); };
+  const auto mine = made(), theirs = made();
+  clerk.claim(*mine, "me");
+  CHECK(clerk.record(*mine, "a world"));
+  for (int i = 0; i < 12; ++i) {
+    network.loop.restart();
+    network.loop.run_for(std::chrono::seconds(1));
+    CHECK(clerk.renew(*mine));
+  }
+  clerk.release(*mine);
+  CHECK(clerk.claim(*theirs, "them").record == "a world");
+}
+
 TEST_CASE("leader lease: the loss of one member of three, and a restart of all, change nothing") {
   if (!has_etcd()) return;
   Network network;
