@@ -52,20 +52,22 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       binding_(spec),
       registration_(loop_.get_executor(), *clock_, guardian, spec, registration_facts()),
       hang_response_(hang_parts()),
-      folders_({files_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
+      folders_({folder_calls_, *clock_, layout_, spec.nproc_per_node, files_are_near(),
                 [this](auto place) { channel_.open(std::move(place)); }}),
       gate_(std::bind_front(&LogFolders::prepare, &folders_)),
-      last_writes_(loop_, *clock_, console_, {&files_, &syncs_, &reports_, &errors_},
-                   spec.shutdown_timeout),
+      last_writes_(loop_, *clock_, console_,
+                   {&files_, &syncs_, &reports_, &errors_, &folder_calls_}, spec.shutdown_timeout),
       last_visitors_(loop_, *clock_) {
   console_.take_log_lines();
   console_.draw_status_while(
       [pid = guardian.guardian_pid()] { return logs::is_in_foreground(STDERR_FILENO, pid); });
   if (keeps_output(spec_)) return;
-  layout_.announce_temporary_root([this, last = std::string()](const std::string& path) mutable {
-    if (!last.empty()) guardian_.forget(last);  // the name was taken: not ours to remove
-    guardian_.remember_directory(last = path);
-  });
+  // By the thread for files, and it may come back from its file system when this object has gone.
+  const auto announce = [all = guardian.directories(), last = std::string()](auto& path) mutable {
+    if (!last.empty()) all.forget(last);  // the name was taken: not ours to remove
+    all.remember(last = path);
+  };
+  layout_.announce_temporary_root(announce);
 }
 
 Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,
@@ -186,7 +188,7 @@ void JobRun::end_timers(JobResult& result) {
   result.expired_timers = timers_->expired();
   result.hangs = hang_response_.hangs();
   // The guardian removes the folder if its file system does not answer in time.
-  timers_->close_pipe(files_, [this, folder = timers_->own_folder()] {
+  timers_->close_pipe(folder_calls_, [this, folder = timers_->own_folder()] {
     if (!folder.empty()) guardian_.forget(folder);
   });
 }
@@ -230,10 +232,10 @@ bool JobRun::keeps_records() const {
   return !layout_.is_null() && (!layout_.is_temporary() || keeps_output(spec_));
 }
 
-/// A few small files of a job that keeps nothing, on this machine; others may be on a file system
-/// that does not answer.
+/// A few small files of a job that keeps nothing, or its channel alone, on this machine; others may
+/// be on a file system that does not answer.
 bool JobRun::files_are_near() const {
-  return layout_.is_null() || (!keeps_records() && layout_.is_local());
+  return !keeps_records() && layout_.is_local();
 }
 
 Agent::Parts JobRun::agent_parts() {
@@ -324,7 +326,7 @@ JobResult JobRun::run() {
   goodput_.tell(*result);
   job_records_.summary(result->goodput);
   end_timers(*result);
-  channel_.end(files_are_near() ? nullptr : &files_);
+  channel_.end(files_are_near() ? nullptr : &folder_calls_);
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
@@ -386,6 +388,7 @@ std::string JobRun::settle(bool succeeded) {
     fate = folders_.settle(last_writes_, keeps, keeps || !succeeded);
   }
   if (fate != logs::Fate::Stays) guardian_.forget(root);
+  last_writes_.give_up_on({&folder_calls_});  // nothing is lost there
   return fate == logs::Fate::Kept ? layout_.run_directory() : std::string();
 }
 

@@ -104,7 +104,8 @@ class JobRun {
   TimePoint started_;
   // Each a thread of its own, if it is needed: a file that does not answer holds up its own kind
   // only.
-  files::BlockingCalls files_, reports_, errors_, diagnostics_, syncs_{loop_.get_executor()};
+  files::BlockingCalls files_, reports_, errors_, diagnostics_, syncs_{loop_.get_executor()},
+      folder_calls_{loop_.get_executor()};
   std::optional<logs::AgentLog> agent_log_;
   logs::Console console_;
   logs::Layout layout_;

@@ -113,14 +113,16 @@ Layout::Layout(Kind kind, std::string base, std::string run_id)
 
 Result<Layout> Layout::plan(std::string log_dir, std::string run_id, Expected expected) {
   std::string name = file_name_of(run_id);
-  if (log_dir.empty()) {
-    Layout layout(Kind::Temporary, {}, std::move(name));
+  std::string base = log_dir.empty() ? log_dir : absolute(log_dir);
+  if (base.empty() || base == "/dev/null") {
+    Layout layout(base.empty() ? Kind::Temporary : Kind::Null, {}, std::move(name));
     layout.expected_ = expected;
-    layout.local_ = is_on_this_machine(layout.places().front());
+    const auto is_there = [](const auto& place) { return ::access(place.c_str(), F_OK) == 0; };
+    const auto places = layout.places();
+    const auto place = std::ranges::find_if(places, is_there);
+    layout.local_ = place == places.end() || is_on_this_machine(*place);
     return layout;
   }
-  std::string base = absolute(log_dir);
-  if (base == "/dev/null") return Layout(Kind::Null, {}, std::move(name));
   struct stat info {};
   if (::stat(base.c_str(), &info) == 0) {
     if (!S_ISDIR(info.st_mode)) {

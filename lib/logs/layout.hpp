@@ -53,8 +53,8 @@ class Layout {
 
   bool is_null() const { return kind_ == Kind::Null; }
   bool is_temporary() const { return kind_ == Kind::Temporary; }
-  /// Whether it is on a file system of this machine, which always answers; not known of a place
-  /// that somebody has named with --log-dir.
+  /// Whether it is, or with /dev/null a temporary place would be, on a file system of this machine,
+  /// which always answers; not known of a place that somebody has named with --log-dir.
   bool is_local() const { return local_; }
   /// Empty before make_run.
   const std::string& run_directory() const { return run_; }

@@ -268,8 +268,12 @@ bool remember(Board* board, std::string_view path, Kind kind) {
 
 }  // namespace
 
+bool Directories::remember(std::string_view path) const {
+  return guardian::remember(board_, path, Kind::Directory);
+}
+
 bool Agent::remember_directory(std::string_view path) {
-  return remember(board_, path, Kind::Directory);
+  return directories().remember(path);
 }
 
 bool Agent::remember_cgroup(std::string_view path) {
@@ -287,13 +291,17 @@ void Agent::give_up() {
   if (board_ != nullptr) board_->gave_up = true;
 }
 
-void Agent::forget(std::string_view path) {
+void Directories::forget(std::string_view path) const {
   if (board_ == nullptr) return;
   for (Entry& entry : board_->entries) {
     const auto kind = entry.kind.load();
     if (kind == Kind::Nothing || kind == Kind::Taken) continue;
     if (path == entry.path.data()) entry.kind = Kind::Nothing;
   }
+}
+
+void Agent::forget(std::string_view path) {
+  directories().forget(path);
 }
 
 Agent split() {

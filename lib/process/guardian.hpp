@@ -26,6 +26,20 @@ constexpr int kFromKernel = SI_ASYNCIO;
 
 struct Board;  // the little shared memory through which the agent speaks to the guardian
 
+/// What the guardian is to remove if the agent does not come to it. To be used on any thread, and
+/// also when the object below has gone; copies are the same.
+class Directories {
+ public:
+  /// As Agent's.
+  bool remember(std::string_view path) const;
+  void forget(std::string_view path) const;
+
+ private:
+  friend class Agent;
+  explicit Directories(Board* board) : board_(board) {}
+  Board* board_;
+};
+
 /// The agent's end. It lives as long as the agent; moving it is all one may do with it.
 class Agent {
  public:
@@ -40,6 +54,7 @@ class Agent {
   /// path is too long or too many are remembered (8 of up to 1000 bytes): then it is not.
   bool remember_directory(std::string_view path);
   bool remember_cgroup(std::string_view path);
+  Directories directories() const { return Directories(board_); }
   /// SIGTSTP, SIGTTIN and SIGTTOU stop the guardian and nothing else, unless they are among these.
   void relay(const std::vector<int>& signals);
   /// What the agent leaves alive at its end has had SIGKILL, and time enough: the guardian is not

@@ -258,7 +258,9 @@ class FrozenFolder(unittest.TestCase):
         job = self.frozen_restart()
         job.process.terminate()
         self.assertEqual(job.end(), 1)
-        self.assertIn("took nothing: what is left for that file system is lost", job.errors())
+        self.assertNotIn("is lost", job.errors())
+        [journal] = (job.folder / "logs").glob("*/journal.jsonl")
+        self.assertIn('"job.ended"', journal.read_text())
         job.nothing_left()
 
     def test_the_restart_comes_when_the_file_system_does(self) -> None:
@@ -341,6 +343,15 @@ class FrozenTemporary(unittest.TestCase):
         self.assertEqual(job.end(), 0, job.errors())
         self.assertRegex(job.errors(), "left behind: .*/tmp/elastrun_")
         self.assertNotIn("is lost", job.errors())
+
+    def test_a_job_without_logs_has_a_channel_there(self) -> None:
+        job = self.enterContext(Job("--log-dir=/dev/null", *stub("say=up", "wait=end"),
+                                    env=self.ENV))
+        job.wait_for("up")
+        (job.folder / "stuck").touch()
+        (job.folder / "end").touch()
+        self.assertEqual(job.end(), 0, job.errors())
+        self.assertRegex(job.errors(), "left behind: .*/tmp/elastrun_")
 
     def test_a_pipe_for_timers_holds_back_no_end_either(self) -> None:
         job = self.start("say=up", "wait=end", TORCHELASTIC_ENABLE_FILE_TIMER="1")

@@ -243,4 +243,5 @@ TEST_CASE(
   CHECK_FALSE(Layout::plan(scratch.path, "x").value().is_local());
   ::setenv("TMPDIR", "/proc", 1);
   CHECK_FALSE(Layout::plan("", "x").value().is_local());
+  CHECK_FALSE(Layout::plan("/dev/null", "x").value().is_local());  // its channel is there
 }
