@@ -182,7 +182,8 @@ void HangWatch::look() {
   const auto now = awake_.now();
   note_ended();
   rule_.looked(any_stopped(), now);
-  if (std::exchange(activity_, parts_.activity()) != activity_) {
+  if (const auto last = parts_.activity(); last > activity_) {
+    activity_ = last;
     // The time since then counts a pause, the AwakeClock does not; the last look saw nothing of it.
     rule_.wrote(std::max(looked_, now - (parts_.clock.now() - activity_)));
   }
