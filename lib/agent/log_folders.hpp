@@ -19,7 +19,7 @@
 namespace elastrun::agent {
 
 /// The directories of each start of the workers. Where the log directory may be on a file system
-/// that does not answer, the thread for files makes them, and the loop goes on; after kTimeLimit
+/// that does not answer, a thread of their own makes them, and the loop goes on; after kTimeLimit
 /// the start fails.
 class LogFolders {
  public:
