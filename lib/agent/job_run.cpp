@@ -26,6 +26,15 @@ auto within_limit(const std::string& what, auto work) -> decltype(work()) {
   return done ? std::move(*done) : std::unexpected(done.error());
 }
 
+/// Called by the thread for folders, which may come back from its file system when the job has
+/// gone.
+auto last_is_to_go(guardian::Directories all) {
+  return [all, last = std::string()](const std::string& path) mutable {
+    if (!last.empty()) all.forget(last);  // the name was taken: not ours to remove
+    all.remember(last = path);
+  };
+}
+
 }  // namespace
 
 JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout)
@@ -61,13 +70,7 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
   console_.take_log_lines();
   console_.draw_status_while(
       [pid = guardian.guardian_pid()] { return logs::is_in_foreground(STDERR_FILENO, pid); });
-  if (keeps_output(spec_)) return;
-  // By the thread for files, and it may come back from its file system when this object has gone.
-  const auto announce = [all = guardian.directories(), last = std::string()](auto& path) mutable {
-    if (!last.empty()) all.forget(last);  // the name was taken: not ours to remove
-    all.remember(last = path);
-  };
-  layout_.announce_temporary_root(announce);
+  if (!keeps_output(spec_)) layout_.announce_temporary_root(last_is_to_go(guardian.directories()));
 }
 
 Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardian::Agent& guardian,

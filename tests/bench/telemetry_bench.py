@@ -35,11 +35,14 @@ OURS = [
     ("collect_1000_series_16", "collection of 1,000 stats of 16 threads", 2e6),
     ("page_10000_series", "Prometheus page of 10,000 series", 1e7),
 ]
-# Of bench_channel, in ns of the agent's CPU: 200,000 a second on one core are 5,000 ns each.
+# Of bench_channel, in ns of the agent's CPU: 200,000 a second on one core are 5,000 ns each; and of
+# the worker's.
 CHANNEL = [
     ("channel_step", "a step of a worker, into the agent", 5000),
     ("channel_metric", "a sample of a worker, into the agent and a sink", 5000),
+    ("record_event", "record_event of a worker in C++, with an agent", 200),
 ]
+Row = tuple[str, float, "float | None"]  # words, nanoseconds, target
 PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
 
 
@@ -65,7 +68,7 @@ def worker_calls() -> dict[str, Callable[[], object]]:
             "Stat.add": lambda: stat.add(1.0)}
 
 
-def recorder_row() -> tuple[str, float, float | None]:
+def recorder_row() -> Row:
     """Of a queue that is emptied in time, as that of a training."""
     from elastrun.goodput import GoodputRecorder
     best = float("inf")
@@ -77,10 +80,48 @@ def recorder_row() -> tuple[str, float, float | None]:
     return "elastrun.goodput record_step_start_time (Python)", best, 2000.0
 
 
-def worker_rows(calls: int) -> list[tuple[str, float, float | None]]:
+def auto_row(calls: int) -> Row:
+    """What --goodput auto adds to a step and to a batch of a loader."""
+    import torch
+    from elastrun import auto, journal
+    journal._MOST = 10**7  # nothing is dropped, which would be cheaper
+
+    class Empty:
+        def __next__(self) -> None:
+            return None
+
+    class Loaders:
+        _BaseDataLoaderIter = Empty
+
+        class DataLoader:
+            def __iter__(self) -> None:
+                return None
+
+    optimizer = torch.optim.SGD(torch.nn.Linear(4, 1).parameters(), lr=0.1)
+    batches, watch = Empty(), auto.Watch()
+    plain = per_call(lambda: next(batches), calls)
+    watch._hook_loaders(Loaders)
+    step = per_call(lambda: watch._stepped(optimizer, (), {}), calls)
+    batch = per_call(lambda: next(batches), calls) - plain
+    return "--goodput auto, a step and a batch (Python)", step + batch, 1000.0
+
+
+def rows_in_worker(calls: int) -> list[Row]:
+    rows: list[Row] = [(f"elastrun.{name} (Python), with channel and page", per_call(call, calls),
+                        1000.0 if name == "put_metric" else None)
+                       for name, call in worker_calls().items()]
+    try:
+        return [*rows, auto_row(min(calls, 20_000))]
+    except ImportError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return rows
+
+
+def worker_rows(calls: int) -> list[Row]:
     """In a process of its own with channel and page, whose packets this one reads."""
-    rows = [(f"elastrun.{name} (Python), no agent", per_call(call, calls),
-             1000.0 if name == "put_metric" else None) for name, call in worker_calls().items()]
+    rows: list[Row] = [(f"elastrun.{name} (Python), no agent", per_call(call, calls),
+                        1000.0 if name == "put_metric" else None)
+                       for name, call in worker_calls().items()]
     with tempfile.TemporaryDirectory() as folder, \
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(folder + "/channel")
@@ -96,10 +137,9 @@ def worker_rows(calls: int) -> list[tuple[str, float, float | None]]:
             with connection:
                 while connection.recv(65536):
                     pass
-            said = json.load(process.stdout) if process.stdout else {}
+            said = json.load(process.stdout) if process.stdout else []
         os.close(page)
-    return rows + [(f"elastrun.{name} (Python), with channel and page", value,
-                    1000.0 if name == "put_metric" else None) for name, value in said.items()]
+    return rows + [(words, value, target) for words, value, target in said]
 
 
 def torch_calls() -> dict[str, Callable[[], object]]:
@@ -150,9 +190,8 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.worker:
-        print(json.dumps({name: per_call(call, chosen.calls)
-                          for name, call in worker_calls().items()}))
-        return
+        print(json.dumps(rows_in_worker(chosen.calls)), flush=True)
+        os._exit(0)  # what still waits to be sent is of no interest
     if chosen.bin is None:
         parser.error("--bin is required")
     ran = subprocess.run([chosen.bin / "bench_telemetry"], check=True, capture_output=True,

@@ -3,13 +3,10 @@
 #include "worker/elastrun.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdio>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <thread>
 #include <vector>
@@ -146,32 +143,6 @@ TEST_CASE("worker header: what may take its time is told before it begins") {
   std::string all;
   for (const auto& packet : listener.packets()) all += packet;
   CHECK(all.find(R"({"checkpoint_save_start_time":)") != std::string::npos);
-}
-
-TEST_CASE("worker header: recording an event costs little") {
-  const Listener listener;
-  std::atomic<bool> done{false};
-  std::thread reader([&] {
-    while (!done) (void)listener.packets();
-  });
-  const int status = in_worker(listener.path, [] {
-    constexpr int kCalls = 100'000;
-    double best = 1e9;
-    for (int round = 0; round < 5; ++round) {
-      timespec begin{}, end{};
-      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-      for (int i = 0; i < kCalls; ++i) worker::record_event(worker::Event::StartStep, i);
-      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-      best = std::min(best, (static_cast<double>(end.tv_sec - begin.tv_sec) * 1e9 +
-                             static_cast<double>(end.tv_nsec - begin.tv_nsec)) /
-                                kCalls);
-    }
-    std::fprintf(stderr, "%.0f ns an event\n", best);
-    return best < 1000 ? 0 : 1;  // 200 are meant; cores that are shared give less
-  });
-  done = true;
-  reader.join();
-  CHECK(status == 0);
 }
 
 namespace {
