@@ -342,6 +342,7 @@ JobResult JobRun::run() {
 
 void JobRun::finish() {
   end_metrics();
+  if (folders_.is_unanswered()) last_writes_.lose({&files_});  // the report goes there, too
   last_writes_.wait(true);
   last_visitors_.wait(*store_, store_needed_until_ - clock_->now());
   last_writes_.wait(true);

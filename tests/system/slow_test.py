@@ -258,9 +258,9 @@ class FrozenFolder(unittest.TestCase):
         job = self.frozen_restart()
         job.process.terminate()
         self.assertEqual(job.end(), 1)
-        self.assertNotIn("is lost", job.errors())
-        [journal] = (job.folder / "logs").glob("*/journal.jsonl")
-        self.assertIn('"job.ended"', journal.read_text())
+        self.assertEqual(re.findall(r"(\S+) took nothing: .* is lost", job.errors()),
+                         [str(run := next((job.folder / "logs").iterdir())) + "/report.json"])
+        self.assertIn('"job.ended"', (run / "journal.jsonl").read_text())
         job.nothing_left()
 
     def test_the_restart_comes_when_the_file_system_does(self) -> None:
