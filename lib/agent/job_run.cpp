@@ -333,7 +333,6 @@ JobResult JobRun::run() {
   status_line_.hide();
   pipeline_.flush(clock_->now() + std::chrono::seconds(1));
   end_all(*result);
-  if (folders_.is_unanswered()) last_writes_.lose({&files_, &syncs_});
   result->run_dir = settle(result->succeeded());
   registration_.end();
   store_needed_until_ = result->store_needed_until;
@@ -342,7 +341,8 @@ JobResult JobRun::run() {
 
 void JobRun::finish() {
   end_metrics();
-  if (folders_.is_unanswered()) last_writes_.lose({&files_});  // the report goes there, too
+  last_writes_.give_up_on({&folder_calls_});  // nothing is lost there
+  if (folders_.is_unanswered()) last_writes_.lose({&files_, &syncs_});
   last_writes_.wait(true);
   last_visitors_.wait(*store_, store_needed_until_ - clock_->now());
   last_writes_.wait(true);
@@ -392,7 +392,6 @@ std::string JobRun::settle(bool succeeded) {
     fate = folders_.settle(last_writes_, keeps, keeps || !succeeded);
   }
   if (fate != logs::Fate::Stays) guardian_.forget(root);
-  last_writes_.give_up_on({&folder_calls_});  // nothing is lost there
   return fate == logs::Fate::Kept ? layout_.run_directory() : std::string();
 }
 

@@ -65,6 +65,7 @@ void LogFolders::answered(Made made) {
 
 std::string LogFolders::what() const {
   const auto& run = parts_.layout.run_directory();
+  if (run.empty()) return "the temporary directory of this run";
   return fmt::format("the directories of the workers' logs in {}", run);
 }
 
@@ -77,8 +78,9 @@ void LogFolders::say() const {
 
 void LogFolders::give_up() {
   folders_ = fail(Code::Io, fmt::format("cannot make {}: the file system has not answered within "
-                                        "{}; choose another place with --log-dir",
-                                        what(), format_duration(kTimeLimit)));
+                                        "{}; choose another place with {}",
+                                        what(), format_duration(kTimeLimit),
+                                        parts_.layout.is_temporary() ? "TMPDIR" : "--log-dir"));
   std::exchange(done_, {})();
 }
 
@@ -87,14 +89,15 @@ logs::Fate LogFolders::settle(LastWrites& writes, bool waits, bool keep) {
   if (parts_.near) return logs::settle(root, keep);
   // What may explain a failure is not for the guardian, which would remove it unseen.
   const bool unseen = !waits && !keep;
-  const auto fate = std::make_shared<logs::Fate>(unseen ? logs::Fate::Stays : logs::Fate::Kept);
+  const auto fate = std::make_shared<std::optional<logs::Fate>>();
   const auto wait = [&] { waits ? writes.wait(false) : void(writes.give_up_on({&parts_.files})); };
   wait();
   parts_.files.make(
       root, [root, keep] { return logs::settle(root, keep); },
       [fate](logs::Fate is) { *fate = is; });
   wait();
-  return *fate;
+  unanswered_ = unanswered_ || !*fate;
+  return fate->value_or(unseen ? logs::Fate::Stays : logs::Fate::Kept);
 }
 
 Result<Folders> LogFolders::take(const rendezvous::Round& round) {

@@ -331,8 +331,9 @@ class FrozenTemporary(unittest.TestCase):
     ENV = {"LD_PRELOAD": str(STUCK_WRITE), "STUCK_WHILE": "stuck", "STUCK_REMOTE": "yes",
            "STUCK_FOLDER": "/tmp/elastrun_", "ASAN_OPTIONS": "verify_asan_link_order=0"}
 
-    def start(self, *script: str, **env: str) -> Job:
-        job = self.enterContext(Job("--max-restarts=1", *stub(*script), env=self.ENV | env))
+    def start(self, *script: str, restarts: int = 1, **env: str) -> Job:
+        job = self.enterContext(Job(f"--max-restarts={restarts}", *stub(*script),
+                                    env=self.ENV | env))
         job.wait_for("up")
         (job.folder / "stuck").touch()
         return job
@@ -368,6 +369,18 @@ class FrozenTemporary(unittest.TestCase):
         self.assertEqual(job.end(), 1, job.errors())
         self.assertIn("files of this run are in", job.errors())
         self.assertEqual(len(list(job.temporary.glob("elastrun_*/*/*/0/error.json"))), 1)
+
+    def test_a_failure_and_its_report_do_not_wait_for_it(self) -> None:
+        job = self.start("say=up", "wait=fail", "exit=3", restarts=0)
+        (job.folder / "fail").touch()
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertIn("report.json took nothing", job.errors())
+
+    def test_a_signal_does_not_either(self) -> None:
+        job = self.start("say=up", "stay")
+        job.process.terminate()
+        self.assertEqual(job.end(), 1, job.errors())
+        self.assertIn("report.json took nothing", job.errors())
 
     def test_a_start_says_what_it_waits_for(self) -> None:
         job = self.enterContext(Job(
