@@ -189,8 +189,12 @@ NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
 NodePolicy::Actions NodePolicy::on(const GuardianGone&) {
   Ending ending;
   ending.kind = Ending::Kind::GuardianLost;
+  const bool known = ending_ || (order_ && std::holds_alternative<rendezvous::Done>(*order_));
   ending_ = ending;
-  return gone_ ? resolve() : kill();
+  Actions actions;
+  if (!known) actions.push_back(TellLeaving{"the process that started it was killed"});
+  for (auto& action : gone_ ? resolve() : kill()) actions.push_back(std::move(action));
+  return actions;
 }
 
 NodePolicy::Actions NodePolicy::kill() {

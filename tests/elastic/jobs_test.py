@@ -733,6 +733,21 @@ class Coordinators(Elected):
         self.go.touch()
         self.all_end(*others)
 
+    def test_a_leader_whose_guardian_is_killed_is_not_waited_for(self) -> None:
+        conf = self.by_file()
+        patient = ("--shutdown-timeout=600",)  # for which those who follow would wait
+        first = self.elect_first("2:3", conf, *patient)
+        others = [self.agent("2:3", *SAY, f"wait={self.go}", conf=conf, options=patient)
+                  for _ in range(2)]
+        self.world(first, *others, size=3)
+        first.process.kill()
+        first.nothing_left()
+        self.world(*others, size=2)
+        for job in others:
+            self.assertIn("the process that started it was killed", job.errors())
+        self.go.touch()
+        self.all_end(*others)
+
     def test_a_deleted_entry_delays_a_round_and_no_more(self) -> None:
         conf = self.by_file()
         self.restart_after((self.folder / "elastrun-job.json").unlink, conf)

@@ -78,9 +78,10 @@ class RemoteSession final : public Session {
     on_closed_ = std::move(on_closed);
     search_.stop();
     heartbeat_->disarm();
-    if (!leaving_ || !leaving_->unable || over_ || !link_ || !welcomed_) return retire();
-    // The coordinator may be this process: if it went before it has read that, nobody would hear
-    // why the job has ended. It reads in order, so its answer to what is said now tells.
+    const bool matters = leaving_ && (leaving_->unable || locator_->serves_others());
+    if (!matters || over_ || !link_ || !welcomed_) return retire();
+    // The coordinator may be this process: before it goes it is to hear why, or its successor would
+    // wait for this node. It reads in order, so its answer to what is said now tells.
     send_heartbeat();
     heartbeat_->arm(clock_.now() + settings_.close_timeout, [this] { retire(); });
   }

@@ -290,9 +290,16 @@ TEST_CASE("policy: a node that is known to be unable to start waits until the ot
 TEST_CASE("policy: a dead guardian means that everything is killed") {
   Node node;
   node.run();
-  CHECK(node.on(GuardianGone{}) == Words{"kill"});
+  CHECK(node.on(GuardianGone{}) == Words{"leaving!", "kill"});
   CHECK(node.on(GroupGone{}) == Words{"end"});
   CHECK(node.ended() == Kind::GuardianLost);
+}
+
+TEST_CASE("policy: who has said why it goes does not say it again when the guardian dies") {
+  Node node;
+  node.run();
+  node.on(SignalCame{SIGTERM});
+  CHECK(node.on(GuardianGone{}) == Words{"kill"});
 }
 
 TEST_CASE("policy: a worker stuck in the kernel ends the job with a report") {
@@ -378,7 +385,7 @@ TEST_CASE("policy: whatever comes while a group is being started is done once it
     CHECK(node.ended() == Kind::Signalled);
   }
   SUBCASE("the end of the guardian") {
-    CHECK(node.on(GuardianGone{}).empty());
+    CHECK(node.on(GuardianGone{}) == Words{"leaving!"});
     CHECK(node.on(GroupStarted{}) == Words{"kill"});
     CHECK(node.on(GroupGone{}) == Words{"end"});
   }

@@ -462,6 +462,31 @@ struct Vestry {
 
 }  // namespace
 
+TEST_CASE("elected session: a leader that leaves a broken world is no member of what is left") {
+  Parish parish;
+  Rules rules = rules_for(1, 2, 3);
+  rules.last_call_timeout = 100ms;
+  auto a = parish.agent(rules, 30ms), b = parish.agent(rules, 30ms);
+  a->join(1, "a");
+  run_until(parish.network.loop, [&] { return parish.shared.record.size() > 0; });
+  b->grace = 1h;  // it saves
+  b->join(1, "b");
+  while (a->round().group_world_size() < 2) {
+    a->hear<Restart>();
+    a->join(1, "a");
+  }
+  b->round();
+  a->fail(7);
+  a->hear<Restart>(), b->hear<Restart>();
+  a->join(1, "a");
+  run_until(parish.network.loop, [&] { return parish.shared.record.contains("\"stopping\":1,"); });
+  a->session->report(Leaving{"preempted"});  // and at once, as its workers have ended
+  a->session->close([] {});
+  run_until(parish.network.loop, [&] { return parish.shared.record.contains("\"left\":true"); });
+  b->join(1, "b");  // has saved
+  settle_into({b.get()}, 1);
+}
+
 TEST_CASE("elected session: the successor of a leader that dies waits for those who leave") {
   for (const bool ends : {true, false}) {
     CAPTURE(ends);
