@@ -5,6 +5,7 @@
 #include "export/record_line.hpp"
 #include "goodput/one_clock.hpp"
 #include "goodput/stitched_journals.hpp"
+#include "goodput/submissions.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -7,10 +7,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <map>
-#include <numeric>
-#include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 namespace elastrun::goodput {
@@ -26,10 +23,6 @@ struct Turn {
 
 WallTime end_of(const JournalOutline& journal) {
   return journal.common(journal.end());
-}
-
-bool meet(const JournalOutline& one, const JournalOutline& other) {
-  return one.common(one.begin()) < end_of(other) && other.common(other.begin()) < end_of(one);
 }
 
 std::optional<TimePoint> time_of_round(const JournalOutline& journal, const Round& round) {
@@ -143,38 +136,6 @@ bool tells_end(const telemetry::Record& record) {
 }
 
 }  // namespace
-
-std::vector<std::vector<std::size_t>> submissions_of(const std::vector<JournalOutline>& journals) {
-  using Key = std::tuple<std::string, std::int64_t, std::int64_t, std::string>;
-  std::vector<std::size_t> first(journals.size());
-  std::iota(first.begin(), first.end(), std::size_t{0});
-  const auto root = [&](std::size_t index) {
-    while (first[index] != index) index = first[index];
-    return index;
-  };
-  std::map<Key, std::vector<std::pair<std::size_t, std::int64_t>>> members;
-  for (std::size_t index = 0; index < journals.size(); ++index) {
-    const auto& journal = journals[index];
-    if (!journal.is_of_one_submission()) continue;
-    for (const auto& round : journal.rounds()) {
-      auto& others = members[{journal.run_id(), round.epoch, round.number, round.master}];
-      for (const auto& [other, rank] : others) {
-        if (rank == round.group_rank || !meet(journal, journals[other])) continue;
-        const auto one = root(index), two = root(other);
-        first[std::max(one, two)] = std::min(one, two);
-        break;
-      }
-      others.emplace_back(index, round.group_rank);
-    }
-  }
-  std::map<std::size_t, std::vector<std::size_t>> groups;
-  for (std::size_t index = 0; index < journals.size(); ++index) {
-    groups[root(index)].push_back(index);
-  }
-  std::vector<std::vector<std::size_t>> submissions;
-  for (auto& [low, group] : groups) submissions.push_back(std::move(group));
-  return submissions;
-}
 
 std::vector<Stretch> stitch(const std::vector<JournalOutline>& journals) {
   Stitcher stitcher(journals);

@@ -27,10 +27,6 @@ struct Stretch {
   TimePoint time_of(TimePoint at) const { return bounded(base + (bounded(at) - origin)); }
 };
 
-/// Which of these journals are of one submission: their agents had a round in common, and ran at
-/// the same time. In the order of the first of each; most are alone.
-std::vector<std::vector<std::size_t>> submissions_of(const std::vector<JournalOutline>& journals);
-
 /// Of the journals of one submission. The first agent tells its start, the last one its end; where
 /// an agent has died or left, the next one tells what came then, also if that is no round but
 /// waiting for one. At least one.

@@ -106,6 +106,26 @@ class Agents(unittest.TestCase):
         self.assertEqual(both, alone)
         self.assertEqual(self.report(*reversed(journals))["buckets_s"], both["buckets_s"])
 
+    def test_a_spare_that_was_never_needed_changes_nothing(self) -> None:
+        (self.folder / "train.py").write_text(
+            "import elastrun, os, time\n"
+            "elastrun.step(1)\n"
+            "elastrun.event('four')\n"
+            "while not os.path.exists('go'): time.sleep(0.05)\n"
+            "elastrun.step(2)\n")
+        member = self.agent("a", "1")
+        self.await_records(lambda records: any(one["name"] == "four" for one in records))
+        spare = self.agent("b", "1")
+        while len(self.journals()) < 2:
+            time.sleep(0.02)
+        (self.folder / "go").touch()
+        self.assertEqual([member.wait(LIMIT), spare.wait(LIMIT)], [0, 0])
+        member_tells, spare_tells = self.journals()
+        both, alone = self.report(spare_tells, member_tells), self.report(member_tells)
+        self.assertEqual(both.pop("agents")["journals"], 2)
+        alone.pop("agents")
+        self.assertEqual(both, alone)
+
     def test_where_the_agent_of_rank_0_dies_the_next_one_goes_on(self) -> None:
         agents = [self.agent(name, "1:2", WAIT="") for name in ("a", "b")]
         self.await_records(lambda records: any(one["name"] == "four" for one in records))

@@ -10,6 +10,7 @@
 #include "goodput/restart_table.hpp"
 #include "goodput/start_table.hpp"
 #include "goodput/stitched_journals.hpp"
+#include "goodput/submissions.hpp"
 #include "goodput/summary.hpp"
 
 #include <algorithm>

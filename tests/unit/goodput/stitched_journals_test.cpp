@@ -4,6 +4,7 @@
 #include "goodput/clock_steps.hpp"
 #include "goodput/journal_books.hpp"
 #include "goodput/one_clock.hpp"
+#include "goodput/submissions.hpp"
 
 #include <doctest/doctest.h>
 #include <numeric>
