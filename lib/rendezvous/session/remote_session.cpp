@@ -117,8 +117,7 @@ class RemoteSession final : public Session {
 
   void greet(tcp::socket socket) {
     link_ = Link::make(std::move(socket), sealer_, Link::Side::Connector);
-    // A round of a large world lists all of its members for group rank 0.
-    link_->frame_limit(16u << 20);
+    link_->frame_limit(16u << 20);  // a round of a large world lists its members for group rank 0
     link_->start({[this](const std::string& payload) { hear(payload); },
                   [this](const Error& error) { hung_up(error); }});
     greeted_at_ = clock_.now();
