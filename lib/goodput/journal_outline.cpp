@@ -86,7 +86,12 @@ void JournalOutline::take_clock(const Record& record, TimePoint at) {
 
 Duration JournalOutline::clock_error() const {
   Duration most{};
-  for (const auto& clock : clocks_) most = std::max(most, clock.error);
+  for (auto clock = clocks_.begin(); clock != clocks_.end(); ++clock) {
+    const auto next = std::next(clock);
+    const Duration before = clock == clocks_.begin() ? clock->at - begin_ : Duration::zero();
+    const Duration after = (next == clocks_.end() ? end_ : next->at) - clock->at;
+    most = std::max(most, bounded(clock->error + drift_in(std::max(before, after))));
+  }
   return most;
 }
 

@@ -23,6 +23,11 @@ constexpr TimePoint bounded(TimePoint time) {
   return TimePoint(bounded(time.time_since_epoch()));
 }
 
+/// By how much two steady clocks may come apart in that time: 100 ppm.
+constexpr Duration drift_in(Duration time) {
+  return std::max(time, Duration::zero()) / 10'000;
+}
+
 /// What has to be known of one agent's journal before it is put together with those of others: its
 /// rounds, its times, and how far its clock was from the coordinator's. Pure.
 class JournalOutline {
@@ -58,7 +63,8 @@ class JournalOutline {
   bool knows_clock() const { return !clocks_.empty(); }
   const std::vector<Clock>& clocks() const { return clocks_; }
   void set_clocks(std::vector<Clock> clocks) { clocks_ = std::move(clocks); }
-  /// By how much its times may be wrong at most, zero where it does not know.
+  /// By how much its times may be wrong at most, also long after what it has learnt; zero where it
+  /// does not know.
   Duration clock_error() const;
   /// Whether it tells how the job or its agent has ended.
   bool has_ended() const { return ended_; }

@@ -18,16 +18,14 @@ struct Ahead {
 /// Of each epoch, and how far its clock is ahead of those of earlier ones.
 using Epochs = std::map<std::int64_t, std::map<std::int64_t, Ahead>>;
 
-constexpr std::int64_t kDriftOneIn = 10'000;  // of a steady clock, at most
-
 void learn(Epochs& epochs, const std::vector<JournalOutline::Clock>& clocks) {
   const JournalOutline::Clock* before = nullptr;
   for (const auto& clock : clocks) {
     auto& known = epochs[clock.epoch];
     const auto* one = std::exchange(before, &clock);
     if (one == nullptr || one->epoch >= clock.epoch) continue;
-    const Duration drift = std::max(clock.at - one->at, Duration::zero()) / kDriftOneIn;
-    const Ahead found{clock.offset - one->offset, clock.error + one->error + drift};
+    const Ahead found{clock.offset - one->offset,
+                      clock.error + one->error + drift_in(clock.at - one->at)};
     const auto [at, first] = known.try_emplace(one->epoch, found);
     if (!first && found.error < at->second.error) at->second = found;
   }
