@@ -156,6 +156,7 @@ class Agents(unittest.TestCase):
         joins = {"phase": "joining"}
         self.await_records(
             lambda records: [one.get("attributes") for one in records].count(joins) == 2)
+        self.await_records(lambda records: any(one["name"] == "job.ended" for one in records))
         self.signal(second, signal.SIGTERM)
         for agent in agents:
             agent.wait(LIMIT)
