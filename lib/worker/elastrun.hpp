@@ -75,17 +75,23 @@ class Channel {
   /// The right to use the descriptor, for one thread at a time: another one could close it in the
   /// middle of a send, and the packet would go into whatever file gets its number next.
   /// Not a mutex: the child of a fork(2) that happens while another thread holds one could never
-  /// take it. This one names the process that holds it, so the child sees that it is nobody's.
+  /// take it. This one names its thread and process, so the child sees that it is nobody's.
   class Turn {
    public:
     explicit Turn(Channel& channel) : holder_(channel.holder_) {
-      const pid_t self = ::getpid();
-      // What is done in a turn never waits, so a turn is short, unless its thread is not running.
-      for (int i = 0; i < 1000 && !taken_; ++i) {
-        pid_t found = holder_.load(std::memory_order_relaxed);
-        taken_ = found != self &&
-                 holder_.compare_exchange_strong(found, self, std::memory_order_acquire);
-        if (!taken_) ::sched_yield();
+      // Threads are at multiples of 64 at least, and pids below 2^22 (proc(5), pid_max).
+      constexpr std::uint64_t kPids = (1u << 22) - 1;
+      const std::uint64_t own = (std::uint64_t)::getpid() & kPids;
+      const std::uint64_t self = (((std::uint64_t)::pthread_self() >> 6) << 22) | own;
+      // What is done in a turn never waits, so a turn is short, unless its thread is not running:
+      // on a busy machine that takes some milliseconds.
+      for (int i = 0; i < 200 && !taken_; ++i) {
+        auto found = holder_.load(std::memory_order_relaxed);
+        if (found == self) return;  // a signal handler has come in between
+        const bool free = found == 0 || (found & kPids) != own;
+        taken_ = free && holder_.compare_exchange_strong(found, self, std::memory_order_acquire);
+        const timespec moment{0, 100'000};
+        if (!taken_) i < 100 ? ::sched_yield() : ::nanosleep(&moment, nullptr);
       }
     }
     ~Turn() {
@@ -96,7 +102,7 @@ class Channel {
     explicit operator bool() const { return taken_; }
 
    private:
-    std::atomic<pid_t>& holder_;
+    std::atomic<std::uint64_t>& holder_;
     bool taken_ = false;
   };
 
@@ -185,9 +191,9 @@ class Channel {
   }
 
   std::atomic<Agent> agent_{Agent::Unknown};
-  std::atomic<pid_t> holder_{0};  // the process whose thread has its turn
-  Path path_{};                   // empty, if it is too long for a socket
-  int fd_ = -1;                   // this and what follows: of whoever has its turn
+  std::atomic<std::uint64_t> holder_{0};  // the thread that has its turn, and its process
+  Path path_{};                           // empty, if it is too long for a socket
+  int fd_ = -1;                           // this and what follows: of whoever has its turn
   pid_t owner_ = 0;
   Clock::time_point next_try_{};
   std::vector<std::string>* owed_ = nullptr;  // never freed: others say something at the very end
