@@ -287,8 +287,8 @@ void Agent::perform(const TellSucceeded&) {
 }
 
 void Agent::perform(const TellLeaving& action) {
-  parts_.session.report(
-      rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false, action.unable});
+  parts_.session.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false,
+                                            action.unable, action.killed});
 }
 
 void Agent::perform(const ArmBarrier&) {

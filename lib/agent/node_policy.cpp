@@ -192,7 +192,7 @@ NodePolicy::Actions NodePolicy::on(const GuardianGone&) {
   const bool known = ending_ || (order_ && std::holds_alternative<rendezvous::Done>(*order_));
   ending_ = ending;
   Actions actions;
-  if (!known) actions.push_back(TellLeaving{"the process that started it was killed"});
+  if (!known) actions.push_back(TellLeaving{"the process that started it was killed", false, true});
   for (auto& action : gone_ ? resolve() : kill()) actions.push_back(std::move(action));
   return actions;
 }

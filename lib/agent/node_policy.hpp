@@ -39,6 +39,7 @@ struct TellSucceeded {};
 struct TellLeaving {
   std::string why;
   bool unable = false;  // its workers could not be started
+  bool killed = false;  // nobody has asked for it
 };
 struct ArmBarrier {};
 struct StayForOthers {};  // past the exit barrier's time: they would lose what this node serves

@@ -744,7 +744,7 @@ class Coordinators(Elected):
         first.nothing_left()
         self.world(*others, size=2)
         for job in others:
-            self.assertIn("the process that started it was killed", job.errors())
+            self.assertRegex(job.errors(), "was lost: the process that started it was killed")
         self.go.touch()
         self.all_end(*others)
 

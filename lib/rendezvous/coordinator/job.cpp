@@ -39,7 +39,8 @@ void Job::report(Peer peer, FromAgent message) {
     state.succeed(peer, succeeded->round, now);
   } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
     if (leaving->unable) state.cannot_start(peer, leaving->why, now);
-    state.leave(peer, leaving->why, now, leaving->grace);
+    const auto kind = leaving->killed ? Cause::Kind::NodeLost : Cause::Kind::NodeLeft;
+    state.leave(peer, leaving->why, now, leaving->grace, kind);
   } else if (const auto* stopping = std::get_if<Stopping>(&message)) {
     state.stopping(peer, stopping->left, now);
   }

@@ -102,6 +102,7 @@ struct Leaving {
   Duration grace{};
   bool ended = false;   // the group has ended, and with it soon the connection
   bool unable = false;  // its workers could not be started
+  bool killed = false;  // nobody has asked for it: others count it as a failure
 };
 using Report =
     std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks, AskStacks>;

@@ -226,7 +226,8 @@ void State::succeed(Peer peer, std::int64_t round, TimePoint now) {
   finish_if_all_done(now);
 }
 
-void State::leave(Peer peer, const std::string& why, TimePoint now, Duration grace) {
+void State::leave(Peer peer, const std::string& why, TimePoint now, Duration grace,
+                  Cause::Kind kind) {
   const Member* member = roster_.find(peer);
   if (member == nullptr) {
     rank_claims_.drop(peer);
@@ -235,7 +236,6 @@ void State::leave(Peer peer, const std::string& why, TimePoint now, Duration gra
     if (grace > Duration::zero()) world_fence_.fence.hold(name, peer, now + grace, false);
     return;
   }
-  const auto kind = Cause::Kind::NodeLeft;
   if (member->state == MemberState::Finished) {
     world_fence_.broken(member->world, agent_name(member->node));
   } else if (member->state != MemberState::Waiting) {

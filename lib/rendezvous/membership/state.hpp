@@ -23,7 +23,6 @@ namespace elastrun::rendezvous {
 /// one joins, fails, finishes, leaves or dies. Pure: stepped with facts and the time; what is to be
 /// told to whom piles up until `take`. One of these decides for all nodes of a job (the
 /// coordinator's), so no two nodes disagree about ranks, attempts or the verdict.
-///
 /// Every wait in it ends: a round that does not come together fails the job after join_timeout.
 class State {
  public:
@@ -46,7 +45,8 @@ class State {
   void hear_of(const PreviousWorld& world, Duration grace, TimePoint now);
   /// It says goodbye: it is a member no more, but no round is formed until its group has ended, or
   /// its grace. `grace`: of one that was told to stop by somebody else, and has not joined here.
-  void leave(Peer peer, const std::string& why, TimePoint now, Duration grace = {});
+  void leave(Peer peer, const std::string& why, TimePoint now, Duration grace = {},
+             Cause::Kind kind = Cause::Kind::NodeLeft);
   /// Its connection has ended.
   void depart(Peer peer, const std::string& why, TimePoint now, Loss loss = Loss::Ended);
   void close(const std::string& why, TimePoint now);  // the job, for everybody

@@ -78,7 +78,7 @@ class RemoteSession final : public Session {
     on_closed_ = std::move(on_closed);
     search_.stop();
     heartbeat_->disarm();
-    const bool matters = leaving_ && (leaving_->unable || locator_->serves_others());
+    const bool matters = leaving_ && (leaving_->unable || (locator_->elects() && serves_others()));
     if (!matters || over_ || !link_ || !welcomed_) return retire();
     // The coordinator may be this process: before it goes it is to hear why, or its successor would
     // wait for this node. It reads in order, so its answer to what is said now tells.

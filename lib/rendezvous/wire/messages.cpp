@@ -104,11 +104,9 @@ json::object write(const Succeeded& done) {
   return {{"type", "succeeded"}, {"round", done.round}};
 }
 json::object write(const Leaving& leaving) {
-  return {{"type", "leaving"},
-          {"why", leaving.why},
-          {"grace", write_grace(leaving.grace)},
-          {"ended", leaving.ended},
-          {"unable", leaving.unable}};
+  return {
+      {"type", "leaving"},      {"why", leaving.why},       {"grace", write_grace(leaving.grace)},
+      {"ended", leaving.ended}, {"unable", leaving.unable}, {"killed", leaving.killed}};
 }
 json::object write(const AskStacks&) {
   return {{"type", "ask_stacks"}};
@@ -242,7 +240,7 @@ Result<FromAgent> decode_from_agent(std::string_view text) {
     message = Succeeded{reader.integer("round")};
   } else if (kind == "leaving") {
     message = Leaving{reader.text("why"), read_grace(reader, "grace"), reader.flag("ended"),
-                      reader.flag("unable")};
+                      reader.flag("unable"), reader.flag("killed")};
   } else if (kind == "stopping") {
     message = Stopping{read_grace(reader, "left")};
   } else if (kind == "progress") {
