@@ -143,15 +143,22 @@ class EtcdLeaderLease final : public LeaderLease {
   void renew_record() {
     const auto each =
         std::clamp<std::int64_t>(settings_.record_life / 4 / (settings_.ttl / 3), 1, 8);
-    if (record_lease_ == 0 || ++renewals_ % each != 0) return;
+    if (++renewals_ % each != 0) return;
+    if (lapsed_) return make_record_anew();
+    if (record_lease_ == 0) return;
     client_.ask("/v3/lease/keepalive", etcd::lease_request(record_lease_),
                 [this, renewed = record_lease_](const Result<std::string>& text) {
                   const auto lease = understand(text, etcd::read_lease);
                   if (!lease || lease->ttl > 0 || record_lease_ != renewed) return;
                   record_lease_ = 0;
-                  if (!last_record_.empty())
-                    record(std::string(last_record_), [](const Result<bool>&) {});
+                  make_record_anew();
                 });
+  }
+
+  void make_record_anew() {
+    lapsed_ = !last_record_.empty();
+    if (!lapsed_) return;
+    record(std::string(last_record_), [this](const Result<bool>& done) { lapsed_ = !done; });
   }
 
   // The lease may live on although somebody has deleted the entry by hand.
@@ -173,6 +180,7 @@ class EtcdLeaderLease final : public LeaderLease {
   std::int64_t lease_ = 0, epoch_ = 0, record_lease_ = 0;
   std::int64_t renewals_ = 0;
   std::string last_record_;
+  bool lapsed_ = false;  // the record has gone and is to be made again
   std::int64_t seen_revision_ = 0;
 };
 
