@@ -89,6 +89,7 @@ std::optional<std::size_t> heir_of(const JournalOutline& last,
   WallTime latest = end_of(last);
   for (std::size_t index = 0; index < journals.size(); ++index) {
     const auto& journal = journals[index];
+    if (journal.rounds().empty()) continue;  // a spare that no round needed
     if ((last.has_left() && !journal.waits()) || end_of(journal) <= latest) continue;
     latest = end_of(journal);
     heir = index;

@@ -111,7 +111,22 @@ class Submissions {
     const auto met = [&](auto index) {
       return std::ranges::any_of(other, [&](auto its) { return meet(index, its, kHidden); });
     };
-    return std::ranges::any_of(one, met) && !contradict(one, other);
+    return std::ranges::any_of(one, met) && !contradict(one, other) &&
+           !is_over_before(one, other) && !is_over_before(other, one);
+  }
+
+  /// Whether the job of the one had ended when there was a round of the other.
+  bool is_over_before(const Group& one, const Group& other) const {
+    WallTime first = WallTime::max();
+    for (const auto index : other) {
+      for (const auto& round : journals_[index].rounds()) {
+        first = std::min(first, journals_[index].common(round.at));
+      }
+    }
+    return std::ranges::any_of(one, [&](auto index) {
+      const auto& journal = journals_[index];
+      return journal.has_ended() && !journal.has_left() && end_of(index) <= first;
+    });
   }
 
   /// A round of the same number is another one, or two have the same place in it.

@@ -491,6 +491,21 @@ TEST_CASE("stitched journals: without offsets the wall clocks count, as they wer
   CHECK(steps.count() == 1);
 }
 
+TEST_CASE("stitched journals: a spare that no round needed tells nothing of a job that goes on") {
+  Told told({Agent{5s, 0s, {}}, Agent{9s, 0s, {}}});
+  told.start(0, true);
+  told.round(0, 1, 0, true);
+  told.phase(0, "running", true);
+  told.now = 2s;
+  told.start(1, false);
+  told.phase(1, "joining", false);
+  told.now = 10s;
+  told.step(0, 1);
+  told.now = 11s;  // the spare has said something since
+  told.clock(1, 0s, 1ms);
+  CHECK(stitched_books(told.agents).elapsed() == books_of(told.truth).elapsed());
+}
+
 TEST_CASE("stitched journals: times and numbers that nobody can mean close all the same") {
   constexpr std::int64_t kOdd[] = {INT64_MIN, -1, 0, 1, INT64_MAX, INT64_MAX / 2};
   std::mt19937 random(5);

@@ -27,6 +27,10 @@ struct Agent {
           {"master_port", std::int64_t{29500}}});
     return *this;
   }
+  Agent& over(Duration at) {
+    tell(at, "job.ended", {{"ending", std::string("workers_failed")}});
+    return *this;
+  }
   JournalOutline outline() {
     tell(end_, "phase", {{"phase", std::string("ended")}});
     return outline_;
@@ -70,6 +74,12 @@ TEST_CASE("submissions: spares that replaced all others go on with their job") {
   // In a chain, whatever the order of the files.
   CHECK(submissions({Agent(25s, 60s).round(41s, 3, 0), Agent(0s, 20s).round(1s, 1, 0),
                      Agent(1s, 40s).round(21s, 2, 0)}) == Groups{{0, 1, 2}});
+}
+
+TEST_CASE("submissions: what begins beside one that has ended is submitted again") {
+  // It is told to wait, because the earlier one is just ending there.
+  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0).over(20s), Agent(15s, 40s).round(21s, 2, 0)}) ==
+        Groups{{0}, {1}});
 }
 
 TEST_CASE("submissions: two jobs of one name side by side are two") {
