@@ -87,7 +87,8 @@ class Channel {
       // on a busy machine that takes some milliseconds.
       for (int i = 0; i < 200 && !taken_; ++i) {
         auto found = holder_.load(std::memory_order_relaxed);
-        if (found == self) return;  // a signal handler has come in between
+        interrupted_ = found == self;
+        if (interrupted_) return;
         const bool free = found == 0 || (found & kPids) != own;
         taken_ = free && holder_.compare_exchange_strong(found, self, std::memory_order_acquire);
         const timespec moment{0, 100'000};
@@ -100,16 +101,19 @@ class Channel {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     explicit operator bool() const { return taken_; }
+    /// This thread has it: a signal handler has come in between, and cannot wait for it.
+    bool interrupted() const { return interrupted_; }
 
    private:
     std::atomic<std::uint64_t>& holder_;
-    bool taken_ = false;
+    bool taken_ = false, interrupted_ = false;
   };
 
   /// False: it may be tried again. Without an agent there is nothing to try.
   bool offer(std::string_view packet) {
     const Turn turn(*this);
-    return turn && (deliver(packet) || fd_ < 0);
+    if (turn.interrupted()) count_lost();
+    return turn.interrupted() || (turn && (deliver(packet) || fd_ < 0));
   }
 
   static constexpr std::size_t kMostOwed = 4096;  // the agent knows no more timers of a process
@@ -129,7 +133,8 @@ class Channel {
 
   void owe(std::string_view packet) {
     const Turn turn(*this);
-    if (!turn || deliver(packet) || fd_ < 0) return;
+    if (!turn) return count_lost();
+    if (deliver(packet) || fd_ < 0) return;
     if (owed_ == nullptr) owed_ = new std::vector<std::string>;
     if (owed_->size() == kMostOwed) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
@@ -252,8 +257,8 @@ inline void count_forks() {
   ::pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
 }
 
-/// Held for a few instructions, or a send(2) that does not wait. That of a thread which this
-/// process does not have, because it was forked meanwhile, is nobody's.
+/// Held for a few instructions, or a send(2) that waits for its turn alone. That of a thread which
+/// this process does not have, because it was forked meanwhile, is nobody's.
 class Lock {
  public:
   enum class Taken {
