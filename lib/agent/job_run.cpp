@@ -80,8 +80,9 @@ Started<std::unique_ptr<JobRun>> JobRun::make(const spec::JobSpec& spec, guardia
   const auto plan = [dir = spec.log_dir, run_id = spec.run_id, expected] {
     return logs::Layout::plan(dir, run_id, expected);
   };
-  const auto what = spec.log_dir.empty() ? "the temporary directory" : "--log-dir " + spec.log_dir;
-  const bool may_wait = !spec.log_dir.empty() || names_temporary_place();
+  const bool temporary = spec.log_dir.empty() || spec.log_dir == "/dev/null";
+  const auto what = temporary ? "the temporary directory" : "--log-dir " + spec.log_dir;
+  const bool may_wait = !temporary || names_temporary_place();
   auto layout = may_wait ? within_limit(what, plan) : plan();
   if (!layout) return std::unexpected(layout.error());
   std::unique_ptr<JobRun> parts(new JobRun(spec, guardian, std::move(*layout)));

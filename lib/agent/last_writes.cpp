@@ -183,7 +183,9 @@ void LastWrites::lose(const std::vector<const files::BlockingCalls*>& calls) {
 }
 
 void LastWrites::give_up() {
-  for (auto& queue : files_) queue.given_up = queue.given_up || !queue.calls->idle();
+  for (auto& queue : files_) {
+    queue.given_up = queue.given_up || !(queue.left_out || queue.calls->idle());
+  }
   // A later wait() does not begin anew.
   console_given_up_ = console_given_up_ || !console_done();
   over_ = true;

@@ -4,6 +4,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 
+#include <atomic>
 #include <fmt/format.h>
 #include <utility>
 
@@ -77,10 +78,11 @@ void LogFolders::say() const {
 }
 
 void LogFolders::give_up() {
+  const bool is_named = !parts_.layout.is_temporary() && !parts_.layout.is_null();
   folders_ = fail(Code::Io, fmt::format("cannot make {}: the file system has not answered within "
                                         "{}; choose another place with {}",
                                         what(), format_duration(kTimeLimit),
-                                        parts_.layout.is_temporary() ? "TMPDIR" : "--log-dir"));
+                                        is_named ? "--log-dir" : "TMPDIR"));
   std::exchange(done_, {})();
 }
 
@@ -90,13 +92,15 @@ logs::Fate LogFolders::settle(LastWrites& writes, bool waits, bool keep) {
   // What may explain a failure is not for the guardian, which would remove it unseen.
   const bool unseen = !waits && !keep;
   const auto fate = std::make_shared<std::optional<logs::Fate>>();
+  const auto kept = std::make_shared<std::atomic<bool>>(false);
   const auto wait = [&] { waits ? writes.wait(false) : void(writes.give_up_on({&parts_.files})); };
   wait();
   parts_.files.make(
-      root, [root, keep] { return logs::settle(root, keep); },
+      root, [root, keep, kept] { return *kept ? logs::Fate::Kept : logs::settle(root, keep); },
       [fate](logs::Fate is) { *fate = is; });
   wait();
   unanswered_ = unanswered_ || !*fate;
+  *kept = !*fate && !unseen;  // and named: it is not to go when this is told
   return fate->value_or(unseen ? logs::Fate::Stays : logs::Fate::Kept);
 }
 

@@ -27,6 +27,13 @@ bool names_temporary_place() {
   });
 }
 
+std::vector<std::string> socket_places() {
+  std::vector<std::string> places{"/tmp", "/dev/shm"};
+  const char* given = std::getenv(kVariables.front());
+  if (given != nullptr && *given != '\0') places.insert(places.begin(), absolute(given));
+  return places;
+}
+
 std::vector<std::string> temporary_places(const std::string& memory) {
   std::vector<std::string> places;
   for (const char* name : kVariables) {

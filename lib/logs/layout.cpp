@@ -118,7 +118,7 @@ Result<Layout> Layout::plan(std::string log_dir, std::string run_id, Expected ex
     Layout layout(base.empty() ? Kind::Temporary : Kind::Null, {}, std::move(name));
     layout.expected_ = expected;
     const auto is_there = [](const auto& place) { return ::access(place.c_str(), F_OK) == 0; };
-    const auto places = layout.places();
+    const auto places = base.empty() ? layout.places() : socket_places();
     const auto place = std::ranges::find_if(places, is_there);
     layout.local_ = place == places.end() || is_on_this_machine(*place);
     return layout;
@@ -232,7 +232,7 @@ bool holds_something(const std::string& directory) {
        next.increment(error)) {
     if (explains_something(*next)) return true;
   }
-  return false;
+  return error && error != std::errc::no_such_file_or_directory;  // what cannot be seen may do so
 }
 
 Fate settle(const std::string& temporary_root, bool keep) {

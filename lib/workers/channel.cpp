@@ -3,6 +3,7 @@
 
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
+#include "core/temporary_places.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "core/write_all.hpp"
@@ -336,10 +337,8 @@ bool ChannelPlace::is_gone(const std::string& path) {
 MaybePlace ChannelPlace::find(const std::string& folder) {
   auto place = folder.empty() ? MaybePlace(fail(Code::Io, "no directory is left for a socket"))
                               : listen_in(folder);
-  const char* given = std::getenv("TMPDIR");
-  for (const char* base : {given, "/tmp", "/dev/shm"}) {
+  for (const auto& base : socket_places()) {
     if (place) break;
-    if (base == nullptr || *base == '\0') continue;
     if (auto other = listen_below(base)) place = std::move(other);
   }
   return place;

@@ -77,7 +77,7 @@ TEST_CASE("log folders: a file system that does not answer is said, and then the
   frozen.clock.advance(1s);
   CHECK(frozen.said.empty());
   frozen.clock.advance(1s);
-  CHECK(frozen.said.contains("waiting for the directories of the workers' logs"));
+  CHECK(frozen.said.contains("waiting for the temporary directory of this run"));
   frozen.clock.advance(LogFolders::kTimeLimit - 3s);
   CHECK(done == 0);
   frozen.clock.advance(1s);

@@ -244,4 +244,8 @@ TEST_CASE(
   ::setenv("TMPDIR", "/proc", 1);
   CHECK_FALSE(Layout::plan("", "x").value().is_local());
   CHECK_FALSE(Layout::plan("/dev/null", "x").value().is_local());  // its channel is there
+  ::unsetenv("TMPDIR");
+  ::setenv("TEMP", "/proc", 1);  // and is not there
+  CHECK(Layout::plan("/dev/null", "x").value().is_local());
+  ::unsetenv("TEMP");
 }
