@@ -4,7 +4,6 @@
 #include "goodput/node_phase.hpp"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 namespace elastrun::goodput {
@@ -38,10 +37,7 @@ std::optional<Step> step_of(NodePhase phase) {
 
 std::optional<Step> step_of(const Record& record) {
   if (record.name == "group.gone") return Step::Gone;
-  if (record.name != "phase") return std::nullopt;
-  const auto* value = record.find("phase");
-  const auto* name = value == nullptr ? nullptr : std::get_if<std::string>(value);
-  const auto phase = name == nullptr ? std::nullopt : phase_named(*name);
+  const auto phase = phase_of(record);
   return phase ? step_of(*phase) : std::nullopt;
 }
 

@@ -154,7 +154,7 @@ void JournalBooks::take_entry(const Record& record, TimePoint now) {
 
 void JournalBooks::take_agent(const Record& record, TimePoint now) {
   if (record.name == "phase") {
-    const auto phase = phase_named(text_or(record.find("phase"), ""));
+    const auto phase = phase_of(record);
     if (phase == NodePhase::Starting) failed_group_ = false;
     if (phase) account_->phase(*phase, now);
   } else if (record.name == "ranks.connecting" || record.name == "ranks.connected") {

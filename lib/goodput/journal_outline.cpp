@@ -64,7 +64,7 @@ void JournalOutline::take(const Record& record) {
          fmt::format("{}:{}", text(record, "master_addr"), whole(record, "master_port")), at});
   } else if (record.name == "group.gone" && !rounds_.empty()) {
     rounds_.back().gone = at;
-  } else if (record.name == "phase" && text(record, "phase") == phase_name(NodePhase::Joining)) {
+  } else if (phase_of(record) == NodePhase::Joining) {
     waits_ = !rounds_.empty();
   } else if (record.name == "job.ended") {
     ended_ = true;

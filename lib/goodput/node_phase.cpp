@@ -22,4 +22,11 @@ std::optional<NodePhase> phase_named(std::string_view name) {
   return static_cast<NodePhase>(found - kPhases.begin());
 }
 
+std::optional<NodePhase> phase_of(const telemetry::Record& record) {
+  if (record.name != "phase") return std::nullopt;
+  const auto* value = record.find("phase");
+  const auto* name = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  return name == nullptr ? std::nullopt : phase_named(*name);
+}
+
 }  // namespace elastrun::goodput

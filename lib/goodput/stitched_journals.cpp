@@ -130,10 +130,8 @@ bool is_of_agent(const telemetry::Record& record, std::initializer_list<std::str
 
 /// That of an agent's part, which is not that of the job if another one goes on.
 bool tells_end(const telemetry::Record& record) {
-  if (!is_of_agent(record, {"phase"})) return is_of_agent(record, {"job.ended", "goodput"});
-  const auto* phase = record.find("phase");
-  const auto* name = phase == nullptr ? nullptr : std::get_if<std::string>(phase);
-  return name != nullptr && phase_named(*name) == NodePhase::Ended;
+  return is_of_agent(record, {"job.ended", "goodput"}) ||
+         (is_of_agent(record, {"phase"}) && phase_of(record) == NodePhase::Ended);
 }
 
 }  // namespace
