@@ -12,8 +12,7 @@ namespace elastrun {
 /// has named none; empty: there is none.
 std::vector<std::string> temporary_places(const std::string& memory = {});
 
-/// Folders for a socket, the best first: what TMPDIR names, /tmp,
-/// /dev/shm.
+/// Folders for a socket, the best first: what TMPDIR names, /tmp, /dev/shm.
 std::vector<std::string> socket_places();
 
 /// Whether the user has named one.

@@ -112,8 +112,9 @@ class Channel {
   /// False: it may be tried again. Without an agent there is nothing to try.
   bool offer(std::string_view packet) {
     const Turn turn(*this);
-    if (turn.interrupted()) count_lost();
-    return turn.interrupted() || (turn && (deliver(packet) || fd_ < 0));
+    if (!turn.interrupted()) return turn && (deliver(packet) || fd_ < 0);
+    count_lost();
+    return true;
   }
 
   static constexpr std::size_t kMostOwed = 4096;  // the agent knows no more timers of a process
@@ -136,10 +137,7 @@ class Channel {
     if (!turn) return count_lost();
     if (deliver(packet) || fd_ < 0) return;
     if (owed_ == nullptr) owed_ = new std::vector<std::string>;
-    if (owed_->size() == kMostOwed) {
-      dropped_.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
+    if (owed_->size() == kMostOwed) return count_lost();
     owed_->emplace_back(packet);
     owes_.store(true, std::memory_order_relaxed);
   }
