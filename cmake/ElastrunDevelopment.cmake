@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The agent as a C++ library (`find_package(elastrun)` gives elastrun::agent, elastrun::launcher and
-# elastrun::worker), installed beside the programs, and no part of a wheel or package.
+# The agent as a C++ library (`find_package(elastrun)` gives elastrun::launcher, elastrun::command
+# and elastrun::worker), installed beside the programs, and no part of a wheel or package.
 include(CMakePackageConfigHelpers)
 
 add_library(elastrun_worker INTERFACE)
@@ -10,14 +10,14 @@ target_include_directories(elastrun_worker INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:include/elastrun>)
 
 get_property(modules GLOBAL PROPERTY elastrun_modules)
-set(targets elastrun_flags elastrun_worker elastrun_launcher)
-set_target_properties(elastrun_launcher PROPERTIES EXPORT_NAME launcher)
+set(targets elastrun_flags elastrun_worker elastrun_command)
+set_target_properties(elastrun_command PROPERTIES EXPORT_NAME command)
 foreach(module IN LISTS modules)
   list(APPEND targets elastrun_${module})
   set_target_properties(elastrun_${module} PROPERTIES EXPORT_NAME ${module})
 endforeach()
 # What `cmake --install` needs built, without the tests: --target elastrun_installed.
-add_custom_target(elastrun_installed DEPENDS elastrun elastrunctl elastrun_launcher)
+add_custom_target(elastrun_installed DEPENDS elastrun elastrunctl elastrun_command)
 foreach(module IN LISTS modules)
   add_dependencies(elastrun_installed elastrun_${module})
 endforeach()

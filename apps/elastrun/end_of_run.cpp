@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "end_of_run.hpp"
 
-#include "agent/verdict.hpp"
+#include "agent/verdict/verdict.hpp"
 #include "core/log.hpp"
 #include "exit_code.hpp"
 #include "files/whole_file.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/job_result.hpp"
-#include "agent/job_run.hpp"
+#include "agent/loop/job_result.hpp"
+#include "launcher/job_run.hpp"
 
 namespace elastrun {
 

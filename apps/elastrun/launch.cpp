@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch.hpp"
 
-#include "agent/job_run.hpp"
 #include "command_line.hpp"
 #include "core/log.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
 #include "host_environment.hpp"
+#include "launcher/job_run.hpp"
 #include "plugin/library.hpp"
 #include "process/descriptor_limit.hpp"
 #include "process/guardian.hpp"

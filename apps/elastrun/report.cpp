@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report.hpp"
 
-#include "agent/failure_report.hpp"
-#include "agent/verdict.hpp"
+#include "agent/verdict/failure_report.hpp"
+#include "agent/verdict/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/job_result.hpp"
+#include "agent/loop/job_result.hpp"
 #include "files/blocking_calls.hpp"
 #include "spec/job_spec.hpp"
 

@@ -2,7 +2,7 @@
 // What a packet of a worker costs the agent, from the socket to a sink, in CPU time of the agent's
 // thread; what an event of goodput costs the worker; and how many packets are lost of a worker that
 // sends 20,000 a second and never waits. JSON.
-#include "agent/worker_records.hpp"
+#include "agent/telemetry/worker_records.hpp"
 #include "core/system_clock.hpp"
 #include "worker/elastrun.hpp"
 #include "workers/channel.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A launcher of your own on the agent as a library: runs SCRIPT in two workers, with one restart.
-#include <elastrun/agent/elastic_agent.hpp>
+#include <elastrun/launcher/elastic_agent.hpp>
 #include <elastrun/telemetry/events.hpp>
 #include <elastrun/telemetry/metrics.hpp>
 #include <iostream>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/agent.hpp"
+#include "agent/loop/agent.hpp"
 
 #include "rendezvous/session/local_session.hpp"
 #include "support/fake_clock.hpp"

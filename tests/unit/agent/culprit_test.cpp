@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/culprit.hpp"
+#include "agent/loop/culprit.hpp"
 
-#include "agent/job_result.hpp"
-#include "agent/verdict.hpp"
+#include "agent/loop/job_result.hpp"
+#include "agent/verdict/verdict.hpp"
 #include "core/json.hpp"
 #include "elastrun/exit_code.hpp"
 #include "elastrun/report_json.hpp"

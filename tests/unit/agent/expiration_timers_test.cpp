@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/expiration_timers.hpp"
+#include "agent/hang/expiration_timers.hpp"
 
 #include "core/text.hpp"
 #include "process/posix_launcher.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/failure_report.hpp"
+#include "agent/verdict/failure_report.hpp"
 
 #include <csignal>
 #include <cstdlib>

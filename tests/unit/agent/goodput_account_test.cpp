@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/goodput_account.hpp"
+#include "agent/telemetry/goodput_account.hpp"
 
 #include "support/fake_clock.hpp"
 

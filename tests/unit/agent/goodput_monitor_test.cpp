@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/goodput_monitor.hpp"
+#include "agent/telemetry/goodput_monitor.hpp"
 
 #include "support/fake_clock.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/hang_watch.hpp"
+#include "agent/hang/hang_watch.hpp"
 
-#include "agent/hang_report.hpp"
+#include "agent/verdict/hang_report.hpp"
 #include "core/text.hpp"
 #include "support/fake_clock.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/health.hpp"
+#include "agent/web/health.hpp"
 
 #include "support/fake_clock.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/job_records.hpp"
+#include "agent/telemetry/job_records.hpp"
 
 #include "unit/agent/records.hpp"
 

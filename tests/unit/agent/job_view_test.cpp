@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/job_view.hpp"
+#include "agent/web/job_view.hpp"
 
 #include "unit/agent/records.hpp"
 

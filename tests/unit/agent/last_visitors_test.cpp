@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/last_visitors.hpp"
+#include "agent/files/last_visitors.hpp"
 
 #include "core/system_clock.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/last_writes.hpp"
+#include "agent/files/last_writes.hpp"
 
 #include "core/system_clock.hpp"
 #include "core/unique_fd.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/log_folders.hpp"
+#include "agent/files/log_folders.hpp"
 
 #include "support/fake_clock.hpp"
 #include "support/logged_text.hpp"

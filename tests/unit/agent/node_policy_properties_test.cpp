@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A policy in a random world: facts that can happen, in batches, as they wait in the agent's queue
 // while another one is acted upon. What an action leads to comes after all that waits already.
-#include "agent/node_policy.hpp"
+#include "agent/loop/node_policy.hpp"
 
 #include <deque>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/node_policy.hpp"
+#include "agent/loop/node_policy.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>

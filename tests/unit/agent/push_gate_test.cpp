@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/push_gate.hpp"
+#include "agent/files/push_gate.hpp"
 
 #include <doctest/doctest.h>
 #include <random>

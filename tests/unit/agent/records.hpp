@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/job_result.hpp"
+#include "agent/loop/job_result.hpp"
 #include "process/exit_status.hpp"
 #include "support/fake_clock.hpp"
 #include "telemetry/route.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/telemetry_host.hpp"
+#include "agent/telemetry/telemetry_host.hpp"
 
 #include "support/fake_clock.hpp"
 #include "telemetry/instruments.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/verdict.hpp"
+#include "agent/verdict/verdict.hpp"
 
 #include <csignal>
 #include <doctest/doctest.h>

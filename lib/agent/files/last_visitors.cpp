@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/files/last_visitors.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::string_view kArea = "agent";
+constexpr Duration kLook = std::chrono::milliseconds(20);
+constexpr Duration kLong = std::chrono::seconds(1);
+
+std::size_t visitors_of(const RoundStore& store) {
+  return store.serves_others() ? store.visitors() : 0;
+}
+
+}  // namespace
+
+void LastVisitors::wait(RoundStore& store, Duration limit) {
+  if (limit <= Duration::zero() || visitors_of(store) == 0) return;
+  store.rounds_are_over();
+  store_ = &store;
+  since_ = clock_.now();
+  until_ = since_ + limit;
+  waiting_ = true;
+  loop_.restart();
+  alarm_->arm(since_, [this] { look(); });
+  while (waiting_ && loop_.run_one() > 0) {
+  }
+  waiting_ = false;
+  alarm_->disarm();
+}
+
+void LastVisitors::look() {
+  const TimePoint now = clock_.now();
+  const auto visitors = visitors_of(*store_);
+  if (visitors == 0 || now >= until_) {
+    waiting_ = false;
+    return;
+  }
+  if (now >= since_ + kLong && !std::exchange(told_, true)) {
+    log::info(kArea,
+              "{} connections of workers on other nodes to the store of this node are open: it "
+              "stays until they have ended, for {} at most; a second signal ends that at once",
+              visitors, format_duration(until_ - now));
+  }
+  alarm_->arm(now + kLook, [this] { look(); });
+}
+
+void LastVisitors::hear_signal(bool insisted) {
+  if (insisted) {
+    log::warning(kArea, "a signal came again: workers on other nodes lose the store of this node");
+    waiting_ = false;
+    return boost::asio::post(loop_, [] {});  // which looks at that
+  }
+  log::warning(kArea,
+               "the job has ended here; this node serves {} connections of workers on other nodes, "
+               "for {} at most; once more ends that at once",
+               visitors_of(*store_), format_duration(until_ - clock_.now()));
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/files/push_gate.hpp"
+
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+bool is_round(const rendezvous::Push& push) {
+  return std::holds_alternative<rendezvous::RoundReady>(push);
+}
+
+bool ends_round(const rendezvous::Push& push) {
+  return std::holds_alternative<rendezvous::Restart>(push) ||
+         std::holds_alternative<rendezvous::Done>(push) ||
+         std::holds_alternative<rendezvous::Lost>(push);
+}
+
+}  // namespace
+
+rendezvous::Session::OnPush PushGate::before(rendezvous::Session::OnPush on_push) {
+  on_push_ = std::move(on_push);
+  return [this](rendezvous::Push push) { hear(std::move(push)); };
+}
+
+void PushGate::hear(rendezvous::Push push) {
+  if (ends_round(push) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
+  held_.push_back(std::move(push));
+  pass_on();
+}
+
+void PushGate::prepare(const rendezvous::Round& round) {
+  preparing_ = true;
+  prepare_(round, [this, alive = lifetime_.token()] {
+    if (!alive) return;
+    preparing_ = false;
+    prepared_ = !std::exchange(dropped_, false);
+    pass_on();
+  });
+}
+
+void PushGate::pass_on() {
+  while (!held_.empty()) {
+    if (const auto* ready = std::get_if<rendezvous::RoundReady>(&held_.front())) {
+      if (preparing_) return;
+      if (!std::exchange(prepared_, false)) return prepare(ready->round);
+    }
+    auto push = std::move(held_.front());
+    held_.pop_front();
+    on_push_(std::move(push));
+  }
+}
+
+}  // namespace elastrun::agent

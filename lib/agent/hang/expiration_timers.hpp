@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/hang/hung_stacks.hpp"
+#include "agent/hang/stack_offers.hpp"
+#include "agent/loop/agent_scope.hpp"
+#include "agent/loop/job_result.hpp"
+#include "agent/loop/observer.hpp"
+#include "core/awake_clock.hpp"
+#include "telemetry/instruments.hpp"
+#include "timer/request_pipe.hpp"
+#include "timer/watchdog.hpp"
+#include "workers/message.hpp"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// The expiration timers of the workers of this node: hears their requests while a group runs, and
+/// when a timer expires tells of it, takes the stack of the process, and then sends it the signal
+/// that it asked for. What follows is that of any failure of a worker; the agent goes on.
+class ExpirationTimers final : public Observer {
+ public:
+  static constexpr std::size_t kMostKept = 100;
+  struct Parts {
+    boost::asio::io_context& loop;
+    Clock& clock;
+    process::Launcher& launcher;
+    Observer& observers;  // hear of `watchdog`; may include this object
+    const StackOffers& offers;
+    /// The worker to which a process belongs, or null.
+    std::function<const workers::Worker*(pid_t)> worker_of;
+    /// Hears what workers have said over the channel that nobody has heard yet.
+    std::function<void()> catch_up;
+    std::string run_id;
+    std::vector<std::string> environment;  // of the agent
+  };
+  explicit ExpirationTimers(Parts parts);
+
+  /// Opens the FIFO for torch's clients if TORCHELASTIC_ENABLE_FILE_TIMER is 1 in the environment,
+  /// at TORCHELASTIC_TIMER_FILE or in a folder of its own. Without one, only a warning.
+  void open_pipe();
+  /// Removes it, by a thread, because its file system may not answer; calls `removed` when it has.
+  void close_pipe(files::BlockingCalls& files, std::function<void()> removed);
+  /// For the workers' TORCHELASTIC_TIMER_FILE; empty: there is no FIFO.
+  std::string pipe_path() const { return pipe_ ? pipe_->path() : std::string(); }
+  /// The folder that was made for it alone; empty: none.
+  std::string own_folder() const { return pipe_ ? pipe_->own_folder() : std::string(); }
+
+  /// What a process of a worker said over its channel. False: it is not about timers.
+  bool heard(pid_t sender, const workers::Message& message);
+
+  /// What is known of a worker that such a signal has ended.
+  void explain(workers::Failure& failure) const;
+  /// The timers that have expired so far, by attempt, the last kMostKept of them: those without a
+  /// signal may do so as long as the job runs.
+  const std::vector<ExpiredTimer>& expired() const { return expired_; }
+
+  /// How long a worker has lived on after an expired timer that should have ended it, or a timer
+  /// has been expired unnoticed: the longest of all. Nothing: all is well.
+  std::optional<Duration> overdue() const;
+
+  void phase(Phase phase, TimePoint now) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+
+ private:
+  void heard_line(std::string_view line);
+  void set(pid_t sender, const workers::TimerSet& timer);
+  void have_expired(std::vector<timer::ExpiredWorker> workers);
+  ExpiredTimer tell(const timer::ExpiredWorker& expired, const timer::Expired& one);
+  void stacks_taken(std::vector<ExpiredTimer> timers, const HungStacks::Stacks& stacks, int group);
+  void reap(ExpiredTimer& timer);
+  bool may_complain() { return complaints_++ < kMostComplaints; }
+
+  static constexpr int kMostComplaints = 5;  // about requests, in the life of an agent
+
+  const Parts parts_;
+  // While this process stands still it hears of no release, and workers may stand still, too.
+  AwakeClock awake_;
+  timer::Watchdog watchdog_;
+  HungStacks hung_stacks_;
+  std::unique_ptr<timer::RequestPipe> pipe_;
+  bool active_ = false;  // a group runs
+  int group_ = 0;        // how many have begun
+  int complaints_ = 0;
+  std::vector<ExpiredTimer> expired_;
+  // Without the scope of the timer as a label: a worker may make up as many as it likes.
+  const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.timer.expired",
+                                                 .unit = "{timer}",
+                                                 .help = "Expired timers of workers.",
+                                                 .scope = std::string(kAgentScope)}};
+  const telemetry::Histogram overrun_{{.name = "elastrun.timer.overrun",
+                                       .unit = "s",
+                                       .help = "From the expiry of a timer until it was seen.",
+                                       .scope = std::string(kAgentScope)}};
+};
+
+}  // namespace elastrun::agent

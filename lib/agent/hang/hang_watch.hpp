@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/agent_scope.hpp"
+#include "agent/loop/job_result.hpp"
+#include "agent/loop/observer.hpp"
+#include "core/awake_clock.hpp"
+#include "hangs/hang_rule.hpp"
+#include "rendezvous/membership/round.hpp"
+#include "spec/job_spec.hpp"
+#include "telemetry/instruments.hpp"
+#include "workers/message.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Tells the rendezvous how the workers of this node get on, and does what --on-hang says when it
+/// answers that the job hangs. Costs nothing, and no wake-up, without --hang-timeout.
+class HangWatch final : public Observer {
+ public:
+  static constexpr std::size_t kMostKept = 100;
+  struct Parts {
+    Clock& clock;
+    const spec::JobSpec& spec;
+    Observer& observers;  // hear of `hang`; may include this object
+    std::function<void(rendezvous::Report)> report;
+    /// When workers wrote last, or changed something in their store, by `clock`; min(): not yet.
+    std::function<TimePoint()> activity;
+    std::function<bool(pid_t)> has_ended;  // this worker
+  };
+  explicit HangWatch(Parts parts);
+
+  /// What a process of a worker said over its channel.
+  void heard(int rank, const workers::Message& message);
+  /// Looks at the workers, not only when it is time to: tells if they have gone on.
+  void look_now();
+  /// The job hangs. Nothing if this node knows better by now.
+  void hangs(const rendezvous::StacksReport& report);
+  /// The last kMostKept so far.
+  const std::vector<JobHang>& all() const { return hangs_; }
+
+  void phase(Phase phase, TimePoint now) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+
+ private:
+  void look();
+  void look_again();
+  void heard_goodput(int rank, const workers::GoodputEntries& said);
+  void tell();
+  void note_progress();
+  void moved();
+  bool goes_on(bool speaks) const;
+  bool any_stopped() const;
+  void note_ended();
+  rendezvous::Cause cause_of(const JobHang& hang) const;
+
+  const Parts parts_;
+  AwakeClock awake_;
+  hangs::HangRule rule_;
+  std::unique_ptr<Alarm> alarm_;
+  std::optional<rendezvous::Round> round_;
+  int groups_ = 0;
+  std::map<int, pid_t> pids_;  // by rank
+  TimePoint activity_ = TimePoint::min();
+  TimePoint looked_;  // by awake_
+  std::optional<hangs::NodeProgress> told_;
+  bool runs_ = false;     // the group
+  bool hanging_ = false;  // and that was said
+  std::vector<JobHang> hangs_;
+  const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.hang.count",
+                                                 .unit = "{hang}",
+                                                 .help = "Hangs of the job.",
+                                                 .scope = std::string(kAgentScope)}};
+};
+
+/// What --hang-timeout says.
+hangs::HangTimeout hang_timeout_of(const spec::JobSpec& spec);
+
+}  // namespace elastrun::agent

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/hang/hung_stacks.hpp"
+
+#include "core/text.hpp"
+#include "process/program_path.hpp"
+#include "process/shell.hpp"
+#include "system/thread_states.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <fcntl.h>
+#include <iterator>
+#include <ranges>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+constexpr auto kAnswer = std::chrono::milliseconds(1000);  // of one process, by its faulthandler
+constexpr std::size_t kMostLines = 1000;                   // of one process
+constexpr std::size_t kMostBytes = 1 << 18;                // of py-spy
+
+void append(Lines& lines, Lines more) {
+  for (auto& line : more) {
+    if (lines.size() < kMostLines) lines.push_back(std::move(line));
+  }
+}
+
+Lines lines_of(const UniqueFd& file) {
+  std::string text(kMostBytes, '\0');
+  const auto got = ::pread(file.get(), text.data(), text.size(), 0);
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  Lines lines;
+  for (auto& line : split(trim(text), '\n')) {
+    if (!line.empty()) lines.push_back(printable(std::move(line)));
+  }
+  return lines;
+}
+
+}  // namespace
+
+/// What is known of each process, by source: that of Python first.
+struct HungStacks::Job {
+  Then then;
+  std::map<pid_t, Lines> python, threads;
+  int awaited = 0;
+  std::unique_ptr<Alarm> alarm;
+  std::vector<std::unique_ptr<process::Child>> spies;
+};
+
+HungStacks::HungStacks(boost::asio::io_context& loop, Clock& clock, process::Launcher& launcher,
+                       std::vector<std::string> environment)
+    : loop_(loop),
+      clock_(clock),
+      launcher_(launcher),
+      environment_(std::move(environment)),
+      calls_(loop.get_executor()) {}
+
+HungStacks::~HungStacks() = default;
+
+void HungStacks::take(std::vector<Hung> hung, Then then) {
+  const auto job = std::make_shared<Job>();
+  const std::weak_ptr<Job> weak = job;
+  job->then = std::move(then);
+  job->alarm = clock_.make_alarm();
+  job->alarm->arm(clock_.now() + kLimit, [this, weak] { finish(weak); });
+  jobs_.push_back(job);
+  std::vector<pid_t> pids;
+  for (const auto& one : hung) pids.push_back(one.pid);
+  // Those of Python first: a process that goes on is where it was asked, not where it was later.
+  const auto offered =
+      std::ranges::stable_partition(hung, [](const Hung& one) { return !one.offer.has_value(); });
+  std::vector<pid_t> silent;
+  for (auto& one : std::ranges::subrange(hung.begin(), offered.begin())) silent.push_back(one.pid);
+  std::vector<Hung> askable(std::make_move_iterator(offered.begin()),
+                            std::make_move_iterator(offered.end()));
+  if (!askable.empty()) ask(job, std::move(askable));
+  read_kernel(job, std::move(pids));
+  if (!silent.empty()) find_spy(job, std::move(silent));
+}
+
+void HungStacks::ask(const std::shared_ptr<Job>& job, std::vector<Hung> hung) {
+  ++job->awaited;
+  const auto shared = std::make_shared<const std::vector<Hung>>(std::move(hung));
+  calls_.make(
+      "the Python stacks of processes",
+      [shared] {
+        std::vector<system::StackSource> sources;
+        for (const auto& one : *shared) sources.push_back({one.pid, one.pidfd.get(), *one.offer});
+        return system::ask_python_stacks(sources, kAnswer);
+      },
+      [this, weak = std::weak_ptr(job), shared](std::vector<Lines> stacks) {
+        if (const auto asked = weak.lock()) {
+          for (std::size_t i = 0; i < stacks.size(); ++i) {
+            asked->python[(*shared)[i].pid] = std::move(stacks[i]);
+          }
+        }
+        done(weak);
+      });
+}
+
+void HungStacks::read_kernel(const std::shared_ptr<Job>& job, std::vector<pid_t> pids) {
+  ++job->awaited;
+  calls_.make(
+      "the threads of a process in /proc",
+      [pids = std::move(pids)] {
+        std::map<pid_t, Lines> threads;
+        for (const auto pid : pids) {
+          threads[pid] = system::thread_lines(system::read_threads(pid));
+        }
+        return threads;
+      },
+      [this, weak = std::weak_ptr(job)](std::map<pid_t, Lines> threads) {
+        if (const auto asked = weak.lock()) asked->threads = std::move(threads);
+        done(weak);
+      });
+}
+
+/// Last, because PATH may name a folder of a file system that does not answer.
+void HungStacks::find_spy(const std::shared_ptr<Job>& job, std::vector<pid_t> pids) {
+  ++job->awaited;
+  calls_.make(
+      "the search for py-spy in PATH",
+      [environment = environment_] { return process::find_program("py-spy", environment, {}); },
+      [this, weak = std::weak_ptr(job), pids = std::move(pids)](const Result<std::string>& path) {
+        const auto asked = weak.lock();
+        for (const auto pid : pids) {
+          if (asked && path) spy(asked, *path, pid);
+        }
+        done(weak);
+      });
+}
+
+void HungStacks::spy(const std::shared_ptr<Job>& job, const std::string& path, pid_t pid) {
+  const auto output = std::make_shared<UniqueFd>(::memfd_create("py-spy", MFD_CLOEXEC));
+  const UniqueFd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  process::LaunchRequest request;
+  request.argv = process::shell_exec(
+      {path, "dump", "--pid", std::to_string(pid), "--full-filenames", "--nonblocking"});
+  request.environment = environment_;
+  request.stdin_fd = request.stderr_fd = nowhere.get();
+  request.stdout_fd = output->get();
+  if (!*output || !nowhere) return;
+  const std::weak_ptr<Job> weak = job;
+  auto child = launcher_.start(request, [this, weak, pid, output](const process::Exit& exit) {
+    const auto asked = weak.lock();
+    if (asked && exit.status.success()) asked->python[pid] = lines_of(*output);
+    done(weak);
+  });
+  if (!child) return;
+  ++job->awaited;
+  job->spies.push_back(std::move(*child));
+}
+
+/// Not at once: it may be a child of the job that calls, which the job's end would destroy.
+void HungStacks::done(const std::weak_ptr<Job>& job) {
+  const auto asked = job.lock();
+  if (!asked || --asked->awaited > 0) return;
+  boost::asio::post(loop_, [this, job, alive = lifetime_.token()] {
+    if (alive) finish(job);
+  });
+}
+
+void HungStacks::finish(const std::weak_ptr<Job>& weak) {
+  const auto job = weak.lock();
+  if (!job || std::erase(jobs_, job) == 0) return;
+  Stacks stacks;
+  for (auto* source : {&job->python, &job->threads}) {
+    for (auto& [pid, lines] : *source) append(stacks[pid], std::move(lines));
+  }
+  job->then(std::move(stacks));
+}
+
+}  // namespace elastrun::agent

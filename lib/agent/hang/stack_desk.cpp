@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/hang/stack_desk.hpp"
+
+#include "rendezvous/membership/standstill.hpp"
+#include "rendezvous/wire/messages.hpp"
+#include "rendezvous/wire/stack_messages.hpp"
+#include "system/flight_recorder.hpp"
+
+#include <algorithm>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr Duration kLost = 2 * rendezvous::Standstill::kTimeToAnswer;
+constexpr Duration kDumpsLimit = std::chrono::milliseconds(500);
+
+}  // namespace
+
+StackDesk::StackDesk(Parts parts) : parts_(std::move(parts)), calls_(parts_.loop.get_executor()) {}
+
+rendezvous::Session::OnPush StackDesk::before(rendezvous::Session::OnPush on_push) {
+  return [this, on_push = std::move(on_push)](rendezvous::Push push) {
+    if (const auto* order = std::get_if<rendezvous::TakeStacks>(&push)) return take(*order);
+    if (const auto* report = std::get_if<rendezvous::StacksReport>(&push)) return reported(*report);
+    on_push(std::move(push));
+  };
+}
+
+void StackDesk::asked() {
+  const auto now = parts_.clock.now();
+  // An answer is lost with the connection to the coordinator.
+  if (asked_at_ && now - *asked_at_ < kLost) return;
+  asked_at_ = now;
+  parts_.report(rendezvous::AskStacks{});
+}
+
+void StackDesk::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                        Duration took) {
+  began_ = parts_.clock.wall() - took;
+  workers_.clear();
+  for (const auto& worker : group) workers_.push_back({worker.rank, worker.pid, worker.pid});
+}
+
+void StackDesk::stopped(const std::vector<workers::Worker>&, Duration) {
+  workers_.clear();
+}
+
+/// Of a worker that is a script, or numactl(8), the first of its processes that has something to
+/// tell; the data loaders of Python come later.
+std::vector<StackDesk::Subject> StackDesk::subjects() const {
+  auto subjects = workers_;
+  for (const pid_t process : parts_.offers.processes()) {
+    const auto* worker = parts_.worker_of(process);
+    const auto subject = worker == nullptr
+                             ? subjects.end()
+                             : std::ranges::find(subjects, worker->pid, &Subject::worker);
+    if (subject == subjects.end() || parts_.offers.of(subject->process)) continue;
+    if (parts_.offers.of(process)) subject->process = process;
+  }
+  return subjects;
+}
+
+/// A worker may have another environment than its agent, by its job file or its script.
+std::vector<std::string> StackDesk::dumps_of(const std::vector<Subject>& subjects,
+                                             const std::vector<std::string>& environment,
+                                             WallTime since) {
+  std::vector<system::FlightRecorder> recorders;
+  for (const auto& subject : subjects) {
+    const auto own = system::environment_of(subject.process);
+    recorders.push_back(system::flight_recorder_of(own.empty() ? environment : own, subject.rank));
+  }
+  return system::find_dumps(recorders, since);
+}
+
+void StackDesk::take(const rendezvous::TakeStacks& order) {
+  const auto environment = parts_.environment();
+  if (!hung_stacks_) {
+    hung_stacks_ =
+        std::make_unique<HungStacks>(parts_.loop, parts_.clock, parts_.launcher, environment);
+  }
+  const auto subjects = this->subjects();
+  std::vector<HungStacks::Hung> hung;
+  for (const auto& subject : subjects) {
+    const auto pidfd = ::syscall(SYS_pidfd_open, subject.process, 0);
+    hung.push_back(
+        {subject.process, UniqueFd(static_cast<int>(pidfd)), parts_.offers.of(subject.process)});
+  }
+  const auto taking = std::make_shared<Taking>(order.id, subjects);
+  if (order.hang) {
+    calls_.make(
+        "the pipes of the flight recorder",
+        [subjects, environment, since = began_] { return dumps_of(subjects, environment, since); },
+        [this, taking](std::vector<std::string> dumps) {
+          taking->dumps = std::move(dumps);
+          report(*taking);
+        });
+  } else {
+    taking->dumps.emplace();
+  }
+  hung_stacks_->take(std::move(hung), [this, taking](HungStacks::Stacks stacks) {
+    taking->stacks = std::move(stacks);
+    if (!taking->dumps) await_dumps(taking);
+    report(*taking);
+  });
+}
+
+/// Stacks may be there first; a folder that does not answer holds them up no longer than this.
+void StackDesk::await_dumps(std::shared_ptr<Taking> taking) {
+  if (!dumps_limit_) dumps_limit_ = parts_.clock.make_alarm();
+  dumps_limit_->arm(parts_.clock.now() + kDumpsLimit, [this, taking = std::move(taking)] {
+    if (!taking->dumps) taking->dumps.emplace();
+    report(*taking);
+  });
+}
+
+/// Once, when all is there.
+void StackDesk::report(Taking& taking) {
+  if (!taking.stacks || !taking.dumps || std::exchange(taking.is_told, true)) return;
+  std::vector<hangs::WorkerStack> all;
+  for (const auto& subject : taking.subjects) {
+    all.push_back({subject.rank, std::move((*taking.stacks)[subject.process])});
+  }
+  for (auto& part :
+       rendezvous::parts_of({taking.id, hangs::group(all), std::move(*taking.dumps), true})) {
+    parts_.report(std::move(part));
+  }
+}
+
+void StackDesk::reported(const rendezvous::StacksReport& report) {
+  if (std::exchange(asked_at_, std::nullopt)) {
+    parts_.answer(rendezvous::encode(rendezvous::FromCoordinator(rendezvous::Push(report))));
+  }
+  if (report.hang) parts_.on_hang(report);
+}
+
+}  // namespace elastrun::agent

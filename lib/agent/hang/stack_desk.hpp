@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/hang/hung_stacks.hpp"
+#include "agent/hang/stack_offers.hpp"
+#include "agent/loop/observer.hpp"
+#include "rendezvous/session/session.hpp"
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// The stacks of this node's workers, for the job when it hangs and for whoever asks: takes them
+/// when the rendezvous wants them, and brings those of the whole job to processes of elastrunctl(1)
+/// on this machine.
+class StackDesk final : public Observer {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    Clock& clock;
+    process::Launcher& launcher;
+    const StackOffers& offers;
+    std::function<const workers::Worker*(pid_t)> worker_of;
+    std::function<void(rendezvous::Report)> report;
+    /// Gives it to processes that have asked over the channel, and forgets them.
+    std::function<void(const std::string& text)> answer;
+    std::function<void(const rendezvous::StacksReport&)> on_hang;
+    std::function<std::vector<std::string>()> environment;  // of the agent
+  };
+  explicit StackDesk(Parts parts);
+
+  /// What the rendezvous says, of which this takes its own part away.
+  rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
+  /// A process that is below no worker wants to know where the workers of the job stand.
+  void asked();
+
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+
+ private:
+  struct Subject {
+    int rank = 0;
+    pid_t worker = 0, process = 0;  // the process of that worker that knows most
+  };
+  struct Taking {
+    std::int64_t id = 0;
+    std::vector<Subject> subjects;
+    std::optional<HungStacks::Stacks> stacks{};
+    std::optional<std::vector<std::string>> dumps{};
+    bool is_told = false;
+  };
+  std::vector<Subject> subjects() const;
+  static std::vector<std::string> dumps_of(const std::vector<Subject>& subjects,
+                                           const std::vector<std::string>& environment,
+                                           WallTime since);
+  void take(const rendezvous::TakeStacks& order);
+  void await_dumps(std::shared_ptr<Taking> taking);
+  void report(Taking& taking);
+  void reported(const rendezvous::StacksReport& report);
+
+  const Parts parts_;
+  std::unique_ptr<HungStacks> hung_stacks_;  // made when it is first needed
+  files::BlockingCalls calls_;
+  std::unique_ptr<Alarm> dumps_limit_;  // made when it is first needed
+  std::vector<Subject> workers_;
+  WallTime began_;                     // the group
+  std::optional<TimePoint> asked_at_;  // and not answered yet
+};
+
+}  // namespace elastrun::agent

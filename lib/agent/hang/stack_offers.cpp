@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/hang/stack_offers.hpp"
+
+#include "process/process_table.hpp"
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::size_t kMostOffers = 4096;
+
+}  // namespace
+
+void StackOffers::heard(pid_t sender, const workers::StacksOffered& offer) {
+  const auto process = process::read_process(sender);
+  if (!process || offers_.size() >= kMostOffers) return;
+  offers_.insert_or_assign(sender, Offer{{offer.signal, offer.descriptor}, process->start_time});
+}
+
+std::optional<system::StackOffer> StackOffers::of(pid_t pid) const {
+  const auto found = offers_.find(pid);
+  if (found == offers_.end()) return std::nullopt;
+  const auto process = process::read_process(pid);
+  if (!process || process->start_time != found->second.start_time) return std::nullopt;
+  return found->second.how;
+}
+
+std::vector<pid_t> StackOffers::processes() const {
+  std::vector<pid_t> pids;
+  for (const auto& [pid, offer] : offers_) pids.push_back(pid);
+  return pids;
+}
+
+}  // namespace elastrun::agent

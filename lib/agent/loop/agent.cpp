@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/loop/agent.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "process/process_table.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <csignal>
+#include <sys/types.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::string_view kArea = "agent";
+constexpr Duration kStuckLook = std::chrono::milliseconds(100);  // torchrun's monitor interval
+constexpr int kFarthestAncestor = 32;  // of a process that speaks for a worker: scripts in scripts
+
+std::string cost_text(const rendezvous::Restart& restart) {
+  if (!restart.attempt_spent) return " (this spends no restart)";
+  const int left = restart.restarts_left;
+  return fmt::format(", {} restart{} left", left, left == 1 ? "" : "s");
+}
+
+}  // namespace
+
+Agent::Agent(Parts parts, Settings settings)
+    : parts_(std::move(parts)),
+      settings_(std::move(settings)),
+      policy_(settings_.self.unable),
+      awake_(parts_.clock),
+      settle_(awake_.make_alarm()),
+      linger_(awake_.make_alarm()),
+      signal_wait_(awake_.make_alarm()),
+      barrier_(awake_, settings_.job.exit_barrier_timeout, [this](std::int64_t round) {
+        post(BarrierOver{round, parts_.store.serves_others() || parts_.session.serves_others()});
+      }) {}
+
+Agent::~Agent() = default;
+
+void Agent::run(std::function<void(JobResult)> on_end) {
+  on_end_ = std::move(on_end);
+  result_.started = parts_.clock.wall();
+  result_.local_world_size = settings_.self.local_world_size;
+  rendezvous::Session::OnPush on_push = [this](rendezvous::Push push) {
+    post(Pushed{std::move(push)});
+  };
+  parts_.session.open(parts_.before ? parts_.before(std::move(on_push)) : std::move(on_push));
+  const auto actions = policy_.begin();
+  tell_phase();
+  perform(actions);
+}
+
+void Agent::post(Fact fact) {
+  facts_.push_back(std::move(fact));
+  if (working_) return;
+  working_ = true;
+  const auto alive = lifetime_.token();
+  boost::asio::post(parts_.loop, [this, alive] {
+    if (alive) work_off();
+  });
+}
+
+void Agent::work_off() {
+  while (!facts_.empty()) {
+    const Fact fact = std::move(facts_.front());
+    facts_.pop_front();
+    observe(fact);
+    const auto actions = policy_.step(fact);
+    tell_phase();  // first: what is performed belongs to the new phase
+    perform(actions);
+  }
+  working_ = false;
+}
+
+void Agent::tell_phase() {
+  if (told_phase_ == policy_.phase()) return;
+  told_phase_ = policy_.phase();
+  parts_.observer.phase(told_phase_, parts_.clock.now());
+}
+
+void Agent::tell_signal(const SignalCame& fact) const {
+  if (policy_.phase() == Phase::Ended) {
+    log::warning(kArea, "{}: the job has ended here; {}", process::signal_name(fact.signal),
+                 fact.insisted ? "waiting for the other nodes no longer"
+                               : "this node waits until the others know");
+  } else if (fact.insisted) {
+    log::warning(kArea, "{} again: killing the workers", process::signal_name(fact.signal));
+  } else {
+    log::warning(kArea, "Received {} death signal, shutting down workers", fact.signal);
+  }
+}
+
+/// What is of interest to observers and log, whatever the policy makes of it.
+void Agent::observe(const Fact& fact) {
+  if (const auto* signal = std::get_if<SignalCame>(&fact)) {
+    return tell_signal(*signal);
+  }
+  const auto* pushed = std::get_if<Pushed>(&fact);
+  if (pushed == nullptr) return;
+  if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
+    log::info("rendezvous", "{}", progress->text);
+    parts_.observer.progress(progress->text);
+  } else if (const auto* spare = std::get_if<rendezvous::Spare>(&pushed->push)) {
+    log::info("rendezvous", "This node is a spare: {} before it", spare->ahead);
+    parts_.observer.progress("spare node, takes over when another one goes");
+  } else if (const auto* restart = std::get_if<rendezvous::Restart>(&pushed->push)) {
+    // While it joins, a round that this node never started has ended.
+    const bool joining = policy_.phase() == Phase::Joining;
+    if (restart->attempt_spent) {
+      result_.restarts = (joining || !round_ ? result_.restarts : round_->attempt) + 1;
+    }
+    // Not "restarting": where a scheduler ends the whole job, our own signal is on its way.
+    log::warning(kArea, "{} the workers{}: {}", joining ? "Not starting" : "Stopping",
+                 cost_text(*restart), restart->cause.text);
+    note_cause(restart->cause);
+    parts_.observer.restarting(*restart);
+  }
+}
+
+void Agent::perform(std::vector<Action> actions) {
+  for (const auto& action : actions) {
+    std::visit([this](const auto& one) { perform(one); }, action);
+  }
+}
+
+void Agent::perform(const Join&) {
+  group_.reset();
+  const auto port = parts_.store.prepare();
+  if (!port) return post(StartFailed{port.error()});
+  auto self = settings_.self;
+  self.store_port = *port;
+  self.grace = grace();
+  joined_at_ = parts_.clock.now();
+  parts_.session.join(std::move(self));
+}
+
+void Agent::perform(const StartGroup& action) {
+  const auto now = parts_.clock.now();
+  const auto wall = parts_.clock.wall();
+  round_ = action.round;
+  result_.restarts = round_->attempt;
+  if (!result_.attempts.empty()) log::warning(kArea, "Restarting the workers");
+  parts_.store.begin(*round_);
+  parts_.observer.round_ready(*round_, now - joined_at_);
+  started_at_ = now;
+  result_.attempts.push_back({round_->number, round_->attempt, wall, now - joined_at_, {}, {}, {}});
+  const auto started = start_group();
+  if (!started) {
+    group_.reset();
+    return post(StartFailed{started.error()});
+  }
+  parts_.observer.started(*round_, group_->workers(), parts_.clock.now() - now);
+  watch_for_stuck();
+  post(GroupStarted{});
+}
+
+Status Agent::start_group() {
+  auto plans = parts_.plan(*round_);
+  if (!plans) return std::unexpected(plans.error());
+  workers::Group::Parts parts{
+      parts_.launcher,
+      parts_.clock,
+      [this](std::function<void()> call) { boost::asio::post(parts_.loop, std::move(call)); },
+      parts_.sweep,
+      parts_.leftovers,
+      parts_.signal_each,
+      parts_.apart,
+      parts_.release,
+      parts_.read_error_files};
+  group_ =
+      std::make_unique<workers::Group>(std::move(parts), settings_.limits,
+                                       [this](workers::Group::Event event) { group_event(event); });
+  return group_->start(std::move(*plans));
+}
+
+void Agent::group_event(workers::Group::Event event) {
+  using Event = workers::Group::Event;
+  switch (event) {
+    case Event::WorkerFailed:
+      if (!may_be_signalled()) return post_failure();
+      return signal_wait_->arm(awake_.now() + settings_.signal_wait, [this] { post_failure(); });
+    case Event::AllSucceeded:
+      return post(AllSucceeded{});
+    case Event::AllEnded:
+      return post(AllEnded{});
+    case Event::Gone:
+      result_.attempts.back().stopping = parts_.clock.now() - stop_at_;
+      parts_.observer.stopped(group_->workers(), result_.attempts.back().stopping);
+      if (stuck_) stuck_->disarm();
+      return post(GroupGone{});
+  }
+}
+
+/// Whether all that failed so far may have died of an end that is meant for the whole job.
+bool Agent::may_be_signalled() const {
+  if (policy_.phase() != Phase::Running) return false;
+  return std::ranges::all_of(group_->workers(), [this](const workers::Worker& worker) {
+    return !worker.failed() || std::ranges::any_of(settings_.job_signals, [&](int signal) {
+      return worker.exit->status.by_signal(signal);
+    });
+  });
+}
+
+void Agent::post_failure() {
+  signal_wait_->disarm();
+  if (!group_) return;
+  const bool known = workers::is_first_known(group_->failures(), group_->as_if_ended_now());
+  post(WorkerFailed{known, group_->any_running()});
+}
+
+void Agent::perform(const ArmSettle&) {
+  settle_->arm(awake_.now() + settings_.settle, [this] { post(SettleOver{}); });
+}
+
+void Agent::perform(const ArmLinger&) {
+  linger_->arm(awake_.now() + settings_.linger, [this] { post(LingerOver{}); });
+}
+
+const std::string& Agent::own_node() const {
+  return round_->members[static_cast<std::size_t>(round_->group_rank)].id;
+}
+
+void Agent::begin_stop() {
+  auto& attempt = result_.attempts.back();
+  if (attempt.ran != Duration::zero()) return;  // asked already, now more firmly
+  stop_at_ = parts_.clock.now();
+  attempt.ran = stop_at_ - started_at_;
+}
+
+void Agent::perform(const StopGroup& action) {
+  begin_stop();
+  signal_wait_->disarm();
+  group_->stop(action.signal, settings_.job.shutdown_timeout);
+  if (action.by_signal) tell_grace(action.signal);
+}
+
+/// Whoever asked for the end should know why it takes time, and how to have it sooner.
+void Agent::tell_grace(int signal) const {
+  const auto how = signal == SIGINT
+                       ? "press Ctrl+C again to kill them now"
+                       : fmt::format("{} once more kills them now", process::signal_name(signal));
+  log::warning(kArea, "The workers have up to {} to end; {}",
+               format_duration(settings_.job.shutdown_timeout), how);
+}
+
+void Agent::child_ended() {
+  if (group_) group_->look_again();
+}
+
+void Agent::perform(const FinishGroup&) {
+  begin_stop();
+  group_->finish(settings_.job.shutdown_timeout);
+}
+
+void Agent::perform(const KillGroup&) {
+  begin_stop();
+  group_->kill();
+}
+
+void Agent::perform(const TellStarted&) {
+  parts_.session.report(rendezvous::Started{round_->number});
+}
+
+workers::Judgement Agent::judge_failures() const {
+  auto failures = group_->failures();
+  for (auto& failure : failures) {
+    if (parts_.explain) parts_.explain(failure);
+  }
+  return workers::judge(std::move(failures));
+}
+
+void Agent::perform(const TellFailed&) {
+  const auto judgement = judge_failures();
+  const auto& first = judgement.failures[judgement.root];
+  log::info(kArea, "Rank {} {}", first.rank, workers::what_happened(first));
+  parts_.observer.failed(judgement);
+  parts_.session.report(
+      rendezvous::Failed{round_->number, cause_of(judgement.first(), own_node())});
+}
+
+void Agent::perform(const TellSucceeded&) {
+  parts_.session.report(rendezvous::Succeeded{round_->number});
+}
+
+void Agent::perform(const TellLeaving& action) {
+  parts_.session.report(rendezvous::Leaving{action.why, group_ ? grace() : Duration::zero(), false,
+                                            action.unable, action.killed});
+}
+
+void Agent::perform(const ArmBarrier&) {
+  barrier_.arm(round_->number);
+}
+
+void Agent::perform(const StayForOthers&) {
+  barrier_.stay();
+}
+
+void Agent::perform(const End& action) {
+  note_workers();
+  result_.ending = action.ending;
+  result_.round = round_;
+  if (group_ && !group_->failures().empty()) result_.judgement = judge_failures();
+  result_.culprit = choose_culprit(result_.ending, result_.judgement, result_.round);
+  barrier_.disarm();
+  settle_->disarm();
+  linger_->disarm();
+  // Where the whole job has succeeded, no worker is left anywhere.
+  result_.store_needed_until = parts_.clock.now();
+  if (!action.ending.is_everybodys_success()) result_.store_needed_until += grace();
+  parts_.session.close([this, alive = lifetime_.token()] {
+    if (alive) finish(std::move(result_));
+  });
+}
+
+void Agent::finish(JobResult result) {
+  if (!on_end_) return;
+  result.finished = parts_.clock.wall();
+  parts_.observer.ended(result, group_ ? &group_->workers() : nullptr);
+  group_.reset();
+  std::exchange(on_end_, {})(std::move(result));
+}
+
+/// The first one counts: what comes later follows from it.
+void Agent::note_cause(const rendezvous::Cause& cause) {
+  if (!result_.attempts.empty() && !result_.attempts.back().cause) {
+    result_.attempts.back().cause = cause;
+  }
+}
+
+void Agent::note_workers() {
+  if (!group_) return;
+  for (const auto& worker : group_->workers()) {
+    result_.workers.push_back(
+        {worker.rank, worker.local_rank, worker.pid, worker.exit, worker.stopped_by_us});
+    // Who is out of reach has been named, and does not hang.
+    if (worker.abandoned && !worker.out_of_reach) result_.abandoned.push_back(worker.pid);
+  }
+}
+
+const workers::Worker* Agent::worker_of(pid_t process) const {
+  if (!group_) return nullptr;
+  // Each worker leads a session, and its children stay in it unless they mean to leave. The process
+  // may be below a script that PYTHON_EXEC names, or setsid(1).
+  pid_t one = process;
+  for (int step = 0; step < kFarthestAncestor && one > 1 && one != ::getpid(); ++step) {
+    const pid_t session = ::getsid(one);
+    for (const auto& worker : group_->workers()) {
+      if (worker.pid == one || worker.pid == session) return &worker;
+    }
+    const auto entry = process::read_process(one);
+    one = entry ? entry->parent : 0;
+  }
+  return nullptr;
+}
+
+void Agent::watch_for_stuck() {
+  if (settings_.stuck_after <= Duration::zero()) return;
+  stuck_since_.assign(group_->workers().size(), std::nullopt);
+  if (!stuck_) stuck_ = awake_.make_alarm();
+  stuck_->arm(awake_.now() + kStuckLook, [this] { look_for_stuck(); });
+}
+
+void Agent::look_for_stuck() {
+  if (!group_ || policy_.phase() != Phase::Running) return;
+  const auto now = awake_.now();
+  for (std::size_t i = 0; i < stuck_since_.size(); ++i) {
+    const auto& worker = group_->workers()[i];
+    const auto entry = worker.exit ? std::nullopt : process::read_process(worker.pid);
+    if (!entry || entry->state != 'D') {
+      stuck_since_[i].reset();
+    } else if (!stuck_since_[i]) {
+      stuck_since_[i] = now;
+      log::warning(kArea,
+                   "[{}] Worker pid={} is in uninterruptible sleep (D-state); the job ends if that "
+                   "lasts for {:.1f}s.",
+                   settings_.self.role, worker.pid, to_seconds(settings_.stuck_after));
+    } else if (now - *stuck_since_[i] >= settings_.stuck_after) {
+      log::error(kArea,
+                 "[{}] Worker pid={} stuck in uninterruptible sleep (D-state) for {:.1f}s, more "
+                 "than the {:.1f}s allowed: ending the job, without restarts.",
+                 settings_.self.role, worker.pid, to_seconds(now - *stuck_since_[i]),
+                 to_seconds(settings_.stuck_after));
+      return post(WorkerStuck{worker.pid, worker.local_rank, now - *stuck_since_[i]});
+    }
+  }
+  stuck_->arm(now + kStuckLook, [this] { look_for_stuck(); });
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/exit_barrier.hpp"
+#include "agent/loop/fact.hpp"
+#include "agent/loop/job_result.hpp"
+#include "agent/loop/node_policy.hpp"
+#include "agent/loop/observer.hpp"
+#include "agent/loop/round_store.hpp"
+#include "core/awake_clock.hpp"
+#include "core/lifetime.hpp"
+#include "rendezvous/session/session.hpp"
+#include "spec/job_spec.hpp"
+#include "workers/group.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// The loop of one node: joins rounds, starts and stops groups of workers, tells and obeys the
+/// rendezvous, until the job is over. All that decides is in NodePolicy; this carries facts in
+/// and actions out. Facts that come while another is acted upon wait in a queue.
+class Agent {
+ public:
+  struct Parts {
+    boost::asio::io_context& loop;
+    Clock& clock;
+    process::Launcher& launcher;
+    rendezvous::Session& session;
+    RoundStore& store;
+    Observer& observer;
+    /// Everything to start the workers of a round with, in the order of local ranks.
+    std::function<Result<std::vector<workers::WorkerPlan>>(const rendezvous::Round&)> plan;
+    // As those of workers::Group.
+    std::function<process::KillResult(Duration)> sweep;
+    std::function<process::ProcessTable()> leftovers;
+    std::function<void(const process::ProcessTable&, int)> signal_each;
+    std::function<void()> release{};
+    /// Adds to a failure what others know: an expired timer, an OOM kill; may be empty.
+    std::function<void(workers::Failure&)> explain;
+    /// What the rendezvous says may go through this on its way; may be empty.
+    std::function<rendezvous::Session::OnPush(rendezvous::Session::OnPush)> before{};
+    /// As that of workers::Group.
+    std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
+    workers::ErrorFileReader::Read read_error_files{};
+  };
+  struct Settings {
+    const spec::JobSpec& job;  // must outlive the agent
+    rendezvous::Node self{};   // store_port is filled in
+    /// How long a group may go on whose first failure does not tell who was first
+    /// (workers::is_first_known), so that the others who are about to end can.
+    Duration settle = std::chrono::milliseconds(50);
+    /// How much later than another node this one may be told to end.
+    Duration linger = std::chrono::seconds(2);
+    /// How long a worker that died by a signal which ends jobs may wait for its verdict: when a
+    /// batch system signals every process of a step, ours is on its way.
+    Duration signal_wait = std::chrono::milliseconds(250);
+    std::vector<int> job_signals{};  // those
+    Duration stuck_after{};          // of uninterruptible sleep; 0: nobody looks
+    workers::Group::Limits limits{};
+  };
+
+  Agent(Parts parts, Settings settings);
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  /// Begins. `on_end` runs once on the loop when nothing of the job runs on this node any more.
+  void run(std::function<void(JobResult)> on_end);
+
+  /// `insisted`: the one who asked for the end before does not want to wait for it.
+  void signal(int number, bool insisted) { post(SignalCame{number, insisted}); }
+  /// A child of this process has ended.
+  void child_ended();
+  void guardian_gone() { post(GuardianGone{}); }
+  Phase phase() const { return policy_.phase(); }
+  /// Null: there is none.
+  const workers::Group* group() const { return group_.get(); }
+  /// The worker of the group to which a process belongs, by its session or that of an ancestor;
+  /// null if there is none.
+  const workers::Worker* worker_of(pid_t process) const;
+  /// This worker says that its script has returned (--run-path).
+  void returned(pid_t worker) {
+    if (group_) group_->returned(worker);
+  }
+
+ private:
+  void post(Fact fact);
+  void work_off();
+  void tell_phase();
+  void tell_signal(const SignalCame& fact) const;
+  void observe(const Fact& fact);
+  void perform(std::vector<Action> actions);
+  void perform(const Join&);
+  void perform(const StartGroup& action);
+  void perform(const ArmSettle&);
+  void perform(const ArmLinger&);
+  void perform(const StopGroup& action);
+  void perform(const FinishGroup&);
+  void perform(const KillGroup&);
+  void perform(const TellStarted&);
+  void perform(const TellFailed&);
+  void perform(const TellSucceeded&);
+  void perform(const TellLeaving& action);
+  void perform(const ArmBarrier&);
+  void perform(const StayForOthers&);
+  void perform(const End& action);
+  void perform(const CutEnd&) { finish(std::move(result_)); }
+  void tell_grace(int signal) const;
+  // How long a group of this node may take to end.
+  Duration grace() const { return settings_.job.shutdown_timeout + settings_.limits.kill_bound; }
+  Status start_group();
+  void group_event(workers::Group::Event event);
+  bool may_be_signalled() const;
+  void post_failure();
+  const std::string& own_node() const;
+  void begin_stop();
+  void note_cause(const rendezvous::Cause& cause);
+  void note_workers();
+  workers::Judgement judge_failures() const;
+  void watch_for_stuck();
+  void look_for_stuck();
+  void finish(JobResult result);
+
+  const Parts parts_;
+  const Settings settings_;
+  NodePolicy policy_;
+  Phase told_phase_ = Phase::Ended;
+  std::deque<Fact> facts_;
+  bool working_ = false;
+  std::optional<rendezvous::Round> round_;
+  std::unique_ptr<workers::Group> group_;
+  JobResult result_;
+  TimePoint joined_at_{}, started_at_{}, stop_at_{};
+  AwakeClock awake_;  // for waits
+  std::unique_ptr<Alarm> settle_, linger_, stuck_, signal_wait_;
+  ExitBarrier barrier_;
+  std::vector<std::optional<TimePoint>> stuck_since_;
+  std::function<void(JobResult)> on_end_;
+  Lifetime lifetime_;
+};
+
+}  // namespace elastrun::agent

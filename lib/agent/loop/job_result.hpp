@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/culprit.hpp"
+#include "agent/loop/fact.hpp"
+#include "goodput/ledger.hpp"
+#include "goodput/restart_log.hpp"
+#include "goodput/start_log.hpp"
+#include "hangs/stacks.hpp"
+#include "process/launcher.hpp"
+#include "rendezvous/membership/round.hpp"
+#include "workers/diagnostics.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// One start of the group and how it ended.
+struct Attempt {
+  std::int64_t round = 0;
+  int number = 0;  // restarts spent before it
+  WallTime started;
+  Duration waited{};    // for its round, before that
+  Duration ran{};       // until a worker failed, all had ended, or they were told to stop
+  Duration stopping{};  // from then until nothing of the group was left
+  std::optional<rendezvous::Cause> cause;  // why another followed; none: see the ending
+};
+
+/// A timer of a worker that expired.
+struct ExpiredTimer {
+  int attempt = 0;  // index of the row in `attempts`
+  int rank = -1, local_rank = -1;
+  pid_t worker_pid = 0, pid = 0;  // the process that had it may be below the worker
+  std::string scope;
+  Duration after{};  // as it was asked for
+  WallTime expiry;
+  int signal = 0;                  // 0: it was not to be ended
+  bool reaped = false;             // the signal was sent
+  std::vector<std::string> stack;  // lines, taken before that
+  std::string sentence() const;    // "expired timer 'train.py#57' after 2.0 s"
+};
+
+/// A time in which no worker of the job made progress.
+struct JobHang {
+  int attempt = 0;  // index of the row in `attempts`
+  WallTime at;      // when it was seen
+  Duration standing{};
+  hangs::JobStacks stacks;
+};
+
+/// How one worker of the last group ended.
+struct WorkerEnd {
+  int rank = 0, local_rank = 0;
+  pid_t pid = 0;
+  std::optional<process::Exit> exit;  // none: not even SIGKILL could end it
+  bool stopped_by_us = false;
+};
+
+/// What main turns into a report and an exit code.
+struct JobResult {
+  Ending ending;
+  std::optional<workers::Judgement> judgement;  // failures of this node in the last round
+  std::optional<rendezvous::Round> round;       // the last one; none: no round was ever complete
+  std::optional<Culprit> culprit;               // what choose_culprit says of these three
+  std::vector<Attempt> attempts;
+  std::vector<WorkerEnd> workers;  // of the last group, by local rank; empty: none was started
+  std::vector<pid_t> abandoned;    // workers that not even SIGKILL could end
+  std::vector<ExpiredTimer> expired_timers;  // of all attempts, in order
+  std::vector<JobHang> hangs;                // likewise
+  goodput::Ledger::Summary goodput;
+  std::vector<goodput::RestartPath> restart_paths;  // where the time of each restart went
+  std::vector<goodput::WorkersStart> starts;        // what came of each start of the workers
+  int restarts = 0;                                 // spent by the whole job
+  int local_world_size = 0;
+  WallTime started, finished;
+  /// When the workers of other nodes have ended at the latest, which this node may serve.
+  TimePoint store_needed_until{};
+  std::string run_dir;  // log folder of this run; empty if none was made or it was removed
+  bool succeeded() const {
+    return ending.kind == Ending::Kind::Succeeded || ending.kind == Ending::Kind::NotNeeded;
+  }
+};
+
+}  // namespace elastrun::agent

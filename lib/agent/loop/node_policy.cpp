@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/loop/node_policy.hpp"
+
+#include "core/text.hpp"
+#include "process/exit_status.hpp"
+
+#include <csignal>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::agent {
+
+std::string_view phase_text(Phase phase) {
+  switch (phase) {
+    case Phase::Joining:
+      return "waiting for other nodes";
+    case Phase::Starting:
+      return "starting workers";
+    case Phase::Running:
+      return "running";
+    case Phase::Settling:
+      return "a worker failed, waiting for the culprit";
+    case Phase::Stopping:
+      return "stopping workers";
+    case Phase::Waiting:
+      return "waiting for the decision to restart";
+    case Phase::Barrier:
+      return "done, waiting for other nodes to finish";
+    case Phase::Ended:
+      return "ended";
+  }
+  return "";
+}
+
+std::vector<Action> NodePolicy::begin() {
+  return {Join{}};
+}
+
+std::vector<Action> NodePolicy::step(const Fact& fact) {
+  if (phase_ == Phase::Ended) {
+    const auto* signal = std::get_if<SignalCame>(&fact);
+    return signal != nullptr && signal->insisted ? Actions{CutEnd{}} : Actions{};
+  }
+  return std::visit([this](const auto& one) { return on(one); }, fact);
+}
+
+NodePolicy::Actions NodePolicy::on(const Pushed& fact) {
+  return std::visit([this](const auto& push) { return ordered(push); }, fact.push);
+}
+
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
+  if (phase_ != Phase::Joining || lingers_) return {};
+  // From a coordinator that does not know that such nodes come.
+  if (!unable_.empty()) return on(StartFailed{{Code::Usage, unable_}});
+  phase_ = Phase::Starting;
+  round_ = push.round.number;
+  gone_ = failed_ = succeeded_ = past_barrier_ = false;
+  ran_ = true;
+  order_.reset();
+  return {StartGroup{push.round}};
+}
+
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
+  if (order_) return {};
+  // Of a round of which it has never heard, because its directories were not made in time.
+  if (phase_ == Phase::Joining) return {Join{}};
+  order_ = push;
+  // What was done is to be done again: from here on, neither the barrier nor a lost coordinator may
+  // make a success of it.
+  succeeded_ = past_barrier_ = false;
+  return obey();
+}
+
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Done& push) {
+  order_ = push;
+  return obey();
+}
+
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Lost& push) {
+  if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) return {};
+  order_ = push;
+  lingers_ = push.requeue && !succeeded_ && !ending_ && unable_.empty();
+  Actions actions;
+  if (lingers_) actions.push_back(ArmLinger{});
+  for (auto& action : obey()) actions.push_back(std::move(action));
+  return actions;
+}
+
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Spare&) {
+  return {};
+}
+
+NodePolicy::Actions NodePolicy::ordered(const rendezvous::Progress&) {
+  return {};
+}
+
+NodePolicy::Actions NodePolicy::on(const GroupStarted&) {
+  if (hurried_ || ending_ || order_) return stop_new_group();
+  phase_ = Phase::Running;
+  return {TellStarted{}};
+}
+
+// While it was being started, an order or the end of the job came.
+NodePolicy::Actions NodePolicy::stop_new_group() {
+  phase_ = Phase::Stopping;
+  if (hurried_) return {KillGroup{}};
+  if (ending_ && ending_->signal != 0) return {StopGroup{ending_->signal, true}};
+  return {StopGroup{SIGTERM}};
+}
+
+NodePolicy::Actions NodePolicy::on(const StartFailed& fact) {
+  gone_ = true;
+  if (ending_) return resolve();  // told already that it leaves
+  Ending ending;
+  ending.kind = Ending::Kind::NoStart;
+  ending.why = fact.error.text;
+  Actions actions{TellLeaving{"its workers could not be started: " + fact.error.text, true}};
+  for (auto& action : end(std::move(ending))) actions.push_back(std::move(action));
+  return actions;
+}
+
+NodePolicy::Actions NodePolicy::on(const WorkerFailed& fact) {
+  if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
+  failed_ = true;
+  if (fact.first_is_known || !fact.others_run) return fail_now();
+  if (phase_ == Phase::Settling) return {};
+  phase_ = Phase::Settling;
+  return {ArmSettle{}};
+}
+
+NodePolicy::Actions NodePolicy::on(const SettleOver&) {
+  return phase_ == Phase::Settling ? fail_now() : Actions{};
+}
+
+NodePolicy::Actions NodePolicy::on(const LingerOver&) {
+  lingers_ = false;
+  return resolve();
+}
+
+NodePolicy::Actions NodePolicy::on(const AllEnded&) {
+  return phase_ == Phase::Settling ? fail_now() : Actions{};
+}
+
+NodePolicy::Actions NodePolicy::fail_now() {
+  phase_ = Phase::Stopping;
+  return {TellFailed{}, StopGroup{SIGTERM}};
+}
+
+NodePolicy::Actions NodePolicy::on(const AllSucceeded&) {
+  if (phase_ != Phase::Running) return {};
+  succeeded_ = true;
+  phase_ = Phase::Stopping;
+  return {TellSucceeded{}, ArmBarrier{}, FinishGroup{}};
+}
+
+NodePolicy::Actions NodePolicy::on(const GroupGone&) {
+  gone_ = true;
+  return resolve();
+}
+
+NodePolicy::Actions NodePolicy::on(const BarrierOver& fact) {
+  if (!succeeded_ || ending_ || fact.round != round_) return {};
+  if (fact.needed) return {StayForOthers{}};
+  past_barrier_ = true;
+  return resolve();
+}
+
+NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
+  const bool insisted = signalled_ && fact.insisted;
+  if (std::exchange(signalled_, true)) return insisted ? kill() : Actions{};
+  // A verdict stands: what comes later can only end sooner what is still going on.
+  if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) {
+    if (gone_ || phase_ == Phase::Starting) return {};
+    return {StopGroup{fact.signal, true}};
+  }
+  Ending ending;
+  ending.kind = Ending::Kind::Signalled;
+  ending.signal = fact.signal;
+  ending_ = ending;
+  Actions actions{TellLeaving{"it received " + process::signal_name(fact.signal)}};
+  if (!gone_ && phase_ != Phase::Starting) {
+    phase_ = Phase::Stopping;
+    actions.push_back(StopGroup{fact.signal, true});
+  }
+  for (auto& action : resolve()) actions.push_back(std::move(action));
+  return actions;
+}
+
+NodePolicy::Actions NodePolicy::on(const GuardianGone&) {
+  Ending ending;
+  ending.kind = Ending::Kind::GuardianLost;
+  const bool known = ending_ || (order_ && std::holds_alternative<rendezvous::Done>(*order_));
+  ending_ = ending;
+  Actions actions;
+  if (!known) actions.push_back(TellLeaving{"the process that started it was killed", false, true});
+  for (auto& action : gone_ ? resolve() : kill()) actions.push_back(std::move(action));
+  return actions;
+}
+
+NodePolicy::Actions NodePolicy::kill() {
+  if (gone_) return {};
+  if (phase_ == Phase::Starting) {
+    hurried_ = true;
+    return {};
+  }
+  phase_ = Phase::Stopping;
+  return {KillGroup{}};
+}
+
+NodePolicy::Actions NodePolicy::on(const WorkerStuck& fact) {
+  if (phase_ != Phase::Running) return {};
+  Ending ending;
+  ending.kind = Ending::Kind::Stuck;
+  ending.why =
+      fmt::format("the worker with local rank {} (pid {}) has been in uninterruptible sleep for {}",
+                  fact.local_rank, fact.pid, format_duration(fact.since));
+  ending_ = ending;
+  phase_ = Phase::Stopping;
+  return {TellLeaving{ending.why}, StopGroup{SIGTERM}};
+}
+
+/// An order has come: stop the group if it runs, follow the order if it is gone.
+NodePolicy::Actions NodePolicy::obey() {
+  if (phase_ == Phase::Running || phase_ == Phase::Settling) {
+    phase_ = Phase::Stopping;
+    return {StopGroup{SIGTERM}};
+  }
+  return resolve();
+}
+
+NodePolicy::Actions NodePolicy::resolve() {
+  if (!gone_) return {};
+  if (ending_) return end(*ending_);
+  if (order_ && !unable_.empty()) {
+    Ending ending;
+    ending.kind = Ending::Kind::NoStart;
+    ending.why = unable_;
+    return end(std::move(ending));
+  }
+  if (!order_ && past_barrier_) {
+    Ending ending;
+    ending.why = "the other nodes did not finish within the time of the exit barrier";
+    return end(std::move(ending));
+  }
+  const auto* lost = order_ ? std::get_if<rendezvous::Lost>(&*order_) : nullptr;
+  if (!order_ || (lost != nullptr && lingers_)) {
+    if (phase_ == Phase::Stopping) phase_ = succeeded_ ? Phase::Barrier : Phase::Waiting;
+    return {};
+  }
+  if (const auto* done = std::get_if<rendezvous::Done>(&*order_)) return end(ending_of(*done));
+  if (lost != nullptr) return end(ending_of(*lost));
+  order_.reset();
+  failed_ = false;
+  phase_ = Phase::Joining;
+  return {Join{}};
+}
+
+NodePolicy::Actions NodePolicy::end(Ending ending) {
+  phase_ = Phase::Ended;
+  return {End{std::move(ending)}};
+}
+
+Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
+  Ending ending;
+  ending.cause = done.cause;
+  if (done.failed) {
+    ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::JobFailed;
+    ending.why = done.cause.text;
+    // Workers ran, then nodes went and none came in their place: nothing is wrong with the job.
+    ending.requeue = ran_ && done.cause.kind == rendezvous::Cause::Kind::Timeout;
+  } else if (!succeeded_) {
+    ending.kind = Ending::Kind::NotNeeded;
+    if (ran_) ending.why = "the other nodes have finished the job without this one";
+  }
+  return ending;
+}
+
+Ending NodePolicy::ending_of(const rendezvous::Lost& lost) const {
+  Ending ending;
+  ending.why = lost.why;
+  if (succeeded_) return ending;  // our part is done; nobody is left to tell us about the others
+  ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::RendezvousLost;
+  ending.requeue = lost.requeue;
+  return ending;
+}
+
+}  // namespace elastrun::agent

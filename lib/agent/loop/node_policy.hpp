@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/fact.hpp"
+#include "goodput/node_phase.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Where an agent stands: what a person asks when a job seems to hang.
+using Phase = goodput::NodePhase;
+/// "waiting for other nodes", ...
+std::string_view phase_text(Phase phase);
+
+// What the agent is to do.
+struct Join {};
+struct StartGroup {
+  rendezvous::Round round;
+};
+struct ArmSettle {};
+/// The coordinator has gone. If somebody ends the whole job, its node heard of that first, and this
+/// one is about to: which of both it is decides the exit code.
+struct ArmLinger {};
+struct StopGroup {
+  int signal = 0;
+  bool by_signal = false;  // somebody sent it to us, and may insist
+};
+struct FinishGroup {};  // all ended: clear up what they left
+struct KillGroup {};
+struct TellStarted {};
+struct TellFailed {};
+struct TellSucceeded {};
+struct TellLeaving {
+  std::string why;
+  bool unable = false;  // its workers could not be started
+  bool killed = false;  // nobody has asked for it
+};
+struct ArmBarrier {};
+struct StayForOthers {};  // past the exit barrier's time: they would lose what this node serves
+struct End {
+  Ending ending;
+};
+struct CutEnd {};  // after End: wait for the goodbyes to other nodes no longer
+using Action = std::variant<Join, StartGroup, ArmSettle, ArmLinger, StopGroup, FinishGroup,
+                            KillGroup, TellStarted, TellFailed, TellSucceeded, TellLeaving,
+                            ArmBarrier, StayForOthers, End, CutEnd>;
+
+/// What one node does about each fact. Whether the job restarts is decided by the rendezvous, once
+/// for all nodes; this policy says what follows from that here, and never joins a new round or ends
+/// before the old group is gone. Pure: stepped with facts, gives actions in order.
+///
+/// Facts come in batches: whatever is told between StartGroup and its answer (GroupStarted or
+/// StartFailed) is kept until that answer, because nobody can say before whether there is a group
+/// to be stopped.
+class NodePolicy {
+ public:
+  /// `unable`: why its workers cannot be started, known before the first round: it tells that, and
+  /// takes no part. Empty: they can.
+  explicit NodePolicy(std::string unable = {}) : unable_(std::move(unable)) {}
+
+  /// The first actions of all.
+  std::vector<Action> begin();
+  std::vector<Action> step(const Fact& fact);
+  Phase phase() const { return phase_; }
+
+ private:
+  using Actions = std::vector<Action>;
+  Actions on(const Pushed& fact);
+  Actions on(const GroupStarted&);
+  Actions on(const StartFailed& fact);
+  Actions on(const WorkerFailed& fact);
+  Actions on(const AllSucceeded&);
+  Actions on(const AllEnded&);
+  Actions on(const GroupGone&);
+  Actions on(const SettleOver&);
+  Actions on(const LingerOver&);
+  Actions on(const BarrierOver&);
+  Actions on(const SignalCame& fact);
+  Actions on(const GuardianGone&);
+  Actions on(const WorkerStuck& fact);
+
+  Actions ordered(const rendezvous::RoundReady& push);
+  Actions ordered(const rendezvous::Restart& push);
+  Actions ordered(const rendezvous::Done& push);
+  Actions ordered(const rendezvous::Lost& push);
+  Actions ordered(const rendezvous::Spare& push);
+  Actions ordered(const rendezvous::Progress& push);
+  // Of the stacks of workers, which are no matter of the policy.
+  Actions ordered(const rendezvous::TakeStacks&) { return {}; }
+  Actions ordered(const rendezvous::StacksReport&) { return {}; }
+
+  Actions stop_new_group();
+  Actions fail_now();
+  Actions kill();
+  Actions obey();
+  Actions resolve();
+  Actions end(Ending ending);
+  Ending ending_of(const rendezvous::Done& done) const;
+  Ending ending_of(const rendezvous::Lost& lost) const;
+
+  using Order = std::variant<rendezvous::Restart, rendezvous::Done, rendezvous::Lost>;
+
+  const std::string unable_;
+  Phase phase_ = Phase::Joining;
+  std::int64_t round_ = 0;  // of the last group
+  bool gone_ = true;        // no group exists, or is being started
+  bool failed_ = false;     // workers of this node failed in this round
+  bool succeeded_ = false;  // all of them succeeded in this round, and nobody wants another one
+  bool past_barrier_ = false;
+  bool hurried_ = false;  // to be killed as soon as it has started
+  bool ran_ = false;      // at least one round was begun
+  bool signalled_ = false;
+  bool lingers_ = false;          // the coordinator has gone; waits for a signal that says why
+  std::optional<Order> order_;    // told to us, to be obeyed once the group is gone
+  std::optional<Ending> ending_;  // decided here, for then too; wins over orders
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/job_result.hpp"
+#include "agent/loop/node_policy.hpp"
+#include "workers/group.hpp"
+
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Hears what an agent does, as it does it: telemetry, ledger, status line. One way: an observer
+/// can change nothing. Each call says one fact; what is not of interest is left empty.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void phase(Phase phase, TimePoint now) { (void)phase, (void)now; }
+  /// A person who waits would like to know: who is missing, how long the last call lasts.
+  virtual void progress(const std::string& text) { (void)text; }
+  virtual void round_ready(const rendezvous::Round& round, Duration waited) {
+    (void)round, (void)waited;
+  }
+  virtual void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+                       Duration took) {
+    (void)round, (void)group, (void)took;
+  }
+  /// The first rank of the job has connected to the workers' store, if that is here; or all have.
+  virtual void joined(bool all) { (void)all; }
+  /// Workers of this node failed; others may still fail while they are stopped.
+  virtual void failed(const workers::Judgement& judgement) { (void)judgement; }
+  /// The group is stopped for this cause and will be started again.
+  virtual void restarting(const rendezvous::Restart& order) { (void)order; }
+  /// The group is gone.
+  virtual void stopped(const std::vector<workers::Worker>& group, Duration took) {
+    (void)group, (void)took;
+  }
+  /// "watchdog started", "watchdog stopped", and with a timer "timer expired" and "kill worker
+  /// process": torch's names.
+  virtual void watchdog(std::string_view event, const ExpiredTimer* timer) {
+    (void)event, (void)timer;
+  }
+  /// No worker of the job makes progress.
+  virtual void hang(const JobHang& hang) { (void)hang; }
+  virtual void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) {
+    (void)result, (void)last_group;
+  }
+};
+
+/// Tells several observers, in order.
+class Observers final : public Observer {
+ public:
+  void add(Observer* observer) { all_.push_back(observer); }
+  void phase(Phase phase, TimePoint now) override;
+  void progress(const std::string& text) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void joined(bool all) override;
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void watchdog(std::string_view event, const ExpiredTimer* timer) override;
+  void hang(const JobHang& hang) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+
+ private:
+  std::vector<Observer*> all_;
+};
+
+}  // namespace elastrun::agent

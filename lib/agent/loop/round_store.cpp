@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/loop/round_store.hpp"
+
+#include "core/log.hpp"
+#include "net/endpoint.hpp"
+#include "net/resolver.hpp"
+#include "workers/held_port.hpp"
+
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+// Workers that come meanwhile wait.
+constexpr auto kLookUp = std::chrono::seconds(5);
+
+class ServedStore final : public RoundStore {
+ public:
+  ServedStore(boost::asio::io_context& loop, Clock& clock, rendezvous::Session& session,
+              std::optional<rendezvous::StorePlan> plan)
+      : loop_(loop),
+        clock_(clock),
+        session_(session),
+        plan_(std::move(plan)),
+        resolver_(loop, clock) {}
+  ~ServedStore() override { close(); }
+
+  Result<std::uint16_t> prepare() override {
+    resolver_.cancel();
+    drop_next();
+    const auto plan = plan_.value_or(session_.store_plan());
+    // A fixed port is kept, so that nobody else takes it between two rounds.
+    const bool only_port = plan.ports.first != 0 && plan.ports.first == plan.ports.last;
+    if (server_ && only_port) return keep_port();
+    auto server = listen(plan);
+    if (!server && server_) return keep_port();
+    if (!server) return std::unexpected(server.error());
+    next_ = std::move(*server);
+    share();
+    return next_->port();
+  }
+
+  void begin(const rendezvous::Round& round) override {
+    shared_ = round.group_rank == 0 && round.members.size() > 1;
+    world_ = round.world_size;
+    if (round.group_rank != 0) return close();
+    if (next_) {
+      end_server();
+      server_ = std::move(next_);
+    } else if (server_) {
+      server_->start_afresh();
+    }
+    share();
+    // Only now is it known whose workers may come: until here nobody was heard.
+    if (!server_) return;
+    visitors_ = visitors_of(round);
+    // Where no coordinator has seen the members, nobody knows more than that.
+    if (plan_ && (!shared_ || !visitors_.names.empty())) return server_->allow_peers({});
+    look_up(clock_.now() + kLookUp);
+  }
+
+  void rounds_are_over() override {
+    drop_next();
+    if (server_) server_->look_for_dead_peers();
+  }
+
+  bool serves_others() const override { return shared_; }
+  std::uint64_t requests() const override {
+    return earlier_requests_ + (server_ ? server_->statistics().requests : 0);
+  }
+  TimePoint last_change() const override { return last_change_; }
+  std::size_t visitors() const override { return server_ ? server_->statistics().connections : 0; }
+
+  bool serves_workers() const override { return true; }
+  void on_join(std::function<void(bool all)> heard) override { heard_ = std::move(heard); }
+
+ private:
+  using Server = std::unique_ptr<store::Server>;
+
+  void joined(std::int64_t ranks) {
+    if (heard_ && ranks == 1) heard_(false);
+    if (heard_ && ranks == world_) heard_(true);
+  }
+
+  // Whoever comes now may be of the round that is still being formed, or of the last one.
+  std::uint16_t keep_port() {
+    server_->hold_newcomers();
+    share();
+    return server_->port();
+  }
+
+  void share() { session_.share_store({server_.get(), next_.get()}); }
+  void drop_next() {
+    next_.reset();
+    share();
+  }
+
+  /// One name after the other; then whoever is known may come.
+  void look_up(TimePoint until) {
+    if (visitors_.names.empty()) return server_->allow_peers(visitors_.addresses);
+    const std::string name = std::move(visitors_.names.back());
+    visitors_.names.pop_back();
+    const Duration left = std::max(until - clock_.now(), Duration::zero());
+    resolver_.resolve(name, left, [this, name, until](const Result<net::Addresses>& found) {
+      if (!found) {
+        log::warning("agent", "nobody from {} is let in to the workers' store: {}", name,
+                     found.error().text);
+      } else {
+        visitors_.addresses.insert(visitors_.addresses.end(), found->begin(), found->end());
+      }
+      look_up(until);
+    });
+  }
+
+  /// On the first port of the range that is free.
+  Result<Server> listen(const rendezvous::StorePlan& plan) {
+    for (int port = plan.ports.first; port < plan.ports.last; ++port) {
+      auto server = try_port(plan.bind_address, port);
+      if (server) return server;
+    }
+    return try_port(plan.bind_address, plan.ports.last);
+  }
+  Result<Server> try_port(const std::string& address, int port) {
+    store::Server::Settings settings;
+    settings.awaits_peers = true;
+    settings.on_join = [this](std::int64_t ranks) { joined(ranks); };
+    settings.on_change = [this] { last_change_ = clock_.now(); };
+    return store::Server::listen(loop_, address, static_cast<std::uint16_t>(port), settings);
+  }
+
+  void close() {
+    resolver_.cancel();
+    session_.share_store({});
+    next_.reset();
+    end_server();
+  }
+  void end_server() {
+    if (server_) earlier_requests_ += server_->statistics().requests;
+    server_.reset();
+  }
+
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  rendezvous::Session& session_;
+  const std::optional<rendezvous::StorePlan> plan_;
+  net::Resolver resolver_;
+  Visitors visitors_;
+  Server server_;  // of the last round that has begun
+  Server next_;    // of the one that is being formed; none: server_, on the same port
+  std::uint64_t earlier_requests_ = 0;
+  bool shared_ = false;
+  int world_ = 0;
+  std::function<void(bool all)> heard_;
+  TimePoint last_change_ = TimePoint::min();
+};
+
+class WorkersStore final : public RoundStore {
+ public:
+  Result<std::uint16_t> prepare() override {
+    held_.reset();
+    auto held = workers::HeldPort::any();
+    if (!held) return std::unexpected(held.error());
+    held_ = std::move(*held);
+    return held_->number();
+  }
+  void begin(const rendezvous::Round& round) override {
+    if (round.group_rank != 0) held_.reset();
+  }
+  bool serves_workers() const override { return false; }
+
+ private:
+  std::optional<workers::HeldPort> held_;
+};
+
+}  // namespace
+
+std::unique_ptr<RoundStore> make_served_store(boost::asio::io_context& loop, Clock& clock,
+                                              rendezvous::Session& session,
+                                              std::optional<rendezvous::StorePlan> plan) {
+  return std::make_unique<ServedStore>(loop, clock, session, std::move(plan));
+}
+
+std::unique_ptr<RoundStore> make_workers_store() {
+  return std::make_unique<WorkersStore>();
+}
+
+Visitors visitors_of(const rendezvous::Round& round) {
+  Visitors found;
+  for (const auto& member : round.members) {
+    bool known = false;
+    auto texts = member.alternates;
+    texts.push_back(member.address);
+    for (const auto& text : texts) {
+      const auto address = net::parse_address(text);
+      if (address.is_unspecified()) continue;
+      known = true;
+      found.addresses.push_back(address);
+    }
+    if (!known) found.names.push_back(member.address);
+  }
+  // Own workers may come by loopback, whatever the address that others use.
+  found.addresses.push_back(boost::asio::ip::make_address("127.0.0.1"));
+  found.addresses.push_back(boost::asio::ip::make_address("::1"));
+  return found;
+}
+
+}  // namespace elastrun::agent

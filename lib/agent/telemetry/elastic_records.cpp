@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/elastic_records.hpp"
+
+#include "agent/verdict/failure_report.hpp"
+#include "agent/verdict/verdict.hpp"
+#include "core/json.hpp"
+#include "core/text.hpp"
+#include "process/exit_status.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace elastrun::agent {
+namespace {
+namespace events = telemetry::events;
+
+constexpr std::string_view kSimple = "SimpleElasticAgent";
+constexpr std::string_view kLocal = "LocalElasticAgent";
+
+/// torchelastic's error data of a failed worker, as JSON text.
+std::string raw_error(const workers::Failure& failure) {
+  if (failure.error_file && failure.error_file->understood) return failure.error_file->raw;
+  json::object error;
+  error["message"] = "<NONE>";
+  if (!failure.stopped_by_us) {
+    error["errorTraits"] = {{"category", "system_terminated_error"}, {"retryability", "False"}};
+  }
+  return python_json(error);
+}
+
+const workers::Failure* failure_of(const JobResult& result, int local_rank) {
+  if (!result.judgement) return nullptr;
+  const auto& all = result.judgement->failures;
+  const auto found = std::ranges::find(all, local_rank, &workers::Failure::local_rank);
+  return found == all.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts facts,
+                               const spec::JobSpec& job)
+    : pipeline_(pipeline),
+      metrics_(pipeline),
+      facts_(std::move(facts)),
+      job_(job),
+      start_(pipeline.clock().now()) {}
+
+void ElasticRecords::profile(std::string_view method, Duration took, bool success) {
+  const auto owner = method.starts_with("_start_w") || method.starts_with("_stop") ||
+                             method.starts_with("_monitor")
+                         ? kLocal
+                         : kSimple;
+  if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
+  metrics_.put_profile(fmt::format("{}.{}", owner, method), success, took);
+}
+
+/// What torchrun puts after each look at its workers; we look when something happened.
+void ElasticRecords::pass(std::string_view state) {
+  if (!pipeline_.wants(telemetry::metrics::kDefaultGroup)) return;
+  profile("_monitor_workers", Duration::zero());
+  metrics_.put(fmt::format("workers.{}.remaining_restarts", facts_.role),
+               job_.max_restarts - facts_.agent_restarts);
+  metrics_.put(fmt::format("workers.{}.{}", facts_.role, state), 1);
+}
+
+void ElasticRecords::phase(Phase phase, TimePoint now) {
+  if (phase == Phase::Joining) joining_since_ = now;
+}
+
+void ElasticRecords::round_ready(const rendezvous::Round& round, Duration waited) {
+  joining_since_.reset();
+  waited_ = waited;
+  facts_.agent_restarts = round.attempt;
+  events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited));
+  events::record(pipeline_, events::agent_event("ASSIGN_WORKER_RANKS", facts_, Duration::zero()));
+  profile("_assign_worker_ranks", Duration::zero());
+  profile("_rendezvous", waited);
+  facts_.group_rank = round.group_rank;
+  facts_.group_world_size = round.group_world_size();
+  role_rank_base_ = round.role_rank_base;
+  role_world_size_ = round.role_world_size;
+}
+
+events::WorkerFacts ElasticRecords::facts_of(const workers::Worker& worker) const {
+  events::WorkerFacts facts;
+  facts.global_rank = worker.rank;
+  facts.local_rank = worker.local_rank;
+  facts.role_rank = role_rank_base_ + worker.local_rank;
+  facts.role_world_size = role_world_size_;
+  facts.pid = worker.pid;
+  return facts;
+}
+
+void ElasticRecords::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                             Duration took) {
+  if (pipeline_.wants("torchelastic.worker")) {
+    for (const auto& worker : group) {
+      events::record(pipeline_, events::worker_event("START", facts_, facts_of(worker)));
+    }
+  }
+  profile("_start_workers", took);
+  profile("_initialize_workers", waited_ + took);
+  if (restarting_) profile("_restart_workers", pipeline_.clock().now() - restart_began_);
+  restarting_ = false;
+  pass("healthy");
+}
+
+void ElasticRecords::failed(const workers::Judgement&) {
+  pass("failed");
+}
+
+void ElasticRecords::restarting(const rendezvous::Restart&) {
+  restarting_ = true;
+  restart_began_ = pipeline_.clock().now();
+}
+
+void ElasticRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
+  const bool told = restarting_ || std::ranges::any_of(group, &workers::Worker::failed);
+  if (told) profile("_stop_workers", took);
+}
+
+void ElasticRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
+  std::vector<std::pair<std::string, std::string>> details;
+  if (timer != nullptr) {
+    details = {{"worker_pid", std::to_string(timer->pid)},
+               {"scope_id", timer->scope},
+               {"expiration_time", python_float(to_seconds(timer->expiry))},
+               {"signal", std::to_string(timer->signal)}};
+  }
+  events::record(pipeline_, events::watchdog_event(event, facts_, details));
+}
+
+void ElasticRecords::end_of_workers(const JobResult& result,
+                                    const std::vector<workers::Worker>& group) {
+  for (const auto& worker : group) {
+    auto facts = facts_of(worker);
+    if (const auto* failure = failure_of(result, worker.local_rank)) {
+      facts.exit_code = failure->status.as_python();
+      events::record(pipeline_, events::worker_event("FAILED", facts_, facts, raw_error(*failure)));
+    } else {
+      const auto* state = result.succeeded() ? "SUCCEEDED" : "TERMINATED";
+      events::record(pipeline_, events::worker_event(state, facts_, facts));
+    }
+  }
+}
+
+/// Where torchrun's agent would have ended by an exception: in its rendezvous, while it started the
+/// workers, or while it watched them.
+void ElasticRecords::raised(const JobResult& result, Duration took) {
+  using Kind = Ending::Kind;
+  const bool by_signal = result.ending.kind == Kind::Signalled;
+  const auto error = by_signal ? signal_exception(result.ending.signal) : verdict_sentence(result);
+  const auto now = pipeline_.clock().now();
+  if (joining_since_) {
+    const auto waited = now - *joining_since_;
+    events::record(pipeline_, events::agent_event("RENDEZVOUS", facts_, waited, error));
+    profile("_rendezvous", waited, false);
+    profile("_initialize_workers", waited, false);
+  } else if (result.ending.kind == Kind::NoStart) {
+    profile("_start_workers", Duration::zero(), false);
+    profile("_initialize_workers", waited_, false);
+  }
+  if (restarting_) profile("_restart_workers", now - restart_began_, false);
+  profile("run", took, false);
+  events::record(pipeline_, events::agent_event("FAILED", facts_, {}, error));
+}
+
+void ElasticRecords::ended(const JobResult& result,
+                           const std::vector<workers::Worker>* last_group) {
+  using Kind = Ending::Kind;
+  const auto took = pipeline_.clock().now() - start_;
+  facts_.total_run_time = took;
+  facts_.agent_restarts = result.restarts;
+  const auto kind = result.ending.kind;
+  const bool returned = kind == Kind::Succeeded || kind == Kind::NotNeeded ||
+                        kind == Kind::WorkersFailed || kind == Kind::JobFailed;
+  if (!returned) return raised(result, took);
+  if (result.succeeded()) pass("succeeded");
+  if (last_group != nullptr && pipeline_.wants("torchelastic.worker")) {
+    end_of_workers(result, *last_group);
+  }
+  telemetry::metrics::put_run(metrics_, {facts_.role, !result.succeeded(),
+                                         job_.max_restarts - result.restarts, job_.max_restarts});
+  profile("run", took);
+  events::record(pipeline_, events::agent_event("SUCCEEDED", facts_));
+}
+
+}  // namespace elastrun::agent

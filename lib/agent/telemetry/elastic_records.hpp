@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/observer.hpp"
+#include "spec/job_spec.hpp"
+#include "telemetry/events.hpp"
+#include "telemetry/metrics.hpp"
+
+#include <string>
+
+namespace elastrun::agent {
+
+/// Emits torchelastic's events and metrics (torchrun-parity 9 and 10) for what the agent does.
+/// Costs next to nothing while no handler wants them.
+class ElasticRecords final : public Observer {
+ public:
+  ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
+                 const spec::JobSpec& job);
+
+  void phase(Phase phase, TimePoint now) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void watchdog(std::string_view event, const ExpiredTimer* timer) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+
+ private:
+  void profile(std::string_view method, Duration took, bool success = true);
+  void pass(std::string_view state);
+  void raised(const JobResult& result, Duration took);
+  void end_of_workers(const JobResult& result, const std::vector<workers::Worker>& group);
+  telemetry::events::WorkerFacts facts_of(const workers::Worker& worker) const;
+
+  telemetry::Pipeline& pipeline_;
+  telemetry::metrics::Metrics metrics_;
+  telemetry::events::AgentFacts facts_;
+  const spec::JobSpec& job_;
+  const TimePoint start_;
+  bool restarting_ = false;
+  TimePoint restart_began_{};
+  std::optional<TimePoint> joining_since_;
+  Duration waited_{};  // for the round
+  int role_rank_base_ = 0, role_world_size_ = 1;
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/goodput_account.hpp"
+
+#include "goodput/journal_books.hpp"
+
+#include <algorithm>
+
+namespace elastrun::agent {
+
+bool is_failure(const rendezvous::Cause& cause) {
+  using Kind = rendezvous::Cause::Kind;
+  return cause.kind != Kind::NodeJoined && cause.kind != Kind::NodeLeft;
+}
+
+void GoodputAccount::failed(const workers::Judgement& judgement) {
+  account_.noticed_after(phase_since_ - judgement.first().at);
+}
+
+void GoodputAccount::restarting(const rendezvous::Restart& order) {
+  account_.restarting(order.cause.text, is_failure(order.cause), clock_.now());
+}
+
+void GoodputAccount::stopped(const std::vector<workers::Worker>& group, Duration) {
+  account_.stopped(std::ranges::any_of(group, &workers::Worker::failed), clock_.now());
+}
+
+void GoodputAccount::heard(const workers::Worker& worker, const workers::Message& message) {
+  if (const auto* one = std::get_if<workers::CheckpointDone>(&message)) checkpoint(one->step);
+  if (worker.rank != 0) return;
+  if (const auto* one = std::get_if<workers::StepDone>(&message)) step(one->step);
+  const auto* said = std::get_if<workers::GoodputEntries>(&message);
+  if (said == nullptr) return;
+  const auto now = clock_.now();
+  const auto wall = clock_.wall();
+  for (const auto& [entry, name, members] : said->entries) {
+    account_.recorded(entry, name, goodput::time_of_entry(entry.time, now, wall));
+  }
+}
+
+void GoodputAccount::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+  account_.ended(result.succeeded(), clock_.now());
+}
+
+void GoodputAccount::tell(JobResult& result) const {
+  result.goodput = account_.summary(clock_.now());
+  result.restart_paths = account_.restarts().paths();
+  result.starts = account_.starts(clock_.now());
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/observer.hpp"
+#include "goodput/job_account.hpp"
+#include "workers/message.hpp"
+
+namespace elastrun::agent {
+
+/// Whether it counts among the failures of a job: not a node that came or left.
+bool is_failure(const rendezvous::Cause& cause);
+
+/// Tells the account of where the job's time goes what the agent does and workers report, as it
+/// happens.
+class GoodputAccount final : public Observer {
+ public:
+  GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes)
+      : clock_(clock), account_(job_start, several_nodes, clock.now()) {}
+
+  void phase(Phase phase, TimePoint now) override { account_.phase(phase, phase_since_ = now); }
+  void joined(bool all) override { account_.joined(all, clock_.now()); }
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void hang(const JobHang& hang) override { account_.hang(hang.standing, clock_.now()); }
+  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+
+  /// Steps and recorders of rank 0, and checkpoints of all.
+  void heard(const workers::Worker& worker, const workers::Message& message);
+  void step(std::int64_t number) { account_.step(number, clock_.now()); }
+  void checkpoint(std::int64_t number) { account_.checkpoint(number, clock_.now()); }
+  goodput::Ledger::Summary summary() const { return account_.summary(clock_.now()); }
+  /// Where the time went until now.
+  void tell(JobResult& result) const;
+
+ private:
+  Clock& clock_;
+  goodput::JobAccount account_;
+  TimePoint phase_since_;
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/goodput_monitor.hpp"
+
+#include "agent/telemetry/job_records.hpp"
+#include "core/host_name.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "goodput/journal_books.hpp"
+#include "goodput/summary.hpp"
+#include "telemetry/value.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+using goodput::Bucket;
+using goodput::WindowView;
+using telemetry::Kind;
+
+constexpr std::string_view kArea = "goodput";
+constexpr std::string_view kAlert = "elastrun.goodput.alert";
+constexpr Duration kSameLook = std::chrono::milliseconds(50);
+
+std::vector<Duration> sizes_of(const spec::GoodputOptions& options) {
+  auto sizes = options.windows;
+  if (options.alert) sizes.push_back(options.alert->window);
+  return sizes;
+}
+
+std::string size_label(Duration size) {
+  return fmt::to_string(std::chrono::duration_cast<std::chrono::seconds>(size).count());
+}
+
+/// Where most of what was not productive went; none if there was nothing else.
+std::optional<Bucket> worst_of(const WindowView& view) {
+  std::optional<Bucket> worst;
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    const auto bucket = static_cast<Bucket>(i);
+    if (bucket == Bucket::Productive || view.of(bucket) <= Duration::zero()) continue;
+    if (!worst || view.of(bucket) > view.of(*worst)) worst = bucket;
+  }
+  return worst;
+}
+
+/// Nothing where the clocks of scheduler and node cannot both be right.
+std::optional<Duration> waited_before(TimePoint job_start, std::optional<WallTime> scheduled,
+                                      const Clock& clock) {
+  if (!scheduled) return std::nullopt;
+  const auto waited = clock.wall() - (clock.now() - job_start) - *scheduled;
+  const bool can_be = waited >= Duration::zero() && waited < std::chrono::days(366);
+  return can_be ? std::optional<Duration>(waited) : std::nullopt;
+}
+
+bool workers_run(Bucket bucket, const goodput::Ledger::Summary&) {
+  return bucket != Bucket::Startup && bucket != Bucket::Rendezvous && bucket != Bucket::Restart &&
+         bucket != Bucket::Stopping && bucket != Bucket::Queued;
+}
+
+/// Whether accelerators are busy then. Where no step is told all that workers do may be training.
+bool accelerators_work(Bucket bucket, const goodput::Ledger::Summary& summary) {
+  return bucket == Bucket::Productive || bucket == Bucket::Lost ||
+         (bucket == Bucket::Running && !summary.steps_known());
+}
+
+json::object window_json(const WindowView& view) {
+  json::object buckets;
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    if (view.buckets[i] <= Duration::zero()) continue;
+    buckets[goodput::bucket_name(static_cast<Bucket>(i))] = to_seconds(view.buckets[i]);
+  }
+  json::object object{{"size_s", to_seconds(view.size)}, {"covered_s", to_seconds(view.covered)}};
+  const auto known = view.goodput();
+  object["goodput"] = known ? json::value(*known) : nullptr;
+  object["goodput_at_most"] = view.goodput_at_most();
+  object["buckets_s"] = std::move(buckets);
+  return object;
+}
+
+}  // namespace
+
+GoodputMonitor::GoodputMonitor(Parts parts, TimePoint job_start,
+                               const spec::GoodputOptions& options)
+    : parts_(std::move(parts)),
+      job_start_(job_start),
+      waited_(waited_before(job_start, parts_.scheduled, parts_.clock)),
+      options_(options),
+      monitor_(sizes_of(options)),
+      tick_(parts_.clock.make_alarm()) {
+  if (options.alert) alert_.emplace(options.alert->below);
+  if (parts_.host != nullptr) observe_all();
+}
+
+const goodput::Ledger::Summary& GoodputMonitor::now() const {
+  const auto time = parts_.clock.now();
+  if (!summary_ || time - summary_at_ > kSameLook) {
+    summary_ = parts_.account.summary();
+    summary_at_ = time;
+  }
+  return *summary_;
+}
+
+void GoodputMonitor::take() {
+  summary_.reset();
+  monitor_.take(now());
+}
+
+void GoodputMonitor::phase(Phase phase, TimePoint) {
+  pace_.interrupt();
+  take();
+  if (phase == Phase::Running && parts_.host != nullptr && here_) parts_.host->recorded();
+}
+
+void GoodputMonitor::round_ready(const rendezvous::Round& round, Duration) {
+  here_ = round.group_rank == 0;
+  take();
+  watch();
+}
+
+void GoodputMonitor::ended(const JobResult&, const std::vector<workers::Worker>*) {
+  take();
+  tick_->disarm();
+}
+
+void GoodputMonitor::heard(const workers::Worker& worker, const workers::Message& message) {
+  if (worker.rank == 0) {
+    const auto now = parts_.clock.now();
+    if (const auto* one = std::get_if<workers::StepDone>(&message)) pace_.step(one->step, now);
+    if (const auto* said = std::get_if<workers::GoodputEntries>(&message)) {
+      for (const auto& [entry, name, members] : said->entries) {
+        if (entry.kind != goodput::MeasurementKind::Step) continue;
+        pace_.step(entry.step, goodput::time_of_entry(entry.time, now, parts_.clock.wall()));
+      }
+    }
+  }
+  if (monitor_.is_due(parts_.clock.now() - job_start_)) take();
+}
+
+/// From the first round on, in which it is known who has rank 0.
+void GoodputMonitor::watch() {
+  const bool told = parts_.host != nullptr && parts_.host->tells();
+  if (!here_ || !(told || alert_) || std::exchange(watching_, true)) return;
+  tick_->arm(parts_.clock.now() + options_.interval, [this] { tick(); });
+}
+
+void GoodputMonitor::tick() {
+  watching_ = false;
+  if (!here_) return;
+  take();
+  if (alert_) look_at_alert();
+  if (parts_.host != nullptr) parts_.host->recorded();
+  watch();
+}
+
+void GoodputMonitor::look_at_alert() {
+  const auto view = monitor_.view(*monitor_.find(options_.alert->window), now());
+  if (const auto change = alert_->take(view)) raise(*change, view);
+}
+
+void GoodputMonitor::raise(goodput::GoodputAlert::Change change, const WindowView& view) {
+  const bool fell = change == goodput::GoodputAlert::Change::Fell;
+  const double share = view.goodput_at_most();
+  const auto worst = worst_of(view);
+  std::vector<telemetry::Attribute> attributes{{"state", fell ? "below" : "recovered"},
+                                               {"goodput", share},
+                                               {"alert_below", options_.alert->below},
+                                               {"window_s", to_seconds(view.size)}};
+  std::string rest;
+  if (worst) {
+    const std::string name(goodput::bucket_name(*worst));
+    attributes.emplace_back("badput_source", name);
+    attributes.emplace_back("badput_s", to_seconds(view.of(*worst)));
+    rest = fmt::format("; most of the rest: {} ({})", name, format_duration(view.of(*worst)));
+  }
+  log::warning(kArea, "Goodput of the last {} is {:.1f} %, {} {:.1f} %{}",
+               format_duration(view.size), share * 100, fell ? "below" : "again above",
+               options_.alert->below * 100, rest);
+  json::object text{
+      {"event", kAlert}, {"time", to_seconds(parts_.clock.wall())}, {"host", host_name()}};
+  for (const auto& [name, value] : attributes) text[name] = telemetry::to_json(value);
+  parts_.pipeline.event(std::string(JobRecords::kScope), std::string(kAlert), std::move(attributes),
+                        fell ? telemetry::Severity::Warn : telemetry::Severity::Info);
+  if (parts_.notify) parts_.notify(json::serialize(text) + "\n");
+}
+
+json::value GoodputMonitor::alert_json() const {
+  if (!alert_) return nullptr;
+  return json::object{{"below", alert_->below()},
+                      {"window_s", to_seconds(options_.alert->window)},
+                      {"raised", alert_->is_raised()}};
+}
+
+json::value GoodputMonitor::status() const {
+  if (!here_) return nullptr;
+  auto text = goodput::summary_json(now());
+  json::array windows;
+  for (std::size_t i = 0; i < monitor_.windows(); ++i) {
+    windows.push_back(window_json(monitor_.view(i, now())));
+  }
+  text["windows"] = std::move(windows);
+  text["alert"] = alert_json();
+  return text;
+}
+
+/// The names, units and labels of the reference's monitoring, under our prefix.
+void GoodputMonitor::observe_all() {
+  using Self = GoodputMonitor;
+  observe(Kind::Gauge, "goodput_time", "s", "Time in steps that count.", {"goodput_source"},
+          &Self::tell_goodput);
+  observe(Kind::Gauge, "badput_time", "s", "All other time, by where it went.", {"badput_source"},
+          &Self::tell_badput);
+  observe(Kind::Gauge, "total_elapsed_time", "s", "Time since the start of the job.",
+          {"window_type"}, &Self::tell_elapsed);
+  observe(Kind::Counter, "disruptions", "{disruption}", "How often the workers were started again.",
+          {"window_type"}, &Self::tell_disruptions);
+  observe(Kind::Gauge, "max_productive_steps", "{step}", "The last step that was reported.", {},
+          &Self::tell_last_step);
+  observe(Kind::Gauge, "step_time_deviation", "s", "How far steps are from their usual time.", {},
+          &Self::tell_deviation);
+  observe(Kind::Gauge, "performance", "s", "What a step takes if nothing disturbs it.", {},
+          &Self::tell_performance);
+  if (waited_) {
+    observe(Kind::Gauge, "scheduling_goodput", "1",
+            "Share of the time since the scheduler started the job in which its workers ran.", {},
+            &Self::tell_scheduling);
+    observe(Kind::Gauge, "proxy_runtime_goodput", "1",
+            "Share of that time in which they trained, whether the steps were kept or lost.", {},
+            &Self::tell_proxy_runtime);
+  }
+  observe(Kind::Gauge, "interval_goodput", "%", "Share of a rolling window in steps that count.",
+          {"rolling_window_size", "goodput_source"}, &Self::tell_interval_goodput);
+  observe(Kind::Gauge, "interval_badput", "%", "Share of a rolling window, by where it went.",
+          {"rolling_window_size", "badput_source"}, &Self::tell_interval_badput);
+}
+
+void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std::string help,
+                             std::vector<std::string> label_keys, Tell tell) {
+  const bool sum = kind == Kind::Counter;
+  telemetry::View view{{sum ? telemetry::Aggregation::Sum : telemetry::Aggregation::Last},
+                       telemetry::every(options_.interval),
+                       telemetry::OnEmpty::Skip};
+  auto made = parts_.host->registry().observe(kind,
+                                              {.name = "elastrun." + std::move(name),
+                                               .unit = std::move(unit),
+                                               .help = std::move(help),
+                                               .scope = std::string(JobRecords::kScope),
+                                               .label_keys = std::move(label_keys),
+                                               .views = {std::move(view)}},
+                                              [this, tell](const Report& report) {
+                                                if (here_) (this->*tell)(report);
+                                              });
+  if (!made) return log::info(kArea, "{}", made.error().text);
+  observations_.push_back(std::move(*made));
+}
+
+void GoodputMonitor::tell_goodput(const Report& report) const {
+  if (!now().steps_known()) return;
+  report(to_seconds(now().of(Bucket::Productive)), {"TOTAL"});
+}
+
+void GoodputMonitor::tell_badput(const Report& report) const {
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    const auto bucket = static_cast<Bucket>(i);
+    if (bucket == Bucket::Productive || now().of(bucket) <= Duration::zero()) continue;
+    report(to_seconds(now().of(bucket)), {std::string(goodput::bucket_name(bucket))});
+  }
+}
+
+void GoodputMonitor::tell_elapsed(const Report& report) const {
+  report(to_seconds(now().elapsed), {"cumulative"});
+}
+
+void GoodputMonitor::tell_disruptions(const Report& report) const {
+  report(now().restarts, {"cumulative"});
+}
+
+void GoodputMonitor::tell_last_step(const Report& report) const {
+  if (const auto step = now().last_step) report(static_cast<double>(*step), {});
+}
+
+void GoodputMonitor::tell_deviation(const Report& report) const {
+  if (const auto deviation = pace_.deviation()) report(*deviation, {});
+}
+
+void GoodputMonitor::tell_performance(const Report& report) const {
+  if (const auto ideal = pace_.ideal()) report(*ideal, {});
+}
+
+/// The share of the time since the scheduler gave the nodes.
+void GoodputMonitor::tell_share_of(Chosen chosen, const Report& report) const {
+  Duration time{};
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    if (chosen(static_cast<Bucket>(i), now())) time += now().buckets[i];
+  }
+  const double all = to_seconds(*waited_ + now().elapsed);
+  if (all > 0) report(to_seconds(time) / all, {});
+}
+
+void GoodputMonitor::tell_scheduling(const Report& report) const {
+  tell_share_of(workers_run, report);
+}
+
+void GoodputMonitor::tell_proxy_runtime(const Report& report) const {
+  tell_share_of(accelerators_work, report);
+}
+
+void GoodputMonitor::tell_interval_goodput(const Report& report) const {
+  for (std::size_t i = 0; i < monitor_.windows(); ++i) {
+    const auto view = monitor_.view(i, now());
+    if (const auto share = view.goodput()) report(*share * 100, {size_label(view.size), "TOTAL"});
+  }
+}
+
+void GoodputMonitor::tell_interval_badput(const Report& report) const {
+  for (std::size_t i = 0; i < monitor_.windows(); ++i) {
+    const auto view = monitor_.view(i, now());
+    const double whole = std::max(to_seconds(view.covered), 1e-9);
+    for (std::size_t b = 0; b < goodput::kBuckets; ++b) {
+      const auto bucket = static_cast<Bucket>(b);
+      // Once it has been of some use, it is zero where it has gone.
+      if (bucket == Bucket::Productive || now().of(bucket) <= Duration::zero()) continue;
+      report(to_seconds(view.of(bucket)) / whole * 100,
+             {size_label(view.size), std::string(goodput::bucket_name(bucket))});
+    }
+  }
+}
+
+}  // namespace elastrun::agent

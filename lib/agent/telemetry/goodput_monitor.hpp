@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/telemetry/goodput_account.hpp"
+#include "agent/telemetry/telemetry_host.hpp"
+#include "core/json.hpp"
+#include "goodput/goodput_alert.hpp"
+#include "goodput/monitor.hpp"
+#include "goodput/step_pace.hpp"
+#include "spec/goodput_options.hpp"
+#include "telemetry/observation.hpp"
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Watches the account of the job's time while the job runs: its rolling windows, as instruments
+/// (elastrun-telemetry(7) lists them), and an alert when goodput is low. Only the node of rank 0
+/// tells anything, because only there steps are known. It wakes up at every interval where a sink
+/// is told or an alert is asked for; whoever pulls wakes nobody up.
+class GoodputMonitor final : public Observer {
+ public:
+  struct Parts {
+    Clock& clock;
+    const GoodputAccount& account;
+    telemetry::Pipeline& pipeline;
+    TelemetryHost* host = nullptr;  // null: nobody has asked for metrics
+    /// Since when the job has its nodes, as the scheduler tells.
+    std::optional<WallTime> scheduled;
+    /// An alert as one JSON object, AlertCommand::kMostInput bytes at most; may be empty.
+    std::function<void(std::string json)> notify;
+  };
+  /// Borrows all, and `options`.
+  GoodputMonitor(Parts parts, TimePoint job_start, const spec::GoodputOptions& options);
+
+  // Each time at which the account has heard the same.
+  void phase(Phase phase, TimePoint now) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void joined(bool) override { take(); }
+  void restarting(const rendezvous::Restart&) override { take(); }
+  void stopped(const std::vector<workers::Worker>&, Duration) override { take(); }
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+  void heard(const workers::Worker& worker, const workers::Message& message);
+
+  /// For /status: the job until now, its windows and the alert; null on other nodes.
+  json::value status() const;
+
+ private:
+  using Report = telemetry::Registry::Report;
+  using Tell = void (GoodputMonitor::*)(const Report&) const;
+  void observe_all();
+  void observe(telemetry::Kind kind, std::string name, std::string unit, std::string help,
+               std::vector<std::string> label_keys, Tell tell);
+  void tell_goodput(const Report& report) const;
+  void tell_badput(const Report& report) const;
+  void tell_elapsed(const Report& report) const;
+  void tell_disruptions(const Report& report) const;
+  void tell_last_step(const Report& report) const;
+  void tell_deviation(const Report& report) const;
+  void tell_performance(const Report& report) const;
+  using Chosen = bool (*)(goodput::Bucket, const goodput::Ledger::Summary&);
+  void tell_share_of(Chosen chosen, const Report& report) const;
+  void tell_scheduling(const Report& report) const;
+  void tell_proxy_runtime(const Report& report) const;
+  void tell_interval_goodput(const Report& report) const;
+  void tell_interval_badput(const Report& report) const;
+
+  void take();
+  void watch();
+  void tick();
+  void look_at_alert();
+  void raise(goodput::GoodputAlert::Change change, const goodput::WindowView& view);
+  json::value alert_json() const;
+  const goodput::Ledger::Summary& now() const;
+
+  const Parts parts_;
+  const TimePoint job_start_;
+  const std::optional<Duration> waited_;  // since scheduled, before that
+  const spec::GoodputOptions& options_;
+  goodput::Monitor monitor_;
+  goodput::StepPace pace_;
+  std::optional<goodput::GoodputAlert> alert_;
+  const std::unique_ptr<Alarm> tick_;
+  bool here_ = false, watching_ = false;
+  /// One for all instruments of a collection; making one costs more than looking at it.
+  mutable std::optional<goodput::Ledger::Summary> summary_;
+  mutable TimePoint summary_at_;
+  std::vector<telemetry::Observation> observations_;
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/job_records.hpp"
+
+#include "agent/telemetry/goodput_account.hpp"
+#include "agent/verdict/verdict.hpp"
+#include "core/host_name.hpp"
+#include "core/text.hpp"
+#include "goodput/journal_outline.hpp"
+#include "goodput/node_phase.hpp"
+#include "workers/command.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+using telemetry::Attribute;
+using telemetry::Value;
+using Attributes = std::vector<Attribute>;
+
+Value whole(std::int64_t number) {
+  return number;
+}
+
+/// "exit_code" or "signal", whichever it was; neither for a process that could not be ended.
+void add_exit(Attributes& attributes, const std::optional<process::Exit>& exit) {
+  if (!exit) return;
+  const bool exited = exit->status.how == process::ExitStatus::How::Exited;
+  if (exited) attributes.emplace_back("exit_code", whole(exit->status.number));
+  if (!exited) attributes.emplace_back("signal", process::signal_name(exit->status.number));
+  attributes.emplace_back("ended", to_seconds(exit->wall));
+  attributes.emplace_back("peak_rss_bytes", exit->peak_rss_bytes);
+}
+
+Attributes worker_attributes(const workers::Worker& worker) {
+  return {{"rank", whole(worker.rank)},
+          {"local_rank", whole(worker.local_rank)},
+          {"pid", whole(worker.pid)}};
+}
+
+}  // namespace
+
+void JobRecords::tell(std::string_view name, Attributes attributes) {
+  pipeline_.event(std::string(kScope), std::string(name), std::move(attributes));
+}
+
+void JobRecords::begin(Duration since_start) {
+  if (!pipeline_.wants(kScope)) return;
+  tell("job.started", {{"format", whole(1)},
+                       {"run_id", job_.run_id},
+                       {"entry_point", workers::entry_name(job_)},
+                       {"host", host_name()},
+                       {"pid", whole(::getpid())},
+                       {"min_nodes", whole(job_.min_nodes)},
+                       {"max_nodes", whole(job_.max_nodes)},
+                       {"nproc_per_node", whole(job_.nproc_per_node)},
+                       {"max_restarts", whole(job_.max_restarts)},
+                       {"rdzv_backend", job_.rdzv_backend},
+                       {"role", job_.role},
+                       {"since_start_s", to_seconds(since_start)}});
+}
+
+void JobRecords::clock(const rendezvous::ClockReading& reading) {
+  if (!pipeline_.wants(kScope)) return;
+  tell(goodput::kClockRecord, {{std::string(goodput::kClockOffset), whole(reading.offset.count())},
+                               {std::string(goodput::kClockError), to_seconds(reading.error)},
+                               {std::string(goodput::kClockEpoch), whole(reading.epoch)}});
+}
+
+void JobRecords::phase(Phase phase, TimePoint now) {
+  phase_since_ = now;
+  if (pipeline_.wants(kScope)) tell("phase", {{"phase", std::string(goodput::phase_name(phase))}});
+}
+
+void JobRecords::progress(const std::string& text) {
+  if (pipeline_.wants(kScope)) tell("rendezvous.progress", {{"text", text}});
+}
+
+void JobRecords::round_ready(const rendezvous::Round& round, Duration waited) {
+  if (!pipeline_.wants(kScope)) return;
+  tell("rendezvous.round", {{"round", round.number},
+                            {"epoch", round.epoch},
+                            {"attempt", whole(round.attempt)},
+                            {"group_rank", whole(round.group_rank)},
+                            {"group_world_size", whole(round.group_world_size())},
+                            {"rank_base", whole(round.rank_base)},
+                            {"world_size", whole(round.world_size)},
+                            {"master_addr", round.master_addr},
+                            {"master_port", whole(round.master_port)},
+                            {"waited_s", to_seconds(waited)}});
+}
+
+void JobRecords::started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+                         Duration took) {
+  if (!pipeline_.wants(kScope)) return;
+  for (const auto& worker : group) tell("worker.started", worker_attributes(worker));
+  tell("group.started", {{"round", round.number},
+                         {"attempt", whole(round.attempt)},
+                         {"workers", whole(static_cast<std::int64_t>(group.size()))},
+                         {"took_s", to_seconds(took)}});
+}
+
+void JobRecords::joined(bool all) {
+  if (pipeline_.wants(kScope)) tell(all ? "ranks.connected" : "ranks.connecting", {});
+}
+
+void JobRecords::failed(const workers::Judgement& judgement) {
+  if (!pipeline_.wants(kScope)) return;
+  const auto& first = judgement.first();
+  tell("group.failed", {{"rank", whole(first.rank)},
+                        {"local_rank", whole(first.local_rank)},
+                        {"pid", whole(first.pid)},
+                        {"what", workers::what_happened(first)},
+                        {"failures", whole(static_cast<std::int64_t>(judgement.failures.size()))},
+                        {"noticed_after_s", to_seconds(phase_since_ - first.at)}});
+}
+
+void JobRecords::restarting(const rendezvous::Restart& order) {
+  if (!pipeline_.wants(kScope)) return;
+  const auto& cause = order.cause;
+  Attributes attributes{{"cause", cause.text},
+                        {"attempt_spent", order.attempt_spent},
+                        {"failure", is_failure(cause)},
+                        {"restarts_left", whole(order.restarts_left)}};
+  if (!cause.node.empty()) attributes.emplace_back("node", cause.node);
+  if (cause.rank >= 0) attributes.emplace_back("rank", whole(cause.rank));
+  tell("restart", std::move(attributes));
+}
+
+void JobRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
+  if (!pipeline_.wants(kScope)) return;
+  for (const auto& worker : group) {
+    auto attributes = worker_attributes(worker);
+    add_exit(attributes, worker.exit);
+    if (worker.stopped_by_us) attributes.emplace_back("stopped_by_us", true);
+    if (worker.abandoned) attributes.emplace_back("abandoned", true);
+    tell("worker.ended", std::move(attributes));
+  }
+  tell("group.gone", {{"took_s", to_seconds(took)}});
+}
+
+/// Whether the FIFO is there is no event of the job.
+void JobRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
+  if (timer == nullptr || !pipeline_.wants(kScope)) return;
+  const bool kill = event == "kill worker process";
+  Attributes attributes{{"rank", whole(timer->rank)},
+                        {"local_rank", whole(timer->local_rank)},
+                        {"pid", whole(timer->pid)},
+                        {"scope", timer->scope},
+                        {"after_s", to_seconds(timer->after)},
+                        {"signal", whole(timer->signal)}};
+  if (kill) attributes.emplace_back("stack", join(timer->stack, "\n"));
+  tell(kill ? "timer.killed" : "timer.expired", std::move(attributes));
+}
+
+void JobRecords::hang(const JobHang& hang) {
+  if (!pipeline_.wants(kScope)) return;
+  const auto culprits = hangs::culprits_of(hang.stacks);
+  Attributes attributes{{"text", hangs::hang_text(hang.stacks)},
+                        {"standing_s", to_seconds(hang.standing)},
+                        {"groups", whole(static_cast<std::int64_t>(hang.stacks.groups.size()))}};
+  if (!culprits.empty()) attributes.emplace_back("culprits", hangs::ranks_text(culprits));
+  if (!hang.stacks.dumps.empty()) attributes.emplace_back("dumps", join(hang.stacks.dumps, "\n"));
+  tell("job.hang", std::move(attributes));
+}
+
+void JobRecords::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+  if (!pipeline_.wants(kScope)) return;
+  tell("job.ended", {{"ending", std::string(ending_name(result.ending.kind))},
+                     {"succeeded", result.succeeded()},
+                     {"verdict", verdict_sentence(result)},
+                     {"restarts", whole(result.restarts)},
+                     {"max_restarts", whole(job_.max_restarts)}});
+}
+
+void JobRecords::summary(const goodput::Ledger::Summary& summary) {
+  if (job_.goodput == spec::Goodput::Off || !pipeline_.wants(kScope)) return;
+  Attributes attributes{{"goodput_at_most", summary.goodput_at_most()},
+                        {"elapsed_s", to_seconds(summary.elapsed)},
+                        {"restarts", whole(summary.restarts)},
+                        {"loss_known", summary.loss_known}};
+  if (const auto known = summary.goodput()) attributes.emplace_back("goodput", *known);
+  for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
+    const auto bucket = static_cast<goodput::Bucket>(i);
+    attributes.emplace_back(fmt::format("{}_s", goodput::bucket_name(bucket)),
+                            to_seconds(summary.of(bucket)));
+  }
+  tell("goodput", std::move(attributes));
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/machine_watch.hpp"
+
+#include "core/log.hpp"
+#include "core/thread.hpp"
+#include "system/machine_points.hpp"
+
+#include <utility>
+
+namespace elastrun::agent {
+
+MachineWatch::MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group)
+    : clock_(clock),
+      group_(std::move(group)),
+      begun_(clock.now()),
+      calls_(std::move(loop), files::BlockingCalls::WithoutThread::Refuse),
+      limit_(clock.make_alarm()) {}
+
+/// The driver's library is closed by a thread: that, too, may wait for a GPU without end.
+MachineWatch::~MachineWatch() {
+  if (!detach_thread([machine = std::move(machine_)] {})) {
+    log::debug("machine", "the GPU driver is closed without a thread");
+  }
+}
+
+std::vector<system::WatchedWorker> MachineWatch::watched() const {
+  std::vector<system::WatchedWorker> watched;
+  const auto* const group = group_();
+  if (group == nullptr) return watched;
+  for (const auto& worker : group->workers()) {
+    if (!worker.exit) watched.push_back({worker.rank, worker.local_rank, worker.pid});
+  }
+  return watched;
+}
+
+void MachineWatch::answer() {
+  limit_->disarm();
+  for (const auto& one : std::exchange(waiting_, {})) one(sample_);
+}
+
+void MachineWatch::look(Then then) {
+  waiting_.push_back(std::move(then));
+  if (waiting_.size() == 1) limit_->arm(clock_.now() + kTimeLimit, [this] { answer(); });
+  if (looking_) return;
+  looking_ = true;
+  const auto work = [machine = machine_, watched = watched(), now = clock_.now()] {
+    return Result<system::MachineSample>(machine->sample(now, watched));
+  };
+  calls_.make("the state of this machine", work,
+              [this, alive = lifetime_.token()](Result<system::MachineSample> sample) {
+                if (!alive) return;
+                looking_ = false;
+                if (sample) sample_ = std::move(*sample);
+                answer();
+              });
+}
+
+std::vector<telemetry::Point> MachineWatch::points_of(const system::MachineSample& sample) const {
+  return system::points_of(sample, begun_);
+}
+
+}  // namespace elastrun::agent

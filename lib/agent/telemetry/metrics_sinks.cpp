@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/metrics_sinks.hpp"
+
+#include "agent/files/log_folders.hpp"
+#include "core/host_name.hpp"
+#include "core/log.hpp"
+#include "export/chrome_trace.hpp"
+#include "export/console_lines.hpp"
+#include "export/console_writer.hpp"
+#include "export/file_writer.hpp"
+#include "export/json_lines.hpp"
+#include "export/otlp_sink.hpp"
+#include "export/page_sink.hpp"
+#include "export/plugin_sink.hpp"
+#include "export/program_writer.hpp"
+#include "export/statsd_sink.hpp"
+#include "export/stream_sink.hpp"
+#include "export/tensorboard.hpp"
+#include "export/trace_lines.hpp"
+#include "files/bounded_call.hpp"
+#include "files/parts.hpp"
+#include "files/whole_file.hpp"
+#include "logs/own_stream.hpp"
+#include "telemetry/metrics.hpp"
+#include "workers/environment.hpp"
+
+#include <filesystem>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+using exporter::FileWriter;
+using exporter::StreamSink;
+using spec::SinkChoice;
+using telemetry::Record;
+using telemetry::Severity;
+using Kind = SinkChoice::Kind;
+using Made = Result<std::shared_ptr<exporter::MetricsSink>>;
+
+Severity severity_of(std::string_view name) {
+  if (name == "debug") return Severity::Debug;
+  if (name == "info") return Severity::Info;
+  if (name == "warn" || name == "warning") return Severity::Warn;
+  if (name == "error") return Severity::Error;
+  return name == "fatal" ? Severity::Fatal : Severity::Trace;
+}
+
+std::unexpected<Error> trouble(const SinkChoice& sink, const Error& error) {
+  return fail(error.code, fmt::format("--metrics {}: {}", sink.text, error.text));
+}
+
+/// Before the loop: a call that may wait for a file system.
+template <class Work>
+auto within_limit(const SinkChoice& sink, Work work) -> decltype(work()) {
+  auto done =
+      files::result_within("--metrics " + sink.text, LogFolders::kTimeLimit, std::move(work));
+  if (!done) return std::unexpected(done.error());
+  return std::move(*done);
+}
+
+std::string variable(const std::vector<std::string>& environment, std::string_view name) {
+  return std::string(workers::find_variable(environment, name).value_or(""));
+}
+
+StreamSink::Format json_format() {
+  return [](const Record& record) { return exporter::to_json_line(record) + "\n"; };
+}
+
+Status make_directory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return {};
+  return fail(Code::Io, fmt::format("cannot make the directory {}: {}", path, error.message()));
+}
+
+/// Nodes that share a file system must not overwrite each other's, as with --report; before the
+/// first round none knows its rank, so that each has its name in it. May wait for the file system.
+std::string own_file(const std::string& path, bool shared) {
+  return shared && !files::is_written_to(path) ? files::with_word(path, host_name()) : path;
+}
+
+}  // namespace
+
+std::string path_for_node(std::string_view path, std::string_view run_id) {
+  std::string out;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const char next = path[i] == '%' && i + 1 < path.size() ? path[i + 1] : '\0';
+    if (next == 'h') {
+      out += host_name();
+    } else if (next == 'i') {
+      for (const char c : run_id) out += c == '/' ? '_' : c;
+    } else if (next == 'p') {
+      out += fmt::to_string(::getpid());
+    } else if (next == '%') {
+      out += '%';
+    } else {
+      out += path[i];
+      continue;
+    }
+    ++i;
+  }
+  return out;
+}
+
+std::string MetricsSinks::path_of(const SinkChoice& sink) const {
+  return path_for_node(sink.argument, spec_.run_id);
+}
+
+/// Whether other nodes may have been given the very same file.
+bool MetricsSinks::may_share(const SinkChoice& sink) const {
+  const bool told_apart = sink.argument.contains("%h") || sink.argument.contains("%p");
+  return spec_.max_nodes > 1 && !told_apart;
+}
+
+std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& sink) {
+  std::vector<telemetry::Selector> all;
+  for (const auto& route : sink.routes) {
+    all.push_back({route.group, route.name, {}, severity_of(route.severity)});
+  }
+  if (!all.empty()) return all;
+  telemetry::Selector one;
+  if (sink.kind == Kind::Console) {
+    one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
+    one.kind = Record::Kind::Sample;
+  }
+  if (sink.kind == Kind::Otlp) one.kind = Record::Kind::Event;
+  return {one};
+}
+
+/// What is the same for all records and series of this agent.
+std::vector<telemetry::Attribute> MetricsSinks::resource() const {
+  return {{"service.name", "elastrun.agent"},
+          {"service.instance.id", fmt::format("{}/{}/{}", spec_.run_id, host_name(), ::getpid())},
+          {"host.name", host_name()},
+          {"process.pid", std::int64_t{::getpid()}},
+          {"elastrun.run.id", spec_.run_id},
+          {"elastrun.role", spec_.role}};
+}
+
+Made MetricsSinks::make_console(const SinkChoice& sink) const {
+  return std::make_shared<exporter::ConsoleLines>(
+      sink.text, [&console = parts_.console](std::string_view lines) {
+        console.write(logs::Console::Stream::Out, lines);
+      });
+}
+
+/// For a file, or for one of our own streams, which the console writes.
+Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
+    const SinkChoice& sink) const {
+  using Stream = logs::Console::Stream;
+  struct Opened {
+    std::optional<Stream> ours;
+    std::shared_ptr<FileWriter::File> file;
+    bool is_first_of_parts = false;
+  };
+  FileWriter::Form form{.part_size = spec_.journal_size};
+  if (sink.kind == Kind::Trace) form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), true};
+  const auto open = [path = path_of(sink), shared = may_share(sink), form,
+                     goes_on = sink.kind != Kind::Trace, out = parts_.console.fd(Stream::Out),
+                     err = parts_.console.fd(Stream::Err)]() -> Result<Opened> {
+    if (const auto ours = logs::own_stream(path, out, err)) return Opened{ours, nullptr};
+    const auto own = own_file(path, shared);
+    auto file = FileWriter::open(own, form);
+    if (!file) return std::unexpected(file.error());
+    const bool whole = goes_on && form.part_size == 0;
+    const bool next = whole && ::access(files::part_path(own, 1).c_str(), F_OK) == 0;
+    return Opened{{}, std::move(*file), next};
+  };
+  const auto opened = within_limit(sink, open);
+  if (!opened) return std::unexpected(opened.error());
+  if (opened->is_first_of_parts) {
+    log::warning("metrics",
+                 "{} has further parts, and is appended to without --journal-size: its records are "
+                 "read out of order",
+                 sink.text);
+  }
+  if (!opened->ours) return std::make_unique<FileWriter>(parts_.files, opened->file);
+  const auto write = [&console = parts_.console, ours = *opened->ours](std::string_view text) {
+    console.write(ours, text);
+  };
+  write(form.head);
+  return std::make_unique<exporter::ConsoleWriter>(parts_.loop, write);
+}
+
+Made MetricsSinks::make_stream(const SinkChoice& sink) const {
+  auto writer = open_stream(sink);
+  if (!writer) return trouble(sink, writer.error());
+  auto format = json_format();
+  if (sink.kind == Kind::Trace) {
+    format = [lines = exporter::TraceLines(parts_.clock.now())](const Record& record) mutable {
+      return lines.of(record);
+    };
+  }
+  return std::make_shared<StreamSink>(parts_.clock, sink.text, std::move(format),
+                                      std::move(*writer));
+}
+
+Made MetricsSinks::make_tensorboard(const SinkChoice& sink) const {
+  const auto now = parts_.clock.wall();
+  FileWriter::Form form{O_EXCL, 0644, exporter::tensorboard_version(now), false};
+  const auto name = exporter::tensorboard_file_name(now, host_name(), ::getpid());
+  const auto open = [directory = path_of(sink), name,
+                     form]() -> Result<std::shared_ptr<FileWriter::File>> {
+    if (auto made = make_directory(directory); !made) return std::unexpected(made.error());
+    return FileWriter::open(directory + "/" + name, form);
+  };
+  auto file = within_limit(sink, open);
+  if (!file) return trouble(sink, file.error());
+  auto format = [records = exporter::TensorBoardRecords()](const Record& record) mutable {
+    return records.of(record);
+  };
+  return std::make_shared<StreamSink>(parts_.clock, sink.text, std::move(format),
+                                      std::make_unique<FileWriter>(parts_.files, *file));
+}
+
+Made MetricsSinks::make_page(const SinkChoice& sink) const {
+  using exporter::PageSink;
+  const auto form =
+      sink.kind == Kind::Prometheus ? PageSink::Form::Prometheus : PageSink::Form::OpenMetrics;
+  const auto put = [path = path_of(sink), shared = may_share(sink), form]() -> Result<std::string> {
+    auto own = own_file(path, shared);
+    if (auto done = PageSink::put_empty(own, form); !done) return std::unexpected(done.error());
+    return own;
+  };
+  const auto path = within_limit(sink, put);
+  if (!path) return trouble(sink, path.error());
+  return std::make_shared<PageSink>(parts_.files, sink.text, *path, form,
+                                    exporter::FamilyOptions{.resource = resource()});
+}
+
+Made MetricsSinks::make_statsd(const SinkChoice& sink) const {
+  auto endpoint = net::parse_endpoint(sink.argument, exporter::StatsdSink::kPort);
+  if (!endpoint) return trouble(sink, endpoint.error());
+  return std::make_shared<exporter::StatsdSink>(parts_.loop, parts_.clock, sink.text, *endpoint);
+}
+
+Made MetricsSinks::make_otlp(const SinkChoice& sink) const {
+  const auto& environment = parts_.environment;
+  auto target = exporter::parse_otlp_url(sink.argument);
+  if (!target) return trouble(sink, target.error());
+  exporter::OtlpSink::Settings settings{.target = std::move(*target)};
+  if (settings.target.tls) {
+    const auto ca = variable(environment, "OTEL_EXPORTER_OTLP_CERTIFICATE");
+    auto tls = within_limit(sink, [ca] { return net::TlsClient::make({ca, {}, {}}); });
+    if (!tls) return trouble(sink, tls.error());
+    settings.tls = *tls;
+  }
+  settings.headers =
+      exporter::parse_otlp_headers(variable(environment, "OTEL_EXPORTER_OTLP_HEADERS"));
+  settings.options = {.resource = resource(), .version = ELASTRUN_VERSION};
+  return std::make_shared<exporter::OtlpSink>(parts_.loop, parts_.clock, sink.text,
+                                              std::move(settings));
+}
+
+Made MetricsSinks::make_program(const SinkChoice& sink) const {
+  auto writer = std::make_unique<exporter::ProgramWriter>(
+      parts_.loop, parts_.clock, parts_.programs, sink.argument, parts_.environment);
+  return std::make_shared<StreamSink>(parts_.clock, sink.text, json_format(), std::move(writer));
+}
+
+Made MetricsSinks::make_plugin(const SinkChoice& sink) const {
+  const auto mark = sink.argument.find('?');
+  const auto path = path_for_node(sink.argument.substr(0, mark), spec_.run_id);
+  plugin::Facts facts{{}, ELASTRUN_VERSION, spec_.run_id, spec_.role, host_name()};
+  if (mark != std::string::npos) {
+    facts.argument = path_for_node(sink.argument.substr(mark + 1), spec_.run_id);
+  }
+  auto made =
+      exporter::PluginSink::open(parts_.loop.get_executor(), parts_.clock, sink.text,
+                                 [path, facts] { return plugin::Library::load(path, facts); });
+  if (!made) return trouble(sink, made.error());
+  return std::move(*made);
+}
+
+Made MetricsSinks::make(const SinkChoice& sink) const {
+  switch (sink.kind) {
+    case Kind::Console:
+      return make_console(sink);
+    case Kind::JsonLines:
+    case Kind::Trace:
+      return make_stream(sink);
+    case Kind::Prometheus:
+    case Kind::OpenMetrics:
+      return make_page(sink);
+    case Kind::TensorBoard:
+      return make_tensorboard(sink);
+    case Kind::Statsd:
+      return make_statsd(sink);
+    case Kind::Otlp:
+      return make_otlp(sink);
+    case Kind::Plugin:
+      return make_plugin(sink);
+    case Kind::Exec:
+      break;
+  }
+  return make_program(sink);
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/telemetry_host.hpp"
+
+#include "telemetry/point_records.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+using telemetry::Record;
+using telemetry::Selector;
+
+/// One that several selectors lead to gets a record once.
+class Selected final : public telemetry::Sink {
+ public:
+  Selected(std::shared_ptr<telemetry::Sink> sink, std::vector<Selector> selectors)
+      : sink_(std::move(sink)), selectors_(std::move(selectors)) {}
+  void consume(const Record& record) override {
+    const bool fits = std::ranges::any_of(
+        selectors_, [&](const Selector& selector) { return selector.matches(record); });
+    if (fits) sink_->consume(record);
+  }
+  void flush(TimePoint deadline) override { sink_->flush(deadline); }
+
+ private:
+  const std::shared_ptr<telemetry::Sink> sink_;
+  const std::vector<Selector> selectors_;
+};
+
+/// Whether a sample of a series without a scope, whose name begins with one of these, could fit.
+bool may_fit(const Selector& selector, const std::vector<std::string>& names) {
+  if (selector.kind.value_or(Record::Kind::Sample) != Record::Kind::Sample) return false;
+  if (selector.at_least > telemetry::Severity::Info) return false;
+  if (!selector.scope.empty() && selector.scope != "*") return false;
+  std::string_view wanted = selector.name;
+  const bool open = wanted.empty() || wanted.ends_with('*');
+  if (wanted.ends_with('*')) wanted.remove_suffix(1);
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    return wanted.starts_with(name) || (open && name.starts_with(wanted));
+  });
+}
+
+constexpr Duration kFirstPull = std::chrono::seconds(1);
+
+}  // namespace
+
+bool TelemetryHost::is_wanted(const spec::JobSpec& spec) {
+  return !spec.metrics.empty() || spec.http;
+}
+
+TelemetryHost::TelemetryHost(Clock& clock, telemetry::Pipeline& pipeline,
+                             telemetry::Registry& registry, Duration interval)
+    : clock_(clock),
+      pipeline_(pipeline),
+      registry_(registry),
+      interval_(interval),
+      collector_(registry, pipeline) {}
+
+TelemetryHost::~TelemetryHost() {
+  for (const auto route : routes_) pipeline_.unroute(route);
+}
+
+void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
+                        std::vector<Selector> selectors, By by) {
+  sinks_.push_back(sink);
+  if (const auto temporality = sink->pulls()) {
+    std::optional<telemetry::PointDeltas> deltas;
+    if (*temporality == Temporality::Delta) deltas.emplace();
+    pullers_.push_back({sink, selectors, open_cursor(*temporality), std::move(deltas)});
+  }
+  const auto told = selectors.size() == 1 ? std::shared_ptr<telemetry::Sink>(sink)
+                                          : std::make_shared<Selected>(sink, selectors);
+  if (sink->is_told()) {
+    const bool one = selectors.size() == 1;
+    routes_.push_back(pipeline_.route(one ? selectors.front() : Selector(), told));
+    const bool asks = by == By::User && std::ranges::any_of(selectors, [&](const auto& selector) {
+                        return may_fit(selector, gathered_names_);
+                      });
+    if (asks && !sink->pulls()) listeners_.push_back(std::make_shared<Selected>(sink, selectors));
+  }
+}
+
+std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor(Temporality temporality) {
+  if (!samples_) {
+    samples_ = std::make_shared<telemetry::SampleSeries>(registry_, [this] { recorded(); });
+    routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
+  }
+  return std::make_unique<telemetry::Cursor>(registry_, temporality);
+}
+
+bool TelemetryHost::tells() const {
+  return std::ranges::any_of(sinks_, [](const auto& sink) { return sink->is_told(); });
+}
+
+void TelemetryHost::recorded() {
+  if (!pull_due_ && !(pullers_.empty() && listeners_.empty())) arm_pull();
+  if (window_open_ || !pipeline_.carries(Record::Kind::Window)) return;
+  const auto due = registry_.due();
+  if (!due) return;
+  if (!window_end_) window_end_ = clock_.make_alarm();
+  window_open_ = true;
+  window_end_->arm(*due, [this] {
+    window_open_ = false;
+    collector_.step();
+  });
+}
+
+/// The first time soon, so that people who look see something.
+void TelemetryHost::arm_pull() {
+  if (!next_pull_) next_pull_ = clock_.make_alarm();
+  pull_due_ = true;
+  const auto pause = std::exchange(pulled_, true) ? interval_ : std::min(interval_, kFirstPull);
+  next_pull_->arm(clock_.now() + pause, [this] { gather_and_pull(); });
+}
+
+void TelemetryHost::gather_and_pull() {
+  if (!gather_) {
+    pull_due_ = false;
+    return pull();
+  }
+  gather_([this, alive = lifetime_.token()](std::vector<telemetry::Point> points) {
+    if (!alive || finished_) return;
+    gathered_ = std::move(points);
+    pull();
+    tell_gathered();
+    arm_pull();
+  });
+}
+
+void TelemetryHost::pull() {
+  for (auto& puller : pullers_) pull(puller);
+}
+
+void TelemetryHost::pull(Puller& puller) {
+  auto snapshot = registry_.collect(*puller.cursor);
+  auto more = puller.deltas ? puller.deltas->since_last(gathered_) : gathered_;
+  std::ranges::move(more, std::back_inserter(snapshot.points));
+  std::erase_if(snapshot.points, [&](const telemetry::Point& point) {
+    return std::ranges::none_of(puller.selectors, [&](const Selector& selector) {
+      return selector.matches(point.spec->scope, point.spec->name);
+    });
+  });
+  puller.sink->pull(snapshot);
+}
+
+/// Not by the pipeline: the journal and others have not asked for these.
+void TelemetryHost::tell_gathered() {
+  if (listeners_.empty()) return;
+  const auto records =
+      telemetry::records_of(gathered_, {pipeline_.clock().now(), pipeline_.clock().wall()});
+  for (const auto& record : records) {
+    for (const auto& listener : listeners_) listener->consume(record);
+  }
+}
+
+void TelemetryHost::finish(std::function<void()> done) {
+  finished_ = true;
+  if (next_pull_) next_pull_->disarm();
+  if (window_end_) window_end_->disarm();
+  if (pipeline_.carries(Record::Kind::Window)) {
+    for (auto& record : registry_.close_windows(telemetry::Registry::Closing::AtTheEnd)) {
+      pipeline_.emit(std::move(record));
+    }
+  }
+  pull();
+  const auto open = std::make_shared<std::size_t>(sinks_.size());
+  const auto one_done = [open, done = std::move(done)] {
+    if (--*open == 0) done();
+  };
+  if (sinks_.empty()) {
+    *open = 1;
+    one_done();
+  }
+  for (const auto& sink : sinks_) sink->finish(one_done);
+}
+
+void TelemetryHost::watch_health() {
+  for (const auto& sink : sinks_) sink->watch_health();
+}
+
+std::vector<std::string> TelemetryHost::ailments() const {
+  std::vector<std::string> all;
+  for (const auto& sink : sinks_) {
+    if (auto ailment = sink->ailment(); !ailment.empty()) all.push_back(std::move(ailment));
+  }
+  return all;
+}
+
+std::vector<exporter::SinkAccount> TelemetryHost::accounts() const {
+  std::vector<exporter::SinkAccount> all;
+  for (const auto& sink : sinks_) all.push_back(sink->account());
+  return all;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/worker_records.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "goodput/journal_books.hpp"
+#include "telemetry/monitor.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace elastrun::agent {
+namespace {
+
+using telemetry::Record;
+using telemetry::Value;
+
+Value whole(std::int64_t number) {
+  return number;
+}
+
+}  // namespace
+
+void WorkerRecords::round_ready(const rendezvous::Round& round, Duration) {
+  attempt_ = round.attempt;
+}
+
+bool WorkerRecords::admits(const workers::Worker& worker, workers::Message& message) {
+  const bool admitted = intake_.admit(worker.rank, message, pipeline_.clock().now());
+  if (const auto remark = intake_.take_remark(); !remark.empty()) {
+    log::warning("channel", "{}", remark);
+  }
+  return admitted;
+}
+
+void WorkerRecords::heard(const workers::Worker& worker, workers::Message message) {
+  if (!admits(worker, message)) return;
+  if (const auto* step = std::get_if<workers::StepDone>(&message)) tell(worker, *step);
+  if (const auto* one = std::get_if<workers::CheckpointDone>(&message)) tell(worker, *one);
+  if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) tell(worker, *phase);
+  if (const auto* metric = std::get_if<workers::MetricSample>(&message)) tell(worker, *metric);
+  if (auto* event = std::get_if<workers::WorkerEvent>(&message)) tell(worker, std::move(*event));
+  if (auto* said = std::get_if<workers::GoodputEntries>(&message)) tell(worker, std::move(*said));
+}
+
+WorkerRecords::Attributes WorkerRecords::labels(const workers::Worker& worker) const {
+  return {{"rank", whole(worker.rank)},
+          {"local_rank", whole(worker.local_rank)},
+          {"role", spec_.role},
+          {"attempt", whole(attempt_)}};
+}
+
+Record WorkerRecords::record(Record::Kind kind, std::string scope, std::string name,
+                             Attributes attributes) const {
+  Record record;
+  record.kind = kind;
+  record.stamp = {pipeline_.clock().now(), pipeline_.clock().wall()};
+  record.scope = std::move(scope);
+  record.name = std::move(name);
+  record.attributes = std::move(attributes);
+  return record;
+}
+
+/// As a sample, which is not written at once: a job may do thousands of steps a second.
+void WorkerRecords::tell(const workers::Worker& worker, workers::StepDone step) {
+  if (worker.rank == 0) pipeline_.sample(std::string(kScope), "step", step.step);
+}
+
+void WorkerRecords::tell(const workers::Worker& worker, workers::CheckpointDone checkpoint) {
+  if (!pipeline_.wants(kScope)) return;
+  Attributes attributes{{"step", checkpoint.step}};
+  std::ranges::move(labels(worker), std::back_inserter(attributes));
+  pipeline_.event(std::string(kScope), "checkpoint", std::move(attributes));
+}
+
+void WorkerRecords::tell(const workers::Worker& worker, const workers::PhaseEntered& phase) {
+  if (!pipeline_.wants(kScope)) return;
+  Attributes attributes{{"phase", phase.name}};
+  std::ranges::move(labels(worker), std::back_inserter(attributes));
+  pipeline_.event(std::string(kScope), "phase", std::move(attributes));
+}
+
+void WorkerRecords::tell(const workers::Worker& worker, const workers::MetricSample& metric) {
+  if (metric.counts) return tell_total(worker, metric);
+  if (!pipeline_.wants(metric.group)) return;
+  const auto who = labels(worker);
+  auto sample = record(Record::Kind::Sample, metric.group, metric.name, who);
+  sample.value = metric.value;
+  pipeline_.emit(std::move(sample));
+  if (metric.batch) tell_batch(metric, who);
+}
+
+/// It goes on where a worker is restarted, so that it never falls while this agent lives.
+void WorkerRecords::tell_total(const workers::Worker& worker, const workers::MetricSample& metric) {
+  auto& total = totals_[{worker.rank, metric.group, metric.name}];
+  total += metric.value;
+  if (!pipeline_.wants(metric.group)) return;
+  auto sample = record(Record::Kind::Sample, metric.group, metric.name, labels(worker));
+  sample.attributes.emplace_back("total", true);
+  sample.value = total;
+  pipeline_.emit(std::move(sample));
+}
+
+/// The worker has summed up about a second: what happened in it, for those to whom the last value
+/// is not enough.
+void WorkerRecords::tell_batch(const workers::MetricSample& metric, const Attributes& labels) {
+  const auto& batch = *metric.batch;
+  auto window = std::make_shared<telemetry::Window>();
+  window->end = pipeline_.clock().now();
+  window->start = window->end - std::chrono::seconds(1);
+  window->count = batch.count;
+  window->aggregates = {{"value", metric.value},
+                        {"mean", batch.sum / static_cast<double>(batch.count)},
+                        {"count", static_cast<std::int64_t>(batch.count)},
+                        {"sum", batch.sum},
+                        {"max", batch.max},
+                        {"min", batch.min}};
+  auto told = record(Record::Kind::Window, metric.group, metric.name, labels);
+  told.window = std::move(window);
+  pipeline_.emit(std::move(told));
+}
+
+void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent event) {
+  const auto who = labels(worker);
+  if (event.name == telemetry::monitor::kStatEvent) tell_stat(worker, event, who);
+  if (!pipeline_.wants("worker")) return;
+  auto told = record(Record::Kind::Event, "worker", std::move(event.name), {});
+  if (event.time) {
+    told.stamp.wall = WallTime(from_seconds(*event.time));
+  }
+  told.attributes = std::move(event.attributes);
+  // Who it was is for us to say.
+  std::erase_if(told.attributes, [&](const telemetry::Attribute& given) {
+    return std::ranges::find(who, given.first, &telemetry::Attribute::first) != who.end();
+  });
+  told.attributes.insert(told.attributes.end(), who.begin(), who.end());
+  pipeline_.emit(std::move(told));
+}
+
+/// Of rank 0 alone, as steps: recorders of several ranks say the same.
+void WorkerRecords::tell(const workers::Worker& worker, workers::GoodputEntries said) {
+  if (worker.rank != 0 || spec_.goodput == spec::Goodput::Off) return;
+  if (!pipeline_.wants(goodput::kRecorderScope)) return;
+  const std::string scope(goodput::kRecorderScope);
+  const auto who = labels(worker);
+  for (auto& [entry, name, members] : said.entries) {
+    Attributes attributes{{"job_name", said.job.empty() ? spec_.run_id : said.job}};
+    std::ranges::move(members, std::back_inserter(attributes));
+    attributes.insert(attributes.end(), who.begin(), who.end());
+    pipeline_.event(scope, std::string(goodput::measurement_name(entry.kind)),
+                    std::move(attributes));
+  }
+  if (said.lost == 0) return;
+  Attributes attributes{{"count", static_cast<std::int64_t>(said.lost)}};
+  attributes.insert(attributes.end(), who.begin(), who.end());
+  pipeline_.event(scope, "lost", std::move(attributes));
+}
+
+/// A window of torch.monitor, of which each aggregation is a series: "loss.mean".
+void WorkerRecords::tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
+                              const Attributes& labels) {
+  if (!pipeline_.wants(telemetry::monitor::kScope)) return;
+  for (const auto& [name, value] : event.attributes) {
+    const std::string group(telemetry::monitor::kScope);
+    workers::Message one = workers::MetricSample{name.substr(0, workers::kMaxName), 0, group};
+    if (!admits(worker, one)) continue;
+    auto& metric = std::get<workers::MetricSample>(one);
+    auto sample =
+        record(Record::Kind::Sample, std::move(metric.group), std::move(metric.name), labels);
+    sample.value = value;
+    pipeline_.emit(std::move(sample));
+  }
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/observer.hpp"
+#include "spec/job_spec.hpp"
+#include "telemetry/route.hpp"
+#include "workers/intake.hpp"
+#include "workers/worker.hpp"
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// Tells the pipeline what the workers of this node report, each with its rank, local_rank, role
+/// and attempt, and within the limits of workers::Intake. elastrun-protocol(7) lists the names.
+/// Without a route nothing is built.
+class WorkerRecords final : public Observer {
+ public:
+  static constexpr std::string_view kScope = "elastrun.worker";
+
+  /// Borrows both.
+  WorkerRecords(telemetry::Pipeline& pipeline, const spec::JobSpec& spec)
+      : pipeline_(pipeline), spec_(spec) {}
+
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  /// What a worker said over its channel.
+  void heard(const workers::Worker& worker, workers::Message message);
+  const workers::Intake::Statistics& statistics() const { return intake_.statistics(); }
+
+ private:
+  /// Within the limits; what it says may be another series then.
+  bool admits(const workers::Worker& worker, workers::Message& message);
+  using Attributes = std::vector<telemetry::Attribute>;
+  Attributes labels(const workers::Worker& worker) const;
+  telemetry::Record record(telemetry::Record::Kind kind, std::string scope, std::string name,
+                           Attributes attributes) const;
+  void tell(const workers::Worker& worker, workers::StepDone step);
+  void tell(const workers::Worker& worker, workers::CheckpointDone checkpoint);
+  void tell(const workers::Worker& worker, const workers::PhaseEntered& phase);
+  void tell(const workers::Worker& worker, const workers::MetricSample& metric);
+  void tell(const workers::Worker& worker, workers::WorkerEvent event);
+  void tell(const workers::Worker& worker, workers::GoodputEntries said);
+  void tell_total(const workers::Worker& worker, const workers::MetricSample& metric);
+  void tell_batch(const workers::MetricSample& metric, const Attributes& labels);
+  void tell_stat(const workers::Worker& worker, const workers::WorkerEvent& event,
+                 const Attributes& labels);
+
+  telemetry::Pipeline& pipeline_;
+  const spec::JobSpec& spec_;
+  int attempt_ = 0;
+  // Of the counters of each rank, by group and name: Intake says how many there may be.
+  std::map<std::tuple<int, std::string, std::string>, double> totals_;
+  workers::Intake intake_;
+};
+
+}  // namespace elastrun::agent

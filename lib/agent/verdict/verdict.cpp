@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/verdict/verdict.hpp"
+
+#include "agent/loop/shared_pages.hpp"
+#include "agent/verdict/hang_report.hpp"
+#include "core/escapes.hpp"
+#include "core/text.hpp"
+#include "core/utf8.hpp"
+#include "goodput/hints.hpp"
+#include "goodput/restart_table.hpp"
+#include "goodput/start_table.hpp"
+#include "goodput/summary.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <fmt/format.h>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr Duration kWorthAnAccount = std::chrono::seconds(1);  // of where the time went
+constexpr std::size_t kShownLines = 12;
+constexpr std::size_t kShownAgain = 3;    // of those that the console has already
+constexpr std::size_t kShownWidth = 300;  // of one quoted line
+constexpr std::size_t kShownStarts = 8;
+constexpr std::size_t kShownRestarts = 5;
+constexpr std::size_t kShownStack = 40;
+constexpr std::size_t kShownValues = 6;  // of those that the culprit last had in its page
+
+std::string rank_list(const std::vector<int>& ranks) {
+  constexpr std::size_t kMost = 16;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kMost) text += fmt::format(" and {} more", ranks.size() - kMost);
+  return text;
+}
+
+/// The others, by what they are: "ranks 0, 2: stopped by elastrun after that".
+std::string others_text(const workers::Judgement& judgement) {
+  std::vector<int> stopped, consequence, own;
+  for (std::size_t i = 0; i < judgement.failures.size(); ++i) {
+    if (i == judgement.culprit) continue;
+    const auto& failure = judgement.failures[i];
+    auto& list = failure.stopped_by_us && judgement.consequence[i] ? stopped
+                 : judgement.consequence[i]                        ? consequence
+                                                                   : own;
+    list.push_back(failure.rank);
+  }
+  std::string text;
+  const auto add = [&text](const std::vector<int>& ranks, std::string_view what) {
+    if (!ranks.empty()) text += fmt::format("  others    {}: {}\n", rank_list(ranks), what);
+  };
+  add(own, "failed by themselves as well");
+  add(consequence, "only lost their peer");
+  add(stopped, "stopped by elastrun after that");
+  return text;
+}
+
+/// Empty if they are to be seen anyway: on the console, with hardly anything below them. Without an
+/// exception to name, some of them are all that says why: these always stand here.
+std::string quoted_lines(const workers::Failure& failure, int local_world_size) {
+  const auto& lines = failure.last_lines;
+  const bool seen = failure.stderr_shown && local_world_size <= 2;
+  if (lines.empty() || (seen && workers::last_words(failure).empty())) return {};
+  std::string text =
+      failure.lines_are_mixed ? "  its last output:\n" : "  its last lines on stderr:\n";
+  const std::size_t most = seen ? kShownAgain : kShownLines;
+  const std::size_t first = lines.size() > most ? lines.size() - most : 0;
+  for (std::size_t i = first; i < lines.size(); ++i) {
+    text += fmt::format("    | {}\n", cut(without_escapes(lines[i]), kShownWidth));
+  }
+  return text;
+}
+
+/// Of a worker whose timer has expired: where it stood.
+std::string stack_text(const workers::Failure& failure) {
+  const auto& lines = failure.stack;
+  if (lines.empty()) return {};
+  std::string text = "  its stack when the timer expired:\n";
+  const auto count = std::min(lines.size(), kShownStack);
+  for (std::size_t i = 0; i < count; ++i) {
+    text += fmt::format("    | {}\n", cut(without_escapes(lines[i]), kShownWidth));
+  }
+  if (count < lines.size()) text += fmt::format("    | and {} more lines\n", lines.size() - count);
+  return text;
+}
+
+std::string files_text(const workers::Failure& failure) {
+  std::string text;
+  if (!failure.stderr_path.empty()) {
+    text += fmt::format("  stderr    {}\n", failure.stderr_path);
+  }
+  if (!failure.stdout_path.empty()) {
+    text += fmt::format("  stdout    {}\n", failure.stdout_path);
+  }
+  if (failure.error_file && !failure.error_file->understood) {
+    text += fmt::format(
+        "  note      it left an error file that is not in torch's form; it begins: {:?}\n",
+        std::string_view(failure.error_file->raw).substr(0, 80));
+  }
+  return text;
+}
+
+std::string next_step(const workers::Failure& failure) {
+  using How = process::ExitStatus::How;
+  const auto& status = failure.status;
+  if (!failure.expired_timer.empty()) {
+    return "find out what it waited for, or give the timer more time";
+  }
+  if (!failure.out_of_memory.empty()) {
+    return "use less memory (batch size, data loader workers) or raise the memory limit";
+  }
+  if (workers::ended_by_watchdog(failure)) {
+    return "find the rank that did not take part in that operation: it hangs or went another way";
+  }
+  if (status.by_signal(SIGSEGV) || status.by_signal(SIGABRT) || status.by_signal(SIGBUS)) {
+    return "set PYTHONFAULTHANDLER=1 to see the Python stack of such a crash";
+  }
+  if (status.by_signal(SIGKILL)) {
+    return "mostly an OOM killer (`dmesg`, the pod's events), the scheduler or an admin sends "
+           "SIGKILL";
+  }
+  if (status.how == How::Exited && status.number == 127) {
+    return "exit code 127 often means that a program was not found";
+  }
+  if (!failure.exception && !failure.error_file && failure.last_lines.empty()) {
+    return "it wrote nothing on stderr; in Python, @record on the entry point keeps exceptions";
+  }
+  return {};
+}
+
+std::string culprit_text(const workers::Judgement& judgement, const std::string& host,
+                         int local_world_size) {
+  const auto& first = judgement.first();
+  std::string text =
+      fmt::format("  who       rank {} (local rank {}, pid {}) on {}, at {}\n", first.rank,
+                  first.local_rank, first.pid, host, format_local_time(first.wall));
+  if (first.exception && !workers::what_happened(first).contains(first.exception->text())) {
+    text += fmt::format("  raised    {}\n", first.exception->text());
+  }
+  if (judgement.culprit != judgement.root) {
+    text += fmt::format(
+        "  note      rank {} was seen first, but {}\n", judgement.failures[judgement.root].rank,
+        judgement.consequence[judgement.root] ? "only lost its peer" : "began to fail later");
+  }
+  if (first.page) {
+    const auto last = page_sentence(*first.page, first.at, kShownValues);
+    if (!last.empty()) text += fmt::format("  last      {}\n", cut(last, kShownWidth));
+  }
+  text += others_text(judgement) + quoted_lines(first, local_world_size) + stack_text(first) +
+          files_text(first);
+  if (const auto next = next_step(first); !next.empty()) text += "  next      " + next + "\n";
+  return text;
+}
+
+/// The culprit, if there is one, is on another node; what has become of the workers of this one.
+std::string distant_culprit_text(const JobResult& result) {
+  std::string text;
+  if (result.culprit && result.culprit->is_worker() && result.culprit->cause.rank >= 0) {
+    const auto& cause = result.culprit->cause;
+    const auto when = WallTime(from_seconds(cause.wall_seconds));
+    text = fmt::format("  who       rank {} (local rank {}) on node {}, at {}\n", cause.rank,
+                       cause.local_rank, cause.node, format_local_time(when));
+  }
+  std::vector<int> stopped;
+  for (const auto& failure : result.judgement->failures) {
+    if (failure.stopped_by_us) {
+      stopped.push_back(failure.rank);
+      continue;
+    }
+    text += fmt::format("  here      rank {} {}\n", failure.rank, workers::what_happened(failure)) +
+            quoted_lines(failure, result.local_world_size) + files_text(failure);
+  }
+  if (stopped.empty()) return text;
+  return text + fmt::format("  here      {}: stopped by elastrun after that\n", rank_list(stopped));
+}
+
+std::string with_node(std::string text, const std::string& node) {
+  if (!node.empty() && !text.contains(node)) text += " (node " + node + ")";
+  return text;
+}
+
+std::string cause_sentence(const JobResult& result) {
+  const auto& cause = result.ending.cause;
+  return with_node(cause.text.empty() ? "the job was ended by another node" : cause.text,
+                   cause.node);
+}
+
+/// Why each restart was needed, a line each: the message of that moment has left the screen by the
+/// time the job ends. Of many restarts the last ones.
+std::string causes_text(const JobResult& result) {
+  const bool several_nodes = result.round && result.round->group_world_size() > 1;
+  std::vector<std::string> lines;
+  Duration at{};
+  for (std::size_t i = 0; i + 1 < result.attempts.size(); ++i) {
+    const auto& attempt = result.attempts[i];
+    at += attempt.waited + attempt.ran;
+    const auto& cause = attempt.cause;
+    const auto text = !cause || cause->text.empty() ? "another node asked for it" : cause->text;
+    const auto told = several_nodes && cause ? with_node(text, cause->node) : text;
+    lines.push_back(
+        fmt::format("  restarted after {}: {}\n", format_duration(at), cut(told, kShownWidth)));
+    at += attempt.stopping;
+  }
+  const auto left_out = lines.size() - std::min(lines.size(), kShownRestarts);
+  std::string text;
+  if (left_out > 0) text = fmt::format("  restarted {} times before that\n", left_out);
+  for (std::size_t i = left_out; i < lines.size(); ++i) text += lines[i];
+  return text;
+}
+
+/// What is left to say of restarts; for failures also why there was none.
+std::string restarts_text(const JobResult& result, int max_restarts) {
+  using Kind = Ending::Kind;
+  const auto kind = result.ending.kind;
+  if (max_restarts > 0) {
+    return fmt::format(", {} of {} restarts used", result.restarts, max_restarts);
+  }
+  // A job whose nodes did not come together, or that was closed, would not have been restarted.
+  const bool of_workers = result.culprit && result.culprit->is_worker() &&
+                          (kind == Kind::WorkersFailed || kind == Kind::JobFailed);
+  if (!of_workers) return {};
+  return result.culprit->cause.final ? "; not restarted, because --on-hang is fail"
+                                     : "; not restarted, because --max-restarts is 0";
+}
+
+std::string failed_sentence(const JobResult& result) {
+  const auto& culprit = result.culprit;
+  if (!culprit || culprit->agreed || !result.judgement) return cause_sentence(result);
+  const auto& first = result.judgement->first();
+  return fmt::format("rank {} failed first: it {}", first.rank, workers::what_happened(first));
+}
+
+}  // namespace
+
+std::string_view ending_name(Ending::Kind kind) {
+  using Kind = Ending::Kind;
+  switch (kind) {
+    case Kind::Succeeded:
+      return "succeeded";
+    case Kind::WorkersFailed:
+      return "workers_failed";
+    case Kind::JobFailed:
+      return "job_failed";
+    case Kind::NotNeeded:
+      return "not_needed";
+    case Kind::Signalled:
+      return "signalled";
+    case Kind::NoStart:
+      return "not_started";
+    case Kind::RendezvousLost:
+      return "rendezvous_lost";
+    case Kind::Stuck:
+      return "worker_stuck";
+    case Kind::GuardianLost:
+      return "guardian_lost";
+  }
+  return "";
+}
+
+std::string verdict_sentence(const JobResult& result) {
+  using Kind = Ending::Kind;
+  const auto& ending = result.ending;
+  switch (ending.kind) {
+    case Kind::Succeeded:
+      return ending.why.empty() ? "all workers succeeded" : "all workers succeeded; " + ending.why;
+    case Kind::NotNeeded:
+      return ending.why.empty() ? "this node was a spare and was not needed" : ending.why;
+    case Kind::WorkersFailed:
+      return failed_sentence(result);
+    case Kind::JobFailed:
+      return cause_sentence(result);
+    case Kind::Signalled:
+      return fmt::format("ended by {}", process::signal_name(ending.signal));
+    case Kind::NoStart:
+      return "the workers could not be started: " + ending.why;
+    case Kind::RendezvousLost:
+      return "the rendezvous is lost: " + ending.why;
+    case Kind::Stuck:
+      return ending.why;
+    case Kind::GuardianLost:
+      return "the elastrun process that was started by the user has been killed";
+  }
+  return {};
+}
+
+std::string verdict_text(const JobResult& result, const std::string& host,
+                         const std::string& requeue_command) {
+  if (result.succeeded() && result.ending.why.empty()) return {};
+  std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
+  if (result.judgement && !result.succeeded() && result.ending.kind != Ending::Kind::Signalled) {
+    text += result.culprit && result.culprit->ours
+                ? culprit_text(*result.judgement, host, result.local_world_size)
+                : distant_culprit_text(result);
+  }
+  if (!result.succeeded()) text += hang_verdict(result);
+  for (const auto pid : result.abandoned) {
+    text +=
+        fmt::format("  left      process {} could not be killed: it hangs in the kernel\n", pid);
+  }
+  if (result.ending.requeue) {
+    text += "  next      start the job again: " +
+            (requeue_command.empty() ? "nothing is wrong with it" : requeue_command) + "\n";
+  }
+  return text;
+}
+
+std::string outcome_text(const JobResult& result, const spec::JobSpec& job) {
+  return fmt::format("elastrun: {} after {}{}\n", result.succeeded() ? "succeeded" : "FAILED",
+                     format_duration(result.goodput.elapsed),
+                     restarts_text(result, job.max_restarts));
+}
+
+std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool unicode) {
+  using goodput::Bucket;
+  const auto& goodput = result.goodput;
+  std::string text = outcome_text(result, job) + causes_text(result);
+  const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
+                   goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
+  const bool kept = job.goodput != spec::Goodput::Off;
+  if (kept && ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {
+    text += "elastrun: " + goodput::summary_text(goodput, unicode) +
+            goodput::hints_text(goodput::hints(goodput, result.restart_paths)) +
+            goodput::restart_table(result.restart_paths, kShownRestarts, false) +
+            goodput::start_table(result.starts, kShownStarts);
+  }
+  return text;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/job_result.hpp"
+#include "spec/job_spec.hpp"
+
+#include <string>
+
+namespace elastrun::agent {
+
+/// What a person wants to know when a job has not ended well: who failed first and why in one
+/// sentence, what is only a consequence, the last lines, where the log is, what to do next.
+/// Several lines, each ended. Empty for a job that ended well and has nothing to tell.
+/// `requeue_command` starts the job again, if there is such a command.
+std::string verdict_text(const JobResult& result, const std::string& host,
+                         const std::string& requeue_command = {});
+
+/// The one sentence of it.
+std::string verdict_sentence(const JobResult& result);
+
+/// Name of the ending for machines: "succeeded", "workers_failed", ...
+std::string_view ending_name(Ending::Kind kind);
+
+/// The result in one line, ended.
+std::string outcome_text(const JobResult& result, const spec::JobSpec& job);
+/// That line, why each restart was needed, and, if workers ever ran, where the time of the job
+/// went. Each line ended. `unicode`: whether the reader's terminal can show block characters.
+std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool unicode);
+
+}  // namespace elastrun::agent

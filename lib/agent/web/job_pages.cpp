@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/web/job_pages.hpp"
+
+#include "agent/web/page.hpp"
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "export/exposition.hpp"
+#include "store/port_owner.hpp"
+#include "workers/environment.hpp"
+
+#include <fmt/format.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::string_view kArea = "http";
+constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kPort = "TORCHELASTIC_HEALTH_CHECK_PORT";
+constexpr Duration kLook = std::chrono::seconds(1);        // of a page that is open
+constexpr Duration kSoon = std::chrono::milliseconds(50);  // changes in a row are told together
+constexpr int kLooksPerSample = 2;                         // of the machine
+constexpr int kLooksPerComment = 15;                       // finds who has gone without a word
+constexpr std::size_t kLines = 12;                         // of each stream of each worker
+
+http::Answer json_answer(const json::value& value, int status = 200) {
+  return {.status = status, .type = std::string(kJson), .body = json::serialize(value) + "\n"};
+}
+
+http::Answer health_answer(const Vitals& vitals) {
+  return json_answer(health_json(vitals), ailments(vitals).empty() ? 200 : 503);
+}
+
+http::Answer page_answer() {
+  http::Answer answer{.type = "text/html; charset=utf-8", .body = std::string(page_html())};
+  // The page is one file, and shows what strangers have printed: nothing else may run in it.
+  answer.headers = {{"Content-Security-Policy",
+                     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+                     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+                     "frame-ancestors 'none'"},
+                    {"Referrer-Policy", "no-referrer"}};
+  return answer;
+}
+
+http::Answer not_found() {
+  return {.status = 404, .body = "there are /, /status, /events, /metrics and /healthz\n"};
+}
+
+json::array lines_json(const std::vector<std::string>& lines) {
+  json::array all;
+  for (const auto& line : lines) all.emplace_back(printable(line));
+  return all;
+}
+
+Error with_owner(Error error, std::uint16_t port) {
+  const auto owner = port == 0 ? std::string() : store::find_port_owner(port);
+  if (!owner.empty()) error.text += ": " + owner + " listens there";
+  return error;
+}
+
+}  // namespace
+
+JobPages::JobPages(Parts parts)
+    : parts_(std::move(parts)),
+      look_(parts_.clock.make_alarm()),
+      soon_(parts_.clock.make_alarm()) {}
+
+Result<std::unique_ptr<JobPages>> JobPages::open(Parts parts, const spec::ListenAddress& at) {
+  auto& loop = parts.loop;
+  auto& clock = parts.clock;
+  auto pages = std::make_unique<JobPages>(std::move(parts));
+  auto server = http::Server::open(
+      loop, clock, {.at = {at.address, at.port}},
+      [self = pages.get()](const auto& request, auto reply) { self->serve(request, reply); });
+  if (!server) {
+    auto error = with_owner(server.error().context("--http"), at.port);
+    error.text += "; choose another port, or 0 for one that is free";
+    return std::unexpected(std::move(error));
+  }
+  pages->server_ = std::move(*server);
+  return pages;
+}
+
+void JobPages::serve(const http::Request& request, const http::Reply& reply) {
+  if (request.path == "/") return reply(page_answer());
+  if (request.path == "/status") return reply(json_answer(parts_.view.status()));
+  if (request.path == "/healthz") return reply(health_answer(parts_.vitals()));
+  if (request.path == "/metrics") return serve_metrics(request, reply);
+  if (request.path == "/events") return serve_events(reply);
+  reply(not_found());
+}
+
+void JobPages::serve_metrics(const http::Request& request, const http::Reply& reply) {
+  const bool open = exporter::wants_openmetrics(request.accept);
+  parts_.metrics(open, [reply, open](std::string text) {
+    const auto type = open ? exporter::kOpenMetricsType : exporter::kPrometheusType;
+    reply({.type = std::string(type), .body = std::move(text)});
+  });
+}
+
+void JobPages::serve_events(const http::Reply& reply) {
+  http::Answer answer{.type = "text/event-stream", .feed = feed_};
+  answer.body = "retry: 1000\n\n" +
+                http::event_text("status", json::serialize(parts_.view.status())) +
+                output_event(true);
+  reply(std::move(answer));
+  tell_system();
+  if (looking_) return;
+  looking_ = true;
+  look_->arm(parts_.clock.now() + kLook, [this] { look_again(); });
+}
+
+/// Only while somebody looks.
+void JobPages::look_again() {
+  ++looks_;
+  if (looks_ % kLooksPerComment == 0) feed_->publish_nothing();
+  looking_ = feed_->has_listeners();
+  if (!looking_) return;
+  tell_status();
+  tell_output(false);
+  if (looks_ % kLooksPerSample == 0) tell_system();
+  look_->arm(parts_.clock.now() + kLook, [this] { look_again(); });
+}
+
+void JobPages::changed() {
+  if (!looking_) return;
+  if (parts_.view.is_over()) return tell_status();  // there may be no later
+  if (telling_) return;
+  telling_ = true;
+  soon_->arm(parts_.clock.now() + kSoon, [this] {
+    telling_ = false;
+    tell_status();
+    tell_output(false);
+  });
+}
+
+void JobPages::tell_status() {
+  feed_->publish("status", json::serialize(parts_.view.status()));
+}
+
+std::string JobPages::output_event(bool all) {
+  json::array changed;
+  const auto* workers = parts_.workers();
+  const std::size_t count = workers == nullptr ? 0 : workers->size();
+  output_.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& worker = (*workers)[i];
+    if (!worker.streams) continue;
+    json::object one{{"rank", worker.rank}, {"pid", worker.pid}};
+    one["out"] = lines_json(worker.streams->last_stdout_lines(kLines));
+    one["err"] = lines_json(worker.streams->last_lines(kLines));
+    one["mixed"] = worker.streams->mixes_streams();
+    auto text = json::serialize(one);
+    if (!all && text == output_[i]) continue;
+    output_[i] = std::move(text);
+    changed.push_back(std::move(one));
+  }
+  return changed.empty() ? std::string() : http::event_text("output", json::serialize(changed));
+}
+
+void JobPages::tell_output(bool all) {
+  feed_->publish_text(output_event(all));
+}
+
+void JobPages::tell_system() {
+  if (sampling_ || !parts_.system) return;
+  sampling_ = true;
+  parts_.system([this, alive = lifetime_.token()](const json::object& sample) {
+    if (!alive) return;
+    sampling_ = false;
+    feed_->publish("system", json::serialize(sample));
+  });
+}
+
+bool is_health_check_wanted(const std::vector<std::string>& environment) {
+  if (workers::find_variable(environment, kPort)) return true;
+  log::info(kArea, "Environment variable '{}' not found. Do not start health check.", kPort);
+  return false;
+}
+
+std::unique_ptr<http::Server> open_health_check(boost::asio::io_context& loop, Clock& clock,
+                                                const std::vector<std::string>& environment,
+                                                std::function<Vitals()> vitals) {
+  const auto text = workers::find_variable(environment, kPort);
+  if (!text) return nullptr;
+  log::info(kArea, "Found healthcheck port {}: {}", kPort, printable(std::string(*text)));
+  const auto port = parse_int(*text);
+  if (!port) {
+    log::info(kArea,
+              "Invalid healthcheck port value: '{}', expecting integer. Not starting healthcheck "
+              "server.",
+              printable(std::string(*text)));
+    return nullptr;
+  }
+  if (*port < 0 || *port > 65535) {
+    log::warning(kArea, "No health check server: {}={} is no port", kPort, *port);
+    return nullptr;
+  }
+  const auto number = static_cast<std::uint16_t>(*port);
+  auto server = http::Server::open(
+      loop, clock, {.at = {"::", number}},
+      [vitals = std::move(vitals)](const http::Request&, const http::Reply& reply) {
+        reply(health_answer(vitals()));
+      });
+  if (!server) {
+    // Agents of one machine share the variable; all but one of them go without.
+    const auto error = with_owner(server.error(), number);
+    log::warning(kArea, "No health check server: {}", error.text);
+    return nullptr;
+  }
+  log::info(kArea, "Health check server on port {}", (*server)->at().port);
+  return std::move(*server);
+}
+
+}  // namespace elastrun::agent

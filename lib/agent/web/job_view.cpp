@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/web/job_view.hpp"
+
+#include "core/host_name.hpp"
+#include "core/text.hpp"
+#include "goodput/node_phase.hpp"
+#include "net/endpoint.hpp"
+
+#include <unistd.h>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+/// Over how long the rate of steps is counted.
+constexpr Duration kRateOver = std::chrono::seconds(10);
+
+json::object cause_json(const rendezvous::Cause& cause) {
+  json::object text;
+  text["text"] = printable(cause.text);
+  text["node"] = cause.node;
+  text["rank"] = cause.rank >= 0 ? json::value(cause.rank) : nullptr;
+  return text;
+}
+
+std::string_view state_of(const workers::Worker& worker) {
+  if (worker.abandoned) return "abandoned";
+  if (!worker.exit) return worker.returned ? "returned" : "running";
+  if (worker.succeeded()) return "succeeded";
+  return worker.stopped_by_us ? "stopped" : "failed";
+}
+
+}  // namespace
+
+JobView::JobView(const spec::JobSpec& spec, Clock& clock, Sources sources)
+    : spec_(spec),
+      clock_(clock),
+      sources_(std::move(sources)),
+      begun_(clock.now()),
+      begun_wall_(clock.wall()),
+      phase_since_(begun_) {}
+
+std::string JobView::phase_name() const {
+  return std::string(goodput::phase_name(phase_));
+}
+
+json::object JobView::job_json() const {
+  json::object job;
+  job["run_id"] = spec_.run_id;
+  job["script"] = spec_.script;
+  job["role"] = spec_.role;
+  job["min_nodes"] = spec_.min_nodes;
+  job["max_nodes"] = spec_.max_nodes;
+  job["nproc_per_node"] = spec_.nproc_per_node;
+  job["max_restarts"] = spec_.max_restarts;
+  return job;
+}
+
+json::value JobView::round_json() const {
+  if (!round_) return nullptr;
+  json::object round;
+  round["number"] = round_->number;
+  round["attempt"] = round_->attempt;
+  round["nodes"] = round_->group_world_size();
+  round["group_rank"] = round_->group_rank;
+  round["world_size"] = round_->world_size;
+  round["waited_s"] = to_seconds(waited_);
+  round["starting_s"] = to_seconds(starting_);
+  return round;
+}
+
+json::object JobView::worker_json(const workers::Worker& worker) const {
+  json::object text;
+  text["rank"] = worker.rank;
+  text["local_rank"] = worker.local_rank;
+  text["pid"] = worker.pid;
+  text["state"] = state_of(worker);
+  text["end"] = worker.exit ? json::value(worker.exit->status.text()) : nullptr;
+  const auto found = steps_.find(worker.rank);
+  if (found == steps_.end()) {
+    for (const char* name : {"step", "step_age_s", "steps_per_s"}) text[name] = nullptr;
+    return text;
+  }
+  const auto& steps = found->second;
+  text["step"] = steps.last;
+  text["step_age_s"] = to_seconds(clock_.now() - steps.at);
+  text["steps_per_s"] = steps.rate;
+  return text;
+}
+
+json::array JobView::workers_json() const {
+  json::array all;
+  const auto* workers = sources_.workers();
+  if (workers == nullptr) return all;
+  for (const auto& worker : *workers) all.push_back(worker_json(worker));
+  return all;
+}
+
+json::object JobView::restarts_json() const {
+  json::object restarts;
+  restarts["count"] = restart_count_;
+  restarts["spent"] = spent_;
+  restarts["limit"] = spec_.max_restarts;
+  json::array latest;
+  for (const auto& one : restarts_) {
+    json::object text = cause_json(one.cause);
+    text["at"] = to_seconds(one.at);
+    text["round"] = one.round;
+    text["spent"] = one.spent;
+    latest.push_back(std::move(text));
+  }
+  restarts["latest"] = std::move(latest);
+  return restarts;
+}
+
+json::object JobView::status() const {
+  const auto now = clock_.now();
+  json::object text;
+  text["job"] = job_json();
+  text["node"] = {{"host", host_name()}, {"pid", ::getpid()}};
+  text["started"] = to_seconds(begun_wall_);
+  text["now"] = to_seconds(clock_.wall());
+  text["uptime_s"] = to_seconds(now - begun_);
+  text["phase"] = phase_name();
+  text["phase_text"] = phase_text(phase_);
+  text["phase_s"] = to_seconds(now - phase_since_);
+  text["progress"] = progress_;
+  text["round"] = round_json();
+  json::object store{{"rendezvous", spec_.rdzv_backend}, {"workers", nullptr}};
+  if (round_) {
+    store["workers"] = net::format_endpoint(round_->master_addr, round_->master_port);
+    store["served_here"] = sources_.serves_store();
+  }
+  text["store"] = std::move(store);
+  text["workers"] = workers_json();
+  text["restarts"] = restarts_json();
+  text["goodput"] = sources_.goodput ? sources_.goodput() : nullptr;
+  text["failure"] = failure_.empty() ? json::value(nullptr) : json::value(failure_);
+  return text;
+}
+
+void JobView::step(int rank, std::int64_t number) {
+  const auto now = clock_.now();
+  auto [place, is_new] = steps_.try_emplace(rank);
+  auto& steps = place->second;
+  if (is_new || number < steps.last) {
+    steps = {number, now, number, now};
+    return;
+  }
+  steps.last = number;
+  steps.at = now;
+  const auto passed = now - steps.base_at;
+  if (passed > std::chrono::milliseconds(200) || steps.rate == 0) {
+    const double seconds = to_seconds(passed);
+    if (seconds > 0) steps.rate = static_cast<double>(number - steps.base) / seconds;
+  }
+  if (passed < kRateOver) return;
+  steps.base = number;
+  steps.base_at = now;
+}
+
+void JobView::phase(Phase phase, TimePoint now) {
+  phase_ = phase;
+  phase_since_ = now;
+  if (phase == Phase::Running) progress_.clear();
+  tell();
+}
+
+void JobView::progress(const std::string& text) {
+  progress_ = text;
+  tell();
+}
+
+void JobView::round_ready(const rendezvous::Round& round, Duration waited) {
+  round_ = round;
+  waited_ = waited;
+  steps_.clear();
+  progress_.clear();
+  tell();
+}
+
+void JobView::started(const rendezvous::Round&, const std::vector<workers::Worker>&,
+                      Duration took) {
+  starting_ = took;
+  tell();
+}
+
+void JobView::failed(const workers::Judgement& judgement) {
+  const auto& first = judgement.first();
+  failure_ = printable(fmt::format("rank {} {}", first.rank, workers::what_happened(first)));
+  tell();
+}
+
+void JobView::restarting(const rendezvous::Restart& order) {
+  ++restart_count_;
+  if (order.attempt_spent) ++spent_;
+  restarts_.push_back(
+      {clock_.wall(), round_ ? round_->number : 0, order.cause, order.attempt_spent});
+  if (restarts_.size() > kKeptRestarts) restarts_.pop_front();
+  tell();
+}
+
+void JobView::ended(const JobResult&, const std::vector<workers::Worker>*) {
+  tell();
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/observer.hpp"
+#include "core/clock.hpp"
+#include "core/json.hpp"
+#include "spec/job_spec.hpp"
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace elastrun::agent {
+
+/// How a job stands, for whoever looks at it from outside: what observers hear, kept as long as it
+/// holds, and told as one JSON object. Bounded, whatever happens to the job.
+class JobView final : public Observer {
+ public:
+  struct Sources {
+    /// The workers of the group, or null.
+    std::function<const std::vector<workers::Worker>*()> workers;
+    /// Whether the workers' store is on this node.
+    std::function<bool()> serves_store;
+    /// Something has changed; may be empty.
+    std::function<void()> changed;
+    /// Where the time of the job goes, or null; may be empty.
+    std::function<json::value()> goodput = {};
+  };
+  /// Borrows spec and clock.
+  JobView(const spec::JobSpec& spec, Clock& clock, Sources sources);
+
+  /// elastrun-protocol(7) tells what is in it.
+  json::object status() const;
+  std::string phase_name() const;
+  bool is_over() const { return phase_ == Phase::Ended; }
+  /// A worker has made this step.
+  void step(int rank, std::int64_t number);
+
+  void phase(Phase phase, TimePoint now) override;
+  void progress(const std::string& text) override;
+  void round_ready(const rendezvous::Round& round, Duration waited) override;
+  void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
+               Duration took) override;
+  void failed(const workers::Judgement& judgement) override;
+  void restarting(const rendezvous::Restart& order) override;
+  void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
+
+ private:
+  struct Steps {
+    std::int64_t last = 0;
+    TimePoint at{};
+    std::int64_t base = 0;  // from which the rate is counted
+    TimePoint base_at{};
+    double rate = 0;  // per second
+  };
+  struct PastRestart {
+    WallTime at;
+    std::int64_t round = 0;
+    rendezvous::Cause cause;
+    bool spent = false;
+  };
+  static constexpr std::size_t kKeptRestarts = 100;
+
+  json::object job_json() const;
+  json::value round_json() const;
+  json::array workers_json() const;
+  json::object worker_json(const workers::Worker& worker) const;
+  json::object restarts_json() const;
+  void tell() const {
+    if (sources_.changed) sources_.changed();
+  }
+
+  const spec::JobSpec& spec_;
+  Clock& clock_;
+  const Sources sources_;
+  const TimePoint begun_;
+  const WallTime begun_wall_;
+  Phase phase_ = Phase::Joining;
+  TimePoint phase_since_;
+  std::string progress_, failure_;
+  std::optional<rendezvous::Round> round_;
+  Duration waited_{}, starting_{};
+  std::map<int, Steps> steps_;  // by rank, of this round
+  std::deque<PastRestart> restarts_;
+  std::int64_t restart_count_ = 0;
+  int spent_ = 0;
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/elastic_agent.hpp"
+
+#include "launcher/job_run.hpp"
+#include "process/process_table.hpp"
+
+#include <array>
+#include <signal.h>
+#include <sys/prctl.h>
+
+namespace elastrun::agent {
+namespace {
+
+/// The state of the process that a run changes, as it was before.
+class ProcessState {
+ public:
+  ProcessState() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      ::sigaction(kSignals[i], nullptr, &before_[i]);
+    }
+    logs::ignore_console_signals();
+  }
+  ~ProcessState() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      ::sigaction(kSignals[i], &before_[i], nullptr);
+    }
+    ::prctl(PR_SET_CHILD_SUBREAPER, subreaper_ ? 1 : 0, 0, 0, 0);
+  }
+  ProcessState(const ProcessState&) = delete;
+  ProcessState& operator=(const ProcessState&) = delete;
+
+ private:
+  static constexpr std::array<int, 3> kSignals = {SIGPIPE, SIGTTOU, SIGCHLD};
+  std::array<struct sigaction, kSignals.size()> before_{};
+  const bool subreaper_ = process::is_subreaper();
+};
+
+/// Hands every record of a run to the handlers of this process.
+class ToProcessPipeline final : public telemetry::Sink {
+ public:
+  void consume(const telemetry::Record& record) override {
+    telemetry::process_pipeline().emit(record);
+  }
+  void flush(TimePoint deadline) override { telemetry::process_pipeline().flush(deadline); }
+};
+
+}  // namespace
+
+Result<RunResult> LocalElasticAgent::run() {
+  job_result_.reset();
+  const auto job = job_of(spec_);
+  if (!job) return std::unexpected(job.error());
+  const ProcessState process_state;
+  guardian::Agent nobody;
+  OwnRendezvous own;
+  if (dynamic_cast<rendezvous::BuiltInHandler*>(spec_.rdzv_handler.get()) == nullptr) {
+    own = {spec_.rdzv_handler, {spec_.master_addr, spec_.master_port}};
+  }
+  auto run = JobRun::make(*job, guardian_ != nullptr ? *guardian_ : nobody, std::move(own));
+  if (!run) return std::unexpected(run.error().error);
+  (*run)->pipeline().route({}, std::make_shared<ToProcessPipeline>());
+  job_result_ = (*run)->run();
+  (*run)->finish();
+  (*run)->console().finish();
+  return run_result(*job_result_);
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/job_result.hpp"
+#include "launcher/run_result.hpp"
+#include "launcher/worker_spec.hpp"
+#include "process/guardian.hpp"
+
+#include <optional>
+
+namespace elastrun::agent {
+
+/// The agent of one node for a launcher of your own (torchelastic's LocalElasticAgent): starts the
+/// workers that the spec describes, watches them, starts them again, and ends all of them. The
+/// program elastrun runs its jobs by the same code.
+///
+/// Metrics go to the handlers of telemetry::metrics::configure, events to the one registered under
+/// the spec's event_log_handler.
+///
+/// A run takes the process for itself: its signals to handle, SIGCHLD and orphans; so one run at a
+/// time, and other threads must have those signals blocked. Afterwards they are as before. Children
+/// that the process had before are left alone; what it starts meanwhile by other means ends with
+/// the job.
+class LocalElasticAgent {
+ public:
+  /// `guardian`: what guardian::split() gave at the very start of main, so that nothing is left
+  /// even when the launcher is killed. Borrowed; without one a SIGKILL of the launcher still ends
+  /// the workers, but not what left their sessions.
+  explicit LocalElasticAgent(WorkerSpec spec, guardian::Agent* guardian = nullptr)
+      : spec_(std::move(spec)), guardian_(guardian) {}
+
+  /// Runs the job to its end on this thread. Failed workers are a result (`is_failed`); errors are
+  /// those of `run_result`, and Usage or Io for a spec or a machine with which nothing can start.
+  Result<RunResult> run();
+
+  const WorkerSpec& spec() const { return spec_; }
+  /// All about the last run, also one that ended with an error: for verdict_text, summary_text and
+  /// reports. None before one ran.
+  const std::optional<JobResult>& job_result() const { return job_result_; }
+
+ private:
+  const WorkerSpec spec_;
+  guardian::Agent* guardian_;
+  std::optional<JobResult> job_result_;
+};
+
+}  // namespace elastrun::agent

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/rendezvous_setup.hpp"
+
+#include "core/host_name.hpp"
+#include "core/text.hpp"
+#include "net/endpoint.hpp"
+#include "process/descendants.hpp"
+#include "rendezvous/session/handler_session.hpp"
+#include "rendezvous/session/local_session.hpp"
+#include "rendezvous/session/make_session.hpp"
+#include "spec/rdzv_conf.hpp"
+
+#include <cstdlib>
+#include <fmt/format.h>
+#include <string_view>
+#include <unistd.h>
+
+namespace elastrun::agent {
+namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
+
+bool workers_serve_store(const spec::JobSpec& spec) {
+  const char* text = std::getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+  return spec.rdzv_backend != spec::backend::kStatic && text != nullptr &&
+         std::string_view(text) == "1";
+}
+
+/// Where to listen so that the workers reach `host`: there if it is a loopback address, otherwise
+/// everywhere, because a name or an address of a bridge may not be one that we can bind.
+std::string listening_address(const std::string& host) {
+  if (host == "localhost") return kLoopback;
+  return net::parse_address(host).is_loopback() ? host : "";
+}
+
+/// Whether nobody else can ever take part: then no socket is needed for a standalone rendezvous.
+bool is_alone(const spec::JobSpec& spec) {
+  if (spec.standalone) return true;
+  const bool by_file = spec::read_rendezvous_config(spec.rdzv_conf).meets_in_file;
+  return spec.max_nodes == 1 && (spec.rdzv_backend == spec::backend::kStatic || by_file);
+}
+
+rendezvous::Rules rules_of(const spec::JobSpec& spec) {
+  rendezvous::Rules rules;
+  rules.min_nodes = spec.min_nodes;
+  rules.max_nodes = spec.max_nodes;
+  rules.max_restarts = spec.max_restarts;
+  return rules;
+}
+
+std::string own_id() {
+  return fmt::format("{}_{}_0", host_name(), ::getpid());
+}
+
+Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& clock,
+                                        const spec::JobSpec& spec, rendezvous::Node& self) {
+  rendezvous::LocalSettings settings;
+  settings.run_id = spec.run_id;
+  settings.backend = spec.rdzv_backend;
+  settings.rules = rules_of(spec);
+  settings.master_addr = spec.local_addr.empty() ? kLoopback : spec.local_addr;
+  if (spec.rdzv_backend == spec::backend::kStatic) {
+    const auto endpoint = net::parse_endpoint(spec.rdzv_endpoint, spec::kStaticPort);
+    if (!endpoint) return std::unexpected(endpoint.error());
+    settings.master_addr = endpoint->host;
+    settings.master_port = endpoint->port;
+  }
+  self.address = settings.master_addr;
+  self.id = own_id();
+  rendezvous::StorePlan plan{.bind_address = listening_address(settings.master_addr),
+                             .ports = {settings.master_port, settings.master_port}};
+  RendezvousSetup place{.session = {}, .store = {}, .alone = true};
+  place.session = rendezvous::make_local_session(loop, clock, std::move(settings));
+  place.store = workers_serve_store(spec)
+                    ? make_workers_store()
+                    : make_served_store(loop, clock, *place.session, std::move(plan));
+  return place;
+}
+
+/// The store of a node whose rounds are a user's handler's: ours to serve, unless the handler says
+/// where the workers meet.
+class HandlersStore final : public RoundStore {
+ public:
+  HandlersStore(boost::asio::io_context& loop, Clock& clock, rendezvous::HandlerSession& session,
+                rendezvous::StorePlan plan)
+      : loop_(loop), clock_(clock), session_(session), plan_(std::move(plan)) {}
+
+  Result<std::uint16_t> prepare() override {
+    if (!served_) served_ = make_served_store(loop_, clock_, session_, plan_);
+    return served_->prepare();
+  }
+  void begin(const rendezvous::Round& round) override {
+    if (session_.agent_serves_store()) return served_->begin(round);
+    served_.reset();
+  }
+  bool serves_workers() const override { return session_.workers_are_clients(); }
+  void rounds_are_over() override {
+    if (served_) served_->rounds_are_over();
+  }
+  TimePoint last_change() const override {
+    return served_ ? served_->last_change() : TimePoint::min();
+  }
+  std::size_t visitors() const override { return served_ ? served_->visitors() : 0; }
+  // Nobody tells when the other nodes have ended, but their workers hang up.
+  bool serves_others() const override {
+    return served_ && served_->serves_others() && served_->visitors() > 0;
+  }
+
+ private:
+  boost::asio::io_context& loop_;
+  Clock& clock_;
+  rendezvous::HandlerSession& session_;
+  const rendezvous::StorePlan plan_;
+  std::unique_ptr<RoundStore> served_;
+};
+
+RendezvousSetup meet_by_handler(boost::asio::io_context& loop, Clock& clock,
+                                const spec::JobSpec& spec, rendezvous::Node& self,
+                                OwnRendezvous own) {
+  rendezvous::HandlerSettings settings{.job = spec, .master = own.master};
+  self.address = spec.local_addr;
+  self.id = own_id();
+  const auto& fixed = settings.master.master_addr;
+  const auto reached = spec.local_addr.empty() ? fixed : spec.local_addr;
+  rendezvous::StorePlan plan{
+      .bind_address = reached.empty() ? kLoopback : listening_address(reached),
+      .ports = {settings.master.master_port, settings.master.master_port}};
+  auto session =
+      rendezvous::make_handler_session(loop, clock, std::move(own.handler), std::move(settings));
+  RendezvousSetup place;
+  place.store = std::make_unique<HandlersStore>(loop, clock, *session, std::move(plan));
+  place.session = std::move(session);
+  return place;
+}
+
+Result<rendezvous::Handler> registered_handler(const spec::JobSpec& spec) {
+  return rendezvous::get_rendezvous_handler({.backend = spec.rdzv_backend,
+                                             .endpoint = spec.rdzv_endpoint,
+                                             .run_id = spec.run_id,
+                                             .min_nodes = spec.min_nodes,
+                                             .max_nodes = spec.max_nodes,
+                                             .local_addr = spec.local_addr,
+                                             .node_rank = spec.node_rank,
+                                             .conf = spec.rdzv_conf});
+}
+
+}  // namespace
+
+Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
+                                          const spec::JobSpec& spec, rendezvous::Node& self,
+                                          OwnRendezvous own, pid_t guardian) {
+  if (!own.handler && !rendezvous::is_built_in(spec.rdzv_backend)) {
+    auto made = registered_handler(spec);
+    if (!made) return std::unexpected(made.error());
+    own.handler = std::move(*made);
+  }
+  if (own.handler) return meet_by_handler(loop, clock, spec, self, std::move(own));
+  if (is_alone(spec)) return make_standalone(loop, clock, spec, self);
+  const char* secret = std::getenv("ELASTRUN_SECRET");
+  auto session = rendezvous::make_session(loop, clock,
+                                          {.backend = spec.rdzv_backend,
+                                           .endpoint = spec.rdzv_endpoint,
+                                           .run_id = spec.run_id,
+                                           .start = spec.job_start,
+                                           .rules = rules_of(spec),
+                                           .node_rank = spec.node_rank,
+                                           .grace = spec.shutdown_timeout + process::kKillBound,
+                                           .local_addr = spec.local_addr,
+                                           .config = spec::read_rendezvous_config(spec.rdzv_conf),
+                                           .secret = secret == nullptr ? "" : secret,
+                                           .try_munge = std::getenv("SLURM_JOB_ID") != nullptr,
+                                           .guardian = guardian});
+  if (!session) return std::unexpected(session.error());
+  RendezvousSetup place;
+  place.session = std::move(*session);
+  place.store = workers_serve_store(spec)
+                    ? make_workers_store()
+                    : make_served_store(loop, clock, *place.session, std::nullopt);
+  return place;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/loop/round_store.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "rendezvous/session/handler.hpp"
+#include "rendezvous/session/session.hpp"
+#include "spec/job_spec.hpp"
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <sys/types.h>
+
+namespace elastrun::agent {
+
+/// How this node meets the others, and where it would serve their workers' store.
+struct RendezvousSetup {
+  std::unique_ptr<rendezvous::Session> session;
+  std::unique_ptr<RoundStore> store;
+  bool alone = false;  // no other node can ever take part
+};
+
+/// A rendezvous that the launcher brings along, instead of the back end that the job names.
+struct OwnRendezvous {
+  rendezvous::Handler handler{};  // null: none
+  /// Where the workers are to meet, over what the handler says; empty and 0: not fixed.
+  rendezvous::BootstrapStoreInfo master{};
+};
+
+/// Made from the job's rendezvous options; completes `self` (address). Nothing is sent yet. Fails
+/// with Usage for what cannot work (a back end that does not exist, a bad endpoint).
+///
+/// A back end that is none of ours is made by what is registered under its name.
+/// `guardian`: the pid of that process; 0: there is none.
+Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& clock,
+                                          const spec::JobSpec& spec, rendezvous::Node& self,
+                                          OwnRendezvous own = {}, pid_t guardian = 0);
+
+}  // namespace elastrun::agent

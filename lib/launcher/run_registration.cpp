@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/run_registration.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "files/bounded_call.hpp"
+#include "process/process_table.hpp"
+#include "runs/leftovers.hpp"
+#include "workers/command.hpp"
+
+#include <filesystem>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+// Long enough that the launch is over, short enough that nobody who types a command waits for it.
+constexpr auto kMoment = std::chrono::milliseconds(50);
+// A start waits for it.
+constexpr auto kToEnd = std::chrono::milliseconds(900);
+constexpr auto kNoAnswer = std::chrono::seconds(2);  // of the directory at the start
+constexpr auto kToRemove = std::chrono::seconds(1);
+
+std::string directory_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, slash);
+}
+
+std::string absolute(const std::string& path) {
+  if (path.empty() || path.front() == '/') return path;
+  std::error_code error;
+  auto full = std::filesystem::absolute(path, error);
+  return error ? path : full.lexically_normal().string();
+}
+
+}  // namespace
+
+RunRegistration::RunRegistration(const boost::asio::any_io_executor& loop, Clock& clock,
+                                 guardian::Agent& guardian, const spec::JobSpec& spec, Facts facts)
+    : clock_(clock),
+      guardian_(guardian),
+      run_directory_(std::move(facts.run_directory)),
+      channel_(std::move(facts.channel)),
+      several_nodes_(spec.max_nodes > 1),
+      soon_(clock.make_alarm()),
+      calls_(loop) {
+  entry_.run_id = spec.run_id;
+  entry_.entry_point = workers::entry_name(spec);
+  entry_.started = entry_.phase_since = clock.wall();
+  entry_.min_nodes = spec.min_nodes;
+  entry_.max_nodes = spec.max_nodes;
+  entry_.rdzv_backend = spec.rdzv_backend;
+  const bool asked_at_endpoint =
+      spec.rdzv_backend == spec::backend::kC10d || spec.rdzv_backend == spec::backend::kStatic;
+  if (!spec.standalone && several_nodes_ && asked_at_endpoint) entry_.endpoint = spec.rdzv_endpoint;
+  entry_.max_restarts = spec.max_restarts;
+  entry_.keeps_output = facts.keeps_output;
+  entry_.agent_id = std::move(facts.agent_id);
+}
+
+void RunRegistration::phase(Phase phase, TimePoint) {
+  entry_.phase = phase_text(phase);
+  if (phase == Phase::Joining && !several_nodes_) entry_.phase = "starting";
+  entry_.phase_since = clock_.wall();
+  changed();
+}
+
+void RunRegistration::round_ready(const rendezvous::Round& round, Duration) {
+  entry_.attempt = round.attempt;
+  changed();
+}
+
+void RunRegistration::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                              Duration) {
+  entry_.workers.clear();
+  for (const auto& worker : group) {
+    entry_.workers.push_back(
+        {worker.rank, worker.local_rank, worker.pid, absolute(directory_of(worker.error_file)), 0});
+  }
+  const bool first = entry_.group_started == WallTime{};
+  entry_.group_started = clock_.wall();
+  // Many workers take longer to start than that, and reading their start times takes a part of it.
+  if (first) awaited_ = false;
+  changed();
+}
+
+void RunRegistration::stopped(const std::vector<workers::Worker>&, Duration) {
+  entry_.workers.clear();
+  changed();
+}
+
+void RunRegistration::changed() {
+  if (writing_) changed_ = true;
+  if (awaited_ || writing_ || ended_) return;
+  awaited_ = true;
+  soon_->arm(clock_.now() + kMoment, [this] {
+    awaited_ = false;
+    write();
+  });
+}
+
+void RunRegistration::write() {
+  entry_.run_directory = absolute(run_directory_());
+  entry_.channel = absolute(channel_());
+  if (entry_.pid == 0) {
+    if (const auto identified = runs::identify(entry_); !identified) {
+      return log::debug("runs", "not registered: {}", identified.error().text);
+    }
+  }
+  for (auto& worker : entry_.workers) {
+    if (worker.start_time > 0) continue;
+    const auto process = process::read_process(worker.pid);
+    worker.start_time = process ? process->start_time : 0;
+  }
+  if (!registration_) registration_ = std::make_shared<runs::Registration>(runs::registry_places());
+  // Before it is there, because the agent may be killed as soon as it is.
+  if (remembered_.empty()) remember(registration_->preferred_path(entry_));
+  writing_ = true;
+  // What changes meanwhile is written by a call after it.
+  calls_.enqueue(std::make_shared<const std::string>("the directory of runs"),
+                 [this, registration = registration_, entry = entry_] {
+                   const auto result = registration->write(entry);
+                   return files::BlockingCalls::Outcome{
+                       [this, result, path = registration->path()] { written(result, path); }};
+                 });
+}
+
+void RunRegistration::written(const Status& written, const std::string& path) {
+  writing_ = false;
+  if (!written && !std::exchange(said_, true)) {
+    const auto level = runs::is_place_named() ? log::Level::Warning : log::Level::Info;
+    log::write(level, "runs", "elastrunctl cannot find this run: " + written.error().text);
+  }
+  remember(path);
+  if (std::exchange(changed_, false)) changed();
+}
+
+void RunRegistration::remember(const std::string& path) {
+  if (path == remembered_) return;
+  if (!remembered_.empty()) guardian_.forget(remembered_);
+  remembered_ = path;
+  if (!path.empty()) guardian_.remember_directory(path);
+}
+
+void RunRegistration::end_dead_runs() {
+  const auto places = runs::registry_places();
+  const auto ended =
+      files::result_within("the directory of runs, " + join(places, " or "), kNoAnswer,
+                           [places] { return runs::end_dead_runs(places, kToEnd); });
+  if (!ended) {
+    return log::warning("runs", "what earlier runs may have left was not looked for: {}",
+                        ended.error().text);
+  }
+  for (const auto& run : *ended) {
+    const auto& id = run.entry.run_id;
+    log::warning("runs",
+                 "killed what the job \"{}\" had left, of which agent and guardian were "
+                 "killed: {}",
+                 id, runs::names_of(run.killed));
+    if (run.alive.empty()) continue;
+    log::warning("runs", "cannot end these processes of the job \"{}\": {}", id,
+                 runs::names_of(run.alive));
+  }
+}
+
+void RunRegistration::end() {
+  if (std::exchange(ended_, true)) return;
+  soon_->disarm();
+  if (!registration_) return;
+  calls_.enqueue(std::make_shared<const std::string>("the directory of runs"),
+                 [registration = registration_] {
+                   registration->remove();
+                   return files::BlockingCalls::Outcome{};
+                 });
+  if (calls_.finish(kToRemove)) remember({});
+}
+
+}  // namespace elastrun::agent

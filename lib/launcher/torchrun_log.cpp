@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/torchrun_log.hpp"
+
+#include "core/log.hpp"
+#include "core/text.hpp"
+#include "workers/command.hpp"
+
+namespace elastrun::agent {
+namespace {
+
+constexpr std::string_view kArea = "api";
+
+std::string numbers(int from, int count) {
+  std::vector<std::string> all;
+  for (int i = 0; i < count; ++i) all.push_back(std::to_string(from + i));
+  return "[" + join(all, ", ") + "]";
+}
+
+std::string repeated(int number, int count) {
+  return "[" +
+         join(std::vector<std::string>(static_cast<std::size_t>(count), std::to_string(number)),
+              ", ") +
+         "]";
+}
+
+std::string launch_block(const spec::JobSpec& spec) {
+  const auto row = [](std::string_view name, const auto& value) {
+    return fmt::format("  {:<24} : {}\n", name, value);
+  };
+  return "Starting elastic_operator with launch configs:\n" + row("entrypoint", spec.script) +
+         row("min_nodes", spec.min_nodes) + row("max_nodes", spec.max_nodes) +
+         row("nproc_per_node", spec.nproc_per_node) + row("run_id", spec.run_id) +
+         row("rdzv_backend", spec.rdzv_backend) + row("rdzv_endpoint", spec.rdzv_endpoint) +
+         row("max_restarts", spec.max_restarts) + row("monitor_interval", spec.monitor_interval) +
+         row("log_dir", spec.log_dir) + row("event_log_handler", spec.event_log_handler) +
+         row("signals_to_handle", spec.signals_text);
+}
+
+}  // namespace
+
+void TorchrunLog::launching() const {
+  if (log::is_on(log::Level::Info)) log::info(kArea, "{}", launch_block(spec_));
+}
+
+void TorchrunLog::phase(Phase phase, TimePoint) {
+  if (phase == Phase::Joining) {
+    log::info(kArea, "[{}] Rendezvous'ing worker group", spec_.role);
+  } else if (phase == Phase::Barrier) {
+    log::info(kArea,
+              "[{}] worker group successfully finished. Waiting {} for other agents to finish.",
+              spec_.role, format_duration(spec_.exit_barrier_timeout));
+  }
+}
+
+void TorchrunLog::round_ready(const rendezvous::Round& round, Duration) {
+  if (!log::is_on(log::Level::Info)) return;
+  const int count = round.members[static_cast<std::size_t>(round.group_rank)].local_world_size;
+  log::info(kArea, "[{}] starting workers for entrypoint: {}", spec_.role,
+            workers::program_base_name(spec_));
+  log::info(kArea,
+            "[{}] Rendezvous complete for workers. Result:\n"
+            "  restart_count={}\n  master_addr={}\n  master_port={}\n  group_rank={}\n"
+            "  group_world_size={}\n  local_ranks={}\n  role_ranks={}\n  global_ranks={}\n"
+            "  role_world_sizes={}\n  global_world_sizes={}\n  event_log_handler={}\n",
+            spec_.role, round.attempt, round.master_addr, round.master_port, round.group_rank,
+            round.group_world_size(), numbers(0, count), numbers(round.role_rank_base, count),
+            numbers(round.rank_base, count), repeated(round.role_world_size, count),
+            repeated(round.world_size, count), spec_.event_log_handler);
+  log::info(kArea, "[{}] Starting worker group", spec_.role);
+}
+
+void TorchrunLog::failed(const workers::Judgement& judgement) {
+  const auto& root = judgement.failures[judgement.root];
+  const bool run_path = spec_.mode == spec::Mode::RunPath;
+  const auto what = run_path ? fmt::format("fn: {} (start_method: {})",
+                                           workers::program_name(spec_), spec_.start_method)
+                             : "binary: " + workers::program_name(spec_);
+  log::error(kArea, "failed (exitcode: {}) local_rank: {} (pid: {}) of {}", root.status.as_python(),
+             root.local_rank, root.pid, what);
+}
+
+void TorchrunLog::restarting(const rendezvous::Restart& order) {
+  if (order.attempt_spent) {
+    log::info(kArea, "[{}] Worker group FAILED. {}/{} attempts left; will restart worker group",
+              spec_.role, order.restarts_left + 1, spec_.max_restarts);
+  } else {
+    log::info(kArea, "[{}] {}; will restart worker group", spec_.role, order.cause.text);
+  }
+}
+
+void TorchrunLog::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+  if (!result.ending.why.empty() && result.succeeded()) {
+    log::warning(kArea, "{}", result.ending.why);
+  }
+  log::info(kArea, "[{}] The job is over: it {}", spec_.role,
+            result.succeeded() ? "succeeded" : "failed");
+}
+
+}  // namespace elastrun::agent

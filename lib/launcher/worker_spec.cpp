@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/worker_spec.hpp"
+
+#include "core/text.hpp"
+#include "net/endpoint.hpp"
+
+#include <fmt/format.h>
+
+namespace elastrun::agent {
+namespace {
+
+Status check(const WorkerSpec& spec) {
+  const auto wrong = [](std::string text) { return fail(Code::Usage, std::move(text)); };
+  if (spec.entrypoint.empty()) return wrong("WorkerSpec::entrypoint must name a program");
+  if (!spec.rdzv_handler) {
+    return wrong("WorkerSpec::rdzv_handler is missing: see rendezvous::get_rendezvous_handler");
+  }
+  if (spec.local_world_size < 1) {
+    return wrong(fmt::format("WorkerSpec::local_world_size must be at least 1, not {}",
+                             spec.local_world_size));
+  }
+  if (spec.max_restarts < 0) {
+    return wrong(
+        fmt::format("WorkerSpec::max_restarts must be at least 0, not {}", spec.max_restarts));
+  }
+  if (spec.monitor_interval <= Duration::zero()) {
+    return wrong("WorkerSpec::monitor_interval must be greater than 0");
+  }
+  if (spec.exit_barrier_timeout < Duration::zero() || spec.shutdown_timeout < Duration::zero()) {
+    return wrong("WorkerSpec: exit_barrier_timeout and shutdown_timeout must not be negative");
+  }
+  return {};
+}
+
+void take_logs(const WorkerSpec& spec, spec::JobSpec& job) {
+  job.log_dir = spec.logs.log_dir;
+  job.redirects = spec.logs.redirects;
+  job.tee = spec.logs.tee;
+  job.local_ranks_filter = spec.logs.local_ranks_filter;
+  job.prefix_template = spec.logs.prefix_template;
+  job.stdout_filters = spec.duplicate_stdout_filters;
+  job.stderr_filters = spec.duplicate_stderr_filters;
+  job.event_log_handler = spec.event_log_handler;
+}
+
+/// Whether nobody else can join: torchelastic's own standalone jobs meet at localhost:0.
+bool is_alone(const rendezvous::RendezvousParameters& parameters) {
+  if (parameters.backend != spec::backend::kC10d || parameters.max_nodes > 1) return false;
+  const auto endpoint = net::parse_endpoint(parameters.endpoint, 0);
+  return endpoint && endpoint->port == 0;
+}
+
+Status take_rendezvous(const WorkerSpec& spec, spec::JobSpec& job) {
+  job.rdzv_backend = spec.rdzv_handler->get_backend();
+  job.run_id = spec.rdzv_handler->get_run_id();
+  job.local_addr = spec.local_addr;
+  job.master_addr = spec.master_addr;
+  if (spec.master_port != 0) job.master_port = spec.master_port;
+  const auto* own = dynamic_cast<const rendezvous::BuiltInHandler*>(spec.rdzv_handler.get());
+  if (own == nullptr) return {};
+  const auto& parameters = own->parameters();
+  if (const auto sound = parameters.check(); !sound) return sound;
+  job.rdzv_endpoint = parameters.endpoint;
+  job.rdzv_conf = parameters.conf;
+  job.min_nodes = parameters.min_nodes;
+  job.max_nodes = parameters.max_nodes;
+  job.node_rank = parameters.node_rank;
+  job.node_rank_given = true;
+  job.standalone = is_alone(parameters);
+  if (job.local_addr.empty()) job.local_addr = parameters.local_addr;
+  if (job.rdzv_backend == spec::backend::kStatic && !spec.master_addr.empty()) {
+    job.rdzv_endpoint = net::format_endpoint(spec.master_addr, spec.master_port);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
+  if (const auto sound = check(spec); !sound) return std::unexpected(sound.error());
+  spec::JobSpec job;
+  job.mode = spec::Mode::Program;
+  job.script = spec.entrypoint;
+  job.script_args = spec.args;
+  job.worker_env = spec.env;
+  job.role = spec.role;
+  job.nproc_per_node = spec.local_world_size;
+  job.max_restarts = spec.max_restarts;
+  job.monitor_interval = to_seconds(spec.monitor_interval);
+  job.exit_barrier_timeout = spec.exit_barrier_timeout;
+  job.shutdown_timeout = spec.shutdown_timeout;
+  job.signals_to_handle = spec.signals_to_handle;
+  job.signals_text = join(spec.signals_to_handle, ",");
+  job.numa = spec.numa_binding;
+  job.virtual_local_rank = spec.virtual_local_rank;
+  job.status = spec::Switch::Off;
+  take_logs(spec, job);
+  if (const auto taken = take_rendezvous(spec, job); !taken) return std::unexpected(taken.error());
+  return job;
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/status_view.hpp"
+
+#include "unit/logs/plumbing.hpp"
+
+namespace elastrun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+spec::JobSpec job_of(int workers, int max_restarts, bool several_nodes) {
+  spec::JobSpec job;
+  job.nproc_per_node = workers;
+  job.max_restarts = max_restarts;
+  job.max_nodes = several_nodes ? 2 : 1;
+  return job;
+}
+
+/// A view on a terminal of its own, whose last line the test reads.
+struct Screen {
+  boost::asio::io_context loop;
+  plumbing::ManualClock clock;
+  plumbing::Terminal terminal;
+  std::unique_ptr<logs::Console> console;
+  std::unique_ptr<logs::StatusLine> line;
+  std::string seen;
+
+  explicit Screen(unsigned short columns = 100) {
+    ::setenv("TERM", "xterm", 1);
+    ::setenv("NO_COLOR", "1", 1);
+    const winsize size{24, columns, 0, 0};
+    REQUIRE(::ioctl(terminal.screen.get(), TIOCSWINSZ, &size) == 0);
+    const int side = terminal.side.get();
+    console = std::make_unique<logs::Console>(loop.get_executor(), side, side);
+    line = std::make_unique<logs::StatusLine>(clock, *console, true);
+    REQUIRE(line->is_enabled());
+  }
+  ~Screen() { ::unsetenv("NO_COLOR"); }
+
+  /// The line as it stands after half a second, so that even a detail has been drawn.
+  std::string shown() {
+    clock.advance(500ms);
+    seen += plumbing::take(terminal.screen.get());
+    const auto last = seen.rfind("\r\x1b[K");
+    return last == std::string::npos ? seen : seen.substr(last + 4);
+  }
+};
+
+rendezvous::Round round_of(int nodes, int attempt = 0) {
+  rendezvous::Round round;
+  round.members.resize(static_cast<std::size_t>(nodes));
+  round.attempt = attempt;
+  return round;
+}
+
+workers::Judgement judgement_of(std::size_t failures) {
+  workers::Judgement judgement;
+  judgement.failures.resize(failures);
+  return judgement;
+}
+
+std::vector<workers::Worker> group_of(std::size_t workers) {
+  return std::vector<workers::Worker>(workers);
+}
+
+}  // namespace
+
+TEST_CASE("view: one node does not wait for others, and shows no restarts that nobody asked for") {
+  Screen screen;
+  const auto job = job_of(2, 0, false);
+  StatusView view(*screen.line, job);
+  view.phase(Phase::Joining, {});
+  CHECK(screen.shown() == "[starting] 0/2 workers | 0:00");
+  view.round_ready(round_of(1), 0s);
+  view.phase(Phase::Starting, {});
+  view.started(round_of(1), group_of(2), 0s);
+  view.phase(Phase::Running, {});
+  CHECK(screen.shown() == "[running] 2/2 workers | 0:01");
+}
+
+TEST_CASE("view: several nodes, who is missing, and what a restart leaves") {
+  Screen screen;
+  const auto job = job_of(2, 3, true);
+  StatusView view(*screen.line, job);
+  view.phase(Phase::Joining, {});
+  view.progress("1 of 2 nodes is here");
+  CHECK(screen.shown() ==
+        "[waiting for other nodes] 0/2 workers | 0/3 restarts | "
+        "1 of 2 nodes is here | 0:00");
+  view.round_ready(round_of(2), 1s);
+  view.started(round_of(2), group_of(2), 0s);
+  view.phase(Phase::Running, {});
+  CHECK(screen.shown() == "[running] 2/2 workers | 2 nodes | 0/3 restarts | 0:01");
+  view.phase(Phase::Settling, {});
+  view.failed(judgement_of(1));
+  rendezvous::Restart order;
+  order.restarts_left = 2;
+  order.cause.text = "rank 0 died";
+  view.restarting(order);
+  view.phase(Phase::Stopping, {});
+  CHECK(screen.shown() ==
+        "[stopping workers] 1/2 workers | 2 nodes | 1/3 restarts | rank 0 died | "
+        "0:01");
+  view.phase(Phase::Joining, {});
+  view.round_ready(round_of(2, 1), 0s);
+  view.phase(Phase::Starting, {});
+  CHECK(screen.shown() == "[starting workers] 0/2 workers | 2 nodes | 1/3 restarts | 0:02");
+}
+
+TEST_CASE("view: the newest step is shown, and none any more when the job is over") {
+  Screen screen;
+  const auto job = job_of(1, 0, false);
+  StatusView view(*screen.line, job);
+  view.phase(Phase::Running, {});
+  view.step(7);
+  view.step(8);
+  CHECK(screen.shown() == "[running] 0/1 workers | step 8 | 0:00");
+  view.phase(Phase::Ended, {});
+  CHECK(screen.shown().empty());
+  view.step(9);
+  view.progress("too late");
+  view.ended({}, nullptr);
+  CHECK(screen.shown().empty());
+  CHECK(screen.clock.armed() == 0);
+}
+
+TEST_CASE("view: a job without workers, and more failures than the line can know of") {
+  Screen screen;
+  const auto job = job_of(0, 0, true);
+  StatusView view(*screen.line, job);
+  view.phase(Phase::Joining, {});
+  CHECK(screen.shown() == "[waiting for other nodes] 0:00");
+  const auto small_job = job_of(1, 0, false);
+  StatusView small(*screen.line, small_job);
+  small.phase(Phase::Running, {});
+  small.failed(judgement_of(1));
+  CHECK(screen.shown() == "[running] 0/1 workers | 0:01");
+}
+
+TEST_CASE("view: a very long name stays on its line, also on a narrow terminal") {
+  for (const unsigned short columns : std::initializer_list<unsigned short>{100, 40, 20, 8, 2}) {
+    CAPTURE(columns);
+    Screen screen(columns);
+    const auto job = job_of(123456, 1000000, true);
+    StatusView view(*screen.line, job);
+    view.phase(Phase::Joining, {});
+    view.progress("missing: " + std::string(5000, 'n') + "\x1b[31m\n\xff");
+    const auto shown = screen.shown();
+    CHECK(shown.size() < std::max<std::size_t>(columns, 3));
+    CHECK_FALSE(shown.contains('\n'));
+    CHECK_FALSE(shown.contains('\x1b'));
+  }
+}
+
+}  // namespace elastrun::agent
