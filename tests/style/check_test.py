@@ -52,11 +52,11 @@ class CheckTest(unittest.TestCase):
 
     def test_good_source_passes(self) -> None:
         good = SPDX + '#include "spec/job_spec.hpp"\n\nint f();\n'
-        self.assertEqual(self.check("lib/agent/a.cpp", good), "")
+        self.assertEqual(self.check("lib/agent/loop/a.cpp", good), "")
 
     def test_only_lower_rows_may_be_included(self) -> None:
         for path, name, allowed in (
-                ("lib/spec/a.cpp", "agent/agent.hpp", False),
+                ("lib/spec/a.cpp", "agent/loop/agent.hpp", False),
                 ("lib/spec/a.cpp", "telemetry/record.hpp", False),
                 ("lib/spec/a.cpp", "spec/b.hpp", True),
                 ("lib/rendezvous/wire/a.cpp", "store/table.hpp", True),
@@ -65,8 +65,8 @@ class CheckTest(unittest.TestCase):
                 ("lib/rendezvous/wire/a.cpp", "rendezvous/session/b.hpp", False),
                 ("lib/rendezvous/election/a.cpp", "rendezvous/coordinator/b.hpp", False),
                 ("lib/rendezvous/a.cpp", "core/text.hpp", False),
-                ("apps/elastrun/a.cpp", "agent/agent.hpp", True),
-                ("lib/agent/a.cpp", "nowhere/b.hpp", False)):
+                ("apps/elastrun/a.cpp", "agent/loop/agent.hpp", True),
+                ("lib/agent/loop/a.cpp", "nowhere/b.hpp", False)):
             said = self.check(path, SPDX + f'#include "{name}"\n')
             self.assertEqual(said == "", allowed, f"{path} includes {name}: {said}")
 
@@ -95,8 +95,11 @@ class CheckTest(unittest.TestCase):
 
     def test_budgets(self) -> None:
         lines = "int a();\n"
-        self.assertEqual(self.check("lib/core/a.hpp", SPDX + "\n" + lines * 148), "")
-        self.assertIn("at most 150", self.check("lib/core/a.hpp", SPDX + "\n" + lines * 149))
+        comments = "\n" + "// Why it is so.\n" * 20
+        for path, most in (("lib/core/a.hpp", 150), ("lib/core/a.cpp", 400)):
+            self.assertEqual(self.check(path, SPDX + comments + lines * most), "")
+            self.assertIn(f"{most + 1} lines of code, at most {most}",
+                          self.check(path, SPDX + comments + lines * (most + 1)))
         body = "  g();\n"
         for size, allowed in ((38, True), (39, False)):
             said = self.check("lib/core/a.cpp", SPDX + "void f() {\n" + body * size + "}\n")
