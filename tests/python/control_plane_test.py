@@ -4,6 +4,7 @@ we do otherwise is called a deviation.
 """
 from __future__ import annotations
 
+import contextlib
 import http.client
 import importlib.util
 import json
@@ -183,6 +184,41 @@ class Served(unittest.TestCase):
         self.addCleanup(client.close)
         client.request("POST", "/handler/ping")
         self.assertEqual(client.getresponse().read(), b"pong")
+
+    def test_a_port_refuses_what_a_strangers_page_makes_a_browser_send(self) -> None:
+        called = []
+        self.handler("mark", lambda request: called.append(request) or Response("ok"))
+
+        def ask(port: int, headers: list[tuple[str, str]]) -> int:
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            with contextlib.closing(client):
+                client.putrequest("POST", "/handler/mark", skip_host=True)
+                for name, value in headers:
+                    client.putheader(name, value)
+                client.endheaders()
+                return client.getresponse().status
+        loopback, anywhere = (WorkerServer(host, 0) for host in ("", "0.0.0.0"))
+        name = socket.gethostname()
+        for server in (loopback, anywhere):
+            self.addCleanup(server.shutdown)
+            port, at = server.port, f"127.0.0.1:{server.port}"
+            for headers in ([("Host", "evil.example"), ("Origin", "http://evil.example")],
+                            [("Host", at), ("Origin", "http://evil.example")],
+                            [("Host", at), ("Origin", "null")],
+                            [("Host", at), ("Origin", f"http://{at}"), ("Origin", "http://e")],
+                            [("Host", at), ("Origin", f"http://localhost:{port}")],
+                            [("Origin", "http://")]):
+                self.assertEqual(ask(port, headers), 403, headers)
+            self.assertEqual(called, [])
+            for headers in ([], [("Host", at)], [("Host", at), ("Origin", f"http://{at}")],
+                            [("Host", f"[::1]:{port}")], [("Host", f"LocalHost.:{port}")]):
+                self.assertEqual(ask(port, headers), 200, headers)
+            called.clear()
+        # By name a machine is asked by others; on the loopback only a page would do so.
+        self.assertEqual(ask(loopback.port, [("Host", "trainer-7.example")]), 403)
+        self.assertEqual(ask(loopback.port, [("Host", "[evil.example]")]), 403)
+        self.assertEqual(ask(anywhere.port, [("Host", "trainer-7.example")]), 200)
+        self.assertEqual(ask(anywhere.port, [("Host", name), ("Origin", f"http://{name}")]), 200)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,15 @@ one that raises is the answer 500 with its text.
 Other than with torch: a path takes GET or POST, and the other method is 405, not 404; a flag of
 `fr_trace_json` is one of those in lower case, true or false, else 400, as torch's older
 dump_nccl_trace_json; `pyspy_dump` is not there (elastrunctl stacks is). Whoever can open the socket
-may ask: it is the user's alone, and a TCP port without a host is on 127.0.0.1.
+may ask: it is the user's alone, and a TCP port without a host is on 127.0.0.1. A port refuses what
+web pages of others make a browser send, with 403: on a loopback address requests for a host that is
+not local, and everywhere those of another origin.
 """
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import ipaddress
 import json
 import os
 import socket
@@ -142,12 +145,39 @@ def register_handler(name: str, handler: Handler) -> None:
     _plane.register(name, handler)
 
 
+def _is_local(host: str) -> bool:
+    """Whether a page that came under a name of a stranger's (DNS rebinding) could not have led a
+    browser here by this `Host`: an address, localhost and names below it, or none."""
+    name = host[1:host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    name = name.rstrip(".").lower()
+    return name in ("", "localhost") or name.endswith(".localhost")
+
+
+def _refusal(host: str, origin: str | None, loopback: bool) -> str:
+    """Why a request to a port may be a stranger's web page; empty: it is not. Programs send no
+    Origin, and browsers send one with each POST."""
+    if loopback and not _is_local(host):
+        return "this address answers requests for localhost only"
+    own = host.partition(":")[0].lower() == socket.gethostname().lower() or _is_local(host)
+    if origin is not None and not (own and host and origin.lower() == f"http://{host.lower()}"):
+        return "requests of other origins are not answered"
+    return ""
+
+
 class _Asker(BaseHTTPRequestHandler):
     """One connection, one request."""
 
     timeout = _PATIENCE
 
     def _answer(self) -> None:
+        assert isinstance(self.server, _Server)
+        refused = self.server.refusal(self.headers.get_all("Host", []),
+                                      self.headers.get_all("Origin"))
+        if refused:
+            self._send(Response(refused, 403))
+            return
         where = urlsplit(self.path)
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length[:9]) > _LARGEST_BODY:
@@ -185,6 +215,10 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: Any) -> None:
         pass  # the asker has gone
 
+    def refusal(self, hosts: list[str], origins: list[str] | None) -> str:
+        loopback = ipaddress.ip_address(self.socket.getsockname()[0]).is_loopback
+        return _refusal(",".join(hosts), ",".join(origins) if origins else None, loopback)
+
 
 class _UnixServer(_Server):
     address_family = socket.AF_UNIX
@@ -193,6 +227,9 @@ class _UnixServer(_Server):
         # The mode that bind(2) makes the file with; the umask is that of all threads.
         os.fchmod(self.socket.fileno(), 0o600)
         super().server_bind()
+
+    def refusal(self, *_: Any) -> str:
+        return ""  # no browser opens a socket file
 
 
 class WorkerServer:
