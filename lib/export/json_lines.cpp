@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::exporter {
 namespace {
@@ -28,24 +29,41 @@ bool is_milestone(const Record& record) {
 
 }  // namespace
 
-JsonLines::JsonLines(files::BlockingCalls& calls, std::string path, std::uint64_t part_size,
-                     files::BlockingCalls* syncs)
-    : file_(calls, std::move(path),
+JsonLines::JsonLines(Clock& clock, files::BlockingCalls& calls, std::string path,
+                     std::uint64_t part_size, files::BlockingCalls* syncs)
+    : clock_(clock),
+      file_(calls, std::move(path),
             {.flags = 0,
              .mode = 0600,
              .whole_lines = true,
              .part_size = part_size,
              .syncs = syncs,
              .area = "journal",
-             .cost = "records are dropped, the job goes on"}) {}
+             .cost = "records are dropped, the job goes on"}),
+      pause_(clock.make_alarm()) {}
 
 void JsonLines::consume(const Record& record) {
   waiting_.append(to_json_line(record)).push_back('\n');
-  if (record.kind == Record::Kind::Event || waiting_.size() >= kBatch) write_out();
+  if (record.kind == Record::Kind::Event || waiting_.size() >= kBatch) {
+    write_out();
+  } else {
+    wait_for_more();
+  }
   if (is_milestone(record)) file_.sync();
 }
 
+/// Armed by a record alone, so that a job that tells nothing wakes nothing.
+void JsonLines::wait_for_more() {
+  if (std::exchange(pausing_, true)) return;
+  pause_->arm(clock_.now() + kPause, [this] {
+    pausing_ = false;
+    write_out();
+  });
+}
+
 void JsonLines::flush(TimePoint) {
+  pause_->disarm();
+  pausing_ = false;
   write_out();
   file_.sync();
 }

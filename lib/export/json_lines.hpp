@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "export/record_line.hpp"
 #include "files/appended_file.hpp"
@@ -8,24 +9,28 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace elastrun::exporter {
 
 /// The journal: appends each record to a file, through the thread for files. Events are handed over
-/// at once, because they must be there after a crash; the rest is collected up to 64 KiB and goes
-/// with the next event or flush. With a failure, a restart, a checkpoint and a flush, as at the end
-/// of the job, the file is synced as well (fdatasync(2)): those outlive a crash of the machine. A
-/// file that cannot be made, a full disk and one that takes nothing for long cost records, counted,
-/// and are told once.
+/// at once, because they must be there after a crash; the rest is collected for kPause or up to
+/// 64 KiB, and goes with the next event or flush. With a failure, a restart, a checkpoint and a
+/// flush, as at the end of the job, the file is synced as well (fdatasync(2)): those outlive a
+/// crash of the machine. A file that cannot be made, a full disk and one that takes nothing for
+/// long cost records, counted, and are told once.
 class JsonLines final : public telemetry::Sink {
  public:
-  /// Borrows `calls`. Makes the file, mode 0600, or goes on with it: a torn last line of an earlier
-  /// process is closed off, so that the first new record has a line of its own. From `part_size`
-  /// bytes on it goes on in the next part (files/parts.hpp); 0: never. The thread of `syncs`, also
-  /// borrowed, syncs, so that no other file waits for the disk; null: that of `calls`.
-  JsonLines(files::BlockingCalls& calls, std::string path, std::uint64_t part_size = 0,
-            files::BlockingCalls* syncs = nullptr);
+  static constexpr Duration kPause = std::chrono::milliseconds(500);
+
+  /// Borrows `clock` and `calls`. Makes the file, mode 0600, or goes on with it: a torn last line
+  /// of an earlier process is closed off, so that the first new record has a line of its own. From
+  /// `part_size` bytes on it goes on in the next part (files/parts.hpp); 0: never. The thread of
+  /// `syncs`, also borrowed, syncs, so that no other file waits for the disk; null: that of
+  /// `calls`.
+  JsonLines(Clock& clock, files::BlockingCalls& calls, std::string path,
+            std::uint64_t part_size = 0, files::BlockingCalls* syncs = nullptr);
 
   void consume(const telemetry::Record& record) override;
   void flush(TimePoint deadline) override;
@@ -35,9 +40,13 @@ class JsonLines final : public telemetry::Sink {
 
  private:
   void write_out();
+  void wait_for_more();
 
+  Clock& clock_;
   files::AppendedFile file_;
   std::string waiting_;
+  std::unique_ptr<Alarm> pause_;
+  bool pausing_ = false;
 };
 
 struct JournalRead {

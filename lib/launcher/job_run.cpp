@@ -209,8 +209,8 @@ Status JobRun::open_records() {
   if (!made) return std::unexpected(made.error());
   layout_ = std::move(*made);
   layout_.say_remark();
-  const auto journal =
-      std::make_shared<exporter::JsonLines>(files_, layout_.journal(), spec_.journal_size, &syncs_);
+  const auto journal = std::make_shared<exporter::JsonLines>(*clock_, files_, layout_.journal(),
+                                                             spec_.journal_size, &syncs_);
   pipeline_.route({}, journal);
   if (metrics_) metrics_->watch_journal(journal);
   agent_log_.emplace(files_, layout_.agent_log());

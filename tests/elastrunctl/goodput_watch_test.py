@@ -24,8 +24,7 @@ from pathlib import Path
 from programs import CTL, ELASTRUN, ENVIRONMENT, LIBRARY
 
 LIMIT = 60.0
-# Fails once when told to, and ends when told to. The checkpoints are events, which are written at
-# once, with the steps before them.
+# Fails once when told to, and ends when told to.
 TRAINER = """
 import os, sys, time, elastrun
 again = os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -36,6 +35,13 @@ while not os.path.exists("go" + again):
     if step % 10 == 5: elastrun.checkpoint_done(step)
     time.sleep(0.02)
 sys.exit(7 if again == "0" else 0)
+"""
+
+# A few steps, then none, and no event that would take them to the journal.
+SILENT = """
+import elastrun, signal
+for step in range(1, 6): elastrun.step(step)
+signal.pause()
 """
 
 
@@ -65,8 +71,8 @@ class Watch(unittest.TestCase):
             if stream:
                 stream.close()
 
-    def job(self) -> tuple[subprocess.Popen[str], Path]:
-        (self.folder / "train.py").write_text(TRAINER)
+    def job(self, script: str = TRAINER) -> tuple[subprocess.Popen[str], Path]:
+        (self.folder / "train.py").write_text(script)
         job = self.start(ELASTRUN, "--max-restarts=1", "--log-dir=logs", "train.py",
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end = time.monotonic() + LIMIT
@@ -107,6 +113,15 @@ class Watch(unittest.TestCase):
         job.send_signal(signal.SIGKILL)
         job.wait(LIMIT)
         self.line(watch, " ended: ")
+        self.assertEqual(watch.wait(LIMIT), 0)
+
+    def test_steps_are_there_before_any_event_and_after_a_hard_kill(self) -> None:
+        job, journal = self.job(SILENT)
+        watch = self.start(CTL, "goodput", "watch", str(journal))
+        self.line(watch, "last step 5$")
+        job.send_signal(signal.SIGKILL)
+        job.wait(LIMIT)
+        self.line(watch, " ended: .*last step 5$")
         self.assertEqual(watch.wait(LIMIT), 0)
 
     def test_a_journal_of_elsewhere_is_followed_in_pieces(self) -> None:

@@ -2,6 +2,7 @@
 #include "export/json_lines.hpp"
 
 #include "files/parts.hpp"
+#include "support/fake_clock.hpp"
 #include "support/loop.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -52,6 +53,7 @@ struct Scratch {
   }
   std::string directory, path;
   boost::asio::io_context loop;
+  test::FakeClock clock;
   files::BlockingCalls calls{loop.get_executor()};
 };
 
@@ -121,7 +123,7 @@ TEST_CASE("journal: a line cut anywhere is no record, and neither is other JSON"
 
 TEST_CASE("journal: events are in the file at once, the rest with the next event or flush") {
   Scratch scratch;
-  JsonLines journal(scratch.calls, scratch.path);
+  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
   journal.consume(a_sample("one", std::int64_t{1}));
   CHECK(scratch.content().empty());
   journal.consume(an_event("two"));
@@ -131,22 +133,38 @@ TEST_CASE("journal: events are in the file at once, the rest with the next event
   CHECK(scratch.names() == Names{"one", "two", "three"});
 }
 
+TEST_CASE("journal: what comes without an event is in the file half a second later") {
+  Scratch scratch;
+  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
+  CHECK(scratch.clock.armed() == 0);
+  journal.consume(a_sample("one", std::int64_t{1}));
+  scratch.clock.advance(JsonLines::kPause / 2);
+  journal.consume(a_sample("two", std::int64_t{1}));
+  CHECK(scratch.content().empty());
+  scratch.clock.advance(JsonLines::kPause / 2);
+  CHECK(scratch.names() == Names{"one", "two"});
+  CHECK(scratch.clock.armed() == 0);  // an idle job wakes nothing
+  journal.consume(a_sample("three", std::int64_t{1}));
+  journal.flush({});
+  CHECK(scratch.clock.armed() == 0);
+}
+
 TEST_CASE("journal: samples without events do not pile up") {
   Scratch scratch;
-  JsonLines journal(scratch.calls, scratch.path);
+  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
   for (int i = 0; i < 2000; ++i) journal.consume(a_sample("m", std::int64_t{i}));
   CHECK(scratch.content().size() > (64u << 10));
 }
 
 TEST_CASE("journal: a torn tail costs its own record only, for readers and for the next writer") {
   Scratch scratch;
-  JsonLines(scratch.calls, scratch.path).consume(an_event("one"));
+  JsonLines(scratch.clock, scratch.calls, scratch.path).consume(an_event("one"));
   const std::string whole = scratch.content();
   for (std::size_t kept = 1; kept < whole.size() - 1; ++kept) {
     CAPTURE(kept);
     std::ofstream(scratch.path, std::ios::trunc) << whole << whole.substr(0, kept);
     CHECK(scratch.names(1) == Names{"one"});
-    JsonLines(scratch.calls, scratch.path).consume(an_event("two"));
+    JsonLines(scratch.clock, scratch.calls, scratch.path).consume(an_event("two"));
     CHECK(scratch.names(kept == whole.size() - 1 ? 0 : 1) == Names{"one", "two"});
   }
 }
@@ -163,7 +181,7 @@ TEST_CASE("journal: in parts it is one journal, also for the next process and af
     }
   };
   {
-    JsonLines journal(scratch.calls, scratch.path, 300);  // four records
+    JsonLines journal(scratch.clock, scratch.calls, scratch.path, 300);  // four records
     tell(journal, 10);
     CHECK(journal.lost() == 0);
   }
@@ -171,7 +189,7 @@ TEST_CASE("journal: in parts it is one journal, also for the next process and af
   CHECK(files::parts_of(scratch.path).size() == 3);
   std::ofstream(part(2), std::ios::app) << "{\"time\":1767323";
   {
-    JsonLines journal(scratch.calls, scratch.path, 300);
+    JsonLines journal(scratch.clock, scratch.calls, scratch.path, 300);
     tell(journal, 4);
   }
   CHECK(scratch.names(1) == all);
@@ -184,7 +202,7 @@ TEST_CASE("journal: where no further part can be made the last one goes on, sync
   Scratch scratch;
   const auto next = files::part_path(scratch.path, 1);
   std::filesystem::create_directory(next);
-  JsonLines journal(scratch.calls, scratch.path, 300);
+  JsonLines journal(scratch.clock, scratch.calls, scratch.path, 300);
   for (int i = 0; i < 5; ++i) journal.consume(an_event("restart"));
   CHECK(scratch.names().size() == 5);
   CHECK(journal.lost() == 0);
@@ -200,7 +218,7 @@ TEST_CASE("journal: where no further part can be made the last one goes on, sync
 
 TEST_CASE("journal: a full disk costs records, counted, and nothing else") {
   Scratch scratch;
-  JsonLines journal(scratch.calls, "/dev/full");
+  JsonLines journal(scratch.clock, scratch.calls, "/dev/full");
   journal.consume(an_event("one"));
   journal.consume(an_event("two"));
   REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
@@ -209,7 +227,7 @@ TEST_CASE("journal: a full disk costs records, counted, and nothing else") {
 
 TEST_CASE("journal: a failure, a checkpoint and the end outlive a crash of the machine") {
   Scratch scratch;
-  JsonLines journal(scratch.calls, scratch.path);
+  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
   const auto syncs = [&](Record record) {
     const auto before = journal.synced();
     journal.consume(record);
@@ -230,7 +248,8 @@ TEST_CASE("journal: a failure, a checkpoint and the end outlive a crash of the m
 
 TEST_CASE("journal: what has nothing to be synced, and a disk that is full, cost nothing more") {
   Scratch scratch;
-  JsonLines nothing(scratch.calls, "/dev/null"), full(scratch.calls, "/dev/full");
+  JsonLines nothing(scratch.clock, scratch.calls, "/dev/null"),
+      full(scratch.clock, scratch.calls, "/dev/full");
   nothing.consume(an_event("restart"));
   full.consume(an_event("restart"));
   REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
@@ -240,7 +259,7 @@ TEST_CASE("journal: what has nothing to be synced, and a disk that is full, cost
 
 TEST_CASE("journal: one that cannot be made costs its records") {
   Scratch scratch;
-  JsonLines journal(scratch.calls, "/nowhere/journal.jsonl");
+  JsonLines journal(scratch.clock, scratch.calls, "/nowhere/journal.jsonl");
   journal.consume(an_event("one"));
   REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
   CHECK(journal.lost() == 1);
