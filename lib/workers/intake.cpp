@@ -71,6 +71,12 @@ bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
 }
 
 bool Intake::admit(int rank, GoodputEntries& said, TimePoint now) {
+  if (said.refused > 0) {
+    statistics_.refused += said.refused;
+    remark(said_refused_, fmt::format("Rank {}: an entry about goodput is refused, and counts as "
+                                      "lost: {}",
+                                      rank, printable(said.refusal)));
+  }
   auto& bucket = entries_.try_emplace(rank, kEntries).first->second;
   const auto held_back =
       std::erase_if(said.entries, [&](const auto&) { return !bucket.take(now).has_value(); });

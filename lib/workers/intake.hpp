@@ -29,6 +29,7 @@ class Intake {
   struct Statistics {
     std::uint64_t suppressed = 0;  // samples, events and entries that did not pass
     std::uint64_t overflowed = 0;  // samples that lost their name
+    std::uint64_t refused = 0;     // entries that could not be read
   };
 
   /// False: not to be taken further. What is neither a sample, an event nor an entry passes; of
@@ -51,6 +52,7 @@ class Intake {
   Statistics statistics_;
   std::string remark_;
   bool said_samples_ = false, said_events_ = false, said_series_ = false, said_entries_ = false;
+  bool said_refused_ = false;
 };
 
 }  // namespace elastrun::workers

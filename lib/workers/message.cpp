@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "goodput/measurement_log.hpp"
+#include "workers/json_text.hpp"
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -153,6 +154,17 @@ Result<Message> stacks_from(const json::object& object) {
   return StacksOffered{static_cast<int>(*signal), static_cast<int>(*descriptor)};
 }
 
+/// Nothing for what the account does not read.
+Result<std::optional<GoodputEntry>> entry_from(const json::value& value) {
+  auto read = goodput::read_measurement(value);
+  if (!read) return std::unexpected(read.error());
+  if (read->entry.kind == goodput::MeasurementKind::Other) return std::nullopt;
+  auto members = members_from(value.get_object());
+  if (!members) return std::unexpected(members.error());
+  return GoodputEntry{read->entry, std::move(read->name), std::move(*members)};
+}
+
+/// An entry that cannot be read costs only itself.
 Result<Message> goodput_from(const json::object& object) {
   GoodputEntries said{text_of(object, "job").value_or(""), {}, 0};
   const auto* hooks = object.if_contains("hooks");
@@ -162,13 +174,14 @@ Result<Message> goodput_from(const json::object& object) {
   const auto* entries = object.if_contains("entries");
   if (entries == nullptr || !entries->is_array()) return refuse("of kind goodput needs `entries`");
   for (const auto& one : entries->get_array()) {
-    auto read = goodput::read_measurement(one);
-    if (!read) return refuse("of kind goodput has an entry in which " + read.error().text);
-    if (read->entry.kind == goodput::MeasurementKind::Other) continue;
-    auto members = members_from(one.get_object());
-    if (!members) return std::unexpected(members.error());
-    said.entries.push_back({read->entry, std::move(read->name), std::move(*members)});
+    auto entry = entry_from(one);
+    if (!entry) {
+      if (++said.refused == 1) said.refusal = std::move(entry.error().text);
+    } else if (*entry) {
+      said.entries.push_back(std::move(**entry));
+    }
   }
+  said.lost += said.refused;
   return said;
 }
 
@@ -185,7 +198,8 @@ Result<Message> parse_message(std::string_view packet) {
   json::error_code error;
   json::parse_options options;
   options.max_depth = 8;
-  const auto value = json::parse(packet, error, {}, options);
+  auto value = json::parse(packet, error, {}, options);
+  if (error) value = json::parse(with_whole_characters(packet), error, {}, options);
   if (error || !value.is_object()) return refuse("is not a JSON object");
   const auto& object = value.get_object();
   const auto kind = text_of(object, "kind");

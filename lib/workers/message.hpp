@@ -73,8 +73,10 @@ struct GoodputEntry {
 struct GoodputEntries {
   std::string job;  // as the recorder calls it; empty: as the run
   std::vector<GoodputEntry> entries;
-  std::uint64_t lost = 0;  // since it last said so: entries that it could not keep
-  bool by_hooks = false;   // of --goodput auto: the script has said nothing itself
+  std::uint64_t lost = 0;     // since it last said so: entries that it could not keep, or that
+  std::uint64_t refused = 0;  // could not be read: these, of which the first
+  std::string refusal{};      // for this reason
+  bool by_hooks = false;      // of --goodput auto: the script has said nothing itself
 };
 /// The sender, which is no worker, wants to know where the workers of the job stand.
 struct StacksAsked {};

@@ -76,8 +76,9 @@ void RunObservations::observe_channel() {
            .help = "Reports of workers that were refused, or were too many to be taken further.",
            .label_keys = {"reason"}},
           [parts = parts_](const Report& report) {
-            report(number(parts.channel.statistics().refused), {"refused"});
-            report(number(parts.records.statistics().suppressed), {"suppressed"});
+            const auto& records = parts.records.statistics();
+            report(number(parts.channel.statistics().refused + records.refused), {"refused"});
+            report(number(records.suppressed), {"suppressed"});
           });
 }
 

@@ -57,6 +57,18 @@ TEST_CASE("intake: entries of a recorder beyond the limit are lost, and said to 
   CHECK(intake.take_remark().find("Rank 0 records more than 2000 entries about goodput") == 0);
 }
 
+TEST_CASE("intake: entries that could not be read are counted, and said once") {
+  Intake intake;
+  Message message =
+      GoodputEntries{.job = "", .entries = {}, .lost = 3, .refused = 2, .refusal = "it is odd"};
+  CHECK(intake.admit(1, message, kStart));
+  CHECK(intake.statistics().refused == 2);
+  CHECK(intake.take_remark() ==
+        "Rank 1: an entry about goodput is refused, and counts as lost: it is odd");
+  CHECK(intake.admit(1, message, kStart));
+  CHECK(intake.take_remark().empty());
+}
+
 TEST_CASE("intake: names of series without end become one") {
   Intake intake;
   for (int i = 0; i < 5000; ++i) {

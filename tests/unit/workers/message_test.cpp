@@ -93,10 +93,42 @@ TEST_CASE("message: entries of a recorder of goodput") {
   CHECK(parsed<GoodputEntries>(R"({"kind":"goodput","hooks":true,"entries":[]})").by_hooks);
   CHECK_FALSE(parsed<GoodputEntries>(R"({"kind":"goodput","hooks":1,"entries":[]})").by_hooks);
   for (const std::string_view bad :
-       {R"({"kind":"goodput"})", R"({"kind":"goodput","entries":{}})",
-        R"({"kind":"goodput","entries":[7]})",
-        R"({"kind":"goodput","entries":[{"step_start_time":1}]})",
-        R"({"kind":"goodput","entries":[{"step_count":"x","step_start_time":1}]})"}) {
+       {R"({"kind":"goodput"})", R"({"kind":"goodput","entries":{}})"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(parse_message(bad).has_value());
+  }
+}
+
+TEST_CASE("message: an entry that cannot be read costs only itself, and is counted") {
+  const auto said = parsed<GoodputEntries>(
+      R"({"kind":"goodput","lost":2,"entries":[{"step_count":1,"step_start_time":1},7,)"
+      R"({"step_count":100000000000000000,"step_start_time":2},{"step_start_time":3},)"
+      R"({"step_count":"x","step_start_time":4},{"step_count":2,"step_start_time":5}]})");
+  REQUIRE(said.entries.size() == 2);
+  CHECK(said.entries[1].entry.step == 2);
+  CHECK(said.refused == 4);
+  CHECK(said.lost == 6);
+  CHECK(said.refusal == "an entry is a JSON object");
+}
+
+TEST_CASE("message: half a character in a text costs only that character") {
+  const auto name = [](std::string_view text) {
+    return parsed<MetricSample>(R"({"kind":"metric","value":1,"name":")" + std::string(text) +
+                                "\"}")
+        .name;
+  };
+  CHECK(name(R"(a\ud800b)") == "a\uFFFDb");
+  CHECK(name(R"(a\udc00)") == "a\uFFFD");
+  CHECK(name(R"(\ud800\ud83d\ude00)") == "\uFFFD\U0001F600");
+  CHECK(name(R"(\ud800\u0041)") == "\uFFFDA");
+  CHECK(name(R"(\\ud800\ud800)") == "\\ud800\uFFFD");  // the first is a backslash, then letters
+  CHECK(name("a\xff") == "a\uFFFD");
+  const auto said = parsed<GoodputEntries>(
+      R"({"kind":"goodput","entries":[{"custom_badput_event_type":"\ud800",)"
+      R"("custom_badput_event_start_time":1},{"step_count":2,"step_start_time":5}]})");
+  CHECK(said.entries.size() == 2);
+  CHECK(said.lost == 0);
+  for (const std::string_view bad : {R"({"kind":"\ud8)", R"({"kind":"\)", R"({"kind":"\ud800)"}) {
     CAPTURE(bad);
     CHECK_FALSE(parse_message(bad).has_value());
   }
