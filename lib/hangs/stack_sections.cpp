@@ -13,9 +13,11 @@ namespace {
 using Kind = Section::Kind;
 
 /// "Thread 0x00007f3a (most recent call first):", "Current thread 0x00007f3a [python] (most ...",
+/// "Stack (most recent call first):" of the only thread that was asked,
 /// "Thread 4711 (idle): "MainThread"", "thread 4711 (python, main): sleeping, ...".
 Kind kind_of(std::string_view line) {
-  const bool thread = line.starts_with("Thread ") || line.starts_with("Current thread ");
+  const bool thread = line.starts_with("Thread ") || line.starts_with("Current thread ") ||
+                      line.starts_with("Stack ");
   if (thread && line.ends_with("(most recent call first):")) return Kind::Faulthandler;
   if (line.starts_with("Thread ") && line.contains(" (")) return Kind::PySpy;
   const bool threads = line.starts_with("thread ") || line.starts_with("threads ");

@@ -71,39 +71,81 @@ off_t size_of(const UniqueFd& file) {
   return ::fstat(file.get(), &info) == 0 ? info.st_size : 0;
 }
 
+/// The main thread of a process: what it does, and how long it has been on a processor.
+struct MainThread {
+  char state = 'R';
+  std::chrono::milliseconds used{};
+};
+
+MainThread read_main_thread(pid_t pid) {
+  constexpr std::size_t kUser = 14 - 3, kSystem = 15 - 3;  // proc_pid_stat(5); state is field 3
+  const auto stat = read_kernel_file(fmt::format("/proc/{0}/task/{0}/stat", pid));
+  const auto fields = split(trim(std::string_view(stat).substr(stat.rfind(')') + 1)), ' ');
+  if (fields.size() <= kSystem || fields[0].size() != 1) return {};
+  const auto ticks = parse_int(fields[kUser]).value_or(0) + parse_int(fields[kSystem]).value_or(0);
+  return {fields[0][0], std::chrono::milliseconds(ticks * 1000 / ::sysconf(_SC_CLK_TCK))};
+}
+
 /// One process that has been signalled.
 struct Asked {
   UniqueFd file;
-  int pidfd = -1;
+  StackSource source;
+  MainThread main{};  // as it was then
   off_t before = 0, size = 0;
   int quiet = 0;
-  bool done = true;
+  bool done = true, main_is_asked = true;
 
-  void look() {
-    pollfd end{pidfd, POLLIN, 0};
+  /// Whether its main thread has not run Python for all that is known: it would have left the lock
+  /// to the thread that wants it. On a machine that is short of processors it may just not have
+  /// run.
+  bool is_in_c() const {
+    constexpr auto kTurns = std::chrono::milliseconds(100);  // of 5 ms each
+    const auto now = read_main_thread(source.pid);
+    return now.state != 'R' || now.used - main.used >= kTurns;
+  }
+
+  bool ask_main() {
+    main_is_asked = true;
+    const int signal = source.offer.signal;
+    return ::syscall(SYS_pidfd_send_signal, source.pidfd, signal, nullptr, 0) == 0;
+  }
+
+  bool ask_thread() {
+    const auto [signal, descriptor, thread] = source.offer;
+    pollfd end{source.pidfd, POLLIN, 0};
+    if (thread <= 0 || ::poll(&end, 1, 0) != 0) return false;
+    main = read_main_thread(source.pid);
+    main_is_asked = ::syscall(SYS_tgkill, source.pid, thread, signal) != 0;
+    return !main_is_asked;
+  }
+
+  void look(bool is_late) {
+    pollfd end{source.pidfd, POLLIN, 0};
     const auto now = size_of(file);
     quiet = now > before && now == size ? quiet + 1 : 0;
     size = now;
+    if (is_late && !main_is_asked && now == before && is_in_c()) ask_main();
     done = quiet >= kQuietLooks || ::poll(&end, 1, 0) != 0;
   }
 };
 
 Asked signal_to(const StackSource& source) {
-  Asked asked{open_offered(source.pid, source.offer.descriptor), source.pidfd};
+  Asked asked{open_offered(source.pid, source.offer.descriptor), source};
   if (!asked.file || !keeps_offer(source.pid, source.offer.signal)) return {};
   asked.before = asked.size = size_of(asked.file);
-  asked.done = ::syscall(SYS_pidfd_send_signal, source.pidfd, source.offer.signal, nullptr, 0) != 0;
+  asked.done = !asked.ask_thread() && !asked.ask_main();
   if (asked.done) asked.file.reset();
   return asked;
 }
 
 /// Until all files have grown and grow no more, or the processes or the time have come to their
 /// end.
-void await_growth(std::vector<Asked>& asked, Steady::time_point until) {
+void await_growth(std::vector<Asked>& asked, std::chrono::milliseconds limit) {
+  const auto late = Steady::now() + limit / 2, until = Steady::now() + limit;
   while (Steady::now() < until && !std::ranges::all_of(asked, &Asked::done)) {
     ::poll(nullptr, 0, static_cast<int>(kLook.count()));
     for (auto& one : asked) {
-      if (!one.done) one.look();
+      if (!one.done) one.look(Steady::now() >= late);
     }
   }
 }
@@ -139,10 +181,9 @@ std::string read_from(const UniqueFd& file, off_t before) {
 
 std::vector<std::vector<std::string>> ask_python_stacks(const std::vector<StackSource>& sources,
                                                         std::chrono::milliseconds limit) {
-  const auto until = Steady::now() + limit;
   std::vector<Asked> asked;
   for (const auto& source : sources) asked.push_back(signal_to(source));
-  await_growth(asked, until);
+  await_growth(asked, limit);
   std::vector<std::vector<std::string>> stacks(sources.size());
   for (std::size_t i = 0; i < asked.size(); ++i) {
     if (!asked[i].file) continue;

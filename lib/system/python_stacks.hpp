@@ -8,12 +8,15 @@
 
 namespace elastrun::system {
 
-/// What a Python process has offered: at this signal its faulthandler writes the stacks of all
-/// threads, from inside the signal handler and so even while it hangs, to this descriptor of its,
-/// a file in memory (memfd_create(2)).
+/// What a Python process has offered: at this signal it writes to this descriptor of its, a file in
+/// memory (memfd_create(2)). Its `thread` writes the stacks of all threads as soon as it gets the
+/// interpreter lock. Any other thread that gets the signal, the main one if it is sent to the
+/// process, writes its own by faulthandler from inside the signal handler, so even while it hangs
+/// in C with the lock; one that runs Python then may crash (Python 3.13).
 struct StackOffer {
   int signal = 0;
   int descriptor = -1;
+  pid_t thread = 0;  // 0: none
   bool operator==(const StackOffer&) const = default;
 };
 
@@ -30,11 +33,12 @@ std::vector<std::vector<std::string>> ask_python_stacks(const std::vector<StackS
                                                         std::chrono::milliseconds limit);
 
 /// Signals the process, and returns the lines that it writes then; none if it writes none within
-/// `limit`: it is stopped, or in uninterruptible sleep. One that handles another real-time signal
-/// as well is not signalled: its script may have put a handler of its own, which ends it, in the
-/// place of the one that was offered. Waits, so it belongs on a thread; how long at most is known
-/// only if the process keeps its word and the file is in memory. `pidfd` is that of `pid`: nobody
-/// else is signalled.
+/// `limit`: it is stopped, or in uninterruptible sleep. Its thread is asked first, and after half
+/// of `limit` its main thread, if that is in C for all that is known. One that handles another
+/// real-time signal as well is not signalled: its script may have put a handler of its own, which
+/// ends it, in the place of the one that was offered. Waits, so it belongs on a thread; how long at
+/// most is known only if the process keeps its word and the file is in memory. `pidfd` is that of
+/// `pid`: nobody else is signalled.
 std::vector<std::string> ask_python_stacks(pid_t pid, int pidfd, StackOffer offer,
                                            std::chrono::milliseconds limit);
 

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <csignal>
 #include <fmt/format.h>
+#include <limits>
 
 namespace elastrun::workers {
 namespace {
@@ -151,7 +152,12 @@ Result<Message> stacks_from(const json::object& object) {
   if (!descriptor || *descriptor < 0 || *descriptor > kMaxDescriptor) {
     return refuse("of kind stacks needs a `descriptor`");
   }
-  return StacksOffered{static_cast<int>(*signal), static_cast<int>(*descriptor)};
+  const auto thread = object.contains("thread") ? whole(object, "thread") : 0;
+  if (!thread || *thread < 0 || *thread > std::numeric_limits<pid_t>::max()) {
+    return refuse("of kind stacks has a `thread` that does not exist");
+  }
+  return StacksOffered{static_cast<int>(*signal), static_cast<int>(*descriptor),
+                       static_cast<pid_t>(*thread)};
 }
 
 /// Nothing for what the account does not read.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <sys/types.h>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -55,10 +56,12 @@ struct TimerSet {
   double after = 0;                  // seconds, as was asked for
   int signal = 9;                    // 0: told, but not ended
 };
-/// The sender writes its stacks to this descriptor of its when it gets this signal.
+/// The sender writes its stacks to this descriptor of its when it gets this signal: those of all
+/// threads if its `thread` gets it, else that of the main thread.
 struct StacksOffered {
   int signal = 0;
   int descriptor = -1;
+  pid_t thread = 0;  // 0: it has none for that
 };
 /// From now on the worker does something else than training ("eval"), or trains again ("train").
 struct PhaseEntered {

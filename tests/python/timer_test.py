@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 
 from channel_test import PACKAGE, Listener, worker
 
@@ -168,18 +170,65 @@ class Channel(unittest.TestCase):
         self.addCleanup(connection.close)
         return connection
 
+    def ask(self, process: subprocess.Popen[str]) -> Callable[[bool], str]:
+        """Asks its main thread alone, or the thread for all; what it writes ends with a newline
+        after the frame of the script."""
+        offer = json.loads(self.accept().recv(65536))
+        file = self.enterContext(open(f"/proc/{process.pid}/fd/{offer['descriptor']}", "rb"))
+        tgkill = ctypes.CDLL(None).tgkill
+
+        def look(main: bool) -> str:
+            tgkill(process.pid, process.pid if main else offer["thread"], offer["signal"])
+            text = b""
+            while not text.endswith(b" in <module>\n"):
+                self.assertIsNone(process.poll())
+                text += file.read()
+            return text.decode()
+
+        return look
+
     def test_the_stacks_come_also_while_the_process_hangs(self) -> None:
-        process = self.start("import time\n"
+        process = self.start("import threading, time\n"
+                             "def load(): time.sleep(600)\n"
+                             "threading.Thread(target=load, daemon=True).start()\n"
                              "def hang():\n"
                              "    with elastrun.timer.expires(after=60):\n"
                              "        print('ready', flush=True); time.sleep(600)\n"
                              "hang()")
-        offer = json.loads(self.accept().recv(65536))
-        with open(f"/proc/{process.pid}/fd/{offer['descriptor']}", "rb") as file:
-            os.kill(process.pid, offer["signal"])
-            text = b""
-            while b'in hang\n  File "<string>", line 6' not in text:
-                text += file.read()
+        look = self.ask(process)
+        main = 'line 7 in hang\n  File "<string>", line 8 in <module>\n'
+        text = look(False)
+        self.assertRegex(text, r"(?s)^Thread 0x\w+.* in load\n.*\n\nThread 0x\w+ \(most ")
+        self.assertTrue(text.endswith(main), text)
+        self.assertNotIn("stacks.py", text)
+        self.assertEqual(look(True),
+                         'Stack (most recent call first):\n  File "<string>", ' + main)
+
+    def test_1000_looks_at_threads_that_run_cost_none_its_life(self) -> None:
+        process = self.start("import sys, threading\n"
+                             "sys.setswitchinterval(0.0001)\n"
+                             "def deep(n): return n and deep(n - 1)\n"
+                             "def work():\n"
+                             "    while True:\n"
+                             "        deep(9); [one for one in range(9)]\n"
+                             "threading.Thread(target=work, daemon=True).start()\n"
+                             "print('ready', flush=True); work()")
+        look = self.ask(process)
+        for _ in range(1000):
+            self.assertIn(" in work\n", look(False))
+
+    def test_the_thread_that_answers_is_in_nobodys_way(self) -> None:
+        done = worker("import os, signal, threading\n"
+                      "print(threading.enumerate() == [threading.main_thread()])\n"
+                      "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n"
+                      "os.kill(os.getpid(), signal.SIGUSR1)\n"
+                      "print(signal.sigwait({signal.SIGUSR1}).name)\n"
+                      "if os.fork() == 0: os._exit(0 if elastrun.offer_stacks() else 1)\n"
+                      "print(os.wait()[1])", self.listener.path)
+        self.assertEqual(done.stdout, "True\nSIGUSR1\n0\n")
+        offers = [packet for packets in self.listener.packets(with_offers=True)
+                  for packet in packets]
+        self.assertEqual(len({one["thread"] for one in offers}), 2)
 
     def test_a_release_is_not_lost_when_the_agent_is_behind(self) -> None:
         self.start("import sys\n"

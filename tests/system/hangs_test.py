@@ -283,7 +283,7 @@ class Asked(unittest.TestCase):
         name = json.loads(next(self.registry.glob("*.json")).read_text())["run_id"]
         code, out, err = self.ctl(name[:8])
         self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"^ranks 0, 1 in wait_for \(train.py:\d+\)\n  \| Current thread ")
+        self.assertRegex(out, r"^ranks 0, 1 in wait_for \(train.py:\d+\)\n  \| Thread ")
         self.assertEqual([group["ranks"] for group in self.stacks()["groups"]], [[0, 1]])
         (job.folder / "loaded").touch()
         self.assertEqual(job.end(), 0, job.errors())

@@ -13,7 +13,8 @@ constexpr std::size_t kMostOffers = 4096;
 void StackOffers::heard(pid_t sender, const workers::StacksOffered& offer) {
   const auto process = process::read_process(sender);
   if (!process || offers_.size() >= kMostOffers) return;
-  offers_.insert_or_assign(sender, Offer{{offer.signal, offer.descriptor}, process->start_time});
+  offers_.insert_or_assign(
+      sender, Offer{{offer.signal, offer.descriptor, offer.thread}, process->start_time});
 }
 
 std::optional<system::StackOffer> StackOffers::of(pid_t pid) const {

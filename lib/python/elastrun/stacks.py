@@ -1,15 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offers the Python stacks of this process to the agent, for the moment when it hangs."""
+"""Offers the Python stacks of this process to the agent, for the moment when it hangs.
+
+One signal, two ways. Sent to a thread of ours, it lets that thread write the stacks of all threads
+while it holds the interpreter lock, so that none of them moves. Sent to the process, which the
+agent does where that thread cannot get the lock, it lets faulthandler write the stack of the main
+thread alone, from inside the signal handler: one that walked the frames of threads that run would
+crash the process.
+"""
 from __future__ import annotations
 
+import _thread
 import faulthandler
 import os
 import signal
+import sys
+import threading
+from typing import Any
 
 from elastrun.channel import is_connected, send_object
 
-_file: int | None = None
-_offered_by = 0  # the process; a forked child offers its own
+_OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+_offer: dict[str, Any] | None = None
+_made_by = 0  # the process; a forked child makes its own
+_is_told = False
 
 
 def _free_signal() -> int | None:
@@ -20,26 +34,77 @@ def _free_signal() -> int | None:
     return None
 
 
-def offer_stacks() -> bool:
-    """From now on the agent can get the stacks of all threads of this process, also while it hangs
-    in C: at a real-time signal that nobody uses, `faulthandler` writes them to a file in memory.
-    The import of this package does that; a forked child has to call it. False without an agent.
+def _stacks() -> bytes:
+    """Of all threads but this one, as faulthandler writes them: the main thread is the last."""
+    file = os.memfd_create("elastrun-stacks-now", os.MFD_CLOEXEC)
+    try:
+        faulthandler.dump_traceback(file, all_threads=True)
+        text = os.pread(file, os.fstat(file).st_size, 0)
+    finally:
+        os.close(file)
+    sections = text.strip().split(b"\n\n")
+    return b"\n\n".join(one for one in sections if not one.startswith(b"Current thread ")) + b"\n"
+
+
+def _answer(number: int, file: int) -> None:
+    while True:
+        signal.sigwait({number})
+        try:
+            os.write(file, _stacks())  # at once: the agent sees the whole or nothing
+        except OSError:
+            pass  # no memory or descriptor left: the agent asks the main thread
+
+
+def _start_answering(number: int, file: int) -> int:
+    """The kernel's number of the thread. It is none of `threading`: scripts that join all of those
+    would wait for it. Fails with RuntimeError if there can be no more threads.
     """
-    global _file, _offered_by
-    if _offered_by == os.getpid():
-        return True
-    number = _free_signal() if is_connected() else None
-    if number is None:
-        return False
+    begun: list[int] = []
+    ready = threading.Event()
+
+    def run() -> None:
+        begun.append(threading.get_native_id())
+        ready.set()
+        _answer(number, file)
+
+    # A signal that the script blocks, to wait for it, must not find a thread that takes it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN_FAULTS)
+    try:
+        _thread.start_new_thread(run, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    ready.wait()
+    return begun[0]
+
+
+def _make_offer() -> dict[str, Any] | None:
+    number = _free_signal()
+    # Without the interpreter lock nothing keeps the other threads still.
+    if number is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return None
     try:
         file = os.memfd_create("elastrun-stacks", os.MFD_CLOEXEC)
-        faulthandler.register(number, file=file, all_threads=True, chain=False)
+        faulthandler.register(number, file=file, all_threads=False, chain=False)
+        thread = _start_answering(number, file)
     except (AttributeError, OSError, RuntimeError, ValueError):
+        return None
+    return {"kind": "stacks", "signal": number, "descriptor": file, "thread": thread}
+
+
+def offer_stacks() -> bool:
+    """From now on the agent can get the stacks of all threads of this process; also while it hangs
+    in C, then of the main thread alone if that holds the interpreter lock. They are written to a
+    file in memory. The import of this package does that; a forked child has to call it. False
+    without an agent, or if there can be none.
+    """
+    global _offer, _made_by, _is_told
+    mine = _made_by == os.getpid()
+    if mine and _is_told:
+        return True
+    if not is_connected():
         return False
-    if not send_object({"kind": "stacks", "signal": number, "descriptor": file}):
-        faulthandler.unregister(number)
-        os.close(file)
-        return False
-    # That of the parent is shared with it; its own handler keeps to it.
-    _file, _offered_by = file, os.getpid()
-    return True
+    if not mine:
+        # That of the parent is shared with it; its own handler and thread keep to it.
+        _offer, _made_by, _is_told = _make_offer(), os.getpid(), False
+    _is_told = _offer is not None and send_object(_offer)
+    return _is_told

@@ -99,6 +99,13 @@ TEST_CASE("stacks: the main thread is the one that is compared, and is shown fir
   CHECK(group_text(groups[1]) == "rank 1 waits in barrier (train.py:7)");
 }
 
+TEST_CASE("stacks: of a process whose main thread alone was asked, that one is compared") {
+  Lines lines{"Stack (most recent call first):"};
+  const auto loads = in_data_loader();
+  lines.insert(lines.end(), loads.begin() + 1, loads.end());
+  CHECK(hangs::place_of(hangs::group({{0, lines}}).front().lines).what == "DataLoader");
+}
+
 TEST_CASE("stacks: threads beside the main one change nothing of where a worker stands") {
   JobStacks job;
   for (const int first : {0, 2}) {  // two nodes

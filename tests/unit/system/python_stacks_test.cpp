@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::system {
 namespace {
@@ -59,8 +60,8 @@ struct Python {
     ::waitpid(pid, nullptr, 0);
     ::close(file);
   }
-  Lines ask(std::chrono::milliseconds limit) const {
-    return ask_python_stacks(pid, pidfd.get(), {SIGUSR1, file}, limit);
+  Lines ask(std::chrono::milliseconds limit, pid_t thread = 0) const {
+    return ask_python_stacks(pid, pidfd.get(), {SIGUSR1, file, thread}, limit);
   }
 };
 
@@ -69,6 +70,19 @@ TEST_CASE("python stacks: a process that hangs writes them at its signal, each t
   for (int i = 0; i < 2; ++i) {
     CHECK(python.ask(1h) == Lines{"Thread 0x1:", "  File \"a.py\", line 3 in f", "[2J"});
   }
+}
+
+TEST_CASE("python stacks: the process is asked when its thread does not answer") {
+  static bool was_asked = false;  // in the child
+  const Python python(::memfd_create("stacks", 0), [](int signal) {
+    if (std::exchange(was_asked, true)) write_stacks(signal);
+  });
+  CHECK(python.ask(1s, python.pid).size() == 3);
+}
+
+TEST_CASE("python stacks: a thread that has ended is not waited for") {
+  const Python python(::memfd_create("stacks", 0));
+  CHECK(python.ask(1h, ::getpid()).size() == 3);
 }
 
 TEST_CASE("python stacks: who does not answer is not waited for without a bound") {

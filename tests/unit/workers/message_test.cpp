@@ -171,11 +171,17 @@ TEST_CASE("message: stacks are offered with a signal that can be handled") {
   const auto offer = parsed<StacksOffered>(R"({"kind":"stacks","signal":60,"descriptor":5})");
   CHECK(offer.signal == 60);
   CHECK(offer.descriptor == 5);
+  CHECK(offer.thread == 0);
+  CHECK(
+      parsed<StacksOffered>(R"({"kind":"stacks","signal":60,"descriptor":5,"thread":7})").thread ==
+      7);
   for (const std::string_view bad :
        {R"({"kind":"stacks"})", R"({"kind":"stacks","signal":9,"descriptor":5})",
         R"({"kind":"stacks","signal":19,"descriptor":5})",
         R"({"kind":"stacks","signal":0,"descriptor":5})",
         R"({"kind":"stacks","signal":60,"descriptor":-1})",
+        R"({"kind":"stacks","signal":60,"descriptor":5,"thread":-1})",
+        R"({"kind":"stacks","signal":60,"descriptor":5,"thread":"7"})",
         R"({"kind":"stacks","signal":60,"descriptor":4294967296})"}) {
     CAPTURE(bad);
     CHECK_FALSE(parse_message(bad));
