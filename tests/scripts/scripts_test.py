@@ -113,6 +113,46 @@ class Scripts(unittest.TestCase):
         self.assertIn("TWICE   release, failed alone, too: bro.ken\n", done.stdout)
         self.assertIn("Failed: release tests", done.stderr)
 
+    def test_each_build_runs_the_tests_that_tell_most_there(self) -> None:
+        (self.folder / ".ci").mkdir()
+        (self.folder / ".ci" / "check").symlink_to("/bin/true")
+        self.play("ninja", "exit 0")
+        self.play("ctest", 'echo "$*" >>"$MARK"')
+        for word, parts in (("", [("build/release", "bench"), ("build/debug", "|sources|system")]),
+                            ("release", [("build/release", "bench")]),
+                            ("debug", [("build/debug", "|install|netns")])):
+            (self.folder / "mark").unlink(missing_ok=True)
+            done = self.run_in_folder("bash", "scripts/test", *[word][:bool(word)],
+                                      more=":/usr/bin:/bin")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            lines = self.marks().splitlines()
+            self.assertEqual(len(lines), len(parts), lines)
+            for line, (build, left_out) in zip(lines, parts):
+                self.assertIn(f"--test-dir {build} ", line)
+                self.assertTrue(line.endswith(left_out), line)
+
+    def test_quick_runs_what_the_change_can_break(self) -> None:
+        (self.folder / ".ci").mkdir()
+        plan = self.folder / ".ci" / "affected.py"
+        for name, text in (("check", 'echo "check $*" >>"$MARK"'),
+                           ("affected.py", 'echo a.hpp b.cpp; echo unit_a; echo "^unit_a$"')):
+            (self.folder / ".ci" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (self.folder / ".ci" / name).chmod(0o755)
+        self.play("cmake", 'echo "cmake $*" >>"$MARK"')
+        self.play("ctest", 'echo "ctest $*" >>"$MARK"')
+        done = self.run_in_folder("bash", "scripts/test", "quick", more=":/usr/bin:/bin")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        check, configure, compile_, tests = self.marks().splitlines()
+        self.assertEqual(check, "check a.hpp b.cpp")
+        self.assertIn("--preset dev", configure)
+        self.assertIn("--preset dev --parallel 2 --target unit_a", compile_)
+        self.assertIn("--test-dir build/dev ", tests)
+        self.assertIn("-R ^unit_a$", tests)
+        plan.write_text("#!/bin/sh\n")
+        done = self.run_in_folder("bash", "scripts/test", "quick", more=":/usr/bin:/bin")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("Nothing has changed", done.stderr)
+
     def test_installed_servers_start_neither_now_nor_at_boot(self) -> None:
         if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0 or \
                 not Path("/etc/systemd/system").is_dir():
