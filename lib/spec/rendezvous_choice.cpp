@@ -56,8 +56,16 @@ class RendezvousChoice {
     warn_of_replaced();
     values_.imply(Opt::RdzvBackend, std::string(backend::kC10d), why);
     values_.imply(Opt::RdzvEndpoint, "localhost:0", why);
-    values_.imply(Opt::RdzvId, around_.make_uuid(), why);
+    auto id = single_node_run_id(around_, command());
+    if (!id.empty()) why += "; SLURM_JOB_ID, SLURM_STEP_ID";
+    values_.imply(Opt::RdzvId, id.empty() ? around_.make_uuid() : id, why);
     return std::nullopt;
+  }
+
+  std::string command() const {
+    std::string all = job_.script;
+    for (const auto& one : job_.script_args) all.append(1, '\0').append(one);
+    return all;
   }
 
   void warn_of_replaced() {

@@ -7,6 +7,7 @@
 #include "spec/task_shell.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <fmt/format.h>
 
 namespace elastrun::spec {
@@ -40,7 +41,24 @@ class Finder {
     return std::nullopt;
   }
 
+  std::string single_node_id(std::string_view command) const {
+    const auto job = variable("SLURM_JOB_ID");
+    if (!job || variable("TORCHELASTIC_RUN_ID")) return {};
+    auto id = slurm_id(plain(*job), plain(variable("SLURM_STEP_ID").value_or("batch")));
+    // A step that runs over the parts of a heterogeneous job counts its tasks over all of them.
+    const bool several =
+        number("SLURM_STEP_NUM_TASKS").value_or(1) > 1 || variable("SLURM_HET_SIZE");
+    if (const auto task = number("SLURM_PROCID"); several && task) id += fmt::format("-{}", *task);
+    return fmt::format("{}-{:08x}", id, checksum(command));
+  }
+
  private:
+  static std::uint32_t checksum(std::string_view text) {  // FNV-1a: the same in each version
+    std::uint32_t sum = 2166136261U;
+    for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 16777619U;
+    return sum;
+  }
+
   Text variable(const std::string& name) const {
     auto value = around_.variable(name);
     return value && !value->empty() ? value : std::nullopt;
@@ -373,6 +391,11 @@ class Finder {
 std::optional<Placement> find_placement(const HostEnvironment& around, int nodes_given,
                                         std::vector<std::string>& warnings) {
   return Finder(around, nodes_given, warnings).find();
+}
+
+std::string single_node_run_id(const HostEnvironment& around, std::string_view command) {
+  std::vector<std::string> warnings;
+  return Finder(around, 0, warnings).single_node_id(command);
 }
 
 std::string requeue_command(const HostEnvironment& around) {

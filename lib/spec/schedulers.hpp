@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace elastrun::spec {
@@ -36,6 +37,12 @@ struct Placement {
 /// that without one there is no placement.
 std::optional<Placement> find_placement(const HostEnvironment& around, int nodes_given,
                                         std::vector<std::string>& warnings);
+
+/// The run id of a job of one node within Slurm, by which its requeues belong together:
+/// "slurm-CLUSTER-USER-JOB.STEP-SUM". STEP is "batch" where srun has not started it, and has the
+/// number of the task where a step has several; SUM tells apart what one step runs by `command`,
+/// the script and its arguments. Empty elsewhere, and for the worker of another launcher.
+std::string single_node_run_id(const HostEnvironment& around, std::string_view command);
 
 /// The command that starts this job again: "scontrol requeue 4711" under Slurm, also where the
 /// nodes were given by hand. Empty if there is none.

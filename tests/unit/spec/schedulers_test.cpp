@@ -75,6 +75,37 @@ TEST_CASE("schedulers: a requeued job of Slurm keeps its run id and is another s
   CHECK(machine.job({"--standalone", "train.py"}).spec.job_start.empty());
 }
 
+TEST_CASE("schedulers: a job of one node within Slurm keeps its run id over requeues") {
+  const std::string random = on({}).job({"train.py"}).spec.run_id;
+  auto batch = on({{"SLURM_JOB_ID", "31"}, {"SLURM_JOB_USER", "ada"}});
+  const auto first = batch.job({"train.py", "--lr=1"}).spec;
+  CHECK(first.standalone);
+  CHECK(first.run_id.starts_with("slurm-ada-31.batch-"));
+  batch.variables["SLURM_RESTART_COUNT"] = "1";
+  CHECK(batch.job({"train.py", "--lr=1"}).spec.run_id == first.run_id);
+  CHECK(batch.job({"--standalone", "train.py", "--lr=1"}).spec.run_id == first.run_id);
+  CHECK_MESSAGE(batch.job({"train.py", "--lr=2"}).spec.run_id != first.run_id, "another command");
+  batch.variables["SLURM_JOB_ID"] = "32";
+  CHECK_MESSAGE(batch.job({"train.py", "--lr=1"}).spec.run_id != first.run_id, "of an array");
+  batch.variables["TORCHELASTIC_RUN_ID"] = first.run_id;
+  CHECK_MESSAGE(batch.job({"train.py"}).spec.run_id == random, "below another launcher");
+}
+
+TEST_CASE("schedulers: steps of Slurm and their tasks on one node have run ids of their own") {
+  auto step = on({{"SLURM_JOB_ID", "31"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}});
+  const auto first = step.job({"train.py"}).spec.run_id;
+  CHECK(first.starts_with("slurm-31.0-"));
+  step.variables["SLURM_STEP_ID"] = "1";
+  CHECK(step.job({"train.py"}).spec.run_id.starts_with("slurm-31.1-"));
+  step.variables["SLURM_STEP_NUM_TASKS"] = "2";
+  CHECK(step.job({"train.py"}).spec.run_id.starts_with("slurm-31.1-0-"));
+  step.variables["SLURM_PROCID"] = "1";
+  CHECK(step.job({"train.py"}).spec.run_id.starts_with("slurm-31.1-1-"));
+  step.variables.erase("SLURM_STEP_NUM_TASKS");
+  step.variables["SLURM_HET_SIZE"] = "2";
+  CHECK(step.job({"train.py"}).spec.run_id.starts_with("slurm-31.1-1-"));
+}
+
 TEST_CASE("schedulers: the command that starts a job of Slurm again is known") {
   auto machine = in_slurm_step();
   CHECK(machine.job({"train.py"}).spec.requeue_command == "scontrol requeue 31");
