@@ -274,6 +274,8 @@ Agent::Parts JobRun::agent_parts() {
             const auto waits = [](const auto& one) { return process::waits_for_child(one); };
             return workers::set_apart(containment_.processes(), workers, waits);
           },
+      .processes = [this] { return containment_.processes(); },
+      .wrapper_of = [](const auto& one) { return process::wrapper_of(one); },
       .read_error_files = workers::reader_by(diagnostics_),
   };
 }

@@ -14,7 +14,15 @@ namespace {
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 // A worker that has not ended so long after its signal saves something, or waits for its children.
 constexpr Duration kMoment = std::chrono::milliseconds(250);
+// What is left of the grace when all are asked: enough for those that need no disk.
+constexpr Duration kLastCall = std::chrono::seconds(5);
 constexpr std::string_view kArea = "workers";
+
+/// What a terminal sends to its whole foreground group.
+bool is_of_terminals(int signal) {
+  return signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP || signal == SIGTTIN ||
+         signal == SIGTTOU;
+}
 
 }  // namespace
 
@@ -79,6 +87,10 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
     if (all_succeeded()) emit(Event::AllSucceeded);
     if (!any_running() && !all_succeeded()) emit_with_diagnostics(Event::AllEnded);
   }
+  if (summons_ && exit.status.how == process::ExitStatus::How::Signaled) {
+    summons_->died_by_signal(worker.pid);
+  }
+  if (stage_ == Stage::Asking && any_awaited() && worker.child->group_alive()) ask_next();
   release_returned();
   advance();
 }
@@ -116,13 +128,12 @@ void Group::stop(int signal, Duration grace) {
       ask_apart_at_ = clock_.now() + std::min(kMoment, grace / 4);
     }
     stage_ = Stage::Asking;
+    if (sooner) set_deadline(until, grace);
     ask_all(signal);
-    if (sooner) {
-      deadline_ = until;
-      arm_grace();
-    }
+    arm_grace();
     advance();
   } else if (stage_ == Stage::Waiting && !killed_) {
+    set_deadline(until, grace);
     ask_all(signal);
     leftovers_->asked(until);
     leftovers_->spare_born_since(asked_at_);
@@ -159,11 +170,44 @@ void Group::ask_all(int signal) {
                    process::signal_name(signal));
     }
   }
-  send_signal(workers_, signal);
+  if (!ask_trainers(signal)) send_signal(workers_, signal);
+}
+
+/// A worker that is not in the table has just ended, or /proc is not ours: its whole group then.
+bool Group::ask_trainers(int signal) {
+  if (!parts_.processes || is_of_terminals(signal)) return false;
+  const auto job = parts_.processes();
+  std::vector<pid_t> pids;
+  for (const auto& worker : workers_) pids.push_back(worker.pid);
+  summons_.emplace(parts_.wrapper_of, std::move(pids), job, asked_at_);
+  summons_signal_ = signal;
+  parts_.signal_each(summons_->next(job), signal);
+  for (const auto& worker : workers_) {
+    const bool seen =
+        std::ranges::any_of(job, [&](const auto& one) { return one.pid == worker.pid; });
+    if (!worker.exit && !seen) worker.child->signal_group(signal);
+  }
+  send_signal(workers_, SIGCONT);  // names those that are out of reach, too
+  return true;
+}
+
+void Group::ask_next() {
+  if (summons_) parts_.signal_each(summons_->next(parts_.processes()), summons_signal_);
+}
+
+void Group::ask_rest() {
+  ask_rest_at_.reset();
+  if (summons_) parts_.signal_each(summons_->rest(parts_.processes()), summons_signal_);
+}
+
+void Group::set_deadline(TimePoint until, Duration grace) {
+  deadline_ = until;
+  ask_rest_at_ = until - std::min(kLastCall, grace / 4);
 }
 
 void Group::arm_grace() {
-  const auto at = std::min(deadline_, ask_apart_at_.value_or(deadline_));
+  const auto at =
+      std::min({deadline_, ask_apart_at_.value_or(deadline_), ask_rest_at_.value_or(deadline_)});
   alarm_->arm(at, [this] { deadline_passed(); });
 }
 
@@ -178,7 +222,12 @@ void Group::ask_apart() {
   if (asked_apart_.empty()) return;
   log::warning(kArea, "Sending SIGTERM to processes in other process groups: {}",
                names_of({true, {}, asked_apart_}));
-  parts_.signal_each(asked_apart_, SIGTERM);
+  signal_apart(asked_apart_);
+}
+
+/// Below timeout(1) the trainer, as in a group.
+void Group::signal_apart(const process::ProcessTable& roots) {
+  parts_.signal_each(summons_ ? summons_->below(roots, parts_.processes()) : roots, SIGTERM);
 }
 
 void Group::arm(Duration bound) {
@@ -189,8 +238,9 @@ void Group::arm(Duration bound) {
 void Group::deadline_passed() {
   switch (stage_) {
     case Stage::Asking:
-      if (ask_apart_at_ && clock_.now() < deadline_) {
-        ask_apart();
+      if (const auto now = clock_.now(); now < deadline_) {
+        if (ask_apart_at_ && now >= *ask_apart_at_) ask_apart();
+        if (ask_rest_at_ && now >= *ask_rest_at_) ask_rest();
         return arm_grace();
       }
       for (const auto& worker : workers_) {
@@ -237,6 +287,7 @@ void Group::wait_for_leftovers(TimePoint until) {
 }
 
 void Group::look_again() {
+  if (stage_ == Stage::Asking && summons_ && summons_->any_wrapped()) ask_next();
   if (stage_ == Stage::Waiting) look_at_leftovers();
 }
 
@@ -244,6 +295,11 @@ void Group::look_at_leftovers() {
   const auto now = clock_.now();
   const auto left = this->left();
   if (asked_ && is_out_of_reach(left)) return sweep();
+  if (summons_ && !killed_) {
+    const bool late = ask_rest_at_ && now >= *ask_rest_at_;
+    const auto due = late ? summons_->rest(left.in_groups) : summons_->next(left.in_groups);
+    parts_.signal_each(due, summons_signal_);
+  }
   if (!killed_) return obey(leftovers_->look(now, left), left);
   if (!left.groups_alive || now >= *given_up_at_) return sweep();
   alarm_->arm(std::min(now + kLongestLook, *given_up_at_), [this] { look_at_leftovers(); });
@@ -256,9 +312,11 @@ void Group::obey(const Leftovers::Orders& orders, const Leftovers::Left& left) {
     log::warning(kArea,
                  "Ending what the workers have left, after the time of --shutdown-timeout: {}",
                  names_of(left));
-    ask_all(SIGTERM);
+    asked_ = true;
+    asked_at_ = process::start_time_now();
+    send_signal(workers_, SIGTERM);
   }
-  if (!orders.ask.empty()) parts_.signal_each(orders.ask, SIGTERM);
+  if (!orders.ask.empty()) signal_apart(orders.ask);
   if (orders.name) {
     const auto time_limit = format_duration(leftovers_->time_left(clock_.now()));
     log::warning(kArea, "The workers have ended; waiting up to {} for what they have left: {}",

@@ -10,6 +10,7 @@
 #include "workers/error_file_reader.hpp"
 #include "workers/failure.hpp"
 #include "workers/leftovers.hpp"
+#include "workers/summons.hpp"
 #include "workers/worker.hpp"
 
 #include <functional>
@@ -52,6 +53,9 @@ class Group {
     /// Lets those end who wait until all have returned (--run-path); may be empty.
     std::function<void()> release{};
     ErrorFileReader::Read read_error_files{};
+    /// The workers and all below them; may be empty: then groups are signalled as a whole.
+    std::function<process::ProcessTable()> processes{};
+    Summons::WrapperOf wrapper_of{};  // there if `processes` is
   };
 
   Group(Parts parts, Limits limits, std::function<void(Event)> on_event);
@@ -62,11 +66,12 @@ class Group {
   /// Starts all, in order. When one cannot be started, those before it are killed again, nothing is
   /// left and no event comes.
   Status start(std::vector<WorkerPlan> plans);
-  /// Asks every group with `signal`, and a moment later what is apart from one by SIGTERM, but not
-  /// what was born since: a worker saves by it. Whoever is left after `grace` is killed; until then
-  /// the children of workers that have obeyed go on as well. Called again, the earlier of both ends
-  /// of grace counts, but nobody is asked again: a second signal might end what the first has
-  /// begun.
+  /// Asks every trainer with `signal` (Summons), and a moment later what is apart from its group by
+  /// SIGTERM; what a trainer has forked, when that has ended or the grace nearly; but not what was
+  /// born since: a worker saves by it. SIGINT and SIGQUIT go to whole groups, as a terminal sends
+  /// them. Whoever is left after `grace` is killed; until then the children of workers that have
+  /// obeyed go on as well. Called again, the earlier of both ends of grace counts, but nobody is
+  /// asked again: a second signal might end what the first has begun.
   void stop(int signal, Duration grace);
   /// After all have ended by themselves: what they left behind may go on for so long, then it is
   /// asked by SIGTERM, and killed.
@@ -94,7 +99,12 @@ class Group {
   void failed(Worker& worker);
   void emit(Event event);
   void ask_all(int signal);
+  bool ask_trainers(int signal);
+  void ask_next();
+  void ask_rest();
   void ask_apart();
+  void signal_apart(const process::ProcessTable& roots);
+  void set_deadline(TimePoint until, Duration grace);
   void arm_grace();
   void advance();
   void release_returned();
@@ -124,8 +134,11 @@ class Group {
   ErrorFileReader error_files_;
   Stage stage_ = Stage::Running;
   std::unique_ptr<Alarm> alarm_;
-  TimePoint deadline_{};                                 // of the grace, then of the kill
-  std::optional<TimePoint> ask_apart_at_, given_up_at_;  // until SIGKILL, after the first one
+  TimePoint deadline_{};  // of the grace, then of the kill
+  std::optional<TimePoint> ask_apart_at_, ask_rest_at_;
+  std::optional<TimePoint> given_up_at_;  // after the first SIGKILL
+  std::optional<Summons> summons_;        // in a stop that asks trainers first
+  int summons_signal_ = 0;
   process::ProcessTable asked_apart_;
   std::uint64_t asked_at_ = process::kNever;  // as start_time of a process
   std::optional<Leftovers> leftovers_;        // once all workers have ended

@@ -49,6 +49,32 @@ with timer.expires(after=2):
         time.sleep(600)
 print("rank", rank, "went through in attempt", attempt, flush=True)
 """
+# What every tutorial shows: the signal sets a flag, and the next step saves.
+SAVES_WHEN_ASKED = """
+import os, pathlib, signal, sys, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 10**9
+
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+asked = False
+def ask(number, frame):
+    global asked
+    asked = True
+signal.signal(signal.SIGTERM, ask)
+rank = os.environ["RANK"]
+for step, batch in enumerate(DataLoader(Numbers(), batch_size=2, num_workers=2)):
+    if step == 3:
+        print("rank", rank, "trains", flush=True)
+    if asked and step > 3:
+        torch.save({"step": step}, f"checkpoint{rank}")
+        print("rank", rank, "saved", flush=True)
+        break
+"""
 # Rank 3 sleeps in its data loader; the others wait for it.
 SLEEPS_IN_ITS_LOADER = """
 import elastrun
@@ -220,6 +246,21 @@ class TorchTest(unittest.TestCase):
         self.assertIsNone(nothing)
         self.assertIn("elastrun: succeeded after", said)
         self.assertNotIn("goodput", said)
+
+    def test_a_stop_leaves_the_workers_of_data_loaders_until_all_have_saved(self) -> None:
+        (self.folder / "train.py").write_text(SAVES_WHEN_ASKED)
+        env = dict(os.environ, TMPDIR=str(self.folder / "tmp"), OMP_NUM_THREADS="1",
+                   PYTHONDONTWRITEBYTECODE="1")
+        job = subprocess.Popen(
+            [ELASTRUN, "--nproc-per-node=2", "--shutdown-timeout=300", "train.py"], env=env,
+            cwd=self.folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE)
+        self.addCleanup(job.kill)
+        for _ in range(2):
+            self.assertRegex(job.stdout.readline(), "rank . trains")
+        job.terminate()
+        out, err = job.communicate(timeout=280)
+        self.assertEqual(sorted(out.splitlines()), ["rank 0 saved", "rank 1 saved"], err)
 
     def start_hanging(self, *options: str) -> list[subprocess.Popen[str]]:
         """Two agents with two workers each."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
@@ -65,6 +66,42 @@ signal.signal(signal.SIGTERM, save)
 print("trainer", os.getpid(), flush=True)
 while True: signal.pause()
 """
+# Has forked, as a DataLoader does: a child that dies of a signal ends the trainer before it saves.
+FORKER = """
+import os, signal, sys, time
+child = os.fork()
+if child == 0:
+    while True: signal.pause()
+time.sleep(0.02)  # the child is older than the signal, by what the kernel tells
+asked = False
+def ask(number, frame):
+    global asked
+    asked = True
+signal.signal(signal.SIGTERM, ask)
+print("trainer", os.getpid(), flush=True)
+while not asked: time.sleep(0.01)
+for _ in range(20):  # steps until the one that saves
+    time.sleep(0.02)
+    assert os.waitpid(child, os.WNOHANG) == (0, 0), "a forked child was killed"
+with open("checkpoint", "w") as file: file.write("whole")
+"""
+# Only notes when it is asked, and when its child is.
+DEAF = """
+import os, signal, sys, time
+def note(name):
+    def at(number, frame):
+        with open(name + ".new", "w") as file: file.write(str(time.monotonic()))
+        os.rename(name + ".new", name)
+        if name == "heard" and number == signal.SIGINT: os._exit(0)
+    return at
+for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, note("heard"))
+if os.fork() == 0:
+    while True: signal.pause()
+for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, note("asked"))
+time.sleep(0.02)
+print("trainer", os.getpid(), flush=True)
+while True: signal.pause()
+"""
 # What a successful worker leaves behind: "upload SECONDS".
 UPLOAD = """
 import sys, time
@@ -83,7 +120,7 @@ class Files(Case):
         super().setUp()
         for name, text in (("trainer.py", TRAINER), ("upload.py", UPLOAD), ("leaver.py", LEAVER),
                            ("uploader.py", UPLOADER), ("stepper.py", STEPPER),
-                           ("foreign.py", FOREIGN)):
+                           ("foreign.py", FOREIGN), ("forker.py", FORKER)):
             (self.folder / name).write_text(text)
 
 
@@ -134,6 +171,49 @@ class Stop(Files):
         child.terminate()
         self.assertIn("Sending SIGTERM to processes in other process groups: ",
                       self.saved(child))
+
+    def test_what_a_trainer_has_forked_lives_until_it_has_saved(self) -> None:
+        for line in ("", "python3 forker.py", "trap true TERM; python3 forker.py",
+                     "timeout 1000 python3 forker.py",
+                     "trap true TERM; timeout 1000 python3 forker.py"):
+            with self.subTest(line):
+                command = ["--no-python", self.wrapper(line)] if line else ["forker.py"]
+                child = self.train(*command)
+                child.terminate()
+                self.saved(child)  # long before the grace of 1000 s: the fork was asked then
+                (self.folder / "checkpoint").unlink()
+
+    def test_below_timeout_the_trainer_alone_is_asked(self) -> None:
+        child = self.train("--no-python", "timeout", "1000", sys.executable, "forker.py")
+        child.terminate()
+        self.saved(child)
+
+    def test_a_deaf_trainer_keeps_its_forks_until_the_grace_is_nearly_over(self) -> None:
+        (self.folder / "deaf.py").write_text(DEAF)
+        child = self.start_elastrun("--shutdown-timeout", "4", "deaf.py")
+        self.line_with(child.stdout, "trainer")
+        child.terminate()
+        said = child.communicate(timeout=LIMIT)
+        self.assertIn("Unable to shutdown process", said[1])
+        self.assertEqual(self.alive(), [])
+        asked, saw = (float((self.folder / name).read_text()) for name in ("asked", "heard"))
+        self.assertGreaterEqual(saw - asked, 2.5)
+
+    def file_with(self, name: str) -> None:
+        until = time.monotonic() + LIMIT
+        while not (self.folder / name).exists():
+            self.assertLess(time.monotonic(), until, name)
+            time.sleep(0.01)
+
+    def test_an_interrupt_reaches_the_whole_group_as_from_a_terminal(self) -> None:
+        (self.folder / "deaf.py").write_text(DEAF)
+        child = self.start_elastrun("--shutdown-timeout", LONG, "deaf.py")
+        trainer = int(self.line_with(child.stdout, "trainer").split()[-1])
+        child.send_signal(signal.SIGINT)
+        self.file_with("heard")
+        os.kill(trainer, signal.SIGKILL)
+        child.communicate(timeout=LIMIT)
+        self.assertEqual(self.alive(), [])
 
     def test_a_service_lives_until_its_trainer_has_saved(self) -> None:
         (self.folder / "user.py").write_text(USER)

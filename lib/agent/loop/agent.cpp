@@ -170,7 +170,9 @@ Status Agent::start_group() {
       parts_.signal_each,
       parts_.apart,
       parts_.release,
-      parts_.read_error_files};
+      parts_.read_error_files,
+      parts_.processes,
+      parts_.wrapper_of};
   group_ =
       std::make_unique<workers::Group>(std::move(parts), settings_.limits,
                                        [this](workers::Group::Event event) { group_event(event); });

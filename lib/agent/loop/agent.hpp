@@ -45,8 +45,10 @@ class Agent {
     std::function<void(workers::Failure&)> explain;
     /// What the rendezvous says may go through this on its way; may be empty.
     std::function<rendezvous::Session::OnPush(rendezvous::Session::OnPush)> before{};
-    /// As that of workers::Group.
+    // As those of workers::Group.
     std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
+    std::function<process::ProcessTable()> processes{};
+    workers::Summons::WrapperOf wrapper_of{};
     workers::ErrorFileReader::Read read_error_files{};
   };
   struct Settings {

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "process/process_table.hpp"
+
+#include <string>
+
+namespace elastrun::process {
+
+/// What a process is to the one below it.
+enum class Wrapper {
+  None,   // does the work itself: a trainer
+  Shell,  // waits for what it has started, and goes on with its script afterwards
+  Relay,  // passes a signal on to its child and to its whole process group: timeout(1)
+};
+
+/// Told by the program that it runs (/proc/PID/exe), because the name of a process that runs a
+/// script is the script's; by that name where the program cannot be read, or is many programs in
+/// one. Programs such as env(1) and nice(1) become the one below them and need no rule.
+Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc = "/proc");
+
+}  // namespace elastrun::process

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workers/summons.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_map>
+
+namespace elastrun::workers {
+
+using process::ProcessEntry;
+using process::ProcessTable;
+using process::Wrapper;
+
+struct Summons::Family {
+  explicit Family(const ProcessTable& job, const ProcessTable* roots = nullptr) : roots(roots) {
+    for (const auto& one : job) by_pid.emplace(one.pid, &one);
+  }
+  const ProcessEntry* find(pid_t pid) const {
+    const auto at = by_pid.find(pid);
+    return at == by_pid.end() ? nullptr : at->second;
+  }
+  bool is_root(pid_t pid) const {
+    return std::ranges::any_of(*roots, [&](const auto& one) { return one.pid == pid; });
+  }
+  bool has_child(const ProcessEntry& parent) const {
+    return std::ranges::any_of(by_pid, [&](const auto& one) {
+      return one.second->parent == parent.pid && one.second->group == parent.group;
+    });
+  }
+  std::unordered_map<pid_t, const ProcessEntry*> by_pid;
+  const ProcessTable* roots;  // null: the workers
+};
+
+Summons::Summons(WrapperOf wrapper_of, std::vector<pid_t> workers, const ProcessTable& job,
+                 std::uint64_t now)
+    : wrapper_of_(std::move(wrapper_of)), workers_(std::move(workers)), began_(now) {
+  for (const auto& one : job) {
+    known_.insert(key_of(one));
+    if (leads(one.pid) && wrapper_of_(one) == Wrapper::None) trainers_.insert(one.pid);
+    any_wrapped_ = any_wrapped_ || (leads(one.pid) && !trainers_.contains(one.pid));
+  }
+}
+
+bool Summons::leads(pid_t pid) const {
+  return std::ranges::find(workers_, pid) != workers_.end();
+}
+
+/// Whether every process above it, as far as those of its group go, is a wrapper. An orphan counts
+/// as a child of its worker. A table is no snapshot: the way up may even be a circle, by pids that
+/// were used again.
+bool Summons::reached(const Family& family, const ProcessEntry& one) {
+  const bool of_workers = family.roots == nullptr;
+  const auto is_root = [&](pid_t pid) { return of_workers ? leads(pid) : family.is_root(pid); };
+  const ProcessEntry* at = &one;
+  for (std::size_t steps = 0; steps <= family.by_pid.size(); ++steps) {
+    if (is_root(at->pid)) return true;
+    const auto* above = family.find(at->parent);
+    if (above == nullptr || above->group != one.group) {
+      if (!of_workers) return false;
+      above = family.find(one.group);
+      if (above == nullptr) return true;
+    }
+    if (wrapper_of_(*above) == Wrapper::None) return false;
+    at = above;
+  }
+  return false;
+}
+
+bool Summons::was_begun_since(const ProcessEntry& one) {
+  const bool cannot_be = mute_.contains(one.group) && trainers_.contains(one.group);
+  return !known_.contains(key_of(one)) && one.start_time >= began_ && !cannot_be;
+}
+
+/// Not timeout(1), as long as there is one below it to be asked in its place.
+bool Summons::is_due(const Family& family, const ProcessEntry& one) {
+  if (told_.contains(key_of(one)) || was_begun_since(one) || !reached(family, one)) return false;
+  return wrapper_of_(one) != Wrapper::Relay || !family.has_child(one);
+}
+
+ProcessTable Summons::next(const ProcessTable& job) {
+  ProcessTable of_workers;
+  std::ranges::copy_if(job, std::back_inserter(of_workers),
+                       [this](const ProcessEntry& one) { return leads(one.group); });
+  return due(Family(job), of_workers);
+}
+
+ProcessTable Summons::below(const ProcessTable& roots, const ProcessTable& job) {
+  return due(Family(job, &roots), job);
+}
+
+ProcessTable Summons::due(const Family& family, const ProcessTable& among) {
+  ProcessTable found;
+  std::ranges::copy_if(among, std::back_inserter(found),
+                       [&](const ProcessEntry& one) { return is_due(family, one); });
+  for (const auto& one : found) told_.insert(key_of(one));
+  return found;
+}
+
+ProcessTable Summons::rest(const ProcessTable& job) {
+  ProcessTable found;
+  for (const auto& one : job) {
+    if (!leads(one.group) || was_begun_since(one)) continue;
+    if (told_.insert(key_of(one)).second) found.push_back(one);
+  }
+  return found;
+}
+
+}  // namespace elastrun::workers

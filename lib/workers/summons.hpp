@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "process/process_table.hpp"
+#include "process/wrapper.hpp"
+
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace elastrun::workers {
+
+/// Who is asked to end, and when. A trainer comes first and alone: what it has forked, such as the
+/// workers of a DataLoader, dies of a signal for which the trainer wants to save a checkpoint, and
+/// the trainer fails of that before it comes to save. What it has forked is asked when it has
+/// ended, or when the time is nearly over.
+///
+/// A trainer is what a worker runs if that is no wrapper; below a shell or timeout(1), the first
+/// process on each way down that is none. Shells are asked together with it, so that they do not go
+/// on with their scripts; timeout(1) is not, because it would tell its whole group.
+///
+/// Pure: it is shown what lives, and names each process once.
+class Summons {
+ public:
+  using WrapperOf = std::function<process::Wrapper(const process::ProcessEntry&)>;
+  /// `workers`: their pids, which are their groups' numbers. `job`: what lives as the stop begins.
+  /// What is begun later, at `now` as a start time, gets no signal but SIGKILL: the upload of a
+  /// checkpoint that was saved because of the stop.
+  Summons(WrapperOf wrapper_of, std::vector<pid_t> workers, const process::ProcessTable& job,
+          std::uint64_t now);
+
+  /// Of the workers' groups those whose turn it is. To be asked again when something has ended.
+  process::ProcessTable next(const process::ProcessTable& job);
+  /// The same below processes that have left the groups, `roots`, in place of them.
+  process::ProcessTable below(const process::ProcessTable& roots, const process::ProcessTable& job);
+  /// All of the workers' groups that have not been asked yet.
+  process::ProcessTable rest(const process::ProcessTable& job);
+  /// A worker has ended by a signal: it has begun nothing because of the stop, so all that it left
+  /// was there before, even if it is too young to be known.
+  void died_by_signal(pid_t worker) { mute_.insert(worker); }
+  /// Some trainer is below a wrapper, so that its end is not that of a worker.
+  bool any_wrapped() const { return any_wrapped_; }
+
+ private:
+  using Key = std::pair<pid_t, std::uint64_t>;  // pid and start time
+  struct Family;                                // a table by pid
+
+  static Key key_of(const process::ProcessEntry& one) { return {one.pid, one.start_time}; }
+  bool leads(pid_t pid) const;
+  bool reached(const Family& family, const process::ProcessEntry& one);
+  bool was_begun_since(const process::ProcessEntry& one);
+  bool is_due(const Family& family, const process::ProcessEntry& one);
+  process::ProcessTable due(const Family& family, const process::ProcessTable& among);
+
+  const WrapperOf wrapper_of_;
+  const std::vector<pid_t> workers_;
+  const std::uint64_t began_;
+  std::set<Key> known_, told_;
+  std::set<pid_t> trainers_;  // workers that are trainers themselves
+  std::set<pid_t> mute_;      // workers that died by a signal
+  bool any_wrapped_ = false;
+};
+
+}  // namespace elastrun::workers
