@@ -7,7 +7,7 @@ std::string_view bucket_name(Bucket bucket) {
   constexpr std::string_view kNames[kBuckets] = {
       "startup",     "rendezvous",   "running",  "productive", "lost",
       "checkpoint",  "restart",      "stopping", "queued",     "device_init",
-      "preparation", "data_loading", "custom",   "hang"};
+      "preparation", "data_loading", "custom",   "hang",       "evaluation"};
   return kNames[static_cast<std::size_t>(bucket)];
 }
 

@@ -21,10 +21,11 @@ enum class Bucket {
   Initialization,  // of accelerators
   Preparation,     // of the training: building the model, compiling
   DataLoading,     // steps wait for data
-  Custom,          // events with names of their own: evaluation, logging
+  Custom,          // events with names of their own: logging
   Hang,            // no progress for longer than --hang-timeout, from the last step on
+  Evaluation,      // a custom event of that name, or one that hooks see
 };
-constexpr std::size_t kBuckets = 14;
+constexpr std::size_t kBuckets = 15;
 /// "startup", "device_init", ...: as in reports.
 std::string_view bucket_name(Bucket bucket);
 

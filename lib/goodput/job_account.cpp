@@ -205,7 +205,7 @@ void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, 
   }
   for (const auto& phase : kMeasuredPhases) {
     if (entry.kind != phase.start && entry.kind != phase.end) continue;
-    const Open one{phase.bucket, std::string(name)};
+    const Open one{bucket_of(phase, name), std::string(name)};
     std::erase(open_, one);  // a start that comes again is the one that counts
     if (entry.kind == phase.start && open_.size() < kMostOpen) open_.push_back(one);
     return show(at);

@@ -56,7 +56,9 @@ class Facts {
       if (entry.kind != phase.end) continue;
       const auto begun = open_.find({phase.start, entry.detail});
       if (begun == open_.end()) continue;
-      add_span({begun->second, entry.time}, phase.bucket);
+      const bool named = phase.start == Kind::CustomStart;
+      add_span({begun->second, entry.time},
+               bucket_of(phase, named ? log_.name(entry) : std::string_view()));
       open_.erase(begun);
     }
   }

@@ -92,7 +92,8 @@ std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
                                                     "imports, setting up",
                                                     "steps that wait for data",
                                                     "events that scripts name",
-                                                    "no step beyond the limit"};
+                                                    "no step beyond the limit",
+                                                    "evaluating, no training"};
   return kMeanings[static_cast<std::size_t>(bucket)];
 }
 

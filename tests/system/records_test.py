@@ -341,7 +341,8 @@ class Report(unittest.TestCase):
         buckets = goodput["buckets_s"]
         self.assertEqual(set(buckets), {"startup", "rendezvous", "running", "productive", "lost",
                                         "checkpoint", "restart", "stopping", "queued", "custom",
-                                        "device_init", "preparation", "data_loading", "hang"})
+                                        "device_init", "preparation", "data_loading", "hang",
+                                        "evaluation"})
         self.assertTrue(all(seconds >= 0 for seconds in buckets.values()), buckets)
         self.assertAlmostEqual(sum(buckets.values()), goodput["elapsed_s"], places=6)
         steps = goodput["last_step"] is not None

@@ -87,7 +87,7 @@ TEST_CASE("measurement books: two runs, evaluations, loads, ranks that say the s
   entries.push_back(entry("data_loading_end_time", 6));
   entries.push_back(step(1, 8.25));  // of another rank
   summary = books_of(entries);
-  CHECK(seconds_of(summary, Bucket::Custom) == doctest::Approx(1.5));
+  CHECK(seconds_of(summary, Bucket::Evaluation) == doctest::Approx(1.5));
   CHECK(seconds_of(summary, Bucket::DataLoading) == doctest::Approx(1));
   CHECK(seconds_of(summary, Bucket::Productive) == doctest::Approx(12.5));
 }
@@ -223,6 +223,9 @@ TEST_CASE("journal books: what a recorder has told is where it says, whenever it
   const std::vector<telemetry::Attribute> eval{{"custom_badput_event_type", "eval"}};
   journal.entry(31s, 30s, "custom_badput_event_start_time", eval);
   journal.entry(34s, 33s, "custom_badput_event_end_time", eval);
+  const std::vector<telemetry::Attribute> other{{"custom_badput_event_type", "evaluated"}};
+  journal.entry(34s, 34s, "custom_badput_event_start_time", other);
+  journal.entry(35s, 35s, "custom_badput_event_end_time", other);
   journal.entry(35s, 35s, "checkpoint_save_start_time");
   journal.entry(36s, 36s, "checkpoint_save_end_time");
   journal.entry(40s, 39s, "job_end_time");
@@ -232,11 +235,12 @@ TEST_CASE("journal books: what a recorder has told is where it says, whenever it
   CHECK(closed(summary));
   CHECK(summary.of(Bucket::Initialization) == 3s);
   CHECK(summary.of(Bucket::DataLoading) == 1s);
-  CHECK(summary.of(Bucket::Custom) == 3s);
+  CHECK(summary.of(Bucket::Evaluation) == 3s);
+  CHECK(summary.of(Bucket::Custom) == 1s);
   CHECK(summary.of(Bucket::Checkpoint) == 1s);
   CHECK(summary.of(Bucket::Preparation) == 1s);  // 2 to 3
   CHECK(summary.of(Bucket::Running) == 3s);      // 6 to 7, 8 to 10
-  CHECK(summary.of(Bucket::Productive) == 27s);  // from 10 to 41 but for 4
+  CHECK(summary.of(Bucket::Productive) == 26s);  // from 10 to 41 but for 5
   CHECK(summary.last_step == 1);
   CHECK(summary.restarts == 0);
   CHECK(journal.books.lost() == 3);
