@@ -176,6 +176,21 @@ void Registry::run_observer(Family& family) {
   }
 }
 
+void Registry::end(const std::string& scope, const std::string& name,
+                   const std::vector<std::string>& labels) {
+  const std::lock_guard lock(mutex_);
+  const auto family = families_.find({scope, name});
+  if (family == families_.end()) return;
+  const auto found = family->second->entries.find(labels);
+  if (found == family->second->entries.end()) return;
+  for (Cursor* const cursor : cursors_) cursor->places_.erase(found->second.series.get());
+  for (auto& view : found->second.views) {
+    if (view.exact) retired_.push_back(std::move(view.exact));
+  }
+  family->second->entries.erase(found);
+  if (family->second->entries.empty() && !family->second->observer) families_.erase(family);
+}
+
 std::vector<SeriesInfo> Registry::select(std::string_view pattern) const {
   const std::lock_guard lock(mutex_);
   std::vector<SeriesInfo> all;

@@ -90,6 +90,11 @@ class Registry {
   Result<Observation> observe(Kind kind, Spec spec, Observer observer,
                               std::source_location where = std::source_location::current());
 
+  /// The series with these labels is seen no more: what is added to its handles goes nowhere. With
+  /// its last series an instrument goes, too.
+  void end(const std::string& scope, const std::string& name,
+           const std::vector<std::string>& labels);
+
   std::vector<SeriesInfo> select(std::string_view pattern = "**") const;
   /// What is off adds nothing. Returns how many series there are of that pattern; holds for those
   /// that come later, too.

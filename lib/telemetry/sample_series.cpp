@@ -55,31 +55,56 @@ SampleSeries::Held SampleSeries::make(const Key& key) const {
   return held;
 }
 
-bool SampleSeries::take(const Record& record, double number) {
-  const auto* const total = record.find("total");
-  Key key{record.scope, record.name, rank_of(record), total != nullptr && *total == Value(true)};
-  auto found = held_.find(key);
-  if (found == held_.end()) {
-    if (held_.size() >= kMostNames) return false;
-    auto made = make(key);
-    found = held_.emplace(std::move(key), std::move(made)).first;
+/// Null: one name more than there may be.
+SampleSeries::Held* SampleSeries::find(Key key) {
+  const auto found = held_.find(key);
+  if (found != held_.end()) return &found->second;
+  std::pair name(key.scope, key.name);
+  if (!names_.contains(name)) {
+    if (names_.size() >= kMostNames) return nullptr;
+    names_.insert(std::move(name));
   }
-  auto& held = found->second;
-  if (held.gauge) held.gauge->set(number);
-  if (!held.counter) return held.gauge.has_value();
-  if (!held.counter->add(number - held.total)) return false;
-  held.total = number;
-  return true;
+  auto made = make(key);
+  return &held_.emplace(std::move(key), std::move(made)).first->second;
+}
+
+/// Why it is not taken; empty if it is.
+std::string_view SampleSeries::take(const Record& record) {
+  const auto number = number_of(record.value);
+  if (!number) return "it is no number";
+  const auto* const total = record.find("total");
+  const std::lock_guard lock(mutex_);
+  auto* const held =
+      find({record.scope, record.name, rank_of(record), total != nullptr && *total == Value(true)});
+  if (held == nullptr) return "there are too many names";
+  if (!held->gauge && !held->counter) return "the name is that of another kind of metric";
+  if (held->gauge) held->gauge->set(*number);
+  if (!held->counter) return {};
+  if (!held->counter->add(*number - held->total)) return "a total cannot fall";
+  held->total = *number;
+  return {};
 }
 
 void SampleSeries::consume(const Record& record) {
   if (record.kind != Record::Kind::Sample) return;
-  const auto number = number_of(record.value);
-  if (!number || !take(record, *number)) {
-    refused_ += 1;
-    return;
-  }
-  if (told_) told_();
+  const auto why = take(record);
+  if (!why.empty()) refused_.fetch_add(1, std::memory_order_relaxed);
+  if (!why.empty() && told_.refused) told_.refused(record, why);
+  if (why.empty() && told_.taken) told_.taken();
+}
+
+void SampleSeries::end_if(const std::function<bool(const Key& key)>& fits) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(held_, [&](const auto& one) {
+    const auto& [key, held] = one;
+    if (!fits(key)) return false;
+    if (held.gauge || held.counter) {
+      const bool ranked = !key.rank.empty();
+      registry_.end(key.scope, instrument_name(key.name),
+                    ranked ? std::vector{key.rank} : std::vector<std::string>());
+    }
+    return true;
+  });
 }
 
 }  // namespace elastrun::telemetry

@@ -4,10 +4,13 @@
 #include "telemetry/instruments.hpp"
 #include "telemetry/route.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,16 +24,12 @@ namespace elastrun::telemetry {
 ///
 /// What no instrument can be called becomes `_`, character by character; a name that begins with
 /// anything but a letter gets an "m_" before it. A sample that is no number, and one whose name is
-/// that of another instrument, stays out, counted.
+/// that of another instrument, stays out, counted. At most kMostNames names are known; of each name
+/// there is a series for each rank, and how many ranks there are is not for workers to say.
+///
+/// For all threads, as sinks are.
 class SampleSeries final : public Sink {
  public:
-  /// Borrows the registry. `told` runs after each sample.
-  explicit SampleSeries(Registry& registry, std::function<void()> told = {})
-      : registry_(registry), told_(std::move(told)) {}
-  void consume(const Record& record) override;
-  std::uint64_t refused() const { return refused_; }
-
- private:
   /// Names come from workers, who may make up as many as they like.
   static constexpr std::size_t kMostNames = 5000;
   struct Key {
@@ -38,6 +37,19 @@ class SampleSeries final : public Sink {
     bool counts = false;
     auto operator<=>(const Key&) const = default;
   };
+  struct Told {
+    std::function<void()> taken;  // after each sample
+    std::function<void(const Record& record, std::string_view why)> refused;
+  };
+  /// Borrows the registry.
+  explicit SampleSeries(Registry& registry, Told told = {})
+      : registry_(registry), told_(std::move(told)) {}
+  void consume(const Record& record) override;
+  /// Ends the series that fit: nobody sees them any more. The next sample begins one anew.
+  void end_if(const std::function<bool(const Key& key)>& fits);
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+
+ private:
   /// None of both: refused, and not asked for again.
   struct Held {
     std::optional<Gauge> gauge{};
@@ -45,12 +57,15 @@ class SampleSeries final : public Sink {
     double total = 0;  // that the counter has been told of
   };
   Held make(const Key& key) const;
-  bool take(const Record& record, double number);
+  Held* find(Key key);
+  std::string_view take(const Record& record);
 
   Registry& registry_;
-  const std::function<void()> told_;
+  const Told told_;
+  std::mutex mutex_;  // for what follows
   std::map<Key, Held> held_;
-  std::uint64_t refused_ = 0;
+  std::set<std::pair<std::string, std::string>> names_;  // scope and name
+  std::atomic<std::uint64_t> refused_ = 0;
 };
 
 /// The name of an instrument for any text, as above.

@@ -79,6 +79,7 @@ void RunObservations::observe_channel() {
             const auto& records = parts.records.statistics();
             report(number(parts.channel.statistics().refused + records.refused), {"refused"});
             report(number(records.suppressed), {"suppressed"});
+            report(number(records.overflowed), {"overflowed"});
           });
 }
 
@@ -92,6 +93,7 @@ void RunObservations::observe_telemetry() {
        .label_keys = {"sink"}},
       [this, &host = host_](const Report& report) {
         report(number(host.pipeline().dropped()), {"pipeline"});
+        report(number(host.refused_samples()), {"series"});
         if (journal_) report(number(journal_->lost()), {"journal"});
         for (const auto& one : host.accounts()) {
           report(number(one.lost - one.waiting), {one.sink});

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/telemetry_host.hpp"
 
+#include "core/log.hpp"
+#include "core/text.hpp"
 #include "telemetry/point_records.hpp"
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace elastrun::agent {
@@ -85,10 +89,31 @@ void TelemetryHost::add(std::shared_ptr<exporter::MetricsSink> sink,
 
 std::unique_ptr<telemetry::Cursor> TelemetryHost::open_cursor(Temporality temporality) {
   if (!samples_) {
-    samples_ = std::make_shared<telemetry::SampleSeries>(registry_, [this] { recorded(); });
+    samples_ = std::make_shared<telemetry::SampleSeries>(
+        registry_, telemetry::SampleSeries::Told{
+                       [this] { recorded(); },
+                       [this](const Record& record, auto why) { tell_refused(record, why); }});
     routes_.push_back(pipeline_.route({.kind = Record::Kind::Sample}, samples_));
   }
   return std::make_unique<telemetry::Cursor>(registry_, temporality);
+}
+
+void TelemetryHost::tell_refused(const Record& record, std::string_view why) {
+  if (said_refused_.exchange(true)) return;
+  log::warning("metrics",
+               "Metric '{}' of '{}' becomes no series, because {}; it and others are counted in "
+               "elastrun.telemetry.dropped as those of the sink 'series'",
+               printable(record.name), printable(record.scope), why);
+}
+
+void TelemetryHost::round_began(int first, int count) {
+  if (!samples_) return;
+  std::set<std::string> ranks;
+  for (int rank = first; rank < first + count; ++rank) ranks.insert(std::to_string(rank));
+  samples_->end_if([&](const telemetry::SampleSeries::Key& key) {
+    const bool of_worker = !key.rank.empty() || key.scope == "elastrun.worker";
+    return of_worker && !(key.counts && ranks.contains(key.rank));
+  });
 }
 
 bool TelemetryHost::tells() const {

@@ -10,6 +10,7 @@
 #include "telemetry/point_deltas.hpp"
 #include "telemetry/sample_series.hpp"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -71,6 +72,13 @@ class TelemetryHost {
     gathered_names_ = std::move(names);
   }
 
+  /// The workers of this node are others from now on, and have ranks from `first` on: what the
+  /// gauges of those before have come to holds no more, nor do the counters of ranks that are not
+  /// here any more. Counters of the others go on.
+  void round_began(int first, int count);
+  /// Samples that cannot be series; the first one is told on stderr.
+  std::uint64_t refused_samples() const { return samples_ ? samples_->refused() : 0; }
+
   telemetry::Registry& registry() { return registry_; }
   /// That of the run, for routes to sinks of one's own.
   telemetry::Pipeline& pipeline() { return pipeline_; }
@@ -96,6 +104,7 @@ class TelemetryHost {
   void tell_gathered();
   void gather_and_pull();
   void arm_pull();
+  void tell_refused(const telemetry::Record& record, std::string_view why);
 
   Clock& clock_;
   telemetry::Pipeline& pipeline_;
@@ -109,6 +118,7 @@ class TelemetryHost {
   std::vector<std::shared_ptr<telemetry::Sink>> listeners_;  // hear of what is gathered
   std::unique_ptr<Alarm> window_end_, next_pull_;
   bool window_open_ = false, pull_due_ = false, pulled_ = false, finished_ = false;
+  std::atomic<bool> said_refused_ = false;
   std::function<void(TakePoints)> gather_;
   std::vector<std::string> gathered_names_;
   std::vector<telemetry::Point> gathered_;

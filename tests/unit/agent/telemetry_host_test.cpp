@@ -67,6 +67,34 @@ TEST_CASE("telemetry host: who pulls sees instruments and the samples of the pip
   CHECK(points[1].value == Value(0.5));
 }
 
+TEST_CASE("telemetry host: gauges of workers end with their round, counters with their rank") {
+  Place place;
+  const auto cursor = place.host.open_cursor();
+  const auto sample = [&](std::string name, std::int64_t rank, bool total) {
+    Record record;
+    record.kind = Record::Kind::Sample;
+    record.scope = "group";
+    record.name = std::move(name);
+    record.value = 1.0;
+    record.attributes = {{"rank", rank}, {"total", total}};
+    place.pipeline.emit(std::move(record));
+  };
+  for (const std::int64_t rank : {4, 5}) {
+    sample("loss", rank, false);
+    sample("tokens", rank, true);
+  }
+  place.pipeline.sample("elastrun.worker", "step", std::int64_t{7});
+  place.pipeline.sample("own", "gauge", 1.0);
+  place.count.add();
+  CHECK(place.host.collect(*cursor).points.size() == 7);
+  place.host.round_began(2, 3);  // ranks 2, 3 and 4
+  const auto points = place.host.collect(*cursor).points;
+  std::vector<std::string> names;
+  for (const auto& point : points) names.push_back(point.spec->name);
+  CHECK(names == std::vector<std::string>{"count", "tokens", "gauge"});
+  CHECK(points.at(1).labels == std::vector<Attribute>{{"rank", "4"}});
+}
+
 TEST_CASE("telemetry host: who pulls gets what is gathered for it, at every interval") {
   struct Puller final : exporter::MetricsSink {
     explicit Puller(Cursor::Temporality which) : MetricsSink("puller"), temporality(which) {}

@@ -65,6 +65,54 @@ TEST_CASE("sample series: a total is a counter, which never falls") {
   CHECK(place.registry.close_windows().empty());
 }
 
+TEST_CASE("sample series: names are bound, not the ranks that have them") {
+  Place place;
+  int refused = 0;
+  SampleSeries series(place.registry, {{}, [&](const Record&, auto why) {
+                                         CHECK(why == "there are too many names");
+                                         ++refused;
+                                       }});
+  const auto sample = [&](int name, std::int64_t rank) {
+    series.consume(
+        {Record::Kind::Sample, {}, "g", "layer." + std::to_string(name), 1.0, {{"rank", rank}}});
+  };
+  for (int name = 0; name < 700; ++name) {
+    for (int rank = 0; rank < 8; ++rank) sample(name, rank);
+  }
+  CHECK(refused == 0);
+  CHECK(place.points().size() == 5600);
+  for (int name = 700; name < 5010; ++name) sample(name, 0);
+  CHECK(refused == 10);
+  CHECK(series.refused() == 10);
+  sample(1, 9);  // a known name
+  CHECK(refused == 10);
+}
+
+TEST_CASE("sample series: what has ended is seen no more, and may begin anew") {
+  Place place;
+  Cursor all_along(place.registry);
+  const auto sample = [&](std::string name, std::int64_t rank, double value, bool total) {
+    place.sample(std::move(name), value, {{"rank", rank}, {"total", total}});
+  };
+  sample("loss", 0, 1, false);
+  sample("loss", 1, 2, false);
+  sample("tokens", 1, 100, true);
+  CHECK(place.registry.collect(all_along).points.size() == 3);
+  place.series.end_if([](const auto& key) { return key.rank == "1"; });
+  auto points = place.registry.collect(all_along).points;
+  REQUIRE(points.size() == 1);
+  CHECK(points[0].labels == std::vector<Attribute>{{"rank", "0"}});
+  sample("tokens", 1, 120, true);
+  points = place.registry.collect(all_along).points;
+  REQUIRE(points.size() == 2);
+  CHECK(points[1].value == Value(120.0));
+  place.series.end_if([](const auto&) { return true; });
+  CHECK(place.points().empty());
+  sample("loss", 0, 3, true);  // of another kind now: the name is free
+  CHECK(place.points().at(0).kind == Kind::Counter);
+  CHECK(place.series.refused() == 0);
+}
+
 TEST_CASE("sample series: who is told of records is not told of the gauges as well") {
   Place place;
   place.sample("loss", 2.5);
