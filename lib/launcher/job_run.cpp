@@ -35,6 +35,10 @@ auto last_is_to_go(guardian::Directories all) {
   };
 }
 
+pid_t pid_of(const workers::Worker* worker) {
+  return worker != nullptr ? worker->pid : 0;
+}
+
 }  // namespace
 
 JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layout layout)
@@ -53,7 +57,9 @@ JobRun::JobRun(const spec::JobSpec& spec, guardian::Agent& guardian, logs::Layou
       launcher_(process::make_posix_launcher(loop_, *clock_)),
       containment_(loop_, *launcher_, &guardian),
       pipeline_(*clock_),
-      channel_(loop_, guardian, std::bind_front(&JobRun::heard, this)),
+      channel_(loop_, guardian, std::bind_front(&JobRun::heard, this),
+               {[this](pid_t process) { return pid_of(agent_->worker_of(process)); },
+                [this](const auto& directory) { return pid_of(agent_->worker_in(directory)); }}),
       job_records_(pipeline_, spec),
       goodput_(*clock_, started_, spec),
       status_(status_line_, spec),
@@ -260,6 +266,7 @@ Agent::Parts JobRun::agent_parts() {
       .leftovers = [this] { return containment_.leftovers(); },
       .signal_each = process::signal_each,
       .release = [this] { channel_.release(); },
+      .catch_up = [this] { channel_.catch_up(); },
       .explain =
           [this](workers::Failure& failure) {
             timers_->explain(failure);
@@ -369,8 +376,9 @@ std::string JobRun::channel_path() {
   return channel_.path();
 }
 
-void JobRun::heard(pid_t sender, workers::Message message) {
-  const auto* worker = agent_->worker_of(sender);
+void JobRun::heard(workers::Channel::Sender from, workers::Message message) {
+  const pid_t sender = from.process;
+  const auto* worker = agent_->worker_of(from.worker != 0 ? from.worker : sender);
   // An orphan of a worker that has ended: if it has returned, it waits for nobody.
   if (hang_response_.heard(sender, worker, message)) return;
   if (worker == nullptr) return channel_.release(sender);

@@ -87,7 +87,7 @@ class JobRun {
   void signalled(const process::SignalEvent& event);
   void watch();
   std::string channel_path();
-  void heard(pid_t sender, workers::Message message);
+  void heard(workers::Channel::Sender from, workers::Message message);
   process::KillResult sweep(Duration limit);
   void end_all(const JobResult& result);
   std::string settle(bool succeeded);

@@ -33,6 +33,8 @@
 /// every call is a few nanoseconds. C++17, no library needed. Packets: elastrun-protocol(7).
 namespace elastrun::worker {
 
+inline std::string quoted(std::string_view text);
+
 /// The connection of this process, made at the first packet. Safe to use from several threads and
 /// after fork(2): the child connects anew, because the agent knows senders by their credentials.
 class Channel {
@@ -128,6 +130,10 @@ class Channel {
     const std::size_t size = path == nullptr ? 0 : std::strlen(path);
     if (size < sizeof path_) std::memcpy(path_, path == nullptr ? "" : path, size + 1);
     const bool named = size > 0;
+    const char* directory = std::getenv("ELASTRUN_RUN_DIR");
+    if (named && directory != nullptr) {
+      from_ = new std::string(R"({"kind":"from","directory":)" + quoted(directory) + '}');
+    }
     agent_.store(named ? Agent::Named : Agent::None, std::memory_order_release);
     return named;
   }
@@ -191,11 +197,13 @@ class Channel {
       return;
     }
     fd_ = fd;
+    if (from_ != nullptr) push(*from_);  // it may look whose we are when we have ended
   }
 
   std::atomic<Agent> agent_{Agent::Unknown};
   std::atomic<std::uint64_t> holder_{0};  // the thread that has its turn, and its process
   Path path_{};                           // empty, if it is too long for a socket
+  std::string* from_ = nullptr;           // the first packet of a connection; never freed
   int fd_ = -1;                           // this and what follows: of whoever has its turn
   pid_t owner_ = 0;
   Clock::time_point next_try_{};

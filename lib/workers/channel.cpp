@@ -42,10 +42,10 @@ constexpr int kPacketsToCatchUp = 4096;  // more than the kernel holds of one se
 constexpr int kBacklog = 256;
 
 /// One connected process.
-struct Sender {
-  Sender(asio::io_context& loop, int fd, pid_t process) : socket(loop, fd), pid(process) {}
+struct Connection {
+  Connection(asio::io_context& loop, int fd, Channel::Sender who) : socket(loop, fd), sender(who) {}
   asio::posix::stream_descriptor socket;
-  pid_t pid;
+  Channel::Sender sender;
   int refused = 0;
   bool heard = false;  // it has said something with a meaning
   bool waits = false;  // it has returned, and wants to hear that all have
@@ -94,12 +94,14 @@ void send_file(int socket, int file) {
 
 class UnixChannel final : public Channel {
  public:
-  UnixChannel(asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message)
+  UnixChannel(asio::io_context& loop, std::unique_ptr<ChannelPlace> place, OnMessage on_message,
+              Workers workers)
       : loop_(loop),
         place_(std::move(place)),
         listener_(loop, place_->socket.release()),
         pause_(loop),
-        on_message_(std::move(on_message)) {
+        on_message_(std::move(on_message)),
+        workers_(std::move(workers)) {
     await_connection();
   }
   UnixChannel(const UnixChannel&) = delete;
@@ -108,30 +110,30 @@ class UnixChannel final : public Channel {
   const std::string& path() const override { return place_->path; }
   std::unique_ptr<ChannelPlace> take_place() override { return std::move(place_); }
   void release() override {
-    for (Sender& sender : senders_) sender.let_go();
+    for (Connection& one : connections_) one.let_go();
   }
   void release(pid_t process) override {
-    for (Sender& sender : senders_) {
-      if (sender.pid == process) sender.let_go();
+    for (Connection& one : connections_) {
+      if (one.sender.process == process) one.let_go();
     }
   }
   void answer(const std::string& text) override {
     const UniqueFd file = file_of(text);
-    for (Sender& sender : senders_) {
-      if (!std::exchange(sender.asks, false)) continue;
-      if (file) send_file(sender.socket.native_handle(), file.get());
-      ::shutdown(sender.socket.native_handle(), SHUT_RDWR);
+    for (Connection& one : connections_) {
+      if (!std::exchange(one.asks, false)) continue;
+      if (file) send_file(one.socket.native_handle(), file.get());
+      ::shutdown(one.socket.native_handle(), SHUT_RDWR);
     }
   }
   /// Who has hung up, or is to be cut off, is seen by whoever waits for it.
   void catch_up() override {
     accept_all();
-    for (Sender& sender : senders_) read_packets(sender, kPacketsToCatchUp);
+    for (Connection& one : connections_) read_packets(one, kPacketsToCatchUp);
   }
   Statistics statistics() const override { return statistics_; }
 
  private:
-  using Senders = std::list<Sender>;
+  using Connections = std::list<Connection>;
 
   void await_connection() {
     listener_.async_wait(asio::posix::stream_descriptor::wait_read,
@@ -184,14 +186,15 @@ class UnixChannel final : public Channel {
     ucred peer{};
     socklen_t size = sizeof peer;
     const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    if (known && senders_.size() >= most_) return too_many();
+    if (known && connections_.size() >= most_) return too_many();
     if (!known || peer.uid != ::geteuid()) {
       ++statistics_.refused;
       return;
     }
     ++statistics_.connections;
-    senders_.emplace_front(loop_, fd.release(), peer.pid);
-    await_packet(senders_.begin());
+    connections_.emplace_front(loop_, fd.release(), Sender{peer.pid});
+    find_worker(connections_.front().sender);
+    await_packet(connections_.begin());
   }
 
   void too_many() {
@@ -201,27 +204,31 @@ class UnixChannel final : public Channel {
         "channel",
         "No more processes of the workers can report: {} are connected, and at most {} may "
         "be, a quarter of the limit of open files (ulimit -Hn)",
-        senders_.size(), most_);
+        connections_.size(), most_);
   }
 
-  void await_packet(Senders::iterator sender) {
-    sender->socket.async_wait(asio::posix::stream_descriptor::wait_read,
-                              [this, sender, alive = lifetime_.token()](const auto& error) {
-                                if (error || !alive) return;
-                                if (read_packets(*sender, kPacketsAtOnce)) {
-                                  await_packet(sender);
-                                } else {
-                                  senders_.erase(sender);
-                                }
-                              });
+  void find_worker(Sender& sender) const {
+    if (sender.worker == 0 && workers_.of) sender.worker = workers_.of(sender.process);
+  }
+
+  void await_packet(Connections::iterator one) {
+    one->socket.async_wait(asio::posix::stream_descriptor::wait_read,
+                           [this, one, alive = lifetime_.token()](const auto& error) {
+                             if (error || !alive) return;
+                             if (read_packets(*one, kPacketsAtOnce)) {
+                               await_packet(one);
+                             } else {
+                               connections_.erase(one);
+                             }
+                           });
   }
 
   /// False when the sender has gone or is not to be heard any more.
-  bool read_packets(Sender& sender, int most) {
+  bool read_packets(Connection& one, int most) {
     std::array<char, kMaxPacket> buffer;
     for (int i = 0; i < most; ++i) {
       // With MSG_TRUNC the true length comes back, so an oversized packet is seen as such.
-      const auto got = ::recv(sender.socket.native_handle(), buffer.data(), buffer.size(),
+      const auto got = ::recv(one.socket.native_handle(), buffer.data(), buffer.size(),
                               MSG_DONTWAIT | MSG_TRUNC);
       if (got < 0) return errno == EAGAIN || errno == EINTR;
       if (got == 0) return false;
@@ -229,25 +236,36 @@ class UnixChannel final : public Channel {
       auto message = size > buffer.size()
                          ? fail(Code::Protocol, "a message of a worker is longer than 16 KiB")
                          : parse_message({buffer.data(), size});
-      if (!take(sender, std::move(message))) return false;
+      if (!take(one, std::move(message))) return false;
     }
     return true;
   }
 
   /// A worker that is understood now and then is not cut off: the end of a timer may be on its way,
   /// and without it a process that is well would be ended.
-  bool take(Sender& sender, Result<Message> message) {
+  bool take(Connection& one, Result<Message> message) {
     if (message) {
-      ++statistics_.messages;
-      sender.heard = true;
-      sender.waits = sender.waits || std::holds_alternative<Returned>(*message);
-      sender.asks = sender.asks || std::holds_alternative<StacksAsked>(*message);
-      on_message_(sender.pid, std::move(*message));
+      one.heard = one.heard || !std::holds_alternative<SentFrom>(*message);
+      one.waits = one.waits || std::holds_alternative<Returned>(*message);
+      one.asks = one.asks || std::holds_alternative<StacksAsked>(*message);
+      hear(one.sender, std::move(*message));
       return true;
     }
     ++statistics_.refused;
-    if (++sender.refused == 1) complain(sender.pid, message.error().text);
-    return sender.heard || sender.refused < kMaxRefused;
+    if (++one.refused == 1) complain(one.sender.process, message.error().text);
+    return one.heard || one.refused < kMaxRefused;
+  }
+
+  void hear(Sender& sender, Message message) {
+    find_worker(sender);
+    if (const auto* from = std::get_if<SentFrom>(&message)) {
+      if (sender.worker == 0 && workers_.in) sender.worker = workers_.in(from->directory);
+      return;
+    }
+    ++statistics_.messages;
+    const bool asks = std::holds_alternative<StacksAsked>(message);
+    if (sender.worker == 0 && !asks) ++statistics_.strange;
+    on_message_(sender, std::move(message));
   }
 
   /// Who is cut off may come back: of many complaints each twice as late as the one before.
@@ -265,11 +283,12 @@ class UnixChannel final : public Channel {
   asio::posix::stream_descriptor listener_;
   asio::steady_timer pause_;
   const OnMessage on_message_;
+  const Workers workers_;
   const std::size_t most_ = most_connections();
   UniqueFd spare_ = open_spare();  // with which to refuse when there is no other
   bool said_too_many_ = false;
   std::uint64_t complaints_ = 0;
-  Senders senders_;
+  Connections connections_;
   Statistics statistics_;
   Lifetime lifetime_;  // completions may be queued when we go
 };
@@ -345,8 +364,9 @@ MaybePlace ChannelPlace::find(const std::string& folder) {
 }
 
 std::unique_ptr<Channel> Channel::open(asio::io_context& loop, std::unique_ptr<ChannelPlace> place,
-                                       OnMessage on_message) {
-  return std::make_unique<UnixChannel>(loop, std::move(place), std::move(on_message));
+                                       OnMessage on_message, Workers workers) {
+  return std::make_unique<UnixChannel>(loop, std::move(place), std::move(on_message),
+                                       std::move(workers));
 }
 
 }  // namespace elastrun::workers

@@ -45,6 +45,10 @@ struct ChannelPlace {
 /// worker may connect and say something (elastrun-protocol(7)). It only listens: a worker can
 /// neither block it nor be blocked by it, but may wait for the end of the connection.
 ///
+/// Whose a sender is is found out when it connects, and remembered: what a short-lived child has
+/// said is often read when it has ended. One that has ended before that names the directory of its
+/// worker (ELASTRUN_RUN_DIR) in its first packet.
+///
 /// Only processes of our own user (SO_PEERCRED) are heard; packets that mean nothing are counted
 /// and a sender of which nothing else has come is cut off after a few. At most a quarter of
 /// RLIMIT_NOFILE, and 4096, are heard at a time, which is said once; others find their connection
@@ -53,12 +57,23 @@ class Channel {
  public:
   struct Statistics {
     std::uint64_t connections = 0, messages = 0, refused = 0;
+    std::uint64_t strange = 0;  // of the messages: from processes that belong to no worker
   };
-  /// `sender` is the process that connected, by its credentials.
-  using OnMessage = std::function<void(pid_t sender, Message message)>;
+  /// The process that connected, by its credentials, and that of the worker which it is or is
+  /// below; 0: none is known.
+  struct Sender {
+    pid_t process = 0, worker = 0;
+  };
+  using OnMessage = std::function<void(Sender sender, Message message)>;
+  /// The worker to which a process belongs, or whose directory that is; 0: none.
+  struct Workers {
+    std::function<pid_t(pid_t process)> of;
+    std::function<pid_t(const std::string& directory)> in;
+  };
 
   static std::unique_ptr<Channel> open(boost::asio::io_context& loop,
-                                       std::unique_ptr<ChannelPlace> place, OnMessage on_message);
+                                       std::unique_ptr<ChannelPlace> place, OnMessage on_message,
+                                       Workers workers = {});
   virtual ~Channel() = default;
   virtual const std::string& path() const = 0;
   /// For those who end the place elsewhere; then the channel is only to be destroyed.

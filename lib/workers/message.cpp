@@ -191,6 +191,14 @@ Result<Message> goodput_from(const json::object& object) {
   return said;
 }
 
+Result<Message> sender_from(const json::object& object) {
+  const auto* directory = object.if_contains("directory");
+  if (directory == nullptr || !directory->is_string()) {
+    return refuse("of kind from needs a text `directory`");
+  }
+  return SentFrom{std::string(std::string_view(directory->get_string()))};
+}
+
 Result<Message> phase_from(const json::object& object) {
   auto name = text_of(object, "phase");
   if (!name || name->empty()) return refuse("of kind phase needs a text `phase` of 1 to 256 bytes");
@@ -218,6 +226,7 @@ Result<Message> parse_message(std::string_view packet) {
   if (*kind == "stacks") return stacks_from(object);
   if (*kind == "phase") return phase_from(object);
   if (*kind == "goodput") return goodput_from(object);
+  if (*kind == "from") return sender_from(object);
   if (*kind == "ask_stacks") return StacksAsked{};
   if (*kind == "returned") return Returned{};
   return refuse(fmt::format("has the unknown kind '{}'", *kind));

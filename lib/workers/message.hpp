@@ -81,13 +81,19 @@ struct GoodputEntries {
   std::string refusal{};      // for this reason
   bool by_hooks = false;      // of --goodput auto: the script has said nothing itself
 };
+/// The sender belongs to the worker whose directory (ELASTRUN_RUN_DIR) this is: for those that have
+/// ended before anybody can look.
+struct SentFrom {
+  std::string directory;
+};
 /// The sender, which is no worker, wants to know where the workers of the job stand.
 struct StacksAsked {};
-using Message = std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned,
-                             TimerSet, StacksOffered, PhaseEntered, GoodputEntries, StacksAsked>;
+using Message =
+    std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned, TimerSet,
+                 StacksOffered, PhaseEntered, GoodputEntries, StacksAsked, SentFrom>;
 
 /// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric, event,
-/// timer, stacks, phase, goodput, ask_stacks or returned.
+/// timer, stacks, phase, goodput, ask_stacks, from or returned.
 /// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Message> parse_message(std::string_view packet);
 

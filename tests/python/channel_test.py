@@ -84,6 +84,16 @@ class ChannelTest(unittest.TestCase):
                 "number": 3, "name": 'a"b', "done": True, "at": None, "what": "[1]"}},
         ]])
 
+    def test_each_connection_begins_with_the_directory_of_its_worker(self) -> None:
+        listener = self.listen()
+        done = worker("import os\nelastrun.step(1)\nchild = os.fork()\n"
+                      "if child == 0: elastrun.step(2); os._exit(0)\nos.waitpid(child, 0)\n",
+                      listener.path, ELASTRUN_RUN_DIR="/run/0/3")
+        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        said = {"kind": "from", "directory": "/run/0/3"}
+        self.assertEqual(listener.packets(), [
+            [said, {"kind": "step", "step": 1}], [said, {"kind": "step", "step": 2}]])
+
     def test_a_phase_lasts_until_the_next_or_to_the_end_of_its_block(self) -> None:
         listener = self.listen()
         done = worker("elastrun.phase('warmup')\n"

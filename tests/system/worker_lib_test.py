@@ -110,6 +110,33 @@ class WorkerLibrary(Reports):
             self.assertEqual((stat["scope"], stat["value"], stat["attributes"]),
                              ("torch.monitor", 3, who))
 
+    def test_what_children_say_is_heard_though_they_have_ended_before_it_is_read(self) -> None:
+        job = self.run_job(
+            "import elastrun, os, signal\n"
+            "agent = os.getppid()\n"
+            "os.kill(agent, signal.SIGSTOP)\n"  # so that it reads all of it later
+            "try:\n"
+            "    for i in range(60):\n"
+            "        child = os.fork()\n"
+            "        if child == 0:\n"
+            "            elastrun.event('child', number=i)\n"
+            "            os._exit(0)\n"
+            "        os.waitpid(child, 0)\n"
+            "finally: os.kill(agent, signal.SIGCONT)\n", "--worker-lib", "--redirects=3")
+        heard = [one["attributes"] for one in self.journal(job) if one["name"] == "child"]
+        self.assertEqual([one["number"] for one in heard], list(range(60)))
+        self.assertEqual({one["rank"] for one in heard}, {0})
+
+    def test_the_last_word_of_a_trainer_below_a_shell_is_heard(self) -> None:
+        trainer = (f"{sys.executable} -c 'import elastrun; elastrun.step(41);"
+                   " elastrun.event(\"last\"); elastrun.step(42)'")
+        job = self.enterContext(Job(
+            "--report=report.json", "--log-dir=logs", "--worker-lib", "--no-python", "sh", "-c",
+            f"kill -STOP $PPID; {trainer}; kill -CONT $PPID", env=PYTHON))
+        self.assertEqual(job.end(), 0, job.errors())
+        heard = [one for one in self.journal(job) if one["name"] in ("step", "last")]
+        self.assertEqual([one.get("value") for one in heard], [41, None, 42])
+
     def test_with_goodput_off_nothing_of_it_is_kept(self) -> None:
         script = ("import elastrun, time\n"
                   "one = elastrun.goodput.GoodputRecorder('j', 'l', True)\n"

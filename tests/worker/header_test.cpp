@@ -543,3 +543,21 @@ TEST_CASE("worker header: a forked child gets a connection of its own") {
   CHECK(listener.packets().size() == 2);
   CHECK(listener.packets() == std::vector<std::string>{R"({"kind":"step","step":3})"});
 }
+
+TEST_CASE("worker header: each connection begins with the directory of its worker") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    ::setenv("ELASTRUN_RUN_DIR", "/run/\"0\"/3", 1);
+    worker::step(1);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      worker::step(2);
+      ::_exit(0);
+    }
+    ::waitpid(child, nullptr, 0);
+    return 0;
+  });
+  const std::string from = R"({"kind":"from","directory":"/run/\"0\"/3"})";
+  CHECK(listener.packets() == std::vector<std::string>{from, R"({"kind":"step","step":1})"});
+  CHECK(listener.packets() == std::vector<std::string>{from, R"({"kind":"step","step":2})"});
+}

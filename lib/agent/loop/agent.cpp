@@ -3,6 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "logs/layout.hpp"
 #include "process/process_table.hpp"
 
 #include <algorithm>
@@ -191,6 +192,7 @@ void Agent::group_event(workers::Group::Event event) {
       return post(AllEnded{});
     case Event::Gone:
       result_.attempts.back().stopping = parts_.clock.now() - stop_at_;
+      if (parts_.catch_up) parts_.catch_up();
       parts_.observer.stopped(group_->workers(), result_.attempts.back().stopping);
       if (stuck_) stuck_->disarm();
       return post(GroupGone{});
@@ -357,6 +359,14 @@ const workers::Worker* Agent::worker_of(pid_t process) const {
     one = entry ? entry->parent : 0;
   }
   return nullptr;
+}
+
+const workers::Worker* Agent::worker_in(const std::string& directory) const {
+  if (!group_ || directory.empty()) return nullptr;
+  const auto& all = group_->workers();
+  const auto found =
+      std::ranges::find(all, logs::error_file(directory), &workers::Worker::error_file);
+  return found != all.end() ? &*found : nullptr;
 }
 
 void Agent::watch_for_stuck() {

@@ -41,6 +41,8 @@ class Agent {
     std::function<process::ProcessTable()> leftovers;
     std::function<void(const process::ProcessTable&, int)> signal_each;
     std::function<void()> release{};
+    /// Hears what workers have said so far: before their group is forgotten. May be empty.
+    std::function<void()> catch_up{};
     /// Adds to a failure what others know: an expired timer, an OOM kill; may be empty.
     std::function<void(workers::Failure&)> explain;
     /// What the rendezvous says may go through this on its way; may be empty.
@@ -86,6 +88,8 @@ class Agent {
   /// The worker of the group to which a process belongs, by its session or that of an ancestor;
   /// null if there is none.
   const workers::Worker* worker_of(pid_t process) const;
+  /// The one with that directory (ELASTRUN_RUN_DIR); null: none of the present ones.
+  const workers::Worker* worker_in(const std::string& directory) const;
   /// This worker says that its script has returned (--run-path).
   void returned(pid_t worker) {
     if (group_) group_->returned(worker);

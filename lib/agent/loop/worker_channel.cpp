@@ -8,8 +8,12 @@
 namespace elastrun::agent {
 
 WorkerChannel::WorkerChannel(boost::asio::io_context& loop, guardian::Agent& guardian,
-                             workers::Channel::OnMessage on_message)
-    : loop_(loop), guardian_(guardian), on_message_(std::move(on_message)) {}
+                             workers::Channel::OnMessage on_message,
+                             workers::Channel::Workers workers)
+    : loop_(loop),
+      guardian_(guardian),
+      on_message_(std::move(on_message)),
+      workers_(std::move(workers)) {}
 
 void WorkerChannel::open(MaybePlace place) {
   tried_ = true;
@@ -20,7 +24,7 @@ void WorkerChannel::open(MaybePlace place) {
   }
   if (!place) return log::warning("channel", "Workers cannot report: {}", place.error().text);
   if (const auto& own = (*place)->own_folder; !own.empty()) guardian_.remember_directory(own);
-  channel_ = workers::Channel::open(loop_, std::move(*place), on_message_);
+  channel_ = workers::Channel::open(loop_, std::move(*place), on_message_, workers_);
 }
 
 void WorkerChannel::look_in(const std::string& folder) {
@@ -51,6 +55,7 @@ workers::Channel::Statistics WorkerChannel::statistics() const {
   all.connections += now.connections;
   all.messages += now.messages;
   all.refused += now.refused;
+  all.strange += now.strange;
   return all;
 }
 

@@ -21,7 +21,7 @@ class WorkerChannel {
   using MaybePlace = Result<std::unique_ptr<workers::ChannelPlace>>;
 
   WorkerChannel(boost::asio::io_context& loop, guardian::Agent& guardian,
-                workers::Channel::OnMessage on_message);
+                workers::Channel::OnMessage on_message, workers::Channel::Workers workers);
   WorkerChannel(const WorkerChannel&) = delete;
   WorkerChannel& operator=(const WorkerChannel&) = delete;
 
@@ -47,6 +47,7 @@ class WorkerChannel {
   boost::asio::io_context& loop_;
   guardian::Agent& guardian_;
   const workers::Channel::OnMessage on_message_;
+  const workers::Channel::Workers workers_;
   std::unique_ptr<workers::Channel> channel_;
   workers::Channel::Statistics earlier_;
   bool tried_ = false;

@@ -78,6 +78,7 @@ void RunObservations::observe_channel() {
           [parts = parts_](const Report& report) {
             const auto& records = parts.records.statistics();
             report(number(parts.channel.statistics().refused + records.refused), {"refused"});
+            report(number(parts.channel.statistics().strange), {"stranger"});
             report(number(records.suppressed), {"suppressed"});
             report(number(records.overflowed), {"overflowed"});
           });

@@ -54,6 +54,9 @@ class Channel:
                 connection.close()
                 self._next_try = time.monotonic() + _RETRY_SECONDS
                 return None
+            if _from:  # this process may have ended before the agent looks whose it is
+                with contextlib.suppress(OSError):
+                    connection.send(_from, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             self._socket = connection
             return connection
         finally:
@@ -146,6 +149,8 @@ def _plain(value: Any) -> Any:
 
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
 _path = os.environ.get("ELASTRUN_CHANNEL", "")
+_directory = os.environ.get("ELASTRUN_RUN_DIR", "")
+_from = json.dumps({"kind": "from", "directory": _directory}).encode() if _directory else b""
 _channel = Channel(_path) if _path else None
 
 

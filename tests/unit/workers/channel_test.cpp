@@ -30,10 +30,11 @@ UniqueFd connect_to(const std::string& path) {
 }
 
 Result<std::unique_ptr<Channel>> listen(boost::asio::io_context& loop, const std::string& folder,
-                                        Channel::OnMessage on_message) {
+                                        Channel::OnMessage on_message,
+                                        Channel::Workers workers = {}) {
   auto place = ChannelPlace::find(folder);
   if (!place) return std::unexpected(place.error());
-  return Channel::open(loop, std::move(*place), std::move(on_message));
+  return Channel::open(loop, std::move(*place), std::move(on_message), std::move(workers));
 }
 
 std::string folder_of(const std::string& path) {
@@ -44,12 +45,19 @@ struct Hearing {
   test::FakeFiles files;
   boost::asio::io_context loop;
   std::vector<std::pair<pid_t, Message>> heard;
+  std::vector<pid_t> workers;  // of the senders
+  pid_t worker_of_all = 0;
   std::unique_ptr<Channel> channel;
 
   explicit Hearing(const std::string& below = "") {
-    auto made = listen(loop, files.root() + below, [this](pid_t sender, Message message) {
-      heard.emplace_back(sender, std::move(message));
-    });
+    auto made =
+        listen(loop, files.root() + below,
+               [this](Channel::Sender sender, Message message) {
+                 heard.emplace_back(sender.process, std::move(message));
+                 workers.push_back(sender.worker);
+               },
+               {[this](pid_t) { return worker_of_all; },
+                [](const std::string& directory) { return directory == "/run/0/3" ? 33 : 0; }});
     REQUIRE(made.has_value());
     channel = std::move(*made);
   }
@@ -74,6 +82,38 @@ TEST_CASE("channel: a message arrives with the process that sent it") {
   hearing.until_heard(2);
   CHECK(hearing.heard[0].first == ::getpid());
   CHECK(std::get<StepDone>(hearing.heard[1].second).step == 2);
+}
+
+TEST_CASE("channel: whose a sender is is found out when it connects, and remembered") {
+  Hearing hearing;
+  hearing.worker_of_all = 7;
+  const auto worker = connect_to(hearing.channel->path());
+  hearing.channel->catch_up();
+  hearing.worker_of_all = 0;  // it has ended
+  say(worker, R"({"kind":"step","step":1})");
+  hearing.until_heard(1);
+  CHECK(hearing.workers[0] == 7);
+  CHECK(hearing.channel->statistics().strange == 0);
+}
+
+TEST_CASE("channel: a sender that has ended when it is heard has said whose it is") {
+  Hearing hearing;
+  const auto say_once = [&](std::string_view from) {
+    const auto gone = connect_to(hearing.channel->path());
+    if (!from.empty()) say(gone, from);
+    say(gone, R"({"kind":"step","step":1})");
+  };
+  say_once(R"({"kind":"from","directory":"/run/0/3"})");
+  say_once(R"({"kind":"from","directory":"/run/0/4"})");
+  say_once("");
+  hearing.until_heard(3);
+  CHECK(hearing.workers == std::vector<pid_t>{33, 0, 0});
+  CHECK(hearing.channel->statistics().messages == 3);
+  CHECK(hearing.channel->statistics().strange == 2);
+  hearing.worker_of_all = 7;  // what we see ourselves comes first
+  say_once(R"({"kind":"from","directory":"/run/0/3"})");
+  hearing.until_heard(4);
+  CHECK(hearing.workers[3] == 7);
 }
 
 TEST_CASE("channel: nonsense is counted, and who goes on with it is cut off") {
@@ -135,7 +175,7 @@ TEST_CASE("channel: a folder whose path is too long for a socket gets a short on
   const std::string folder = files.root() + "/" + std::string(120, 'x');
   std::string path;
   {
-    const auto channel = listen(loop, folder, [](pid_t, Message) {});
+    const auto channel = listen(loop, folder, [](Channel::Sender, Message) {});
     REQUIRE(channel.has_value());
     path = (*channel)->path();
     CHECK(path.size() < 108);
@@ -151,7 +191,7 @@ TEST_CASE("channel: where no socket can be made it is elsewhere, and goes with i
     CAPTURE(folder);
     std::string own;
     {
-      const auto channel = listen(loop, folder, [](pid_t, Message) {});
+      const auto channel = listen(loop, folder, [](Channel::Sender, Message) {});
       REQUIRE(channel.has_value());
       own = folder_of((*channel)->path());
       CHECK(own.find("/elastrun_") != std::string::npos);
@@ -170,7 +210,7 @@ TEST_CASE("channel: a temporary folder that takes no socket either is left clean
   const char* const before = std::getenv("TMPDIR");
   const std::string kept = before == nullptr ? "" : before;
   ::setenv("TMPDIR", deep.c_str(), 1);
-  const auto channel = listen(loop, "/proc/self", [](pid_t, Message) {});
+  const auto channel = listen(loop, "/proc/self", [](Channel::Sender, Message) {});
   before == nullptr ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", kept.c_str(), 1);
   REQUIRE(channel.has_value());
   CHECK((*channel)->path().starts_with("/tmp/elastrun_"));
