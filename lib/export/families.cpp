@@ -224,12 +224,22 @@ Family state_set(std::string name, std::string help, const std::vector<Label>& l
 
 namespace {
 
+constexpr const char* kRefused = "elastrun_page_refused";
+constexpr const char* kRefusedHelp =
+    "Series that are not on this page, because the names of their samples are those of others.";
+
+bool is_ours(const Point& point) {
+  const std::string_view scope = point.spec->scope;
+  return scope.empty() || scope == "elastrun" || scope.starts_with("elastrun.");
+}
+
 /// Puts points into families. Those of one instrument come in a row: what its name and unit become
 /// is found out once.
 class Sorter {
  public:
   Sorter(const Snapshot& snapshot, const FamilyOptions& options)
       : snapshot_(snapshot), options_(options), names_(snapshot.points.size()) {
+    if (options.tells_refused) names_.take(kRefused, Type::Gauge);
     if (options.resource.empty()) return;
     Sample info{.labels = prometheus_labels(options.resource), .value = std::int64_t{1}};
     names_.take("target", Type::Info);
@@ -250,6 +260,10 @@ class Sorter {
     families_.refused += 1;
   }
   Families all() && {
+    if (options_.tells_refused) {
+      Sample sample{.value = static_cast<std::int64_t>(families_.refused)};
+      by_name_[kRefused] = {kRefused, Type::Gauge, "", kRefusedHelp, {std::move(sample)}};
+    }
     for (auto& [name, family] : by_name_) families_.all.push_back(std::move(family));
     return std::move(families_);
   }
@@ -295,7 +309,11 @@ class Sorter {
 
 Families families_of(const Snapshot& snapshot, const FamilyOptions& options) {
   Sorter sorter(snapshot, options);
-  for (const auto& point : snapshot.points) sorter.add(point);
+  for (const bool ours : {true, false}) {
+    for (const auto& point : snapshot.points) {
+      if (is_ours(point) == ours) sorter.add(point);
+    }
+  }
   return std::move(sorter).all();
 }
 

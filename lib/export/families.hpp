@@ -55,6 +55,7 @@ struct FamilyOptions {
                              5,     10,   30,    60,   120, 300,  600, 1800};
   bool scope_labels = true;                      // otel_scope_name
   std::vector<telemetry::Attribute> resource{};  // becomes target_info
+  bool tells_refused = false;                    // elastrun_page_refused: Families::refused
 };
 struct Families {
   std::vector<Family> all;  // by name
@@ -62,6 +63,9 @@ struct Families {
   std::size_t refused = 0;
 };
 
+/// Of two whose samples would have one name the agent's and the machine's (no scope, or one of
+/// "elastrun") is there, whatever workers call theirs; otherwise the first one.
+///
 /// Stats become summaries of count and sum, histograms histograms. A gauge without data has no
 /// sample. A counter that is not finite, too.
 Families families_of(const telemetry::Snapshot& snapshot, const FamilyOptions& options = {});

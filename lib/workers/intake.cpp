@@ -10,16 +10,51 @@ namespace {
 
 constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000};
 
+bool is_ours(std::string_view group) {
+  return group == "elastrun" || group.starts_with("elastrun.");
+}
+
 }  // namespace
 
+/// What each rank may say so often of one kind.
+struct Intake::Word {
+  std::string_view what;
+  telemetry::TokenBucket::Limit limit;
+};
+
 bool Intake::admit(int rank, Message& message, TimePoint now) {
+  static constexpr Word kStep{"steps", kEntries}, kPhase{"phases", {}}, kSaved{"checkpoints", {}};
+  if (std::holds_alternative<StepDone>(message)) return admit(kStep, rank, now);
+  if (std::holds_alternative<PhaseEntered>(message)) return admit(kPhase, rank, now);
+  if (std::holds_alternative<CheckpointDone>(message)) return admit(kSaved, rank, now);
   if (auto* sample = std::get_if<MetricSample>(&message)) return admit(rank, *sample, now);
   if (auto* event = std::get_if<WorkerEvent>(&message)) return admit(rank, *event, now);
   if (auto* said = std::get_if<GoodputEntries>(&message)) return admit(rank, *said, now);
   return true;
 }
 
+bool Intake::admit(const Word& word, int rank, TimePoint now) {
+  auto& bucket = words_.try_emplace({word.what, rank}, word.limit).first->second;
+  if (bucket.take(now)) return true;
+  ++statistics_.suppressed;
+  if (said_words_.insert(word.what).second) {
+    remark_ = fmt::format(
+        "Rank {} reports more than {} {} a second: others count in the summary, "
+        "and are not in the journal",
+        rank, word.limit.rate, word.what);
+  }
+  return false;
+}
+
 bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
+  if (sample.group.empty()) sample.group = "worker";
+  if (is_ours(sample.group)) {
+    ++statistics_.refused;
+    remark(said_group_, fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
+                                    "agent's: such ones are refused, and counted",
+                                    rank, printable(sample.name), printable(sample.group)));
+    return false;
+  }
   const auto bucket = samples_.try_emplace(rank, kSamples).first;
   if (!bucket->second.take(now)) {
     ++statistics_.suppressed;

@@ -21,7 +21,8 @@ namespace elastrun::workers {
 /// node's workers have 2,000 names of series in all; samples of others become the series
 /// "otel.metric.overflow" of the group "worker". Of events, those beyond 1,000 names of all ranks
 /// share one limit. Of what a recorder of goodput says 2,000 entries pass a second (20,000 at
-/// once).
+/// once), of steps as many; of phases and of checkpoints 100 each (1,000 at once). The groups of
+/// the agent ("elastrun" and what begins with "elastrun.") are refused.
 class Intake {
  public:
   static constexpr std::size_t kMostSeries = 2000, kMostEventNames = 1000;
@@ -29,11 +30,11 @@ class Intake {
   struct Statistics {
     std::uint64_t suppressed = 0;  // samples, events and entries that did not pass
     std::uint64_t overflowed = 0;  // samples that lost their name
-    std::uint64_t refused = 0;     // entries that could not be read
+    std::uint64_t refused = 0;     // entries that could not be read, samples of a group of ours
   };
 
-  /// False: not to be taken further. What is neither a sample, an event nor an entry passes; of
-  /// entries those that pass are left in the message.
+  /// False: not to be taken further. What is not named above passes; of entries those that pass are
+  /// left in the message.
   bool admit(int rank, Message& message, TimePoint now);
   const Statistics& statistics() const { return statistics_; }
   /// A sentence for the first time that each limit is reached; empty otherwise.
@@ -43,16 +44,20 @@ class Intake {
   bool admit(int rank, MetricSample& sample, TimePoint now);
   bool admit(int rank, WorkerEvent& event, TimePoint now);
   bool admit(int rank, GoodputEntries& said, TimePoint now);
+  struct Word;
+  bool admit(const Word& word, int rank, TimePoint now);
   void remark(bool& said, std::string text);
 
   std::map<int, telemetry::TokenBucket> samples_, entries_;
+  std::map<std::pair<std::string_view, int>, telemetry::TokenBucket> words_;  // by what and rank
   std::map<std::pair<int, std::string>, telemetry::TokenBucket> events_;
   telemetry::TokenBucket other_events_{{}};
   std::set<std::pair<std::string, std::string>> series_;
   Statistics statistics_;
   std::string remark_;
   bool said_samples_ = false, said_events_ = false, said_series_ = false, said_entries_ = false;
-  bool said_refused_ = false;
+  bool said_refused_ = false, said_group_ = false;
+  std::set<std::string_view> said_words_;
 };
 
 }  // namespace elastrun::workers

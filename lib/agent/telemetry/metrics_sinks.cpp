@@ -227,8 +227,9 @@ Made MetricsSinks::make_page(const SinkChoice& sink) const {
   };
   const auto path = within_limit(sink, put);
   if (!path) return trouble(sink, path.error());
-  return std::make_shared<PageSink>(parts_.files, sink.text, *path, form,
-                                    exporter::FamilyOptions{.resource = resource()});
+  return std::make_shared<PageSink>(
+      parts_.files, sink.text, *path, form,
+      exporter::FamilyOptions{.resource = resource(), .tells_refused = true});
 }
 
 Made MetricsSinks::make_statsd(const SinkChoice& sink) const {

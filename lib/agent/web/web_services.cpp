@@ -155,7 +155,8 @@ void WebServices::metrics(bool open, std::function<void(std::string)> then) {
     if (!alive) return;
     auto snapshot = metrics.host().collect(*cursor_);
     std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
-    const auto families = exporter::families_of(snapshot, {.resource = resource()});
+    const auto families =
+        exporter::families_of(snapshot, {.resource = resource(), .tells_refused = true});
     then(open ? exporter::openmetrics_text(families.all) : exporter::prometheus_text(families.all));
   });
 }

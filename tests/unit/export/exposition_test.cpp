@@ -67,6 +67,31 @@ TEST_CASE("exposition: series of one instrument may have different labels") {
         "n{otel_metric_overflow=\"true\"} 1\nn 1\n");
 }
 
+TEST_CASE("exposition: the agent's and the machine's come first, and what is refused is told") {
+  telemetry::Snapshot snapshot;
+  const auto add = [&](std::string scope, std::string name, telemetry::Kind kind) {
+    telemetry::Point point;
+    point.spec = std::make_shared<const telemetry::Spec>(
+        telemetry::Spec{.name = std::move(name), .scope = std::move(scope)});
+    point.kind = kind;
+    point.value = std::int64_t{1};
+    snapshot.points.push_back(std::move(point));
+  };
+  using telemetry::Kind;
+  add("a", "elastrun.restart.count", Kind::Gauge);
+  add("a", "system.time", Kind::Gauge);
+  add("a", "elastrun.page.refused", Kind::Counter);
+  add("elastrun.agent", "elastrun.restart.count", Kind::Counter);
+  add("", "system.time", Kind::Counter);
+  const auto families = families_of(snapshot, {.scope_labels = false, .tells_refused = true});
+  CHECK(families.refused == 3);
+  const auto page = prometheus_text(families.all);
+  CHECK(lines(page, "# TYPE") ==
+        "# TYPE elastrun_page_refused gauge\n# TYPE elastrun_restart_count_total counter\n"
+        "# TYPE system_time_total counter\n");
+  CHECK(lines(page, "elastrun_page_refused") == "elastrun_page_refused 3\n");
+}
+
 TEST_CASE("exposition: the text format, line by line") {
   SamplePoints points;
   const auto page = prometheus_text(families_of(points.snapshot()).all);

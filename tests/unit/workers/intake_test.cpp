@@ -45,6 +45,47 @@ TEST_CASE("intake: a flood of samples of one rank is limited, said once, and oth
   CHECK(intake.admit(3, step, kStart));
 }
 
+TEST_CASE("intake: floods of steps, phases and checkpoints are limited, each said once") {
+  Intake intake;
+  const auto passed = [&](const Message& message, int count) {
+    int passed = 0;
+    for (int i = 0; i < count; ++i) {
+      auto copy = message;
+      passed += intake.admit(1, copy, kStart);
+    }
+    return passed;
+  };
+  CHECK(passed(PhaseEntered{"eval"}, 1'500) == 1'000);
+  CHECK(intake.take_remark().find("Rank 1 reports more than 100 phases a second") == 0);
+  CHECK(passed(CheckpointDone{7}, 1'500) == 1'000);
+  CHECK(intake.take_remark().find("Rank 1 reports more than 100 checkpoints a second") == 0);
+  CHECK(passed(StepDone{7}, 21'000) == 20'000);
+  CHECK(intake.take_remark().find("Rank 1 reports more than 2000 steps a second") == 0);
+  CHECK(intake.statistics().suppressed == 2'000);
+  Message other = CheckpointDone{7};
+  CHECK(intake.admit(2, other, kStart));
+  CHECK(intake.admit(1, other, kStart + std::chrono::milliseconds(11)));
+  CHECK_FALSE(intake.admit(1, other, kStart + std::chrono::milliseconds(11)));
+  CHECK(intake.take_remark().empty());
+}
+
+TEST_CASE("intake: the groups of the agent are not for workers, and no group is theirs") {
+  Intake intake;
+  for (const char* group : {"elastrun", "elastrun.agent"}) {
+    Message message = MetricSample{"elastrun.restart.count", 1, group};
+    CHECK_FALSE(intake.admit(4, message, kStart));
+  }
+  CHECK(intake.statistics().refused == 2);
+  CHECK(intake.take_remark() ==
+        "Rank 4 reports metric 'elastrun.restart.count' of the group 'elastrun', which is the "
+        "agent's: such ones are refused, and counted");
+  Message message = MetricSample{"system.cpu.utilization", 1, ""};
+  CHECK(intake.admit(4, message, kStart));
+  CHECK(std::get<MetricSample>(message).group == "worker");
+  Message near = MetricSample{"loss", 1, "elastrunner"};
+  CHECK(intake.admit(4, near, kStart));
+}
+
 TEST_CASE("intake: entries of a recorder beyond the limit are lost, and said to be") {
   Intake intake;
   GoodputEntries said;
