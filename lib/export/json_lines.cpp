@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/json_lines.hpp"
 
+#include "core/log.hpp"
 #include "core/unique_fd.hpp"
 #include "files/parts.hpp"
 
@@ -17,14 +18,15 @@ namespace {
 using telemetry::Record;
 
 constexpr std::size_t kBatch = 64 << 10;
+constexpr std::size_t kForAgent = 1 << 20;  // of the bytes that may wait
+constexpr std::string_view kAgent = "elastrun.agent";
 
 /// What accounts of later submissions of the job begin with, or cannot do without.
 bool is_milestone(const Record& record) {
   constexpr std::array<std::string_view, 3> kOfAgent = {"group.failed", "restart", "job.hang"};
   if (record.kind != Record::Kind::Event) return false;
   if (record.scope == "elastrun.worker") return record.name == "checkpoint";
-  return record.scope == "elastrun.agent" &&
-         std::ranges::find(kOfAgent, record.name) != kOfAgent.end();
+  return record.scope == kAgent && std::ranges::find(kOfAgent, record.name) != kOfAgent.end();
 }
 
 }  // namespace
@@ -43,8 +45,14 @@ JsonLines::JsonLines(Clock& clock, files::BlockingCalls& calls, std::string path
       pause_(clock.make_alarm()) {}
 
 void JsonLines::consume(const Record& record) {
+  const bool event = record.kind == Record::Kind::Event;
+  const bool own = event && record.scope == kAgent;
+  if (own) write_out();  // in order
   waiting_.append(to_json_line(record)).push_back('\n');
-  if (record.kind == Record::Kind::Event || waiting_.size() >= kBatch) {
+  if (own) {
+    file_.write(waiting_);
+    waiting_.clear();
+  } else if (event || waiting_.size() >= kBatch) {
     write_out();
   } else {
     wait_for_more();
@@ -69,7 +77,17 @@ void JsonLines::flush(TimePoint) {
 }
 
 void JsonLines::write_out() {
-  file_.write(waiting_);
+  if (file_.waiting() + waiting_.size() <= files::AppendedFile::kMost - kForAgent) {
+    file_.write(waiting_);
+  } else {
+    if (held_back_ == 0) {
+      log::warning("journal",
+                   "cannot write {}: its file system is too slow; records of workers are dropped, "
+                   "the job goes on",
+                   path());
+    }
+    held_back_ += static_cast<std::uint64_t>(std::ranges::count(waiting_, '\n'));
+  }
   waiting_.clear();
 }
 

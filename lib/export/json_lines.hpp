@@ -19,7 +19,8 @@ namespace elastrun::exporter {
 /// 64 KiB, and goes with the next event or flush. With a failure, a restart, a checkpoint and a
 /// flush, as at the end of the job, the file is synced as well (fdatasync(2)): those outlive a
 /// crash of the machine. A file that cannot be made, a full disk and one that takes nothing for
-/// long cost records, counted, and are told once.
+/// long cost records, counted, and are told once. Of what may wait for such a file 1 MiB is kept
+/// for the agent's own events: no flood of what workers say pushes a restart out.
 class JsonLines final : public telemetry::Sink {
  public:
   static constexpr Duration kPause = std::chrono::milliseconds(500);
@@ -34,7 +35,7 @@ class JsonLines final : public telemetry::Sink {
 
   void consume(const telemetry::Record& record) override;
   void flush(TimePoint deadline) override;
-  std::uint64_t lost() const { return file_.lost(); }
+  std::uint64_t lost() const { return file_.lost() + held_back_; }
   std::uint64_t synced() const { return file_.synced(); }
   const std::string& path() const { return file_.path(); }
 
@@ -47,6 +48,7 @@ class JsonLines final : public telemetry::Sink {
   std::string waiting_;
   std::unique_ptr<Alarm> pause_;
   bool pausing_ = false;
+  std::uint64_t held_back_ = 0;  // records for which there was no room beside the agent's
 };
 
 struct JournalRead {

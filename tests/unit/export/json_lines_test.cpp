@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <sstream>
 #include <stdlib.h>
 
@@ -223,6 +224,30 @@ TEST_CASE("journal: a full disk costs records, counted, and nothing else") {
   journal.consume(an_event("two"));
   REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
   CHECK(journal.lost() == 2);
+}
+
+TEST_CASE("journal: no flood of workers pushes the agent's own records out of a slow disk's") {
+  Scratch scratch;
+  JsonLines journal(scratch.clock, scratch.calls, scratch.path);
+  std::latch answers(1);  // of the file system
+  scratch.calls.make(
+      "slow", [&] { return answers.wait(), true; }, [](bool) {});
+  Record said = an_event("flood");
+  said.scope = "elastrun.worker";
+  said.attributes = {{"text", std::string(100'000, 'x')}};
+  constexpr std::uint64_t kSaid = 200;  // 20 MB
+  for (std::uint64_t i = 0; i < kSaid; ++i) journal.consume(said);
+  const auto lost = journal.lost();
+  CHECK(lost > 0);
+  journal.consume(an_event("group.failed"));
+  journal.consume(said);
+  journal.consume(an_event("restart"));
+  CHECK(journal.lost() == lost + 1);
+  answers.count_down();
+  const auto names = scratch.names();
+  REQUIRE(names.size() == kSaid - lost + 2);
+  CHECK(names[names.size() - 2] == "group.failed");
+  CHECK(names.back() == "restart");
 }
 
 TEST_CASE("journal: a failure, a checkpoint and the end outlive a crash of the machine") {
