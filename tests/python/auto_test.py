@@ -539,6 +539,98 @@ dist.destroy_process_group()
         self.assertEqual(names.count("checkpoint_save_end_time"), 2)
         self.assertEqual(names.count("checkpoint_restore_start_time"), 1)
 
+    def evaluations(self) -> list[str]:
+        """What was told of evaluations, steps and checkpoints, in order."""
+        names = {"custom_badput_event_start_time": "eval", "custom_badput_event_end_time": "end",
+                 "step_end_time": "step", "checkpoint_save_start_time": "save"}
+        said = self.said()
+        for one in said:
+            if "custom_badput_event_type" in one:
+                self.assertEqual(one["custom_badput_event_type"], "eval")
+        return [names[name] for name in self.names(said) if name in names]
+
+    def test_an_evaluation_is_told_however_the_script_makes_it(self) -> None:
+        ways = {
+            "by eval() and train()": "model.eval(); model(x); model.train()",
+            "without gradients": """
+with torch.no_grad():
+    for batch in DataLoader(others): model(batch)""",
+            "in inference mode, and back at the next batch": """
+model.eval()
+with torch.inference_mode():
+    for batch in DataLoader(others): model(batch)""",
+            "with batches fetched with gradients": """
+model.eval()
+for batch in DataLoader(others):
+    with torch.no_grad(): model(batch)""",
+        }
+        script = """
+import torch, sys
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 1)
+x, data, others = torch.ones(1, 4), [torch.ones(4)] * 2, [torch.ones(4)] * 3
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train = torch.nn.Module.train
+for epoch in range(2):
+    model.train()
+    for batch in DataLoader(data):
+        model(batch).sum().backward()
+        optimizer.step()
+    EVALUATE
+    loader = DataLoader(data)
+    next(iter(loader))
+    torch.save(model.state_dict(), "a.pt")
+assert torch.nn.Module.train is train
+"""
+        code = ""  # one process each is slow
+        for way in ways.values():
+            code += script.replace("    EVALUATE", "\n".join(
+                f"    {line}" for line in way.strip().split("\n")))
+            code += "torch.save({'x': 1}, 'end-of-way')\n"
+        self.run_script(code)
+        once = ["step", "step", "eval", "end", "save"]
+        self.assertEqual(self.evaluations(), (once * 2 + ["save"]) * len(ways))
+
+    def test_what_is_no_evaluation_is_training(self) -> None:
+        self.run_script(MODEL + """
+teacher = torch.nn.Linear(4, 1).eval()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.eval()           # as what was loaded may be, before the first step
+for _ in range(3): one(optimizer)
+model.train()
+teacher.eval(), teacher.train(), teacher.eval()
+with torch.no_grad(): teacher(torch.ones(4)), optimizer.zero_grad()
+one(optimizer)
+""")
+        self.assertEqual(self.evaluations(), ["step"] * 4)
+        self.run_script(MODEL + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model.train()
+    one(optimizer)
+    model.eval()       # trained so, once it is known
+    one(optimizer)
+""")
+        self.assertEqual(self.evaluations(), ["step", "eval", "end"] + ["step"] * 7)
+
+    def test_steps_go_on_as_a_checkpoint_says_that_was_saved_into_a_buffer(self) -> None:
+        make = MODEL + "import io\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        self.run_script(make + """
+for _ in range(5): one(optimizer)
+buffer = io.BytesIO()
+torch.save({"o": optimizer.state_dict(), "global_step": 5}, buffer)
+open("bucket", "wb").write(buffer.getvalue())
+""")
+        said = self.said()
+        self.assertEqual(self.names(said)[-2:], ["checkpoint_save_start_time",
+                                                 "checkpoint_save_end_time"])
+        self.run_script(make + """
+loaded = torch.load(io.BytesIO(open("bucket", "rb").read()))
+optimizer.load_state_dict(loaded["o"])
+one(optimizer), one(optimizer)
+""")
+        self.assertEqual(self.steps(), [5, 6])
+
     def test_making_the_process_group_is_told(self) -> None:
         self.run_script("""
 import os, torch.distributed as dist

@@ -2,10 +2,10 @@
 """--goodput auto: what a script that knows nothing of us does with its time, by torch's hooks.
 
 Steps are those of the first optimizer, numbered from 0 and on from the checkpoint that is loaded;
-making the process group, waits of data loaders, and saving and loading of checkpoints in the main
-thread, are told as such; from the first batch to the first step it is preparation. A checkpoint
-that another thread saves is of the step at which the optimizer's state was last asked for, and
-takes no time of the training. All ranks tell steps, rank 0 the rest.
+making the process group, waits of data loaders, evaluations, and saving and loading of checkpoints
+in the main thread, are told as such; from the first batch to the first step it is preparation. A
+checkpoint that another thread saves is of the step at which the optimizer's state was last asked
+for, and takes no time of the training. All ranks tell steps, rank 0 the rest.
 
 Does nothing more as soon as the script reports steps, checkpoints or goodput by hand. What it has
 put around torch's functions stays: a script may hold them by name, and pickles them by reference.
@@ -25,9 +25,10 @@ from time import time
 from types import ModuleType
 from typing import Any
 
-from elastrun import channel, journal
-from elastrun.checkpoint_steps import CheckpointSteps, is_checkpoint
+from elastrun import channel, frameworks, journal
+from elastrun.checkpoint_steps import CheckpointSteps, is_checkpoint, steps_told
 from elastrun.dynamo import stay_out
+from elastrun.evaluation import Evaluation
 from elastrun.imports import after_import
 from elastrun.page import page
 
@@ -81,6 +82,7 @@ class Watch:
         self._async_saves = 0  # of torch's own, that are under way
         self._snapshot = -1  # the step at which the optimizer's state was last asked for
         self._preparing = False
+        self._evaluation = Evaluation(self._put_next, self._is_elsewhere, self._trainer)
         self._compiling: Callable[[], bool] = bool  # Dynamo knows torch's, and traces no further
 
     def begin(self) -> None:
@@ -94,11 +96,14 @@ class Watch:
         if self._rank0:
             after_import("torch.distributed.distributed_c10d", self._hook_process_group)
             after_import("torch.utils.data.dataloader", self._hook_loaders)
+            after_import("torch.nn.modules.module", self._evaluation.hook_modules)
         after_import("torch.serialization", self._hook_files)
         after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
         after_import("torch.distributed.checkpoint.state_dict_loader", self._hook_loader)
+        self._hook_frameworks()
 
     def end(self) -> None:
+        self._evaluation.end()
         self.off = True
         self._first.clear()
         self._journal.at_each_pass = None
@@ -111,6 +116,7 @@ class Watch:
 
     def _last_word(self) -> None:
         self._tell_first()
+        self._evaluation.end()
         self._journal.flush(_GRACE)
         if not self.off and self._rank0:
             self._checkpoints.flush(_GRACE)
@@ -118,6 +124,19 @@ class Watch:
     def _is_out(self) -> bool:
         """This is not to be told; in a region that is being compiled, it is not to be traced."""
         return self._compiling() or self.off
+
+    def _is_elsewhere(self) -> bool:
+        """This is no time at which the main thread may begin to evaluate."""
+        return (self._is_out() or not self._rank0 or self._inside is not None
+                or threading.get_ident() != self._main)
+
+    def _put_next(self, entry: journal.Entry) -> None:
+        if self._first:
+            self._tell_first()
+        self._put(entry)
+
+    def _trainer(self) -> Any:
+        return self._leader and self._leader()
 
     def _show_step(self) -> None:
         mine = page()
@@ -159,6 +178,8 @@ class Watch:
                 return
         if self._others:
             self._others.clear()
+        if self._evaluation.is_open:
+            self._evaluation.stepped()
         self._number = number = self._number + 1
         entry = (_STEP_END, (number, time()))
         if leader is None:
@@ -180,7 +201,8 @@ class Watch:
         """Whether steps of this optimizer count: the first one's, or that of its successor."""
         if self._leader is None:
             count = _own_count(optimizer)
-            if count is not None:
+            # A new one knows nothing of the checkpoint from which the script goes on.
+            if count is not None and not (count == 1 and self._number >= 0):
                 self._number = count - 2  # this one has been counted already
         elif self._leader() is not None:
             # Of hundreds, one for each parameter, each steps once between two steps of the first.
@@ -201,6 +223,8 @@ class Watch:
         if self.off or me in self._busy or part:
             yield False
             return
+        if me == self._main and self._evaluation.is_open:
+            self._evaluation.look()
         if me != self._main or not self._rank0:
             self._busy.add(me)
             try:
@@ -234,7 +258,21 @@ class Watch:
         fetch = iterator.__next__
         make = module.DataLoader.__iter__
         put, waiting, main, ident = self._put, self._journal, self._main, threading.get_ident
+        evaluation = self._evaluation
         told = 0.0  # when the last one ended that was told
+
+        def fetch_to_evaluate(mine: Any) -> Any:  # a part of it; that it goes on is told
+            nonlocal told
+            self._inside = _LOADING
+            try:
+                return fetch(mine)
+            finally:
+                self._inside = None
+                now = time()
+                if not 0 <= now - told < _QUIET:
+                    told = now
+                    put((_LOADING[0], (now,)))
+                    put((_LOADING[1], (now,)))
 
         @functools.wraps(fetch)
         def __next__(mine: Any) -> Any:
@@ -243,6 +281,9 @@ class Watch:
                 return fetch(mine)
             if self._first:
                 self._tell_first()
+            evaluation.look(getattr(mine, "_dataset", None))
+            if evaluation.is_open:
+                return fetch_to_evaluate(mine)
             begin = time()
             entry = (_LOADING[0], (begin,))
             put(entry)
@@ -265,6 +306,10 @@ class Watch:
         def __iter__(mine: Any) -> Any:  # starts the loader's processes
             if self._is_out():
                 return make(mine)
+            if not self._inside and ident() == main:
+                evaluation.look(getattr(mine, "dataset", None))
+                if evaluation.is_open:
+                    return make(mine)
             with self._during(_LOADING):
                 return make(mine)
 
@@ -277,23 +322,30 @@ class Watch:
 
         @functools.wraps(save)
         def save_and_tell(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_out() or not _is_file(f):
+            if self._is_out():
                 return save(obj, f, *args, **kwargs)
-            number = self._number_of_save(obj)
+            whole = _is_file(f)  # else where it goes from there, and when, is not known
+            if not whole and not is_checkpoint(obj):
+                return save(obj, f, *args, **kwargs)
+            number = self._number_of_save(obj) if whole else -1
             with self._during(_SAVE, number >= 0) as told:
                 result = save(obj, f, *args, **kwargs)
-            if told:
+            if told and whole:
                 self._saved(f, number)
             return result
 
         @functools.wraps(load)
         def load_and_tell(f: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_out() or not _is_file(f):
+            if self._is_out():
                 return load(f, *args, **kwargs)
-            with self._during(_RESTORE) as told:
+            if not _is_file(f):
                 result = load(f, *args, **kwargs)
+                told = self._leader is None and self._inside is None
+            else:
+                with self._during(_RESTORE) as told:
+                    result = load(f, *args, **kwargs)
             if told and is_checkpoint(result):
-                self._restored(f)
+                self._restored(f, result)
             return result
 
         self._replace(module, "save", save_and_tell)
@@ -352,10 +404,34 @@ class Watch:
             with self._during(_RESTORE) as told:
                 result = load(*args, **kwargs)
             if told:
-                self._restored(kwargs.get("checkpoint_id"))
+                self._restored(kwargs.get("checkpoint_id"), args[0] if args else
+                               kwargs.get("state_dict"))
             return result
 
         self._replace(module, "load", load_and_tell)
+
+    def _hook_frameworks(self) -> None:
+        def save(method: Any) -> Any:
+            def save_and_tell(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._is_out() or not self._rank0:
+                    return method(trainer, *args, **kwargs)
+                number = self._number
+                with self._during(_SAVE, True) as told:
+                    result = method(trainer, *args, **kwargs)
+                file, is_there = frameworks.place_of(trainer, args, kwargs)
+                if told and is_there:
+                    self._saved(file, number)
+                return result
+            return save_and_tell
+
+        for place in frameworks.SAVES:
+            frameworks.wrap(place, save)
+        for place in frameworks.RESTORES:
+            frameworks.wrap(place, frameworks.within(lambda: self._during(_RESTORE)))
+        frameworks.on_resume(self._resumed)
+        if self._rank0:
+            for place in frameworks.EVALUATIONS:
+                frameworks.wrap(place, frameworks.within(self._evaluation.during))
 
     def _number_of_save(self, what: Any) -> int:
         """The step of the state that is being saved: in another thread what was taken before.
@@ -378,12 +454,17 @@ class Watch:
         with contextlib.suppress(Exception):  # an entry that cannot be formatted
             self._journal.drain()
 
-    def _restored(self, file: Any) -> None:
+    def _restored(self, file: Any, what: Any = None) -> None:
         """Before the first step: the steps go on where a checkpoint of this job was saved."""
         if self._leader is None:
-            step = self._checkpoints.step_of(file)
+            step = self._checkpoints.step_of(file, steps_told(what) - 1)
             if step is not None:
                 self._number = step
+
+    def _resumed(self, steps: int) -> None:
+        """A trainer says how many steps were made before the first one of this process."""
+        if self._leader is None and not self.off:
+            self._number = steps - 1
 
 
 def start() -> None:

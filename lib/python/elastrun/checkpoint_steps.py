@@ -20,6 +20,8 @@ _MOST_SAVED = 64  # checkpoints whose step is remembered
 _PATIENCE = 1.0  # seconds that loading waits for the list of an earlier attempt, at most
 _DEEPEST = 3  # containers in containers that are looked into
 _MOST_SEEN = 1000  # values
+# Under which a checkpoint tells how many steps it holds: Lightning's, and what scripts have.
+_STEPS = ("global_step", "step", "steps", "iteration", "iter_num")
 
 
 def _place(file: Any) -> Any:
@@ -120,15 +122,18 @@ class CheckpointSteps:
             json.dump(self._steps, out)
         os.replace(unfinished, self._path)
 
-    def step_of(self, file: Any) -> int | None:
-        """None: it is not one of this job, as far as is known in time."""
+    def step_of(self, file: Any, otherwise: int = -1) -> int | None:
+        """`otherwise`: what its content says, -1 nothing; where neither a mark nor the list does.
+        None: it is not one of this job, as far as is known in time.
+        """
         with contextlib.suppress(Exception):  # without a mark
             return _marked(file)
+        step = None
         with contextlib.suppress(Exception):
             key = _inode(file)
             self._wait(lambda: self._read_already, _PATIENCE)
-            return self._steps.get(key)
-        return None
+            step = self._steps.get(key)
+        return step if step is not None or otherwise < 0 else otherwise
 
     def flush(self, seconds: float) -> None:
         done: list[bool] = []
@@ -165,6 +170,16 @@ def _has_state(what: Any, tensor: type) -> bool:
     return any(isinstance(name, str) and name.endswith((".weight", ".bias"))
                and isinstance(value, tensor)
                for name, value in itertools.islice(dict.items(what), _MOST_SEEN))
+
+
+def steps_told(what: Any) -> int:
+    """How many steps a checkpoint says that the training had made; 0: it does not."""
+    if isinstance(what, dict):
+        for name in _STEPS:
+            steps = dict.get(what, name)
+            if type(steps) is int and 0 <= steps < 1 << 53:
+                return steps
+    return 0
 
 
 def is_checkpoint(what: Any) -> bool:

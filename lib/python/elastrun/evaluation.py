@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For --goodput auto: when the main thread evaluates, by what it does and not by its names.
+
+It begins when a batch is fetched, or Module.eval() is called, while torch keeps no gradients; or
+when eval() is called on the module that the optimizer trains, once there was a step. It ends when
+that module is told to train(), at the next step, when the training's data are fetched again, or at
+the next fetch or save with gradients if it began without. Frameworks say both themselves.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from time import time
+from types import ModuleType
+from typing import Any
+
+_BEGIN = '{"custom_badput_event_start_time":%r,"custom_badput_event_type":"eval"}'
+_END = '{"custom_badput_event_end_time":%r,"custom_badput_event_type":"eval"}'
+
+
+def _trains(optimizer: Any, module: Any) -> bool:
+    """Whether it steps a parameter of the module: the first one that has gradients."""
+    with contextlib.suppress(Exception):
+        first = next(one for one in module.parameters() if one.requires_grad)
+        return any(one is first for group in optimizer.param_groups for one in group["params"])
+    return False
+
+
+class Evaluation:
+    """Of the main thread. `is_out`: nothing is to be told now, `leader`: the optimizer whose steps
+    count, if it has made one.
+    """
+
+    def __init__(self, put: Callable[[Any], None], is_out: Callable[[], bool],
+                 leader: Callable[[], Any]) -> None:
+        self._put = put
+        self._is_out = is_out
+        self._leader = leader
+        self.is_open = False
+        self._said = False  # by a framework, which says the end, too
+        self._without_gradients = False
+        self._module: Callable[[], Any] = lambda: None  # on which eval() was called
+        self._data = 0  # id of the training's
+        self._trusted = True  # eval() alone: no step was made in what it began
+        self._keeps_gradients: Callable[[], bool] = lambda: True
+        self._class: Any = None  # torch.nn.Module
+        self._train: Any = None  # its method, while ours is in its place
+
+    def begin(self, said: bool = False) -> bool:
+        """False: it is part of one."""
+        if self.is_open:
+            return False
+        self.is_open, self._said = True, said
+        self._without_gradients = not self._keeps_gradients()
+        self._watch_train()
+        self._put((_BEGIN, (time(),)))
+        return True
+
+    def end(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = self._said = False
+        self._module = lambda: None
+        if self._class is not None and self._train is not None:
+            self._class.train, self._train = self._train, None
+        self._put((_END, (time(),)))
+
+    def stepped(self) -> None:
+        """An optimizer's step, which is no evaluation's: eval() has meant something else."""
+        if not self._said and not self._without_gradients:
+            self._trusted = False
+        self.end()
+
+    def look(self, data: Any = None) -> None:
+        """At the begin of a fetch of `data`, or of a save, in the main thread."""
+        if not self._keeps_gradients():
+            if self.is_open:
+                self._without_gradients = True
+            elif data is not None:
+                self.begin()
+        elif not self.is_open:
+            if data is not None:
+                self._data = id(data)
+        elif not self._said and (self._without_gradients or id(data) == self._data):
+            self.end()
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[None]:
+        """What a framework calls an evaluation."""
+        mine = not self._is_out() and self.begin(said=True)
+        try:
+            yield
+        finally:
+            if mine:
+                self.end()
+
+    def hook_modules(self, module: ModuleType) -> None:
+        self._class = module.Module
+        self._keeps_gradients = sys.modules["torch._C"].is_grad_enabled
+        evaluate = module.Module.eval
+
+        @functools.wraps(evaluate)
+        def eval_and_tell(mine: Any) -> Any:
+            if not self._is_out() and not self.is_open:
+                if self._is_meant(mine) and self.begin():
+                    self._module = weakref.ref(mine)
+            return evaluate(mine)
+
+        module.Module.eval = eval_and_tell
+
+    def _is_meant(self, module: Any) -> bool:
+        if not self._keeps_gradients():
+            return True
+        leader = self._leader()
+        return (self._trusted and leader is not None and module.training is True
+                and _trains(leader, module))
+
+    def _watch_train(self) -> None:
+        """While an evaluation lasts: train() calls itself for each part of a module."""
+        if self._class is None or self._said or self._train is not None:
+            return
+        self._train = train = self._class.train
+        main = threading.get_ident()
+
+        @functools.wraps(train)
+        def train_and_tell(mine: Any, mode: bool = True) -> Any:
+            if mode and mine is self._module() and threading.get_ident() == main:
+                self.end()
+            return train(mine, mode)
+
+        self._class.train = train_and_tell

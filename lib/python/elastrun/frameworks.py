@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For --goodput auto: what Lightning's and Hugging Face's trainers call evaluating, saving and
+loading. Their checkpoints are more than a call of torch.save: Lightning's goes into a buffer and
+from there to a file system, the other is several files, one of which is not torch's.
+
+A version that has other names is seen as any script is.
+"""
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any
+
+from elastrun.imports import after_import
+
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+_TRANSFORMERS = "transformers.trainer"
+_STATE = "transformers.trainer_callback"
+
+# What is around a call of a method of these: (module, class, method).
+EVALUATIONS = [(f"{one}.loops.evaluation_loop", "_EvaluationLoop", "run") for one in _LIGHTNING]
+EVALUATIONS += [(_TRANSFORMERS, "Trainer", name) for name in ("evaluate", "predict")]
+RESTORES = [(_TRANSFORMERS, "Trainer", "_load_from_checkpoint"),
+            (_TRANSFORMERS, "Trainer", "_load_optimizer_and_scheduler")]
+SAVES = [(f"{one}.trainer.trainer", "Trainer", "save_checkpoint") for one in _LIGHTNING]
+SAVES += [(_TRANSFORMERS, "Trainer", "_save_checkpoint")]
+
+
+def wrap(place: tuple[str, str, str], around: Callable[[Callable[..., Any]], Any]) -> None:
+    """Puts what `around` makes of it in place of a method, when its module is imported."""
+    module, owner, name = place
+
+    def hook(imported: ModuleType) -> None:
+        found = getattr(imported, owner, None)
+        method = vars(found).get(name) if isinstance(found, type) else None
+        if callable(method):
+            setattr(found, name, functools.wraps(method)(around(method)))
+
+    after_import(module, hook)
+
+
+def within(make: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    """For `wrap`: the method runs in a context that `make` makes."""
+    def around(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return method(*args, **kwargs)
+        return run
+    return around
+
+
+def on_resume(call: Callable[[int], None]) -> None:
+    """`call`: how many steps the Hugging Face trainer had made that goes on."""
+    def hook(module: ModuleType) -> None:
+        load = vars(module.TrainerState)["load_from_json"].__func__
+
+        @functools.wraps(load)
+        def load_and_tell(*args: Any, **kwargs: Any) -> Any:
+            state = load(*args, **kwargs)
+            if type(getattr(state, "global_step", None)) is int:
+                call(state.global_step)
+            return state
+
+        module.TrainerState.load_from_json = classmethod(load_and_tell)
+
+    after_import(_STATE, hook)
+
+
+def place_of(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """Where a call of one of SAVES saves, and whether it is there when the call ends."""
+    strategy = getattr(trainer, "strategy", None)
+    file = args[0] if args else kwargs.get("filepath")
+    if not isinstance(file, (str, os.PathLike)):
+        file = None  # Hugging Face's says the model here; its state tells the step
+    kinds = type(getattr(strategy, "checkpoint_io", None)).__mro__
+    return file, not any("Async" in kind.__name__ for kind in kinds)
