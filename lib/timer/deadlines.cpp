@@ -48,7 +48,10 @@ std::vector<ExpiredWorker> Deadlines::take_expired(TimePoint now) {
     worker->timers.push_back({scope, expiry, signal, armed});
     erase(timer);
   }
-  for (const auto& worker : workers) forget(worker.worker);
+  // One that only tells ends nobody, and the others of its process count on.
+  for (const auto& worker : workers) {
+    if (worker.signal() > 0) forget(worker.worker);
+  }
   return workers;
 }
 

@@ -53,7 +53,8 @@ class Deadlines {
   /// The earliest expiry, for the one alarm that is needed.
   std::optional<TimePoint> next() const;
   /// Takes out what has expired by `now` (including), grouped by worker, those with the earliest
-  /// expiry first. All other timers of these workers go with them: a worker is handled once.
+  /// expiry first. All other timers of a worker that is to be killed go with them: it is handled
+  /// once.
   std::vector<ExpiredWorker> take_expired(TimePoint now);
   /// The worker has ended: its timers mean nothing any more.
   void forget(std::int64_t worker);

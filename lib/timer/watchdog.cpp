@@ -110,7 +110,9 @@ void Watchdog::expire() {
   due_ = false;
   if (parts_.catch_up) parts_.catch_up();
   auto expired = deadlines_.take_expired(parts_.clock.now());
-  for (const auto& worker : expired) nested_.forget(worker.worker);
+  for (const auto& worker : expired) {
+    if (worker.signal() > 0) nested_.forget(worker.worker);
+  }
   arm();
   if (!expired.empty()) parts_.on_expired(std::move(expired));
 }

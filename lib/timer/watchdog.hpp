@@ -30,7 +30,7 @@ class Watchdog {
     std::function<bool(pid_t)> is_ours;
     /// Just before timers are found expired: time to read requests that wait to be read.
     std::function<void()> catch_up;
-    /// Never empty. All timers of these processes are gone.
+    /// Never empty. All timers of those processes that are to be ended are gone.
     std::function<void(std::vector<ExpiredWorker>)> on_expired;
     /// A pidfd and a signal, as pidfd_send_signal(2); fails with Io. Empty: that call.
     std::function<Status(int, int)> send{};

@@ -74,6 +74,13 @@ TEST_CASE("deadlines: the first timer with a signal decides how a worker is kill
   CHECK(quiet.take_expired(at(1s)).at(0).signal() == 0);
 }
 
+TEST_CASE("deadlines: a timer that only tells leaves the others of its process armed") {
+  auto deadlines = with({{7, "told", at(1s), 0}, {7, "kills", at(2s)}});
+  CHECK(deadlines.take_expired(at(1s)).size() == 1);
+  CHECK(deadlines.next() == at(2s));
+  CHECK(deadlines.take_expired(at(2s)).at(0).signal() == SIGKILL);
+}
+
 TEST_CASE("deadlines: a worker that has ended is forgotten") {
   auto deadlines = with({{7, "", at(1s)}, {7, "z", at(2s)}, {8, "a", at(3s)}, {-1, "a", at(4s)}});
   deadlines.forget(7);
