@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +25,32 @@ from elastrun.monitor import Aggregation as A  # noqa: E402
 from elastrun.monitor import Event, Stat  # noqa: E402
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+
+FORKS = """
+import os, signal, sys, threading
+from datetime import timedelta
+from elastrun import monitor
+who = "parent"
+monitor.register_event_handler(lambda event: print(who, event.data, flush=True))
+stat = monitor.Stat("a", [monitor.Aggregation.SUM], timedelta(days=9999))
+stat.add(1)
+held, done = threading.Event(), threading.Event()
+def hold():
+    with stat._core._lock, monitor._change:
+        held.set()
+        done.wait()
+threading.Thread(target=hold).start()
+held.wait()
+if os.fork() == 0:
+    who = "child"
+    signal.alarm(60)
+    stat.add(2)
+    monitor.wait_counter_values()
+    sys.exit()
+print(os.wait()[1], flush=True)
+done.set()
+"""
 
 
 class Windows(unittest.TestCase):
@@ -245,12 +273,19 @@ class Windows(unittest.TestCase):
         Stat("a", [A.SUM], SECOND).add(1)
         self.assertEqual(stat.count, 1)
 
+    def test_a_forked_child_waits_for_no_lock_of_its_parent_and_tells_none_of_its_windows(
+            self) -> None:
+        done = subprocess.run([sys.executable, "-B", "-c", FORKS], capture_output=True, text=True,
+                              env=dict(os.environ, PYTHONPATH=PACKAGE))
+        self.assertEqual((done.stdout, done.stderr),
+                         ("child {'a.sum': 2.0}\n0\nparent {'a.sum': 1.0}\n", ""))
+
     def test_deviation_nan_and_infinities_are_dropped(self) -> None:
         stat = Stat("a", [A.SUM, A.COUNT], SECOND, 2)
-        for value in (1, float("nan"), float("inf"), 2):
+        for value in (1, float("nan"), float("inf"), 10**400, 2):
             stat.add(value)
         self.assertEqual(self.data(), [{"a.sum": 3, "a.count": 2}])
-        self.assertEqual(stat.dropped, 2)
+        self.assertEqual(stat.dropped, 3)
 
     def test_what_torch_announced_and_never_built(self) -> None:
         stat = Stat("a", [A.STDDEV, A.P50, A.P99, A.P999], SECOND, 200)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
+import os
 import threading
 import time
 import weakref
@@ -115,12 +116,13 @@ def forward(event: Any) -> None:
     """Tells the agent of an event of ours, or of torch's."""
     try:
         at = event.timestamp.timestamp()
-    except (OSError, OverflowError, ValueError):
+    except Exception:  # a year of another calendar, or no datetime
         at = None
     data = event.data
     if event.name == STAT_EVENT and (mine := page()) is not None:
         for key, value in data.items():
-            mine.put(("torch.monitor", key), float(value))
+            with contextlib.suppress(Exception):  # no number; the agent hears of it below
+                mine.put(("torch.monitor", key), float(value))
     send_event(event.name, data, at)
 
 
@@ -247,7 +249,10 @@ class _Core:
         return self._turn(number)
 
     def add(self, value: float) -> None:
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of 400 digits
+            number = math.inf
         now = _now()
         full = None
         with self._lock:
@@ -268,6 +273,14 @@ class _Core:
                     _reporter.wake()
         self._log(over)
         self._log(full)
+
+    def forget(self) -> None:
+        """In a forked child: a thread that it does not have may hold the lock, and the values of
+        the open window are the parent's to tell.
+        """
+        self._lock = threading.RLock()
+        self._open = _Window(self._sketch, self._spread)
+        self._full = False
 
     def close_due(self) -> float | None:
         """Seconds until the open window ends, if it has values."""
@@ -418,6 +431,14 @@ def wait_counter_values() -> dict[str, dict[str, int]]:
         return {key: dict(values) for key, values in _WaitCounter._all.items()}
 
 
+def _forget() -> None:
+    global _change
+    _change = threading.RLock()
+    for core in list(_cores.values()):
+        core.forget()
+
+
+os.register_at_fork(after_in_child=_forget)
 _reporter = reporter.reporter()
 if _reporter is not None:
     _reporter.call(close_due)
