@@ -167,6 +167,20 @@ class Served(unittest.TestCase):
         self.assertFalse(os.path.exists(self.file))
         self.server.shutdown()
 
+    def test_a_file_that_a_killed_worker_has_left_is_taken_over(self) -> None:
+        file = self.file + ".left"
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(file)
+        server = WorkerServer(file)
+        self.addCleanup(server.shutdown)
+        with self.assertRaises(OSError):  # this one listens
+            WorkerServer(file)
+        other = self.file + ".text"
+        Path(other).write_text("not ours")
+        with self.assertRaises(OSError):
+            WorkerServer(other)
+        self.assertEqual(Path(other).read_text(), "not ours")
+
     def test_files_of_other_threads_are_made_as_ever(self) -> None:
         before = os.umask(0)
         self.addCleanup(os.umask, before)

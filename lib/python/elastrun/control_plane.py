@@ -23,11 +23,13 @@ not local, and everywhere those of another origin.
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import ipaddress
 import json
 import os
 import socket
+import stat
 import sys
 import tempfile
 import threading
@@ -220,13 +222,26 @@ class _Server(ThreadingHTTPServer):
         return _refusal(",".join(hosts), ",".join(origins) if origins else None, loopback)
 
 
+def _is_left_behind(file: str) -> bool:
+    """Whether no process listens any more at a socket file: that of a worker that was killed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        one.setblocking(False)
+        return one.connect_ex(file) == errno.ECONNREFUSED and stat.S_ISSOCK(os.lstat(file).st_mode)
+
+
 class _UnixServer(_Server):
     address_family = socket.AF_UNIX
 
     def server_bind(self) -> None:
         # The mode that bind(2) makes the file with; the umask is that of all threads.
         os.fchmod(self.socket.fileno(), 0o600)
-        super().server_bind()
+        try:
+            super().server_bind()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not _is_left_behind(str(self.server_address)):
+                raise
+            os.unlink(str(self.server_address))
+            super().server_bind()
 
     def refusal(self, *_: Any) -> str:
         return ""  # no browser opens a socket file
@@ -234,7 +249,8 @@ class _UnixServer(_Server):
 
 class WorkerServer:
     """As torch's _WorkerServer: without a port at the socket file `host_or_file`, else there on the
-    network; port 0 is any free one. Fails with OSError.
+    network; port 0 is any free one. A file that a killed worker has left is taken over. Fails with
+    OSError.
     """
 
     def __init__(self, host_or_file: str, port: int = -1) -> None:
