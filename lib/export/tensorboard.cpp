@@ -182,7 +182,13 @@ std::string TensorBoardRecords::window(const Record& record) {
     histogram.max = window.sketch->quantile(1).value_or(0);
     values.push_back(histogram);
   }
-  return tensorboard_values(record.stamp.wall, next_step(tag), values);
+  return tensorboard_values(record.stamp.wall, step_of(record, tag), values);
+}
+
+std::int64_t TensorBoardRecords::step_of(const Record& record, const std::string& tag) {
+  const Value* const given = record.find("step");
+  const auto* const step = given == nullptr ? nullptr : std::get_if<std::int64_t>(given);
+  return step == nullptr ? steps_[tag]++ : *step;
 }
 
 std::string TensorBoardRecords::of(const Record& record) {
@@ -192,11 +198,8 @@ std::string TensorBoardRecords::of(const Record& record) {
   if (record.kind != Record::Kind::Sample) return {};
   const auto number = number_of(record.value);
   if (!number) return {};
-  const Value* const given = record.find("step");
-  const auto* const step = given == nullptr ? nullptr : std::get_if<std::int64_t>(given);
   const auto tag = tag_of(record);
-  return tensorboard_values(record.stamp.wall, step == nullptr ? next_step(tag) : *step,
-                            {{tag, *number}});
+  return tensorboard_values(record.stamp.wall, step_of(record, tag), {{tag, *number}});
 }
 
 TensorBoard::TensorBoard(files::BlockingCalls& calls, const std::string& directory, WallTime now,

@@ -37,7 +37,7 @@ std::string tensorboard_file_name(WallTime when, std::string_view host, int pid)
 
 /// What TensorboardEventHandler of torch.monitor is for: a scalar NAME.AGGREGATION for each
 /// aggregation of a window, a histogram NAME for its sketch, a scalar NAME for each sample. The
-/// step is the attribute "step" of a sample, else the number of the value in its tag (torch has no
+/// step is its attribute "step", else the number of the value in its tag (torch has no
 /// step, so there all points lie above each other). The tag of a sample that has a "rank" ends in
 /// "/rank_N". Gaps (no data) are not written.
 class TensorBoardRecords {
@@ -46,7 +46,7 @@ class TensorBoardRecords {
   std::string of(const telemetry::Record& record);
 
  private:
-  std::int64_t next_step(const std::string& tag) { return steps_[tag]++; }
+  std::int64_t step_of(const telemetry::Record& record, const std::string& tag);
   std::string window(const telemetry::Record& record);
   std::map<std::string, std::int64_t> steps_;
 };

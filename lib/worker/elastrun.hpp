@@ -220,12 +220,39 @@ inline Channel& Channel::instance() {
   return detail::channel;
 }
 
-/// Text as a JSON string, quotes included. Bytes above 0x7f pass as they are.
+namespace detail {
+/// How many bytes the UTF-8 character has with which `text`, not empty, begins; 0: it is none.
+inline std::size_t character_size(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t size = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  if (size == 0 || first > 0xf4 || text.size() < size) return 0;
+  for (std::size_t i = 1; i < size; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Longer than need be, half of a surrogate pair, or beyond the last one.
+  const unsigned second = byte(1);
+  const bool none = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                    (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return none ? 0 : size;
+}
+}  // namespace detail
+
+/// Text as a JSON string, quotes included. A byte that is no UTF-8 becomes U+FFFD: the agent would
+/// refuse the packet.
 inline std::string quoted(std::string_view text) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string out = "\"";
-  for (const char c : text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80) {
+      const auto size = detail::character_size(text.substr(i));
+      size == 0 ? out.append("\\ufffd") : out.append(text.substr(i, size));
+      i += size == 0 ? 0 : size - 1;
+      continue;
+    }
     if (c == '"' || c == '\\') {
       out.append({'\\', c});
     } else if (byte < 0x20) {
@@ -446,8 +473,19 @@ inline Page& Page::instance() {
   return detail::page;
 }
 
+namespace detail {
+/// The last training step that has ended here, as a member of a metric's packet.
+inline std::atomic<std::int64_t> last_step{-1};
+
+inline std::string step_member(std::int64_t step) {
+  if (step < 0) step = last_step.load(std::memory_order_relaxed);
+  return step < 0 ? std::string() : R"(,"step":)" + std::to_string(step);
+}
+}  // namespace detail
+
 /// Training step `number` has ended. Say it on rank 0 at least.
 inline void step(std::int64_t number) {
+  detail::last_step.store(number, std::memory_order_relaxed);
   tell([=] { return R"({"kind":"step","step":)" + std::to_string(number) + "}"; });
   Page::instance().step(number);
 }
@@ -467,11 +505,13 @@ inline void checkpoint_done(std::int64_t step = -1) {
 }
 
 /// One sample of a number, in a metric group as in torchelastic's put_metric. A packet for each:
-/// for many samples there is Metric.
-inline void metric(std::string_view name, double value, std::string_view group = "worker") {
+/// for many samples there is Metric. It is one of training step `step`; below 0: of the last one
+/// that this process has told by step().
+inline void metric(std::string_view name, double value, std::string_view group = "worker",
+                   std::int64_t step = -1) {
   tell([=] {
     return R"({"kind":"metric","name":)" + quoted(name) + R"(,"value":)" + number(value) +
-           R"(,"group":)" + quoted(group) + "}";
+           R"(,"group":)" + quoted(group) + detail::step_member(step) + "}";
   });
   Page::instance().put(Page::instance().series(group, name), value);
 }
@@ -580,7 +620,8 @@ class Metric {
     if (cell.count + cell.not_finite == 0) return;
     worker::tell([&] {
       std::string packet = R"({"kind":"metric","name":)" + quoted(name_) + R"(,"value":)" +
-                           number(cell.last) + R"(,"group":)" + quoted(group_);
+                           number(cell.last) + R"(,"group":)" + quoted(group_) +
+                           detail::step_member(-1);
       if (cell.count > 1) {
         packet += R"(,"count":)" + std::to_string(cell.count) + R"(,"sum":)" + number(cell.sum) +
                   R"(,"min":)" + number(cell.min) + R"(,"max":)" + number(cell.max);
@@ -917,7 +958,13 @@ class Expires {
         scope_(scope.empty() ? std::string(file) + '#' + std::to_string(line) : scope),
         number_(numbers().fetch_add(1, std::memory_order_relaxed)),
         around_(std::exchange(innermost(), this)) {
-    if (scope_.size() > kLongest) scope_.erase(0, scope_.size() - kLongest);
+    if (scope_.size() > kLongest) {
+      auto first = scope_.size() - kLongest;  // of a character, not in the middle of one
+      while (first < scope_.size() && (static_cast<unsigned char>(scope_[first]) & 0xc0) == 0x80) {
+        ++first;
+      }
+      scope_.erase(0, first);
+    }
     for (outer_ = around_; outer_ != nullptr && outer_->scope_ != scope_;) outer_ = outer_->around_;
     arm();
     if (outer_ != nullptr) outer_->disarm();

@@ -85,7 +85,9 @@ Result<Message> metric_from(const json::object& object) {
   if (!value) return refuse("of kind metric needs a number `value`");
   auto group = text_of(object, "group").value_or("worker");
   if (text_of(object, "type") != "counter") {
-    return MetricSample{std::move(*name), *value, std::move(group), batch_of(object)};
+    auto step = whole(object, "step");
+    if (step && *step < 0) step.reset();
+    return MetricSample{std::move(*name), *value, std::move(group), batch_of(object), false, step};
   }
   if (!(*value >= 0) || std::isinf(*value)) {
     return refuse("of type counter needs a `value` that is finite and not below 0");

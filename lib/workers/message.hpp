@@ -39,6 +39,7 @@ struct MetricSample {
   };
   std::optional<Batch> batch{};
   bool counts = false;  // `value` is by how much a total has risen since the sender last said
+  std::optional<std::int64_t> step{};  // of training
 };
 using AttributeValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 struct WorkerEvent {

@@ -77,9 +77,9 @@ class ChannelTest(unittest.TestCase):
             {"kind": "step", "step": 7},
             {"kind": "checkpoint", "step": 5},
             {"kind": "checkpoint", "step": -1},
-            {"kind": "metric", "name": "loss", "value": 0.5, "group": "worker"},
-            {"kind": "metric", "name": "lr", "value": 1, "group": "opt"},
-            {"kind": "metric", "name": "bad", "value": "nan", "group": "worker"},
+            {"kind": "metric", "name": "loss", "value": 0.5, "group": "worker", "step": 7},
+            {"kind": "metric", "name": "lr", "value": 1, "group": "opt", "step": 7},
+            {"kind": "metric", "name": "bad", "value": "nan", "group": "worker", "step": 7},
             {"kind": "event", "name": "epoch", "attributes": {
                 "number": 3, "name": 'a"b', "done": True, "at": None, "what": "[1]"}},
         ]])
@@ -93,6 +93,52 @@ class ChannelTest(unittest.TestCase):
         said = {"kind": "from", "directory": "/run/0/3"}
         self.assertEqual(listener.packets(), [
             [said, {"kind": "step", "step": 1}], [said, {"kind": "step", "step": 2}]])
+
+    def test_a_metric_is_of_the_last_step_or_of_the_one_that_is_given(self) -> None:
+        listener = self.listen()
+        worker("elastrun.metric('a', 1)\nelastrun.metric('a', 2, step=108)\nelastrun.step(109)\n"
+               "elastrun.metric('a', 3)\nelastrun.metrics.put_metric('b', 4, 'g')\n",
+               listener.path)
+        told = {packet["value"]: packet.get("step") for packet in listener.packets()[0]
+                if packet["kind"] == "metric"}
+        self.assertEqual(told, {1: None, 2: 108, 3: 109, 4: 109})
+
+    def test_nothing_raises_and_what_is_refused_is_counted(self) -> None:
+        listener = self.listen()
+        done = worker(
+            "from elastrun import events, metrics, monitor\n"
+            "class Raises:\n"
+            "  def __str__(self): raise RuntimeError('on purpose')\n"
+            "  __int__ = __float__ = __index__ = __hash__ = __repr__ = __str__\n"
+            "  name = source = timestamp = metadata = property(__str__)\n"
+            "bad = [Raises(), float('nan'), float('inf'), 10**400, 1 << 63, 'x', None]\n"
+            "for one in bad: elastrun.step(one); elastrun.checkpoint_done(one)\n"
+            "print(elastrun.dropped())\n"
+            "for one in [Raises(), 10**400, 'x', None]: elastrun.metric('m', one)\n"
+            "elastrun.metric(Raises(), 1); elastrun.metric('m', 1, Raises())\n"
+            "elastrun.metric('m', 1, step=float('nan')); elastrun.event(Raises())\n"
+            "with elastrun.phase(Raises()): pass\n"
+            "elastrun.event('e', a=Raises(), b=10**30, c=float('nan'), d='\\ud800')\n"
+            "print(elastrun.dropped())\n"
+            "for one in bad:\n"
+            "  metrics.put_metric('m', one); metrics.put_metric(one, 1)\n"
+            "  metrics.count_metric('m', one); metrics.count_metric(one, 1)\n"
+            "events.record(Raises())\n"
+            "events.record(events.Event('late', 'WORKER', 'noon', {}))\n"
+            "events.record(events.Event('none', 'WORKER', 0, None))\n"
+            "events.record(events.Event('text', 'WORKER', 0, {'a': Raises()}), 'console')\n"
+            "print(elastrun.dropped())\n"
+            "elastrun.metric('\\ud800', 2); elastrun.phase('\\ud800'); elastrun.step(3)\n",
+            listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("14\n24\n29\n", ""))
+        got = [one for one in listener.packets()[0]
+               if one["kind"] != "metric" or one["name"] != "m"]
+        self.assertEqual([one.get("name") for one in got if one["kind"] == "event"],
+                         ["e", "late", "text"])
+        self.assertEqual(next(one for one in got if one.get("name") == "e")["attributes"],
+                         {"b": 1e30, "c": "nan", "d": "?"})
+        self.assertIn({"kind": "phase", "phase": "?"}, got)
+        self.assertIn({"kind": "metric", "name": "?", "value": 2, "group": "worker"}, got)
 
     def test_a_phase_lasts_until_the_next_or_to_the_end_of_its_block(self) -> None:
         listener = self.listen()

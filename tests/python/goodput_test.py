@@ -143,8 +143,30 @@ class Recorder(unittest.TestCase):
         self.assertTrue(before <= kept.entries[0]["step_start_time"] <= time.time())
         self.assertEqual(kept.entries[1]["job_start_time"],
                          datetime(2026, 5, 4, 3, 2, 1).timestamp())
-        with self.assertRaises(ValueError):  # as the original
-            recorder.record_step_start_time("x")  # type: ignore[arg-type]
+
+    def test_deviation_what_cannot_be_recorded_is_counted_and_does_not_raise(self) -> None:
+        class Raises:
+            def __str__(self) -> str:
+                raise RuntimeError("on purpose")
+            __int__ = __float__ = __index__ = timestamp = __str__
+
+        class Never:
+            def timestamp(self) -> float:
+                return float("nan")
+
+        kept = Kept()
+        recorder = ElasticGoodputRecorder("j", "l", True, kept)
+        bad: list[Any] = ["x", float("nan"), float("inf"), 10**400, -1, None, Raises()]
+        for one in bad:
+            recorder.record_step_start_time(one)
+            recorder.record_elastic_slice_counts(one, 1, 1)
+        for when in (Raises(), Never(), "now"):
+            recorder.record_job_start_time(when)
+            recorder.record_step_start_time(1, when)
+        recorder.record_custom_badput_event_start_time(None, Raises())
+        self.assertEqual((kept.entries, recorder.lost), ([], 2 * len(bad) + 7))
+        recorder.record_custom_badput_event_start_time(None, "\ud800")
+        self.assertEqual(kept.entries[0]["custom_badput_event_type"], "?")
 
     def test_under_an_agent_entries_go_in_packets_and_all_are_there_at_the_end(self) -> None:
         listener = Listener(str(self.folder))

@@ -86,9 +86,9 @@ TEST_CASE("worker header: each call is one packet of JSON") {
   CHECK(listener.packets() ==
         std::vector<std::string>{
             R"({"kind":"step","step":7})", R"({"kind":"checkpoint","step":5})",
-            R"({"kind":"metric","name":"loss","value":0.5,"group":"worker"})",
+            R"({"kind":"metric","name":"loss","value":0.5,"group":"worker","step":7})",
             R"({"kind":"metric","type":"counter","name":"tokens","value":32,"group":"g"})",
-            R"({"kind":"metric","name":"bad","value":"nan","group":"opt"})",
+            R"({"kind":"metric","name":"bad","value":"nan","group":"opt","step":7})",
             R"({"kind":"event","name":"epoch","attributes":{"name":"a\"b\u000a","number":"3"}})",
             R"({"kind":"event","name":"plain","attributes":{}})",
             R"({"kind":"phase","phase":"eval"})", R"({"kind":"phase","phase":"save"})",
@@ -505,6 +505,39 @@ TEST_CASE("worker header: a name is cut between characters") {
   REQUIRE(packets.size() == 2);
   const std::string wanted = '"' + std::string(255, 'a') + '"';
   for (const auto& packet : packets) CHECK(packet.find(wanted) != std::string::npos);
+}
+
+TEST_CASE("worker header: what is no UTF-8 is replaced, and costs no packet") {
+  CHECK(worker::quoted("a\xc3\xa9\xf0\x9f\x98\x80") == "\"a\xc3\xa9\xf0\x9f\x98\x80\"");
+  for (const std::string bad :
+       {"\xff", "\xa9", "\xc3", "\xc0\xa9", "\xe2\x82", "\xf5\x80\x80\x80"}) {
+    CAPTURE(bad);
+    CHECK(worker::quoted(bad + "b").starts_with(R"("\ufffd)"));
+    CHECK(worker::quoted(bad + "b").ends_with("b\""));
+  }
+  CHECK(worker::quoted("\xed\xa0\x80") == R"("\ufffd\ufffd\ufffd")");  // half of a surrogate pair
+}
+
+TEST_CASE("worker header: a long scope keeps its end, from the first whole character on") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    const worker::Expires timer(60, "\u00e9\u00e9" + std::string(255, 'a'));
+    return 0;
+  });
+  CHECK(listener.packets().front().find("\"" + std::string(255, 'a') + "\"") != std::string::npos);
+}
+
+TEST_CASE("worker header: a metric is of the step that is given, or of the last one") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    worker::metric("loss", 1, "g");
+    worker::metric("loss", 2, "g", 108);
+    return 0;
+  });
+  CHECK(listener.packets() ==
+        std::vector<std::string>{
+            R"({"kind":"metric","name":"loss","value":1,"group":"g"})",
+            R"({"kind":"metric","name":"loss","value":2,"group":"g","step":108})"});
 }
 
 TEST_CASE("worker header: packets of several threads all arrive, each whole") {

@@ -83,7 +83,8 @@ void WorkerRecords::tell(const workers::Worker& worker, const workers::PhaseEnte
 void WorkerRecords::tell(const workers::Worker& worker, const workers::MetricSample& metric) {
   if (metric.counts) return tell_total(worker, metric);
   if (!pipeline_.wants(metric.group)) return;
-  const auto who = labels(worker);
+  auto who = labels(worker);
+  if (metric.step) who.emplace_back("step", *metric.step);
   auto sample = record(Record::Kind::Sample, metric.group, metric.name, who);
   sample.value = metric.value;
   pipeline_.emit(std::move(sample));

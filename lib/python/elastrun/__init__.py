@@ -30,8 +30,9 @@
 In a worker this import also offers the stacks of the process to the agent (`offer_stacks`), which
 takes them when the job hangs or somebody asks (elastrunctl stacks).
 
-Nothing here blocks, and nothing raises because of the channel: under another launcher, with an
-agent that has gone or cannot keep up, messages are dropped and counted (`elastrun.dropped()`).
+Nothing here blocks, and nothing raises because of the channel or of what it is told: under another
+launcher, with an agent that has gone or cannot keep up, or with a step that is NaN, messages are
+dropped and counted (`elastrun.dropped()`). A metric is one of the last step, or of `step=`.
 Standard library only. The bytes are described in elastrun-protocol(7).
 """
 from __future__ import annotations

@@ -129,22 +129,40 @@ class Channel:
         return self.send(packet)
 
 
-def _number(value: Any) -> float | int | str | None:
-    """A JSON number; JSON has none for NaN and infinity, so these travel as text."""
-    if isinstance(value, int):
+_MOST = 1 << 63
+
+
+def _number(value: Any) -> float | int | str:
+    """A JSON number; JSON has none for NaN and infinity, so these travel as text. Fails as float()
+    does, and with whatever the object raises.
+    """
+    if isinstance(value, int) and -_MOST <= value < _MOST:
         return int(value)
-    try:
-        number = float(value)  # also numpy and torch scalars
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return None
+    number = float(value)  # also numpy and torch scalars
     return number if math.isfinite(number) else str(number)
 
 
+def text(value: object) -> str:
+    """What a script calls text may hold lone surrogates, which JSON for others must not."""
+    said = str(value)
+    return said if said.isascii() else said.encode("utf-8", "replace").decode()
+
+
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, bool):
         return value
-    number = _number(value)
-    return str(value) if number is None else number
+    if isinstance(value, str):
+        return text(value)
+    try:
+        return _number(value)
+    except Exception:
+        return text(value)
+
+
+def refused() -> None:
+    """Something that cannot be told: nothing that a script says raises there, all is counted."""
+    if _channel is not None:
+        _channel.dropped += 1
 
 
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
@@ -172,19 +190,37 @@ def told_by_hand() -> None:
         call()
 
 
+_step: int | None = None  # the last one that has ended here
+
+
+def last_step() -> int | None:
+    """For the other modules of this package: None before the first."""
+    return _step
+
+
 def step(number: int) -> None:
     """Training step `number` has ended. Say it on rank 0 at least."""
+    global _step
     if _by_hand is not None:
         told_by_hand()
     if _channel is not None:
         try:
             packet = b'{"kind":"step","step":%d}' % number
-        except TypeError:
-            _channel.dropped += 1
+            _step = whole(number)
+        except Exception:
+            refused()
             return
         _channel.send(packet)
         if (mine := page()) is not None:
-            mine.step(number)
+            mine.step(_step)
+
+
+def whole(value: Any, least: int = 0) -> int:
+    """Fails with ValueError outside of what the agent takes, and as int() does."""
+    number = int(value)
+    if not least <= number < _MOST:
+        raise ValueError("out of range")
+    return number
 
 
 def checkpoint_done(step: int = -1) -> None:
@@ -194,30 +230,36 @@ def checkpoint_done(step: int = -1) -> None:
     if _channel is not None:
         try:
             packet = b'{"kind":"checkpoint","step":%d}' % step
-        except TypeError:
-            _channel.dropped += 1
+            whole(step, -1)
+        except Exception:
+            refused()
             return
         _channel.send(packet)
 
 
-def metric(name: str, value: Any, group: str = "worker") -> None:
-    """One sample of a number, in a metric group as in torchelastic's put_metric."""
-    if _channel is not None:
-        number = _number(value)
-        if number is None:
-            _channel.dropped += 1
-            return
-        _channel.send_object(
-            {"kind": "metric", "name": str(name), "value": number, "group": str(group)})
-        if (mine := page()) is not None:
-            mine.put((str(group), str(name)), float(number))
+def metric(name: str, value: Any, group: str = "worker", step: int | None = None) -> None:
+    """One sample of a number, in a metric group as in torchelastic's put_metric. It is one of
+    training step `step`; None: of the last one that this process has told by step().
+    """
+    if _channel is None:
+        return
+    try:
+        number, key = _number(value), (text(group), text(name))
+        fields = {"kind": "metric", "name": key[1], "value": number, "group": key[0]}
+        if step is not None or _step is not None:
+            fields["step"] = _step if step is None else whole(step)
+    except Exception:
+        refused()
+        return
+    _channel.send_object(fields)
+    if (mine := page()) is not None:
+        mine.put(key, float(number))
 
 
 def event(name: str, /, **attributes: Any) -> None:
     """Something happened. Attributes are text, numbers, booleans or None; others become text."""
     if _channel is not None:
-        _channel.send_object({"kind": "event", "name": str(name),
-                              "attributes": {k: _plain(v) for k, v in attributes.items()}})
+        send_event(name, attributes)
 
 
 _LONGEST_PHASE = 256  # bytes, for the agent
@@ -240,11 +282,16 @@ def phase(name: str) -> contextlib.AbstractContextManager[Any]:
             evaluate(model)
     """
     global _phase
-    before, _phase = _phase, str(name) or "train"
+    before = _phase
+    try:
+        _phase = text(name) or "train"
+    except Exception:
+        refused()
+        return _Phase(before)
     if _channel is not None:
-        text = _phase.encode("utf-8", "replace")[:_LONGEST_PHASE].decode("utf-8", "ignore")
+        shown = _phase.encode()[:_LONGEST_PHASE].decode("utf-8", "ignore")
         # One that is lost would make a hang of an evaluation, or hide one for ever.
-        _channel.send_object({"kind": "phase", "phase": text}, surely=True)
+        _channel.send_object({"kind": "phase", "phase": shown}, surely=True)
         if (mine := page()) is not None:
             mine.phase(_phase)
     return _Phase(before)
@@ -256,11 +303,23 @@ def send_object(fields: dict[str, Any], surely: bool = False) -> bool:
 
 
 def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None) -> bool:
-    """For the other modules of this package. `at`: when it happened, in seconds since the epoch."""
-    fields: dict[str, Any] = {"kind": "event", "name": str(name)}
-    fields["attributes"] = {str(k): _plain(v) for k, v in attributes.items()}
-    if at is not None and math.isfinite(at):
-        fields["time"] = at
+    """For the other modules of this package. `at`: when it happened, in seconds since the epoch.
+    An attribute that cannot be made into text is left out, and counted.
+    """
+    told: dict[str, Any] = {}
+    try:
+        fields: dict[str, Any] = {"kind": "event", "name": text(name), "attributes": told}
+        if at is not None and math.isfinite(at):
+            fields["time"] = at
+        pairs = list(attributes.items())
+    except Exception:
+        refused()
+        return False
+    for key, value in pairs:
+        try:
+            told[text(key)] = _plain(value)
+        except Exception:
+            refused()
     return send_object(fields)
 
 

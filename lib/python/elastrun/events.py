@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Union
 
-from elastrun.channel import send_event
+from elastrun.channel import refused, send_event
 
 __all__ = ["Event", "EventHandler", "EventMetadataValue", "EventSource", "NodeState",
            "NullEventHandler", "RdzvEvent", "configure", "construct_and_record_rdzv_event",
@@ -145,22 +145,30 @@ def _logger(destination: str) -> logging.Logger:
 
 def _deliver(event: Event | RdzvEvent, destination: str) -> None:
     handler = _handlers.get(destination)
-    if handler is None:
-        _logger(destination).info(event.serialize())
-        return
+    logger = _logger(destination) if handler is None else None
     try:
-        handler.record(event)
+        if handler is not None:
+            handler.record(event)
+        elif logger is not None:
+            logger.info(event.serialize())
     except Exception:
-        logging.getLogger(__name__).debug("an event handler failed", exc_info=True)
+        logging.getLogger(__name__).debug("an event was not recorded", exc_info=True)
 
 
 def record(event: Event, destination: str = "null") -> None:
     """Tells the agent, and the destination: "console" (stderr), "null", or one that was configured.
     Fails with KeyError on an unknown one.
     """
-    source = getattr(event.source, "value", event.source)
-    send_event(event.name, {**event.metadata, "source": source},
-               event.timestamp / 1000 if event.timestamp else None)
+    try:
+        at = event.timestamp / 1000 if event.timestamp else None
+    except Exception:
+        refused()
+        at = None  # it happened all the same
+    try:
+        source = getattr(event.source, "value", event.source)
+        send_event(event.name, {**event.metadata, "source": source}, at)
+    except Exception:
+        refused()
     _deliver(event, destination)
 
 

@@ -19,6 +19,9 @@ starts again goes on with its file; one process at a time writes it.
 A recorder's call costs about a microsecond and never waits. Up to 10,000 entries wait for an agent
 or a file that is behind; others are counted, `recorder.lost`, and the count is written and logged.
 
+A call that cannot be recorded (a step that is NaN, a time that is none) is counted as lost; the
+original raises.
+
 As with the original a recorder without `logging_enabled` does nothing, meant for all processes but
 one, and a naive datetime is local time.
 
@@ -35,11 +38,14 @@ CheckpointBadputCalculator tells how long the saves and restores took that Orbax
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib
 import json
+import math
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastrun import channel
 from elastrun.journal import Entry, Journal, journal, own_file
@@ -109,11 +115,33 @@ def __getattr__(name: str) -> Any:
 
 
 def _seconds(when: datetime.datetime | None) -> float:
-    return _now() if when is None else when.timestamp()
+    if when is None:
+        return _now()
+    seconds = float(when.timestamp())
+    if not math.isfinite(seconds):
+        raise ValueError("no time")
+    return seconds
 
 
 def _name(text: object) -> str:
-    return json.dumps(str(text)[:_LONGEST_NAME])
+    return json.dumps(channel.text(text)[:_LONGEST_NAME])
+
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _never_raises(method: _Method) -> _Method:
+    """What cannot be recorded (a step that is NaN, a time that is none) is counted as lost."""
+
+    @functools.wraps(method)
+    def recorded(self: GoodputRecorder, *args: Any, **kwargs: Any) -> None:
+        if self._put is not None:
+            try:
+                method(self, *args, **kwargs)
+            except Exception:
+                self._refuse()
+
+    return recorded  # type: ignore[return-value]
 
 
 class GoodputRecorder:
@@ -131,6 +159,7 @@ class GoodputRecorder:
         self._grace = background_grace_period_s
         self._cloud_logger = cloud_logger if logging_enabled else None
         self._journal: Journal | None = None
+        self._refused = 0
         self._put: Any = None  # takes an Entry; None: disabled
         if not logging_enabled:
             return
@@ -139,10 +168,10 @@ class GoodputRecorder:
             return
         if path is None and channel.is_configured():
             channel.told_by_hand()
-            self._journal = journal(str(job_name))
+            self._journal = journal(channel.text(job_name))
         else:
             file = own_file(job_name) if path is None else os.fspath(path)
-            self._journal = journal(str(job_name), os.path.abspath(file))
+            self._journal = journal(channel.text(job_name), os.path.abspath(file))
         self._put = self._journal.put
 
     def _hand_over(self, entry: Entry) -> None:
@@ -150,66 +179,72 @@ class GoodputRecorder:
         self._cloud_logger.write_cloud_logging_entry(
             {"job_name": self.job_name, **json.loads(template % values)})
 
+    def _refuse(self) -> None:
+        if self._journal is not None:
+            self._journal.lost += 1
+        else:
+            self._refused += 1
+
     @property
     def lost(self) -> int:
         """How many entries could not be kept."""
-        return 0 if self._journal is None else self._journal.lost
+        return self._refused if self._journal is None else self._journal.lost
 
+    @_never_raises
     def record_job_start_time(self, start_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_JOB_START, (_seconds(start_time),)))
+        self._put((_JOB_START, (_seconds(start_time),)))
 
+    @_never_raises
     def record_job_end_time(self, end_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_JOB_END, (_seconds(end_time),)))
+        self._put((_JOB_END, (_seconds(end_time),)))
 
+    @_never_raises
     def record_step_start_time(self, step: int,
                                start_time: datetime.datetime | None = None) -> None:
         """The step lasts until the next one, or the end of the job."""
-        if self._put is not None:
-            self._put((_STEP_START, (
-                int(step), _now() if start_time is None else start_time.timestamp())))
+        self._put((_STEP_START, (
+            channel.whole(step), _now() if start_time is None else _seconds(start_time))))
 
+    @_never_raises
     def record_tpu_init_start_time(self, start_time: datetime.datetime | None = None) -> None:
         """Of accelerators of any kind."""
-        if self._put is not None:
-            self._put((_INIT_START, (_seconds(start_time),)))
+        self._put((_INIT_START, (_seconds(start_time),)))
 
+    @_never_raises
     def record_tpu_init_end_time(self, end_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_INIT_END, (_seconds(end_time),)))
+        self._put((_INIT_END, (_seconds(end_time),)))
 
+    @_never_raises
     def record_training_preparation_start_time(
             self, start_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_PREPARATION_START, (_seconds(start_time),)))
+        self._put((_PREPARATION_START, (_seconds(start_time),)))
 
+    @_never_raises
     def record_training_preparation_end_time(
             self, end_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_PREPARATION_END, (_seconds(end_time),)))
+        self._put((_PREPARATION_END, (_seconds(end_time),)))
 
+    @_never_raises
     def record_data_loading_start_time(
             self, start_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_LOADING_START, (_seconds(start_time),)))
+        self._put((_LOADING_START, (_seconds(start_time),)))
 
+    @_never_raises
     def record_data_loading_end_time(self, end_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_LOADING_END, (_seconds(end_time),)))
+        self._put((_LOADING_END, (_seconds(end_time),)))
 
+    @_never_raises
     def record_custom_badput_event_start_time(
             self, start_time: datetime.datetime | None = None,
             custom_badput_event_type: str = "unknown") -> None:
-        if self._put is not None:
-            self._put((_CUSTOM_START, (_name(custom_badput_event_type),
-                                            _seconds(start_time))))
+        self._put((_CUSTOM_START, (_name(custom_badput_event_type),
+                                        _seconds(start_time))))
 
+    @_never_raises
     def record_custom_badput_event_end_time(
             self, end_time: datetime.datetime | None = None,
             custom_badput_event_type: str = "unknown") -> None:
-        if self._put is not None:
-            self._put((_CUSTOM_END, (_name(custom_badput_event_type), _seconds(end_time))))
+        self._put((_CUSTOM_END, (_name(custom_badput_event_type), _seconds(end_time))))
 
     def record_checkpoint_progress(self, step: int, checkpoint_start_time: Any) -> None:
         """Records nothing, as the original: elastrun.checkpoint_done(step) says that steps are
@@ -229,28 +264,29 @@ class GoodputRecorder:
 class ElasticGoodputRecorder(GoodputRecorder):
     """For jobs that go on with fewer slices, wait for others, and start over within the process."""
 
+    @_never_raises
     def record_elastic_slice_counts(self, active_slices: int, total_slices: int,
                                     available_slices: int,
                                     timestamp: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_SLICES, (int(active_slices), int(total_slices), int(available_slices),
-                                      _seconds(timestamp))))
+        self._put((_SLICES, (channel.whole(active_slices), channel.whole(total_slices),
+                             channel.whole(available_slices),
+                                  _seconds(timestamp))))
 
+    @_never_raises
     def record_elastic_wait_start_time(self, event_type: str,
                                        start_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_WAIT_START, (_name(event_type), _seconds(start_time))))
+        self._put((_WAIT_START, (_name(event_type), _seconds(start_time))))
 
+    @_never_raises
     def record_elastic_wait_end_time(self, event_type: str,
                                      end_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_WAIT_END, (_name(event_type), _seconds(end_time))))
+        self._put((_WAIT_END, (_name(event_type), _seconds(end_time))))
 
+    @_never_raises
     def record_elastic_reinit_start_time(
             self, start_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_REINIT_START, (_seconds(start_time),)))
+        self._put((_REINIT_START, (_seconds(start_time),)))
 
+    @_never_raises
     def record_elastic_reinit_end_time(self, end_time: datetime.datetime | None = None) -> None:
-        if self._put is not None:
-            self._put((_REINIT_END, (_seconds(end_time),)))
+        self._put((_REINIT_END, (_seconds(end_time),)))

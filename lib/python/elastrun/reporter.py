@@ -25,15 +25,17 @@ _OVERFLOW = ("worker", "otel.metric.overflow")
 class Cell:
     """What a series did since it was told."""
 
-    __slots__ = ("count", "largest", "last", "not_finite", "smallest", "total")
+    __slots__ = ("count", "largest", "last", "not_finite", "smallest", "step", "total")
 
     def __init__(self) -> None:
+        self.step: int | None = None  # of training, about the last sample
         self.last = self.total = 0.0
         self.count = self.not_finite = 0
         self.smallest, self.largest = math.inf, -math.inf
 
     def add(self, numbers: list[float]) -> None:
         self.last = numbers[-1]
+        self.step = channel.last_step()
         total = sum(numbers)
         if total - total != 0:  # NaN and infinities spoil no sum
             finite = [number for number in numbers if math.isfinite(number)]
@@ -48,6 +50,8 @@ class Cell:
     def packet(self, group: str, name: str) -> bytes:
         fields: dict[str, Any] = {"kind": "metric", "name": name, "value": _short(self.last),
                                   "group": group}
+        if self.step is not None:
+            fields["step"] = self.step
         if self.count + self.not_finite > 1:
             fields["count"] = self.count
             fields["sum"] = _short(self.total)
@@ -108,7 +112,7 @@ class Reporter:
                 return
         try:
             series = self._series.get(key) or self._add(key)
-        except TypeError:  # no name
+        except Exception:  # no name
             series = None
         if series is None:
             self.refused += 1

@@ -76,9 +76,11 @@ TEST_CASE("worker records: samples that a worker has summed up are the last one 
   Job job;
   workers::MetricSample metric{"loss", 3, "g"};
   metric.batch = {4, 10, 1, 5};
+  metric.step = 109;
   job.heard_from(1, metric);
   REQUIRE(job.heard->records.size() == 2);
   CHECK(std::get<double>(job.heard->records[0].value) == 3);
+  for (const auto& record : job.heard->records) CHECK(attribute<Whole>(record, "step") == 109);
   const auto& window = job.heard->records[1];
   CHECK(window.kind == Kind::Window);
   job.check_labels(window, 1);

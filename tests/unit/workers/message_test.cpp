@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <string>
 
 namespace elastrun::workers {
 namespace {
@@ -186,6 +187,18 @@ TEST_CASE("message: stacks are offered with a signal that can be handled") {
     CAPTURE(bad);
     CHECK_FALSE(parse_message(bad));
   }
+}
+
+TEST_CASE("message: a metric may name its training step") {
+  const auto step_of = [](std::string_view step) {
+    return parsed<MetricSample>(R"({"kind":"metric","name":"l","value":1)" + std::string(step) +
+                                "}")
+        .step;
+  };
+  CHECK_FALSE(step_of(""));
+  CHECK(step_of(R"(,"step":109)") == 109);
+  CHECK_FALSE(step_of(R"(,"step":-1)"));
+  CHECK_FALSE(step_of(R"(,"step":"9")"));
 }
 
 TEST_CASE("message: numbers that JSON does not have come as text") {
