@@ -16,6 +16,7 @@ namespace elastrun::workers {
 namespace {
 namespace json = boost::json;
 
+constexpr double kLongest = 10 * 365.0 * 86400;   // years; a duration must fit into nanoseconds
 constexpr std::int64_t kMaxDescriptor = 1 << 30;  // fs.nr_open allows no more
 
 std::unexpected<Error> refuse(std::string_view what) {
@@ -204,7 +205,15 @@ Result<Message> sender_from(const json::object& object) {
 Result<Message> phase_from(const json::object& object) {
   auto name = text_of(object, "phase");
   if (!name || name->empty()) return refuse("of kind phase needs a text `phase` of 1 to 256 bytes");
-  return PhaseEntered{std::move(*name)};
+  PhaseEntered phase{std::move(*name)};
+  const auto* at_most = object.if_contains("at_most");
+  if (at_most == nullptr || at_most->is_null()) return phase;
+  const auto seconds = number_of(at_most);
+  if (!seconds || !(*seconds > 0)) {
+    return refuse("of kind phase has an `at_most` that is no number of seconds above 0");
+  }
+  phase.at_most = from_seconds(std::min(*seconds, kLongest));
+  return phase;
 }
 
 }  // namespace

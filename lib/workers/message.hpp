@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "goodput/measurement_entry.hpp"
 
@@ -66,7 +67,8 @@ struct StacksOffered {
 };
 /// From now on the worker does something else than training ("eval"), or trains again ("train").
 struct PhaseEntered {
-  std::string name;  // of 1 to kMaxName bytes
+  std::string name;                   // of 1 to kMaxName bytes
+  std::optional<Duration> at_most{};  // that it may take, if the script says so
 };
 /// What a recorder of goodput says, in the members of ml-goodput-measurement's log.
 struct GoodputEntry {

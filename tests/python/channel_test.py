@@ -152,6 +152,23 @@ class ChannelTest(unittest.TestCase):
             for phase in ("warmup", "eval", "x" * 256, "eval", "warmup", "train")]])
         self.assertEqual(worker("with elastrun.phase('eval'): pass", None).stderr, "")
 
+    def test_a_phase_may_have_an_end_which_a_phase_within_it_does_not_move(self) -> None:
+        listener = self.listen()
+        done = worker("with elastrun.phase('eval', at_most=300):\n"
+                      "  with elastrun.phase('save', 60.0): pass\n"
+                      "for bad in (None, 0, -1, float('nan'), 'soon', 10 ** 400):\n"
+                      "  elastrun.phase('eval', at_most=bad)\n"
+                      "elastrun.phase('eval', at_most=float('inf'))\n", listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        told, = listener.packets()
+        self.assertEqual(told[:2], [{"kind": "phase", "phase": "eval", "at_most": 300},
+                                    {"kind": "phase", "phase": "save", "at_most": 60}])
+        self.assertTrue(0 < told[2].pop("at_most") <= 300)  # what is left of it
+        self.assertEqual(told[2:4], [{"kind": "phase", "phase": phase}
+                                     for phase in ("eval", "train")])
+        self.assertEqual(told[4:], [{"kind": "phase", "phase": "eval"}] * 6
+                         + [{"kind": "phase", "phase": "eval", "at_most": "inf"}])
+
     def test_without_an_agent_nothing_happens(self) -> None:
         for channel in (None, "", self.folder + "/absent", "/" + "x" * 300):
             with self.subTest(channel=channel):

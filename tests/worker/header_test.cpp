@@ -97,6 +97,21 @@ TEST_CASE("worker header: each call is one packet of JSON") {
             R"({"kind":"phase","phase":"warm-up"})"});
 }
 
+TEST_CASE("worker header: a phase may have an end, which a phase within it does not move") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    const worker::Phase eval("eval", std::chrono::minutes(5));
+    { const worker::Phase save("save", std::chrono::seconds(-1)); }
+    return 0;
+  });
+  const auto told = listener.packets();
+  REQUIRE(told.size() == 4);
+  const std::string begin = R"({"kind":"phase","phase":"eval","at_most":299.)";
+  for (const std::size_t i : {0, 2}) CHECK(told[i].substr(0, begin.size()) == begin);
+  CHECK(told[1] == R"({"kind":"phase","phase":"save"})");
+  CHECK(told[3] == R"({"kind":"phase","phase":"train"})");
+}
+
 TEST_CASE("worker header: events of goodput go in packets, all by the end of the process") {
   const Listener listener;
   in_worker(listener.path, [] {

@@ -10,7 +10,7 @@
     elastrun.metric("loss", loss.item())
     elastrun.event("data.epoch", epoch=3)
 
-    with elastrun.phase("eval"):                 # --hang-timeout waits for its end
+    with elastrun.phase("eval", at_most=1800):   # hang detection waits for its end so long
         evaluate(model)
 
     with elastrun.timer.expires(after=60):       # or this worker is ended, with its stack reported

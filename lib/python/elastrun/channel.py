@@ -263,37 +263,51 @@ def event(name: str, /, **attributes: Any) -> None:
 
 
 _LONGEST_PHASE = 256  # bytes, for the agent
-_phase = "train"
+_phase: tuple[str, float | None] = ("train", None)  # and until when it may last, time.monotonic()
 
 
 class _Phase(contextlib.AbstractContextManager["_Phase"]):
-    def __init__(self, before: str) -> None:
+    def __init__(self, before: tuple[str, float | None]) -> None:
         self._before = before
 
     def __exit__(self, *_: object) -> None:
-        phase(self._before)
+        _enter(*self._before)
 
 
-def phase(name: str) -> contextlib.AbstractContextManager[Any]:
-    """From now on this process does something else than training steps, and may take its time for
-    it: --hang-timeout waits until it says `phase("train")`, or until the end of the block:
-
-        with elastrun.phase("eval"):
-            evaluate(model)
-    """
+def _enter(name: str, until: float | None) -> None:
     global _phase
-    before = _phase
+    _phase = (name, until)
+    if _channel is not None:
+        shown = name.encode()[:_LONGEST_PHASE].decode("utf-8", "ignore")
+        fields: dict[str, Any] = {"kind": "phase", "phase": shown}
+        if until is not None:
+            fields["at_most"] = _number(max(round(until - time.monotonic(), 3), 0.001))
+        # One that is lost would make a hang of an evaluation, or hide one.
+        _channel.send_object(fields, surely=True)
+        if (mine := page()) is not None:
+            mine.phase(name)
+
+
+def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContextManager[Any]:
+    """From now on this process does something else than training steps, and may take its time for
+    it: hang detection waits until it says `phase("train")`, or until the end of the block:
+
+        with elastrun.phase("eval", at_most=1800):
+            evaluate(model)
+
+    After `at_most` seconds it waits no longer; without it, after a time that it learns from earlier
+    phases of that name (elastrun-timers(7)).
+    """
+    before, until = _phase, None
     try:
-        _phase = text(name) or "train"
+        if at_most is not None and float(at_most) > 0:
+            until = time.monotonic() + float(at_most)
     except Exception:
         refused()
-        return _Phase(before)
-    if _channel is not None:
-        shown = _phase.encode()[:_LONGEST_PHASE].decode("utf-8", "ignore")
-        # One that is lost would make a hang of an evaluation, or hide one for ever.
-        _channel.send_object({"kind": "phase", "phase": shown}, surely=True)
-        if (mine := page()) is not None:
-            mine.phase(_phase)
+    try:
+        _enter(text(name) or "train", until)
+    except Exception:
+        refused()
     return _Phase(before)
 
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <string>
 
 namespace elastrun::workers {
@@ -159,8 +160,24 @@ TEST_CASE("message: a timer is set and released") {
   }
 }
 
-TEST_CASE("message: a phase has a name") {
-  CHECK(parsed<PhaseEntered>(R"({"kind":"phase","phase":"eval"})").name == "eval");
+TEST_CASE("message: a phase has a name, and may have an end") {
+  const auto phase = parsed<PhaseEntered>(R"({"kind":"phase","phase":"eval"})");
+  CHECK(phase.name == "eval");
+  CHECK_FALSE(phase.at_most);
+  const auto most = [](std::string_view what) {
+    const auto text = fmt::format(R"({{"kind":"phase","phase":"eval","at_most":{}}})", what);
+    const auto read = parse_message(text);
+    return read ? std::get<PhaseEntered>(*read).at_most : std::optional(Duration(-1));
+  };
+  CHECK(most("90.5") == std::chrono::milliseconds(90'500));
+  CHECK_FALSE(most("null"));
+  for (const std::string_view long_time : {"1e300", "\"inf\""}) {
+    CHECK(most(long_time) > std::chrono::hours(24 * 365));
+  }
+  for (const std::string_view bad : {"0", "-1", "\"nan\"", "\"soon\"", "[]", "true"}) {
+    CAPTURE(bad);
+    CHECK(most(bad) == Duration(-1));  // refused
+  }
   for (const std::string_view bad :
        {R"({"kind":"phase"})", R"({"kind":"phase","phase":""})", R"({"kind":"phase","phase":7})"}) {
     CAPTURE(bad);
