@@ -2,6 +2,7 @@
 #include "local_runs.hpp"
 
 #include "core/text.hpp"
+#include "process/held.hpp"
 #include "table.hpp"
 
 #include <algorithm>
@@ -48,6 +49,18 @@ std::string files_text(const RunEntry& run) {
   return fmt::format("  log folder: {}\n", shown(run.run_directory));
 }
 
+/// Of workers that are stopped or in a debugger: their job waits for them.
+std::string held_text(const RunEntry& run) {
+  std::string text;
+  for (const auto& worker : run.workers) {
+    const auto process = process::read_process(worker.pid);
+    if (!process || process->start_time != worker.start_time) continue;
+    const auto by = process::held_by(worker.pid);
+    if (!by.empty()) text += fmt::format("  rank {} is {}\n", worker.rank, by);
+  }
+  return text;
+}
+
 std::string details(const RunEntry& run, WallTime now) {
   std::string text =
       fmt::format("job \"{}\": {} for {}, {} of {} restarts spent, up {}\n  {}, agent {}{}\n",
@@ -64,7 +77,7 @@ std::string details(const RunEntry& run, WallTime now) {
     rows.push_back({fmt::format("{}", worker.rank), fmt::format("{}", worker.local_rank),
                     fmt::format("{}", worker.pid), age(run.group_started, now)});
   }
-  return text + table(rows);
+  return text + table(rows) + held_text(run);
 }
 
 }  // namespace

@@ -2,12 +2,12 @@
 #include "hangs/hang_rule.hpp"
 
 #include <algorithm>
+#include <fmt/format.h>
+#include <utility>
 
 namespace elastrun::hangs {
 namespace {
 
-constexpr int kOfMedian = 10, kOfLongest = 3;
-constexpr std::size_t kMostOpen = 64;  // of one worker
 constexpr Duration kLongestLook = std::chrono::seconds(15);
 constexpr Duration kShortestLook = std::chrono::milliseconds(50);
 
@@ -15,11 +15,11 @@ constexpr Duration kShortestLook = std::chrono::milliseconds(50);
 
 void HangRule::begin(TimePoint now) {
   running_ = true;
-  stopped_ = group_steps_ = counts_steps_ = false;
+  group_steps_ = counts_steps_ = false;
   progress_at_ = looked_at_ = now;
+  stopped_since_.reset();
   last_steps_.clear();
-  phases_.clear();
-  open_.clear();
+  excuses_.clear();
 }
 
 void HangRule::step(int rank, TimePoint now) {
@@ -32,8 +32,8 @@ void HangRule::seen_step(int rank, TimePoint now) {
   if (!running_) return;
   closed_all(rank, now);
   const auto [last, first] = last_steps_.try_emplace(rank, now);
-  if (!first) learn(now - std::exchange(last->second, now));
-  ++steps_;
+  if (!first) pace_.learn(now - std::exchange(last->second, now));
+  pace_.count_step();
   group_steps_ = true;
   progressed(now);
 }
@@ -44,39 +44,39 @@ void HangRule::checkpoint(TimePoint now) {
   progressed(now);
 }
 
-void HangRule::phase(int rank, std::string_view name, TimePoint now) {
+void HangRule::phase(int rank, std::string_view name, std::optional<Duration> at_most,
+                     TimePoint now) {
   if (!running_) return;
   last_steps_.clear();  // the others wait for this one
-  name == kTraining || name.empty() ? void(phases_.erase(rank))
-                                    : void(phases_.insert_or_assign(rank, std::string(name)));
+  if (name == kTraining || name.empty()) {
+    excuses_.train(rank, now);
+  } else {
+    excuses_.phase(rank, fmt::format("in the phase '{}'", name), at_most, now);
+  }
   progressed(now);
 }
 
 void HangRule::opened(int rank, const std::string& what, TimePoint now) {
   if (!running_) return;
   last_steps_.clear();
-  auto& open = open_[rank];
-  if (open.size() < kMostOpen) open.insert(what);
+  excuses_.open(rank, what, now);
   progressed(now);
 }
 
 void HangRule::closed(int rank, const std::string& what, TimePoint now) {
   progressed(now);
-  const auto open = open_.find(rank);
-  if (open == open_.end() || open->second.erase(what) == 0) return;
-  last_steps_.clear();
-  if (open->second.empty()) open_.erase(open);
+  if (excuses_.close(rank, what, now)) last_steps_.clear();
 }
 
 void HangRule::closed_all(int rank, TimePoint now) {
-  if (open_.erase(rank) == 0) return;
+  if (!excuses_.close_all(rank)) return;
   last_steps_.clear();
   progressed(now);
 }
 
 void HangRule::ended(int rank, TimePoint now) {
   closed_all(rank, now);
-  if (phases_.contains(rank)) phase(rank, kTraining, now);
+  if (excuses_.in_phase(rank)) phase(rank, kTraining, {}, now);
 }
 
 void HangRule::wrote(TimePoint now) {
@@ -84,13 +84,20 @@ void HangRule::wrote(TimePoint now) {
 }
 
 void HangRule::looked(bool any_stopped, TimePoint now) {
-  if (any_stopped || stopped_) {
-    // Whoever goes on after that has the time that it had left.
+  if (any_stopped && !stopped_since_) stopped_since_ = now;
+  if (waits_for_stopped(now)) {
+    // Those that go on after that have the time that they had left.
     progress_at_ = std::min(now, progress_at_ + (now - std::max(looked_at_, progress_at_)));
     last_steps_.clear();
   }
-  stopped_ = any_stopped;
+  if (!any_stopped) stopped_since_.reset();
   looked_at_ = now;
+}
+
+bool HangRule::waits_for_stopped(TimePoint now) const {
+  if (!stopped_since_) return false;
+  const auto limit = this->limit();
+  return !limit || now - *stopped_since_ < kOfStopped * *limit;
 }
 
 /// What workers say may be older than what was seen of them.
@@ -98,43 +105,41 @@ void HangRule::progressed(TimePoint now) {
   progress_at_ = std::max(progress_at_, now);
 }
 
-void HangRule::learn(Duration step) {
-  if (times_.size() < kRemembered) return times_.push_back(step);
-  times_[next_] = step;
-  next_ = (next_ + 1) % kRemembered;
+bool HangRule::is_known() const {
+  return timeout_.kind == HangTimeout::Kind::Fixed || (group_steps_ && pace_.is_known());
 }
 
 std::optional<Duration> HangRule::limit() const {
-  using Kind = HangTimeout::Kind;
-  if (timeout_.kind == Kind::Fixed) {
-    return expects_steps_ && !group_steps_ ? kFirstStep * timeout_.limit : timeout_.limit;
-  }
-  const bool known = group_steps_ && steps_ >= kStepsToLearn && !times_.empty();
-  if (timeout_.kind == Kind::Off || !known) return std::nullopt;
-  auto times = times_;
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::ranges::nth_element(times, middle);
-  const Duration longest = *std::ranges::max_element(times);
-  return std::max({kShortest, kOfMedian * *middle, kOfLongest * longest});
+  if (!is_known()) return std::nullopt;
+  if (timeout_.kind != HangTimeout::Kind::Fixed) return pace_.limit();
+  return expects_steps_ && !group_steps_ ? kFirstStep * timeout_.limit : timeout_.limit;
 }
 
 /// What is learnt is learnt from steps; a node that has learnt nothing has no say.
 bool HangRule::by_steps() const {
-  return counts_steps_ || (group_steps_ && timeout_.kind == HangTimeout::Kind::Auto);
+  return counts_steps_ || (group_steps_ && timeout_.kind != HangTimeout::Kind::Fixed);
 }
 
 std::optional<NodeProgress> HangRule::progress(TimePoint now) const {
   if (!is_running()) return std::nullopt;
-  if (is_excused()) return NodeProgress{NodeProgress::Kind::Excused, by_steps()};
+  if (is_excused(now)) return NodeProgress{NodeProgress::Kind::Excused, by_steps()};
   const auto limit = this->limit();
   if (!limit) return std::nullopt;
   const bool stands = standing(now) >= *limit;
   return NodeProgress{stands ? NodeProgress::Kind::Stands : NodeProgress::Kind::Moves, by_steps()};
 }
 
-Duration HangRule::look_interval() const {
+TimePoint HangRule::next_look(TimePoint now) const {
   const auto limit = this->limit();
-  return limit ? std::clamp<Duration>(*limit / 4, kShortestLook, kLongestLook) : kLongestLook;
+  if (!limit) return now + kLongestLook;
+  auto next = now + std::clamp<Duration>(*limit / 4, kShortestLook, kLongestLook);
+  const auto sooner = [&](TimePoint then) {
+    if (now < then) next = std::min(next, then);
+  };
+  sooner(progress_at_ + *limit);
+  if (const auto end = excuses_.next_end(now)) sooner(*end);
+  if (stopped_since_) sooner(*stopped_since_ + kOfStopped * *limit);
+  return next;
 }
 
 }  // namespace elastrun::hangs

@@ -2,19 +2,20 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "hangs/excuses.hpp"
+#include "hangs/pace_limit.hpp"
 
-#include <cstddef>
-#include <cstdint>
+#include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace elastrun::hangs {
 
-/// --hang-timeout: off, learnt from the steps that workers report, or a number of seconds.
+/// --hang-timeout: a number of seconds, or learnt from the steps that workers report. Also without
+/// the option (Off), but then a hang is only told.
 struct HangTimeout {
   enum class Kind { Off, Auto, Fixed } kind = Kind::Off;
   Duration limit{};  // Fixed only
@@ -26,7 +27,7 @@ struct NodeProgress {
   enum class Kind {
     Moves,    // within the limit
     Stands,   // no progress for longer than that
-    Excused,  // it need not: a worker evaluates, or is stopped by somebody
+    Excused,  // it need not: a worker evaluates, or is stopped
   } kind = Kind::Moves;
   /// Steps tell of it here, and not output or the store alone: such nodes decide for those that
   /// have no steps. A node that has no opinion any more says that it moves, without steps.
@@ -38,19 +39,19 @@ struct NodeProgress {
 /// suspended machine is no hang.
 ///
 /// Progress is a step or a checkpoint of any worker, and what it says to the account of goodput; as
-/// long as a group has reported no step itself, also output or a change in the store. A limit that
-/// is a number is kFirstStep times as long before the first step if steps are to be expected. With
-/// Auto the limit is the largest of 60 s, ten times the median and three times the longest of the
-/// last 256 steps, known once the job has shown 20 steps here and its current group one.
+/// long as a group has reported no step itself, also output, whatever else workers report, or a
+/// change in the store. A limit that is a number is kFirstStep times as long before the first step
+/// if steps are to be expected. Else it is that of PaceLimit, known once the job has shown 20 steps
+/// here and its current group one.
 class HangRule {
  public:
-  static constexpr Duration kShortest = std::chrono::seconds(60);  // of Auto
-  static constexpr int kStepsToLearn = 20;
   static constexpr int kFirstStep = 5;
-  static constexpr std::size_t kRemembered = 256;
+  static constexpr int kOfStopped = 10;  // limits, for which a stopped worker excuses the job
+  static constexpr Duration kLongest = std::chrono::hours(24 * 365);  // of a number
   static constexpr std::string_view kTraining = "train";
 
-  explicit HangRule(HangTimeout timeout) : timeout_(timeout) {}
+  explicit HangRule(HangTimeout timeout)
+      : timeout_{timeout.kind, std::min(timeout.limit, kLongest)} {}
 
   /// A group runs; it is being stopped, or its workers have succeeded.
   void begin(TimePoint now);
@@ -66,8 +67,8 @@ class HangRule {
   /// Whatever else shows that a worker goes on.
   void went_on(TimePoint now) { progressed(now); }
   void checkpoint(TimePoint now);
-  /// This worker is in a phase; in any but kTraining it may take its time.
-  void phase(int rank, std::string_view name, TimePoint now);
+  /// This worker is in a phase; in any but kTraining it may take its time (Excuses).
+  void phase(int rank, std::string_view name, std::optional<Duration> at_most, TimePoint now);
   /// It has begun or ended something else that may take its time; a step ends all of that.
   void opened(int rank, const std::string& what, TimePoint now);
   void closed(int rank, const std::string& what, TimePoint now);
@@ -75,41 +76,45 @@ class HangRule {
   void closed_all(int rank, TimePoint now);
   /// This worker has ended: nobody waits for the end of what it was about. Again is no fact.
   void ended(int rank, TimePoint now);
-  /// Workers wrote, or changed something in the store.
+  /// Workers wrote or reported something else, or changed something in the store.
   void wrote(TimePoint now);
   /// Looked at the workers: whether one is stopped or traced. The time since the last look counts
-  /// only if none is.
+  /// only if none is, or after kOfStopped limits.
   void looked(bool any_stopped, TimePoint now);
 
-  bool is_running() const { return running_ && timeout_.kind != HangTimeout::Kind::Off; }
-  /// Somebody does what may take its time, or is stopped.
-  bool is_excused() const { return !phases_.empty() || !open_.empty() || stopped_; }
+  bool is_running() const { return running_; }
+  /// By --hang-timeout: not only to be told.
+  bool is_asked_for() const { return timeout_.kind != HangTimeout::Kind::Off; }
+  /// A worker does what may take its time, or is stopped.
+  bool is_excused(TimePoint now) const { return excuses_.any(now) || waits_for_stopped(now); }
+  /// What workers have taken too long for.
+  std::vector<Excuses::Excuse> overdue(TimePoint now) const { return excuses_.overdue(now); }
   bool by_steps() const;  // NodeProgress
+  /// Whether there is a limit; cheaper than to ask for it.
+  bool is_known() const;
   /// None: this node has no opinion yet.
   std::optional<NodeProgress> progress(TimePoint now) const;
   /// How long there has been no progress.
   Duration standing(TimePoint now) const { return now - progress_at_; }
   /// After which it stands; none: not known yet.
   std::optional<Duration> limit() const;
-  /// How soon to look again: a quarter of the limit, 15 s at most.
-  Duration look_interval() const;
+  /// When to look again: after a quarter of the limit, 15 s at most, or when an excuse ends.
+  TimePoint next_look(TimePoint now) const;
 
  private:
   void progressed(TimePoint now);
-  void learn(Duration step);
+  bool waits_for_stopped(TimePoint now) const;
 
   const HangTimeout timeout_;
-  bool running_ = false, stopped_ = false;
+  bool running_ = false;
   TimePoint progress_at_, looked_at_;
+  std::optional<TimePoint> stopped_since_;
   std::map<int, TimePoint> last_steps_;  // by rank; a rank that was excused begins anew
-  std::map<int, std::string> phases_;    // other than kTraining
-  std::map<int, std::set<std::string>> open_;
-  std::int64_t steps_ = 0;  // of the job, here
+  Excuses excuses_;
+  PaceLimit pace_;
   bool expects_steps_ = false;
-  bool group_steps_ = false;     // this group has shown one
-  bool counts_steps_ = false;    // and reports them itself
-  std::vector<Duration> times_;  // a ring
-  std::size_t next_ = 0;
+  bool group_steps_ = false;   // this group has shown one
+  bool counts_steps_ = false;  // and reports them itself
 };
 
 }  // namespace elastrun::hangs

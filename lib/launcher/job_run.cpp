@@ -172,7 +172,11 @@ HangResponse::Parts JobRun::hang_parts() {
       .worker_of = [this](pid_t pid) { return agent_->worker_of(pid); },
       .report = [this](rendezvous::Report one) { session_->report(std::move(one)); },
       .answer = [this](const std::string& text) { channel_.answer(text); },
-      .activity = [this] { return std::max(streams_.last_read(), store_->last_change()); },
+      .activity =
+          [this] {
+            const auto timers = timers_ ? timers_->last_request() : TimePoint::min();
+            return std::max({streams_.last_read(), store_->last_change(), timers});
+          },
       .environment = workers::own_environment,
   };
 }
@@ -293,7 +297,10 @@ void JobRun::watch() {
   guardian_.relay(list.numbers);
   signals_ = std::make_unique<process::SignalSource>(
       loop_, list.numbers, [this](const process::SignalEvent& event) { signalled(event); });
-  containment_.on_child_end([this] { agent_->child_ended(); });
+  containment_.on_child_end([this] {
+    agent_->child_ended();
+    hang_response_.child_signalled();
+  });
   using Stream = logs::Console::Stream;
   if (console_.is_terminal(Stream::Out) || console_.is_terminal(Stream::Err)) {
     const auto resized = [this](const auto&) {

@@ -99,7 +99,7 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::HangTimeout, "hang-timeout", 0, Kind::Text, Group::Restarts, kOurs, kPet,
      "restarts.hang_timeout", "off", kNone, "SECONDS|auto|off",
      "After how long without progress of any worker the job hangs",
-     "auto: learnt from the steps that workers report, 60 s at least."},
+     "auto: learnt from the steps that workers report, 10 min at least; off: so, but only told."},
     {Opt::OnHang, "on-hang", 0, Kind::Choice, Group::Restarts, kOurs, kPet, "restarts.on_hang",
      "report", "report,restart,fail", "WHAT",
      "What to do with a job that hangs, once the stacks of all workers are taken",

@@ -180,9 +180,12 @@ class Hangs(unittest.TestCase):
         job = self.start(script, "--nproc-per-node=2", "--hang-timeout=1")
         worker = int(job.wait_for(r"stops (\d+)")[0])
         job.wait_for("evaluated")
+        job.wait_for(rf"Rank 1 \(pid {worker}\) is stopped by a signal: .* for 10.0 s at most",
+                     path=job.err)
         self.assertRaises(AssertionError, wait_for_seconds, 3,
                           lambda: job.lines(PATTERN, job.err))
         os.kill(worker, signal.SIGCONT)
+        job.wait_for("Rank 1 goes on", path=job.err)
         job.wait_for(PATTERN, path=job.err)  # and then it does
         self.go_on(job)
         self.assertEqual(job.end(), 0, job.errors())
@@ -202,6 +205,35 @@ class Hangs(unittest.TestCase):
         os.kill(child, signal.SIGCONT)
         self.assertEqual(job.end(), 0, job.errors())
         self.assertEqual(self.report(job)["hangs"], [])
+
+    def test_what_a_worker_reports_is_progress_as_output_is(self) -> None:
+        # Three limits long: each report alone is within one.
+        script = TRAINS + ("import elastrun\n"
+                           "for i in range(40):\n"
+                           "    if i % 2: elastrun.metric('loss', 1 / (1 + i))\n"
+                           "    else:\n"
+                           "        with elastrun.timer.expires(after=3600): pass\n"
+                           "    time.sleep(0.15)\n"
+                           "print('quiet', flush=True)\nload()\n")
+        job = self.start(script, "--hang-timeout=2")
+        job.wait_for("quiet")
+        self.assertEqual(job.lines(PATTERN, job.err), [])
+        self.go_on(job)
+        self.assertEqual(job.end(), 0, job.errors())
+
+    def test_a_phase_whose_time_is_over_hides_no_hang(self) -> None:
+        script = TRAINS + ("import elastrun\nelastrun.step(1)\n"
+                           "if RANK == 1 and FIRST:\n"
+                           "    with elastrun.phase('eval', at_most=2): load()\n"
+                           "elif FIRST: all_reduce()\n")
+        job = self.start(script, "--nproc-per-node=2", "--hang-timeout=1", "--on-hang=restart",
+                         "--max-restarts=1")
+        self.assertEqual(job.end(), 0, job.errors())
+        late = r"rank 1 has been in the phase 'eval' since \S+, for \S+ m?s"
+        self.assertRegex(job.errors(), late + ": hangs of the job are no longer excused")
+        hang, = self.report(job)["hangs"]
+        self.assertGreaterEqual(hang["standing_s"], 2)
+        self.assertRegex(self.report(job)["attempts"][0]["cause"]["text"], "; " + late)
 
     def test_a_slow_first_step_is_no_hang(self) -> None:
         for limit in ("auto", "2"):
@@ -264,9 +296,9 @@ class Asked(unittest.TestCase):
         return self.enterContext(Job(*options, "train.py", files={"train.py": TRAINS + script},
                                      env=self.env))
 
-    def ctl(self, *words: str) -> tuple[int, str, str]:
+    def ctl(self, *words: str, what: str = "stacks") -> tuple[int, str, str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "ELASTRUN_"))}
-        done = subprocess.run([CTL, "stacks", *words], env=env | self.env, capture_output=True,
+        done = subprocess.run([CTL, what, *words], env=env | self.env, capture_output=True,
                               text=True, timeout=60, check=False)
         return done.returncode, done.stdout, done.stderr
 
@@ -290,6 +322,19 @@ class Asked(unittest.TestCase):
         code, out, err = self.ctl()
         self.assertEqual((code, out), (1, ""))
         self.assertIn("no job of this user runs on this machine", err)
+
+    def test_status_tells_at_once_who_is_stopped(self) -> None:
+        # Also without --hang-timeout.
+        job = self.start("if RANK == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
+                         "load()\n", "--nproc-per-node=2")
+        stopped, = job.wait_for(r"Rank 1 \(pid (\d+)\) is stopped by a signal$", path=job.err)
+        wait_until(lambda: "  rank 1 is stopped by a signal\n" in self.ctl(what="status")[1],
+                   "status tells of it")
+        self.assertNotIn("rank 0 is", self.ctl(what="status")[1])
+        os.kill(int(stopped), signal.SIGCONT)
+        job.wait_for("Rank 1 goes on", path=job.err)
+        (job.folder / "loaded").touch()
+        self.assertEqual(job.end(), 0, job.errors())
 
     def nodes(self, script: str, *options: str) -> tuple[list[Job], str]:
         endpoint = f"127.0.0.1:{free_port()}"

@@ -107,7 +107,9 @@ void ExpirationTimers::heard_line(std::string_view line) {
   const auto request = timer::parse_torch_request(line, awake_.now(), parts_.clock.wall());
   if (!request) {
     if (may_complain()) log::warning(kArea, "Ignored: {}", printable(request.error().text));
-  } else if (!watchdog_.torch_request(*request) && may_complain()) {
+  } else if (watchdog_.torch_request(*request)) {
+    last_request_ = parts_.clock.now();
+  } else if (may_complain()) {
     log::warning(kArea,
                  "Ignored: a timer '{}' of process {}, which has ended, is not one of the workers "
                  "of this node, or has too many timers",

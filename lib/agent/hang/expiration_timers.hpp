@@ -62,6 +62,8 @@ class ExpirationTimers final : public Observer {
   /// How long a worker has lived on after an expired timer that should have ended it, or a timer
   /// has been expired unnoticed: the longest of all. Nothing: all is well.
   std::optional<Duration> overdue() const;
+  /// When a worker last set or released a timer by torch's FIFO; min(): not yet.
+  TimePoint last_request() const { return last_request_; }
 
   void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
@@ -87,6 +89,7 @@ class ExpirationTimers final : public Observer {
   bool active_ = false;  // a group runs
   int group_ = 0;        // how many have begun
   int complaints_ = 0;
+  TimePoint last_request_ = TimePoint::min();
   std::vector<ExpiredTimer> expired_;
   // Without the scope of the timer as a label: a worker may make up as many as it likes.
   const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.timer.expired",

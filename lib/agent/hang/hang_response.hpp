@@ -38,6 +38,8 @@ class HangResponse final : public Observer {
   /// of interest to others, too.
   bool heard(pid_t sender, const workers::Worker* worker, const workers::Message& message);
 
+  void child_signalled() { watch_.child_signalled(); }
+
   void phase(Phase phase, TimePoint now) override { watch_.phase(phase, now); }
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,

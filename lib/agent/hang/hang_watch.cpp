@@ -2,23 +2,24 @@
 #include "agent/hang/hang_watch.hpp"
 
 #include "core/log.hpp"
-#include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "goodput/journal_books.hpp"
 #include "hangs/stacks_report.hpp"
-#include "process/process_table.hpp"
+#include "process/held.hpp"
 #include "rendezvous/membership/ranks.hpp"
 
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
 #include <ranges>
+#include <utility>
 
 namespace elastrun::agent {
 namespace {
 
 constexpr std::string_view kArea = "hang";
 constexpr std::size_t kLoggedLines = 30;  // of one stack; the report has all
+constexpr int kNamed = 8;                 // ranks in one message
 constexpr Duration kLatestEntry = std::chrono::seconds(1);
 
 /// What a worker may take its time for, by the entries that begin and end it. Not the wait for
@@ -26,16 +27,18 @@ constexpr Duration kLatestEntry = std::chrono::seconds(1);
 /// ends with it, and the process group is made where ranks wait for one that does not come.
 struct Excuse {
   goodput::MeasurementKind begin, end;
+  std::string_view what;
   bool from_hooks = true;
 };
 using Entry = goodput::MeasurementKind;
-constexpr std::array kExcuses{Excuse{Entry::AcceleratorInitStart, Entry::AcceleratorInitEnd, false},
-                              Excuse{Entry::PreparationStart, Entry::PreparationEnd, false},
-                              Excuse{Entry::CustomStart, Entry::CustomEnd},
-                              Excuse{Entry::SaveStart, Entry::SaveEnd},
-                              Excuse{Entry::RestoreStart, Entry::RestoreEnd},
-                              Excuse{Entry::ElasticWaitStart, Entry::ElasticWaitEnd},
-                              Excuse{Entry::ElasticReinitStart, Entry::ElasticReinitEnd}};
+constexpr std::array kExcuses{
+    Excuse{Entry::AcceleratorInitStart, Entry::AcceleratorInitEnd, "starting accelerators", false},
+    Excuse{Entry::PreparationStart, Entry::PreparationEnd, "preparing the training", false},
+    Excuse{Entry::CustomStart, Entry::CustomEnd, "in the event"},
+    Excuse{Entry::SaveStart, Entry::SaveEnd, "saving a checkpoint"},
+    Excuse{Entry::RestoreStart, Entry::RestoreEnd, "restoring a checkpoint"},
+    Excuse{Entry::ElasticWaitStart, Entry::ElasticWaitEnd, "waiting for a change of the job"},
+    Excuse{Entry::ElasticReinitStart, Entry::ElasticReinitEnd, "starting after a change"}};
 
 /// When it was, of an entry that has come now: entries wait a moment for each other, which belongs
 /// to a hang that follows. An older time is one that the script has chosen, and tells of now.
@@ -44,27 +47,12 @@ TimePoint time_of(const goodput::MeasurementEntry& entry, TimePoint now, WallTim
   return now - at > kLatestEntry ? now : at;
 }
 
-/// The debugger of a process; 0: none.
-pid_t tracer_of(pid_t pid) {
-  constexpr std::string_view kTracer = "TracerPid:";
-  const auto status = read_kernel_file(fmt::format("/proc/{}/status", pid));
-  const auto at = status.find(kTracer);
-  if (at == std::string::npos) return 0;
-  const auto line = std::string_view(status).substr(at + kTracer.size());
-  return static_cast<pid_t>(parse_int(trim(line.substr(0, line.find('\n')))).value_or(0));
-}
-
-/// Stopped by a signal or in the hands of a debugger, or waits for a child in its session that is:
-/// a worker may be a shell or a debugger, and the trainer its child. One that is stopped beside a
-/// worker that does not wait for it, an old loader or some helper, is no reason to stand still.
-bool is_stopped(const process::ProcessEntry& process, const process::ProcessTable& below) {
-  const auto is = [](char state) { return state == 'T' || state == 't'; };
-  if (is(process.state) || tracer_of(process.pid) != 0) return true;
-  const bool waits = process::waits_for_child(process);
-  return std::ranges::any_of(below, [&](const auto& child) {
-    return child.parent == process.pid && child.session == process.session &&
-           (waits || tracer_of(child.pid) == process.pid) && is_stopped(child, below);
-  });
+/// "rank 3 has been in the phase 'eval' since ..., for 31.0 min"
+std::string text_of(const hangs::Excuses::Excuse& excuse, TimePoint now, WallTime wall) {
+  const auto took = now - excuse.since;
+  return fmt::format("rank {} has been {} since {}, for {}", excuse.rank, printable(excuse.what),
+                     format_local_time(wall - took),
+                     format_duration(std::chrono::round<std::chrono::milliseconds>(took)));
 }
 
 }  // namespace
@@ -92,19 +80,25 @@ void HangWatch::started(const rendezvous::Round&, const std::vector<workers::Wor
 
 void HangWatch::phase(Phase phase, TimePoint) {
   runs_ = phase == Phase::Running;
-  if (runs_) {
-    rule_.begin(awake_.now());
-    if (!rule_.is_running()) return;
-    activity_ = parts_.activity();
-    looked_ = awake_.now();
-    tell();
-    return look_again();
-  }
-  if (!rule_.is_running()) return;
-  rule_.end();
   told_.reset();
-  hanging_ = false;
-  if (alarm_) alarm_->disarm();
+  overdue_.clear();
+  held_.clear();
+  hanging_ = looks_ = false;
+  if (!runs_) {
+    rule_.end();
+    if (alarm_) alarm_->disarm();
+    return;
+  }
+  rule_.begin(awake_.now());
+  activity_ = parts_.activity();
+  looked_ = awake_.now();
+  if (rule_.is_asked_for()) begin_looking();
+}
+
+void HangWatch::begin_looking() {
+  looks_ = true;
+  tell();
+  look_again();
 }
 
 void HangWatch::heard(int rank, const workers::Message& message) {
@@ -119,9 +113,10 @@ void HangWatch::heard(int rank, const workers::Message& message) {
   } else if (std::holds_alternative<workers::Returned>(message)) {
     rule_.ended(rank, awake_.now());
   } else if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) {
-    rule_.phase(rank, phase->name, awake_.now());
+    rule_.phase(rank, phase->name, phase->at_most, awake_.now());
   } else {
-    return;
+    rule_.wrote(awake_.now());
+    if (!told_ || told_->kind != hangs::NodeProgress::Kind::Stands) return;  // the next look tells
   }
   note_progress();
 }
@@ -143,18 +138,31 @@ void HangWatch::heard_goodput(int rank, const workers::GoodputEntries& said) {
     } else if (excuse == kExcuses.end() || (said.by_hooks && !excuse->from_hooks)) {
       rule_.went_on(at);
     } else {
-      const auto what = fmt::format("{} {}", static_cast<int>(excuse->begin), name);
+      const auto what =
+          name.empty() ? std::string(excuse->what) : fmt::format("{} '{}'", excuse->what, name);
       kind == excuse->begin ? rule_.opened(rank, what, at) : rule_.closed(rank, what, at);
     }
   }
 }
 
-/// Not of each step: a job may do thousands a second.
+/// Not of each step: a job may do thousands a second. Where --hang-timeout is not used, the next
+/// look is soon enough for all but the end of a hang: a node that moves hides none of others.
 void HangWatch::note_progress() {
   using Kind = hangs::NodeProgress::Kind;
-  const hangs::NodeProgress known{rule_.is_excused() ? Kind::Excused : Kind::Moves,
+  if (!looks_) {
+    if (rule_.is_known()) begin_looking();
+    return;
+  }
+  const auto now = awake_.now();
+  if (hanging_ || (told_ && told_->kind == Kind::Stands)) {
+    const auto progress = rule_.progress(now);  // not all that workers say is progress
+    if (!progress || progress->kind != Kind::Stands) moved();
+    return;
+  }
+  if (!rule_.is_asked_for()) return;
+  const hangs::NodeProgress known{rule_.is_excused(now) ? Kind::Excused : Kind::Moves,
                                   rule_.by_steps()};
-  if (hanging_ || told_ != known) moved();
+  if (told_ != known) moved();
 }
 
 void HangWatch::moved() {
@@ -165,34 +173,55 @@ void HangWatch::moved() {
 
 void HangWatch::look_again() {
   if (!alarm_) alarm_ = awake_.make_alarm();
-  const auto now = awake_.now();
-  auto next = rule_.look_interval();
-  if (const auto limit = rule_.limit()) {
-    const auto left = *limit - rule_.standing(now);
-    if (left > Duration::zero()) next = std::min(next, left);
-  }
-  alarm_->arm(now + next, [this] { look(); });
+  alarm_->arm(rule_.next_look(awake_.now()), [this] { look(); });
 }
 
 void HangWatch::look_now() {
-  if (rule_.is_running()) look();
+  if (looks_) look();
+}
+
+void HangWatch::child_signalled() {
+  if (!runs_ || (held_.empty() && !process::any_stopped_child())) return;
+  looks_ ? look() : note_held();
 }
 
 void HangWatch::look() {
   const auto now = awake_.now();
   note_ended();
-  rule_.looked(any_stopped(), now);
+  note_held();
+  rule_.looked(!held_.empty(), now);
   if (const auto last = parts_.activity(); last > activity_) {
     activity_ = last;
     // The time since then counts a pause, the AwakeClock does not; the last look saw nothing of it.
     rule_.wrote(std::max(looked_, now - (parts_.clock.now() - activity_)));
   }
   looked_ = now;
+  say_overdue(now);
   const auto before = told_;
   tell();
   using Kind = hangs::NodeProgress::Kind;
   if (before != told_ && told_ && told_->kind == Kind::Moves) moved();
   look_again();
+}
+
+/// Once of each: from here on it hides no hang.
+void HangWatch::say_overdue(TimePoint now) {
+  auto over = rule_.overdue(now);
+  for (const auto& one : over) {
+    if (std::ranges::find(overdue_, one) != overdue_.end()) continue;
+    log::warning(kArea, "{}: hangs of the job are no longer excused by that",
+                 text_of(one, now, parts_.clock.wall()));
+  }
+  overdue_ = std::move(over);
+}
+
+/// Of this node.
+std::string HangWatch::overdue_text() const {
+  std::string text;
+  for (const auto& one : rule_.overdue(awake_.now()) | std::views::take(kNamed)) {
+    text += "; " + text_of(one, awake_.now(), parts_.clock.wall());
+  }
+  return text;
 }
 
 void HangWatch::tell() {
@@ -204,11 +233,26 @@ void HangWatch::tell() {
   parts_.report(rendezvous::ProgressReport{round_->number, *progress, rule_.standing(now)});
 }
 
-bool HangWatch::any_stopped() const {
-  return std::ranges::any_of(pids_ | std::views::values, [this](pid_t pid) {
-    const auto worker = process::read_process(pid);
-    return worker && !parts_.has_ended(pid) && is_stopped(*worker, process::read_descendants(pid));
-  });
+/// A rank that is stopped excuses the job, so people should know of it at once.
+void HangWatch::note_held() {
+  std::map<int, std::string> held;
+  for (const auto& [rank, pid] : pids_) {
+    if (parts_.has_ended(pid)) continue;
+    if (auto by = process::held_by(pid); !by.empty()) held.emplace(rank, std::move(by));
+  }
+  if (held == held_) return;
+  for (const auto& [rank, by] : held) {
+    if (held_.contains(rank)) continue;
+    const auto limit = rule_.limit();
+    log::warning(kArea, "Rank {} (pid {}) is {}{}", rank, pids_.at(rank), by,
+                 limit ? fmt::format(": hang detection waits for it for {} at most",
+                                     format_duration(hangs::HangRule::kOfStopped * *limit))
+                       : "");
+  }
+  for (const auto& [rank, by] : held_) {
+    if (!held.contains(rank)) log::warning(kArea, "Rank {} goes on: it is held no more", rank);
+  }
+  held_ = std::move(held);
 }
 
 void HangWatch::note_ended() {
@@ -236,24 +280,25 @@ void HangWatch::hangs(const rendezvous::StacksReport& report) {
   hanging_ = true;
   count_.add();
   parts_.observers.hang(hang);
-  log::warning(kArea, "No worker of the job has made progress for {}: {}",
+  log::warning(kArea, "No worker of the job has made progress for {}: {}{}",
                format_duration(std::chrono::round<std::chrono::milliseconds>(hang.standing)),
-               hangs::hang_text(report.stacks));
-  if (round_->group_rank == 0) {
+               hangs::hang_text(report.stacks), overdue_text());
+  if (round_->group_rank == 0 && rule_.is_asked_for()) {
     log::warning(kArea, "Where they stand:{}",
                  hangs::stacks_lines(report.stacks, "\n  ", kLoggedLines));
   }
   if (hangs_.size() == kMostKept) hangs_.erase(hangs_.begin());
   hangs_.push_back(std::move(hang));
   // One node says it for all.
-  if (parts_.spec.on_hang == spec::OnHang::Report || !speaks) return;
+  const bool acts = rule_.is_asked_for() && parts_.spec.on_hang != spec::OnHang::Report;
+  if (!acts || !speaks) return;
   parts_.report(rendezvous::Failed{round_->number, cause_of(hangs_.back()), true});
 }
 
 rendezvous::Cause HangWatch::cause_of(const JobHang& hang) const {
   rendezvous::Cause cause;
   cause.kind = rendezvous::Cause::Kind::WorkerFailed;
-  cause.text = hangs::hang_text(hang.stacks);
+  cause.text = hangs::hang_text(hang.stacks) + overdue_text();
   cause.wall_seconds = to_seconds(hang.at);
   cause.final = parts_.spec.on_hang == spec::OnHang::Fail;
   const auto culprits = hangs::culprits_of(hang.stacks);

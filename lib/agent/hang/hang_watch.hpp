@@ -21,7 +21,8 @@
 namespace elastrun::agent {
 
 /// Tells the rendezvous how the workers of this node get on, and does what --on-hang says when it
-/// answers that the job hangs. Costs nothing, and no wake-up, without --hang-timeout.
+/// answers that the job hangs. Without --hang-timeout it wakes up once the pace of the steps is
+/// known, and only tells.
 class HangWatch final : public Observer {
  public:
   static constexpr std::size_t kMostKept = 100;
@@ -40,6 +41,8 @@ class HangWatch final : public Observer {
   void heard(int rank, const workers::Message& message);
   /// Looks at the workers, not only when it is time to: tells if they have gone on.
   void look_now();
+  /// Of this agent, which may have been a worker that was stopped or goes on.
+  void child_signalled();
   /// The job hangs. Nothing if this node knows better by now.
   void hangs(const rendezvous::StacksReport& report);
   /// The last kMostKept so far.
@@ -54,11 +57,14 @@ class HangWatch final : public Observer {
   void look();
   void look_again();
   void heard_goodput(int rank, const workers::GoodputEntries& said);
+  void begin_looking();
+  void say_overdue(TimePoint now);
+  std::string overdue_text() const;
   void tell();
   void note_progress();
   void moved();
   bool goes_on(bool speaks) const;
-  bool any_stopped() const;
+  void note_held();
   void note_ended();
   rendezvous::Cause cause_of(const JobHang& hang) const;
 
@@ -72,8 +78,11 @@ class HangWatch final : public Observer {
   TimePoint activity_ = TimePoint::min();
   TimePoint looked_;  // by awake_
   std::optional<hangs::NodeProgress> told_;
-  bool runs_ = false;     // the group
-  bool hanging_ = false;  // and that was said
+  std::vector<hangs::Excuses::Excuse> overdue_;  // as far as that was said
+  std::map<int, std::string> held_;              // ranks that are stopped or traced, and by what
+  bool runs_ = false;                            // the group
+  bool looks_ = false;                           // now and then
+  bool hanging_ = false;                         // and that was said
   std::vector<JobHang> hangs_;
   const telemetry::Counter<std::int64_t> count_{{.name = "elastrun.hang.count",
                                                  .unit = "{hang}",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/hang/hang_watch.hpp"
 
+#include "agent/telemetry/goodput_account.hpp"
 #include "agent/verdict/hang_report.hpp"
 #include "core/text.hpp"
 #include "support/fake_clock.hpp"
@@ -17,6 +18,13 @@ namespace {
 
 using namespace std::chrono_literals;
 using Kind = hangs::NodeProgress::Kind;
+
+spec::JobSpec spec_of(Duration limit, spec::OnHang on_hang) {
+  spec::JobSpec spec;
+  if (limit > 0s) spec.hang_limit = limit;
+  spec.on_hang = on_hang;
+  return spec;
+}
 
 /// One node of two, with two workers each; what it tells the rendezvous.
 struct Node final : Observer {
@@ -48,12 +56,6 @@ struct Node final : Observer {
     watch->round_ready(round, {});
     watch->started(round, group, {});
     watch->phase(Phase::Running, clock.now());
-  }
-  static spec::JobSpec spec_of(Duration limit, spec::OnHang on_hang) {
-    spec::JobSpec spec;
-    if (limit > 0s) spec.hang_limit = limit;
-    spec.on_hang = on_hang;
-    return spec;
   }
   void stand() { clock.advance(31s); }
   void hang(const JobHang& hang) override { heard.push_back(hang); }
@@ -110,12 +112,95 @@ rendezvous::StacksReport a_hang() {
 
 }  // namespace
 
-TEST_CASE("hang watch: without a limit it costs no wake-up and tells nothing") {
+TEST_CASE("hang watch: without --hang-timeout it costs no wake-up until the pace is known") {
   Node node(0s);
   CHECK(node.clock.armed() == 0);
   node.watch->heard(0, workers::StepDone{1});
   node.clock.advance(1h);
   CHECK(node.reports.empty());
+  CHECK(node.clock.armed() == 0);
+}
+
+TEST_CASE("hang watch: without --hang-timeout a hang is told and booked, and nothing is done") {
+  Node node(spec_of(0s, spec::OnHang::Restart));
+  GoodputAccount account(node.clock, node.clock.now(), false);
+  account.phase(Phase::Running, node.clock.now());
+  for (int step = 0; step < 100; ++step) {
+    node.clock.advance(1s);
+    account.step(step);
+    node.watch->heard(0, workers::StepDone{step});
+  }
+  CHECK(node.told() == std::vector{Kind::Moves});
+  node.watch->heard(0, workers::PhaseEntered{"eval"});  // the next look tells of it
+  node.watch->heard(0, workers::PhaseEntered{"train"});
+  CHECK(node.told().size() == 1);
+  node.clock.advance(hangs::PaceLimit::kShortest - 1s);
+  CHECK(node.told().size() == 1);
+  node.clock.advance(1s);
+  REQUIRE(node.told() == std::vector{Kind::Moves, Kind::Stands});
+  node.watch->hangs(a_hang());
+  REQUIRE(node.heard.size() == 1);
+  node.heard[0].standing = std::get<rendezvous::ProgressReport>(node.reports.back()).standing;
+  account.hang(node.heard[0]);
+  node.clock.advance(1min);
+  CHECK(account.summary().of(goodput::Bucket::Hang) == 11min);
+  CHECK(node.failures().empty());
+  node.watch->heard(0, workers::StepDone{100});  // at once
+  CHECK(node.told().back() == Kind::Moves);
+}
+
+TEST_CASE("hang watch: whatever a worker reports is progress, as long as it reports no steps") {
+  Node node(30s);
+  const std::vector<workers::Message> said{
+      workers::MetricSample{"loss", 0.5, "worker"}, workers::WorkerEvent{"epoch", {}},
+      workers::TimerSet{7, "train.py#57", 60.0}, workers::TimerSet{7, "train.py#57"}};
+  for (int i = 0; i < 20; ++i) {
+    node.clock.advance(29s);
+    node.watch->heard(1, said[static_cast<std::size_t>(i) % said.size()]);
+  }
+  CHECK(node.told() == std::vector{Kind::Moves});
+  SUBCASE("but not what the package counts by itself") {
+    workers::GoodputEntries counts{.job = "", .entries = {}, .lost = 0};
+    counts.entries.push_back({{.kind = goodput::MeasurementKind::SliceCounts}, "", {}});
+    node.clock.advance(29s);
+    node.watch->heard(1, counts);
+  }
+  SUBCASE("which is none where steps are reported") {
+    node.watch->heard(0, workers::StepDone{1});
+    node.clock.advance(29s);
+    for (const auto& one : said) node.watch->heard(1, one);
+  }
+  node.clock.advance(1s);
+  CHECK(node.told().back() == Kind::Stands);
+}
+
+TEST_CASE("hang watch: an excuse that has ended excuses no more, and what follows is a hang") {
+  Node node(30s, spec::OnHang::Restart);
+  node.watch->heard(0, workers::PhaseEntered{"eval", 5min});
+  node.watch->heard(1, workers::PhaseEntered{"eval", 6min});
+  node.clock.advance(6min - 1s);
+  CHECK(node.told().back() == Kind::Excused);
+  node.clock.advance(1s);
+  CHECK(node.told().back() == Kind::Stands);
+  node.watch->heard(1, workers::MetricSample{"loss", 0.5, "worker"});
+  CHECK(node.told().back() == Kind::Moves);
+  node.stand();
+  node.watch->hangs(a_hang());
+  REQUIRE(node.failures().size() == 1);
+  const auto text = node.failures()[0].cause.text;
+  CHECK(text.starts_with("rank 3 hangs in load (data.py:41) while "));
+  CHECK(text.contains("; rank 0 has been in the phase 'eval' since "));
+  CHECK(text.ends_with(", for 6 min 31 s"));
+}
+
+TEST_CASE("hang watch: what is no progress does not say that workers go on") {
+  Node node(30s, spec::OnHang::Restart);
+  node.watch->heard(0, workers::StepDone{1});
+  node.stand();
+  node.watch->heard(0, workers::MetricSample{"gpu.temperature", 60, "machine"});
+  node.watch->hangs(a_hang());
+  CHECK(node.failures().size() == 1);
+  CHECK(node.told().back() == Kind::Stands);
 }
 
 TEST_CASE("hang watch: the rendezvous hears each change once, and at once when the workers go on") {
@@ -161,7 +246,7 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
                                               {Entry::PreparationStart, Entry::PreparationEnd},
                                               {Entry::ElasticWaitStart, Entry::ElasticWaitEnd}}) {
       say(begin, false, "x");
-      node.clock.advance(1h);
+      node.clock.advance(9min);
       CHECK(node.told().back() == Kind::Excused);
       say(end, false, "x");
       ends();
@@ -189,7 +274,7 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
   SUBCASE("another custom event goes on") {
     say(Entry::CustomStart, false, "EVAL");
     say(Entry::CustomEnd, false, "EXPORT");
-    node.clock.advance(1h);
+    node.clock.advance(29min);
     CHECK(node.told().back() == Kind::Excused);
   }
   SUBCASE("not for ever, if its end is lost") {
@@ -219,7 +304,7 @@ TEST_CASE("hang watch: output just before a pause of everything is not forgotten
 TEST_CASE("hang watch: an excuse ends with the worker that has it") {
   Node node(30s);
   node.watch->heard(0, workers::PhaseEntered{"eval"});
-  node.clock.advance(1h);
+  node.clock.advance(20min);
   CHECK(node.told().back() == Kind::Excused);
   SUBCASE("as it ends") {
     node.ended = true;

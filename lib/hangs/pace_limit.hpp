@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace elastrun::hangs {
+
+/// How long a job may go without a step, learnt from the time between its steps: the largest of
+/// kShortest, ten times the median of the last kRemembered, and three times the longest so far, but
+/// half an hour above that at most. A silent evaluation or recompilation is as long as the longest
+/// only the second time, so kShortest is meant for the first one. Pure; memory does not grow.
+class PaceLimit {
+ public:
+  static constexpr Duration kShortest = std::chrono::minutes(10);
+  static constexpr int kStepsToLearn = 20;
+  static constexpr std::size_t kRemembered = 256;
+
+  void count_step() { ++steps_; }
+  void learn(Duration step);
+  bool is_known() const { return steps_ >= kStepsToLearn && !times_.empty(); }
+  /// None: not known yet.
+  std::optional<Duration> limit() const;
+
+ private:
+  std::int64_t steps_ = 0;       // of the job, on this node
+  std::vector<Duration> times_;  // a ring
+  std::size_t next_ = 0;
+  Duration longest_{};
+};
+
+}  // namespace elastrun::hangs
