@@ -7,9 +7,9 @@
 
 namespace elastrun::process {
 
-/// Why a process does not run, in the words "stopped by a signal" or "traced by gdb (pid 42)";
-/// empty if it may. As well where it waits for a child in its session of which that holds: a worker
-/// may be a shell or a debugger, and the trainer its child. One that is stopped beside a process
+/// Why a process does not run, in the words "stopped by a signal", "traced by gdb (pid 42)" or
+/// "waiting for python3 (pid 43), stopped by a signal"; empty if it may. A worker may be a shell or
+/// a debugger, and the trainer its child, in the same session. One that is stopped beside a process
 /// that does not wait for it, an old loader or some helper, holds up nothing. `below`: its
 /// descendants.
 std::string held_by(const ProcessEntry& process, const ProcessTable& below);
