@@ -260,7 +260,7 @@ class Sorter {
     families_.refused += 1;
   }
   Families all() && {
-    if (options_.tells_refused) {
+    if (options_.tells_refused && families_.refused > 0) {
       Sample sample{.value = static_cast<std::int64_t>(families_.refused)};
       by_name_[kRefused] = {kRefused, Type::Gauge, "", kRefusedHelp, {std::move(sample)}};
     }

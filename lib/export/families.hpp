@@ -55,7 +55,7 @@ struct FamilyOptions {
                              5,     10,   30,    60,   120, 300,  600, 1800};
   bool scope_labels = true;                      // otel_scope_name
   std::vector<telemetry::Attribute> resource{};  // becomes target_info
-  bool tells_refused = false;                    // elastrun_page_refused: Families::refused
+  bool tells_refused = false;                    // elastrun_page_refused, if there are any
 };
 struct Families {
   std::vector<Family> all;  // by name

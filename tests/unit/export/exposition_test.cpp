@@ -90,6 +90,8 @@ TEST_CASE("exposition: the agent's and the machine's come first, and what is ref
         "# TYPE elastrun_page_refused gauge\n# TYPE elastrun_restart_count_total counter\n"
         "# TYPE system_time_total counter\n");
   CHECK(lines(page, "elastrun_page_refused") == "elastrun_page_refused 3\n");
+  snapshot.points.resize(1);
+  CHECK(families_of(snapshot, {.tells_refused = true}).all.size() == 1);
 }
 
 TEST_CASE("exposition: the text format, line by line") {
