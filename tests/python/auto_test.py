@@ -508,7 +508,7 @@ for _ in range(5): one(optimizer)
 torch.save(model, "a.pt")
 """)
                 self.assertEqual([one for one in self.names(self.said())
-                                  if one not in ("stacks", "step", "checkpoint")], [])
+                                  if one not in ("from", "stacks", "step", "checkpoint")], [])
 
     def test_other_ranks_tell_steps_alone(self) -> None:
         self.run_script(MODEL + """
