@@ -65,6 +65,10 @@ bool Connection::idle() const {
   return stage_ == Stage::Reading && !reader_.has_part();
 }
 
+bool Connection::unfinished() const {
+  return stage_ == Stage::Reading && reader_.has_part();
+}
+
 void Connection::limit(Duration time) {
   alarm_->arm(clock_.now() + time, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->close();

@@ -33,6 +33,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closed() const { return !socket_.is_open(); }
   /// Waits for a request, of which nothing has come.
   bool idle() const;
+  /// Waits for the rest of a request.
+  bool unfinished() const;
 
  private:
   enum class Stage { Reading, Answering, Writing, Streaming, Ending };

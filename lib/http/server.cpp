@@ -6,6 +6,7 @@
 #include "http/connection.hpp"
 #include "net/acceptor.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <list>
 #include <utility>
@@ -80,13 +81,16 @@ class PortServer final : public Server {
       connections_.pop_front();
     }
     if (connections_.size() < most) return true;
-    for (auto one = connections_.begin(); one != connections_.end(); ++one) {
-      if (!(*one)->idle()) continue;
-      (*one)->close();
-      connections_.erase(one);
-      return true;
-    }
-    return false;
+    return close_oldest(&Connection::idle) || close_oldest(&Connection::unfinished);
+  }
+
+  bool close_oldest(bool (Connection::*is_one)() const) {
+    const auto found = std::ranges::find_if(
+        connections_, [&](const auto& connection) { return ((*connection).*is_one)(); });
+    if (found == connections_.end()) return false;
+    (*found)->close();
+    connections_.erase(found);
+    return true;
   }
 
   boost::asio::io_context& loop_;

@@ -19,8 +19,9 @@ namespace elastrun::http {
 class Server {
  public:
   struct Settings {
-    net::Endpoint at;                                 // a numeric address; port 0: any that is free
-    std::size_t max_connections = 64;                 // above it: 503, or an idle one goes
+    net::Endpoint at;  // a numeric address; port 0: any that is free
+    /// Above it the oldest goes that waits for a request, or for the rest of one; else 503.
+    std::size_t max_connections = 64;
     Duration head_limit = std::chrono::seconds(10);   // for a request, from its first byte
     Duration idle_limit = std::chrono::seconds(60);   // between requests
     Duration write_limit = std::chrono::seconds(30);  // while the other side takes nothing

@@ -149,16 +149,28 @@ std::vector<telemetry::Attribute> WebServices::resource() const {
 }
 
 void WebServices::metrics(bool open, std::function<void(std::string)> then) {
-  auto& metrics = *parts_.metrics;
-  metrics.machine().look([this, &metrics, open, then = std::move(then),
-                          alive = lifetime_.token()](const system::MachineSample& sample) {
-    if (!alive) return;
-    auto snapshot = metrics.host().collect(*cursor_);
-    std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
-    const auto families =
-        exporter::families_of(snapshot, {.resource = resource(), .tells_refused = true});
-    then(open ? exporter::openmetrics_text(families.all) : exporter::prometheus_text(families.all));
+  const auto& page = open ? open_page_ : page_;
+  if (page.is_fresh(parts_.clock.now())) return then(page.text());
+  parts_.metrics->machine().look([this, open, then = std::move(then),
+                                  alive = lifetime_.token()](const system::MachineSample& sample) {
+    if (alive) then(render(open, sample));
   });
+}
+
+/// Of those who have waited for one look at the machine, the first one's serves all.
+const std::string& WebServices::render(bool open, const system::MachineSample& sample) {
+  auto& page = open ? open_page_ : page_;
+  const auto begun = parts_.clock.now();
+  if (page.is_fresh(begun)) return page.text();
+  auto& metrics = *parts_.metrics;
+  auto snapshot = metrics.host().collect(*cursor_);
+  std::ranges::move(metrics.machine().points_of(sample), std::back_inserter(snapshot.points));
+  const auto families =
+      exporter::families_of(snapshot, {.resource = resource(), .tells_refused = true});
+  page.put(
+      open ? exporter::openmetrics_text(families.all) : exporter::prometheus_text(families.all),
+      begun, parts_.clock.now());
+  return page.text();
 }
 
 }  // namespace elastrun::agent

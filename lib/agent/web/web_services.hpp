@@ -4,6 +4,7 @@
 #include "agent/telemetry/run_metrics.hpp"
 #include "agent/web/job_pages.hpp"
 #include "agent/web/job_view.hpp"
+#include "agent/web/rendered_page.hpp"
 #include "core/error.hpp"
 #include "spec/job_spec.hpp"
 #include "system/machine.hpp"
@@ -54,12 +55,14 @@ class WebServices {
   const std::vector<workers::Worker>* workers() const;
   Vitals vitals() const;
   void metrics(bool open, std::function<void(std::string)> then);
+  const std::string& render(bool open, const system::MachineSample& sample);
   std::vector<telemetry::Attribute> resource() const;
 
   const Parts parts_;
   JobView view_;
   LoopBeat beat_;
   std::unique_ptr<telemetry::Cursor> cursor_;
+  RenderedPage page_, open_page_;
   std::unique_ptr<JobPages> pages_;
   std::unique_ptr<http::Server> health_check_;
   Lifetime lifetime_;

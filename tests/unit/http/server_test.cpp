@@ -174,8 +174,28 @@ TEST_CASE("http server: an idle connection goes, for a new one or after its time
   CHECK(served.read(third, "for /c").starts_with("HTTP/1.1 200 "));
   CHECK(served.read(first, "never").empty());  // closed
   served.send(third, get("/late"));
-  test::run_until(served.loop, [&] { return !served.late.empty(); });
+  test::run_until(served.loop, [&] { return served.late.size() == 1; });
+  auto fourth = served.connect();
+  served.send(fourth, get("/late"));
+  test::run_until(served.loop, [&] { return served.late.size() == 2; });
+  CHECK(served.read(second, "never").empty());  // of whose request the rest did not come
   CHECK(served.ask("", "connections").starts_with("HTTP/1.1 503 "));
+}
+
+TEST_CASE("http server: requests that are sent by half take the answers of nobody else away") {
+  http::Server::Settings settings;
+  settings.max_connections = 4;
+  Served served(settings);
+  std::vector<tcp::socket> halves;
+  for (int i = 0; i < 40; ++i) {
+    halves.push_back(served.connect());
+    served.send(halves.back(), "GET /half HTTP/1.1\r\nHost: local");
+    test::run_ready(served.loop);
+    if (i % 10 == 9) CHECK(served.ask(get("/healthz"), "for /healthz").contains(" 200 OK"));
+  }
+  CHECK(served.read(halves.front(), "never").empty());  // the oldest has gone
+  served.send(halves.back(), "host\r\n\r\n");
+  CHECK(served.read(halves.back(), "for /half").contains(" 200 OK"));  // the last has not
 }
 
 TEST_CASE("http server: events reach all who listen, in order") {
