@@ -67,6 +67,13 @@ std::string trace_process(std::int64_t process, std::string_view name, int place
          line("process_sort_index", {"sort_index", std::int64_t{place}});
 }
 
+std::string trace_end() {
+  auto text =
+      trace_line({Phase::Metadata, "process_name", "", {}, {}, 0, 0, 0, {{"name", "agent"}}});
+  text.resize(text.size() - 2);  // the comma and the newline
+  return text + "\n]\n";
+}
+
 std::optional<TraceEvent> trace_event_of(const Record& record) {
   TraceEvent event{Phase::Instant, record.name, record.scope};
   event.time = record.stamp.mono.time_since_epoch();

@@ -7,8 +7,8 @@
 #include <string>
 
 /// Traces for Perfetto and chrome://tracing, in the array form of Chrome's "Trace Event Format":
-/// one event a line, the closing bracket left out, so that a file is readable whenever its writer
-/// ends.
+/// one event a line. The closing bracket may be missing, so that a file is readable whenever its
+/// writer ends.
 namespace elastrun::exporter {
 
 struct TraceEvent {
@@ -35,6 +35,9 @@ struct TraceEvent {
 
 /// What comes before the first event.
 constexpr std::string_view kTraceBegin = "[\n";
+/// What comes after the last event: names the agent's process once more, because an array of JSON
+/// does not end with a comma.
+std::string trace_end();
 /// With the comma and the newline after it.
 std::string trace_line(const TraceEvent& event);
 /// The name of a process in the picture, and its place: smaller ones first.

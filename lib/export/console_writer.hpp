@@ -17,9 +17,10 @@ namespace elastrun::exporter {
 /// Gives pieces to whoever has one of our own streams, and counts itself what that does not take.
 class ConsoleWriter final : public PieceWriter {
  public:
-  /// Borrows the loop. `write` takes everything at once.
-  ConsoleWriter(boost::asio::io_context& loop, std::function<void(std::string_view)> write)
-      : loop_(loop), write_(std::move(write)) {}
+  /// Borrows the loop. `write` takes everything at once. `tail` comes after the last piece.
+  ConsoleWriter(boost::asio::io_context& loop, std::function<void(std::string_view)> write,
+                std::string tail)
+      : loop_(loop), write_(std::move(write)), tail_(std::move(tail)) {}
 
   void write(std::vector<std::string> batch, std::function<void(Written)> then) override {
     std::string text;
@@ -30,11 +31,15 @@ class ConsoleWriter final : public PieceWriter {
                         if (alive) then({pieces, {}});
                       });
   }
-  void close(std::function<void()> done) override { done(); }
+  void close(std::function<void()> done) override {
+    write_(tail_);
+    done();
+  }
 
  private:
   boost::asio::io_context& loop_;
   const std::function<void(std::string_view)> write_;
+  const std::string tail_;
   Lifetime lifetime_;
 };
 

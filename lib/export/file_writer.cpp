@@ -16,12 +16,14 @@ struct FileWriter::File {
   File(const std::string& name, const Form& form)
       : path(name),
         parts(name, O_WRONLY | form.flags, form.mode, form.part_size),
-        lines(form.lines) {}
+        lines(form.lines),
+        tail(form.tail) {}
 
   const std::string path;
   files::PartOpener parts;
   UniqueFd fd;
   const bool lines;
+  const std::string tail;
   bool torn = false;
 
   /// Bytes written, and the errno of what stopped it.
@@ -95,6 +97,15 @@ void FileWriter::write(std::vector<std::string> batch, std::function<void(Writte
       file_->path, [file = file_, batch = std::move(batch)] { return file->write(batch); },
       [then = std::move(then), alive = lifetime_.token()](Written written) {
         if (alive) then(std::move(written));
+      });
+}
+
+void FileWriter::close(std::function<void()> done) {
+  if (file_->tail.empty()) return done();
+  calls_.make(
+      file_->path, [file = file_] { return file->put(file->tail); },
+      [done = std::move(done), alive = lifetime_.token()](const auto&) {
+        if (alive) done();
       });
 }
 

@@ -22,6 +22,7 @@ class FileWriter final : public PieceWriter {
     int flags = 0;  // with O_CREAT, O_APPEND, O_WRONLY and O_CLOEXEC
     mode_t mode = 0644;
     std::string head{};  // what comes before the first piece
+    std::string tail{};  // and after the last one
     /// Pieces are lines: a torn one, of ours or of an earlier writer, is closed off before the
     /// next. Else the file is ours alone, and a torn piece is cut off.
     bool lines = true;
@@ -36,7 +37,7 @@ class FileWriter final : public PieceWriter {
   /// Borrows `calls`.
   FileWriter(files::BlockingCalls& calls, std::shared_ptr<File> file);
   void write(std::vector<std::string> batch, std::function<void(Written)> then) override;
-  void close(std::function<void()> done) override { done(); }
+  void close(std::function<void()> done) override;
 
  private:
   files::BlockingCalls& calls_;

@@ -157,7 +157,9 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
     bool is_first_of_parts = false;
   };
   FileWriter::Form form{.part_size = spec_.journal_size};
-  if (sink.kind == Kind::Trace) form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), true};
+  if (sink.kind == Kind::Trace) {
+    form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), exporter::trace_end(), false};
+  }
   const auto open = [path = path_of(sink), shared = may_share(sink), form,
                      goes_on = sink.kind != Kind::Trace, out = parts_.console.fd(Stream::Out),
                      err = parts_.console.fd(Stream::Err)]() -> Result<Opened> {
@@ -182,7 +184,7 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
     console.write(ours, text);
   };
   write(form.head);
-  return std::make_unique<exporter::ConsoleWriter>(parts_.loop, write);
+  return std::make_unique<exporter::ConsoleWriter>(parts_.loop, write, form.tail);
 }
 
 Made MetricsSinks::make_stream(const SinkChoice& sink) const {
@@ -200,7 +202,7 @@ Made MetricsSinks::make_stream(const SinkChoice& sink) const {
 
 Made MetricsSinks::make_tensorboard(const SinkChoice& sink) const {
   const auto now = parts_.clock.wall();
-  FileWriter::Form form{O_EXCL, 0644, exporter::tensorboard_version(now), false};
+  FileWriter::Form form{O_EXCL, 0644, exporter::tensorboard_version(now), {}, false};
   const auto name = exporter::tensorboard_file_name(now, host_name(), ::getpid());
   const auto open = [directory = path_of(sink), name,
                      form]() -> Result<std::shared_ptr<FileWriter::File>> {

@@ -21,7 +21,8 @@ TEST_CASE("chrome trace: each event is a line with a comma, so the list may end 
                                 0,
                                 {{"n", std::int64_t{7}}}});
   CHECK(line.ends_with(",\n"));
-  const std::string trace = std::string(kTraceBegin) + line + trace_process(3, "rank 2", 4) + "{}]";
+  const std::string trace =
+      std::string(kTraceBegin) + line + trace_process(3, "rank 2", 4) + trace_end();
   const auto value = parse_json(trace);
   REQUIRE(value);
   const auto& first = value->at(0);
@@ -31,6 +32,10 @@ TEST_CASE("chrome trace: each event is a line with a comma, so the list may end 
   CHECK(first.at("args").at("n").to_number<int>() == 7);
   CHECK(value->at(1).at("name").as_string() == "process_name");
   CHECK(value->at(2).at("args").at("sort_index").to_number<int>() == 4);
+}
+
+TEST_CASE("chrome trace: one without any event is JSON, too") {
+  CHECK(parse_json(std::string(kTraceBegin) + trace_end()));
 }
 
 TEST_CASE("chrome trace: phases have what they need") {

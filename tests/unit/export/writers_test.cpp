@@ -82,6 +82,23 @@ TEST_CASE("file writer: a head, then the pieces; half a line of somebody else is
   CHECK(place.text("b") == "[\n");
 }
 
+TEST_CASE("file writer: a tail is what comes last") {
+  Place place;
+  auto file = FileWriter::open(place.path("a"), {.head = "[\n", .tail = "]\n", .lines = false});
+  REQUIRE(file.has_value());
+  FileWriter writer(place.calls, *file);
+  CHECK(place.write(writer, {"1\n"}).pieces == 1);
+  bool closed = false;
+  writer.close([&] {
+    closed = true;
+    place.loop.stop();
+  });
+  place.loop.restart();
+  place.loop.run_for(std::chrono::minutes(1));
+  CHECK(closed);
+  CHECK(place.text("a") == "[\n1\n]\n");
+}
+
 TEST_CASE("file writer: a full device takes nothing and says why; no such folder fails at once") {
   Place place;
   const auto none = FileWriter::open(place.path("no/such"), {});
