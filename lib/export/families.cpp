@@ -46,6 +46,10 @@ std::string family_name(const Point& point, std::string_view unit) {
   if (!unit.empty() && name != unit && !name.ends_with("_" + std::string(unit))) {
     name += "_" + std::string(unit);
   }
+  // The end of a name by which readers know histograms and summaries.
+  if (type_of(point.kind) == Type::Gauge && name.ends_with("_count")) {
+    name.replace(name.size() - 6, 6, "_number");
+  }
   return name;
 }
 

@@ -46,6 +46,7 @@ SampleSeries::Held SampleSeries::make(const Key& key) const {
       held.counter.emplace(std::move(spec), registry_);
       if (ranked) held.counter = held.counter->with({key.rank});
     } else {
+      spec.help = "The last value that was reported.";
       held.gauge.emplace(std::move(spec), registry_);
       if (ranked) held.gauge = held.gauge->with({key.rank});
     }

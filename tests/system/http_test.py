@@ -98,6 +98,10 @@ class Http(unittest.TestCase):
             checked = subprocess.run(["promtool", "check", "metrics"], input=text.encode(),
                                      capture_output=True, timeout=LIMIT)
             self.assertIn(checked.returncode, (0, 3), checked.stderr.decode())
+            remarks = (checked.stdout + checked.stderr).decode().splitlines()
+            # The names of torchelastic's own metrics are in camelCase, in milliseconds.
+            self.assertEqual([line for line in remarks if "Agent_" not in line], [])
+            self.assertNotIn("no help text", "".join(remarks))
         code, kind, text = self.ask(port, "/metrics",
                                     Accept="application/openmetrics-text;version=1.0.0,*/*;q=0.1")
         self.assertEqual(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8")

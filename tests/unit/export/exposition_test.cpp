@@ -29,6 +29,17 @@ Exemplar an_exemplar(std::string trace) {
 
 }  // namespace
 
+TEST_CASE("exposition: a gauge does not end as a histogram does") {
+  telemetry::Snapshot snapshot;
+  auto& point = snapshot.points.emplace_back();
+  point.spec = std::make_shared<telemetry::Spec>(telemetry::Spec{.name = "process.thread.count"});
+  point.kind = telemetry::Kind::Gauge;
+  point.value = std::int64_t{3};
+  CHECK(families_of(snapshot).all.at(0).name == "process_thread_number");
+  point.kind = telemetry::Kind::Counter;
+  CHECK(families_of(snapshot).all.at(0).name == "process_thread_count");
+}
+
 TEST_CASE("exposition: names and units by rule") {
   CHECK(prometheus_name("elastrun.run..count-x") == "elastrun_run_count_x");
   CHECK(prometheus_name("9a") == "_9a");
@@ -185,7 +196,7 @@ TEST_CASE("exposition: two instruments never write one sample") {
   SamplePoints points;
   using namespace telemetry;
   const Gauge clash({.name = "elastrun_worker.restarts"}, points.registry);
-  const Gauge suffix({.name = "batch.time.milliseconds.count"}, points.registry);
+  const Gauge suffix({.name = "batch.time.milliseconds.sum"}, points.registry);
   const Gauge same({.name = "queue_length"}, points.registry);
   const Gauge scoped({.name = "queue.length", .scope = "other"}, points.registry);
   for (const auto* gauge : {&clash, &suffix, &same, &scoped}) gauge->set(1);
