@@ -7,6 +7,7 @@
 #include "files/parts.hpp"
 #include "goodput/measurement_journal.hpp"
 #include "goodput_agents.hpp"
+#include "plain_step.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -98,6 +99,7 @@ Status GoodputReader::take(const std::string& line) {
   if (line.size() <= kLongestLine && exporter::read_plain_record(line, plain_)) {
     return take_record(plain_);
   }
+  if (const auto step = on_entry ? std::nullopt : read_plain_step(line)) return take_step(*step);
   const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
   if (!value || !value->is_object()) {
     ++input.skipped;
@@ -190,6 +192,19 @@ Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
     for (const auto& path : submission.journals.front()) {
       if (auto status = read_one(reader, path); !status) return status;
     }
+/// As take_entry().
+Status GoodputReader::take_step(const PlainStep& step) {
+  if (input.job.empty()) input.job = step.job;
+  if (step.job != input.job) {
+    ++input.other_jobs;
+    return {};
+  }
+  input.measured = true;
+  input.measurements.add_step(step.step, step.time, step.log_time);
+  ++input.records;
+  return both();
+}
+
   }
   return {};
 }

@@ -16,6 +16,8 @@
 
 namespace elastrun::ctl {
 
+struct PlainStep;
+
 /// What files about goodput hold: journals of ours, or a log of ml-goodput-measurement.
 struct GoodputInput {
   std::string job;        // of the log: its first job_name
@@ -60,6 +62,7 @@ class GoodputReader {
   Status take_record(telemetry::Record& record);
   Status take_logged(const telemetry::Record& record);
   Status take_entry(const json::value& payload, double log_time);
+  Status take_step(const PlainStep& step);
   Status both() const;
 
   bool journal_ = false;

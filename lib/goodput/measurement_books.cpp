@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -27,20 +28,32 @@ struct Fact {
   auto order() const { return std::tuple(time, what); }
 };
 
-/// The facts of a log, phases only where both ends are known.
+/// The facts of a log, phases only where both ends are known. Steps, of which there may be a
+/// million, are not copied.
 class Facts {
  public:
-  explicit Facts(std::vector<MeasurementEntry> entries, const MeasurementLog& log) : log_(log) {
-    std::ranges::stable_sort(entries, {}, &MeasurementEntry::time);
+  /// `entries` by their time.
+  Facts(std::span<const MeasurementEntry> entries, const MeasurementLog& log)
+      : entries_(entries), log_(log) {
     for (const auto& entry : entries) take(entry);
-    std::ranges::stable_sort(facts, {}, &Fact::order);
+    std::ranges::stable_sort(others_, {}, &Fact::order);
   }
 
-  std::vector<Fact> facts;
+  /// In order.
+  template <class Take>
+  void each(Take take) const {
+    auto other = others_.begin();
+    for (const auto& entry : entries_) {
+      if (entry.kind != Kind::Step) continue;
+      const Fact step{entry.time, Fact::Do::Step, {}, entry.step};
+      while (other != others_.end() && other->order() < step.order()) take(*other++);
+      take(step);
+    }
+    while (other != others_.end()) take(*other++);
+  }
 
  private:
   void take(const MeasurementEntry& entry) {
-    if (entry.kind == Kind::Step) add(entry.time, Fact::Do::Step, {}, entry.step);
     if (entry.kind == Kind::JobStart) add(entry.time, Fact::Do::JobStart);
     if (entry.kind == Kind::JobEnd) add(entry.time, Fact::Do::JobEnd);
     if (entry.kind == Kind::Save || entry.kind == Kind::Restore ||
@@ -70,9 +83,11 @@ class Facts {
   }
 
   void add(double time, Fact::Do what, Bucket bucket = Bucket::Custom, std::int64_t step = 0) {
-    facts.push_back({time, what, bucket, step});
+    others_.push_back({time, what, bucket, step});
   }
 
+  const std::span<const MeasurementEntry> entries_;
+  std::vector<Fact> others_;  // that are no steps
   const MeasurementLog& log_;
   std::map<std::pair<Kind, std::int32_t>, double> open_;
 };
@@ -197,28 +212,33 @@ bool is_same(const MeasurementEntry& one, const MeasurementEntry& other) {
 }  // namespace
 
 std::optional<MeasuredBooks> keep_books(const MeasurementLog& log) {
-  auto entries = log.entries();
   const auto key = [](const MeasurementEntry& entry) {
     return std::tuple(entry.time, entry.kind, entry.step, entry.detail);
   };
-  std::ranges::stable_sort(entries, {}, key);
   MeasuredBooks books;
-  const auto repeated = std::ranges::unique(entries, is_same);
-  books.duplicates = repeated.size();
-  entries.erase(repeated.begin(), repeated.end());
+  std::span<const MeasurementEntry> entries = log.entries();
+  std::vector<MeasurementEntry> sorted;  // where they have not come so, each once
+  if (!std::ranges::is_sorted(entries, {}, key) ||
+      std::ranges::adjacent_find(entries, is_same) != entries.end()) {
+    sorted.assign(entries.begin(), entries.end());
+    std::ranges::stable_sort(sorted, {}, key);
+    const auto repeated = std::ranges::unique(sorted, is_same);
+    books.duplicates = repeated.size();
+    sorted.erase(repeated.begin(), repeated.end());
+    entries = sorted;
+  }
   const auto start = std::ranges::find(entries, Kind::JobStart, &MeasurementEntry::kind);
   if (start == entries.end()) return std::nullopt;
   books.first = start->time;
-  const Facts facts(std::move(entries), log);
   Books kept(books.first);
-  for (const auto& fact : facts.facts) {
+  Facts(entries, log).each([&](const Fact& fact) {
     if (fact.time < books.first) {
       ++kept.misplaced;
-      continue;
+      return;
     }
     books.last = std::max(books.last, fact.time);
     kept.take(fact);
-  }
+  });
   books.misplaced = kept.misplaced;
   books.summary = kept.summary(books.last);
   books.history = kept.history(books.last);

@@ -119,6 +119,11 @@ Status MeasurementLog::add(const json::value& payload, double log_time) {
   return {};
 }
 
+void MeasurementLog::add_step(std::int64_t step, double time, double log_time) {
+  entries_.push_back(
+      {MeasurementKind::Step, -1, step, time, log_time == log_time ? log_time : time});
+}
+
 Status MeasurementLog::read(const json::object& payload, MeasurementEntry& entry) {
   entry.kind = checkpoint_kind(payload);
   if (entry.kind != MeasurementKind::Other) return read_checkpoint(payload, entry);

@@ -33,6 +33,8 @@ class MeasurementLog {
   /// with its name; the log is unchanged then. `log_time` in POSIX seconds; NaN: as `time`.
   Status add(const json::value& payload,
              double log_time = std::numeric_limits<double>::quiet_NaN());
+  /// As add(), of a step that is right.
+  void add_step(std::int64_t step, double time, double log_time);
 
   const std::vector<MeasurementEntry>& entries() const { return entries_; }
   /// Of a custom event in capitals, of an elastic wait as written.

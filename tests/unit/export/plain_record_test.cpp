@@ -54,6 +54,15 @@ TEST_CASE("plain record: what a journal holds is read as by the other reader") {
   check_same(to_json_line(record), full());
 }
 
+TEST_CASE("plain record: spaces between its tokens, as other writers of JSON leave them") {
+  check_same(
+      R"({"time": 1767323045.125, "mono_ns": 52, "kind": "sample", "scope": "elastrun.worker", )"
+      R"("name": "step", "value": 17})");
+  check_same(R"( { "time" : 1767323045 , "mono_ns" : 52 , "kind" : "event" , "scope" : "a b" , )"
+             R"("name" : "phase" , "attributes" : { "phase" : "running" , "n" : -1.5 } } )",
+             full());
+}
+
 TEST_CASE("plain record: a time is read to the nanosecond, where it is written to it") {
   const auto with_time = [](const std::string& time) {
     return R"({"time":)" + time + R"(,"mono_ns":5,"kind":"event","scope":"s","name":"n"})";
@@ -80,7 +89,7 @@ TEST_CASE("plain record: a line cut anywhere is none, and neither is one with mo
     CAPTURE(size);
     CHECK_FALSE(read_plain_record(line.substr(0, size), record));
   }
-  CHECK_FALSE(read_plain_record(line + " ", record));
+  CHECK_FALSE(read_plain_record(line + " x", record));
   CHECK_FALSE(read_plain_record(line + "}", record));
 }
 
@@ -94,7 +103,7 @@ TEST_CASE("plain record: what is not plain is left to the other reader") {
   for (const auto* rest :
        {R"(,"value":"a\"b")", R"(,"value":1e3)", R"(,"value":12345678901234567890)", R"(,"new":1)",
         R"(,"attributes":{"a":1,"a":2})", R"(,"attributes":{"a":[1]})", R"(,"attributes":{})",
-        R"(,"severity":"WARN")", ",\"value\":\"\xc3\xa4\"", R"(, "value":1)"}) {
+        R"(,"severity":"WARN")", ",\"value\":\"\xc3\xa4\"", ",\t\"value\":1"}) {
     CAPTURE(rest);
     CHECK_FALSE(read_plain_record(line(rest), record));
     CHECK(from_json_line(line(rest)).has_value());
