@@ -10,12 +10,15 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <limits>
 
 namespace elastrun::ctl {
 namespace {
 
 Status add_compatible(GoodputAnswer& answer, const GoodputInput& input, double until) {
-  auto job = goodput::GoodputCalculator(input.measurements).job(until);
+  // All of the log, whenever it got what.
+  constexpr double kEver = std::numeric_limits<double>::infinity();
+  auto job = goodput::GoodputCalculator(input.measurements).job(until, {}, kEver);
   if (!job) return std::unexpected(job.error().context("ml-goodput-measurement's numbers"));
   answer.compatible = std::move(*job);
   return {};

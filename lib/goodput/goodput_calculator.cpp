@@ -76,12 +76,10 @@ std::vector<double> values_of(const std::map<std::int64_t, double>& numbers) {
   return values;
 }
 
-}  // namespace
-
 /// From the first job start to the last job end, or now, in whole microseconds.
-Result<TimeSpan> GoodputCalculator::job_span(double now) const {
+Result<TimeSpan> job_span(std::span<const MeasurementEntry> entries, double now) {
   std::optional<double> begin, end;
-  for (const auto& entry : log_.entries()) {
+  for (const auto& entry : entries) {
     if (entry.kind == EntryKind::JobStart && !begin) begin = entry.time;
     if (entry.kind == EntryKind::JobEnd) end = entry.time;
   }
@@ -91,17 +89,28 @@ Result<TimeSpan> GoodputCalculator::job_span(double now) const {
   return span;
 }
 
-void GoodputCalculator::measure_again() {
-  measured_ = measure(log_, log_.entries(), {kind_ == Kind::Elastic, nullptr});
-  measured_entries_ = log_.entries().size();
+}  // namespace
+
+/// All of them, or those of them in `room`.
+GoodputCalculator::Entries GoodputCalculator::entries_until(
+    double time, std::vector<MeasurementEntry>& room) const {
+  const auto has_come = [time](const MeasurementEntry& entry) { return entry.log_time <= time; };
+  if (std::ranges::all_of(log_.entries(), has_come)) return log_.entries();
+  std::ranges::copy_if(log_.entries(), std::back_inserter(room), has_come);
+  return room;
+}
+
+void GoodputCalculator::measure_again(Entries entries) {
+  measured_ = measure(log_, entries, {kind_ == Kind::Elastic, nullptr});
+  measured_entries_ = entries.size();
   disruptions_ = measured_->disruptions;
 }
 
-void GoodputCalculator::deviate(std::optional<double> ideal) {
-  const auto steps = std::ranges::count(log_.entries(), EntryKind::Step, &MeasurementEntry::kind);
+void GoodputCalculator::deviate(Entries entries, std::optional<double> ideal) {
+  const auto steps = std::ranges::count(entries, EntryKind::Step, &MeasurementEntry::kind);
   if (deviations_ && deviated_steps_ == steps) return;
   deviated_steps_ = steps;
-  deviations_ = Deviations{ideal, step_durations(log_.entries())};
+  deviations_ = Deviations{ideal, step_durations(entries)};
   if (!ideal) deviations_->ideal = ideal_step_time(values_of(deviations_->seconds));
   if (deviations_->seconds.empty()) deviations_->ideal.reset();
   if (!deviations_->ideal) deviations_->seconds.clear();
@@ -113,20 +122,24 @@ void GoodputCalculator::deviate(std::optional<double> ideal) {
 
 const std::map<std::int64_t, double>& GoodputCalculator::step_deviations(
     std::optional<double> ideal) {
-  deviate(ideal);
+  deviate(log_.entries(), ideal);
   return deviations_->seconds;
 }
 
-Result<JobGoodput> GoodputCalculator::job(double now, std::optional<double> ideal) {
-  if (!measured_ || measured_entries_ != log_.entries().size()) measure_again();
-  const auto span = job_span(now);
+Result<JobGoodput> GoodputCalculator::job(double now, std::optional<double> ideal,
+                                          std::optional<double> until) {
+  std::vector<MeasurementEntry> room;
+  until_ = std::max(until_, until.value_or(now));
+  const auto entries = entries_until(until_, room);
+  if (!measured_ || measured_entries_ != entries.size()) measure_again(entries);
+  const auto span = job_span(entries, now);
   if (!span) return std::unexpected(span.error());
   const double total = span->length();
   if (measured_->productive < 0 || measured_->productive > total) {
     return fail(Code::Usage, "the productive time is not within the total time");
   }
   auto shares = shares_of(*measured_, total);
-  deviate(ideal);
+  deviate(entries, ideal);
   JobGoodput answer;
   answer.percent = shares.percent;
   answer.badput_percent = std::move(shares.percents);
@@ -139,7 +152,7 @@ Result<JobGoodput> GoodputCalculator::job(double now, std::optional<double> idea
   answer.ideal_step_time = deviations_->ideal;
   answer.step_deviation_metric =
       deviation_metric(values_of(deviations_->seconds), DeviationOver::Job);
-  answer.slices = slices(log_.entries(), *span);
+  answer.slices = slices(entries, *span);
   return answer;
 }
 
@@ -179,10 +192,12 @@ Result<ExcludedGoodput> GoodputCalculator::job_without(std::vector<TimeSpan> spa
   for (const auto& span : spans) {
     if (!(span.length() > 0)) return fail(Code::Usage, "an excluded span ends before it begins");
   }
-  const auto span = job_span(now);
+  std::vector<MeasurementEntry> room;
+  const auto entries = entries_until(now, room);
+  const auto span = job_span(entries, now);
   if (!span) return std::unexpected(span.error());
   const auto excluded = merged(std::move(spans));
-  const auto times = measure(log_, log_.entries(), {kind_ == Kind::Elastic, &excluded});
+  const auto times = measure(log_, entries, {kind_ == Kind::Elastic, &excluded});
   const double total = span->length() - times.excluded;
   if (total <= 0) return ExcludedGoodput{0, {}, times.max_productive_step, times.excluded};
   auto shares = shares_of(times, total);

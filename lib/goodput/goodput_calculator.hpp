@@ -6,8 +6,10 @@
 #include "goodput/measurement_log.hpp"
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace elastrun::goodput {
@@ -58,11 +60,13 @@ class GoodputCalculator {
   explicit GoodputCalculator(const MeasurementLog& log, Kind kind = Kind::Base)
       : log_(log), kind_(kind) {}
 
-  /// `ideal` is honoured only where steps are new since the last call, as there.
-  Result<JobGoodput> job(double now, std::optional<double> ideal = {});
+  /// Of the entries that the log had got by `now`, or by `until`; and of what an earlier call knew,
+  /// as there. `ideal` is honoured only where steps are new since the last call, as there.
+  Result<JobGoodput> job(double now, std::optional<double> ideal = {},
+                         std::optional<double> until = {});
   /// Of the entries that the log got after `window.begin` and until `window.end`.
   Result<WindowGoodput> window(const TimeSpan& window);
-  /// Always from the beginning; nothing of other calls is used or kept.
+  /// Always from the beginning, of the entries until `now`; nothing of other calls is used or kept.
   Result<ExcludedGoodput> job_without(std::vector<TimeSpan> spans, double now) const;
   const std::map<std::int64_t, double>& step_deviations(std::optional<double> ideal = {});
 
@@ -77,15 +81,18 @@ class GoodputCalculator {
     bool found = false;    // an entry
   };
 
+  using Entries = std::span<const MeasurementEntry>;
+
+  Entries entries_until(double time, std::vector<MeasurementEntry>& room) const;
   std::vector<MeasurementEntry> entries_in(const TimeSpan& window);
-  Result<TimeSpan> job_span(double now) const;
   std::optional<SliceEfficiency> slices(std::span<const MeasurementEntry> entries,
                                         const TimeSpan& span) const;
-  void measure_again();
-  void deviate(std::optional<double> ideal);
+  void measure_again(Entries entries);
+  void deviate(Entries entries, std::optional<double> ideal);
 
   const MeasurementLog& log_;
   Kind kind_;
+  double until_ = -std::numeric_limits<double>::infinity();  // what job() knows has come by then
   std::optional<MeasuredTimes> measured_;
   std::size_t measured_entries_ = 0;
   int disruptions_ = 0;  // of the last calculation, be it of the job or of a window

@@ -64,6 +64,24 @@ TEST_CASE("goodput calculator: no start, no end, steps that are redone from 0") 
   CHECK(job->disruptions == 1);
 }
 
+TEST_CASE("goodput calculator: a question at a time knows nothing of what came later") {
+  MeasurementLog log, until_30;
+  for (int i = 0; i < 10; ++i) {
+    const double time = 10.0 * i;
+    const json::object entry = i == 0 ? json::object{{"job_start_time", time}}
+                                      : json::object{{"step_count", i}, {"step_start_time", time}};
+    REQUIRE(log.add(entry));
+    if (time <= 30) REQUIRE(until_30.add(entry));
+  }
+  GoodputCalculator calculator(log), fresh(log), of_then(until_30);
+  const auto then = calculator.job(30).value();
+  CHECK(then.max_productive_step == of_then.job(30)->max_productive_step);
+  CHECK(then.percent == of_then.job(30)->percent);
+  CHECK(then.step_deviations == of_then.job(30)->step_deviations);
+  CHECK(fresh.job_without({}, 30)->percent == of_then.job_without({}, 30)->percent);
+  CHECK(calculator.job(90)->max_productive_step == fresh.job(90)->max_productive_step);
+}
+
 TEST_CASE("goodput calculator: steps out of order are found again") {
   // 2 before 1: neither pair counts; 1 once more is a disruption.
   const auto log = log_of({{0, 0}, {2, 2}, {1, 4}, {3, 6}, {1, 8}, {2, 10}}, 12);
