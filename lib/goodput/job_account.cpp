@@ -41,7 +41,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       restarting_ = false;
       stopping_since_.reset();
       ledger_.enter(Bucket::Running, now);
-      if (!again) starts_.begin(now);
+      if (!again) starts_.begin(now, ledger_.productive());
       if (!open_.empty()) show(now);  // a worker was faster
       break;
     case NodePhase::Settling:

@@ -13,7 +13,8 @@ double WorkersStart::goodput() const {
                     1.0);
 }
 
-void StartLog::begin(TimePoint now) {
+void StartLog::begin(TimePoint now, Duration productive) {
+  end(now, productive);
   if (starts_.size() == kMost) starts_.pop_front();
   WorkersStart start;
   start.number = ++count_;
@@ -62,6 +63,8 @@ std::vector<WorkersStart> StartLog::starts(TimePoint now, Duration productive) c
   StartLog copy = *this;
   copy.settle(productive);
   if (open_) copy.starts_.back().ran = std::max(now - begun_, Duration::zero());
+  // Steps that are told when the group has gone are of that start, too.
+  for (auto& start : copy.starts_) start.ran = std::max(start.ran, start.productive);
   return {copy.starts_.begin(), copy.starts_.end()};
 }
 

@@ -20,6 +20,8 @@ struct WorkersStart {
   Duration productive{};  // of `ran`, as far as its steps were kept
   std::string ended;      // how, for people; empty: it runs
   double goodput() const;
+  /// What it did is known: steps that it has told, or one that it has only begun.
+  bool knows_steps() const { return first_step || productive > Duration::zero(); }
 };
 
 /// The starts of the workers of a job, each with the steps that it did and the share of its time
@@ -30,7 +32,8 @@ class StartLog {
 
   explicit StartLog(TimePoint job_start) : job_start_(job_start) {}
 
-  void begin(TimePoint now);
+  /// Ends the one before, where that has not been told.
+  void begin(TimePoint now, Duration productive);
   /// The first step of a start may show that steps of earlier ones are lost.
   void step(std::int64_t number, Duration productive);
   /// What is productive now, before it ends or at any other time within a start.

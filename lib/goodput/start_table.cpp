@@ -32,7 +32,7 @@ std::string start_table(const std::vector<WorkersStart>& starts, std::size_t mos
   const auto first = starts.size() > most ? starts.size() - most : 0;
   for (const auto& start : std::span(starts).subspan(first)) {
     const auto share =
-        start.first_step ? fmt::format("{:.1f} %", start.goodput() * 100) : std::string("-");
+        start.knows_steps() ? fmt::format("{:.1f} %", start.goodput() * 100) : std::string("-");
     const auto row = fmt::format(kRow, start.number, brief(start.at), brief(start.ran),
                                  steps_text(start), share);
     const auto ended = start.ended.empty() ? "it runs" : printable(start.ended);
@@ -51,7 +51,7 @@ json::array starts_json(const std::vector<WorkersStart>& starts) {
         {"ran_s", to_seconds(start.ran)},
         {"first_step", step_json(start.first_step)},
         {"last_step", step_json(start.last_step)},
-        {"goodput", start.first_step ? json::value(start.goodput()) : json::value(nullptr)},
+        {"goodput", start.knows_steps() ? json::value(start.goodput()) : json::value(nullptr)},
         {"ended", start.ended.empty() ? json::value(nullptr) : json::value(start.ended)}});
   }
   return rows;

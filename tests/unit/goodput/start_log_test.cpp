@@ -4,7 +4,9 @@
 #include "goodput/job_account.hpp"
 #include "goodput/start_table.hpp"
 
+#include <algorithm>
 #include <doctest/doctest.h>
+#include <random>
 
 using namespace elastrun;
 using namespace elastrun::goodput;
@@ -34,6 +36,119 @@ struct Job {
     account.phase(NodePhase::Joining, now);
   }
   std::vector<WorkersStart> starts() const { return account.starts(now); }
+};
+
+/// Whatever may happen to a job, in an order in which it can.
+class RandomJob {
+ public:
+  explicit RandomJob(unsigned seed) : random_(seed) {}
+
+  JobAccount account{kStart, false, kStart};
+  TimePoint now = kStart;
+
+  void go_on() {
+    now += std::chrono::milliseconds(random_() % 4000);
+    if (!started_) return start();
+    if (random_() % 12 == 0) return end();
+    work();
+  }
+  /// Also in an order in which it cannot.
+  void stumble() {
+    now += std::chrono::milliseconds(random_() % 4000);
+    switch (random_() % 6) {
+      case 0:
+        return account.phase(static_cast<NodePhase>(random_() % 8), now);
+      case 1:
+        return random_() % 3 == 0 ? start() : end();
+      case 2:
+        return account.joined(random_() % 2 == 0, now);
+      default:
+        return work();
+    }
+  }
+
+ private:
+  void start() {
+    if (random_() % 8 == 0) {
+      account.left(now);
+      account.submitted_again(now += 5s);
+    }
+    account.phase(NodePhase::Joining, now);
+    account.phase(NodePhase::Starting, now += 1s);
+    account.phase(NodePhase::Running, now += 1s);
+    step_ -= std::min<std::int64_t>(step_, random_() % 4 == 0 ? 0 : random_() % 9);
+    started_ = true;
+  }
+
+  void end() {
+    switch (random_() % 5) {
+      case 0:  // a worker of this node
+        account.phase(NodePhase::Stopping, now);
+        account.noticed_after({});
+        account.stopped(true, now += 1s);
+        account.restarting("failed", true, now);
+        break;
+      case 1:  // another node
+        account.restarting("a node left", false, now);
+        account.phase(NodePhase::Stopping, now);
+        account.stopped(false, now += 1s);
+        break;
+      case 2:
+        account.phase(NodePhase::Barrier, now);
+        account.stopped(false, now += 1s);
+        account.ended(true, now);
+        account.left(now);
+        account.submitted_again(now += 9s);
+        break;
+      case 3:
+        account.phase(NodePhase::Stopping, now);
+        account.stopped(false, now += 1s);
+        account.ended(false, now);
+        account.left(now);
+        account.submitted_again(now += 9s);
+        break;
+      default:
+        account.died(now);
+        account.left(now);
+        account.submitted_again(now += 9s);
+    }
+    started_ = false;
+  }
+
+  void work() {
+    const auto recorded = [this](MeasurementKind kind, std::int64_t step = 0) {
+      // What workers tell of a moment may be heard a bit later.
+      const auto told = now - std::chrono::milliseconds(random_() % 3 == 0 ? 300 : 0);
+      account.recorded({kind, -1, step, 0, 0}, "eval", told);
+    };
+    switch (random_() % 12) {
+      case 0:
+        return account.checkpoint(random_() % 2 == 0 ? -1 : step_ - 1, now);
+      case 1:
+        return account.hang(std::chrono::seconds(random_() % 5), now);
+      case 2:
+        return recorded(MeasurementKind::CustomStart);
+      case 3:
+        return recorded(MeasurementKind::CustomEnd);
+      case 4:
+        return recorded(MeasurementKind::SaveStart);
+      case 5:
+        return recorded(MeasurementKind::SaveEnd);
+      case 6:
+        return recorded(MeasurementKind::Step, ++step_);
+      case 7:
+        return recorded(MeasurementKind::StepEnd, step_);
+      case 8:
+        step_ -= std::min<std::int64_t>(step_, random_() % 3);
+        return account.step(step_, now);
+      default:
+        return account.step(++step_, now);
+    }
+  }
+
+  std::mt19937_64 random_;
+  std::int64_t step_ = 0;
+  bool started_ = false;
 };
 
 }  // namespace
@@ -74,6 +189,26 @@ TEST_CASE("starts: their work is that of the ledger, however far a job goes back
     job.fail("again");
   }
   CHECK(job.account.summary(job.now).work.failures == 5);
+}
+
+TEST_CASE("starts: whatever happens, their shares add up to what the whole job has") {
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    RandomJob job(seed);
+    for (int i = 0; i < 60; ++i) {
+      seed % 2 == 0 ? job.go_on() : job.stumble();
+      CAPTURE(seed);
+      CAPTURE(i);
+      const auto productive = job.account.summary(job.now).of(Bucket::Productive);
+      Duration sum{};
+      bool possible = true;
+      for (const auto& start : job.account.starts(job.now)) {
+        sum += start.productive;
+        possible = possible && start.productive >= 0s && start.productive <= start.ran;
+      }
+      REQUIRE(sum == productive);
+      REQUIRE(possible);
+    }
+  }
 }
 
 TEST_CASE("starts: a signal and the death of a machine are told apart, and only one is a failure") {
