@@ -4,6 +4,7 @@
 #include "goodput_answer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
@@ -59,9 +60,20 @@ std::string difference(Duration before, Duration after) {
   return before == after ? "0 s" : (after > before ? "+" : "") + format_duration(after - before);
 }
 
-std::string row(std::string_view name, const std::string& before, const std::string& after,
-                const std::string& change) {
-  return fmt::format("  {:<14}{:>20}{:>20}{:>24}\n", name, before, after, change);
+using Row = std::array<std::string, 4>;
+
+/// As wide as is needed, with two blanks between any two columns; most fit into 80.
+std::string text_of(const std::vector<Row>& rows) {
+  std::array<std::size_t, 4> widths{12, 18, 18, 22};
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    text += fmt::format("  {:<{}}  {:>{}}  {:>{}}  {:>{}}\n", row[0], widths[0], row[1], widths[1],
+                        row[2], widths[2], row[3], widths[3]);
+  }
+  return text;
 }
 
 std::string goodput_text(const Summary& summary) {
@@ -92,27 +104,30 @@ std::vector<Bucket> changed_first(const Summary& before, const Summary& after) {
 std::string compare_text(const Side& one, const Side& other) {
   const Summary& before = one.answer.summary;
   const Summary& after = other.answer.summary;
-  std::string text = fmt::format("before: {}\nafter:  {}\n", job_line(one.input, one.answer),
-                                 job_line(other.input, other.answer));
-  text += row("", "before", "after", "difference");
-  text += row("goodput", goodput_text(before), goodput_text(after),
-              with_sign((after.goodput_at_most() - before.goodput_at_most()) * 100) + " points");
-  text += row("elapsed", format_duration(before.elapsed), format_duration(after.elapsed),
-              difference(before.elapsed, after.elapsed));
-  text += row("restarts", fmt::format("{}", before.restarts), fmt::format("{}", after.restarts),
-              before.restarts == after.restarts
-                  ? "0"
-                  : fmt::format("{:+}", after.restarts - before.restarts));
+  std::vector<Row> rows{{"", "before", "after", "difference"}};
+  rows.push_back(
+      {"goodput", goodput_text(before), goodput_text(after),
+       with_sign((after.goodput_at_most() - before.goodput_at_most()) * 100) + " points"});
+  rows.push_back({"elapsed", format_duration(before.elapsed), format_duration(after.elapsed),
+                  difference(before.elapsed, after.elapsed)});
+  rows.push_back({"restarts", fmt::format("{}", before.restarts), fmt::format("{}", after.restarts),
+                  before.restarts == after.restarts
+                      ? "0"
+                      : fmt::format("{:+}", after.restarts - before.restarts)});
   if (one.step_seconds && other.step_seconds) {
     const auto first = from_seconds(*one.step_seconds), last = from_seconds(*other.step_seconds);
-    text += row("a step", format_duration(first), format_duration(last), difference(first, last));
+    rows.push_back(
+        {"a step", format_duration(first), format_duration(last), difference(first, last)});
   }
   for (const Bucket bucket : changed_first(before, after)) {
-    text += row(bucket_name(bucket), in_bucket(before, bucket), in_bucket(after, bucket),
-                fmt::format("{} {:>5}", difference(before.of(bucket), after.of(bucket)),
-                            with_sign((share(after, bucket) - share(before, bucket)) * 100)));
+    rows.push_back({std::string(bucket_name(bucket)), in_bucket(before, bucket),
+                    in_bucket(after, bucket),
+                    fmt::format("{} {:>5}", difference(before.of(bucket), after.of(bucket)),
+                                with_sign((share(after, bucket) - share(before, bucket)) * 100))});
   }
-  return text;
+  return fmt::format("before: {}\nafter:  {}\n", job_line(one.input, one.answer),
+                     job_line(other.input, other.answer)) +
+         text_of(rows);
 }
 
 json::value number_or_null(const std::optional<double>& value) {

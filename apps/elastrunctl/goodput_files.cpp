@@ -36,16 +36,16 @@ double number_or(const json::value& object, std::string_view name, double otherw
 }
 
 /// When the first record of a file was written, so that files can be put in order; infinity if its
-/// first line does not say.
+/// first lines do not say.
 double begins_at(const std::string& path) {
-  std::ifstream file(path);
+  constexpr int kTorn = 3;  // lines that may be torn
+  std::ifstream file(path == "-" ? std::string() : path);
   std::string line;
-  if (path == "-" || !std::getline(file, line) || line.size() > kLongestLine) {
-    return std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kTorn && std::getline(file, line); ++i) {
+    const auto value = line.size() > kLongestLine ? fail(Code::Protocol, "") : parse_json(line);
+    if (value) return number_or(*value, "time", number_or(*value, "log_time", 0));
   }
-  const auto value = parse_json(line);
-  if (!value) return std::numeric_limits<double>::infinity();
-  return number_or(*value, "time", number_or(*value, "log_time", 0));
+  return std::numeric_limits<double>::infinity();
 }
 
 /// A pattern of the shell names parts, too: each file once, where the first of its parts stands.
@@ -124,10 +124,28 @@ Status GoodputReader::take_record(telemetry::Record& record) {
   if (begins_log || record.name == "job.started") logged_ = begins_log;
   if (begins_log) return {};
   if (logged_) return take_logged(record);
+  if (lacks_start(record)) begin_at(record);
   if (before_record && !before_record(record)) return {};
   if (!before_record) input.clocks.take(record);
   add(record);
   return both();
+}
+
+/// Of a journal whose first line is torn, the job began with what comes first.
+bool GoodputReader::lacks_start(const telemetry::Record& record) {
+  const bool starts = record.name == "job.started";
+  const bool lacks = !begun_ && !starts && input.skipped > 0 && record.scope == "elastrun.agent";
+  begun_ = begun_ || starts || lacks;
+  return lacks;
+}
+
+void GoodputReader::begin_at(const telemetry::Record& record) {
+  telemetry::Record start;
+  start.stamp = record.stamp;
+  start.scope = record.scope;
+  start.name = "job.started";
+  add(start);
+  --input.records;
 }
 
 void GoodputReader::add(const telemetry::Record& record) {
@@ -174,6 +192,19 @@ Status GoodputReader::take_entry(const json::value& payload, double log_time) {
   return both();
 }
 
+/// As take_entry().
+Status GoodputReader::take_step(const PlainStep& step) {
+  if (input.job.empty()) input.job = step.job;
+  if (step.job != input.job) {
+    ++input.other_jobs;
+    return {};
+  }
+  input.measured = true;
+  input.measurements.add_step(step.step, step.time, step.log_time);
+  ++input.records;
+  return both();
+}
+
 Status GoodputReader::both() const {
   if (!journal_ || !input.measured) return {};
   return fail(Code::Usage,
@@ -192,19 +223,6 @@ Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
     for (const auto& path : submission.journals.front()) {
       if (auto status = read_one(reader, path); !status) return status;
     }
-/// As take_entry().
-Status GoodputReader::take_step(const PlainStep& step) {
-  if (input.job.empty()) input.job = step.job;
-  if (step.job != input.job) {
-    ++input.other_jobs;
-    return {};
-  }
-  input.measured = true;
-  input.measurements.add_step(step.step, step.time, step.log_time);
-  ++input.records;
-  return both();
-}
-
   }
   return {};
 }

@@ -64,7 +64,10 @@ class GoodputReader {
   Status take_entry(const json::value& payload, double log_time);
   Status take_step(const PlainStep& step);
   Status both() const;
+  bool lacks_start(const telemetry::Record& record);
+  void begin_at(const telemetry::Record& record);
 
+  bool begun_ = false;  // the job of a journal
   bool journal_ = false;
   bool logged_ = false;      // in a journal that `convert` has made of a log
   telemetry::Record plain_;  // the last one that was plain, so that the next reuses its memory

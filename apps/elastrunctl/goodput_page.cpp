@@ -77,8 +77,7 @@ std::string tiles(const GoodputPage& page) {
 std::string notes(const GoodputPage& page) {
   std::string text;
   if (!page.summary.steps_known()) {
-    text +=
-        "<p>No worker reported steps, so how much of their time was training is not known.</p>\n";
+    text += "<p>Rank 0 reported no steps, so how much of the time was training is not known.</p>\n";
   }
   if (!page.summary.loss_known) {
     text += "<p>No checkpoint or later step was reported: what failures cost is not known.</p>\n";

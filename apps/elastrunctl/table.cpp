@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "table.hpp"
 
+#include "core/utf8.hpp"
+
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -21,9 +23,8 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-std::string shown(std::string text) {
-  std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
-  return text;
+std::string shown(const std::string& text) {
+  return without_controls(text);
 }
 
 }  // namespace elastrun::ctl

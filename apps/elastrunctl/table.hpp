@@ -10,6 +10,6 @@ namespace elastrun::ctl {
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
 /// Without what would steer a terminal: names come from other programs.
-std::string shown(std::string text);
+std::string shown(const std::string& text);
 
 }  // namespace elastrun::ctl

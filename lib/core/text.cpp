@@ -97,8 +97,7 @@ std::string to_lower(std::string_view text) {
 }
 
 std::string printable(std::string text) {
-  std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; });
-  return std::string(cut(valid_utf8(text), 500));
+  return std::string(cut(without_controls(text), 500));
 }
 
 std::string escaped(std::string_view text, std::string_view what) {

@@ -36,6 +36,28 @@ std::string valid_utf8(std::string_view text) {
   return out;
 }
 
+namespace {
+
+bool is_control(char32_t point) {
+  return point < 0x20 || (point >= 0x7F && point < 0xA0) || point == 0x061C || point == 0x200E ||
+         point == 0x200F || (point >= 0x2028 && point <= 0x202E) ||
+         (point >= 0x2066 && point <= 0x2069);
+}
+
+}  // namespace
+
+std::string without_controls(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::string_view before = text;
+    const char32_t point = take_code_point(text);
+    if (point == 0xFFFD) out += "\xEF\xBF\xBD";
+    if (point != 0xFFFD && !is_control(point)) out += before.substr(0, before.size() - text.size());
+  }
+  return out;
+}
+
 std::string_view cut(std::string_view text, std::size_t size) {
   if (text.size() <= size) return text;
   constexpr std::size_t kLongestRest = 3;  // a character has at most three bytes behind its first

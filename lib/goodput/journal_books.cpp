@@ -83,7 +83,8 @@ TimePoint JournalBooks::time_of(const Record& record) {
 
 void JournalBooks::begin(const Record& record) {
   const auto run_id = text_or(record.find("run_id"), run_id_);
-  of_other_job_ = account_ && run_id != run_id_;
+  // Of one whose first line is torn the name is not known.
+  of_other_job_ = account_ && !run_id_.empty() && run_id != run_id_;
   if (of_other_job_) {
     ++other_jobs_;
     return;

@@ -117,7 +117,7 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   if (summary.last_checkpoint) text += fmt::format(", checkpoint {}", *summary.last_checkpoint);
   text += '\n';
   if (!summary.steps_known()) {
-    text += "  No worker reported steps, so how much of their time was training is not known.\n";
+    text += "  Rank 0 reported no steps, so how much of the time was training is not known.\n";
   }
   const auto buckets = filled_buckets(summary);
   std::size_t width = kNameWidth;

@@ -66,16 +66,15 @@ std::unexpected<Error> missing(std::string_view what) {
   return fail(Code::Usage, std::string(what));
 }
 
-/// From a failure to the first step again, on average.
+/// From a failure to the first step again, on average; of a job without a restart as long as its
+/// start, which has the same parts.
 double restart_time(const Ledger::Summary& summary) {
-  if (summary.restarts == 0) return 0;
-  Duration all{};
-  for (const auto bucket : {Bucket::Restart, Bucket::Rendezvous, Bucket::Running,
-                            Bucket::Initialization, Bucket::Preparation}) {
-    all += summary.of(bucket);
+  Duration of_starts{};
+  for (const auto bucket :
+       {Bucket::Rendezvous, Bucket::Running, Bucket::Initialization, Bucket::Preparation}) {
+    of_starts += summary.of(bucket);
   }
-  // The first start of the job has the same parts, but for what is Restart.
-  const Duration of_starts = all - summary.of(Bucket::Restart);
+  if (summary.restarts == 0) return to_seconds(of_starts + summary.of(Bucket::Startup));
   return to_seconds(summary.of(Bucket::Restart)) / summary.restarts +
          to_seconds(of_starts) / (summary.restarts + 1);
 }
@@ -97,8 +96,10 @@ Result<WhatIf> what_if(const Ledger::Summary& recorded, const WhatIfQuestion& qu
         "the journal has no two steps of one start of the workers, so their time is "
         "not known");
   }
-  WhatIf answer{work.steps, to_seconds(work.stepping) / static_cast<double>(work.steps), {}, {}, {},
-                {}};
+  WhatIf answer;
+  answer.steps = work.steps;
+  answer.step_time = to_seconds(work.stepping) / static_cast<double>(work.steps);
+  answer.restart_recorded = recorded.restarts > 0;
   if (!question.mtbf && work.failures == 0) {
     return missing("the job never failed: say with --mtbf how often it would");
   }
@@ -124,6 +125,9 @@ std::string what_if_text(const WhatIf& answer) {
       fmt::format("{} steps of {}, a failure every {}, {} for a checkpoint, {} for a restart\n",
                   answer.steps, time(answer.step_time), time(answer.policy.mtbf),
                   time(answer.policy.save), time(answer.policy.restart));
+  if (!answer.restart_recorded) {
+    text += "  no restart was recorded: it is taken to last as long as the start of the job\n";
+  }
   text += fmt::format("  {:<10}{:>12}{:>12}{:>12}{:>16}\n", "checkpoint", "every", "goodput",
                       "simulated", "whole job");
   const auto line = [&](std::string_view name, const IntervalOutcome& one) {
@@ -148,6 +152,7 @@ json::object what_if_json(const WhatIf& answer) {
           {"mtbf_s", answer.policy.mtbf},
           {"save_s", answer.policy.save},
           {"restart_s", answer.policy.restart},
+          {"restart_recorded", answer.restart_recorded},
           {"asked", or_null(answer.asked)},
           {"recorded", or_null(answer.recorded)},
           {"best", outcome_json(answer.best)}};

@@ -31,6 +31,7 @@ struct WhatIf {
   std::int64_t steps = 0;  // of the recorded job, as far as they are timed
   double step_time = 0;    // seconds, of one
   CheckpointPolicy policy;
+  bool restart_recorded = true;  // else a restart is taken to last as long as the first start
   std::optional<IntervalOutcome> asked, recorded;
   IntervalOutcome best;
 };

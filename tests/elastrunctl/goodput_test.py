@@ -195,6 +195,62 @@ class Goodput(unittest.TestCase):
                                      for number in ("", *(f".{i}" for i in range(1, len(parts))))))
             self.assertEqual(self.account(str(whole)), account)
 
+    def test_a_torn_first_line_costs_its_own_record_alone(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            journal, *_ = self.run_job(folder)
+            whole = self.account(str(journal))
+            torn = Path(folder, "torn.jsonl")
+            torn.write_text(journal.read_text()[40:])
+            account = self.account(str(torn))
+            self.assertEqual((account["skipped"], account["submissions"]), (1, 1))
+            for known in ("restarts", "last_step", "loss_known"):
+                self.assertEqual(account[known], whole[known], known)
+            self.assertAlmostEqual(account["buckets_s"]["productive"],
+                                   whole["buckets_s"]["productive"], places=6)
+            again = self.run_job(folder)[0]  # whose name is known goes on with it
+            self.assertEqual(self.account(str(again), str(torn))["submissions"], 2)
+
+    def test_a_name_that_turns_the_line_round_does_not_reach_the_terminal(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            journal, *_ = self.run_job(folder, "--rdzv-id=a\u202eb\u0085c")
+            text = ctl("report", str(journal)).stdout
+            self.assertIn('job "abc"', text)
+
+    def test_columns_never_touch(self) -> None:
+        with tempfile.NamedTemporaryFile("w") as log:
+            log.write('{"job_name":"j","job_start_time":0}\n'
+                      '{"job_name":"j","step_count":1,"step_start_time":864000}\n'
+                      '{"job_name":"j","step_count":2,"step_start_time":86400000}\n'
+                      '{"job_name":"j","job_start_time":186400000}\n'
+                      '{"job_name":"j","step_count":1,"step_start_time":286400000}\n'
+                      '{"job_name":"j","job_end_time":386400000}\n')
+            log.flush()
+            other = lines_of("s03_all_labels") if any(
+                s["name"] == "s03_all_labels" for s in VECTORS["scenarios"]) else lines_of(
+                    "s01_clean_run")
+            text = ctl("compare", log.name, "-", text=other).stdout
+            for line in text.splitlines()[3:]:
+                self.assertRegex(line, r"^  \S.*? {2,}\S.*? {2,}\S.*? {2,}\S.*$")
+
+    def test_steps_are_read_the_same_however_they_are_written(self) -> None:
+        lines = [json.loads(line) for line in lines_of("s15_resume_at_next_step").splitlines()]
+        account = self.account("-", text=lines_of("s15_resume_at_next_step"))
+        for write in (
+                lambda one: json.dumps(one, separators=(",", ":")),
+                lambda one: json.dumps(dict(reversed(one.items()))),
+                lambda one: json.dumps(one | {"insertId": "7"}),  # by the tree of JSON
+                lambda one: json.dumps(one["payload"] | {"log_time": one["log_time"]})):
+            text = "".join(write(one) + "\n" for one in lines)
+            self.assertEqual(self.account("-", text=text), account)
+        for odd in ('"step_count":1.5', '"step_count":1e3', '"step_count":"1"', '"x":{},'
+                    '"step_count":1', '"step_count":1,"step_count":2', '"step_count":9e30',
+                    '"payload":7,"step_count":1', '"step_count":1,"payload":{"job_name":"j"}'):
+            line = '{"job_name":"j","step_start_time":5,' + odd + "}"
+            two = ['{"job_name":"j","job_start_time":0}', line]
+            plain = self.account("-", text="\n".join(two))
+            tree = self.account("-", text="\n".join(two).replace('"j"', '"\\u006a"'))
+            self.assertEqual(plain, tree, odd)
+
     def test_an_account_that_nobody_gets_is_an_error(self) -> None:
         with tempfile.NamedTemporaryFile("w") as log, open("/dev/full", "w") as out:
             log.write(lines_of("s15_resume_at_next_step"))

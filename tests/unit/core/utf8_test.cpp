@@ -50,4 +50,7 @@ TEST_CASE("utf8: what is fit to be shown is valid and whole") {
   CHECK(shown.size() == 498);
   CHECK(valid_utf8(shown) == shown);
   CHECK(printable("a\x1b[31m\xFF") == "a[31m" + kMark);
+  // U+202E turns what follows round, U+0085 and U+2028 end a line.
+  CHECK(printable("job\u202Egpj.exe\u0085\u2028\u2067\u200F") == "jobgpj.exe");
+  CHECK(printable("für \U0001F600") == "für \U0001F600");
 }

@@ -330,7 +330,7 @@ TEST_CASE("summary: without a checkpoint the share is only the most that it can 
   ledger.failed(at(20s));
   CHECK_FALSE(ledger.summary(at(20s)).loss_known);
   const auto text = summary_text(ledger.summary(at(20s)), false);
-  CHECK(text.starts_with("goodput between 0 and 50.0 % of 20.0 s\n  No worker reported steps"));
+  CHECK(text.starts_with("goodput between 0 and 50.0 % of 20.0 s\n  Rank 0 reported no steps"));
   CHECK(text.ends_with(
       "  No checkpoint or later step was reported: what failures cost is not known.\n"));
   CHECK(summary_json(ledger.summary(at(20s))).at("loss_known") == false);

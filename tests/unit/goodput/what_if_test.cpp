@@ -61,6 +61,19 @@ TEST_CASE("what if: an interval in which no attempt succeeds is no goodput and n
   CHECK(what_if_json(never).at("asked").at("elapsed_s").is_null());
 }
 
+TEST_CASE(
+    "what if: a restart that never was lasts as long as the start of the job, and it is said") {
+  auto summary = recorded();
+  summary.restarts = 0;
+  summary.buckets[static_cast<std::size_t>(Bucket::Restart)] = 0s;
+  summary.buckets[static_cast<std::size_t>(Bucket::Startup)] = 3s;
+  const auto answer = what_if(summary, {.mtbf = 100, .save_time = {}, .interval = {}}).value();
+  CHECK(answer.policy.restart == doctest::Approx(53));
+  CHECK(what_if_text(answer).contains("\n  no restart was recorded: it is taken"));
+  CHECK_FALSE(what_if_json(answer).at("restart_recorded").as_bool());
+  CHECK_FALSE(what_if_text(what_if(recorded(), {}).value()).contains("no restart was"));
+}
+
 TEST_CASE("what if: what nobody has said is asked for") {
   auto summary = recorded();
   summary.work.failures = 0;
