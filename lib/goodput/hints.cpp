@@ -117,8 +117,9 @@ void Advice::lost_work() {
   if (judged_ || lost < kWorthAHint || work_.failures == 0) return;
   if (work_.checkpoints == 0 && work_.saves == 0) {
     return add(HintKind::LostWork, lost, lost,
-               fmt::format("lost work {}: {}, and no checkpoint was reported: save one regularly, "
-                           "and say so (elastrun.checkpoint_done(step), or --goodput auto)",
+               fmt::format("lost work {}: {}, and no checkpoint was seen: save one regularly, and "
+                           "where hooks (--goodput auto) do not see it, say so by "
+                           "elastrun.checkpoint_done(step)",
                            percent(lost), failures()));
   }
   const auto every = work_.checkpoint_interval();
@@ -154,7 +155,7 @@ void Advice::start() {
         "import less (python -X importtime), keep what was compiled (TORCHINDUCTOR_CACHE_DIR)"},
        {Bucket::Initialization, "until all ranks are connected it takes",
         "elastrunctl stacks shows which rank the others wait for"},
-       {Bucket::Running, "it takes", "a recorder or --goodput auto tells for what"}}};
+       {Bucket::Running, "it takes", "a recorder tells for what"}}};
   const auto time = [&](const Part& part) { return summary_.of(part.bucket); };
   Duration all{};
   for (const auto& part : kParts) all += time(part);

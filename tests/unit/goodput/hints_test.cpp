@@ -109,7 +109,7 @@ TEST_CASE("hints: each bucket has its own, from the threshold on and not before"
   CHECK(with(Bucket::Preparation, 90s, stepped).empty());
   WorkCounts lost = stepped;
   lost.failures = 1;
-  CHECK(with(Bucket::Lost, 150s, lost).contains("no checkpoint was reported"));
+  CHECK(with(Bucket::Lost, 150s, lost).contains("no checkpoint was seen"));
   CHECK(with(Bucket::Lost, 150s, stepped).empty());
   CHECK(with(Bucket::Queued, 500s, stepped).empty());
 }
@@ -124,12 +124,12 @@ TEST_CASE("hints: each names what to change: an option, a call, a setting") {
     return first(summary_of({{Bucket::Productive, 700s}, {bucket, 300s}}, work));
   };
   CHECK(first(saving_every(100, 3)).contains("elastrunctl goodput what-if"));
-  CHECK(with(Bucket::Lost, failing).contains("elastrun.checkpoint_done(step), or --goodput auto"));
+  CHECK(with(Bucket::Lost, failing).ends_with("say so by elastrun.checkpoint_done(step)"));
   CHECK(with(Bucket::Lost, saved).contains("torch.distributed.checkpoint.async_save"));
   CHECK(with(Bucket::Checkpoint, saves).contains("torch.distributed.checkpoint.async_save"));
   CHECK(with(Bucket::Preparation, stepped).contains("TORCHINDUCTOR_CACHE_DIR"));
   CHECK(with(Bucket::Initialization, stepped).contains("elastrunctl stacks"));
-  CHECK(with(Bucket::Running, stepped).contains("--goodput auto"));
+  CHECK(with(Bucket::Running, stepped).ends_with("a recorder tells for what"));
   CHECK(with(Bucket::DataLoading, stepped).contains("num_workers"));
   CHECK(with(Bucket::Rendezvous, stepped).contains("--nnodes MIN:MAX"));
   CHECK(with(Bucket::Rendezvous, stepped).contains("--rdzv-conf last_call_timeout=SECONDS"));
