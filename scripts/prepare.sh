@@ -149,6 +149,19 @@ import jsonschema' 2>/dev/null && return
   say "  Not in this Python, tests that need them are skipped: ${oracles[*]}"
 }
 
+# need_frameworks: the trainers that --goodput auto is measured with, some 240 MB. As the oracles.
+frameworks=(lightning==2.6.6 transformers==5.23.0 accelerate==1.15.0)
+need_frameworks() {
+  local find='from importlib.util import find_spec as f
+exit(not (f("lightning") and f("transformers") and f("accelerate")))'
+  python3 -c "$find" 2>/dev/null && return
+  if [ "$(command -v python3)" = "$PWD/.venv/bin/python3" ]; then
+    step "install Lightning and Hugging Face's trainer" \
+      .venv/bin/pip install -q "torch==$torch_version" "${frameworks[@]}" && return
+  fi
+  say "  Not in this Python, tests that need them are skipped: ${frameworks[*]}"
+}
+
 # build PRESET [TARGET...]: configures and compiles.
 build() {
   local preset=$1

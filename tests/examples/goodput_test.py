@@ -24,8 +24,10 @@ SHARE, SECONDS = 0.02, 0.05
 RESUMED, CRASHED = {0: 0, 1: 10, 2: 30}, (0, 1)  # the first step of each attempt; those that crash
 HANG, LAST = 42, 49  # the step that waits, and the last one
 FETCH, SAVE, LOAD = ("fetch", "fetched"), ("save", "saved"), ("load", "loaded")
+EVALUATION = ("evaluate", "evaluated")
 BUCKETS = ("startup", "rendezvous", "running", "productive", "lost", "checkpoint", "restart",
-           "stopping", "queued", "device_init", "preparation", "data_loading", "custom", "hang")
+           "stopping", "queued", "device_init", "preparation", "data_loading", "custom", "hang",
+           "evaluation")
 
 
 class Clock:
@@ -52,7 +54,8 @@ class Clock:
         return total
 
     def training(self, since: float, until: float) -> float:
-        return until - since - sum(self.between(*ends, since, until) for ends in (FETCH, SAVE))
+        return until - since - sum(self.between(*ends, since, until)
+                                   for ends in (FETCH, SAVE, EVALUATION))
 
 
 def wanted(clock: Clock, began: float, ended: float) -> dict[str, float]:
@@ -79,6 +82,7 @@ def wanted(clock: Clock, began: float, ended: float) -> dict[str, float]:
     of["hang"] = end - begin
     of["productive"] -= of["lost"] + clock.training(begin, end)
     of["data_loading"] = clock.between(*FETCH) - clock.between(*FETCH, begin, end)
+    of["evaluation"] = clock.between(*EVALUATION)
     of["checkpoint"] = clock.between(*SAVE) + clock.between(*LOAD)
     of["stopping"] = ended - last - clock.between(*SAVE, last)
     return of
