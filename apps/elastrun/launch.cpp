@@ -13,6 +13,8 @@
 #include "spec/explain.hpp"
 #include "start_of_run.hpp"
 
+#include <signal.h>
+
 namespace elastrun {
 namespace {
 
@@ -39,6 +41,16 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   return end_of_run(result, job->spec, **run);
 }
 
+/// They are no reason to end the agent, which listens to them as soon as it knows the job. Workers
+/// start with none blocked.
+void hold_passing_signals() {
+  sigset_t passing;
+  ::sigemptyset(&passing);
+  ::sigaddset(&passing, SIGUSR1);
+  ::sigaddset(&passing, SIGUSR2);
+  ::sigprocmask(SIG_BLOCK, &passing, nullptr);
+}
+
 }  // namespace
 
 int launch(int argc, char** argv) {
@@ -47,6 +59,7 @@ int launch(int argc, char** argv) {
 }
 
 int launch(guardian::Agent& guardian, int argc, char** argv) {
+  hold_passing_signals();
   const int code = run_job(guardian, argc, argv);
   plugin::leave_if_loaded(code);
   return code;

@@ -33,8 +33,10 @@
 #include "process/signals.hpp"
 #include "spec/job_spec.hpp"
 #include "system/oom_kills.hpp"
+#include "workers/passing_signals.hpp"
 
 #include <boost/asio/io_context.hpp>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -85,6 +87,9 @@ class JobRun {
   void end_timers(JobResult& result);
   Status open_records();
   void signalled(const process::SignalEvent& event);
+  void listen_to_passing_signals(const std::vector<int>& listed);
+  void passed(const process::SignalEvent& event);
+  void pass_on(int signal);
   void watch();
   std::string channel_path();
   void heard(workers::Channel::Sender from, workers::Message message);
@@ -139,7 +144,9 @@ class JobRun {
   LogFolders folders_;
   PushGate gate_;
   std::unique_ptr<Agent> agent_;
-  std::unique_ptr<process::SignalSource> signals_, resizes_;
+  std::unique_ptr<process::SignalSource> signals_, resizes_, passing_;
+  workers::PassingSignals passing_signals_;
+  std::map<int, std::unique_ptr<Alarm>> passing_alarms_;
   process::Insistence insistence_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
   LastWrites last_writes_;

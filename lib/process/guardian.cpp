@@ -43,6 +43,7 @@ struct Entry {
 struct Board {
   std::atomic<bool> gave_up = false;
   std::atomic<std::uint64_t> stops_relayed = 0;  // a bit for each number
+  std::atomic<std::uint64_t> told_apart = 0;     // the same
   std::array<Entry, 8> entries;
 };
 
@@ -109,7 +110,7 @@ class Relayed {
   std::optional<siginfo_t> held_;
 };
 
-void pass_on(const siginfo_t& info, pid_t agent) {
+void pass_on(const siginfo_t& info, pid_t agent, const Board* board) {
   siginfo_t copy = info;
   // A terminal, a timer; or the outer one of two guardians, which has passed such a signal on.
   const bool from_kernel = info.si_code > 0 || info.si_code == kFromKernel;
@@ -120,7 +121,11 @@ void pass_on(const siginfo_t& info, pid_t agent) {
   // Only codes below 0 may be given by another process than the kernel; with them, its sender may.
   // A sender of pid 0 is not the kernel, but a process outside of this pid namespace.
   copy.si_code = from_kernel ? kFromKernel : SI_QUEUE;
-  if (::syscall(SYS_rt_sigqueueinfo, agent, info.si_signo, &copy) != 0) {
+  if (board != nullptr && (board->told_apart >> info.si_signo & 1) != 0) {
+    copy.si_signo = passing_signal();
+    copy.si_value.sival_int = info.si_signo;
+  }
+  if (::syscall(SYS_rt_sigqueueinfo, agent, copy.si_signo, &copy) != 0) {
     ::kill(agent, info.si_signo);
   }
 }
@@ -148,7 +153,7 @@ ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
     siginfo_t info{};
     const int signal = signals.wait(info);
     if (signal != SIGCHLD) {
-      is_relayed(board, signal) ? pass_on(info, child) : stop_by(signal);
+      is_relayed(board, signal) ? pass_on(info, child, board) : stop_by(signal);
       continue;
     }
     // One SIGCHLD may stand for several ends, of which the agent's is one, whatever it names.
@@ -272,6 +277,10 @@ bool Directories::remember(std::string_view path) const {
   return guardian::remember(board_, path, Kind::Directory);
 }
 
+int passing_signal() {
+  return SIGRTMAX - 1;
+}
+
 bool Agent::remember_directory(std::string_view path) {
   return directories().remember(path);
 }
@@ -285,6 +294,11 @@ void Agent::relay(const std::vector<int>& signals) {
   for (const int signal : signals) {
     if (stops(signal)) board_->stops_relayed |= std::uint64_t{1} << signal;
   }
+}
+
+void Agent::tell_apart(const std::vector<int>& signals) {
+  if (board_ == nullptr) return;
+  for (const int signal : signals) board_->told_apart |= std::uint64_t{1} << signal;
 }
 
 void Agent::give_up() {

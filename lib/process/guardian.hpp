@@ -24,6 +24,11 @@ namespace elastrun::guardian {
 /// by a process; of what processes sent it is SI_QUEUE.
 constexpr int kFromKernel = SI_ASYNCIO;
 
+/// What the guardian sends for a signal of Agent::tell_apart(), with that one's number as its
+/// value. The kernel keeps one of each number pending: the guardian's SIGUSR1 and one for the agent
+/// itself would be one. Real-time signals are queued.
+int passing_signal();
+
 struct Board;  // the little shared memory through which the agent speaks to the guardian
 
 /// What the guardian is to remove if the agent does not come to it. To be used on any thread, and
@@ -57,6 +62,8 @@ class Agent {
   Directories directories() const { return Directories(board_); }
   /// SIGTSTP, SIGTTIN and SIGTTOU stop the guardian and nothing else, unless they are among these.
   void relay(const std::vector<int>& signals);
+  /// These are passed on as passing_signal().
+  void tell_apart(const std::vector<int>& signals);
   /// What the agent leaves alive at its end has had SIGKILL, and time enough: the guardian is not
   /// to wait for it again.
   void give_up();

@@ -80,8 +80,11 @@ Demand Insistence::heard(const SignalEvent& event, TimePoint now) {
     return one.number == event.number && one.route == event.route;
   });
   if (same == heard_.end()) {
+    const bool only_announced = std::ranges::all_of(
+        heard_, [](const Heard& one) { return only_announces_end(one.number); });
     heard_.push_back({event.number, event.route, now});
-    return heard_.size() == 1 ? Demand::Stop : Demand::Nothing;
+    const bool more = heard_.size() == 1 || !only_announces_end(event.number);
+    return only_announced && more ? Demand::Stop : Demand::Nothing;
   }
   const bool typed = event.number == SIGINT && event.route == Route::Kernel;
   // Who signals every process of a step tells the agent as well, once each time; so what comes
@@ -92,6 +95,10 @@ Demand Insistence::heard(const SignalEvent& event, TimePoint now) {
       });
   const Duration least = typed ? Duration(kBounce) : echo ? Duration(kEcho) : Duration(kInsisting);
   return now - same->first >= least ? Demand::KillNow : Demand::Nothing;
+}
+
+bool only_announces_end(int number) {
+  return number == SIGUSR1 || number == SIGUSR2;
 }
 
 bool stays_ignored(int number) {
@@ -145,6 +152,8 @@ void SignalSource::read_all() {
     SignalEvent event;
     event.number = static_cast<int>(info.ssi_signo);
     event.route = route_of(info);
+    if (event.number == guardian::passing_signal() && info.ssi_code < 0)
+      event.number = info.ssi_int;
     if (event.route != Route::Kernel) {
       event.sender_pid = static_cast<pid_t>(info.ssi_pid);
       event.sender_uid = info.ssi_uid;

@@ -51,12 +51,17 @@ enum class Demand {
   KillNow,  // somebody insists
 };
 
+/// SIGUSR1 and SIGUSR2, at which workers may well go on: batch systems send them before the end,
+/// and SIGTERM at it.
+bool only_announces_end(int number);
+
 /// Tells one end that arrives by several signals from somebody who insists. Only a repetition on
 /// the same route insists: Ctrl+C typed again, or the same signal from processes at least a second
 /// after the first. So SIGHUP by a shell and then by the kernel, SIGTERM and SIGHUP by systemd, and
 /// a step of which every process is signalled each are one end, however slow the machine is: where
 /// the agent was signalled itself, what guardians pass on counts after ten seconds only. A key that
-/// bounces is no second press.
+/// bounces is no second press. The first other signal after those that only announce the end is a
+/// stop again.
 class Insistence {
  public:
   Demand heard(const SignalEvent& event, TimePoint now);

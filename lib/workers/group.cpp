@@ -3,6 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "process/signals.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -162,8 +163,11 @@ void Group::begin_killing() {
 }
 
 void Group::ask_all(int signal) {
-  if (std::exchange(asked_, true)) return;
-  asked_at_ = process::start_time_now();
+  const bool again =
+      process::only_announces_end(asked_with_) && !process::only_announces_end(signal);
+  if (std::exchange(asked_, true) && !again) return;
+  asked_with_ = signal;
+  if (!again) asked_at_ = process::start_time_now();
   for (const auto& worker : workers_) {
     if (!worker.exit) {
       log::warning("api", "Sending process {} closing signal {}", worker.pid,
@@ -180,7 +184,6 @@ bool Group::ask_trainers(int signal) {
   std::vector<pid_t> pids;
   for (const auto& worker : workers_) pids.push_back(worker.pid);
   summons_.emplace(parts_.wrapper_of, std::move(pids), job, asked_at_);
-  summons_signal_ = signal;
   parts_.signal_each(summons_->next(job), signal);
   for (const auto& worker : workers_) {
     const bool seen =
@@ -192,12 +195,12 @@ bool Group::ask_trainers(int signal) {
 }
 
 void Group::ask_next() {
-  if (summons_) parts_.signal_each(summons_->next(parts_.processes()), summons_signal_);
+  if (summons_) parts_.signal_each(summons_->next(parts_.processes()), asked_with_);
 }
 
 void Group::ask_rest() {
   ask_rest_at_.reset();
-  if (summons_) parts_.signal_each(summons_->rest(parts_.processes()), summons_signal_);
+  if (summons_) parts_.signal_each(summons_->rest(parts_.processes()), asked_with_);
 }
 
 void Group::set_deadline(TimePoint until, Duration grace) {
@@ -298,7 +301,7 @@ void Group::look_at_leftovers() {
   if (summons_ && !killed_) {
     const bool late = ask_rest_at_ && now >= *ask_rest_at_;
     const auto due = late ? summons_->rest(left.in_groups) : summons_->next(left.in_groups);
-    parts_.signal_each(due, summons_signal_);
+    parts_.signal_each(due, asked_with_);
   }
   if (!killed_) return obey(leftovers_->look(now, left), left);
   if (!left.groups_alive || now >= *given_up_at_) return sweep();

@@ -71,7 +71,8 @@ class Group {
   /// born since: a worker saves by it. SIGINT and SIGQUIT go to whole groups, as a terminal sends
   /// them. Whoever is left after `grace` is killed; until then the children of workers that have
   /// obeyed go on as well. Called again, the earlier of both ends of grace counts, but nobody is
-  /// asked again: a second signal might end what the first has begun.
+  /// asked again: a second signal might end what the first has begun. Only after one that announces
+  /// the end (process::only_announces_end) they are.
   void stop(int signal, Duration grace);
   /// After all have ended by themselves: what they left behind may go on for so long, then it is
   /// asked by SIGTERM, and killed.
@@ -138,7 +139,7 @@ class Group {
   std::optional<TimePoint> ask_apart_at_, ask_rest_at_;
   std::optional<TimePoint> given_up_at_;  // after the first SIGKILL
   std::optional<Summons> summons_;        // in a stop that asks trainers first
-  int summons_signal_ = 0;
+  int asked_with_ = 0;                    // the signal
   process::ProcessTable asked_apart_;
   std::uint64_t asked_at_ = process::kNever;  // as start_time of a process
   std::optional<Leftovers> leftovers_;        // once all workers have ended

@@ -101,6 +101,45 @@ class UnderSlurm(unittest.TestCase):
         done = self.srun(ELASTRUN, "--no-python", "sh", "-c", script, limit=90)
         self.assertEqual(done.returncode, 1, done.stderr)
 
+    def test_a_signal_that_announces_the_end_ends_nothing(self) -> None:
+        """scancel --signal reaches launcher and workers alike: each worker hears it once."""
+        folder = self.slurm.folder / "announced"
+        folder.mkdir()
+        (folder / "train.py").write_text(
+            "import os, signal, sys\n"
+            "heard = 0\n"
+            "def note(number, frame):\n"
+            "    global heard\n"
+            "    heard += 1\n"
+            "    open(sys.argv[1] + '/heard', 'w').close()\n"
+            "def end(number, frame):\n"
+            "    open(sys.argv[1] + f'/saved{heard}', 'w').close()\n"
+            "    os._exit(0)\n"
+            "signal.signal(signal.SIGUSR1, note)\n"
+            "signal.signal(signal.SIGTERM, end)\n"
+            "open(sys.argv[1] + '/' + os.environ['TORCHELASTIC_RUN_ID'] + '.runs', 'w').close()\n"
+            "while True: signal.pause()\n")
+        env = self.slurm.env | {"LOGLEVEL": "INFO"}
+        job = subprocess.Popen(["srun", "-N1", "-n1", ELASTRUN, str(folder / "train.py"),
+                                str(folder)], env=env, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+        self.addCleanup(job.communicate)
+        self.addCleanup(job.kill)
+        while not (runs := list(folder.glob("*.runs"))):
+            self.assertIsNone(job.poll())
+            time.sleep(0.05)
+        number = re.fullmatch(r"slurm-.*-(\d+)\.0-[0-9a-f]{8}\.runs", runs[0].name)[1]
+        self.slurm.run("scancel", "--signal=USR1", number)
+        for line in job.stderr:
+            if "SIGUSR1 was sent to every process" in line:
+                break
+        while not (folder / "heard").exists():
+            self.assertIsNone(job.poll())
+            time.sleep(0.05)
+        self.slurm.run("scancel", "--signal=TERM", number)
+        said = job.communicate(timeout=90)[1]
+        self.assertTrue((folder / "saved1").exists(), said + str(list(folder.iterdir())))
+
     def test_a_lost_coordinator_asks_for_a_requeue(self) -> None:
         """With c10d the job goes with its coordinator's agent; the others say what to type."""
         script = '[ "$SLURM_NODEID" = 0 ] && kill -9 $PPID; sleep 600'

@@ -77,8 +77,8 @@ class Lifetime(unittest.TestCase):
 
     def test_after_a_signal_that_nobody_handles(self) -> None:
         with self.start("stay") as job:
-            job.process.send_signal(signal.SIGUSR1)
-            self.assertEqual(job.end(), -signal.SIGUSR1)
+            job.process.send_signal(signal.SIGALRM)
+            self.assertEqual(job.end(), -signal.SIGALRM)
             job.nothing_left()
 
     def test_strangers_are_left_alone(self) -> None:

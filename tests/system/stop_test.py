@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import unittest
+from pathlib import Path
 
 from launched import ELASTRUN, LIMIT, STUB, Case, main, state_of
 from screen import OnTerminal
@@ -102,6 +103,19 @@ time.sleep(0.02)
 print("trainer", os.getpid(), flush=True)
 while True: signal.pause()
 """
+# Says what it hears and goes on; only SIGTERM ends it.
+NOTER = """
+import os, signal
+def note(number, frame):
+    os.write(1, b"heard %d\\n" % number)
+def save(number, frame):
+    with open("checkpoint", "w") as file: file.write("whole")
+    os._exit(0)
+for number in (signal.SIGUSR1, signal.SIGUSR2): signal.signal(number, note)
+signal.signal(signal.SIGTERM, save)
+print("trainer", os.getpid(), flush=True)
+while True: signal.pause()
+"""
 # What a successful worker leaves behind: "upload SECONDS".
 UPLOAD = """
 import sys, time
@@ -120,7 +134,8 @@ class Files(Case):
         super().setUp()
         for name, text in (("trainer.py", TRAINER), ("upload.py", UPLOAD), ("leaver.py", LEAVER),
                            ("uploader.py", UPLOADER), ("stepper.py", STEPPER),
-                           ("foreign.py", FOREIGN), ("forker.py", FORKER)):
+                           ("foreign.py", FOREIGN), ("forker.py", FORKER),
+                           ("noter.py", NOTER)):
             (self.folder / name).write_text(text)
 
 
@@ -214,6 +229,42 @@ class Stop(Files):
         os.kill(trainer, signal.SIGKILL)
         child.communicate(timeout=LIMIT)
         self.assertEqual(self.alive(), [])
+
+    def test_sigusr1_for_the_launcher_alone_is_passed_on_once_and_ends_nothing(self) -> None:
+        self.environment["LOGLEVEL"] = "INFO"
+        child = self.train("noter.py")
+        agent = int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text())
+        for pid, number in ((child.pid, signal.SIGUSR1), (agent, signal.SIGUSR2)):
+            os.kill(pid, number)
+            self.line_with(child.stdout, f"heard {int(number)}")
+        child.terminate()
+        said, err = child.communicate(timeout=LIMIT)
+        self.assertEqual((child.returncode, said, self.alive()), (1, "", []), err)
+        self.assertEqual((self.folder / "checkpoint").read_text(), "whole")
+
+    def test_sigusr1_for_every_process_reaches_the_workers_once(self) -> None:
+        self.environment["LOGLEVEL"] = "INFO"
+        child = self.train("noter.py")
+        for pid in self.alive():
+            os.kill(pid, signal.SIGUSR1)
+        self.line_with(child.stderr, "SIGUSR1 was sent to every process")
+        child.terminate()
+        said, err = child.communicate(timeout=LIMIT)
+        self.assertEqual((child.returncode, said, self.alive()), (1, "heard 10\n", []), err)
+
+    def test_sigusr1_does_not_kill_workers_that_know_nothing_of_it(self) -> None:
+        child = self.train("trainer.py", "SIGTERM")
+        child.send_signal(signal.SIGUSR1)
+        self.line_with(child.stderr, "SIGUSR1: no worker handles it")
+        child.terminate()
+        self.saved(child)
+
+    def test_sigterm_reaches_workers_that_go_on_after_a_listed_sigusr2(self) -> None:
+        child = self.train("--signals-to-handle", "SIGTERM,SIGUSR2", "noter.py")
+        child.send_signal(signal.SIGUSR2)
+        self.line_with(child.stdout, "heard 12")
+        child.terminate()
+        self.saved(child)
 
     def test_a_service_lives_until_its_trainer_has_saved(self) -> None:
         (self.folder / "user.py").write_text(USER)

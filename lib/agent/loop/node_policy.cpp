@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "process/exit_status.hpp"
+#include "process/signals.hpp"
 
 #include <csignal>
 #include <fmt/format.h>
@@ -165,9 +166,17 @@ NodePolicy::Actions NodePolicy::on(const BarrierOver& fact) {
   return resolve();
 }
 
+/// After a signal that only announced the end, and at which the workers may have gone on.
+NodePolicy::Actions NodePolicy::ask_again(int signal) {
+  if (!ending_ || !process::only_announces_end(ending_->signal)) return {};
+  if (phase_ == Phase::Starting) ending_->signal = signal;
+  if (phase_ != Phase::Stopping || gone_) return {};
+  return {StopGroup{signal, true}};
+}
+
 NodePolicy::Actions NodePolicy::on(const SignalCame& fact) {
   const bool insisted = signalled_ && fact.insisted;
-  if (std::exchange(signalled_, true)) return insisted ? kill() : Actions{};
+  if (std::exchange(signalled_, true)) return insisted ? kill() : ask_again(fact.signal);
   // A verdict stands: what comes later can only end sooner what is still going on.
   if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) {
     if (gone_ || phase_ == Phase::Starting) return {};

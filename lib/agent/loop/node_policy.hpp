@@ -82,6 +82,7 @@ class NodePolicy {
   Actions on(const LingerOver&);
   Actions on(const BarrierOver&);
   Actions on(const SignalCame& fact);
+  Actions ask_again(int signal);
   Actions on(const GuardianGone&);
   Actions on(const WorkerStuck& fact);
 
