@@ -10,9 +10,10 @@ namespace elastrun::goodput {
 enum class Bucket {
   Startup,     // agent start, first rendezvous, first start of workers
   Rendezvous,  // waiting for other nodes
-  Running,     // workers run, and no step of this start of them is known: imports, or training
-  Productive,  // steps that a checkpoint covers, or may still be covered
-  Lost,        // run, but behind the checkpoint from which the job resumed
+  Running,     // workers run, and no step of this start of them is known: imports, or training;
+               // also what its first step takes longer than the others
+  Productive,  // steps that were not done again
+  Lost,        // steps that were, or will be
   Checkpoint,  // workers said that they save or load
   Restart,     // from a failure to the next start of workers
   Stopping,    // from the end of the workers or a signal to the end of the job
@@ -23,9 +24,10 @@ enum class Bucket {
   DataLoading,     // steps wait for data
   Custom,          // events with names of their own: logging
   Hang,            // no progress for longer than --hang-timeout, from the last step on
-  Evaluation,      // a custom event of that name, or one that hooks see
+  Evaluation,
+  Stalled,  // by how much a step was longer than is usual, where it was far longer
 };
-constexpr std::size_t kBuckets = 15;
+constexpr std::size_t kBuckets = 16;
 /// "startup", "device_init", ...: as in reports.
 std::string_view bucket_name(Bucket bucket);
 

@@ -2,6 +2,7 @@
 #include "goodput/job_account.hpp"
 
 #include "goodput/measured_phases.hpp"
+#include "goodput/phase_bucket.hpp"
 
 #include <utility>
 
@@ -32,7 +33,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
     case NodePhase::Starting:
       gone_ = false;
       joining_ = Joining::None;
-      open_.clear();
+      forget_phases();
       step_.reset();
       ledger_.enter(ran_ ? Bucket::Restart : Bucket::Startup, now);
       break;
@@ -42,7 +43,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       stopping_since_.reset();
       ledger_.enter(Bucket::Running, now);
       if (!again) starts_.begin(now, ledger_.productive());
-      if (!open_.empty()) show(now);  // a worker was faster
+      if (!open_.empty() || doing_ != Bucket::Running) show(now);  // a worker was faster
       break;
     case NodePhase::Settling:
     case NodePhase::Stopping:
@@ -115,7 +116,10 @@ void JobAccount::step(std::int64_t number, TimePoint now) {
   // Of a script that reports by both ways the recorder is heard later: the end of this step must
   // not be told again by the begin of the next, after that one's end. It would pass for a resume.
   if (step_ && *step_ <= number) step_.reset();
+  ledger_.resume(number, now);
+  starts_.settle(ledger_.productive());
   ledger_.step(number, now);
+  end_phase(now);
   starts_.step(number, ledger_.productive());
   restarts_.step(number, now);
   if (steps_) steps_->end(number, now - job_start_);
@@ -144,14 +148,33 @@ void JobAccount::submitted_again(TimePoint now) {
   joining_ = Joining::None;
   gone_ = true;
   stopping_since_.reset();
-  open_.clear();
+  forget_phases();
   step_.reset();
+}
+
+void JobAccount::forget_phases() {
+  open_.clear();
+  doing_ = Bucket::Running;
+  safe_.start();
 }
 
 /// Where the time goes from `at` on, if the workers run; before and after that the agent knows.
 void JobAccount::show(TimePoint at) {
   if (phase_ != NodePhase::Running) return;
-  ledger_.enter(open_.empty() ? Bucket::Running : open_.back().bucket, at);
+  ledger_.enter(open_.empty() ? doing_ : open_.back().bucket, at);
+}
+
+void JobAccount::entered(std::string_view name, TimePoint now) {
+  doing_ = bucket_of_phase(name);
+  show(now);
+}
+
+void JobAccount::checkpoint(std::int64_t rank, std::int64_t number, TimePoint now) {
+  const auto step = number >= 0 ? std::optional(number) : ledger_.last_step();
+  const auto safe = step ? safe_.done(rank, *step) : std::nullopt;
+  const bool all = number < 0 && safe == step && (safe || rank == 0);
+  if (all) return ledger_.checkpoint(-1, now);
+  if (safe) ledger_.checkpoint(*safe, now);
 }
 
 /// Booked when it is over: whoever joins only in part, say for an evaluation, trains meanwhile.
@@ -175,10 +198,16 @@ void JobAccount::begin_step(std::int64_t number, TimePoint at) {
     open_.clear();
     show(at);
   }
+  end_phase(at);
   ledger_.begin_step(number, at);
   if (steps_) steps_->begin(number, at - job_start_);
   starts_.settle(ledger_.productive());
   step_ = number;
+}
+
+/// A step is training, whatever the worker said before.
+void JobAccount::end_phase(TimePoint at) {
+  if (std::exchange(doing_, Bucket::Running) != Bucket::Running) show(at);
 }
 
 void JobAccount::end_step(TimePoint at) {
@@ -205,7 +234,8 @@ void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, 
   }
   for (const auto& phase : kMeasuredPhases) {
     if (entry.kind != phase.start && entry.kind != phase.end) continue;
-    const Open one{bucket_of(phase, name), std::string(name)};
+    const bool custom = phase.bucket == Bucket::Custom;
+    const Open one{custom ? bucket_of_phase(name) : phase.bucket, std::string(name)};
     std::erase(open_, one);  // a start that comes again is the one that counts
     if (entry.kind == phase.start && open_.size() < kMostOpen) open_.push_back(one);
     return show(at);
@@ -213,7 +243,7 @@ void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, 
 }
 
 void JobAccount::lose_uncovered(Bucket next, TimePoint now) {
-  ledger_.failed(now);
+  ledger_.failed(now, next);
   ledger_.enter(next, now);
 }
 

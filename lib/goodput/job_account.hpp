@@ -5,6 +5,7 @@
 #include "goodput/measurement_entry.hpp"
 #include "goodput/node_phase.hpp"
 #include "goodput/restart_log.hpp"
+#include "goodput/safe_step.hpp"
 #include "goodput/start_log.hpp"
 #include "goodput/step_series.hpp"
 
@@ -55,7 +56,13 @@ class JobAccount {
   /// preparation.
   void joined(bool all, TimePoint now);
   void step(std::int64_t number, TimePoint now);
-  void checkpoint(std::int64_t number, TimePoint now) { ledger_.checkpoint(number, now); }
+  /// `rank` says that its checkpoint of step `number` is done (-1: of everything so far).
+  void checkpoint(std::int64_t rank, std::int64_t number, TimePoint now);
+  /// From now on the worker of rank 0 does what it calls `name`, until it says another one or there
+  /// is a step.
+  void entered(std::string_view name, TimePoint now);
+  /// So many ranks will start.
+  void world(std::int64_t ranks) { ledger_.world(ranks); }
   /// What the recorder of rank 0's worker says of `at`; `name` of a custom event or a wait. A phase
   /// lasts until its end or the next step; a step until its end, the next step or that of the job.
   void recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at);
@@ -79,6 +86,8 @@ class JobAccount {
   void stopping(TimePoint now);
   void begin_step(std::int64_t number, TimePoint at);
   void end_step(TimePoint at);
+  void end_phase(TimePoint at);
+  void forget_phases();
   void show(TimePoint at);
   void end_joining(TimePoint now);
   void end_work(TimePoint now);
@@ -93,8 +102,10 @@ class JobAccount {
   bool ran_ = false, restarting_ = false;
   bool gone_ = true;  // no group exists
   enum class Joining { None, Some, Over };
-  Joining joining_ = Joining::None;          // how many ranks have connected to the store
-  std::vector<Open> open_;                   // the innermost last
+  Joining joining_ = Joining::None;  // how many ranks have connected to the store
+  std::vector<Open> open_;           // the innermost last
+  Bucket doing_ = Bucket::Running;   // what the worker says, beside them
+  SafeStep safe_;
   std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
   std::optional<StepSeries> steps_;          // if the history is kept
   std::optional<TimePoint> stopping_since_;  // as long as it is not known what comes after

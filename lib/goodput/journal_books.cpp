@@ -136,7 +136,9 @@ void JournalBooks::take(const Record& record) {
   if (record.name == "step") {
     account_->step(whole_or(&record.value, 0), now);
   } else if (record.name == "checkpoint") {
-    account_->checkpoint(whole_or(record.find("step"), -1), now);
+    account_->checkpoint(whole_or(record.find("rank"), 0), whole_or(record.find("step"), -1), now);
+  } else if (record.name == "phase" && whole_or(record.find("rank"), 0) == 0) {
+    account_->entered(text_or(record.find("phase"), ""), now);
   }
 }
 
@@ -158,6 +160,8 @@ void JournalBooks::take_agent(const Record& record, TimePoint now) {
     const auto phase = phase_of(record);
     if (phase == NodePhase::Starting) failed_group_ = false;
     if (phase) account_->phase(*phase, now);
+  } else if (record.name == "rendezvous.round") {
+    account_->world(whole_or(record.find("world_size"), 0));
   } else if (record.name == "ranks.connecting" || record.name == "ranks.connected") {
     account_->joined(record.name == "ranks.connected", now);
   } else if (record.name == "restart") {

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/text.hpp"
-#include "goodput/bucket.hpp"
+#include "goodput/ledger.hpp"
 #include "goodput/measurement_entry.hpp"
-
-#include <algorithm>
-#include <string_view>
 
 namespace elastrun::goodput {
 
@@ -26,15 +22,5 @@ inline constexpr MeasuredPhase kMeasuredPhases[] = {
     {MeasurementKind::SaveStart, MeasurementKind::SaveEnd, Bucket::Checkpoint},
     {MeasurementKind::RestoreStart, MeasurementKind::RestoreEnd, Bucket::Checkpoint},
 };
-
-/// Whether a custom event, or a phase of a worker, evaluates, by its name.
-inline bool is_evaluation(std::string_view name) {
-  constexpr std::string_view kNames[] = {"eval", "evaluation", "evaluate", "val", "validation"};
-  return std::ranges::any_of(kNames, [name](auto one) { return to_lower(name) == one; });
-}
-
-inline Bucket bucket_of(const MeasuredPhase& phase, std::string_view name) {
-  return phase.bucket == Bucket::Custom && is_evaluation(name) ? Bucket::Evaluation : phase.bucket;
-}
 
 }  // namespace elastrun::goodput

@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "goodput/measured_phases.hpp"
+#include "goodput/phase_bucket.hpp"
 #include "goodput/time_spans.hpp"
 
 #include <algorithm>
@@ -69,9 +70,9 @@ class Facts {
       if (entry.kind != phase.end) continue;
       const auto begun = open_.find({phase.start, entry.detail});
       if (begun == open_.end()) continue;
-      const bool named = phase.start == Kind::CustomStart;
+      const bool custom = phase.bucket == Bucket::Custom;
       add_span({begun->second, entry.time},
-               bucket_of(phase, named ? log_.name(entry) : std::string_view()));
+               custom ? bucket_of_phase(log_.name(entry)) : phase.bucket);
       open_.erase(begun);
     }
   }

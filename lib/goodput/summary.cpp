@@ -42,6 +42,20 @@ json::value seconds_or_null(const std::optional<Duration>& duration) {
   return duration ? json::value(to_seconds(*duration)) : json::value(nullptr);
 }
 
+/// The share of the time that its kept steps would have taken with all ranks.
+std::optional<double> at_full_pace(const Ledger::Summary& summary) {
+  if (!summary.at_full_pace || summary.elapsed <= Duration::zero()) return std::nullopt;
+  return to_seconds(*summary.at_full_pace) / to_seconds(summary.elapsed);
+}
+
+/// Where it is another tenth of a percent.
+std::string full_pace_text(const Ledger::Summary& summary) {
+  const auto share = at_full_pace(summary);
+  if (!share || summary.goodput_at_most() - *share < 0.001) return {};
+  return fmt::format("  {:.1f} % at the pace of all ranks: fewer did a part of the steps\n",
+                     *share * 100);
+}
+
 json::object work_json(const WorkCounts& work) {
   return {{"failures", work.failures},
           {"checkpoints", work.checkpoints},
@@ -93,7 +107,8 @@ std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
                                                     "steps that wait for data",
                                                     "events that scripts name",
                                                     "no step beyond the limit",
-                                                    "evaluating, no training"};
+                                                    "evaluating the model",
+                                                    "steps far beyond their pace"};
   return kMeanings[static_cast<std::size_t>(bucket)];
 }
 
@@ -119,6 +134,7 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
   if (!summary.steps_known()) {
     text += "  Rank 0 reported no steps, so how much of the time was training is not known.\n";
   }
+  text += full_pace_text(summary);
   const auto buckets = filled_buckets(summary);
   std::size_t width = kNameWidth;
   for (const Bucket bucket : buckets) width = std::max(width, bucket_name(bucket).size());
@@ -128,6 +144,10 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
     text += fmt::format("  {:<{}} {:>12} {:>7}  {} {}\n", bucket_name(bucket), width,
                         format_duration(time), bucket_share(bucket, summary), bar(share, unicode),
                         bucket_meaning(bucket, summary));
+  }
+  if (summary.repeated > Duration::zero()) {
+    text += fmt::format("  of these {} for restarts to reach their first step\n",
+                        format_duration(summary.repeated));
   }
   if (!summary.loss_known) {
     text += "  No checkpoint or later step was reported: what failures cost is not known.\n";
@@ -144,6 +164,9 @@ json::object summary_json(const Ledger::Summary& summary) {
   object["goodput"] = nullptr;
   if (const auto known = summary.goodput()) object["goodput"] = *known;
   object["goodput_at_most"] = summary.goodput_at_most();
+  object["goodput_at_full_pace"] = nullptr;
+  if (const auto share = at_full_pace(summary)) object["goodput_at_full_pace"] = *share;
+  object["repeated_startup_s"] = to_seconds(summary.repeated);
   object["elapsed_s"] = to_seconds(summary.elapsed);
   object["buckets_s"] = std::move(buckets);
   object["restarts"] = summary.restarts;

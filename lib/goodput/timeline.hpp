@@ -14,7 +14,7 @@ namespace elastrun::goodput {
 /// which keeps the time of each of its buckets. So the sums are those of the ledger, always.
 class Timeline {
  public:
-  static constexpr std::size_t kSpans = 2048;  // 120 bytes each, up to twice as many
+  static constexpr std::size_t kSpans = 2048;  // 144 bytes each, up to twice as many
 
   /// One stretch of time. Those of a timeline lie one behind the other without a gap.
   struct Span {

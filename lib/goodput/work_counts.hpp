@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "goodput/bucket.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -35,6 +36,8 @@ class WorkCounter {
   void passed(Bucket bucket, Duration time);
   /// The step that is under way hangs, and is not timed.
   void hangs() { hangs_ = true; }
+  /// So much of the time since the last step was no part of one.
+  void stalled(Duration time) { since_step_ -= std::min(time, since_step_); }
   void save_begins();
   void step(std::int64_t number);
   /// `number` of its step, as far as that is known.

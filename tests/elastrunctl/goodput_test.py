@@ -287,7 +287,7 @@ class Goodput(unittest.TestCase):
                 self.assertEqual((of["restarts"], of["last_step"], of["loss_known"]), (1, 5, True))
                 seconds = of["buckets_s"]
                 for bucket, least in (("device_init", 0.4), ("preparation", 0.2),
-                                      ("data_loading", 0.35), ("custom", 0.3), ("lost", 0.3),
+                                      ("data_loading", 0.35), ("evaluation", 0.3), ("lost", 0.3),
                                       ("productive", 0.85)):
                     self.assertGreater(seconds[bucket], least * 0.95, bucket)
                 self.assertAlmostEqual(sum(seconds.values()), of["elapsed_s"], places=6)

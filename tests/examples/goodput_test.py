@@ -27,7 +27,7 @@ FETCH, SAVE, LOAD = ("fetch", "fetched"), ("save", "saved"), ("load", "loaded")
 EVALUATION = ("evaluate", "evaluated")
 BUCKETS = ("startup", "rendezvous", "running", "productive", "lost", "checkpoint", "restart",
            "stopping", "queued", "device_init", "preparation", "data_loading", "custom", "hang",
-           "evaluation")
+           "evaluation", "stalled")
 
 
 class Clock:

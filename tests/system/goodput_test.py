@@ -67,7 +67,7 @@ class Goodput(unittest.TestCase):
         job = self.start("--log-dir=logs", "--nproc-per-node=2")
         job.wait_for("^eval$")
         wait_until(lambda: self.alerts(job)[-1:] and self.alerts(job)[-1]["state"] == "below" and
-                   self.alerts(job)[-1]["badput_source"] == "custom", "goodput has fallen")
+                   self.alerts(job)[-1]["badput_source"] == "evaluation", "goodput has fallen")
         before = len(self.alerts(job))  # a slow machine falls at the start as well
         (job.folder / "go").touch()
         wait_until(lambda: len(self.alerts(job)) == before + 1, "goodput has recovered")
@@ -81,9 +81,9 @@ class Goodput(unittest.TestCase):
         self.assertLess(fell["goodput"], 0.6)
         self.assertGreater(recovered["goodput"], 0.6)
         self.assertEqual((fell["alert_below"], fell["window_s"], fell["badput_source"]),
-                         (0.6, 1, "custom"))
+                         (0.6, 1, "evaluation"))
         self.assertRegex(job.errors(), r"Goodput of the last 1.0 s is [\d.]+ %, below 60.0 %; most "
-                                       r"of the rest: custom")
+                                       r"of the rest: evaluation")
         self.assertEqual(job.errors().count("told\n"), len(alerts))
         [journal] = job.folder.glob("logs/*/journal.jsonl")
         events = [json.loads(line) for line in journal.read_text().splitlines()]
@@ -112,7 +112,7 @@ class Goodput(unittest.TestCase):
         status = self.status(job)
         second, hour = status["windows"]
         self.assertEqual((second["size_s"], hour["size_s"]), (1, 3600))
-        self.assertEqual(second["buckets_s"], {"custom": 1})
+        self.assertEqual(second["buckets_s"], {"evaluation": 1})
         self.assertAlmostEqual(hour["covered_s"], status["elapsed_s"], places=5)
         self.assertAlmostEqual(sum(hour["buckets_s"].values()), hour["covered_s"], places=5)
         self.assertGreater(hour["goodput"], 0)

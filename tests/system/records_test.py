@@ -342,7 +342,7 @@ class Report(unittest.TestCase):
         self.assertEqual(set(buckets), {"startup", "rendezvous", "running", "productive", "lost",
                                         "checkpoint", "restart", "stopping", "queued", "custom",
                                         "device_init", "preparation", "data_loading", "hang",
-                                        "evaluation"})
+                                        "evaluation", "stalled"})
         self.assertTrue(all(seconds >= 0 for seconds in buckets.values()), buckets)
         self.assertAlmostEqual(sum(buckets.values()), goodput["elapsed_s"], places=6)
         steps = goodput["last_step"] is not None

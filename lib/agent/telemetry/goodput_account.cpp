@@ -25,9 +25,13 @@ void GoodputAccount::stopped(const std::vector<workers::Worker>& group, Duration
 }
 
 void GoodputAccount::heard(const workers::Worker& worker, const workers::Message& message) {
-  if (const auto* one = std::get_if<workers::CheckpointDone>(&message)) checkpoint(one->step);
+  if (const auto* one = std::get_if<workers::CheckpointDone>(&message))
+    checkpoint(one->step, worker.rank);
   if (worker.rank != 0) return;
   if (const auto* one = std::get_if<workers::StepDone>(&message)) step(one->step);
+  if (const auto* one = std::get_if<workers::PhaseEntered>(&message)) {
+    account_.entered(one->name, clock_.now());
+  }
   const auto* said = std::get_if<workers::GoodputEntries>(&message);
   if (said == nullptr) return;
   const auto now = clock_.now();

@@ -18,6 +18,9 @@ class GoodputAccount final : public Observer {
       : clock_(clock), account_(job_start, several_nodes, clock.now()) {}
 
   void phase(Phase phase, TimePoint now) override { account_.phase(phase, phase_since_ = now); }
+  void round_ready(const rendezvous::Round& round, Duration) override {
+    account_.world(round.world_size);
+  }
   void joined(bool all) override { account_.joined(all, clock_.now()); }
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
@@ -25,10 +28,12 @@ class GoodputAccount final : public Observer {
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
-  /// Steps and recorders of rank 0, and checkpoints of all.
+  /// Steps, phases and recorders of rank 0, and checkpoints of all ranks of this node.
   void heard(const workers::Worker& worker, const workers::Message& message);
   void step(std::int64_t number) { account_.step(number, clock_.now()); }
-  void checkpoint(std::int64_t number) { account_.checkpoint(number, clock_.now()); }
+  void checkpoint(std::int64_t number, std::int64_t rank = 0) {
+    account_.checkpoint(rank, number, clock_.now());
+  }
   goodput::Ledger::Summary summary() const { return account_.summary(clock_.now()); }
   /// Where the time went until now.
   void tell(JobResult& result) const;

@@ -109,7 +109,7 @@ TEST_CASE("account: ranks that never connect take nothing from what may be train
   CHECK(job.account.summary().goodput_at_most() > 0.6);
 }
 
-TEST_CASE("account: recorders and steps of rank 0 count, checkpoints of all") {
+TEST_CASE("account: recorders, steps and phases of rank 0 count, checkpoints of all that save") {
   Job job;
   job.started().in(Phase::Running, 1s);
   workers::Worker zero, one;
@@ -130,9 +130,22 @@ TEST_CASE("account: recorders and steps of rank 0 count, checkpoints of all") {
   job.account.heard(one, workers::StepDone{7});
   CHECK_FALSE(job.account.summary().last_step);
   job.account.heard(one, workers::CheckpointDone{3});
+  CHECK_MESSAGE(!job.account.summary().last_checkpoint, "what rank 1 alone saves is its own");
+  job.account.heard(zero, workers::CheckpointDone{4});
+  CHECK_MESSAGE(job.account.summary().last_checkpoint == 3, "a part of 4 is not there");
+  job.account.heard(one, workers::CheckpointDone{4});
+  CHECK(job.account.summary().last_checkpoint == 4);
   CHECK(job.of(Bucket::DataLoading) == 3s);
   CHECK(job.of(Bucket::Running) == 2s);
-  CHECK(job.account.summary().last_checkpoint == 3);
+  job.account.heard(one, workers::PhaseEntered{"eval"});
+  job.account.heard(zero, workers::PhaseEntered{"Validation"});
+  job.clock.advance(5s);
+  job.account.heard(one, workers::PhaseEntered{"train"});
+  job.account.heard(zero, workers::PhaseEntered{"export"});
+  job.clock.advance(7s);
+  job.account.heard(zero, workers::PhaseEntered{"train"});
+  CHECK(job.of(Bucket::Evaluation) == 5s);
+  CHECK(job.of(Bucket::Custom) == 7s);
 }
 
 TEST_CASE("account: on several nodes waiting for them is no start-up") {

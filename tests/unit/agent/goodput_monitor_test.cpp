@@ -149,7 +149,7 @@ TEST_CASE("goodput monitor: and the share in which they trained, be it lost") {
   job.account.stopped(group, {});
   job.clock.advance(30s);
   CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.4));
-  CHECK(job.pulled().at("proxy_runtime_goodput") == doctest::Approx(0.3));
+  CHECK(job.pulled().at("proxy_runtime_goodput") == doctest::Approx(0.4));
   CHECK(job.pulled().at("badput_time|lost") == doctest::Approx(30));
 }
 

@@ -67,8 +67,8 @@ TEST_CASE("measurement books: a resume at the next step keeps all, and the gap i
 
 TEST_CASE("measurement books: a resume further back loses the steps after it") {
   CHECK(seconds_of(books_of(resumed_at(1)), Bucket::Lost) == doctest::Approx(6));
-  // From the beginning, what came before the first step is done again, too.
-  CHECK(seconds_of(books_of(resumed_at(0)), Bucket::Lost) == doctest::Approx(14));
+  // What came before the first step is no step, though it is done again, too.
+  CHECK(seconds_of(books_of(resumed_at(0)), Bucket::Lost) == doctest::Approx(9));
 }
 
 TEST_CASE("measurement books: two runs, evaluations, loads, ranks that say the same") {
@@ -89,7 +89,7 @@ TEST_CASE("measurement books: two runs, evaluations, loads, ranks that say the s
   summary = books_of(entries);
   CHECK(seconds_of(summary, Bucket::Evaluation) == doctest::Approx(1.5));
   CHECK(seconds_of(summary, Bucket::DataLoading) == doctest::Approx(1));
-  CHECK(seconds_of(summary, Bucket::Productive) == doctest::Approx(12.5));
+  CHECK(seconds_of(summary, Bucket::Productive) == doctest::Approx(12));
 }
 
 TEST_CASE("measurement books: the longest names fit 80 columns, too") {
@@ -146,6 +146,9 @@ class Journal {
   }
   void phase(Duration at, std::string name) { agent(at, "phase", {{"phase", std::move(name)}}); }
   void step(Duration at, std::int64_t number) { take(at, "elastrun.worker", "step", number, {}); }
+  void worker(Duration at, std::string name, std::vector<telemetry::Attribute> attributes) {
+    take(at, "elastrun.worker", std::move(name), {}, std::move(attributes));
+  }
   /// What the recorder told of `when`, and the agent got at `at`.
   void entry(Duration at, Duration when, std::string name,
              std::vector<telemetry::Attribute> attributes = {}) {
@@ -204,7 +207,7 @@ TEST_CASE("journal books: two submissions, the second one goes on where the firs
   CHECK(summary.elapsed == 235s);
   CHECK(summary.of(Bucket::Queued) == 115s);
   CHECK(summary.of(Bucket::Lost) == 23s);        // steps 7 and 8, and the one that was broken off
-  CHECK(summary.of(Bucket::Productive) == 70s);  // 50 of steps 2 to 6, then 20
+  CHECK(summary.of(Bucket::Productive) == 90s);  // 60 of steps 1 to 6, then 30
   CHECK(summary.of(Bucket::Stopping) == 3s);     // from the last step on
   CHECK(summary.loss_known);
 }
@@ -245,6 +248,33 @@ TEST_CASE("journal books: what a recorder has told is where it says, whenever it
   CHECK(summary.restarts == 0);
   CHECK(journal.books.lost() == 3);
   CHECK(journal.books.misplaced() == 0);
+}
+
+TEST_CASE("journal books: phases of rank 0 have their buckets, until the next one or a step") {
+  Journal journal;
+  journal.start(0s);
+  journal.phase(0s, "starting");
+  journal.phase(0s, "running");
+  const auto enter = [&](Duration at, std::string name, std::int64_t rank = 0) {
+    journal.worker(at, "phase", {{"phase", std::move(name)}, {"rank", rank}});
+  };
+  for (int i = 1; i <= 5; ++i) journal.step(10s * i, i);
+  enter(50s, "eval");
+  enter(51s, "test", 1);
+  enter(56s, "train");
+  journal.step(60s, 6);
+  enter(61s, "Save");
+  enter(63s, "sampling");
+  journal.step(70s, 7);
+  journal.step(80s, 8);
+  journal.worker(81s, "checkpoint", {{"step", std::int64_t{8}}, {"rank", std::int64_t{3}}});
+  const auto summary = journal.books.summary().value();
+  CHECK(closed(summary));
+  CHECK(summary.of(Bucket::Evaluation) == 6s);
+  CHECK(summary.of(Bucket::Checkpoint) == 2s);
+  CHECK(summary.of(Bucket::Custom) == 7s);
+  CHECK(summary.of(Bucket::Productive) == 66s);
+  CHECK_FALSE(summary.last_checkpoint.has_value());
 }
 
 TEST_CASE("journal books: a recorder's steps are lost and kept like others") {
@@ -313,7 +343,7 @@ TEST_CASE("journal books: a hang is no training, from the last step to the end o
   const auto summary = journal.books.summary().value();
   CHECK(closed(summary));
   CHECK(summary.of(Bucket::Hang) == 65s);
-  CHECK(summary.of(Bucket::Productive) == 23s);
+  CHECK(summary.of(Bucket::Productive) == 30s);
   CHECK(summary.work.failures == 1);
   REQUIRE(journal.books.starts().size() == 1);
   CHECK(journal.books.starts()[0].ended == "rank 3 hangs");

@@ -62,17 +62,17 @@ TEST_CASE(
   }
   account.ended(true, at(12s));
   const auto summary = account.summary(at(12s));
-  CHECK(summary.of(Bucket::Running) == 2s);
-  CHECK(summary.of(Bucket::Productive) == 2s);
+  CHECK(summary.of(Bucket::Running) == 0s);
+  CHECK(summary.of(Bucket::Productive) == 4s);
   CHECK(summary.of(Bucket::Stopping) == 6s);
-  CHECK(account.starts(at(12s)).front().productive == 2s);
+  CHECK(account.starts(at(12s)).front().productive == 4s);
 }
 
 TEST_CASE("job account: of workers that fail it is lost, if their steps are") {
   JobAccount account(kStart, false, kStart);
   account.phase(NodePhase::Running, at(2s));
   account.step(1, at(4s));
-  account.checkpoint(1, at(4s));
+  account.checkpoint(0, 1, at(4s));
   account.phase(NodePhase::Stopping, at(7s));
   account.stopped(true, at(8s));
   account.ended(false, at(8s));

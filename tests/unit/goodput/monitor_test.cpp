@@ -93,13 +93,13 @@ TEST_CASE("monitor: lost work is lost where it was done") {
   job.told().pass(20s).enter(Bucket::Running).pass(5s).step(101);
   CHECK(job.view(0).of(Bucket::Lost) == 35s);  // of 110
   CHECK(job.view(0).of(Bucket::Restart) == 20s);
-  CHECK(job.view(0).of(Bucket::Running) == 5s);
-  CHECK(job.view(0).of(Bucket::Productive) == 0s);
+  CHECK(job.view(0).of(Bucket::Running) == 4s);
+  CHECK(job.view(0).of(Bucket::Productive) == 1s);
   CHECK(job.view(1).of(Bucket::Lost) == 110s);
-  CHECK(job.view(1).of(Bucket::Productive) == 100s);
+  CHECK(job.view(1).of(Bucket::Productive) == 101s);
   job.steps(102, 150, 1s);
   CHECK(job.view(0).of(Bucket::Lost) == 0s);  // it lies before the window
-  CHECK(job.view(0).of(Bucket::Productive) == 49s);
+  CHECK(job.view(0).of(Bucket::Productive) == 50s);
   CHECK(job.view(0).of(Bucket::Restart) == 6s);
 }
 

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/text.hpp"
+#include "goodput/kept_steps.hpp"
+#include "goodput/ledger.hpp"
+#include "goodput/safe_step.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+#include <numeric>
+#include <random>
+
+using namespace elastrun;
+using namespace elastrun::goodput;
+using namespace std::chrono_literals;
+
+namespace {
+
+Duration median(std::vector<Duration> times) {
+  std::ranges::sort(times);
+  return times[(times.size() - 1) / 2];
+}
+
+/// A job of random steps, checkpoints, crashes and resumes, told to a ledger; and beside it what
+/// became of each step, from the definition: a list of all that were done and not done again.
+class RandomJob {
+ public:
+  RandomJob(unsigned seed, bool begins) : random_(seed), begins_(begins) {}
+
+  void run() {
+    const auto starts = 1 + random_() % 5;
+    for (std::size_t start = 0; start < starts; ++start) {
+      if (start > 0) crash();
+      work();
+    }
+    if (random_() % 3 == 0) {
+      crash();
+      if (safe_) take_back(*safe_ + 1);
+    }
+  }
+
+  Ledger ledger{TimePoint(1000s)};
+  TimePoint now{1000s};
+  Duration lost{};
+  Duration productive() const {
+    Duration all{};
+    for (const auto& one : kept_) all += one.time;
+    return all;
+  }
+
+ private:
+  struct Done {
+    std::int64_t step;
+    Duration time;
+  };
+  Duration between(Duration least, Duration most) {
+    return least + Duration(static_cast<std::int64_t>(
+                       random_() % static_cast<std::uint64_t>((most - least).count())));
+  }
+
+  void take_back(std::int64_t step) {
+    while (!kept_.empty() && kept_.back().step >= step) {
+      lost += kept_.back().time;
+      kept_.pop_back();
+    }
+  }
+
+  void resume(std::int64_t step) {
+    const auto before = kept_.size();
+    take_back(step);
+    older_ = older_ || kept_.size() < before;
+    if (step <= first_) first_ = -1;
+  }
+
+  /// Any step that was done, or the next one.
+  std::int64_t somewhere() {
+    return kept_.empty() ? 1 : 1 + static_cast<std::int64_t>(random_() % (kept_.size() + 1));
+  }
+
+  void work() {
+    ledger.enter(Bucket::Running, now += between(1s, 20s));
+    now += between(1s, 20s);
+    std::int64_t step = somewhere();
+    resume(step);
+    const auto count = 2 + random_() % 30;
+    std::vector<Duration> here;
+    for (std::size_t i = 0; i < count; ++i, ++step) {
+      // Within a start the same number again is the same step.
+      const auto back = i > 3 && random_() % 20 == 0 ? somewhere() : step;
+      if (kept_.empty() || back != kept_.back().step) resume(step = back);
+      one_step(step, i == 0, here);
+    }
+  }
+
+  void one_step(std::int64_t step, bool first, std::vector<Duration>& here) {
+    if (begins_) ledger.begin_step(step, now);
+    const Duration time = between(800ms, 1200ms);
+    now += time + (first ? between(2s, 30s) : 0s);
+    ledger.step(step, now);
+    if (first) {
+      first_ = step;
+      kept_.push_back({step, usual_.empty() ? Duration() : median(usual_)});
+    } else {
+      kept_.push_back({step, time});
+      usual_.push_back(time);
+      if (usual_.size() > 15) usual_.erase(usual_.begin());
+      if (here.size() < 8) here.push_back(time);
+      settle_first(here);
+    }
+    if (random_() % 6 == 0) save(step);
+  }
+
+  /// It took as long as the others of its start, as they took longer to get there.
+  void settle_first(const std::vector<Duration>& here) {
+    if (first_ >= 0) std::ranges::find(kept_, first_, &Done::step)->time = median(here);
+    if (here.size() == 8) first_ = -1;
+  }
+
+  void save(std::int64_t step) {
+    ledger.enter(Bucket::Checkpoint, now);
+    ledger.enter(Bucket::Running, now += between(1ms, 3s));
+    ledger.checkpoint(step, now);
+    safe_ = older_ ? step : std::max(safe_.value_or(step), step);
+    older_ = false;
+  }
+
+  void crash() {
+    const Duration broken_off = between(0s, 3s);
+    const Duration most = usual_.empty() ? broken_off : median(usual_);
+    lost += std::min(broken_off, most);
+    ledger.failed(now += broken_off);
+  }
+
+  std::mt19937_64 random_;
+  bool begins_;
+  std::vector<Done> kept_;
+  std::vector<Duration> usual_;
+  std::int64_t first_ = -1;
+  std::optional<std::int64_t> safe_;
+  bool older_ = false;  // there was a resume after the last checkpoint
+};
+
+Duration sum(const Ledger::Summary& summary) {
+  return std::accumulate(summary.buckets.begin(), summary.buckets.end(), Duration{});
+}
+
+}  // namespace
+
+TEST_CASE("random jobs: productive is the time of the steps that are kept, lost that of the rest") {
+  for (unsigned seed = 0; seed < 4000; ++seed) {
+    CAPTURE(seed);
+    RandomJob job(seed, true);
+    job.run();
+    const auto summary = job.ledger.summary(job.now);
+    REQUIRE(sum(summary) == summary.elapsed);
+    REQUIRE(summary.of(Bucket::Productive) == job.productive());
+    REQUIRE(summary.of(Bucket::Lost) == job.lost);
+    REQUIRE(summary.of(Bucket::Stalled) == 0s);
+  }
+}
+
+TEST_CASE("ledger: steps that a checkpoint covers are lost where the job does them again") {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  for (int pass = 0; pass < 3; ++pass) {
+    ledger.enter(Bucket::Running, now += 5s);
+    for (int step = 1; step <= 110; ++step) {
+      ledger.step(step, now += 1s);
+      if (step % 50 == 0) ledger.checkpoint(step, now);
+    }
+    if (pass < 2) ledger.failed(now);
+  }
+  const auto summary = ledger.summary(now);
+  CHECK(summary.of(Bucket::Productive) == 110s);
+  CHECK(summary.of(Bucket::Lost) == 220s);
+  CHECK(summary.elapsed == 345s);
+}
+
+TEST_CASE("ledger: what a resume showed to be kept is lost, too, where the job does it again") {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  for (const int from : {1, 51, 1}) {
+    ledger.enter(Bucket::Running, now);
+    for (int step = from; step <= 100; ++step) ledger.step(step, now += 1s);
+    ledger.failed(now);
+  }
+  CHECK(ledger.summary(now).of(Bucket::Productive) == 100s);
+  CHECK(ledger.summary(now).of(Bucket::Lost) == 150s);
+}
+
+TEST_CASE("kept steps: of a million, what lies behind any is exact to its 512th part") {
+  KeptSteps kept;
+  for (int step = 1; step <= 1'000'000; ++step) kept.add(step, {1, 1ms + Duration(step)});
+  const auto exact = [](std::int64_t step) {
+    const std::int64_t count = 1'000'000 - step;
+    return 1ms * count + Duration((1'000'001 + step) * count / 2);
+  };
+  for (std::int64_t step = 999'999; step > 0; step -= 1 + (1'000'000 - step) / 7) {
+    CAPTURE(step);
+    const double off = to_seconds(kept.above(step)) - to_seconds(exact(step));
+    CHECK(std::abs(off) <= to_seconds(exact(step)) / 512);
+    const Duration all = kept.above(0);
+    auto copy = kept;
+    const Duration back = copy.take_back(step + 1);
+    CHECK(back == kept.above(step));
+    CHECK(back + copy.above(0) == all);
+  }
+  CHECK(kept.last() == 1'000'000);
+}
+
+TEST_CASE(
+    "ledger: what the first step takes beyond the usual time is no work, live and in the end") {
+  for (const bool begins : {false, true}) {
+    CAPTURE(begins);
+    Ledger ledger(TimePoint(0s));
+    ledger.enter(Bucket::Running, TimePoint(0s));
+    if (begins) ledger.begin_step(1, TimePoint(5s));
+    CHECK(ledger.summary(TimePoint(60s)).of(Bucket::Productive) == 0s);
+    ledger.step(1, TimePoint(105s));
+    ledger.step(2, TimePoint(107s));
+    CHECK(ledger.summary(TimePoint(107s)).of(Bucket::Productive) == 4s);
+    for (int step = 3; step <= 10; ++step) ledger.step(step, TimePoint(105s + step * 1s));
+    const auto summary = ledger.summary(TimePoint(115s));
+    CHECK(summary.of(Bucket::Productive) == 11s);  // of 2 s the second one, and all others 1 s
+    CHECK(summary.of(Bucket::Running) == 104s);
+    ledger.failed(TimePoint(115s));
+    ledger.enter(Bucket::Running, TimePoint(120s));
+    ledger.step(11, TimePoint(150s));
+    CHECK(ledger.summary(TimePoint(150s)).of(Bucket::Productive) == 12s);
+    CHECK(ledger.summary(TimePoint(150s)).repeated == 29s);
+  }
+}
+
+TEST_CASE("ledger: a stall within a step is no work, while it lasts and after it") {
+  Ledger ledger(TimePoint(0s));
+  ledger.enter(Bucket::Running, TimePoint(0s));
+  for (int step = 1; step <= 50; ++step) ledger.step(step, TimePoint(step * 1s));
+  CHECK(ledger.summary(TimePoint(54s)).of(Bucket::Stalled) == 0s);
+  CHECK(ledger.summary(TimePoint(90s)).of(Bucket::Stalled) == 39s);
+  auto late = ledger;
+  ledger.step(51, TimePoint(151s));
+  for (int step = 52; step <= 100; ++step) ledger.step(step, TimePoint(100s + step * 1s));
+  CHECK(ledger.summary(TimePoint(200s)).of(Bucket::Stalled) == 100s);
+  CHECK(ledger.summary(TimePoint(200s)).of(Bucket::Productive) == 100s);
+  for (int step = 51; step <= 150; ++step) late.step(step, TimePoint(150s));
+  CHECK_MESSAGE(late.summary(TimePoint(150s)).of(Bucket::Stalled) == 0s, "they were told late");
+}
+
+TEST_CASE(
+    "ledger: after a failure what lies beyond the usual time of a step was the workers' end") {
+  Ledger ledger(TimePoint(0s));
+  ledger.enter(Bucket::Running, TimePoint(0s));
+  for (int step = 1; step <= 50; ++step) ledger.step(step, TimePoint(step * 1s));
+  SUBCASE("in a moment") {
+    ledger.failed(TimePoint(53s));
+    CHECK(ledger.summary(TimePoint(53s)).of(Bucket::Restart) == 2s);
+  }
+  SUBCASE("or a stall") {
+    ledger.failed(TimePoint(80s));
+    CHECK(ledger.summary(TimePoint(80s)).of(Bucket::Stalled) == 29s);
+  }
+  ledger.enter(Bucket::Running, TimePoint(90s));
+  ledger.step(51, TimePoint(100s));
+  CHECK(ledger.summary(TimePoint(100s)).of(Bucket::Lost) == 1s);
+}
+
+TEST_CASE("ledger: half of the ranks, twice the time: the second figure shows what is missing") {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  std::int64_t step = 0;
+  for (const int ranks : {8, 4}) {
+    ledger.world(ranks);
+    ledger.enter(Bucket::Running, now);
+    for (int i = 0; i < 100; ++i) ledger.step(++step, now += ranks == 8 ? 1s : 2s);
+    CHECK(ledger.summary(now).at_full_pace.has_value() == (ranks == 4));
+    if (ranks == 8) ledger.failed(now);
+  }
+  const auto summary = ledger.summary(now);
+  CHECK(summary.of(Bucket::Productive) == 300s);
+  CHECK(summary.at_full_pace == 200s);
+}
+
+TEST_CASE("safe step: rank 0 speaks for all, but where others save, too, all have to") {
+  SafeStep safe;
+  CHECK_FALSE(safe.done(2, 50).has_value());
+  CHECK(safe.done(0, 100) == 50);
+  CHECK(safe.done(2, 100) == 100);
+  safe.start();
+  CHECK(safe.done(0, 150) == 150);
+}
