@@ -123,7 +123,7 @@ class RandomJob {
     };
     switch (random_() % 12) {
       case 0:
-        return account.checkpoint(random_() % 2 == 0 ? -1 : step_ - 1, now);
+        return account.checkpoint(0, random_() % 2 == 0 ? -1 : step_ - 1, now);
       case 1:
         return account.hang(std::chrono::seconds(random_() % 5), now);
       case 2:
