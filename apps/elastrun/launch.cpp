@@ -28,9 +28,10 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   const auto job = spec::resolve(*line, real_host_environment(argc > 0 ? argv[0] : ""));
   if (!job) return refuse(job.error(), program);
   if (job->spec.explain) print(spec::explain_text(*job));
-  if (job->spec.dry_run) return print_plan(job->spec, program);
   if (job->spec.json_log) log::set_format(log::Format::Json);
   say_warnings(*job);
+  if (job->spec.dry_run) return print_plan(job->spec, program);
+  say_start(*job);
   if (job->refusal) say_refusal(*job->refusal, program);
   if (const auto enough = process::enough_descriptors(); !enough) {
     return give_up(enough.error(), program);

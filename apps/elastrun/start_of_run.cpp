@@ -99,6 +99,9 @@ int give_up(const agent::StartFailure& failure, const std::string& program) {
 void say_warnings(const spec::Resolved& job) {
   for (const auto& note : job.notes) log::info("run", "{}", note);
   for (const auto& warning : job.warnings) log::warning("run", "{}", warning);
+}
+
+void say_start(const spec::Resolved& job) {
   const auto& report = job.spec.report_file;
   if (const auto trouble = trouble_with_report(report); !report.empty() && !trouble.empty()) {
     log::warning("report", "{}", trouble);

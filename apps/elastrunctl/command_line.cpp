@@ -5,6 +5,7 @@
 #include "command.hpp"
 #include "completion.hpp"
 #include "core/text.hpp"
+#include "spec/argument_words.hpp"
 #include "spec/rdzv_conf.hpp"
 
 #include <CLI/App.hpp>
@@ -269,6 +270,29 @@ bool read_conf(const std::string& text, JobChoice& job) {
   return true;
 }
 
+/// Of the words that no command took: the first one and the command that may be meant.
+std::string unknown_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* level = &app;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word(argv[i]);
+    if (word.starts_with('-')) return {};
+    std::vector<std::string> names;
+    const CLI::App* next = nullptr;
+    for (const CLI::App* one : level->get_subcommands({})) {
+      names.push_back(one->get_name());
+      if (one->get_name() == word) next = one;
+    }
+    if (names.empty()) return {};  // the words that follow are the command's arguments
+    if (next == nullptr) {
+      const auto near = nearest(word, names);
+      return fmt::format("there is no command {}{}", in_quotes(word),
+                         near ? fmt::format("; did you mean {}?", *near) : "");
+    }
+    level = next;
+  }
+  return {};
+}
+
 }  // namespace
 
 int run_command(int argc, char** argv) try {
@@ -293,7 +317,9 @@ int run_command(int argc, char** argv) try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // help or version
-    return report_error(fmt::format("{} (elastrunctl --help shows what there is)", error.what()),
+    const auto unknown = unknown_command(app, argc, argv);
+    return report_error(fmt::format("{} (elastrunctl --help shows what there is)",
+                                    unknown.empty() ? error.what() : unknown),
                         kExitUsage);
   }
   if (asks_logs->parsed()) return run_logs(logs);

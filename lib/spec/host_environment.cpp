@@ -24,6 +24,16 @@ std::optional<std::string> read_variable(const std::string& name) {
   return std::string(value);
 }
 
+std::vector<std::string> read_pet_names() {
+  std::vector<std::string> names;
+  for (char** one = environ; one != nullptr && *one != nullptr; ++one) {
+    const std::string_view entry(*one);
+    if (entry.starts_with("PET_")) names.emplace_back(entry.substr(0, entry.find('=')));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 bool path_exists(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;
 }
@@ -68,6 +78,7 @@ HostEnvironment system_host_environment(std::function<int()> count_gpus,
                                         std::function<int()> count_xpus) {
   HostEnvironment around;
   around.variable = read_variable;
+  around.pet_variables = read_pet_names;
   around.read_file = [](const std::string& path) { return read_file(path); };
   around.exists = path_exists;
   around.is_executable = path_is_executable;

@@ -15,6 +15,10 @@ namespace elastrun::spec {
 struct HostEnvironment {
   /// A variable of the environment, or nothing if it is unset.
   std::function<std::optional<std::string>(const std::string& name)> variable;
+  /// The names of all variables that begin with PET_, sorted.
+  std::function<std::vector<std::string>()> pet_variables = [] {
+    return std::vector<std::string>();
+  };
   std::function<Result<std::string>(const std::string& path)> read_file;
   /// Whether the path names a file at all, and one that may be executed.
   std::function<bool(const std::string& path)> exists;

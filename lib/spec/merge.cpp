@@ -5,6 +5,7 @@
 #include "spec/argument_words.hpp"
 #include "spec/option_values.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 
 namespace elastrun::spec {
@@ -86,6 +87,20 @@ Answer<std::vector<Override>> read_variables(const HostEnvironment& around, cons
     found.push_back(from_variable(option.id, std::move(*text), other));
   }
   return found;
+}
+
+std::vector<std::string> unknown_variables(const HostEnvironment& around) {
+  std::vector<std::string> known, warnings;
+  for (const auto& option : options()) {
+    if (auto name = pet_name(option); !name.empty()) known.push_back(std::move(name));
+  }
+  for (const auto& name : around.pet_variables()) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const auto near = nearest(name, known);
+    warnings.push_back(fmt::format("the variable {} sets no option and has no effect{}", name,
+                                   near ? fmt::format(" (did you mean {}?)", *near) : ""));
+  }
+  return warnings;
 }
 
 }  // namespace elastrun::spec

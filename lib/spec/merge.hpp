@@ -30,5 +30,7 @@ class Values {
 /// that is none is refused as on the command line (exit 2); a flag that is no integer with Python's
 /// ValueError (exit 1). `decided` are the options whose variable does not matter any more.
 Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided);
+/// A warning for each variable PET_* that no option reads, with the nearest name that one does.
+std::vector<std::string> unknown_variables(const HostEnvironment& around);
 
 }  // namespace elastrun::spec

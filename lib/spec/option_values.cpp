@@ -133,9 +133,11 @@ Answer<HostPort> parse_endpoint(std::string_view text) {
   const auto endpoint = parse_host_port(text);
   if (endpoint) return *endpoint;
   if (endpoint.error() == HostPortFault::Port) {
-    return std::unexpected(launcher_refusal(fmt::format(
-        "The port number of the rendezvous endpoint '{}' must be an integer between 0 and 65536.",
-        text)));
+    return std::unexpected(
+        launcher_refusal(fmt::format("The port number of the rendezvous endpoint '{}' must be an "
+                                     "integer between 0 and 65536.",
+                                     text),
+                         "a port is a number up to 65535"));
   }
   return std::unexpected(launcher_refusal(
       fmt::format("The hostname of the rendezvous endpoint '{}' must be a dot-separated list of "

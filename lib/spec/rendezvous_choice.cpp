@@ -154,13 +154,23 @@ class RendezvousChoice {
     return std::nullopt;
   }
 
-  static std::optional<Refusal> check_endpoints(const std::vector<std::string>& endpoints) {
+  /// The refusal of an endpoint, with the option, variable or key that it came from.
+  Refusal named(Refusal refusal) const {
+    const bool of_master = values_[Opt::RdzvEndpoint].origin == Origin::Implied;
+    const auto& given = values_[!of_master                          ? Opt::RdzvEndpoint
+                                : values_.is_given(Opt::MasterPort) ? Opt::MasterPort
+                                                                    : Opt::MasterAddr];
+    refusal.hint += (refusal.hint.empty() ? "it comes from " : "; it comes from ") + given.source;
+    return refusal;
+  }
+
+  std::optional<Refusal> check_endpoints(const std::vector<std::string>& endpoints) const {
     for (std::string_view endpoint : endpoints) {
       for (const std::string_view scheme : {"http://", "https://"}) {
         if (endpoint.starts_with(scheme)) endpoint.remove_prefix(scheme.size());
       }
       const auto answer = parse_endpoint(endpoint);
-      if (!answer) return answer.error();
+      if (!answer) return named(answer.error());
     }
     return std::nullopt;
   }
@@ -185,7 +195,7 @@ class RendezvousChoice {
       warnings_.push_back("--master-addr and --master-port are not used: --rdzv-endpoint is given");
     }
     const auto endpoint = parse_endpoint(job_.rdzv_endpoint);
-    if (!endpoint) return endpoint.error();
+    if (!endpoint) return named(endpoint.error());
     if (!endpoint->port) {
       return launcher_refusal(
           fmt::format("port is missing in endpoint: {}. Try to specify "

@@ -70,6 +70,7 @@ class Resolver {
     auto variables = read_variables(around_, values());
     if (!variables) return variables.error();
     for (auto& given : *variables) values().offer(std::move(given));
+    for (auto& warning : unknown_variables(around_)) warn(std::move(warning));
     return text(Opt::Config).empty() ? std::nullopt : read_config();
   }
 
@@ -258,13 +259,14 @@ class Resolver {
   Refused take_logs() {
     job_.log_dir = text(Opt::LogDir);
     const auto redirects = parse_std_map(text(Opt::Redirects)), tee = parse_std_map(text(Opt::Tee));
-    if (!redirects) return redirects.error();
-    if (!tee) return tee.error();
+    if (!redirects) return named(redirects.error(), Opt::Redirects);
+    if (!tee) return named(tee.error(), Opt::Tee);
     job_.redirects = *redirects;
     job_.tee = *tee;
     auto filter = parse_ranks_filter(text(Opt::LocalRanksFilter));
     if (!filter) return filter.error();
     job_.local_ranks_filter = std::move(*filter);
+    check_ranks_filter();
     job_.stdout_filters = filters(Opt::StdoutFilters);
     job_.stderr_filters = filters(Opt::StderrFilters);
     const bool has_template = values()[Opt::PrefixTemplate].origin != Origin::Default;
@@ -275,6 +277,23 @@ class Resolver {
     if (!size) return size.error();
     job_.journal_size = *size;
     return check_logs_specs();
+  }
+
+  /// The refusal with the option, variable or key that the value came from.
+  Refused named(Refusal refusal, Opt id) {
+    refusal.text = values()[id].source + ": " + refusal.text;
+    return refusal;
+  }
+
+  void check_ranks_filter() {
+    for (const int rank : job_.local_ranks_filter) {
+      if (rank >= 0 && rank < job_.nproc_per_node) continue;
+      warn(fmt::format("{}: there is no local rank {}: this node runs {}",
+                       values()[Opt::LocalRanksFilter].source, rank,
+                       job_.nproc_per_node == 1
+                           ? "one worker, local rank 0"
+                           : fmt::format("local ranks 0 to {}", job_.nproc_per_node - 1)));
+    }
   }
 
   std::optional<std::vector<std::string>> filters(Opt id) {
@@ -311,6 +330,11 @@ class Resolver {
     auto options = goodput_options(values());
     if (!options) return options.error();
     job_.goodput_options = std::move(*options);
+    if (const auto& alert = job_.goodput_options.alert;
+        alert && !alert->command.empty() && !find_program(alert->command[0], around_)) {
+      warn(fmt::format("{}: {} is not there or cannot be executed; alerts will not run it",
+                       values()[Opt::AlertCommand].source, in_quotes(alert->command[0])));
+    }
     job_.event_log_handler = text(Opt::EventLogHandler);
     std::vector<std::string> known = {"null", "console"};
     known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());

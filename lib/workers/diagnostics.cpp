@@ -59,7 +59,7 @@ std::optional<PythonException> exception_line(std::string_view line) {
   const auto colon = line.find(':');
   const auto type = trim(line.substr(0, colon));
   if (!is_dotted_name(type) || (type.front() >= '0' && type.front() <= '9')) return std::nullopt;
-  PythonException found{std::string(type), {}};
+  PythonException found{std::string(type), {}, {}};
   if (colon != std::string_view::npos) {
     found.message = without_escapes(cut(trim(line.substr(colon + 1)), kMaxMessage));
   }
@@ -73,6 +73,51 @@ bool is_frame(std::string_view line) {
   if (!line.starts_with("  File \"") || number == std::string_view::npos) return false;
   return line.find(", in ", number + 2) != std::string_view::npos;
 }
+
+/// "train.py:7" of a line `  File "/home/me/train.py", line 7`, with or without a function; empty
+/// for other lines.
+std::string place_in(std::string_view line) {
+  constexpr std::string_view kFile = "  File \"", kLine = "\", line ";
+  const auto end = line.find(kLine);
+  if (!line.starts_with(kFile) || end == line.npos) return {};
+  auto file = line.substr(kFile.size(), end - kFile.size());
+  file.remove_prefix(file.rfind('/') + 1);  // npos + 1 is 0
+  const auto digits = line.substr(end + kLine.size());
+  const auto number = digits.substr(0, digits.find_first_not_of("0123456789"));
+  if (file.empty() || number.empty()) return {};
+  return fmt::format("{}:{}", without_escapes(file), number);
+}
+
+/// A frame of Python's import machinery or of an installed package, not of the user's program.
+bool is_of_a_library(std::string_view frame) {
+  return frame.contains("\"<frozen ") || frame.contains("/site-packages/") ||
+         frame.contains("/dist-packages/") || frame.contains("/lib/python3");
+}
+
+bool is_of_parsing(std::string_view type) {
+  return type == "SyntaxError" || type == "IndentationError" || type == "TabError";
+}
+
+bool is_of_importing(std::string_view type) {
+  return type == "ImportError" || type == "ModuleNotFoundError";
+}
+
+/// Where the traceback in hand points to, for the exceptions whose message does not say it.
+struct LastPlaces {
+  std::string any, users;
+
+  void see(std::string_view line) {
+    auto place = place_in(line);
+    if (place.empty()) return;
+    if (!is_of_a_library(line)) users = place;
+    any = std::move(place);
+  }
+  std::string of(std::string_view type) const {
+    if (is_of_parsing(type)) return any;
+    if (is_of_importing(type)) return users.empty() ? any : users;
+    return {};
+  }
+};
 
 /// Of torch's @record, which writes the error file: an exception from there tells of a disk that is
 /// full, while the one before it is why the worker failed.
@@ -140,6 +185,7 @@ std::optional<PythonException> exception_in(const std::vector<std::string>& line
   bool header_forgotten = !are_all && !lines.empty() && !lines.front().ends_with(kStack);
   bool in_traceback = false, in_record = false;
   std::optional<PythonException> last;
+  LastPlaces places;
   for (const auto& whole : lines) {
     const auto plain = without_escapes(whole);  // Python 3.13 colours them
     const auto line = without_margin(without_rank(plain));
@@ -147,14 +193,21 @@ std::optional<PythonException> exception_in(const std::vector<std::string>& line
     if (line.starts_with("Traceback (most recent call last):") || line.starts_with(kGroup)) {
       in_traceback = true;
       in_record = false;
+      places = {};
     } else if (is_frame(line)) {
+      places.see(line);
       in_traceback = in_traceback || header_forgotten;
       in_record = in_traceback && (in_record || is_in_record(line));
-    } else if (in_traceback && !indented) {
+    } else if (!place_in(line).empty()) {
+      places.see(line);  // of a file that cannot be parsed: no function, often no header above it
+    } else if (!indented) {
       // Notes and chained text follow an exception's line, so only the first line counts.
       auto found = exception_line(line);
-      if (found && !(in_record && last)) last = std::move(found);
+      if (found) found->place = places.of(found->type);
+      const bool parsing = found && is_of_parsing(found->type) && !found->place.empty();
+      if (found && (in_traceback || parsing) && !(in_record && last)) last = std::move(found);
       in_traceback = in_record = false;
+      places = {};
     }
     // The first line may be the end of one, which was indented.
     if (!indented && &whole != &lines.front()) header_forgotten = false;
@@ -166,7 +219,11 @@ std::optional<PythonException> exception_of(const Failure& failure) {
   if (failure.error_file && failure.error_file->understood) {
     const auto& message = failure.error_file->message;
     const auto first_line = std::string_view(message).substr(0, message.find('\n'));
-    if (auto found = exception_line(first_line)) return found;
+    if (auto found = exception_line(first_line)) {
+      const auto printed = exception_in(failure.last_lines, failure.lines_are_all);
+      if (printed && printed->type == found->type) found->place = printed->place;
+      return found;
+    }
   }
   return exception_in(failure.last_lines, failure.lines_are_all);
 }

@@ -18,7 +18,12 @@ namespace elastrun::workers {
 struct PythonException {
   std::string type;     // "ValueError", "torch.cuda.OutOfMemoryError"
   std::string message;  // its first line; may be empty
-  std::string text() const { return message.empty() ? type : type + ": " + message; }
+  std::string place{};  // "train.py:12", of an import or a parse that failed; else empty
+  /// "ValueError: no such thing", "SyntaxError: invalid syntax (train.py:12)"
+  std::string text() const {
+    return type + (message.empty() ? "" : ": " + message) +
+           (place.empty() ? "" : " (" + place + ")");
+  }
   bool operator==(const PythonException&) const = default;
 };
 

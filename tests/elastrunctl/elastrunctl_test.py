@@ -172,6 +172,10 @@ class Status(Case):
             code, out, text = self.ctl(*words)
             self.assertEqual((code, out), (2, ""), words)
             self.assertRegex(text, r"^elastrunctl: .+\n$")
+        for words, meant in ((["stauts"], "status"), (["goodput", "reprot", "x"], "report")):
+            code, out, text = self.ctl(*words)
+            self.assertEqual((code, out), (2, ""), words)
+            self.assertIn(f"; did you mean {meant}?", text)
         for words in (["--help"], ["status", "--help"], ["store", "--help"], ["--version"]):
             self.assertEqual((self.ctl(*words)[0], self.ctl(*words)[2]), (0, ""))
 

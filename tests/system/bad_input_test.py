@@ -84,9 +84,24 @@ class Refusals(Case):
         self.refused(code=2, says=("required: training_script",))
 
     def test_a_script_that_is_not_there_is_named_before_anything_starts(self) -> None:
-        text = self.refused("gone.py", code=1, nothing_ran=False, says=())
-        first = text.splitlines()[0]
-        self.assertIn("the script 'gone.py' does not exist in the current directory", first)
+        self.refused("gone.py", code=1, says=(
+            "the script 'gone.py' does not exist in the current directory", "-m runs a module"))
+
+    def test_a_script_that_python_cannot_parse_is_named_with_its_line(self) -> None:
+        (self.folder / "broken.py").write_text("x = 1\ny = = 2\n")
+        done = self.run_elastrun("broken.py")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("SyntaxError: invalid syntax (broken.py:2)", done.stderr)
+
+    def test_an_exit_code_of_a_shell_is_explained(self) -> None:
+        done = self.run_elastrun("--no-python", "sh", "-c", "exit 137")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("137 is 128 + 9: so a shell says that SIGKILL ended", done.stderr)
+
+    def test_a_dry_run_warns_as_a_run_does(self) -> None:
+        done = self.run_elastrun("--dry-run", "--rdzv-backend", "c10d", "--rdzv-conf", "foo=3", STUB)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("the c10d backend does not read 'foo'", done.stderr)
 
     def test_a_program_that_is_not_there(self) -> None:
         self.refused("--no-python", "./gone", code=1, says=(

@@ -4,6 +4,7 @@
 #include "agent/loop/shared_pages.hpp"
 #include "agent/verdict/hang_report.hpp"
 #include "core/escapes.hpp"
+#include "core/signal_names.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "goodput/hints.hpp"
@@ -125,6 +126,12 @@ std::string next_step(const workers::Failure& failure) {
   }
   if (status.how == How::Exited && status.number == 127) {
     return "exit code 127 often means that a program was not found";
+  }
+  if (status.how == How::Exited && status.number > 128 && status.number <= 128 + 64) {
+    const int signal = status.number - 128;
+    return fmt::format("{} is 128 + {}: so a shell says that {} ended the program it ran{}",
+                       status.number, signal, signal_name(signal),
+                       signal == SIGKILL ? "; mostly an OOM killer (`dmesg`)" : "");
   }
   if (!failure.exception && !failure.error_file && failure.last_lines.empty()) {
     return "it wrote nothing on stderr; in Python, @record on the entry point keeps exceptions";

@@ -32,6 +32,13 @@ struct FakeMachine {
       const auto found = variables.find(name);
       return found == variables.end() ? std::nullopt : std::optional(found->second);
     };
+    around.pet_variables = [this] {
+      Words names;
+      for (const auto& [name, value] : variables) {
+        if (name.starts_with("PET_")) names.push_back(name);
+      }
+      return names;
+    };
     around.read_file = [this](const std::string& path) -> Result<std::string> {
       const auto found = files.find(path);
       if (found == files.end()) return fail(Code::Usage, path + ": No such file or directory");

@@ -216,6 +216,51 @@ TEST_CASE("resolve: output, reports and limits are read") {
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
 }
 
+TEST_CASE("resolve: a variable PET_* that no option reads is a warning with the nearest name") {
+  FakeMachine machine;
+  machine.variables["PET_MAX_RESTART"] = "3";
+  machine.variables["PET_NNODES"] = "1";
+  CHECK(machine.job({"train.py"}).warnings ==
+        Words{"the variable PET_MAX_RESTART sets no option and has no effect (did you mean "
+              "PET_MAX_RESTARTS?)"});
+}
+
+TEST_CASE("resolve: a filter of local ranks that do not run is a warning") {
+  FakeMachine machine;
+  machine.variables["OMP_NUM_THREADS"] = "1";
+  CHECK(machine.job({"--nproc-per-node=2", "--local-ranks-filter=1,7", "train.py"}).warnings ==
+        Words{"--local-ranks-filter on the command line: there is no local rank 7: this node runs "
+              "local ranks 0 to 1"});
+  CHECK(
+      machine.job({"--nproc-per-node=2", "--local-ranks-filter=0,1", "train.py"}).warnings.empty());
+}
+
+TEST_CASE("resolve: a command for alerts that is not there is told at the start") {
+  FakeMachine machine;
+  machine.programs.insert("/usr/bin/page");
+  const Words alert = {"--goodput-alert-below=0.5"};
+  const auto warnings = [&](const std::string& command) {
+    return machine.job({alert[0], "--goodput-alert-command=" + command, "train.py"}).warnings;
+  };
+  CHECK(warnings("page,--team").empty());
+  CHECK(warnings("/nonexistent/page") ==
+        Words{"--goodput-alert-command on the command line: '/nonexistent/page' is not there or "
+              "cannot be executed; alerts will not run it"});
+}
+
+TEST_CASE("resolve: a refused port names the largest one and where it came from") {
+  FakeMachine machine;
+  const auto hint = [&](const Words& words) {
+    const auto answer = machine.run(words);
+    REQUIRE_FALSE(answer);
+    return answer.error().hint;
+  };
+  CHECK(hint({"--rdzv-backend=c10d", "--rdzv-endpoint=n1:99999", "train.py"}) ==
+        "a port is a number up to 65535; it comes from --rdzv-endpoint on the command line");
+  CHECK(hint({"--nnodes=2", "--master-port=99999", "train.py"}) ==
+        "a port is a number up to 65535; it comes from --master-port on the command line");
+}
+
 TEST_CASE("resolve: bad values are refused with torchrun's exit codes") {
   FakeMachine machine;
   CHECK(machine.refusal({"--max-restarts=-1", "train.py"}) == "1: max_restarts must be >= 0");
@@ -223,7 +268,8 @@ TEST_CASE("resolve: bad values are refused with torchrun's exit codes") {
   CHECK(machine.refusal({"--monitor-interval=nan", "train.py"}).starts_with("1: "));
   CHECK(machine.refusal({"--exit-barrier-timeout=-1", "train.py"}).starts_with("1: "));
   CHECK(machine.refusal({"--exit-barrier-timeout=inf", "train.py"}) == "accepted");
-  CHECK(machine.refusal({"--redirects=4", "train.py"}).starts_with("1: 4 does not match: "));
+  CHECK(machine.refusal({"--redirects=4", "train.py"})
+            .starts_with("1: --redirects on the command line: 4 does not match: "));
   CHECK(machine.refusal({"--local-ranks-filter=0,x", "train.py"}).starts_with("1: "));
   CHECK(machine.refusal({"--logs-specs=nobody", "train.py"}) ==
         "1: Could not find entrypoint under 'torchrun.logs_specs[nobody]' key");

@@ -34,11 +34,43 @@ Failure dated(Failure failure, std::int64_t second) {
   return failure;
 }
 
+using Lines = std::vector<std::string>;
+
+Lines joined(std::initializer_list<Lines> parts) {
+  Lines all;
+  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
 TEST_CASE("diagnostics: the exception is read from the end of stderr") {
   const auto found = exception_in(
       {"some output", "Traceback (most recent call last):", "  File \"train.py\", line 3, in main",
        "    raise ValueError", "ValueError: boom: really", "more output"});
   CHECK(found == PythonException{"ValueError", "boom: really"});
+}
+
+TEST_CASE("diagnostics: a script that cannot be parsed is named with its line") {
+  const std::vector<std::string> lines{"  File \"/home/me/train.py\", line 12", "    x = = 3",
+                                       "        ^", "SyntaxError: invalid syntax"};
+  const PythonException expected{"SyntaxError", "invalid syntax", "train.py:12"};
+  CHECK(exception_in(lines) == expected);
+  CHECK(expected.text() == "SyntaxError: invalid syntax (train.py:12)");
+  CHECK(
+      exception_in(joined({{"Traceback (most recent call last):",
+                            "  File \"/home/me/main.py\", line 1, in <module>", "    import train"},
+                           lines})) == expected);
+  CHECK_FALSE(exception_in({"  File \"/home/me/train.py\", line 12", "Warning: odd"}));
+  CHECK_FALSE(exception_in({"some output", "SyntaxError: of a parser of ours"}));
+}
+
+TEST_CASE("diagnostics: an import that failed is named with the user's line, not the library's") {
+  const auto found = exception_in(
+      {"Traceback (most recent call last):", "  File \"/home/me/train.py\", line 3, in <module>",
+       "    import pandas",
+       "  File \"/venv/lib/python3.11/site-packages/pandas/__init__.py\", line 9, in <module>",
+       "    import numpy", "ModuleNotFoundError: No module named 'numpy'"});
+  REQUIRE(found);
+  CHECK(found->text() == "ModuleNotFoundError: No module named 'numpy' (train.py:3)");
 }
 
 TEST_CASE("diagnostics: of chained exceptions the last one counts") {
@@ -83,14 +115,7 @@ TEST_CASE("diagnostics: output that is no traceback gives no exception") {
       exception_in({"Traceback (most recent call last):", "what is this: no type"}).has_value());
 }
 
-using Lines = std::vector<std::string>;
 const Lines kFrame{"  File \"train.py\", line 7, in deep", "    go_on()"};
-
-Lines joined(std::initializer_list<Lines> parts) {
-  Lines all;
-  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
 
 TEST_CASE("diagnostics: the end of a traceback is enough where its start was forgotten") {
   const auto end = joined({kFrame, {"KeyError: 1"}});
