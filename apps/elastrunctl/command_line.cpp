@@ -285,7 +285,7 @@ std::string unknown_command(const CLI::App& app, int argc, char** argv) {
     if (names.empty()) return {};  // the words that follow are the command's arguments
     if (next == nullptr) {
       const auto near = nearest(word, names);
-      return fmt::format("there is no command {}{}", in_quotes(word),
+      return fmt::format("there is no command {}{}", spec::in_quotes(word),
                          near ? fmt::format("; did you mean {}?", *near) : "");
     }
     level = next;
