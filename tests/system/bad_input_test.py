@@ -99,7 +99,8 @@ class Refusals(Case):
         self.assertIn("137 is 128 + 9: so a shell says that SIGKILL ended", done.stderr)
 
     def test_a_dry_run_warns_as_a_run_does(self) -> None:
-        done = self.run_elastrun("--dry-run", "--rdzv-backend", "c10d", "--rdzv-conf", "foo=3", STUB)
+        done = self.run_elastrun("--dry-run", "--rdzv-backend", "c10d", "--rdzv-conf", "foo=3",
+                                 STUB)
         self.assertEqual(done.returncode, 0)
         self.assertIn("the c10d backend does not read 'foo'", done.stderr)
 
