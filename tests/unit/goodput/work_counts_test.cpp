@@ -92,12 +92,12 @@ TEST_CASE("ledger: a hang begins with the last step, and ends with the next one"
   ledger.hang(60s, at(120s));
   auto summary = ledger.summary(at(130s));
   CHECK(summary.of(Bucket::Hang) == 70s);
-  CHECK(summary.of(Bucket::Productive) == 40s);
+  CHECK(summary.of(Bucket::Productive) == 50s);
   ledger.hang(70s, at(130s));  // told again
   ledger.step(6, at(140s));
   summary = ledger.summary(at(150s));
   CHECK(summary.of(Bucket::Hang) == 80s);
-  CHECK(summary.of(Bucket::Productive) == 50s);
+  CHECK(summary.of(Bucket::Productive) == 60s);
   CHECK_MESSAGE(summary.work.mean_step() == 10s, "what hung is no time of steps");
 }
 
@@ -140,7 +140,7 @@ TEST_CASE("ledger: goodput of a hung job falls, with and without somebody who se
     CHECK(now < before);
     before = now;
   }
-  CHECK(known.summary(at(1h)).of(Bucket::Productive) == 50s);
+  CHECK(known.summary(at(1h)).of(Bucket::Productive) == 60s);
 }
 
 TEST_CASE("ledger: with hangs, too, the buckets add up, and the timeline with them") {
