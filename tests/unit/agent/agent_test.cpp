@@ -102,6 +102,7 @@ struct Node {
                      {},
                      {},
                      {},
+                     {},
                      {}},
         settings);
     agent->run([this](JobResult ended) { result = std::move(ended); });

@@ -89,16 +89,16 @@ TEST_CASE("exposition: the agent's and the machine's come first, and what is ref
     snapshot.points.push_back(std::move(point));
   };
   using telemetry::Kind;
-  add("a", "elastrun.restart.count", Kind::Gauge);
+  add("a", "elastrun.restarts", Kind::Gauge);
   add("a", "system.time", Kind::Gauge);
   add("a", "elastrun.page.refused", Kind::Counter);
-  add("elastrun.agent", "elastrun.restart.count", Kind::Counter);
+  add("elastrun.agent", "elastrun.restarts", Kind::Counter);
   add("", "system.time", Kind::Counter);
   const auto families = families_of(snapshot, {.scope_labels = false, .tells_refused = true});
   CHECK(families.refused == 3);
   const auto page = prometheus_text(families.all);
   CHECK(lines(page, "# TYPE") ==
-        "# TYPE elastrun_page_refused gauge\n# TYPE elastrun_restart_count_total counter\n"
+        "# TYPE elastrun_page_refused gauge\n# TYPE elastrun_restarts_total counter\n"
         "# TYPE system_time_total counter\n");
   CHECK(lines(page, "elastrun_page_refused") == "elastrun_page_refused 3\n");
   snapshot.points.resize(1);

@@ -48,12 +48,12 @@ TEST_CASE("intake: a flood of samples of one rank is limited, said once, and oth
 TEST_CASE("intake: floods of steps, phases and checkpoints are limited, each said once") {
   Intake intake;
   const auto passed = [&](const Message& message, int count) {
-    int passed = 0;
+    int taken = 0;
     for (int i = 0; i < count; ++i) {
       auto copy = message;
-      passed += intake.admit(1, copy, kStart);
+      taken += intake.admit(1, copy, kStart);
     }
-    return passed;
+    return taken;
   };
   CHECK(passed(PhaseEntered{"eval"}, 1'500) == 1'000);
   CHECK(intake.take_remark().find("Rank 1 reports more than 100 phases a second") == 0);
