@@ -297,7 +297,11 @@ void JobRun::watch() {
   guardian_.relay(list.numbers);
   signals_ = std::make_unique<process::SignalSource>(
       loop_, list.numbers, [this](const process::SignalEvent& event) { signalled(event); });
-  listen_to_passing_signals(list.numbers);
+  if (guardian_.guardian_pid() != 0) {  // else within another program, whose signals they are
+    forwarder_ =
+        std::make_unique<SignalForwarder>(loop_, *clock_, guardian_, spec_.forward_signals,
+                                          list.numbers, std::bind_front(&JobRun::forward, this));
+  }
   containment_.on_child_end([this] {
     agent_->child_ended();
     hang_response_.child_signalled();
@@ -330,41 +334,19 @@ void JobRun::signalled(const process::SignalEvent& event) {
   }
 }
 
-void JobRun::listen_to_passing_signals(const std::vector<int>& listed) {
-  if (guardian_.guardian_pid() == 0) return;  // within another program, whose they are
-  std::vector<int> numbers{SIGUSR1, SIGUSR2};
-  std::erase_if(numbers, [&](int one) { return std::ranges::count(listed, one) > 0; });
-  guardian_.tell_apart(numbers);
-  for (const int one : numbers) passing_alarms_.emplace(one, clock_->make_alarm());
-  if (!numbers.empty()) numbers.push_back(guardian::passing_signal());
-  passing_ = std::make_unique<process::SignalSource>(loop_, numbers,
-                                                     std::bind_front(&JobRun::passed, this));
-}
-
-void JobRun::passed(const process::SignalEvent& event) {
-  const auto alarm = passing_alarms_.find(event.number);
-  if (alarm == passing_alarms_.end()) return;  // what some stranger has queued
-  log::info("signals", "{}", process::describe(event));
-  if (!passing_signals_.heard(event, clock_->now())) return;
-  alarm->second->arm(clock_->now() + workers::PassingSignals::kWait,
-                     [this, number = event.number] { pass_on(number); });
-}
-
-void JobRun::pass_on(int signal) {
-  const auto name = process::signal_name(signal);
-  if (!passing_signals_.is_for_workers(signal))
-    return log::info("signals", "{} was sent to every process: the workers have theirs", name);
+void JobRun::forward(int signal) {
   if (agent_->group() == nullptr || agent_->phase() != Phase::Running) return;
   std::vector<pid_t> pids;
   for (const auto& worker : agent_->group()->workers()) pids.push_back(worker.pid);
   const auto found = workers::receivers(containment_.processes(), pids, signal);
   process::signal_each(found, signal);
-  if (found.empty()) log::warning("signals", "{}: no worker handles it, so none got it", name);
+  if (!found.empty()) return;
+  log::warning("signals", "{}: no worker handles it, so none got it", process::signal_name(signal));
 }
 
 void JobRun::ignore_signals() {
   if (signals_) signals_->ignore_rest();
-  if (passing_) passing_->ignore_rest();
+  if (forwarder_) forwarder_->ignore_rest();
 }
 
 JobResult JobRun::run() {

@@ -22,6 +22,7 @@
 #include "launcher/binding.hpp"
 #include "launcher/rendezvous_setup.hpp"
 #include "launcher/run_registration.hpp"
+#include "launcher/signal_forwarder.hpp"
 #include "launcher/status_view.hpp"
 #include "launcher/torchrun_log.hpp"
 #include "logs/agent_log.hpp"
@@ -33,10 +34,8 @@
 #include "process/signals.hpp"
 #include "spec/job_spec.hpp"
 #include "system/oom_kills.hpp"
-#include "workers/passing_signals.hpp"
 
 #include <boost/asio/io_context.hpp>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -87,9 +86,7 @@ class JobRun {
   void end_timers(JobResult& result);
   Status open_records();
   void signalled(const process::SignalEvent& event);
-  void listen_to_passing_signals(const std::vector<int>& listed);
-  void passed(const process::SignalEvent& event);
-  void pass_on(int signal);
+  void forward(int signal);
   void watch();
   std::string channel_path();
   void heard(workers::Channel::Sender from, workers::Message message);
@@ -144,9 +141,8 @@ class JobRun {
   LogFolders folders_;
   PushGate gate_;
   std::unique_ptr<Agent> agent_;
-  std::unique_ptr<process::SignalSource> signals_, resizes_, passing_;
-  workers::PassingSignals passing_signals_;
-  std::map<int, std::unique_ptr<Alarm>> passing_alarms_;
+  std::unique_ptr<process::SignalSource> signals_, resizes_;
+  std::unique_ptr<SignalForwarder> forwarder_;
   process::Insistence insistence_;
   std::unique_ptr<process::DeathWatch> guardian_watch_;
   LastWrites last_writes_;

@@ -75,6 +75,7 @@ struct JobSpec {
   int max_restarts = 0;
   double monitor_interval = 0.1;  // accepted for compatibility: nothing here polls
   std::vector<std::string> signals_to_handle = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"};
+  std::vector<std::string> forward_signals = {"SIGUSR1", "SIGUSR2"};  // none of those to handle
   std::string signals_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // for TORCHELASTIC_SIGNALS_TO_HANDLE
   Duration shutdown_timeout = std::chrono::seconds(30);
   bool exit_code_of_worker = false;  // --exit-code worker

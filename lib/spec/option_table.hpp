@@ -37,6 +37,7 @@ enum class Opt {
   MaxRestarts,
   MonitorInterval,
   SignalsToHandle,
+  ForwardSignals,
   ShutdownTimeout,
   ExitBarrierTimeout,
   ExitCode,

@@ -6,6 +6,7 @@
 #include "spec/argument_words.hpp"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <fmt/format.h>
 #include <limits>
@@ -43,6 +44,14 @@ std::vector<std::string> known_signals() {
     if (signal.number != SIGKILL && signal.number != SIGSTOP) names.emplace_back(signal.text);
   }
   return names;
+}
+
+/// Children, the terminal, job control, and what a fault of the agent raises.
+bool is_needed(std::string_view name) {
+  constexpr std::array<std::string_view, 12> kNeeded{"SIGCHLD", "SIGWINCH", "SIGTSTP", "SIGTTIN",
+                                                     "SIGTTOU", "SIGCONT",  "SIGSEGV", "SIGBUS",
+                                                     "SIGFPE",  "SIGILL",   "SIGABRT", "SIGPIPE"};
+  return std::ranges::find(kNeeded, name) != kNeeded.end();
 }
 
 }  // namespace
@@ -146,15 +155,21 @@ Answer<HostPort> parse_endpoint(std::string_view text) {
       "expected HOST:PORT, for example node1:29400 or [fd00::1]:29400"));
 }
 
-Answer<std::vector<std::string>> parse_signals(const std::vector<std::string>& names,
-                                               std::vector<std::string>& warnings) {
+std::vector<std::string> parse_signals(const Override& given, std::vector<std::string>& warnings) {
   std::vector<std::string> signals;
   const auto known = known_signals();
-  for (const auto& given : names) {
-    const std::string name(trim(given));
+  const auto option = spelling(row(given.id));
+  for (const auto& one : given.listed ? given.items : split(given.text, ',')) {
+    const std::string name(trim(one));
+    if (name.empty() && given.id == Opt::ForwardSignals) continue;  // "": none at all
     if (name == "SIGKILL" || name == "SIGSTOP") {
-      warnings.push_back(fmt::format(
-          "--signals-to-handle: {} cannot be handled by any process; it is left out", name));
+      warnings.push_back(
+          fmt::format("{}: {} cannot be handled by any process; it is left out", option, name));
+      continue;
+    }
+    if (given.id == Opt::ForwardSignals && is_needed(name)) {
+      warnings.push_back(
+          fmt::format("{}: {} has a meaning for elastrun itself; it is left out", option, name));
       continue;
     }
     if (std::find(known.begin(), known.end(), name) != known.end()) {
@@ -162,8 +177,7 @@ Answer<std::vector<std::string>> parse_signals(const std::vector<std::string>& n
       continue;
     }
     const auto near = nearest(name, known);
-    warnings.push_back(fmt::format("--signals-to-handle: unknown signal {}{}, ignored",
-                                   in_quotes(name),
+    warnings.push_back(fmt::format("{}: unknown signal {}{}, ignored", option, in_quotes(name),
                                    near ? fmt::format(" (did you mean {}?)", *near) : ""));
   }
   return signals;

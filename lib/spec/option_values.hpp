@@ -38,9 +38,8 @@ std::vector<std::string> split_filters(std::string_view text);
 /// "host", "host:29400", "[::1]:29400". Empty: localhost. Refused in torchrun's words.
 Answer<HostPort> parse_endpoint(std::string_view text);
 
-/// Names of signals to handle, trimmed. Unknown ones are left out and named in `warnings`;
-/// SIGKILL and SIGSTOP are refused, because nobody can handle them.
-Answer<std::vector<std::string>> parse_signals(const std::vector<std::string>& names,
-                                               std::vector<std::string>& warnings);
+/// The names of --signals-to-handle or --forward-signals, trimmed, each once. Left out and named in
+/// `warnings`: unknown ones, SIGKILL and SIGSTOP, and of the second those that the agent needs.
+std::vector<std::string> parse_signals(const Override& given, std::vector<std::string>& warnings);
 
 }  // namespace elastrun::spec

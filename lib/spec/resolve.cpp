@@ -183,12 +183,21 @@ class Resolver {
   }
 
   Refused take_signals() {
-    const auto& given = values()[Opt::SignalsToHandle];
-    auto signals =
-        parse_signals(given.listed ? given.items : split(given.text, ','), out_.warnings);
-    if (!signals) return signals.error();
-    job_.signals_to_handle = std::move(*signals);
-    job_.signals_text = given.text;
+    auto handled = parse_signals(values()[Opt::SignalsToHandle], out_.warnings);
+    auto forwarded = parse_signals(values()[Opt::ForwardSignals], out_.warnings);
+    const bool chosen = values().is_given(Opt::SignalsToHandle);
+    for (const auto& name : std::vector(forwarded)) {
+      if (std::ranges::count(handled, name) == 0) continue;
+      if (chosen && values().is_given(Opt::ForwardSignals)) {
+        return launcher_refusal(
+            fmt::format("{} cannot both end the job and be passed on without ending it", name),
+            "it is in --signals-to-handle and in --forward-signals");
+      }
+      std::erase(chosen ? forwarded : handled, name);  // the list that was given wins
+    }
+    job_.signals_text = chosen ? values()[Opt::SignalsToHandle].text : join(handled, ",");
+    job_.signals_to_handle = std::move(handled);
+    job_.forward_signals = std::move(forwarded);
     return std::nullopt;
   }
 

@@ -12,7 +12,7 @@ using process::ProcessTable;
 using process::Wrapper;
 
 struct Summons::Family {
-  explicit Family(const ProcessTable& job, const ProcessTable* roots = nullptr) : roots(roots) {
+  explicit Family(const ProcessTable& job, const ProcessTable* below = nullptr) : roots(below) {
     for (const auto& one : job) by_pid.emplace(one.pid, &one);
   }
   const ProcessEntry* find(pid_t pid) const {

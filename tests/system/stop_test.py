@@ -111,7 +111,7 @@ def note(number, frame):
 def save(number, frame):
     with open("checkpoint", "w") as file: file.write("whole")
     os._exit(0)
-for number in (signal.SIGUSR1, signal.SIGUSR2): signal.signal(number, note)
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP): signal.signal(number, note)
 signal.signal(signal.SIGTERM, save)
 print("trainer", os.getpid(), flush=True)
 while True: signal.pause()
@@ -256,6 +256,16 @@ class Stop(Files):
         child = self.train("trainer.py", "SIGTERM")
         child.send_signal(signal.SIGUSR1)
         self.line_with(child.stderr, "SIGUSR1: no worker handles it")
+        child.terminate()
+        self.saved(child)
+
+    def test_a_signal_to_forward_reaches_the_workers_and_ends_nothing(self) -> None:
+        child = self.train("--forward-signals", "SIGHUP,SIGUSR1", "noter.py")
+        child.send_signal(signal.SIGHUP)
+        self.line_with(child.stdout, "heard 1")
+        child.send_signal(signal.SIGUSR2)  # is not among them, and ends nothing all the same
+        child.send_signal(signal.SIGUSR1)
+        self.line_with(child.stdout, "heard 10")
         child.terminate()
         self.saved(child)
 

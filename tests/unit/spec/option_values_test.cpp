@@ -79,21 +79,38 @@ TEST_CASE("values: endpoints") {
   }
 }
 
+std::vector<std::string> signals_in(Opt id, std::vector<std::string> names,
+                                    std::vector<std::string>& warnings) {
+  return parse_signals({id, {}, std::move(names), true, Origin::CommandLine, {}}, warnings);
+}
+
 TEST_CASE("values: signals") {
   Words warnings;
-  CHECK(parse_signals({" SIGTERM ", "SIGUSR1", "SIGTERM"}, warnings) ==
+  CHECK(signals_in(Opt::SignalsToHandle, {" SIGTERM ", "SIGUSR1", "SIGTERM"}, warnings) ==
         Words{"SIGTERM", "SIGUSR1"});
   CHECK(warnings.empty());
-  CHECK(parse_signals({"SIGTEM", "TERM"}, warnings) == Words{});
+  CHECK(signals_in(Opt::SignalsToHandle, {"SIGTEM", "TERM"}, warnings) == Words{});
   REQUIRE(warnings.size() == 2);
   CHECK(warnings[0] ==
         "--signals-to-handle: unknown signal 'SIGTEM' (did you mean SIGTERM?), ignored");
   warnings.clear();
-  CHECK(parse_signals({"SIGTERM", "SIGKILL"}, warnings) == Words{"SIGTERM"});
-  CHECK(parse_signals({"SIGSTOP"}, warnings) == Words{});
+  CHECK(signals_in(Opt::SignalsToHandle, {"SIGTERM", "SIGKILL"}, warnings) == Words{"SIGTERM"});
+  CHECK(signals_in(Opt::SignalsToHandle, {"SIGSTOP"}, warnings) == Words{});
   REQUIRE(warnings.size() == 2);
   CHECK(contains(warnings[0], "SIGKILL cannot be handled"));
   CHECK(contains(warnings[1], "SIGSTOP cannot be handled"));
+}
+
+TEST_CASE("values: signals that the agent needs itself cannot be forwarded") {
+  std::vector<std::string> warnings;
+  CHECK(signals_in(Opt::ForwardSignals, {"SIGHUP", "SIGCHLD", "SIGKILL"}, warnings) ==
+        Words{"SIGHUP"});
+  CHECK(warnings ==
+        Words{"--forward-signals: SIGCHLD has a meaning for elastrun itself; it is left out",
+              "--forward-signals: SIGKILL cannot be handled by any process; it is left out"});
+  warnings.clear();
+  CHECK(signals_in(Opt::ForwardSignals, {""}, warnings).empty());
+  CHECK(warnings.empty());
 }
 
 }  // namespace elastrun::spec

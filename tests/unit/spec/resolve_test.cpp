@@ -217,6 +217,21 @@ TEST_CASE("resolve: output, reports and limits are read") {
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
 }
 
+TEST_CASE("resolve: a signal ends the job or is forwarded, whichever was chosen") {
+  FakeMachine machine;
+  const auto plain = machine.job({"train.py"}).spec;
+  CHECK(plain.forward_signals == Words{"SIGUSR1", "SIGUSR2"});
+  const auto hup = machine.job({"--forward-signals=SIGHUP", "train.py"}).spec;
+  CHECK(hup.forward_signals == Words{"SIGHUP"});
+  CHECK(hup.signals_to_handle == Words{"SIGTERM", "SIGINT", "SIGQUIT"});
+  CHECK(hup.signals_text == "SIGTERM,SIGINT,SIGQUIT");
+  const auto usr = machine.job({"--signals-to-handle=SIGTERM,SIGUSR1", "train.py"}).spec;
+  CHECK(usr.forward_signals == Words{"SIGUSR2"});
+  CHECK(machine.job({"--forward-signals=", "train.py"}).spec.forward_signals.empty());
+  CHECK(machine.refusal({"--signals-to-handle=SIGUSR1", "--forward-signals=SIGUSR1", "train.py"})
+            .starts_with("1: SIGUSR1 cannot both end the job"));
+}
+
 TEST_CASE("resolve: a variable PET_* that no option reads is a warning with the nearest name") {
   FakeMachine machine;
   machine.variables["PET_MAX_RESTART"] = "3";
