@@ -230,6 +230,21 @@ class Channel(unittest.TestCase):
                   for packet in packets]
         self.assertEqual(len({one["thread"] for one in offers}), 2)
 
+    def test_greenlets_in_place_of_threads_do_not_hang_the_import(self) -> None:
+        done = worker("import _thread, threading\n"
+                      "calls = []\n"
+                      "class Event:\n"
+                      "    def set(self): pass\n"
+                      "    def wait(self): calls.pop()()\n"
+                      "threading.Event = Event\n"
+                      "_thread.start_new_thread = lambda call, args: calls.append(call)\n"
+                      "elastrun.stacks._made_by = 0\n"
+                      "print(elastrun.offer_stacks())", self.listener.path)
+        self.assertEqual(done.stdout, "True\n")
+        offers = [packet for packets in self.listener.packets(with_offers=True)
+                  for packet in packets]
+        self.assertEqual(offers[-1]["thread"], 0)
+
     def test_a_release_is_not_lost_when_the_agent_is_behind(self) -> None:
         self.start("import sys\n"
                    "with elastrun.timer.expires(after=60):\n"

@@ -57,15 +57,18 @@ def _answer(number: int, file: int) -> None:
 
 def _start_answering(number: int, file: int) -> int:
     """The kernel's number of the thread. It is none of `threading`: scripts that join all of those
-    would wait for it. Fails with RuntimeError if there can be no more threads.
+    would wait for it. Fails with RuntimeError if there can be no more threads. 0: there are none;
+    what gevent puts in their place runs in the thread that asks, which must not wait for a signal.
     """
     begun: list[int] = []
     ready = threading.Event()
+    asker = threading.get_native_id()
 
     def run() -> None:
         begun.append(threading.get_native_id())
         ready.set()
-        _answer(number, file)
+        if begun[0] != asker:
+            _answer(number, file)
 
     # A signal that the script blocks, to wait for it, must not find a thread that takes it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _OWN_FAULTS)
@@ -74,7 +77,7 @@ def _start_answering(number: int, file: int) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     ready.wait()
-    return begun[0]
+    return begun[0] if begun[0] != asker else 0
 
 
 def _make_offer() -> dict[str, Any] | None:
