@@ -104,9 +104,11 @@ struct Asked {
     return now.state != 'R' || now.used - main.used >= kTurns;
   }
 
+  /// It may have taken the handler away since it was asked: at its end, or by execve(2).
   bool ask_main() {
     main_is_asked = true;
     const int signal = source.offer.signal;
+    if (!keeps_offer(source.pid, signal)) return false;
     return ::syscall(SYS_pidfd_send_signal, source.pidfd, signal, nullptr, 0) == 0;
   }
 

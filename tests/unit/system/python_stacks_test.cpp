@@ -111,6 +111,13 @@ TEST_CASE("python stacks: whom the signal would end is not signalled") {
   CHECK(::waitpid(python.pid, nullptr, WNOHANG) == 0);
 }
 
+// Of an interpreter that ends, or of execve(2), while its thread has been asked.
+TEST_CASE("python stacks: who takes its handler away meanwhile is not signalled again") {
+  const Python python(::memfd_create("stacks", 0), [](int) { std::signal(SIGUSR1, SIG_DFL); });
+  CHECK(python.ask(200ms, python.pid).empty());
+  CHECK(::waitpid(python.pid, nullptr, WNOHANG) == 0);
+}
+
 // for signal in signal.valid_signals(): signal.signal(signal, clean_up)
 TEST_CASE("python stacks: whose script has since caught every signal is not signalled") {
   const Python python(::memfd_create("stacks", 0), [](int) { ::_exit(5); },
