@@ -119,6 +119,7 @@ void JobAccount::step(std::int64_t number, TimePoint now) {
   ledger_.resume(number, now);
   starts_.settle(ledger_.productive());
   ledger_.step(number, now);
+  stepped_at_ = now;
   end_phase(now);
   starts_.step(number, ledger_.productive());
   restarts_.step(number, now);
@@ -221,7 +222,14 @@ void JobAccount::end_work(TimePoint now) {
   ledger_.end_steps(Bucket::Stopping, now);
 }
 
+/// A step that is older than the end of a later one, which was told another way and heard sooner.
+bool JobAccount::is_late(const MeasurementEntry& entry, TimePoint at) const {
+  const bool step = entry.kind == MeasurementKind::Step || entry.kind == MeasurementKind::StepEnd;
+  return step && at < stepped_at_ && entry.step <= ledger_.last_step();
+}
+
 void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at) {
+  if (is_late(entry, at)) return;
   if (entry.kind == MeasurementKind::Step) return begin_step(entry.step, at);
   if (entry.kind == MeasurementKind::JobEnd) return end_step(at);
   if (entry.kind == MeasurementKind::StepEnd) {

@@ -84,6 +84,7 @@ class JobAccount {
     bool operator==(const Open&) const = default;
   };
   void stopping(TimePoint now);
+  bool is_late(const MeasurementEntry& entry, TimePoint at) const;
   void begin_step(std::int64_t number, TimePoint at);
   void end_step(TimePoint at);
   void end_phase(TimePoint at);
@@ -107,6 +108,7 @@ class JobAccount {
   Bucket doing_ = Bucket::Running;   // what the worker says, beside them
   SafeStep safe_;
   std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
+  TimePoint stepped_at_ = TimePoint::min();  // the end of the last step
   std::optional<StepSeries> steps_;          // if the history is kept
   std::optional<TimePoint> stopping_since_;  // as long as it is not known what comes after
 };

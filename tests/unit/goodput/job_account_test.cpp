@@ -49,6 +49,18 @@ TEST_CASE("job account: a step that is told by both ways is no resume, whichever
 }
 
 TEST_CASE(
+    "job account: begins of steps that are heard after the ends of later ones are no resume") {
+  JobAccount account(kStart, false, kStart);
+  account.phase(NodePhase::Running, at(2s));
+  for (int step = 1; step <= 4; ++step) account.step(step, at(2s + step * 2s));
+  for (int step = 1; step <= 4; ++step) account.recorded(begin_of(step), "", at(step * 2s));
+  CHECK(account.summary(at(10s)).of(Bucket::Lost) == 0s);
+  CHECK(account.summary(at(10s)).last_step == 4);
+  account.recorded(begin_of(3), "", at(10s));  // and this one is
+  CHECK(account.summary(at(10s)).of(Bucket::Lost) == 4s);
+}
+
+TEST_CASE(
     "job account: until workers that have succeeded are gone, after their last step, it ends") {
   JobAccount account(kStart, false, kStart);
   account.phase(NodePhase::Running, at(2s));
