@@ -138,7 +138,7 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
 void Ledger::go_back(std::int64_t step, TimePoint until) {
   const Duration lost = kept_.take_back(step);
   move(Bucket::Productive, Bucket::Lost, lost, until);
-  resumed_ = resumed_ || lost > Duration::zero();
+  if (safe_step_ >= step) safe_step_ = step - 1;  // that checkpoint is done again, too
   if (first_ && step <= first_->step) first_.reset();
   exposed_ = stalled_ = {};
   broken_ = false;
@@ -227,9 +227,7 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   if (covered) last_checkpoint_ = covered;
   counter_.checkpoint(covered);
   if (!covered) return;
-  // After a resume those of before it say nothing of what is done again.
-  const bool newer = std::exchange(resumed_, false) || covered > safe_step_;
-  if (newer) safe_step_ = covered;
+  safe_step_ = std::max(safe_step_, covered);
   if ((step >= 0 && covered <= last_step_) || !stepped_) return;
   kept_.prolong(std::exchange(unmarked_, {}));  // it holds steps that nobody told
   since_step_ = {};
@@ -322,7 +320,8 @@ std::optional<Duration> Ledger::at_full_pace() const {
   const auto done = kept_.by_ranks(lost ? *safe_step_ : kept_.last().value_or(0));
   if (done.size() < 2) return std::nullopt;
   const auto& full = std::prev(done.end())->second;
-  if (full.steps <= 0) return std::nullopt;
+  // Of the first step of a start no time is known before the second.
+  if (full.steps <= 0 || full.time <= Duration::zero()) return std::nullopt;
   const double pace = static_cast<double>(full.time.count()) / static_cast<double>(full.steps);
   Duration all{};
   for (const auto& [ranks, one] : done) {

@@ -144,9 +144,9 @@ class Ledger {
   bool broken_ = false;               // a start failed, and no step has said since what is kept
   TimePoint broken_at_, stepped_at_;  // the last failure, the end of the last step
   std::optional<Timeline> timeline_;
-  bool checkpoint_seen_ = false, resumed_ = false;  // a resume is later than the last checkpoint
-  bool steps_seen_ = false;                         // since the workers were started
-  bool stepped_ = false;                            // a step of this start has ended
+  bool checkpoint_seen_ = false;
+  bool steps_seen_ = false;  // since the workers were started
+  bool stepped_ = false;     // a step of this start has ended
   bool ran_ = false;
   std::array<Duration, kBuckets> since_progress_{};  // of this start, after its last progress
   Duration since_step_{};  // Productive, after the last step of this start that is known

@@ -178,6 +178,39 @@ TEST_CASE("ledger: the same checkpoint told twice changes nothing, an older one 
   CHECK(ledger.summary(at(60s)).of(Bucket::Lost) == 20s);
 }
 
+TEST_CASE("ledger: what is done again is safe with a later checkpoint, not with one before it") {
+  Ledger ledger = running();
+  for (int step = 1; step <= 5; ++step) ledger.step(step, at(10s + step * 10s));
+  ledger.checkpoint(5, at(60s));
+  ledger.failed(at(60s));
+  ledger.enter(Bucket::Running, at(65s));
+  for (int step = 3; step <= 5; ++step) ledger.step(step, at(45s + step * 10s));
+  SUBCASE("the newer one") {
+    ledger.checkpoint(4, at(95s));
+    ledger.failed(at(95s));
+    CHECK(ledger.summary(at(95s)).of(Bucket::Lost) == 40s);  // 3 to 5, and 5 once more
+  }
+  SUBCASE("none") {
+    ledger.failed(at(95s));
+    CHECK(ledger.summary(at(95s)).of(Bucket::Lost) == 60s);
+  }
+  CHECK(sum(ledger.summary(at(95s))) == 95s);
+}
+
+TEST_CASE("ledger: the pace of all ranks is known once a step of theirs has a time") {
+  Ledger ledger(kStart);
+  ledger.world(4);
+  ledger.enter(Bucket::Running, at(10s));
+  for (int step = 1; step <= 5; ++step) ledger.step(step, at(10s + step * 10s));
+  ledger.failed(at(60s));
+  ledger.world(8);
+  ledger.enter(Bucket::Running, at(65s));
+  ledger.step(6, at(95s));  // how much of it was compilation is not known
+  CHECK_FALSE(ledger.summary(at(95s)).at_full_pace.has_value());
+  ledger.step(7, at(100s));
+  CHECK(ledger.summary(at(100s)).at_full_pace == 35s);
+}
+
 TEST_CASE("ledger: a failure while a checkpoint is saved loses the running part only") {
   Ledger ledger = running();
   ledger.checkpoint(-1, at(20s));

@@ -65,9 +65,8 @@ class RandomJob {
   }
 
   void resume(std::int64_t step) {
-    const auto before = kept_.size();
     take_back(step);
-    older_ = older_ || kept_.size() < before;
+    if (safe_ >= step) safe_ = step - 1;
     if (step <= first_) first_ = -1;
   }
 
@@ -119,8 +118,7 @@ class RandomJob {
     ledger.enter(Bucket::Checkpoint, now);
     ledger.enter(Bucket::Running, now += between(1ms, 3s));
     ledger.checkpoint(step, now);
-    safe_ = older_ ? step : std::max(safe_.value_or(step), step);
-    older_ = false;
+    safe_ = std::max(safe_, std::optional(step));
   }
 
   void crash() {
@@ -136,7 +134,6 @@ class RandomJob {
   std::vector<Duration> usual_;
   std::int64_t first_ = -1;
   std::optional<std::int64_t> safe_;
-  bool older_ = false;  // there was a resume after the last checkpoint
 };
 
 Duration sum(const Ledger::Summary& summary) {
