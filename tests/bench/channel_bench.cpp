@@ -77,11 +77,14 @@ struct Listening {
     pipeline.route({}, sink);
     auto place = workers::ChannelPlace::find("");
     if (!place) std::abort();
-    channel = workers::Channel::open(loop, std::move(*place), [this](pid_t, auto message) {
+    const auto on_message = [this](workers::Channel::Sender, auto message) {
       ended = ended || std::holds_alternative<workers::Returned>(message);
       ++heard;
       records.heard(worker, std::move(message));
-    });
+    };
+    workers::Channel::Workers all{[](pid_t process) { return process; },
+                                  [](const std::string&) { return pid_t{0}; }};
+    channel = workers::Channel::open(loop, std::move(*place), on_message, std::move(all));
   }
   /// CPU time of a packet, all of which a process sends as fast as it can.
   double per_packet(std::string_view packet) {
