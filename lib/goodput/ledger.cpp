@@ -180,6 +180,7 @@ void Ledger::credit_first(std::optional<Duration> usual) {
 
 void Ledger::next_step(std::int64_t step) {
   Duration time = std::exchange(unmarked_, {});
+  const Duration covered = std::exchange(covered_, {});
   const auto before = kept_.last();
   if (before && step < *before) {
     go_back(step, stepped_at_);
@@ -191,10 +192,11 @@ void Ledger::next_step(std::int64_t step) {
     move(Bucket::Productive, Bucket::Stalled, stall, last_);
     counter_.stalled(stall);
     stalled_ = stall;
-    usual_.add(time / steps);
+    usual_.add((time + covered) / steps);
     return kept_.add(step, {steps, time - stall}, ranks_);
   }
-  const Duration each = time / steps;
+  const Duration each = (time + covered) / steps;
+  if (covered > Duration::zero()) stalled_ = {};
   catch_up(time, steps);
   kept_.add(step, {steps, time}, ranks_);
   if (stalled_ > Duration::zero()) return;
@@ -229,6 +231,7 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   if (!covered) return;
   safe_step_ = std::max(safe_step_, covered);
   if ((step >= 0 && covered <= last_step_) || !stepped_) return;
+  if (step >= 0) covered_ += unmarked_;
   kept_.prolong(std::exchange(unmarked_, {}));  // it holds steps that nobody told
   since_step_ = {};
 }
@@ -238,6 +241,7 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
 void Ledger::break_off(Bucket then) {
   if (begun_) credit_first(usual_.known() > 0 ? std::nullopt : std::optional(Duration::max()));
   Duration lost = std::exchange(unmarked_, {});
+  covered_ = {};
   if (const auto usual = usual_.time(stride_)) {
     const bool stood = usual_.stall(lost, stride_) > Duration::zero();
     const Duration rest = std::max(lost - *usual, Duration::zero());

@@ -139,6 +139,7 @@ class Ledger {
   Duration stalled_{};                // of the last stall, as long as steps may make up for it
   Duration before_restarts_{};        // until_first_steps() of the first start
   Duration unmarked_{};               // Productive, and of no step that has ended
+  Duration covered_{};                // of the step under way, before a checkpoint that holds it
   Duration running_{};                // Running, in this start
   Duration uncovered_{}, exposed_{};  // Running since the last checkpoint; that of failed starts
   bool broken_ = false;               // a start failed, and no step has said since what is kept

@@ -197,6 +197,19 @@ TEST_CASE("ledger: what is done again is safe with a later checkpoint, not with 
   CHECK(sum(ledger.summary(at(95s))) == 95s);
 }
 
+TEST_CASE("ledger: a checkpoint that is told before the end of its step says nothing of the pace") {
+  Ledger ledger = running();
+  for (int step = 1; step <= 40; ++step) {
+    ledger.begin_step(step, at(step * 10s));
+    const auto end = at(10s + step * 10s);
+    if (step % 2 == 0) ledger.checkpoint(step, end);
+    CHECK(ledger.summary(end).of(Bucket::Stalled) == 0s);
+    ledger.step(step, end);
+  }
+  CHECK(ledger.summary(at(410s)).of(Bucket::Productive) == 400s);
+  CHECK(ledger.summary(at(470s)).of(Bucket::Stalled) == 50s);
+}
+
 TEST_CASE("ledger: the pace of all ranks is known once a step of theirs has a time") {
   Ledger ledger(kStart);
   ledger.world(4);
