@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/wrapper.hpp"
 
+#include "core/read_file.hpp"
+
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <climits>
+#include <csignal>
+#include <cstdint>
 #include <string_view>
 #include <unistd.h>
 
@@ -26,8 +31,24 @@ std::string program_of(pid_t pid, const std::string& proc) {
   const auto file = proc + "/" + std::to_string(pid) + "/exe";
   const auto length = ::readlink(file.c_str(), text.data(), text.size());
   if (length <= 0) return {};
-  const std::string_view path(text.data(), static_cast<std::size_t>(length));
+  std::string_view path(text.data(), static_cast<std::size_t>(length));
+  constexpr std::string_view kReplaced = " (deleted)";  // by an update, while it runs
+  if (path.ends_with(kReplaced)) path.remove_suffix(kReplaced.size());
   return std::string(path.substr(path.rfind('/') + 1));
+}
+
+/// Whether it blocks or ignores SIGTERM.
+bool is_deaf(pid_t pid, const std::string& proc) {
+  const auto status = read_kernel_file(proc + "/" + std::to_string(pid) + "/status");
+  std::uint64_t deaf = 0;
+  for (const std::string_view field : {"\nSigBlk:\t", "\nSigIgn:\t"}) {
+    const auto at = status.find(field);
+    if (at == std::string::npos) continue;
+    std::uint64_t mask = 0;
+    std::from_chars(status.data() + at + field.size(), status.data() + status.size(), mask, 16);
+    deaf |= mask;
+  }
+  return (deaf >> (SIGTERM - 1) & 1) != 0;
 }
 
 }  // namespace
@@ -37,7 +58,9 @@ Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc) {
   const bool by_name = program.empty() || is_among(kManyInOne, program);
   const std::string_view name = by_name ? process.name : program;
   if (name == "timeout") return Wrapper::Relay;
-  return is_among(kShells, name) ? Wrapper::Shell : Wrapper::None;
+  if (is_among(kShells, name)) return Wrapper::Shell;
+  return waits_for_child(process, proc) && is_deaf(process.pid, proc) ? Wrapper::Shell
+                                                                      : Wrapper::None;
 }
 
 }  // namespace elastrun::process
