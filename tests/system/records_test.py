@@ -34,9 +34,9 @@ def note(name):
         file.write(repr(time.monotonic()))
 
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    note("before_checkpoint")
     elastrun.step(1)
     arrived("one")
-    note("before_checkpoint")
     elastrun.checkpoint_done(1)
     arrived("two")
     note("after_checkpoint")
@@ -44,6 +44,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     arrived("three")
     time.sleep(0.3)
     note("before_crash")
+    elastrun.step(3)
+    arrived("last")
     os._exit(7)
 note("second_start")
 elastrun.metric("loss", 0.25)
