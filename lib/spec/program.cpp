@@ -98,18 +98,17 @@ void check_first_line(const std::string& path, const HostEnvironment& around,
                   in_quotes(path), in_quotes(line.substr(0, line.size() - 2)), path));
 }
 
-std::optional<Refusal> check_script(const JobSpec& job, const HostEnvironment& around) {
+void check_script(const JobSpec& job, const HostEnvironment& around,
+                  std::vector<std::string>& warnings) {
   // The interpreter of PYTHON_EXEC may mean something else by its argument; `$local_rank` is not
   // replaced yet.
   const bool is_path = job.mode == Mode::Script || job.mode == Mode::RunPath;
   if (!is_path || job.script == "-" || job.interpreter_given ||
       job.script.find('$') != std::string::npos || around.exists(job.script)) {
-    return std::nullopt;
+    return;
   }
-  return launcher_refusal(
-      fmt::format("the script {} does not exist{}", in_quotes(job.script),
-                  job.script.starts_with('/') ? "" : " in the current directory"),
-      job.mode == Mode::Script ? "-m runs a module, --no-python a program that is not Python" : "");
+  warnings.push_back(fmt::format("the script {} does not exist{}", in_quotes(job.script),
+                                 job.script.starts_with('/') ? "" : " in the current directory"));
 }
 
 }  // namespace
@@ -134,7 +133,8 @@ std::optional<Refusal> find_programs(JobSpec& job, const HostEnvironment& around
                           : "it is not in PATH; write ./NAME for a file of this directory");
   }
   if (auto refusal = find_interpreter(job, around)) return refusal;
-  return check_script(job, around);
+  check_script(job, around, warnings);
+  return std::nullopt;
 }
 
 }  // namespace elastrun::spec

@@ -42,7 +42,6 @@ TEST_CASE("resolve: the file may be named by PET_CONFIG and may hold the script"
   CHECK(job.spec.script_args == Words{"a"});
   CHECK(job.script_source == "j:2");
   CHECK(job.spec.worker_env.at("X") == "1");
-  machine.existing.insert("other.py");
   const auto other = machine.job({"other.py"});
   CHECK(other.spec.script == "other.py");
   CHECK(other.spec.script_args.empty());
