@@ -46,12 +46,12 @@ std::vector<std::string> known_signals() {
   return names;
 }
 
-/// Children, the terminal, job control, and what a fault of the agent raises.
+/// Children, the terminal, job control, and what a fault of the agent raises, by any of their
+/// names.
 bool is_needed(std::string_view name) {
-  constexpr std::array<std::string_view, 12> kNeeded{"SIGCHLD", "SIGWINCH", "SIGTSTP", "SIGTTIN",
-                                                     "SIGTTOU", "SIGCONT",  "SIGSEGV", "SIGBUS",
-                                                     "SIGFPE",  "SIGILL",   "SIGABRT", "SIGPIPE"};
-  return std::ranges::find(kNeeded, name) != kNeeded.end();
+  constexpr std::array<int, 12> kNeeded{SIGCHLD, SIGWINCH, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT,
+                                        SIGSEGV, SIGBUS,   SIGFPE,  SIGILL,  SIGABRT, SIGPIPE};
+  return std::ranges::find(kNeeded, signal_number(name)) != kNeeded.end();
 }
 
 }  // namespace

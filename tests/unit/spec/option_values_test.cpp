@@ -109,6 +109,9 @@ TEST_CASE("values: signals that the agent needs itself cannot be forwarded") {
         Words{"--forward-signals: SIGCHLD has a meaning for elastrun itself; it is left out",
               "--forward-signals: SIGKILL cannot be handled by any process; it is left out"});
   warnings.clear();
+  CHECK_MESSAGE(signals_in(Opt::ForwardSignals, {"SIGCLD", "SIGIOT"}, warnings).empty(),
+                "the same");
+  warnings.clear();
   CHECK(signals_in(Opt::ForwardSignals, {""}, warnings).empty());
   CHECK(warnings.empty());
 }
