@@ -34,8 +34,13 @@ class LineScanner {
     rest_.remove_prefix(what.size());
     return true;
   }
-  /// `"name":`, with its quotes; what is left may be in the middle of that.
-  bool take_name(std::string_view quoted) { return take(quoted) && take(':'); }
+  /// `"name":`, with its quotes, or nothing of it.
+  bool take_name(std::string_view quoted) {
+    const auto before = rest_;
+    if (take(quoted) && take(':')) return true;
+    rest_ = before;
+    return false;
+  }
 
   std::optional<std::string_view> text() {
     if (!take('"')) return std::nullopt;

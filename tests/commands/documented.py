@@ -34,7 +34,7 @@ def of_markdown(text: str) -> Iterator[str]:
 
 def of_manual(text: str) -> Iterator[str]:
     """Lines of .Dl, prompts in literal blocks, and quoted commands in running text."""
-    text = text.replace(r"\e", "\\").replace(r"\-", "-").replace(r"\(dq", '"')
+    text = text.replace(r"\e", "\\").replace(r"\-", "-").replace(r"\(dq", '"').replace(r"\&", "")
     for block in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed", text, re.M | re.S):
         for line in joined(block.splitlines()):
             if re.match(r"\w*\$ ", line):

@@ -215,6 +215,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
 ELSEWHERE = {
     "scripts/quickstart": "the build, which installs and trains with it",
     "scripts/test": "this test is a part of it",
+    "scripts/test quick": "tests/scripts has its options and what it chooses",
     "scripts/bench": "hand: it takes ten minutes; tests/scripts has its options",
     "cmake --preset release && cmake --build --preset release --target elastrun_installed":
         "scripts/quickstart, which does the same",

@@ -108,8 +108,9 @@ TEST_CASE("plain record: what is not plain is left to the other reader") {
     CHECK_FALSE(read_plain_record(line(rest), record));
     CHECK(from_json_line(line(rest)).has_value());
   }
-  for (const auto* rest : {R"(,"value":01)", R"(,"value":1.)", R"(,"value":-)", R"(,"value":tru)",
-                           R"(,"value":.5)", ",\"value\":\"\xff\"", ",\"value\":\"\t\""}) {
+  for (const auto* rest :
+       {R"(,"value":01)", R"(,"value":1.)", R"(,"value":-)", R"(,"value":tru)", R"(,"value":.5)",
+        R"(,"value""attributes":{"a":1})", ",\"value\":\"\xff\"", ",\"value\":\"\t\""}) {
     CAPTURE(rest);
     CHECK_FALSE(read_plain_record(line(rest), record));
     CHECK_FALSE(from_json_line(line(rest)).has_value());
