@@ -339,11 +339,6 @@ class Resolver {
     auto options = goodput_options(values());
     if (!options) return options.error();
     job_.goodput_options = std::move(*options);
-    if (const auto& alert = job_.goodput_options.alert;
-        alert && !alert->command.empty() && !find_program(alert->command[0], around_)) {
-      warn(fmt::format("{}: {} is not there or cannot be executed; alerts will not run it",
-                       values()[Opt::AlertCommand].source, in_quotes(alert->command[0])));
-    }
     job_.event_log_handler = text(Opt::EventLogHandler);
     std::vector<std::string> known = {"null", "console"};
     known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());

@@ -250,19 +250,6 @@ TEST_CASE("resolve: a filter of local ranks that do not run is a warning") {
       machine.job({"--nproc-per-node=2", "--local-ranks-filter=0,1", "train.py"}).warnings.empty());
 }
 
-TEST_CASE("resolve: a command for alerts that is not there is told at the start") {
-  FakeMachine machine;
-  machine.programs.insert("/usr/bin/page");
-  const Words alert = {"--goodput-alert-below=0.5"};
-  const auto warnings = [&](const std::string& command) {
-    return machine.job({alert[0], "--goodput-alert-command=" + command, "train.py"}).warnings;
-  };
-  CHECK(warnings("page,--team").empty());
-  CHECK(warnings("/nonexistent/page") ==
-        Words{"--goodput-alert-command on the command line: '/nonexistent/page' is not there or "
-              "cannot be executed; alerts will not run it"});
-}
-
 TEST_CASE("resolve: a refused port names the largest one and where it came from") {
   FakeMachine machine;
   const auto hint = [&](const Words& words) {
