@@ -6,6 +6,7 @@
 #include "process/bounded_child.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <fcntl.h>
 #include <filesystem>
 #include <unistd.h>
@@ -25,6 +26,19 @@ void work(const std::vector<std::string>& paths, void (*remove)(const std::strin
   }
 }
 
+/// What a child that ended, or was given up, has left of them.
+std::vector<std::string> remove_once(const std::vector<std::string>& paths,
+                                     void (*remove)(const std::string&)) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return paths;
+  const UniqueFd reports(ends[0]), report(ends[1]);
+  const auto all = [&] { work(paths, remove, report.get()); };
+  if (!do_in_child(all, {kRemovalBound, kRemovalAfterSignal})) return paths;
+  std::string done(paths.size(), '\0');
+  const auto count = ::read(reports.get(), done.data(), done.size());
+  return {paths.begin() + std::max<std::ptrdiff_t>(count, 0), paths.end()};
+}
+
 }  // namespace
 
 void remove_path(const std::string& path) {
@@ -34,15 +48,16 @@ void remove_path(const std::string& path) {
 
 std::vector<std::string> remove_within_bound(const std::vector<std::string>& paths,
                                              void (*remove)(const std::string&)) {
-  if (paths.empty()) return {};
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return paths;
-  const UniqueFd reports(ends[0]), report(ends[1]);
-  const auto all = [&] { work(paths, remove, report.get()); };
-  if (!do_in_child(all, {kRemovalBound, kRemovalAfterSignal})) return paths;
-  std::string done(paths.size(), '\0');
-  const auto count = ::read(reports.get(), done.data(), done.size());
-  return {paths.begin() + std::max<std::ptrdiff_t>(count, 0), paths.end()};
+  constexpr int kMostTries = 3;
+  auto left = paths;
+  for (int tries = 0; tries < kMostTries && !left.empty(); ++tries) {
+    const auto began = std::chrono::steady_clock::now();
+    left = remove_once(left, remove);
+    // The file system does not answer, or a signal has hurried us. A child that ended sooner was
+    // killed: whoever kills the agent in a loop takes it for the next one.
+    if (std::chrono::steady_clock::now() - began >= kRemovalAfterSignal) break;
+  }
+  return left;
 }
 
 }  // namespace elastrun::process

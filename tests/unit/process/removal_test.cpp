@@ -73,3 +73,18 @@ TEST_CASE(
           return remove_within_bound({"/none", "/stuck"}, hang_at_stuck);
         }) == "/stuck\n");
 }
+
+TEST_CASE("removal: what a killed child has left, the next one removes") {
+  std::string name = std::filesystem::temp_directory_path() / "elastrun-removal-XXXXXX";
+  const std::filesystem::path root = ::mkdtemp(name.data());
+  std::ofstream(root / "file") << "text";
+  const auto killed_at_the_first_file = [](const std::string& path) {
+    const bool first = std::filesystem::exists(path);
+    remove_path(path);
+    if (first) ::raise(SIGKILL);
+  };
+  CHECK(apart([&] {
+          return remove_within_bound({root / "file", root}, killed_at_the_first_file);
+        }).empty());
+  CHECK_FALSE(std::filesystem::exists(root));
+}
