@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,11 @@ class Clock:
     def at(self, what: str, attempt: int) -> float:
         return next(when for name, number, when in self.lines if (name, number) == (what, attempt))
 
+    def steps(self, attempt: int) -> list[float]:
+        """When each step of an attempt had ended, in order."""
+        return sorted(when for what, number, when in self.lines
+                      if what.startswith("step ") and number == attempt)
+
     def between(self, begin: str, end: str, since: float = 0, until: float = 1e12) -> float:
         """All spans from one to the other which begin and end within these times."""
         total, start = 0.0, None
@@ -62,6 +68,7 @@ def wanted(clock: Clock, began: float, ended: float) -> dict[str, float]:
     """The buckets, from the script's clock; the launcher lived from `began` to `ended`."""
     of = dict.fromkeys(BUCKETS, 0.0)
     of["startup"] = clock.spawned[0] - began
+    beyond = 0.0
     for attempt, resumed in RESUMED.items():
         spawned, init = clock.spawned[attempt], clock.at("init", attempt)
         initialised = clock.at("initialised", attempt)
@@ -76,11 +83,16 @@ def wanted(clock: Clock, began: float, ended: float) -> dict[str, float]:
         if attempt in CRASHED:
             saved = max(when for what, number, when in clock.lines
                         if (what, number) == ("saved", attempt))
-            of["lost"] += clock.training(saved, end)
-            of["restart"] += clock.spawned[attempt + 1] - end
+            # Of the step that the crash broke off, what a usual one takes; the rest is restart.
+            told = clock.steps(attempt)
+            broken_off = clock.training(told[-1], end)
+            usual = statistics.median(map(clock.training, told, told[1:]))
+            beyond += max(0.0, broken_off - usual)
+            of["lost"] += clock.training(saved, end) - max(0.0, broken_off - usual)
+            of["restart"] += clock.spawned[attempt + 1] - end + max(0.0, broken_off - usual)
     begin, end = clock.at(f"step {HANG - 1}", 2), clock.at(f"step {HANG}", 2)
     of["hang"] = end - begin
-    of["productive"] -= of["lost"] + clock.training(begin, end)
+    of["productive"] -= of["lost"] + beyond + clock.training(begin, end)
     of["data_loading"] = clock.between(*FETCH) - clock.between(*FETCH, begin, end)
     of["evaluation"] = clock.between(*EVALUATION)
     of["checkpoint"] = clock.between(*SAVE) + clock.between(*LOAD)
