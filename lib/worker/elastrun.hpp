@@ -36,7 +36,7 @@ namespace elastrun::worker {
 inline std::string quoted(std::string_view text);
 
 /// The connection of this process, made at the first packet. Safe to use from several threads and
-/// after fork(2): the child connects anew, because the agent knows senders by their credentials.
+/// after fork(2): the child reconnects, because the agent knows senders by their credentials.
 class Channel {
  public:
   // A constant from the start: what is made at the first call can be half made in a forked child.
@@ -62,7 +62,7 @@ class Channel {
     return turn && deliver(packet);
   }
   /// For what must not be lost: where the agent is behind, it is tried again for a second, and then
-  /// before anything else is sent. While something is owed nobody waits a second time.
+  /// before anything else is sent. While something is owed no call waits a second time.
   void send_surely(std::string_view packet) {
     const auto until = Clock::now() + std::chrono::seconds(1);
     while (!offer(packet)) {
@@ -77,7 +77,7 @@ class Channel {
   /// The right to use the descriptor, for one thread at a time: another one could close it in the
   /// middle of a send, and the packet would go into whatever file gets its number next.
   /// Not a mutex: the child of a fork(2) that happens while another thread holds one could never
-  /// take it. This one names its thread and process, so the child sees that it is nobody's.
+  /// take it. This one names its thread and process, so the child sees that its holder is gone.
   class Turn {
    public:
     explicit Turn(Channel& channel) : holder_(channel.holder_) {
@@ -204,7 +204,7 @@ class Channel {
   std::atomic<std::uint64_t> holder_{0};  // the thread that has its turn, and its process
   Path path_{};                           // empty, if it is too long for a socket
   std::string* from_ = nullptr;           // the first packet of a connection; never freed
-  int fd_ = -1;                           // this and what follows: of whoever has its turn
+  int fd_ = -1;                           // this and what follows: of the Turn's holder
   pid_t owner_ = 0;
   Clock::time_point next_try_{};
   std::vector<std::string>* owed_ = nullptr;  // never freed: others say something at the very end
@@ -239,7 +239,7 @@ inline std::size_t character_size(std::string_view text) {
 }
 }  // namespace detail
 
-/// Text as a JSON string, quotes included. A byte that is no UTF-8 becomes U+FFFD: the agent would
+/// Text as a JSON string, quotes included. A byte that is not UTF-8 becomes U+FFFD: the agent would
 /// refuse the packet.
 inline std::string quoted(std::string_view text) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -273,7 +273,7 @@ inline std::string number(double value) {
   return std::string(digits, end);
 }
 
-/// Builds and sends a packet, but only where somebody may be listening.
+/// Builds and sends a packet, but only where an agent may listen.
 template <class Make>
 void tell(Make make) {
   if (Channel::instance().configured()) Channel::instance().send(make());
@@ -291,13 +291,13 @@ inline void count_forks() {
 }
 
 /// Held for a few instructions, or a send(2) that waits for its turn alone. That of a thread which
-/// this process does not have, because it was forked meanwhile, is nobody's.
+/// this process does not have, because it was forked meanwhile, counts as free.
 class Lock {
  public:
   enum class Taken {
-    Not,   // this thread has it: a signal handler has come in between
-    Ours,  // what it guards is as this process has left it
-    Anew,  // what it guards was left by another process, or by nobody yet
+    Not,    // this thread has it: a signal handler has come in between
+    Ours,   // what it guards is as this process has left it
+    Stale,  // what it guards is unset, or was left by another process
   };
   constexpr Lock() = default;
   Taken lock() {
@@ -310,7 +310,7 @@ class Lock {
       if (free && holder_.compare_exchange_weak(found, self, std::memory_order_acquire)) break;
       if (!free) ::sched_yield();
     }
-    return std::exchange(last_, own) == own ? Taken::Ours : Taken::Anew;
+    return std::exchange(last_, own) == own ? Taken::Ours : Taken::Stale;
   }
   void unlock() { holder_.store(0, std::memory_order_release); }
 
@@ -451,7 +451,7 @@ class Page {
                                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
                        writer == self);
     if (ours) {
-      *half(kCount) = 0;  // after exec(2) the same process begins anew
+      *half(kCount) = 0;  // after exec(2) the same process starts over
     } else {
       ::munmap(made, size_);
     }
@@ -609,7 +609,7 @@ class Metric {
   /// What the parent has not told is the parent's to tell.
   bool take_turn() {
     const auto taken = lock_.lock();
-    if (taken == detail::Lock::Taken::Anew) cell_ = {};
+    if (taken == detail::Lock::Taken::Stale) cell_ = {};
     return taken != detail::Lock::Taken::Not;
   }
   Cell take(std::int64_t second) {
@@ -760,7 +760,7 @@ class LastPhase {
     count_forks();
     const auto taken = lock_.lock();
     if (taken == Lock::Taken::Not) return {};  // a signal has come within this very call
-    if (taken == Lock::Taken::Anew) size_ = 0;
+    if (taken == Lock::Taken::Stale) size_ = 0;
     EnteredPhase before;
     if (size_ > 0) before = {std::string(name_, size_), until_};
     size_ = cut(name, sizeof name_).copy(name_, sizeof name_);
@@ -791,7 +791,7 @@ inline EnteredPhase enter_phase(std::string_view name, EnteredPhase::Clock::time
   return before;
 }
 
-/// 0, or what is no time: not said.
+/// 0, or an invalid time: not said.
 inline EnteredPhase::Clock::time_point end_after(std::chrono::duration<double> at_most) {
   constexpr double kLongest = 1e9;  // seconds; more does not fit the clock's nanoseconds
   if (!(at_most.count() > 0)) return EnteredPhase::Clock::time_point::max();
@@ -898,7 +898,7 @@ class Recorder {
   bool take_turn() {  // as Metric's
     detail::count_forks();
     const auto taken = lock_.lock();
-    if (taken == detail::Lock::Taken::Anew) size_ = 0, count_ = 0, lost_ = 0, interrupted_ = 0;
+    if (taken == detail::Lock::Taken::Stale) size_ = 0, count_ = 0, lost_ = 0, interrupted_ = 0;
     return taken != detail::Lock::Taken::Not;
   }
   void add(std::string_view text) {

@@ -613,6 +613,26 @@ for _ in range(4):
 """)
         self.assertEqual(self.evaluations(), ["step", "eval", "end"] + ["step"] * 7)
 
+    def test_a_save_and_a_resume_of_which_nothing_tells_the_step_are_told_as_such(self) -> None:
+        self.run_script(MODEL + """
+import io
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3): one(optimizer)
+buffer = io.BytesIO()
+torch.save({"o": optimizer.state_dict()}, buffer)
+open("bucket", "wb").write(buffer.getvalue())
+torch.save(model.state_dict(), "pretrained.pt")
+""")
+        self.assertEqual([one["step"] for one in self.said() if one.get("kind") == "checkpoint"],
+                         [-2, 2])
+        self.run_script(MODEL + """
+import io
+torch.load(io.BytesIO(open("bucket", "rb").read()))
+one(torch.optim.SGD(model.parameters(), lr=0.1))
+""")
+        self.assertEqual([one.get("step", one.get("step_count")) for one in self.said()
+                          if one.get("kind") == "checkpoint" or "step_end_time" in one], [-2, 0])
+
     def test_steps_go_on_as_a_checkpoint_says_that_was_saved_into_a_buffer(self) -> None:
         make = MODEL + "import io\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         self.run_script(make + """
@@ -622,8 +642,9 @@ torch.save({"o": optimizer.state_dict(), "global_step": 5}, buffer)
 open("bucket", "wb").write(buffer.getvalue())
 """)
         said = self.said()
-        self.assertEqual(self.names(said)[-2:], ["checkpoint_save_start_time",
-                                                 "checkpoint_save_end_time"])
+        self.assertEqual(self.names(said)[-3:], ["checkpoint_save_start_time",
+                                                 "checkpoint_save_end_time", "checkpoint"])
+        self.assertEqual(said[-1]["step"], -2)
         self.run_script(make + """
 loaded = torch.load(io.BytesIO(open("bucket", "rb").read()))
 optimizer.load_state_dict(loaded["o"])

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -187,6 +189,51 @@ class ChannelTest(unittest.TestCase):
         self.assertEqual(len(got) + int(done.stdout), 20000)
         self.assertEqual(got[0], {"kind": "step", "step": 0})
         self.assertGreater(int(done.stdout), 0)
+
+    def test_what_is_told_at_the_exit_waits_for_an_agent_that_is_behind(self) -> None:
+        # More than a socket holds: a metric of each of 700 layers, and as many windows.
+        for tell in ("from elastrun import metrics\n"
+                     "for i in range(700): metrics.put_metric(f'm{i}', i, 'g')\n",
+                     "from datetime import timedelta\nfrom elastrun.monitor import *\n"
+                     "stats = [Stat(f's{i}', [Aggregation.SUM], timedelta(hours=1))"
+                     " for i in range(700)]\n"
+                     "for one in stats: one.add(1)\n"):
+            with self.subTest(tell):
+                folder = tempfile.TemporaryDirectory()
+                self.addCleanup(folder.cleanup)
+                listener = Listener(folder.name)
+                self.addCleanup(listener.socket.close)
+                listener.socket.setblocking(True)
+                got: list[object] = []
+
+                def read_late() -> None:
+                    connection, _ = listener.socket.accept()
+                    with connection:
+                        time.sleep(0.3)
+                        while packet := connection.recv(65536):
+                            got.append(json.loads(packet)["kind"])
+
+                reader = threading.Thread(target=read_late)
+                reader.start()
+                done = worker(tell, listener.path)
+                reader.join()
+                self.assertEqual(done.stderr, "")
+                self.assertEqual(got.count("metric") + got.count("event"), 700)
+
+    def test_an_agent_that_reads_nothing_costs_an_exit_a_second(self) -> None:
+        listener = self.listen()
+        done = worker("import time\nfrom elastrun import metrics, reporter\n"
+                      "for i in range(700): metrics.put_metric(f'm{i}', i, 'g')\n"
+                      "start = time.monotonic()\n"
+                      "reporter.reporter()._finish()\n"
+                      "print(0.9 < time.monotonic() - start < 20, elastrun.dropped() > 300)",
+                      listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("True True\n", ""))
+
+    def test_what_must_not_be_lost_is_counted_if_it_is(self) -> None:
+        done = worker("elastrun.phase('eval')\nprint(elastrun.dropped())",
+                      self.folder + "/absent")
+        self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
 
     def test_an_agent_that_vanishes_is_no_error(self) -> None:
         listener = self.listen()

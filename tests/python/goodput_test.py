@@ -22,6 +22,7 @@ sys.path.insert(0, PACKAGE)
 os.environ.pop("ELASTRUN_CHANNEL", None)
 from elastrun import journal  # noqa: E402
 from elastrun.goodput import ElasticGoodputRecorder, GoodputRecorder  # noqa: E402
+from elastrun.measurement import Event  # noqa: E402
 
 AT = datetime.fromtimestamp(1_700_000_000.25, timezone.utc)
 SECONDS = 1_700_000_000.25
@@ -310,6 +311,41 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 print(count > 100)
 """)
         self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
+
+    def test_the_training_loop_of_the_documentation_records_what_its_calls_would(self) -> None:
+        kept = Kept()
+        recorder = GoodputRecorder("j", "l", True, kept)
+        with self.assertRaisesRegex(ValueError, "mine"), recorder.record_event(Event.JOB):
+            with recorder.record_event(Event.ACCELERATOR_INIT):
+                pass
+            with recorder.record_event(Event.TRAINING_PREP):
+                pass
+            for step in range(2):
+                with recorder.record_event(Event.DATA_LOADING):
+                    pass
+                with recorder.record_event(Event.STEP, step):
+                    pass
+            with recorder.record_event(Event.CUSTOM, "eval_step"):
+                raise ValueError("mine")
+        loading = ["data_loading_start_time", "data_loading_end_time"]
+        self.assertEqual([list(one)[-1] for one in kept.entries], [
+            "job_start_time", "tpu_init_start_time", "tpu_init_end_time",
+            "training_prep_start_time", "training_prep_end_time", *loading, "step_start_time",
+            *loading, "step_start_time", "custom_badput_event_start_time",
+            "custom_badput_event_end_time", "job_end_time"])
+        self.assertEqual([one["step_count"] for one in kept.entries if "step_count" in one], [0, 1])
+        self.assertEqual([one["custom_badput_event_type"] for one in kept.entries
+                          if "custom_badput_event_type" in one], ["eval_step"] * 2)
+
+    def test_an_event_that_cannot_be_recorded_is_counted_and_its_block_runs(self) -> None:
+        kept, ran = Kept(), []
+        recorder = GoodputRecorder("j", "l", True, kept)
+        for event, detail in ((Event.STEP, None), ("lunch", None), (None, 1)):
+            with recorder.record_event(event, detail):  # type: ignore[arg-type]
+                ran.append(event)
+        with GoodputRecorder("j", "l").record_event(Event.JOB):
+            ran.append(None)
+        self.assertEqual((len(ran), kept.entries, recorder.lost), (4, [], 3))
 
     def test_what_others_put_in_is_not_taken_back(self) -> None:
         kept = journal.Journal(lambda *_: None)

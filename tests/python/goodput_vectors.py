@@ -95,7 +95,8 @@ class Player:
     def call(self, call: dict[str, Any]) -> dict[str, Any]:
         if self.reads_on:
             self.log.grow(call.get("upto", float("inf")))
-        goodput_calculator._now = lambda: call.get("now", 0.0)
+        now = call.get("now", call.get("upto", 1e12))
+        goodput_calculator._now = lambda: now
         calculator, ideal = self.calculator, call.get("ideal")
         if call["call"] == "job":
             percent, badput, step = calculator.get_job_goodput(True, ideal)

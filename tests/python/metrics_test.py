@@ -40,7 +40,7 @@ def handler(group: str | None = None) -> Iterator[Recorder]:
         yield recorder
     finally:
         metrics.configure(metrics.NullMetricHandler(), group)
-        metrics._of_group.clear()
+        metrics.api._of_group.clear()
 
 
 @metrics.prof
@@ -108,7 +108,7 @@ class Metrics(unittest.TestCase):
 
     def test_k6_the_console_line(self) -> None:
         metrics.configure(metrics.ConsoleMetricsHandler(), "torchelastic")
-        self.addCleanup(metrics._of_group.clear)
+        self.addCleanup(metrics.api._of_group.clear)
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             metrics.put_metric("workers.default.run_total", 1)
@@ -121,7 +121,7 @@ class Metrics(unittest.TestCase):
                 raise RuntimeError("on purpose")
 
         metrics.configure(Bad(), "bad")
-        self.addCleanup(metrics._of_group.clear)
+        self.addCleanup(metrics.api._of_group.clear)
         before = metrics.failures()
         metrics.put_metric("a", 1, "bad")
         self.assertEqual(metrics.failures(), before + 1)
@@ -179,7 +179,7 @@ class Events(unittest.TestCase):
     def test_a_rendezvous_event_is_named_after_its_caller(self) -> None:
         keeper = Keeper()
         events.configure(keeper, "dynamic_rendezvous")
-        self.addCleanup(events._handlers.clear)
+        self.addCleanup(events.api._handlers.clear)
         try:
             raise ValueError("boom")
         except ValueError:
@@ -196,7 +196,7 @@ class Events(unittest.TestCase):
             events.record(event, "nowhere")
         keeper = Keeper()
         events.configure(keeper, "mine")
-        self.addCleanup(events._handlers.clear)
+        self.addCleanup(events.api._handlers.clear)
         events.record(event, "mine")
         self.assertEqual(keeper.got, [event])
 
@@ -256,15 +256,15 @@ class Agent(unittest.TestCase):
             "for odd in (-1, float('nan'), float('inf'), 'x', None): count('tokens', odd, 'g')\n"
             "count(3)\n"
             "count('a' * 300)\n"
-            "elastrun.metrics._reporter.flush()\n"
+            "elastrun.metrics.api._reporter.flush()\n"
             "count('once')\n"
-            "print(elastrun.metrics._reporter.refused)")
+            "print(elastrun.metrics.api._reporter.refused, elastrun.telemetry.losses()['samples'])")
         many = [one for one in packets if one["name"] == "tokens"]
         self.assertEqual(sum(one["value"] for one in many), 120_000)
         self.assertLess(len(many), 100)
         self.assertEqual(packets[-1], {"kind": "metric", "type": "counter", "name": "once",
                                        "value": 1, "group": "torchelastic"})
-        self.assertEqual(self.said, "7\n")
+        self.assertEqual(self.said, "7 7\n")
 
     def test_odd_values_spoil_no_sum(self) -> None:
         packets = self.run_worker(
@@ -272,17 +272,42 @@ class Agent(unittest.TestCase):
             "    elastrun.metrics.put_metric('a', v)\n"
             "elastrun.metrics.put_metric('a' * 300, 1)\n"
             "elastrun.metrics.put_metric(3, 1)\n"
-            "elastrun.metrics._reporter.flush()\n"
-            "print(elastrun.metrics._reporter.refused)")
+            "elastrun.metrics.api._reporter.flush()\n"
+            "print(elastrun.metrics.api._reporter.refused)")
         self.assertEqual(packets, [{"kind": "metric", "name": "a", "value": 1,
                                     "group": "torchelastic", "count": 3, "sum": 5, "min": 1,
                                     "max": 3, "not_finite": 2}])
         self.assertEqual(self.said, "5\n")
 
+    def test_a_sample_may_say_of_which_step_it_is(self) -> None:
+        packets = self.run_worker(
+            "elastrun.step(3)\n"
+            "put = elastrun.metrics.put_metric\n"
+            "put('a', 1, step=7)\nput('a', 2, step=8)\nput('b', 1)\nput('c', 1, step='x')\n"
+            "elastrun.metrics.api._reporter.flush()\n"
+            "put('a', 3)\n"
+            "elastrun.metrics.api._reporter.flush()\n"
+            "print(elastrun.telemetry.losses())")
+        self.assertEqual([(one["name"], one["step"]) for one in packets if one["kind"] == "metric"],
+                         [("a", 8), ("b", 3), ("a", 3)])
+        self.assertEqual(self.said, "{'messages': 0, 'samples': 1, 'metric_handlers': 0, "
+                         "'event_handlers': 0, 'stat_values': 0, 'goodput_entries': 0}\n")
+
+    def test_lone_surrogates_in_names_are_replaced(self) -> None:
+        packets = self.run_worker(
+            "for name in ('a\\ud800', 'a\\udfff'):\n"
+            "    elastrun.metrics.put_metric(name, 1, '\\ud800')\n"
+            "elastrun.metrics.count_metric('n\\ud800', 2)\n"
+            "elastrun.metrics.api._reporter.flush()\n"
+            "print(elastrun.metrics.api._reporter.refused)")
+        self.assertEqual([(one["group"], one["name"], one.get("count")) for one in packets],
+                         [("?", "a?", 2), ("torchelastic", "n?", None)])
+        self.assertEqual(self.said, "0\n")
+
     def test_names_made_of_numbers_are_told_as_one(self) -> None:
         packets = self.run_worker(
             "for i in range(4000): elastrun.metrics.put_metric(f'n{i}', 1)\n"
-            "elastrun.metrics._reporter.flush()\n")
+            "elastrun.metrics.api._reporter.flush()\n")
         names = {packet["name"] for packet in packets}
         self.assertLessEqual(len(names), 2001)
         self.assertEqual(len(self.page.series()), 127)
@@ -291,7 +316,7 @@ class Agent(unittest.TestCase):
         packets = self.run_worker(
             "while elastrun.dropped() == 0: elastrun.step(1)\n"
             "for i in range(10): elastrun.metrics.put_metric('a', i)\n"
-            "reporter = elastrun.metrics._reporter\n"
+            "reporter = elastrun.metrics.api._reporter\n"
             "reporter.flush()\n"
             "print(reporter._cells['torchelastic', 'a'].count)\n")
         self.assertEqual(self.said, "10\n")
@@ -302,7 +327,7 @@ class Agent(unittest.TestCase):
             "import time\n"
             "elastrun.metrics.put_metric('a', 1)\n"
             "time.sleep(0.01)\n"
-            "while elastrun.metrics._reporter._has_more():\n"
+            "while elastrun.metrics.api._reporter._has_more():\n"
             "    time.sleep(0.01)\n"
             "import os; os._exit(0)\n")
         self.assertEqual([packet["name"] for packet in packets], ["a"])

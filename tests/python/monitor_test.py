@@ -333,5 +333,139 @@ class Agent(unittest.TestCase):
 
 
 
+class Wishes(unittest.TestCase):
+    """What the reviewers of the RFC asked for, and torch.monitor does not have."""
+
+    def setUp(self) -> None:
+        gc.collect()
+        self.events: list[Event] = []
+        handle = monitor.register_event_handler(self.events.append)
+        self.addCleanup(monitor.unregister_event_handler, handle)
+
+    def test_without_a_window_size_each_number_of_values_is_a_window_and_none_is_dropped(self
+                                                                                       ) -> None:
+        stat = Stat("a", [A.SUM, A.STDDEV], max_samples=2)
+        for value in (1, 3, 5, 5, 9):
+            stat.add(value)
+        self.assertEqual([event.data for event in self.events],
+                         [{"a.sum": 4, "a.stddev": 1}, {"a.sum": 10, "a.stddev": 0}])
+        self.assertEqual((stat.count, stat.dropped), (1, 0))
+        monitor.close_due()
+        self.assertEqual(stat.count, 1)
+        with self.assertRaisesRegex(ValueError, "give a window_size, max_samples or both"):
+            Stat("b", [A.SUM])
+
+    def test_a_histogram_has_all_values(self) -> None:
+        stat = Stat("a", [A.HISTOGRAM, A.P50], max_samples=4)
+        for value in (1, 1, -4, 100):
+            stat.add(value)
+        buckets = stat.histogram()
+        self.assertEqual([count for _, count in buckets], [1, 2, 1])
+        for (end, _), value in zip(buckets, (-4, 1, 100)):
+            self.assertAlmostEqual(end, value, delta=abs(value) * 0.022)
+        self.assertEqual(self.events[0].data["a.histogram"], "[[-4.0,1],[1.0,2],[100.863,1]]")
+        self.assertEqual(stat.get(), {A.HISTOGRAM: 4, A.P50: stat.get()[A.P50]})
+
+    def test_a_block_is_timed_also_if_it_raises(self) -> None:
+        stat = Stat("a", [A.SUM], max_samples=2)
+        with stat.add_time():
+            time.sleep(0.01)
+        with contextlib.suppress(KeyError), stat.add_time():
+            raise KeyError
+        self.assertTrue(0.01 <= stat.get()[A.SUM] < 5, stat.get())
+
+    def test_stats_can_be_listed_by_name_with_unit_and_help(self) -> None:
+        kept = [Stat("t.a", [A.SUM], HOUR, unit="s", help="of a step"), Stat("t.b", [A.MAX], HOUR),
+                Stat("u", [A.SUM], HOUR)]
+        found = monitor.stats("t.*")
+        self.assertEqual(list(found), ["t.a", "t.b"])
+        self.assertEqual((found["t.a"].unit, found["t.a"].help, found["t.a"].aggregations),
+                         ("s", "of a step", (A.SUM,)))
+        found["t.b"].add(3)
+        self.assertEqual(kept[1].count, 1)
+
+    def test_a_collector_has_an_explicit_zero_and_no_value_for_no_data(self) -> None:
+        before = Stat("c.a", [A.MEAN, A.SUM], HOUR)
+        collector = monitor.Collector("c.*", {"c.b*": [A.P99, A.COUNT]})
+        after = Stat("c.b", [A.MEAN], max_samples=2)
+        Stat("d", [A.MEAN], HOUR).add(1)
+        self.assertEqual(collector.report(), {"c.a.count": 0, "c.a.sum": 0, "c.b.count": 0})
+        for value in (1, 2, 3):
+            before.add(value)
+            after.add(5)
+        expected = {"c.a.count": 3, "c.a.mean": 2, "c.a.sum": 6, "c.b.count": 3, "c.b.p99": 5}
+        self.assertEqual(collector.report(), expected)
+        collector.reset()
+        before.add(7)
+        self.assertEqual(collector.report(), {"c.a.count": 1, "c.a.mean": 7, "c.a.sum": 7,
+                                              "c.b.count": 0})
+
+    def test_a_callback_is_asked_when_values_are_collected(self) -> None:
+        asked: list[int] = []
+        stat = Stat("o", [A.MAX], HOUR)
+        stat.observe(lambda: asked.append(1) or len(asked))
+        stat.observe(lambda: 1 / 0)
+        collector = monitor.Collector("o")
+        self.assertEqual((collector.report(), stat.dropped), ({"o.count": 1, "o.max": 1}, 1))
+        collector.reset()
+        self.assertEqual(collector.report()["o.max"], 2)
+
+    def test_an_event_has_a_time_a_severity_and_an_id(self) -> None:
+        event = Event("e", severity="error")
+        self.assertLess(abs(event.timestamp.timestamp() - time.time()), 60)
+        self.assertEqual((event.data, event.severity, event.span), ({}, "error", None))
+        self.assertRegex(event.id, "^[0-9a-f]{16}$")
+        self.assertEqual(event.id, event.id)
+        with self.assertRaisesRegex(ValueError, "severity 'loud' is none of trace, debug"):
+            Event("e", severity="loud")
+
+    def test_spans_know_what_they_are_in(self) -> None:
+        with contextlib.suppress(KeyError), monitor.span("epoch", number=3) as outer:
+            with monitor.span("forward") as inner:
+                monitor.log_event(Event("e"))
+            raise KeyError
+        monitor.log_event(Event("after"))
+        self.assertEqual([(one.name, one.data.get("span.phase"), one.span, one.parent)
+                          for one in self.events],
+                         [("epoch", "start", outer, None), ("forward", "start", inner, outer),
+                          ("e", None, inner, outer), ("forward", "stop", inner, outer),
+                          ("epoch", "stop", outer, None), ("after", None, None, None)])
+        last = self.events[4].data
+        self.assertEqual((last["number"], last["span.error"]), (3, "KeyError"))
+        self.assertGreaterEqual(last["span.seconds"], self.events[3].data["span.seconds"])
+
+    def test_events_can_be_sampled_and_asked_for(self) -> None:
+        self.addCleanup(setattr, monitor, "_sampling", ())
+        self.assertTrue(monitor.is_enabled("data.read"))
+        monitor.sample("data.*", 0.25)
+        for number in range(8):
+            monitor.log_event(Event("data.read", data={"n": number}))
+            monitor.log_event(Event("other"))
+        self.assertEqual([one.data["n"] for one in self.events if one.name == "data.read"], [0, 4])
+        self.assertEqual(len(self.events), 10)
+        monitor.sample("data.read", 0)
+        self.assertFalse(monitor.is_enabled("data.read"))
+        self.assertTrue(monitor.is_enabled("data.write"))
+        monitor.log_event(Event("data.read"))
+        self.assertEqual(len(self.events), 10)
+        with self.assertRaisesRegex(ValueError, "must be between 0 and 1"):
+            monitor.sample("a", 2)
+        done = worker("print(elastrun.monitor.is_enabled('e'))", None)
+        self.assertEqual(done.stdout, "False\n")
+
+    def test_the_agent_hears_severity_and_ids(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            listener = Listener(folder)
+            self.addCleanup(listener.socket.close)
+            worker("m = elastrun.monitor\n"
+                   "m.log_event(m.Event('plain', data={'a': 1}))\n"
+                   "m.log_event(m.Event('e', data={'\\ud800': '\\udcff'}, severity='error',\n"
+                   "                    id='i', span='s', parent='p'))", listener.path)
+            (plain, told), = listener.packets()
+        self.assertEqual(plain["attributes"], {"a": 1})
+        self.assertEqual(told["attributes"], {"?": "?", "severity": "error", "event.id": "i",
+                                              "span.id": "s", "span.parent": "p"})
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -51,10 +51,26 @@ class Armed(timer.ChannelTimerClient):
 
 
 class Expires(unittest.TestCase):
-    def test_v1_without_a_client_nothing_happens_where_torch_raises(self) -> None:
-        done = worker("with elastrun.timer.expires(after=0.01): print('in')\n"
-                      "print(elastrun.dropped())", None)
-        self.assertEqual((done.stdout, done.stderr), ("in\n0\n", ""))
+    def test_v1_outside_elastrun_a_block_without_a_client_raises_as_with_torch(self) -> None:
+        done = worker("try:\n"
+                      "    with elastrun.timer.expires(after=0.01): print('in')\n"
+                      "except RuntimeError as error: print(error)\n"
+                      "elastrun.timer.configure(timer_client=None)\n"
+                      "block = elastrun.timer.expires(after=0.01)\n"
+                      "try: block.__enter__()\n"
+                      "except RuntimeError: print('again')", None)
+        said = ("no timer client: call elastrun.timer.configure(client) before the first "
+                "expires(), or run under elastrun\nagain\n")
+        self.assertEqual((done.stdout, done.stderr), (said, ""))
+
+    def test_a_time_that_is_no_number_raises_as_torch_does(self) -> None:
+        client = Recorder()
+        for after in (None, "soon", [1]):
+            with self.assertRaises((TypeError, ValueError)):
+                timer.expires(after, client=client)
+            with self.assertRaises((TypeError, ValueError)):
+                timer.expires(after)
+        self.assertEqual(client.calls, [])
 
     def test_v2_an_explicit_client_is_asked_once_and_told_once(self) -> None:
         client = Recorder()
@@ -257,6 +273,110 @@ class Channel(unittest.TestCase):
             packet = json.loads(connection.recv(65536))
             timers += [packet] if packet["kind"] == "timer" else []
         self.assertEqual(["deadline" in packet for packet in timers], [True, False])
+
+    def test_timers_that_no_agent_hears_of_are_not_kept(self) -> None:
+        # 20,000 ends of timers that the agent does not know would be 20,000 packets in memory.
+        done = worker("from elastrun.channel import _channel\n"
+                      "for i in range(20000):\n"
+                      "    with elastrun.timer.expires(after=60): pass\n"
+                      "print(len(_channel._owed) < 10)", self.listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
+
+
+class FileTimer(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = f"{folder.name}/timers"
+        self.told: list[tuple[str, str | None]] = []
+        self.server = timer.FileTimerServer(
+            self.path, "run", log_event=lambda name, request: self.told.append(
+                (name, request and request.scope_id)))
+        self.addCleanup(self.server.stop)
+
+    def request(self, pid: int, scope: str, after: float, number: int = 9
+                ) -> timer.FileTimerRequest:
+        return timer.FileTimerRequest(pid, scope, time.time() + after, number)
+
+    def test_a_block_that_does_not_end_is_ended_when_its_time_is_up(self) -> None:
+        self.server.start()  # with passes 10 s apart
+
+        def hang() -> None:
+            timer.configure(timer_client=timer.FileTimerClient(self.path, signal.SIGTERM))
+            with timer.expires(after=600, scope="other"):
+                pass
+            with timer.expires(after=0.1, scope="load"):
+                time.sleep(600)
+
+        process = multiprocessing.get_context("fork").Process(target=hang)
+        process.start()
+        process.join()
+        self.assertEqual(process.exitcode, -signal.SIGTERM)
+        self.server.run_once()
+        self.assertEqual(self.told, [("watchdog started", None), ("timer expired", "load"),
+                                     ("kill worker process", "load")])
+        self.assertFalse(os.path.exists(self.path))
+
+    def test_a_line_is_the_one_of_torch_and_others_are_ignored(self) -> None:
+        request = timer.FileTimerRequest(7, "a\u00e9\n", 5.5)
+        self.assertEqual(request.to_json(), '{"version": 1, "pid": 7, "scope_id": "a\\u00e9\\n", '
+                                            '"expiration_time": 5.5, "signal": 0}')
+        self.server.start()
+        client = timer.FileTimerClient(self.path)
+        with self.assertLogs("elastrun.timer", "WARNING") as logged:
+            with open(self.path, "wb") as fifo:
+                fifo.write(b'nothing\n[]\n{"pid": 1}\n\xff\n')
+            client._send_request(self.request(os.getpid(), "kept", 600))
+            self.server.run_once()
+        self.assertEqual(len(logged.records), 4)
+        self.assertEqual(list(self.server._timers), [(os.getpid(), "kept")])
+
+    def test_without_a_signal_it_is_only_told_and_the_first_with_one_counts(self) -> None:
+        ended: list[tuple[int, int]] = []
+        self.server._reap_worker = lambda pid, number: ended.append((pid, number)) or True
+        me = os.getpid()
+        self.server.register_timers([self.request(me, "told", -3, 0)])
+        self.server.start()
+        self.server.run_once()
+        self.assertEqual((ended, self.server._timers), ([], {}))
+        self.server.register_timers([self.request(me, "late", -1, 9), self.request(me, "b", -2, 15),
+                                     self.request(me, "told", -3, 0)])
+        os.mkfifo(self.path)
+        self.server.start()
+        self.server.run_once()
+        self.assertEqual((ended, self.server._timers), ([(me, 15)], {}))
+
+    def test_timers_of_a_process_that_has_ended_and_released_ones_are_forgotten(self) -> None:
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        self.server.start()
+        client = timer.FileTimerClient(self.path)
+        for scope in ("a", "b"):
+            client.acquire(scope, time.time() + 600)
+        client.release("a")
+        client.release("never there")
+        client._send_request(self.request(gone.pid, "gone", 600))
+        self.server.run_once()
+        self.assertEqual(list(self.server._timers), [(os.getpid(), "b")])
+
+    def test_who_cannot_be_ended_is_tried_again_without_spinning(self) -> None:
+        tried: list[int] = []
+        self.server._reap_worker = lambda pid, number: bool(tried.append(pid))
+        self.server._max_interval = 0.05
+        self.server.register_timers([self.request(os.getpid(), "a", -1)])
+        begin = time.monotonic()
+        self.server.start()
+        while len(tried) < 3:
+            time.sleep(0.01)
+        self.assertGreaterEqual(time.monotonic() - begin, 0.05)
+        self.assertEqual(len(self.server._timers), 1)
+
+    def test_a_client_without_a_server_and_a_scope_that_is_too_long_fail(self) -> None:
+        client = timer.FileTimerClient(f"{self.path}.not")
+        with self.assertRaisesRegex(BrokenPipeError, "no timer server takes requests at .*No such"):
+            client.acquire("a", 0)
+        with self.assertRaisesRegex(RuntimeError, "at most 4096 are possible"):
+            client.acquire("a" * 5000, 0)
 
 
 class LocalTimer(unittest.TestCase):

@@ -28,11 +28,12 @@
     elastrun.bridge.torch()                      # what is told to torch's own reaches the agent
 
 In a worker this import also offers the stacks of the process to the agent (`offer_stacks`), which
-takes them when the job hangs or somebody asks (elastrunctl stacks).
+takes them when the job hangs or a user asks (elastrunctl stacks).
 
 Nothing here blocks, and nothing raises because of the channel or of what it is told: under another
 launcher, with an agent that has gone or cannot keep up, or with a step that is NaN, messages are
-dropped and counted (`elastrun.dropped()`). A metric is one of the last step, or of `step=`.
+dropped and counted: `elastrun.dropped()`, and `elastrun.telemetry.losses()` by cause. A metric is
+one of the last step, or of `step=`.
 Standard library only. The bytes are described in elastrun-protocol(7).
 """
 from __future__ import annotations
@@ -47,16 +48,18 @@ from elastrun.errors import record
 from elastrun.stacks import offer_stacks
 
 if TYPE_CHECKING:
-    from elastrun import bridge, control_plane, events, goodput, metrics, monitor
+    from elastrun import (bridge, control_plane, events, goodput, measurement, metrics, monitor,
+                          monitoring, telemetry)
 
 __all__ = ["bridge", "checkpoint_done", "control_plane", "dropped", "event", "events", "goodput",
-           "is_connected", "metric", "metrics", "monitor", "offer_stacks", "phase", "record",
-           "step", "timer"]
+           "is_connected", "measurement", "metric", "metrics", "monitor", "monitoring",
+           "offer_stacks", "phase", "record", "step", "telemetry", "timer"]
 
 
 def __getattr__(name: str) -> ModuleType:
     """Modules that not every worker needs are imported when they are first used."""
-    if name in ("bridge", "control_plane", "events", "goodput", "metrics", "monitor"):
+    if name in ("bridge", "control_plane", "events", "goodput", "measurement", "metrics", "monitor",
+                "monitoring", "telemetry"):
         return importlib.import_module(f"elastrun.{name}")
     raise AttributeError(f"module 'elastrun' has no attribute '{name}'")
 

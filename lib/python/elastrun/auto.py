@@ -26,7 +26,8 @@ from types import ModuleType
 from typing import Any
 
 from elastrun import channel, frameworks, journal
-from elastrun.checkpoint_steps import CheckpointSteps, is_checkpoint, steps_told
+from elastrun.checkpoint_steps import (CheckpointSteps, holds_optimizer, is_checkpoint,
+                                       steps_told)
 from elastrun.dynamo import stay_out
 from elastrun.evaluation import Evaluation
 from elastrun.imports import after_import
@@ -42,6 +43,7 @@ _INIT = ('{"tpu_init_start_time":%r}', '{"tpu_init_end_time":%r}')
 _LOADING = ('{"data_loading_start_time":%r}', '{"data_loading_end_time":%r}')
 _PREPARATION = ('{"training_prep_start_time":%r}', '{"training_prep_end_time":%r}')
 _SAVE = ('{"checkpoint_save_start_time":%r}', '{"checkpoint_save_end_time":%r}')
+_UNTOLD = b'{"kind":"checkpoint","step":-2}'
 _RESTORE = ('{"checkpoint_restore_start_time":%r}', '{"checkpoint_restore_end_time":%r}')
 
 
@@ -64,7 +66,7 @@ def _is_file(file: Any) -> bool:
 
 
 class Watch:
-    """Of this process, from its start until somebody tells by hand."""
+    """Of this process, from its start until the script reports by hand."""
 
     def __init__(self) -> None:
         self.off = False
@@ -126,7 +128,7 @@ class Watch:
         return self._compiling() or self.off
 
     def _is_elsewhere(self) -> bool:
-        """This is no time at which the main thread may begin to evaluate."""
+        """The main thread cannot begin to evaluate at this time."""
         return (self._is_out() or not self._rank0 or self._inside is not None
                 or threading.get_ident() != self._main)
 
@@ -215,7 +217,7 @@ class Watch:
     @contextlib.contextmanager
     def _during(self, ends: tuple[str, str], a_save: bool = False) -> Iterator[bool]:
         """Something other than training, unless another thread does it. False: part of such; a
-        signal handler may save meanwhile (`a_save`), which is no part of anything but a save.
+        signal handler may save meanwhile (`a_save`), which is part only of a save.
         """
         me = threading.get_ident()
         outer = self._inside if me == self._main else None
@@ -332,6 +334,8 @@ class Watch:
                 result = save(obj, f, *args, **kwargs)
             if told and whole:
                 self._saved(f, number)
+            elif told:
+                self._untold()
             return result
 
         @functools.wraps(load)
@@ -421,6 +425,8 @@ class Watch:
                 file, is_there = frameworks.place_of(trainer, args, kwargs)
                 if told and is_there:
                     self._saved(file, number)
+                elif told:
+                    self._untold()
                 return result
             return save_and_tell
 
@@ -435,7 +441,7 @@ class Watch:
 
     def _number_of_save(self, what: Any) -> int:
         """The step of the state that is being saved: in another thread what was taken before.
-        -1: it is no checkpoint.
+        -1: not a checkpoint.
         """
         if not is_checkpoint(what):
             return -1
@@ -458,8 +464,18 @@ class Watch:
         """Before the first step: the steps go on where a checkpoint of this job was saved."""
         if self._leader is None:
             step = self._checkpoints.step_of(file, steps_told(what) - 1)
-            if step is not None:
+            if step is not None and step >= 0:
                 self._number = step
+            elif holds_optimizer(what):
+                self._untold()
+
+    def _untold(self) -> None:
+        """A checkpoint was saved, or is loaded, and of which step is not known: what a failure
+        costs is not, then, either.
+        """
+        if not self.off and self._rank0:
+            self._tell_first()
+            self._put(lambda: channel.offer(_UNTOLD))
 
     def _resumed(self, steps: int) -> None:
         """A trainer says how many steps were made before the first one of this process."""

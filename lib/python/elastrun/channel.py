@@ -2,6 +2,7 @@
 """Worker to agent: one JSON object a packet, over the SOCK_SEQPACKET socket ELASTRUN_CHANNEL."""
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import errno
@@ -20,6 +21,8 @@ from elastrun.page import page
 # reports every millisecond one system call a second and not a thousand.
 _RETRY_SECONDS = 1.0
 _OWED_SECONDS = 0.02  # between two tries of what must not be lost
+_LINGER_SECONDS = 1.0  # at the exit of a process, for an agent that is behind
+_LINGER_PAUSE = 0.002  # between two tries then
 
 
 class Channel:
@@ -29,13 +32,15 @@ class Channel:
         self._path = path
         self._forget()
         self.dropped = 0
-        # A forked child (a data loader, a pool) gets a connection of its own: the agent tells
+        # A forked child (a data loader, a pool) gets another connection: the agent tells
         # senders apart by the credentials of the connecting process.
         os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.linger)
 
     def _forget(self) -> None:
         self._socket: socket.socket | None = None
         self._next_try = 0.0
+        self._linger_until: float | None = None
         self._owed: collections.deque[bytes] = collections.deque()
         self._paying = threading.Lock()
         self._connecting = threading.Lock()  # a new one: another thread may have held the old
@@ -65,8 +70,27 @@ class Channel:
     def connected(self) -> bool:
         return (self._socket or self._connect()) is not None
 
+    def linger(self) -> None:
+        """This process is at its end: what it says from now on may wait, for a second in all, for
+        an agent that is behind.
+        """
+        if self._linger_until is None:
+            self._linger_until = time.monotonic() + _LINGER_SECONDS
+        while self._owed and time.monotonic() < self._linger_until:
+            self._send_owed()
+            if self._owed:  # another thread is at it
+                time.sleep(_LINGER_PAUSE)
+
     def _try(self, packet: bytes) -> int:
         """An errno; 0: it is with the agent."""
+        code = self._try_once(packet)
+        while (code == errno.EAGAIN and self._linger_until is not None
+               and time.monotonic() < self._linger_until):
+            time.sleep(_LINGER_PAUSE)
+            code = self._try_once(packet)
+        return code
+
+    def _try_once(self, packet: bytes) -> int:
         connection = self._socket or self._connect()
         if connection is None:
             return errno.ENOTCONN
@@ -95,19 +119,23 @@ class Channel:
 
     def send_surely(self, packet: bytes) -> None:
         """Not dropped because the agent is behind: kept, and sent as soon as it can be."""
-        if self._owed or self._try(packet) == errno.EAGAIN:
-            self._owed.append(packet)
-            if len(self._owed) == 1:
-                with contextlib.suppress(RuntimeError):  # no more threads: with the next message
-                    threading.Thread(target=self._send_owed_later, name="elastrun-channel",
-                                     daemon=True).start()
+        code = errno.EAGAIN if self._owed else self._try(packet)
+        if code != errno.EAGAIN:
+            self.dropped += code != 0
+            return
+        self._owed.append(packet)
+        if len(self._owed) == 1:
+            with contextlib.suppress(RuntimeError):  # no more threads: with the next message
+                threading.Thread(target=self._send_owed_later, name="elastrun-channel",
+                                 daemon=True).start()
 
     def _send_owed(self) -> None:
         if not self._paying.acquire(blocking=False):
             return
         try:
-            while self._owed and self._try(self._owed[0]) != errno.EAGAIN:
+            while self._owed and (code := self._try(self._owed[0])) != errno.EAGAIN:
                 self._owed.popleft()
+                self.dropped += code != 0
         finally:
             self._paying.release()
 
@@ -159,10 +187,15 @@ def _plain(value: Any) -> Any:
         return text(value)
 
 
+def lost(count: int = 1) -> None:
+    """What could not be told: it is counted."""
+    if _channel is not None:
+        _channel.dropped += count
+
+
 def refused() -> None:
     """Something that cannot be told: nothing that a script says raises there, all is counted."""
-    if _channel is not None:
-        _channel.dropped += 1
+    lost()
 
 
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
@@ -245,7 +278,8 @@ def metric(name: str, value: Any, group: str = "worker", step: int | None = None
         return
     try:
         number, key = _number(value), (text(group), text(name))
-        fields = {"kind": "metric", "name": key[1], "value": number, "group": key[0]}
+        fields: dict[str, Any] = {"kind": "metric", "name": key[1], "value": number,
+                                  "group": key[0]}
         if step is not None or _step is not None:
             fields["step"] = _step if step is None else whole(step)
     except Exception:
@@ -312,7 +346,7 @@ def phase(name: str, at_most: float | None = None) -> contextlib.AbstractContext
 
 
 def send_object(fields: dict[str, Any], surely: bool = False) -> bool:
-    """For the other modules of this package. False: nobody has it."""
+    """For the other modules of this package. False: it is lost."""
     return _channel is not None and _channel.send_object(fields, surely)
 
 
@@ -340,6 +374,12 @@ def send_event(name: str, attributes: Mapping[str, Any], at: float | None = None
 def offer(packet: bytes) -> bool:
     """Sends it if that is possible now; what is not sent is not counted."""
     return _channel is not None and _channel.offer(packet)
+
+
+def linger() -> None:
+    """For the other modules of this package: this process is at its end."""
+    if _channel is not None:
+        _channel.linger()
 
 
 def is_configured() -> bool:

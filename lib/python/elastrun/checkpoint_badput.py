@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elastrun.calculator_program import CalculatorProgram, Path
 from elastrun.goodput_calculator import default_path
-from elastrun.measurement_log import LogFiles, Path
 
 OPERATION_TYPE_SAVE = "save"
 OPERATION_TYPE_RESTORE = "restore"
@@ -100,22 +100,6 @@ class CheckpointLoggerOptions:
     path: Path | Sequence[Path] | None = None
 
 
-class _Entries:
-    """What LogFiles reads, of which only checkpoints are kept, whole."""
-
-    def __init__(self) -> None:
-        self.kept: list[Entry] = []
-
-    def add(self, payload: Entry, _arrival: float | None = None) -> bool:
-        if payload.get("event_type") in (OPERATION_TYPE_SAVE, OPERATION_TYPE_RESTORE,
-                                         OPERATION_TYPE_EMERGENCY_RESTORE):
-            self.kept.append(payload)
-        return True
-
-    def add_step(self, _step: int, _time: float) -> None:
-        pass
-
-
 def _is_local(entry: Entry) -> bool:
     return not entry["directory"].startswith("gs://")
 
@@ -153,7 +137,7 @@ class CheckpointBadputCalculator:
 
     A checkpoint is a step, on the disk of a node or persistent: its directory begins with gs://.
     One that is saved again is averaged with its first save, as there. Entries without a number or
-    name that is needed are passed over and counted (`skipped`); there they end the calculation.
+    name that is needed are skipped and counted (`skipped`); there they end the calculation.
     """
 
     def __init__(self, options: CheckpointLoggerOptions | None = None) -> None:
@@ -164,15 +148,14 @@ class CheckpointBadputCalculator:
         if path is None:
             path = default_path(self._options.job_name)
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        self._files = LogFiles(self._options.job_name, paths, _Entries)
+        self._files = CalculatorProgram(self._options.job_name, paths)
 
     def read_entries(self) -> list[Entry]:
         """All of the job, in the order of the log."""
         if self._options.use_goodput_logger:
             return self.entries
         if self._options.client is None:
-            self._files.read()
-            return list(self._files.log.kept)
+            return list(self._files.ask({"ask": "checkpoints"})["entries"])
         job = self._options.job_name
         found = self._options.client.logger(self._options.logger_name).list_entries(
             filter_=f'severity=INFO AND jsonPayload.job_name="{job}" AND (jsonPayload.event_type='

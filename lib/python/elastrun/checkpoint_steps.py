@@ -61,7 +61,7 @@ def _set_mark(file: Any, step: int) -> None:
 
 
 def _marked(file: Any) -> int | None:
-    """None: it is of another job, or somebody else has written over it. Raises if it has none."""
+    """None: it is of another job, or was overwritten. Raises if it has none."""
     place = _place(file)
     mark = os.getxattr(place, _ATTRIBUTE)
     step, size = map(int, mark.split()[:2])
@@ -72,7 +72,7 @@ class CheckpointSteps:
     """Of which step each checkpoint of this job is, by its inode: in a file beside the directories
     of the attempts, so that the next attempt knows; and in an attribute of the checkpoint itself
     where its file system keeps such, so that other nodes and later submissions of the job know. The
-    checkpoint's content is nobody's but the script's.
+    checkpoint's content is the script's alone.
 
     A thread reads and writes that file: the training does not wait for the file system of the logs.
     """
@@ -94,7 +94,7 @@ class CheckpointSteps:
     def _run(self) -> None:
         while True:
             work = self._work.get()
-            with contextlib.suppress(Exception):  # a file that cannot be written, or is no list
+            with contextlib.suppress(Exception):  # a file that cannot be written, or is not a list
                 work()
 
     def _read(self) -> None:
@@ -170,6 +170,14 @@ def _has_state(what: Any, tensor: type) -> bool:
     return any(isinstance(name, str) and name.endswith((".weight", ".bias"))
                and isinstance(value, tensor)
                for name, value in itertools.islice(dict.items(what), _MOST_SEEN))
+
+
+def holds_optimizer(what: Any) -> bool:
+    """Whether a training goes on with it: a model that another one has trained has none."""
+    with contextlib.suppress(Exception):  # a dictionary that another thread changes
+        return any(isinstance(one, dict) and dict.__contains__(one, "param_groups")
+                   for one in itertools.islice(_within(what), _MOST_SEEN))
+    return False
 
 
 def steps_told(what: Any) -> int:

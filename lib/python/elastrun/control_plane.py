@@ -15,10 +15,10 @@ one that raises is the answer 500 with its text.
 
 Other than with torch: a path takes GET or POST, and the other method is 405, not 404; a flag of
 `fr_trace_json` is one of those in lower case, true or false, else 400, as torch's older
-dump_nccl_trace_json; `pyspy_dump` is not there (elastrunctl stacks is). Whoever can open the socket
-may ask: it is the user's alone, and a TCP port without a host is on 127.0.0.1. A port refuses what
-web pages of others make a browser send, with 403: on a loopback address requests for a host that is
-not local, and everywhere those of another origin.
+dump_nccl_trace_json; `pyspy_dump` is not there (elastrunctl stacks is). Any process that can open
+the socket may ask: it is the user's alone, and a TCP port without a host is on 127.0.0.1. A port
+refuses what web pages of others make a browser send, with 403: on a loopback address requests for a
+host that is not local, and everywhere those of another origin.
 """
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def _write(error: BaseException, path: str) -> None:
     said = {"message": {
         "message": f"{type(error).__name__}: {error}",
         "extraInfo": {
-            # With three arguments: before Python 3.10 there is no other form.
+            # With three arguments: the only form before Python 3.10.
             "py_callstack": "".join(
                 traceback.format_exception(type(error), error, error.__traceback__)),
             "timestamp": str(int(time.time())),

@@ -70,7 +70,7 @@ class Evaluation:
         self._put((_END, (time(),)))
 
     def stepped(self) -> None:
-        """An optimizer's step, which is no evaluation's: eval() has meant something else."""
+        """An optimizer's step: not an evaluation, so eval() has meant something else."""
         if not self._said and not self._without_gradients:
             self._trusted = False
         self.end()

@@ -11,6 +11,8 @@
         train(step)
     recorder.record_job_end_time()
 
+or, with elastrun.measurement.Event, `with recorder.record_event(Event.STEP, step): train(step)`.
+
 Under elastrun the entries reach the agent: its summary, its journal, `elastrunctl goodput report`.
 Elsewhere they go into a file of JSON lines, which `elastrunctl goodput report FILE` reads too:
 `path`, or ELASTRUN_GOODPUT_FILE, or JOB_NAME.goodput.jsonl in the working directory. A job that
@@ -19,7 +21,7 @@ starts again goes on with its file; one process at a time writes it.
 A recorder's call costs about a microsecond and never waits. Up to 10,000 entries wait for an agent
 or a file that is behind; others are counted, `recorder.lost`, and the count is written and logged.
 
-A call that cannot be recorded (a step that is NaN, a time that is none) is counted as lost; the
+A call that cannot be recorded (a step that is NaN, an invalid time) is counted as lost; the
 original raises.
 
 As with the original a recorder without `logging_enabled` does nothing, meant for all processes but
@@ -37,6 +39,7 @@ CheckpointBadputCalculator tells how long the saves and restores took that Orbax
 """
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import importlib
@@ -44,7 +47,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastrun import channel
@@ -58,10 +61,11 @@ if TYPE_CHECKING:
                                             CheckpointBadputCalculator, CheckpointLoggerOptions,
                                             RestoreCheckpointManagerVerticalStepStats,
                                             SaveCheckpointManagerVerticalStepStats)
-    from elastrun.goodput_calculator import (ElasticGoodputCalculator, GoodputCalculator,
-                                             GoodputType, IntervalMetricType, MetricType)
+    from elastrun.goodput_calculator import (BadputType, ElasticGoodputCalculator,
+                                             GoodputCalculator, GoodputType, IntervalMetricType,
+                                             MetricType)
     from elastrun.goodput_monitor import ElasticGoodputMonitor, GCPOptions, GoodputMonitor
-    from elastrun.measured_times import BadputType
+    from elastrun.measurement import Event
     from elastrun.step_times import MonitoringWindowType
 
 __all__ = ["OPERATION_TYPE_EMERGENCY_RESTORE", "OPERATION_TYPE_LOCAL",
@@ -74,9 +78,10 @@ __all__ = ["OPERATION_TYPE_EMERGENCY_RESTORE", "OPERATION_TYPE_LOCAL",
            "SaveCheckpointManagerVerticalStepStats"]
 
 # What a training that only records need not import.
-_ELSEWHERE = {"BadputType": "measured_times", "MonitoringWindowType": "step_times",
-              **dict.fromkeys(("ElasticGoodputCalculator", "GoodputCalculator", "GoodputType",
-                               "IntervalMetricType", "MetricType"), "goodput_calculator"),
+_ELSEWHERE = {"MonitoringWindowType": "step_times",
+              **dict.fromkeys(("BadputType", "ElasticGoodputCalculator", "GoodputCalculator",
+                               "GoodputType", "IntervalMetricType", "MetricType"),
+                              "goodput_calculator"),
               **dict.fromkeys(("ElasticGoodputMonitor", "GCPOptions", "GoodputMonitor"),
                               "goodput_monitor"),
               **dict.fromkeys(("CheckpointBadputCalculator", "CheckpointLoggerOptions",
@@ -131,7 +136,7 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def _never_raises(method: _Method) -> _Method:
-    """What cannot be recorded (a step that is NaN, a time that is none) is counted as lost."""
+    """What cannot be recorded (a step that is NaN, an invalid time) is counted as lost."""
 
     @functools.wraps(method)
     def recorded(self: GoodputRecorder, *args: Any, **kwargs: Any) -> None:
@@ -157,7 +162,7 @@ class GoodputRecorder:
         self.job_name = job_name
         self.logger_name = logger_name
         self._grace = background_grace_period_s
-        self._cloud_logger = cloud_logger if logging_enabled else None
+        self._cloud_logger: Any = cloud_logger if logging_enabled else None
         self._journal: Journal | None = None
         self._refused = 0
         self._put: Any = None  # takes an Entry; None: disabled
@@ -245,6 +250,33 @@ class GoodputRecorder:
             self, end_time: datetime.datetime | None = None,
             custom_badput_event_type: str = "unknown") -> None:
         self._put((_CUSTOM_END, (_name(custom_badput_event_type), _seconds(end_time))))
+
+    @contextlib.contextmanager
+    def record_event(self, event: Event, detail: int | str | None = None) -> Iterator[None]:
+        """The block is an `event`: its start is recorded, and its end, also that by an exception.
+        `detail`: the number of a STEP, which lasts until the next one, and the name of a CUSTOM.
+
+            with recorder.record_event(measurement.Event.STEP, step):
+                train(step)
+        """
+        kind = str(getattr(event, "value", event))
+        start: Any = getattr(self, f"record_{kind}_start_time", None)
+        end: Any = getattr(self, f"record_{kind}_end_time", None)
+        if start is None:
+            self._refuse()
+        elif kind == "step":
+            start(detail)
+        elif kind == "custom_badput_event":
+            start, end = (functools.partial(one, custom_badput_event_type=detail or "unknown")
+                          for one in (start, end))
+            start()
+        else:
+            start()
+        try:
+            yield
+        finally:
+            if end is not None:
+                end()
 
     def record_checkpoint_progress(self, step: int, checkpoint_start_time: Any) -> None:
         """Records nothing, as the original: elastrun.checkpoint_done(step) says that steps are

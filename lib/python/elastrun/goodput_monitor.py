@@ -12,10 +12,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from elastrun import metrics
-from elastrun.goodput_calculator import Breakdown, ElasticGoodputCalculator, GoodputCalculator
-from elastrun.measured_times import BadputType
-from elastrun.measurement_log import Path
-from elastrun.step_times import compute_step_deviation_from_baseline
+from elastrun.calculator_program import Path
+from elastrun.goodput_calculator import (BadputType, Breakdown, ElasticGoodputCalculator,
+                                         GoodputCalculator)
 
 __all__ = ["ElasticGoodputMonitor", "GCPOptions", "GoodputMonitor"]
 
@@ -141,7 +140,7 @@ class GoodputMonitor:
             return
         last = not (self._skip_last if skip_last is None else skip_last)
         running = self._uploaders.pop(name, None)
-        if running is None and last:  # the final values are told although nobody has started it
+        if running is None and last:  # the final values are told although it was never started
             running = _Uploader(name, 3600, upload)
         if running is not None:
             running.stop(last, self._patience if last else 10)
@@ -176,11 +175,10 @@ class GoodputMonitor:
         metrics.put_metric(name, value, _GROUP)
 
     def _upload_goodput(self) -> None:
-        percent, percents, step = self._calculator.get_job_goodput(self._breakdown, self._ideal)
-        details = self._calculator.get_job_goodput_details()
+        percent, percents, step, details = self._calculator._summary(self._breakdown, self._ideal)
         self._put("goodput_time", sum(details["goodput_time"].values()))
         for name, seconds in _flat(details["badput_time"], "."):
-            if name != BadputType.DATA_LOADING_ASYNC.name.lower():  # it is no badput
+            if name != BadputType.DATA_LOADING_ASYNC.name.lower():  # not badput
                 self._put(f"badput_time.{name}", seconds)
         self._put("total_elapsed_time", details["total_elapsed_time"])
         self._put("disruptions", details["disruption_count"])
@@ -188,9 +186,8 @@ class GoodputMonitor:
         for name in ("stepping_slice_efficiency", "available_slice_efficiency"):
             if name in details:
                 self._put(name, details[name])
-        if details["step_time_deviation"]:
-            self._put("step_time_deviation",
-                      compute_step_deviation_from_baseline(details["step_time_deviation"]))
+        if details["ideal_step_time"]:
+            self._put("step_time_deviation", details["step_time_deviation"])
             self._put("ideal_step_time", details["ideal_step_time"])
         if self._writer is not None:
             self._writer.add_scalar("goodput/goodput", percent, step)

@@ -4,7 +4,7 @@
 What is put in returns at once; a thread takes it further, every 50 ms while something comes. What
 does not fit any more is counted, and the count is written, too.
 
-A signal handler may put in, drain and flush at any point of the same calls of its own thread:
+A signal handler may put, drain and flush at any point of the same calls of the same thread:
 nothing here waits for a lock.
 """
 from __future__ import annotations
@@ -204,7 +204,7 @@ class Journal:
         self._wake.put(None)
 
     def drain(self) -> bool:
-        """Takes what waits further. False: something waits still, or somebody else is at it."""
+        """Takes what waits further. False: something waits still, or another thread drains."""
         if not self._draining.acquire(blocking=False):
             return False
         try:
@@ -290,7 +290,7 @@ class Journal:
 
     def flush(self, seconds: float) -> bool:
         """Until what was put is out, for so long at most. The thread does it: a file system that
-        does not answer holds up nobody else for longer, and one that refuses nobody at all.
+        hangs holds up no caller for longer, and one that refuses none at all.
         """
         end = time.monotonic() + seconds
         next_whole = self._passes + 2

@@ -16,16 +16,17 @@ from collections.abc import Iterator
 _HERE = os.path.dirname(os.path.realpath(__file__))
 
 
-def _candidates() -> Iterator[str]:
-    yield _HERE  # the program itself, which this file is a part of
+def _candidates(name: str) -> Iterator[str]:
+    if name == "elastrun":
+        yield _HERE  # the program itself, which this file is a part of
     # Four levels above the package is what holds bin: PREFIX/share/elastrun/python/elastrun,
     # VENV/lib/python3.X/site-packages/elastrun, /usr/lib/python3/dist-packages/elastrun. With
     # pip install --target it is the folder that the package lies in.
     for levels in (4, 1):
-        yield os.path.normpath(os.path.join(_HERE, *[".."] * levels, "bin", "elastrun"))
-    yield os.path.join(os.path.dirname(sys.executable), "elastrun")
+        yield os.path.normpath(os.path.join(_HERE, *[".."] * levels, "bin", name))
+    yield os.path.join(os.path.dirname(sys.executable), name)
     for folder in os.get_exec_path():
-        yield os.path.join(folder, "elastrun")
+        yield os.path.join(folder, name)
 
 
 def _is_program(path: str) -> bool:
@@ -37,12 +38,17 @@ def _is_program(path: str) -> bool:
         return False
 
 
+def find_program(name: str) -> str | None:
+    """elastrun or elastrunctl: beside this package, of this interpreter, or in PATH."""
+    return next(filter(_is_program, _candidates(name)), None)
+
+
 def main() -> None:
     """Does not return."""
     name = os.path.basename(sys.argv[0])
     if name in ("__main__.py", "launcher.py", "-c", ""):
         name = "elastrun"
-    program = next(filter(_is_program, _candidates()), None)
+    program = find_program("elastrun")
     if program is None:
         sys.exit(f"{name}: error: the program elastrun is neither in this package nor in PATH")
     # It looks for an interpreter beside the program that was called, so it was called beside ours.

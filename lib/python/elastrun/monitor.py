@@ -10,8 +10,22 @@
 A window that ends is the event "torch.monitor.Stat" with the data NAME.AGGREGATION. Handlers get
 each event, and so does the agent under elastrun.
 
+What the reviewers of RFC-0018 asked for, and torch does not have:
+
+    batch = Stat("batch", [Aggregation.MEAN, Aggregation.P99], max_samples=20, unit="s",
+                 help="a training step")            # a window of 20 values: none is dropped
+    with batch.add_time(): train()
+    memory = Stat("memory", [Aggregation.MAX], timedelta(seconds=10), unit="By")
+    memory.observe(torch.cuda.memory_allocated)     # asked when values are collected
+    monitor.stats("train.*")                        # those that exist, by name
+    collector = monitor.Collector("train.*")        # collector.report(), collector.reset()
+    if monitor.is_enabled("epoch"):
+        log_event(Event("epoch", data={"number": 3}, severity="warn"))
+    with monitor.span("epoch", number=3): ...       # two events, inner ones know their parent
+    monitor.sample("data.*", 0.01)                  # one event of a hundred
+
 Other than with torch: VALUE is the last value; STDDEV and percentiles exist; windows end on time
-under elastrun, also when nobody adds; get() keeps the last window that had values; NaN and
+under elastrun, also when no value comes; get() keeps the last window that had values; NaN and
 infinities count as dropped; a handler may do anything, and one that raises loses only its own event
 (`failures()`); a Stat of the same name and specification is the same Stat, with another one a
 ValueError; so is a window below 1 ms.
@@ -20,41 +34,86 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
+import json
 import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Union
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Union
 
 from elastrun import reporter
-from elastrun.channel import send_event
+from elastrun.channel import is_configured, linger, send_event
 from elastrun.page import page
 
-__all__ = ["STAT_EVENT", "Aggregation", "Event", "EventHandlerHandle", "Stat",
-           "TensorboardEventHandler", "close_due", "data_value_t", "failures", "log_event",
-           "register_event_handler", "unregister_event_handler", "wait_counter_values"]
+if TYPE_CHECKING:
+    from elastrun.collector import Collector
+
+__all__ = ["STAT_EVENT", "Aggregation", "Collector", "Event", "EventHandlerHandle", "Stat",
+           "TensorboardEventHandler", "close_due", "data_value_t", "failures", "is_enabled",
+           "log_event", "register_event_handler", "sample", "span", "stats",
+           "unregister_event_handler", "wait_counter_values"]
 
 STAT_EVENT = "torch.monitor.Stat"
 data_value_t = Union[str, int, float, bool]
 
 
+def __getattr__(name: str) -> Any:
+    if name == "Collector":
+        return importlib.import_module("elastrun.collector").Collector
+    raise AttributeError(f"module 'elastrun.monitor' has no attribute '{name}'")
+
+
+_SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal")
+
+
+def new_id() -> str:
+    """16 hexadecimal digits."""
+    return os.urandom(8).hex()
+
+
 class Event:
-    """`name`: like the qualified name of a class. Fails with TypeError on data that is no text,
-    number or bool.
+    """`name`: like the qualified name of a class. `timestamp`: None is now. `severity`: trace,
+    debug, info, warn, error or fatal, an attribute of the record. `span` is the id of the block
+    that the event is from, `parent` that of the one around it; inside span() both are given.
+
+    Fails with TypeError on data other than text, number or bool, and with ValueError on another
+    severity.
     """
 
-    def __init__(self, name: str, timestamp: datetime, data: Mapping[str, data_value_t]) -> None:
+    def __init__(self, name: str, timestamp: datetime | None = None,
+                 data: Mapping[str, data_value_t] | None = None, *, severity: str = "info",
+                 id: str | None = None, span: str | None = None,
+                 parent: str | None = None) -> None:
+        if severity not in _SEVERITIES:
+            raise ValueError(f"event '{name}': severity '{severity}' is none of "
+                             f"{', '.join(_SEVERITIES)}")
+        data = {} if data is None else data
         for key, value in data.items():
             if not isinstance(key, str) or not isinstance(value, (str, int, float)):
                 raise TypeError(f"event '{name}': data must be text, number or bool by text, "
                                 f"not {key!r}: {type(value).__name__}")
         self.name = name
-        self.timestamp = timestamp
+        self.timestamp = datetime.now() if timestamp is None else timestamp
         self.data = dict(data)
+        self.severity = severity
+        self._id = id
+        around = _span.get()
+        self.span = around[0] if span is None else span
+        self.parent = around[1] if span is None and parent is None else parent
+
+    @property
+    def id(self) -> str:
+        """Of this event, made when it is first asked for."""
+        if self._id is None:
+            self._id = new_id()
+        return self._id
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Event) and (self.name, self.timestamp, self.data) == (
@@ -64,6 +123,77 @@ class Event:
 
     def __repr__(self) -> str:
         return f"Event({self.name!r}, {self.timestamp!r}, {self.data!r})"
+
+
+# The ids of the block that the code runs in and of the one around that, in this thread or task.
+_span: ContextVar[tuple[str | None, str | None]] = ContextVar("elastrun_span", default=(None, None))
+
+
+@contextlib.contextmanager
+def span(name: str, severity: str = "info", **data: data_value_t) -> Iterator[str]:
+    """The block is a span: an event at its start with `span.phase` start, and one at its end with
+    stop, `span.seconds`, and `span.error` where an exception ends it. Events in it know it by
+    `span`, and spans in it by `parent`. Gives its id.
+    """
+    mine, around = new_id(), _span.get()[0]
+    before = _span.set((mine, around))
+    begin = time.monotonic()
+    ends: dict[str, data_value_t] = {"span.phase": "stop"}
+    try:
+        log_event(Event(name, data={**data, "span.phase": "start"}, severity=severity))
+        yield mine
+    except BaseException as error:
+        ends["span.error"] = type(error).__name__
+        raise
+    finally:
+        ends["span.seconds"] = time.monotonic() - begin
+        log_event(Event(name, data={**data, **ends}, severity=severity))
+        _span.reset(before)
+
+
+class _Sampling:
+    """Of the events whose name matches: evenly spread, so that 0.25 is each fourth one."""
+
+    def __init__(self, pattern: str, rate: float) -> None:
+        self.pattern = pattern
+        self.rate = rate
+        self.credit = 1.0  # the first one passes
+
+    def passes(self) -> bool:
+        if self.credit < 1:
+            self.credit += self.rate
+            return False
+        self.credit += self.rate - 1
+        return True
+
+
+_sampling: tuple[_Sampling, ...] = ()
+
+
+def sample(pattern: str, rate: float) -> None:
+    """Of the events that match `pattern` (with * and ?) that part passes from now on, in (0, 1];
+    0: none. Windows of a Stat always pass. Of several patterns the last one counts. Fails with
+    ValueError on another rate.
+    """
+    global _sampling
+    if not 0 <= rate <= 1:
+        raise ValueError(f"sample('{pattern}'): rate ({rate}) must be between 0 and 1")
+    with _change:
+        _sampling = (_Sampling(pattern, rate), *_sampling)
+
+
+def _sampled(name: str) -> _Sampling | None:
+    return next((one for one in _sampling if fnmatchcase(name, one.pattern)), None)
+
+
+def is_enabled(name: str) -> bool:
+    """Whether an event of that name may reach a handler or an agent: cheap, to be asked before an
+    event that is expensive to make.
+    """
+    if not _handles and not is_configured():
+        return False
+    found = _sampled(name)
+    return found is None or found.rate > 0
 
 
 class EventHandlerHandle:
@@ -104,6 +234,10 @@ def failures() -> int:
 def log_event(event: Event) -> None:
     """Handlers get it now, in this thread; without any, and outside elastrun, nothing happens."""
     global _failures
+    if _sampling and event.name != STAT_EVENT and (found := _sampled(event.name)) is not None:
+        with _change:
+            if found.rate == 0 or not found.passes():
+                return
     for handle in _handles:
         try:
             handle._handler(event)
@@ -123,6 +257,15 @@ def forward(event: Any) -> None:
         for key, value in data.items():
             with contextlib.suppress(Exception):  # no number; the agent hears of it below
                 mine.put(("torch.monitor", key), float(value))
+    severity, span = getattr(event, "severity", "info"), getattr(event, "span", None)
+    if severity != "info" or span is not None or getattr(event, "_id", None) is not None:
+        data = {**data, "severity": severity}
+        if event._id is not None:
+            data["event.id"] = event._id
+        if span is not None:
+            data["span.id"] = span
+        if event.parent is not None:
+            data["span.parent"] = event.parent
     send_event(event.name, data, at)
 
 
@@ -140,6 +283,7 @@ class Aggregation(Enum):
     P95 = "p95"
     P99 = "p99"
     P999 = "p999"
+    HISTOGRAM = "histogram"  # in an event: JSON, [[end of a bucket, count], ...]
 
 
 _RANKS = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P95: 0.95,
@@ -157,6 +301,11 @@ class _Sketch:
         sign = (number > 0) - (number < 0)
         key = (sign, sign * math.ceil(math.log2(abs(number)) * _BUCKETS) if sign else 0)
         self._counts[key] = self._counts.get(key, 0) + 1
+
+    def buckets(self) -> list[tuple[float, int]]:
+        """The end of each one that has values, away from zero, and how many; from the lowest."""
+        return [(sign * math.pow(2, sign * bucket / _BUCKETS), count)
+                for (sign, bucket), count in sorted(self._counts.items())]
 
     def at(self, rank: float) -> float:
         left = max(math.ceil(rank * sum(self._counts.values())), 1)
@@ -197,8 +346,8 @@ class _Window:
             self.sketch.add(number)
 
     def get(self, aggregation: Aggregation) -> float:
-        if self.count == 0:
-            return 0.0
+        if self.count == 0 or aggregation is Aggregation.HISTOGRAM:
+            return float(self.count)
         if aggregation in _RANKS:
             # A bucket may be wider than what is in it.
             found = self.sketch.at(_RANKS[aggregation]) if self.sketch is not None else 0.0
@@ -207,6 +356,21 @@ class _Window:
                 Aggregation.SUM: self.total, Aggregation.MEAN: self.total / self.count,
                 Aggregation.MAX: self.largest, Aggregation.MIN: self.smallest,
                 Aggregation.STDDEV: math.sqrt(self.squares / self.count)}[aggregation]
+
+
+    def buckets(self) -> list[tuple[float, int]]:
+        return [] if self.sketch is None else self.sketch.buckets()
+
+    def told(self, aggregation: Aggregation) -> float | str:
+        """As the value of an event, which cannot be a list."""
+        if aggregation is Aggregation.HISTOGRAM:
+            return json.dumps([[float(f"{end:.6g}"), count] for end, count in self.buckets()],
+                              separators=(",", ":"))
+        return self.get(aggregation)
+
+
+def needs_sketch(chosen: Sequence[Aggregation]) -> bool:
+    return any(one in _RANKS or one is Aggregation.HISTOGRAM for one in chosen)
 
 
 _now = time.monotonic
@@ -219,15 +383,19 @@ class _Core:
                  most: int) -> None:
         self.name = name
         self.spec = (frozenset(chosen), window, most)
-        self._chosen = chosen
+        self.chosen = chosen
         self._window = window
         self._most = most
-        self._sketch = any(one in _RANKS for one in chosen)
+        self.unit = self.help = ""
+        self.callbacks: tuple[Callable[[], float], ...] = ()
+        self.taps: tuple[_Window, ...] = ()  # of collectors
+        self._sketch = needs_sketch(chosen)
         self._spread = Aggregation.STDDEV in chosen
         self._lock = threading.RLock()
         self._open = self._closed = _Window(self._sketch, self._spread)
         self._id = 0
         self._until = -1.0  # the end of that window; before now: unknown
+        self._observed = -math.inf
         self._full = False
         self.dropped = 0
 
@@ -241,7 +409,7 @@ class _Core:
         return over
 
     def _advance(self, now: float) -> _Window | None:
-        number = math.floor(now / self._window)
+        number = 0 if math.isinf(self._window) else math.floor(now / self._window)
         self._until = (number + 1) * self._window
         if number == self._id:
             return None
@@ -259,6 +427,8 @@ class _Core:
             window = self._open
             if now < self._until and 0 < window.count < self._most - 1 and number - number == 0:
                 window.add(number)
+                for tap in self.taps:
+                    tap.add(number)
                 return
             over = self._advance(now)
             if self._full or not math.isfinite(number):
@@ -266,9 +436,11 @@ class _Core:
             else:
                 first = self._open.count == 0
                 self._open.add(number)
+                for tap in self.taps:
+                    tap.add(number)
                 if self._open.count >= self._most:
                     full = self._turn(self._id)
-                    self._full = True
+                    self._full = not math.isinf(self._window)
                 elif first and _reporter is not None:
                     _reporter.wake()
         self._log(over)
@@ -283,13 +455,29 @@ class _Core:
         self._full = False
 
     def close_due(self) -> float | None:
-        """Seconds until the open window ends, if it has values."""
+        """Seconds until the open window ends, if it has values or is observed."""
         now = _now()
+        if self.callbacks and now >= self._observed + 1:
+            self._observed = now
+            self.observe()
         with self._lock:
             over = self._advance(now)
-            open_until = (self._id + 1) * self._window if self._open.count else None
+            open_until = ((self._id + 1) * self._window
+                          if self._open.count and not math.isinf(self._window) else None)
+            if self.callbacks:
+                open_until = min(open_until or math.inf, self._observed + 1)
         self._log(over)
         return None if open_until is None else open_until - now
+
+    def observe(self) -> None:
+        """Adds what the callbacks say; one that raises costs its own value."""
+        for callback in self.callbacks:
+            try:
+                value = float(callback())
+            except Exception:
+                self.dropped += 1
+            else:
+                self.add(value)
 
     def finish(self) -> None:
         with self._lock:
@@ -306,7 +494,7 @@ class _Core:
         """Without the lock: a handler may use this Stat."""
         if over is not None:
             log_event(Event(STAT_EVENT, datetime.now(), {
-                f"{self.name}.{one.value}": over.get(one) for one in self._chosen}))
+                f"{self.name}.{one.value}": over.told(one) for one in self.chosen}))
 
     def count(self) -> int:
         with self._lock:
@@ -314,21 +502,31 @@ class _Core:
 
     def get(self) -> dict[Aggregation, float]:
         with self._lock:
-            return {one: self._closed.get(one) for one in self._chosen}
+            return {one: self._closed.get(one) for one in self.chosen}
+
+    def histogram(self) -> list[tuple[float, int]]:
+        with self._lock:
+            return self._closed.buckets()
 
 
 _cores: weakref.WeakValueDictionary[str, _Core] = weakref.WeakValueDictionary()
+_collectors: weakref.WeakSet[Collector] = weakref.WeakSet()
 
 
 class Stat:
     """Values of one name, summarised in windows of `window_size`, which begin together for all
     Stats. A window with `max_samples` values ends, and later ones are dropped until its time is
-    over. What is open when the last Stat of a name ends is logged then. Fails with ValueError.
+    over, as with torch. Without a `window_size` each `max_samples` values are a window, and none is
+    dropped. What is open when the last Stat of a name ends is logged then. `unit` (UCUM: "s",
+    "By") and `help` are for those who list the stats. Fails with ValueError.
     """
 
-    def __init__(self, name: str, aggregations: Sequence[Aggregation], window_size: timedelta,
-                 max_samples: int | None = None) -> None:
-        window = window_size.total_seconds()
+    def __init__(self, name: str, aggregations: Sequence[Aggregation],
+                 window_size: timedelta | None = None, max_samples: int | None = None, *,
+                 unit: str = "", help: str = "") -> None:
+        if window_size is None and max_samples is None:
+            raise ValueError(f"Stat '{name}': give a window_size, max_samples or both")
+        window = math.inf if window_size is None else window_size.total_seconds()
         if window < 0.001 or (max_samples is not None and max_samples < 1):
             raise ValueError(f"Stat '{name}': window_size ({window_size}) must be at least 1 ms "
                              f"and max_samples ({max_samples}) at least 1")
@@ -343,19 +541,61 @@ class Stat:
         if core.spec != made.spec:
             raise ValueError(f"Stat '{name}': there is one of that name with other aggregations, "
                              "window_size or max_samples")
+        core.unit, core.help = unit or core.unit, help or core.help
         self._core = core
+        for collector in list(_collectors):
+            collector.notice(core)
+
+    @contextlib.contextmanager
+    def add_time(self) -> Iterator[None]:
+        """Adds how many seconds the block took, by the monotonic clock, also if it raises."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._core.add(time.perf_counter() - begin)
+
+    def observe(self, callback: Callable[[], float]) -> None:
+        """Its result is added whenever a Collector reports, and once a second under elastrun. One
+        that raises is counted in `dropped`.
+        """
+        core = self._core
+        with _change:
+            core.callbacks = (*core.callbacks, callback)
+        if _reporter is not None:
+            _reporter.wake()
 
     def add(self, v: float) -> None:
         """Dropped if the window is full, or the value not finite."""
         self._core.add(v)
 
     def get(self) -> dict[Aggregation, float]:
-        """The chosen aggregations of the last window that had values; zeros before the first."""
+        """The chosen aggregations of the last window that had values; zeros before the first. That
+        of HISTOGRAM is how many values there were: histogram() has the buckets.
+        """
         return self._core.get()
+
+    def histogram(self) -> list[tuple[float, int]]:
+        """The last window that had values, if HISTOGRAM or a percentile was chosen: the end of each
+        bucket (2.2 % wide) and how many values are in it.
+        """
+        return self._core.histogram()
 
     @property
     def name(self) -> str:
         return self._core.name
+
+    @property
+    def unit(self) -> str:
+        return self._core.unit
+
+    @property
+    def help(self) -> str:
+        return self._core.help
+
+    @property
+    def aggregations(self) -> tuple[Aggregation, ...]:
+        return self._core.chosen
 
     @property
     def count(self) -> int:
@@ -368,8 +608,18 @@ class Stat:
         return self._core.dropped
 
 
+def stats(pattern: str = "*") -> dict[str, Stat]:
+    """Those that exist and match `pattern` (with * and ?), by name."""
+    found = {}
+    for name, core in sorted(_cores.items()):
+        if fnmatchcase(name, pattern):
+            found[name] = Stat.__new__(Stat)
+            found[name]._core = core
+    return found
+
+
 def close_due() -> float | None:
-    """Ends windows whose time is over although nobody adds to them. Returns in how many seconds
+    """Ends windows whose time is over, also when no value comes. Returns in how many seconds
     the next one ends, if any has values. Under elastrun a thread calls it.
     """
     waits = (core.close_due() for core in list(_cores.values()))
@@ -377,6 +627,7 @@ def close_due() -> float | None:
 
 
 def _finish_all() -> None:
+    linger()
     for core in list(_cores.values()):
         core.finish()
 
@@ -436,6 +687,8 @@ def _forget() -> None:
     _change = threading.RLock()
     for core in list(_cores.values()):
         core.forget()
+    for collector in list(_collectors):
+        collector.reset()
 
 
 os.register_at_fork(after_in_child=_forget)

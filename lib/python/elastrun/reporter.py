@@ -74,23 +74,36 @@ def _counter_packet(group: str, name: str, risen: float) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def _clean(key: tuple[str, str]) -> tuple[str, str]:
+    """Without lone surrogates, which JSON for others must not hold. ValueError: not a name."""
+    group, name = key
+    if not (isinstance(group, str) and isinstance(name, str)):
+        raise ValueError("no text")
+    key = channel.text(group), channel.text(name)
+    if not all(0 < len(part.encode()) <= _LONGEST for part in key):
+        raise ValueError("empty or too long")
+    return key
+
+
 class Reporter:
     """For all threads. `put` neither waits nor raises; samples that could not be told yet, because
     the agent is behind, are told with later ones of their series.
     """
 
     def __init__(self) -> None:
-        self.refused = 0  # samples that are no number, or whose name is too long
+        self.refused = 0  # samples that are not numbers, or whose name is too long
         self._due: list[Callable[[], float | None]] = []
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
-        atexit.register(self.flush)
+        atexit.register(self._finish)
 
     def _forget(self) -> None:
         # What the parent has not told yet is the parent's to tell.
         # By (group, name): samples that are not summed up yet, and the place in the page.
         self._series: dict[tuple[str, str], tuple[list[float], int]] = {}
         self._cells: dict[tuple[str, str], Cell] = {}
+        # Of what samples are, where that was said, until they are summed up.
+        self._steps: dict[tuple[str, str], int] = {}
         # Of counters: amounts that are not summed up yet, and by how much each has risen.
         self._amounts: dict[tuple[str, str], list[float]] = {}
         self._risen: dict[tuple[str, str], float] = {}
@@ -101,6 +114,15 @@ class Reporter:
         self._page = page.page()
         if self._page is not None:
             self._words, self._numbers = self._page.words, self._page.numbers
+
+    def put_at(self, key: tuple[str, str], value: Any, step: Any) -> None:
+        """One sample that is of training step `step`."""
+        try:
+            self._steps[_clean(key)] = channel.whole(step)
+        except Exception:
+            self.refused += 1
+            return
+        self.put(key, value)
 
     def put(self, key: tuple[str, str], value: Any) -> None:
         """One sample of the series (group, name)."""
@@ -131,9 +153,8 @@ class Reporter:
 
     def _add(self, key: tuple[str, str]) -> tuple[list[float], int] | None:
         try:
-            if not all(0 < len(part.encode()) <= _LONGEST for part in key):
-                return None
-        except (AttributeError, UnicodeError):
+            key = _clean(key)
+        except ValueError:
             return None
         with self._lock:
             if len(self._series) >= _MOST_SERIES:
@@ -160,8 +181,7 @@ class Reporter:
             self._turn()
 
     def _add_counter(self, key: tuple[str, str]) -> list[float] | None:
-        if not all(0 < len(part.encode()) <= _LONGEST for part in key):
-            return None
+        key = _clean(key)
         with self._lock:
             if len(self._amounts) >= _MOST_SERIES:
                 return None
@@ -172,7 +192,7 @@ class Reporter:
         self._due.append(due)
 
     def wake(self) -> None:
-        """Somebody has something to do later."""
+        """Something is due later."""
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
@@ -202,6 +222,8 @@ class Reporter:
                 if cell is None:
                     cell = self._cells[key] = Cell()
                 cell.add(some)
+                if key in self._steps:
+                    cell.step = self._steps.pop(key)
         for key, amounts in list(self._amounts.items()):
             if amounts:
                 some = amounts[:]
@@ -220,6 +242,11 @@ class Reporter:
                 if not channel.offer(_counter_packet(*key, self._risen[key])):
                     return
                 del self._risen[key]
+
+    def _finish(self) -> None:
+        channel.linger()
+        self.flush()
+        channel.lost(len(self._cells) + len(self._risen))
 
     def _next_due(self) -> float | None:
         waits = [wait for wait in (due() for due in self._due) if wait is not None]

@@ -27,7 +27,7 @@ _is_told = False
 
 
 def _free_signal() -> int | None:
-    """A real-time signal that nobody in this process handles."""
+    """A real-time signal without a handler in this process."""
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
         if signal.getsignal(number) is signal.SIG_DFL:
             return number

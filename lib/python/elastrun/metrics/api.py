@@ -13,7 +13,7 @@ Under elastrun each metric reaches the agent, summed up once a second for each s
 value can be read when this process hangs or has been killed. A handler, if one is configured, gets
 each metric at once. Elsewhere, and without a handler, nothing happens.
 
-Other than with torch, a handler that raises loses that metric and disturbs nobody (`failures()`),
+Other than with torch, a handler that raises loses only that metric (`failures()`),
 and `@prof` measures by the monotonic clock.
 """
 from __future__ import annotations
@@ -99,10 +99,16 @@ def failures() -> int:
     return _failures
 
 
-def put_metric(metric_name: str, metric_value: float, metric_group: str = "torchelastic") -> None:
-    """One sample of a number: int, float, or a numpy or torch scalar."""
+def put_metric(metric_name: str, metric_value: float, metric_group: str = "torchelastic", *,
+               step: int | None = None) -> None:
+    """One sample of a number: int, float, or a numpy or torch scalar. `step`: the training step it
+    is of, which torch does not have; None: the last one that elastrun.step() was told.
+    """
     if _tell is not None:
-        _tell((metric_group, metric_name), metric_value)
+        if step is None:
+            _tell((metric_group, metric_name), metric_value)
+        elif _reporter is not None:
+            _reporter.put_at((metric_group, metric_name), metric_value, step)
     if _handled:
         _emit(metric_group, metric_name, metric_value)
 
@@ -154,7 +160,7 @@ def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
     return int((time.time() - start_time_in_seconds) * 1000)
 
 
-def _base_of(function: Callable[..., Any]) -> str:
+def _get_metric_name(function: Callable[..., Any]) -> str:
     name = function.__qualname__
     module = function.__module__
     if "." in name or not module:
@@ -170,12 +176,13 @@ def _profiled(function: _Function, base: str, group: str) -> _Function:
         begin = time.monotonic()
         try:
             result = function(*args, **kwargs)
-            put_metric(success, 1, group)
+            getStream(group).add_value(success, 1)
         except Exception:
-            put_metric(failure, 1, group)
+            getStream(group).add_value(failure, 1)
             raise
         finally:
-            put_metric(duration, int((time.monotonic() - begin) * 1000), group)
+            took = int((time.monotonic() - begin) * 1000)
+            getStream(group).add_value(duration, took)
         return result
 
     return measured  # type: ignore[return-value]
@@ -193,7 +200,7 @@ def prof(fn: Any = None, group: str = "torchelastic") -> Any:
     part of the module's name.
     """
     def wrap(function: _Function) -> _Function:
-        return _profiled(function, _base_of(function), group)
+        return _profiled(function, _get_metric_name(function), group)
     return wrap(fn) if fn else wrap
 
 

@@ -7,14 +7,13 @@ of code comes to its end in time.
     with elastrun.timer.expires(after=60):
         torch.distributed.all_reduce(...)
 
-Outside elastrun nothing happens. The interfaces are those of torch.distributed.elastic.timer.
+Under elastrun nothing has to be configured; elsewhere configure() names the client, or expires()
+fails with RuntimeError. The interfaces are those of torch.distributed.elastic.timer(.api).
 """
 from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
-import os
 import signal
 import sys
 import threading
@@ -22,29 +21,42 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextvars import ContextVar
-from queue import Empty
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from elastrun.channel import is_connected, send_object
+from elastrun.channel import is_configured, is_connected, send_object
 from elastrun.stacks import offer_stacks
 
 if TYPE_CHECKING:
-    from multiprocessing.queues import Queue
+    from logging import Logger
 
-__all__ = ["ChannelTimerClient", "LocalTimerClient", "LocalTimerServer",
-           "MultiprocessingRequestQueue", "RequestQueue", "TimerClient", "TimerRequest",
-           "TimerServer", "configure", "expires"]
+__all__ = ["ChannelTimerClient", "RequestQueue", "TimerClient", "TimerRequest", "TimerServer",
+           "configure", "expires"]
 
-_log = logging.getLogger(__name__)
 _LONGEST_SCOPE = 256  # bytes, for the agent
 
 
-class TimerRequest(NamedTuple):
-    """A timer that is acquired or, with a negative expiration time, released."""
+class TimerRequest:
+    """A timer that is acquired or, with a negative `expiration_time`, released. `worker_id`: what
+    client and server know a worker by. `expiration_time`: seconds since the epoch.
+    """
 
-    worker_id: Any
-    scope_id: str
-    expiration_time: float  # as time.time()
+    __slots__ = ["expiration_time", "scope_id", "worker_id"]
+
+    def __init__(self, worker_id: Any, scope_id: str, expiration_time: float) -> None:
+        self.worker_id = worker_id
+        self.scope_id = scope_id
+        self.expiration_time = expiration_time
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TimerRequest) and (
+            self.worker_id, self.scope_id, self.expiration_time) == (
+            other.worker_id, other.scope_id, other.expiration_time)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (f"{type(self).__name__}({self.worker_id!r}, {self.scope_id!r}, "
+                f"{self.expiration_time!r})")
 
 
 class TimerClient(ABC):
@@ -72,14 +84,16 @@ class ChannelTimerClient(TimerClient):
     def release(self, scope_id: str) -> None:
         self.disarm(0, scope_id)
 
-    def arm(self, number: int, scope: str, after: float) -> None:
-        """Timers of one scope with different numbers are different timers."""
+    def arm(self, number: int, scope: str, after: float) -> bool:
+        """Timers of one scope with different numbers are different timers. False: this
+        process has no agent, or the agent is behind and does not hear of this one.
+        """
         # By the monotonic clock: a wall clock that is set neither ends nor spares anybody.
         deadline = time.monotonic() + after
         if is_connected():
             offer_stacks()
-        send_object({"kind": "timer", "id": number, "scope": _short(scope), "deadline": deadline,
-                     "after": after, "signal": self._signal})
+        return send_object({"kind": "timer", "id": number, "scope": _short(scope),
+                            "deadline": deadline, "after": after, "signal": self._signal})
 
     def disarm(self, number: int, scope: str) -> None:
         # One that is lost would cost the life of a process that is well.
@@ -91,13 +105,17 @@ def _short(scope: str) -> str:
     return scope.encode("utf-8", "replace")[-_LONGEST_SCOPE:].decode("utf-8", "ignore")
 
 
-_client: TimerClient = ChannelTimerClient()
+_client: TimerClient | None = ChannelTimerClient() if is_configured() else None
 
 
-def configure(client: TimerClient | None = None) -> None:
-    """Whom `expires` talks to from now on; None: the elastrun agent, as in the beginning."""
+def configure(timer_client: TimerClient | None = None) -> None:
+    """Whom `expires` talks to from now on; None: the elastrun agent, where there is one, as in the
+    beginning.
+    """
     global _client
-    _client = ChannelTimerClient() if client is None else client
+    _client = timer_client
+    if timer_client is None and is_configured():
+        _client = ChannelTimerClient()
 
 
 class _Block:
@@ -107,7 +125,7 @@ class _Block:
         self.number = next(_numbers)
         self.scope = scope
         self.after = after
-        self.ended = False
+        self.ended = self.armed = False
         self.inside = 0  # blocks of the same scope inside it that have not ended
 
 
@@ -124,6 +142,10 @@ def expires(after: float, scope: str | None = None,
     `scope` names the timer in the agent's report; None: file and line of the caller. Blocks inside
     each other have separate timers; only a function that calls itself arms the timer of its scope
     again, with the whole time once the inner call has returned.
+
+    Fails with TypeError or ValueError if `after` is not a number: a timer that is not set protects
+    nothing. The block fails with RuntimeError at its begin where neither `client` nor
+    configure() names a client and no elastrun agent is there.
     """
     if scope is None:
         caller = sys._getframe(1)
@@ -135,7 +157,10 @@ def expires(after: float, scope: str | None = None,
 
 
 @contextlib.contextmanager
-def _expires(after: float, scope: str, client: TimerClient) -> Iterator[None]:
+def _expires(after: float, scope: str, client: TimerClient | None) -> Iterator[None]:
+    if client is None:
+        raise RuntimeError("no timer client: call elastrun.timer.configure(client) before the "
+                           "first expires(), or run under elastrun")
     client.acquire(scope, time.time() + after)
     try:
         yield
@@ -148,21 +173,35 @@ def _expires_in_channel(after: float, scope: str, client: ChannelTimerClient) ->
     around = _around.get()
     outer = next((one for one in reversed(around) if one.scope == scope and not one.ended), None)
     mine = _Block(scope, after)
-    client.arm(mine.number, scope, after)
+    mine.armed = client.arm(mine.number, scope, after) is not False
     if outer is not None:
         outer.inside += 1
-        client.disarm(outer.number, scope)
+        _disarm(outer, client)
     _around.set((*around, mine))
     try:
         yield
     finally:
         _around.set(around)
         mine.ended = True
-        client.disarm(mine.number, scope)
+        _disarm(mine, client)
         if outer is not None:
             outer.inside -= 1
             if not outer.ended and outer.inside == 0:
-                client.arm(outer.number, scope, outer.after)
+                outer.armed = client.arm(outer.number, scope, outer.after) is not False
+
+
+def _disarm(block: _Block, client: ChannelTimerClient) -> None:
+    """Of a timer of which the agent has not heard there is nothing to say: kept until it can be
+    said, as the end of the others, it would cost memory for as long as the agent stands still.
+    """
+    if block.armed:
+        block.armed = False
+        client.disarm(block.number, block.scope)
+
+
+def _log() -> Logger:
+    import logging  # only servers log; a worker need not wait for this import
+    return logging.getLogger(__name__)
 
 
 class RequestQueue(ABC):
@@ -173,25 +212,6 @@ class RequestQueue(ABC):
     @abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:
         """Up to `size` requests; waits no longer than `timeout` seconds for them."""
-
-
-class MultiprocessingRequestQueue(RequestQueue):
-    def __init__(self, mp_queue: Queue[TimerRequest]) -> None:
-        self._queue = mp_queue
-
-    def size(self) -> int:
-        return self._queue.qsize()
-
-    def get(self, size: int, timeout: float) -> list[TimerRequest]:
-        end = time.monotonic() + timeout
-        requests: list[TimerRequest] = []
-        while len(requests) < size:
-            left = end - time.monotonic()
-            try:
-                requests.append(self._queue.get(left > 0, max(left, 0)))
-            except Empty:
-                break
-        return requests
 
 
 class TimerServer(ABC):
@@ -226,18 +246,18 @@ class TimerServer(ABC):
         self.register_timers(requests)
         reaped = set()
         for worker, timers in self.get_expired_timers(time.time()).items():
-            _log.info("Reaping worker_id=[%s]. Expired timers: %s", worker,
+            _log().info("Reaping worker_id=[%s]. Expired timers: %s", worker,
                       [timer.scope_id for timer in timers])
             try:
                 done = self._reap_worker(worker)
             except Exception:
-                _log.exception("Reaping worker %s failed", worker)
+                _log().exception("Reaping worker %s failed", worker)
                 done = True
             if done:
-                _log.info("Successfully reaped worker=[%s]", worker)
+                _log().info("Successfully reaped worker=[%s]", worker)
                 reaped.add(worker)
             else:
-                _log.error("Error reaping worker=[%s]. Will retry on next watchdog.", worker)
+                _log().error("Error reaping worker=[%s]. Will retry on next watchdog.", worker)
         self.clear_timers(reaped)
 
     def _watch(self) -> None:
@@ -245,7 +265,7 @@ class TimerServer(ABC):
             try:
                 self._run_watchdog()
             except Exception:
-                _log.exception("Error running watchdog")
+                _log().exception("Error running watchdog")
 
     def start(self) -> None:
         self._stopping.clear()
@@ -259,54 +279,3 @@ class TimerServer(ABC):
         if self._thread is not None:
             self._thread.join(self._max_interval)
             self._thread = None
-
-
-class LocalTimerClient(TimerClient):
-    """Sends requests of this process through a multiprocessing queue that the server made."""
-
-    def __init__(self, mp_queue: Queue[TimerRequest]) -> None:
-        self._queue = mp_queue
-
-    def acquire(self, scope_id: str, expiration_time: float) -> None:
-        self._queue.put(TimerRequest(os.getpid(), scope_id, expiration_time))
-
-    def release(self, scope_id: str) -> None:
-        self._queue.put(TimerRequest(os.getpid(), scope_id, -1))
-
-
-class LocalTimerServer(TimerServer):
-    """For workers that are children of this process; they are known by pid and ended by SIGKILL."""
-
-    def __init__(self, mp_queue: Queue[TimerRequest],
-                 max_interval: float = 60, daemon: bool = True) -> None:
-        super().__init__(MultiprocessingRequestQueue(mp_queue), max_interval, daemon)
-        self._timers: dict[tuple[Any, str], TimerRequest] = {}
-
-    def register_timers(self, timer_requests: list[TimerRequest]) -> None:
-        for request in timer_requests:
-            key = (request.worker_id, request.scope_id)
-            if request.expiration_time < 0:
-                self._timers.pop(key, None)
-            else:
-                self._timers[key] = request
-
-    def clear_timers(self, worker_ids: set[Any]) -> None:
-        self._timers = {key: timer for key, timer in self._timers.items()
-                        if key[0] not in worker_ids}
-
-    def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
-        expired: dict[Any, list[TimerRequest]] = {}
-        for timer in self._timers.values():
-            if timer.expiration_time <= deadline:
-                expired.setdefault(timer.worker_id, []).append(timer)
-        return expired
-
-    def _reap_worker(self, worker_id: Any) -> bool:
-        try:
-            os.kill(worker_id, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        except OSError:
-            _log.exception("Cannot end process %s", worker_id)
-            return False
-        return True

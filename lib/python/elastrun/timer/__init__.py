@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expiration timers with the interface of torch.distributed.elastic.timer: see elastrun.timer.api.
+
+The servers and clients for launchers and scripts without elastrun's agent are imported when they
+are first used: elastrun.timer.local_timer, elastrun.timer.file_based_local_timer.
+"""
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from elastrun.timer.api import (ChannelTimerClient, RequestQueue, TimerClient, TimerRequest,
+                                TimerServer, configure, expires)
+
+if TYPE_CHECKING:
+    from elastrun.timer.debug_info_logging import log_debug_info_for_expired_timers
+    from elastrun.timer.file_based_local_timer import (FileTimerClient, FileTimerRequest,
+                                                       FileTimerServer)
+    from elastrun.timer.local_timer import (LocalTimerClient, LocalTimerServer,
+                                            MultiprocessingRequestQueue)
+
+__all__ = ["ChannelTimerClient", "FileTimerClient", "FileTimerRequest", "FileTimerServer",
+           "LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue", "RequestQueue",
+           "TimerClient", "TimerRequest", "TimerServer", "configure", "expires",
+           "log_debug_info_for_expired_timers"]
+
+_ELSEWHERE = {
+    "log_debug_info_for_expired_timers": "debug_info_logging",
+    **dict.fromkeys(("FileTimerClient", "FileTimerRequest", "FileTimerServer"),
+                    "file_based_local_timer"),
+    **dict.fromkeys(("LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue"),
+                    "local_timer"),
+    "debug_info_logging": "", "file_based_local_timer": "", "local_timer": "",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'elastrun.timer' has no attribute '{name}'")
+    if not _ELSEWHERE[name]:
+        return importlib.import_module(f"elastrun.timer.{name}")
+    found = getattr(importlib.import_module(f"elastrun.timer.{_ELSEWHERE[name]}"), name)
+    globals()[name] = found  # it is looked up once
+    return found

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A timer server and its client over a FIFO, with the interface and the bytes of torch's: torch's
+clients may talk to this server, and this client to torch's servers and to the elastrun agent
+(TORCHELASTIC_TIMER_FILE).
+
+A request is one JSON object on a line of at most PIPE_BUF bytes, so that writes are atomic:
+
+    {"version": 1, "pid": 17, "scope_id": "load", "expiration_time": 1790000000.5, "signal": 9}
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal as signals
+import threading
+import time
+from collections.abc import Callable
+
+from elastrun.timer.api import TimerClient, TimerRequest
+from elastrun.timer.debug_info_logging import log_debug_info_for_expired_timers
+
+__all__ = ["FileTimerClient", "FileTimerRequest", "FileTimerServer"]
+
+_log = logging.getLogger(__name__)
+_TRIES = 10  # as torch's, for a server that has not started yet
+_BETWEEN_TRIES = 0.1  # seconds
+_LONGEST_LINE = 65536  # bytes; more without a newline is not a request
+
+
+class FileTimerRequest(TimerRequest):
+    """`signal` ends the process `worker_pid`; 0 or less: the server only logs."""
+
+    __slots__ = ["signal", "version"]
+
+    def __init__(self, worker_pid: int, scope_id: str, expiration_time: float,
+                 signal: int = 0) -> None:
+        super().__init__(worker_pid, scope_id, expiration_time)
+        self.version = 1
+        self.signal = signal
+
+    @property
+    def worker_pid(self) -> int:
+        return int(self.worker_id)
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, FileTimerRequest) and super().__eq__(other)
+                and (self.version, self.signal) == (other.version, other.signal))
+
+    __hash__ = None
+
+    def to_json(self) -> str:
+        return json.dumps({"version": self.version, "pid": self.worker_pid,
+                           "scope_id": self.scope_id, "expiration_time": self.expiration_time,
+                           "signal": self.signal})
+
+
+def _parse(line: bytes) -> FileTimerRequest:
+    """Fails with ValueError, KeyError or TypeError on an invalid request."""
+    fields = json.loads(line)
+    return FileTimerRequest(int(fields["pid"]), str(fields["scope_id"]),
+                            float(fields["expiration_time"]), int(fields["signal"]))
+
+
+class FileTimerClient(TimerClient):
+    """Sends the requests of this process into the FIFO `file_path`, which a server has made.
+    `signal` ends this process when a timer expires; 0 or less: nothing does.
+
+    Both calls fail with BrokenPipeError if no server has it open for a second, and with
+    RuntimeError for a scope that is too long.
+    """
+
+    def __init__(self, file_path: str, signal: int = signals.SIGKILL) -> None:
+        self._file_path = file_path
+        self.signal = signal
+
+    def _send_request(self, request: FileTimerRequest) -> None:
+        line = request.to_json().encode() + b"\n"
+        if len(line) > select.PIPE_BUF:
+            raise RuntimeError(f"a timer request of {len(line)} bytes; at most {select.PIPE_BUF} "
+                               f"are possible: {request.scope_id[:60]}...")
+        for tried in range(1, _TRIES + 1):
+            try:
+                descriptor = os.open(self._file_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    os.write(descriptor, line)
+                finally:
+                    os.close(descriptor)
+                return
+            except OSError as error:  # no file, no reader, or full
+                if tried == _TRIES:
+                    raise BrokenPipeError(
+                        f"no timer server takes requests at {self._file_path}: {error}") from error
+            time.sleep(_BETWEEN_TRIES)
+
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        self._send_request(
+            FileTimerRequest(os.getpid(), scope_id, expiration_time, int(self.signal)))
+
+    def release(self, scope_id: str) -> None:
+        self._send_request(FileTimerRequest(os.getpid(), scope_id, -1, 0))
+
+
+class _Fifo:
+    """The server's end, and a way to wake who reads it."""
+
+    def __init__(self, path: str) -> None:
+        # For writing too: without an own writer, poll() would return at once for ever after
+        # the first client has closed its end, fifo(7).
+        self._fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._fifo, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+        self._rest = b""
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._waker, b"\0")
+
+    def lines(self, seconds: float) -> list[bytes]:
+        """What has come; waits for the first for so long at most."""
+        self._poll.poll(max(seconds, 0) * 1000)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._rest += os.read(self._fifo, _LONGEST_LINE)
+        *lines, self._rest = self._rest.split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            self._rest = b""
+        return lines
+
+    def close(self) -> None:
+        for descriptor in (self._fifo, self._woken, self._waker):
+            os.close(descriptor)
+
+
+class FileTimerServer:
+    """Makes the FIFO `file_path`, in place of what is there, and ends processes of this host whose
+    timers expire, on a thread. Requests are registered when they come and timers expire on time;
+    `max_interval` (seconds) is how long it may take until timers of processes that have ended are
+    forgotten. `log_event` is called with what happens, and the request that it is about or None.
+
+    Other than torch's, it does not end its own process along with a worker; it goes on after an
+    invalid request, and tries again in the next pass to end a process if that failed.
+    """
+
+    def __init__(self, file_path: str, run_id: str, max_interval: float = 10, daemon: bool = True,
+                 log_event: Callable[[str, FileTimerRequest | None], None] | None = None) -> None:
+        self._file_path = file_path
+        self._run_id = run_id
+        self._max_interval = max_interval
+        self._daemon = daemon
+        self._log_event = log_event or (lambda name, request: None)
+        self._timers: dict[tuple[int, str], FileTimerRequest] = {}
+        self._request_count = 0
+        self._again = False  # a process could not be ended in the last pass
+        self._fifo: _Fifo | None = None
+        self._thread: threading.Thread | None = None
+        self._stop_signaled = self._run_once = self._is_client_started = False
+        self._last_progress_time = int(time.time())
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(file_path)
+        os.mkfifo(file_path, 0o600)
+
+    def start(self) -> None:
+        """Fails with OSError if the FIFO has gone."""
+        self._stop_signaled = self._run_once = False
+        self._fifo = _Fifo(self._file_path)
+        self._thread = threading.Thread(target=self._watch, args=(self._fifo,),
+                                        name="elastrun-timers", daemon=self._daemon)
+        self._thread.start()
+        self._log_event("watchdog started", None)
+
+    def stop(self) -> None:
+        """Waits for the pass that runs, and removes the FIFO."""
+        self._stop_signaled = True
+        self._end_thread()
+        self._log_event("watchdog stopped", None)
+
+    def run_once(self) -> None:
+        """Reads what has been sent, makes one more pass, and ends without the event of stop()."""
+        self._run_once = True
+        self._end_thread()
+
+    def _end_thread(self) -> None:
+        if self._thread is not None and self._fifo is not None:
+            self._fifo.wake()
+            self._thread.join()  # of a pass, which waits for nothing once it is woken
+            self._thread = None
+            self._fifo.close()
+            self._fifo = None
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._file_path)
+
+    @staticmethod
+    def is_process_running(pid: int) -> bool:
+        """False also for a process that this one may not signal."""
+        try:
+            os.kill(pid, 0)
+            return True
+        except OSError:
+            return False
+
+    def get_last_progress_time(self) -> int:
+        """When the last pass ended, in seconds since the epoch; now, before the first request."""
+        return self._last_progress_time if self._is_client_started else int(time.time())
+
+    def _watch(self, fifo: _Fifo) -> None:
+        while not self._stop_signaled:
+            last = self._run_once  # before the FIFO is read: what came until then is in this pass
+            try:
+                self._run_watchdog(fifo)
+            except Exception:
+                _log.exception("a pass of the timer server failed")
+                time.sleep(min(self._max_interval, 1))  # one that fails at once must not spin
+            self._last_progress_time = int(time.time())
+            if last:
+                return
+
+    def _next_wait(self) -> float:
+        if self._run_once:
+            return 0
+        due = min((one.expiration_time for one in self._timers.values()), default=None)
+        if due is None or self._again:  # what is due and cannot be done must not spin
+            return self._max_interval
+        return min(self._max_interval, due - time.time())
+
+    def _get_requests(self, fifo: _Fifo) -> list[FileTimerRequest]:
+        requests = []
+        for line in fifo.lines(self._next_wait()):
+            try:
+                requests.append(_parse(line))
+            except (ValueError, KeyError, TypeError, OverflowError):
+                _log.warning("not a timer request, ignored: %r", line[:200])
+        return requests
+
+    def _run_watchdog(self, fifo: _Fifo) -> None:
+        self.register_timers(self._get_requests(fifo))
+        expired = self.get_expired_timers(time.time())
+        log_debug_info_for_expired_timers(self._run_id, {
+            pid: [timer.to_json() for timer in timers] for pid, timers in expired.items()})
+        done = {pid for pid, timers in expired.items() if self._expire(pid, timers)}
+        self._again = len(done) < len(expired)
+        self.clear_timers(done)
+
+    def _expire(self, pid: int, timers: list[FileTimerRequest]) -> bool:
+        """The first one with a signal counts. False: try again in the next pass."""
+        ends: FileTimerRequest | None = None
+        for timer in sorted(timers, key=lambda one: one.expiration_time):
+            self._log_event("timer expired", timer)
+            if timer.signal > 0:
+                ends = timer
+                break
+        if ends is None:
+            _log.info("No signal for process %s, whose timers have expired. It is let run.", pid)
+            return True
+        if not self._reap_worker(pid, ends.signal):
+            return False
+        _log.info("Ended process %s by signal %s: timer '%s' has expired", pid, ends.signal,
+                  ends.scope_id)
+        self._log_event("kill worker process", ends)
+        return True
+
+    def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
+        for request in timer_requests:
+            self._request_count += 1
+            self._is_client_started = True
+            key = (request.worker_pid, request.scope_id)
+            if request.expiration_time < 0:
+                self._timers.pop(key, None)
+            else:
+                self._timers[key] = request
+
+    def clear_timers(self, worker_pids: set[int]) -> None:
+        """Those of these processes, and of all that have ended."""
+        for key in list(self._timers):
+            if key[0] in worker_pids or not self.is_process_running(key[0]):
+                del self._timers[key]
+
+    def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
+        """By pid, those whose expiration time is not after `deadline` (seconds since the epoch)."""
+        expired: dict[int, list[FileTimerRequest]] = {}
+        for timer in self._timers.values():
+            if timer.expiration_time <= deadline:
+                expired.setdefault(timer.worker_pid, []).append(timer)
+        return expired
+
+    def _reap_worker(self, worker_pid: int, signal: int) -> bool:
+        try:
+            os.kill(worker_pid, signal)
+        except ProcessLookupError:
+            pass
+        except OSError as error:
+            _log.error("Cannot end process %s: %s. Another try follows.", worker_pid, error)
+            return False
+        return True

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents show runs with the imports replaced, and prints what the originals print where
+this Python has them. Timers over a FIFO are told by one library and kept by the other.
+"""
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve()
+PACKAGE = HERE.parents[2] / "lib" / "python"
+sys.path.insert(0, str(HERE.parent))
+import programs  # noqa: E402
+
+REPLACED = (("torch.distributed.elastic", "elastrun"), ("torch.monitor", "elastrun.monitor"),
+            ("ml_goodput_measurement", "elastrun"))
+FIFO = """
+import multiprocessing as mp, os, signal, sys, tempfile, time
+from SERVERS.timer import FileTimerServer
+from CLIENTS import timer
+path = tempfile.mkdtemp() + "/fifo"
+told = []
+server = FileTimerServer(path, "run", 0.05, log_event=lambda name, request: told.append(
+    (name, request and request.scope_id)))
+server._reap_worker = (lambda kill: lambda pid, number: pid == os.getpid() or kill(pid, number))(
+    server._reap_worker)  # torch's would end this process, too
+server.start()
+def hang():
+    timer.configure(timer.FileTimerClient(path, signal=signal.SIGTERM))
+    with timer.expires(after=600, scope="released"):
+        pass
+    with timer.expires(after=0.2, scope="kept"):
+        time.sleep(600)
+worker = mp.get_context("fork").Process(target=hang)
+worker.start()
+worker.join()
+deadline = time.monotonic() + 60
+while ("kill worker process", "kept") not in told and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(worker.exitcode, [one for one in told if one[1]])
+server.stop()
+"""
+
+
+def comparable(said: str) -> str:
+    """Without times of day and durations."""
+    said = re.sub(r"\[\d{10}\.\d+\]", "[TIME]", said)
+    return re.sub(r"(duration\.ms)=\d+", r"\1=MS", said)
+
+
+def run_all(chosen: dict[str, str]) -> dict[str, str]:
+    """In this process, which is a child: what each has printed, or its traceback."""
+    said = {}
+    for name, text in chosen.items():
+        out = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out):
+                exec(compile(text, "example.foobar", "exec"), {"__name__": "examples.foobar"})
+        except Exception:
+            out.write(traceback.format_exc())
+        said[name] = comparable(out.getvalue())
+    return said
+
+
+def in_a_process(chosen: dict[str, str]) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ELASTRUN_")}
+    env["PYTHONPATH"] = str(PACKAGE)
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-B", str(HERE), "run"], input=json.dumps(chosen),
+                              text=True, capture_output=True, timeout=240, cwd=folder,
+                              env=dict(env, TMPDIR=folder))
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    told: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def replaced(text: str) -> str:
+    for original, ours in REPLACED:
+        text = text.replace(original, ours)
+    return text
+
+
+class Seeds(unittest.TestCase):
+    def test_programs_that_only_elastrun_can_run_do_what_the_documents_say(self) -> None:
+        said = in_a_process(programs.OURS)
+        self.assertEqual(said, programs.EXPECTED)
+
+    def compare(self, original: str, chosen: dict[str, str]) -> None:
+        ours = in_a_process({name: replaced(text) for name, text in chosen.items()})
+        for name, said in ours.items():
+            self.assertNotIn("Traceback", said, name)
+            self.assertNotEqual(said, "", name)
+        if importlib.util.find_spec(original) is None:
+            self.skipTest(f"they run; no {original} in this Python to compare with")
+        theirs = in_a_process(chosen)
+        for name in chosen:
+            with self.subTest(name):
+                self.assertEqual(ours[name], theirs[name])
+
+    def test_programs_of_torch(self) -> None:
+        self.compare("torch", programs.TORCH)
+
+    def test_programs_of_ml_goodput_measurement(self) -> None:
+        self.compare("ml_goodput_measurement", programs.GOODPUT)
+
+    def test_timers_over_a_fifo_with_either_side_of_torch(self) -> None:
+        torch, ours = "torch.distributed.elastic", "elastrun"
+        pairs = [(ours, ours)]
+        if importlib.util.find_spec("torch") is not None:
+            pairs += [(ours, torch), (torch, ours)]
+        chosen = {f"server of {server}, client of {client}":
+                  FIFO.replace("SERVERS", server).replace("CLIENTS", client)
+                  for server, client in pairs}
+        expected = "-15 [('timer expired', 'kept'), ('kill worker process', 'kept')]\n"
+        self.assertEqual(in_a_process(chosen), dict.fromkeys(chosen, expected))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["run"]:
+        print(json.dumps(run_all(json.load(sys.stdin))))
+    else:
+        unittest.main()
