@@ -80,6 +80,14 @@ struct ConvertOptions {
 inline constexpr const char* kConversions[] = {"chrome-trace", "tensorboard", "journal"};
 int run_goodput_convert(const ConvertOptions& options);
 
+/// `elastrunctl goodput calculate`
+struct CalculateOptions {
+  std::string job;
+  bool elastic = false;            // as ElasticGoodputCalculator
+  std::vector<std::string> files;  // logs of recorders, journals; what is asked reads them on
+};
+int run_goodput_calculate(const CalculateOptions& options);
+
 /// `elastrunctl goodput watch`
 struct WatchOptions {
   std::string target;  // a job of this machine, or its journal or directory; empty: the only job

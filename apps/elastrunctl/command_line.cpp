@@ -116,6 +116,7 @@ struct GoodputCommands {
   GoodputOptions report;
   CompareOptions compare;
   ConvertOptions convert;
+  CalculateOptions calculate;
   WatchOptions watch;
   WhatIfOptions what_if;
   std::function<int()> run;
@@ -126,8 +127,8 @@ void add_report(CLI::App& goodput, GoodputCommands& commands) {
   auto* report = goodput.add_subcommand("report", "Print the account of a job");
   report
       ->add_option("files", options.files,
-                   "journal.jsonl of each submission of the job, or a log of "
-                   "ml-goodput-measurement as JSON lines; - is standard input")
+                   "journal.jsonl of each submission of the job, or the directory with it, or a "
+                   "log of ml-goodput-measurement as JSON lines; - is standard input")
       ->required()
       ->type_name("FILE");
   report->add_flag("--json", options.json, "Print the account as one line of JSON");
@@ -143,7 +144,7 @@ void add_report(CLI::App& goodput, GoodputCommands& commands) {
 void add_compare(CLI::App& goodput, GoodputCommands& commands) {
   auto& options = commands.compare;
   auto* compare = goodput.add_subcommand("compare", "Two jobs, or two runs of one, side by side");
-  constexpr const char* kWhat = "journal.jsonl or the directory of a run, or a log as of report";
+  constexpr const char* kWhat = "As a file of report";
   compare->add_option("before", options.before, kWhat)->required()->type_name("FILE");
   compare->add_option("after", options.after, kWhat)->required()->type_name("FILE");
   compare->add_flag("--json", options.json, "Print both accounts and what differs as JSON");
@@ -168,6 +169,17 @@ void add_convert(CLI::App& goodput, GoodputCommands& commands) {
       ->required()
       ->type_name("FILE");
   convert->callback([&] { commands.run = [&] { return run_goodput_convert(options); }; });
+}
+
+void add_calculate(CLI::App& goodput, GoodputCommands& commands) {
+  auto& options = commands.calculate;
+  auto* calculate = goodput.add_subcommand(
+      "calculate", "Answer questions on standard input as ml-goodput-measurement does");
+  calculate->add_option("--job", options.job, "Whose entries count")->required()->type_name("NAME");
+  calculate->add_flag("--elastic", options.elastic, "Count slices, as its elastic calculator");
+  calculate->add_option("files", options.files, "Logs of ml-goodput-measurement, or journal.jsonl")
+      ->type_name("FILE");
+  calculate->callback([&] { commands.run = [&] { return run_goodput_calculate(options); }; });
 }
 
 void add_watch(CLI::App& goodput, GoodputCommands& commands) {
@@ -206,6 +218,7 @@ CLI::App* add_goodput(CLI::App& app, GoodputCommands& commands) {
   add_compare(*command, commands);
   add_convert(*command, commands);
   add_what_if(*command, commands);
+  add_calculate(*command, commands);
   add_watch(*command, commands);
   return command;
 }
@@ -232,7 +245,10 @@ std::vector<Choice> choices_of(const CLI::App& app) {
 Commands commands_of(const CLI::App& app) {
   Commands commands{choices_of(app), {}};
   for (const CLI::App* one : app.get_subcommands({})) {
-    Subcommand command{one->get_name(), one->get_description(), choices_of(*one), {}};
+    Subcommand command{one->get_name(), one->get_description(), choices_of(*one), {}, false};
+    for (const char* argument : {"job", "endpoint"}) {
+      if (one->get_option_no_throw(argument) != nullptr) command.names_job = true;
+    }
     for (const CLI::App* inner : one->get_subcommands({})) {
       command.inner.emplace_back(inner->get_name(), inner->get_description());
       for (auto& choice : choices_of(*inner)) {
@@ -285,7 +301,7 @@ std::string unknown_command(const CLI::App& app, int argc, char** argv) {
     if (names.empty()) return {};  // the words that follow are the command's arguments
     if (next == nullptr) {
       const auto near = nearest(word, names);
-      return fmt::format("there is no command {}{}", spec::in_quotes(word),
+      return fmt::format("unknown command {}{}", spec::in_quotes(word),
                          near ? fmt::format("; did you mean {}?", *near) : "");
     }
     level = next;

@@ -18,7 +18,15 @@ std::vector<std::string> words_of(const Choice& option) {
   return split(option.value, '|');
 }
 
+/// A line for each job of this machine, for bash and zsh.
+constexpr std::string_view kJobs =
+    R"~(elastrunctl status --json 2>/dev/null | sed 's/"run_id": *"/\n&/g' | )~"
+    R"~(sed -n 's/^"run_id": *"\([^"]*\)".*/\1/p')~";
+
 constexpr std::string_view kBashScript = R"(# bash completion for elastrunctl
+_elastrunctl_jobs() {{
+  {}
+}}
 _elastrunctl() {{
   local cur prev command="" i
 {}  for ((i = 1; i < COMP_CWORD; ++i)); do
@@ -51,12 +59,13 @@ std::string bash_values(const std::string& command, const std::vector<Choice>& o
 }
 
 std::string bash_words(const std::string& pattern, const std::string& first,
-                       const std::vector<Choice>& options) {
+                       const std::vector<Choice>& options, bool names_job = false) {
   std::string words = first;
   for (const auto& option : options) {
     for (const auto& name : option.names) words += (words.empty() ? "" : " ") + name;
   }
-  return fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")) ;;\n", pattern, words);
+  return fmt::format("    {}) COMPREPLY=($(compgen -W \"{}{}\" -- \"$cur\")) ;;\n", pattern, words,
+                     names_job ? " $(_elastrunctl_jobs)" : "");
 }
 
 std::string inner_names(const Subcommand& command) {
@@ -71,10 +80,10 @@ std::string bash_script(const Commands& commands) {
   for (const auto& command : commands.subcommands) {
     names.push_back(command.name);
     values += bash_values(command.name, command.options);
-    words += bash_words(command.name, inner_names(command), command.options);
+    words += bash_words(command.name, inner_names(command), command.options, command.names_job);
   }
   words += bash_words("*", join(names, " "), commands.options);
-  return fmt::format(kBashScript, spec::bash_words(), join(names, "|"), values, words);
+  return fmt::format(kBashScript, kJobs, spec::bash_words(), join(names, "|"), values, words);
 }
 
 std::string zsh_line(const std::string& name, const Choice& option) {
@@ -113,10 +122,16 @@ std::string zsh_script(const Commands& commands) {
     for (const auto& [name, help] : command.inner) add_zsh_name(inner, name, help);
     if (!inner.empty())
       inner = fmt::format(" \\\n      '1:subcommand:(({}))' '*:file:_files'", inner);
+    if (command.names_job) inner = " '*:job:_elastrunctl_jobs'";
     cases += fmt::format("    {}) _arguments -S{}{} ;;\n", command.name,
                          zsh_lines(command.options, "      "), inner);
   }
-  return fmt::format(R"(#compdef elastrunctl
+  return fmt::format(R"~(#compdef elastrunctl
+_elastrunctl_jobs() {{
+  local -a jobs
+  jobs=(${{(f)"$({})"}})
+  compadd -a jobs
+}}
 _elastrunctl() {{
   local curcontext="$curcontext" state line
   _arguments -C -S{} \
@@ -126,8 +141,8 @@ _elastrunctl() {{
   case $words[1] in
 {}  esac
 }}
-{})",
-                     zsh_lines(commands.options, "    "), names, cases,
+{})~",
+                     kJobs, zsh_lines(commands.options, "    "), names, cases,
                      spec::zsh_announcement("elastrunctl"));
 }
 
@@ -166,6 +181,12 @@ std::string fish_script(const Commands& commands) {
     }
     if (!command.inner.empty()) {
       out += fmt::format("complete -c elastrunctl -n '{}' -F\n", here);
+    }
+    if (command.names_job) {
+      out += fmt::format(
+          "complete -c elastrunctl -n '{}' -a '(elastrunctl status --json 2>/dev/null | string "
+          "match -rag \\'\"run_id\": *\"([^\"]*)\"\\')' -d 'job of this machine'\n",
+          here);
     }
     out += fish_lines(here, command.options);
   }

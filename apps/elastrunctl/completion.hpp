@@ -16,8 +16,9 @@ struct Choice {
 };
 struct Subcommand {
   std::string name, help;
-  std::vector<Choice> options;                             // also those of its own subcommands
+  std::vector<Choice> options;                             // also those of its subcommands
   std::vector<std::pair<std::string, std::string>> inner;  // these, with their help
+  bool names_job = false;  // an argument is the name of a job that runs here
 };
 struct Commands {
   std::vector<Choice> options;  // before any subcommand

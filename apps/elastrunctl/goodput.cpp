@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command.hpp"
 #include "core/user_locale.hpp"
-#include "goodput/hints.hpp"
-#include "goodput/restart_table.hpp"
-#include "goodput/start_table.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/reports/hints.hpp"
+#include "goodput/reports/restart_table.hpp"
+#include "goodput/reports/start_table.hpp"
+#include "goodput/reports/summary.hpp"
 #include "goodput_page.hpp"
 #include "table.hpp"
 

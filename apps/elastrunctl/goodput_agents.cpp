@@ -3,9 +3,9 @@
 
 #include "export/plain_record.hpp"
 #include "export/record_line.hpp"
-#include "goodput/one_clock.hpp"
-#include "goodput/stitched_journals.hpp"
-#include "goodput/submissions.hpp"
+#include "goodput/journals/one_clock.hpp"
+#include "goodput/journals/stitched_journals.hpp"
+#include "goodput/journals/submissions.hpp"
 
 #include <algorithm>
 #include <cerrno>

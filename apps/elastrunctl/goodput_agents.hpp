@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "goodput/journal_outline.hpp"
+#include "goodput/journals/journal_outline.hpp"
 #include "goodput_files.hpp"
 
 #include <string>
@@ -12,8 +12,8 @@ namespace elastrun::ctl {
 /// A journal, with its parts in order.
 using JournalFiles = std::vector<std::string>;
 
-/// Journals of agents of one submission of a job (goodput/stitched_journals.hpp), or one file of
-/// any kind.
+/// Journals of agents of one submission of a job (goodput/journals/stitched_journals.hpp), or one
+/// file of any kind.
 struct Submission {
   std::vector<JournalFiles> journals;
   std::vector<goodput::JournalOutline> outlines;  // of each; none where there is one file alone

@@ -2,10 +2,10 @@
 #include "goodput_answer.hpp"
 
 #include "core/text.hpp"
-#include "goodput/hints.hpp"
-#include "goodput/restart_table.hpp"
-#include "goodput/start_table.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/reports/hints.hpp"
+#include "goodput/reports/restart_table.hpp"
+#include "goodput/reports/start_table.hpp"
+#include "goodput/reports/summary.hpp"
 #include "table.hpp"
 
 #include <algorithm>
@@ -123,7 +123,7 @@ std::string job_line(const GoodputInput& input, const GoodputAnswer& answer) {
 std::string left_out(const GoodputInput& input, const GoodputAnswer& answer) {
   const auto& books = answer.measured;
   const std::pair<std::uint64_t, std::string_view> counts[] = {
-      {input.skipped, "lines that are no record"},
+      {input.skipped, "lines that are not records"},
       {input.other_jobs + input.journal.other_jobs(), "records of other jobs"},
       {input.journal.misplaced() + (books ? books->misplaced : 0), "out of place"},
       {books ? books->duplicates : 0, "given twice"},

@@ -25,7 +25,7 @@ json::object account_json(const GoodputInput& input, const GoodputAnswer& answer
 
 /// "job "night", submitted 2 times, 31412 records (left out: 1 given twice)", for people.
 std::string job_line(const GoodputInput& input, const GoodputAnswer& answer);
-/// "2 lines that are no record, 1 given twice": what of the input is not in the books; may be
+/// "2 lines that are not records, 1 given twice": what of the input is not in the books; may be
 /// empty.
 std::string left_out(const GoodputInput& input, const GoodputAnswer& answer);
 

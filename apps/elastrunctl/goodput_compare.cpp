@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <fmt/format.h>
 #include <vector>
 
@@ -34,9 +33,7 @@ std::optional<double> mean_step(const goodput::History& history) {
   return to_seconds(sum) / static_cast<double>(count);
 }
 
-Result<Side> side_of(std::string path) {
-  std::error_code none;
-  if (std::filesystem::is_directory(path, none)) path += "/journal.jsonl";
+Result<Side> side_of(const std::string& path) {
   auto input = read_goodput_files({path}, true);
   if (!input) return std::unexpected(input.error());
   auto answer = answer_of(*input, false);

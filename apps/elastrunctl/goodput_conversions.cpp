@@ -6,7 +6,7 @@
 #include "export/record_line.hpp"
 #include "export/tensorboard.hpp"
 #include "export/trace_lines.hpp"
-#include "goodput/measurement_journal.hpp"
+#include "goodput/journals/measurement_journal.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -5,7 +5,7 @@
 #include "export/plain_record.hpp"
 #include "export/record_line.hpp"
 #include "files/parts.hpp"
-#include "goodput/measurement_journal.hpp"
+#include "goodput/journals/measurement_journal.hpp"
 #include "goodput_agents.hpp"
 #include "plain_step.hpp"
 
@@ -14,6 +14,7 @@
 #include <cmath>
 #include <ext/stdio_filebuf.h>
 #include <fcntl.h>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
 #include <istream>
@@ -26,7 +27,7 @@
 namespace elastrun::ctl {
 namespace {
 
-/// Lines of a journal are far below; what is longer is no record.
+/// Lines of a journal are far below; a longer line is not a record.
 constexpr std::size_t kLongestLine = 1 << 20;
 constexpr int kAtOnce = 256 << 10, kPipe = 1 << 20;  // bytes that are read, and may wait in a pipe
 
@@ -65,7 +66,7 @@ std::vector<JournalFiles> with_parts(const std::vector<std::string>& paths) {
 
 Status read_one(GoodputReader& reader, const std::string& path) {
   if (path == "-") {
-    ::fcntl(STDIN_FILENO, F_SETPIPE_SZ, kPipe);  // else it says that it is no pipe
+    ::fcntl(STDIN_FILENO, F_SETPIPE_SZ, kPipe);  // fails on other files
     __gnu_cxx::stdio_filebuf<char> input(::dup(STDIN_FILENO), std::ios::in | std::ios::binary,
                                          kAtOnce);
     std::istream stream(&input);
@@ -124,8 +125,8 @@ Status GoodputReader::take_record(telemetry::Record& record) {
   if (begins_log || record.name == "job.started") logged_ = begins_log;
   if (begins_log) return {};
   if (logged_) return take_logged(record);
-  if (lacks_start(record)) begin_at(record);
   if (before_record && !before_record(record)) return {};
+  if (lacks_start(record)) begin_at(record);
   if (!before_record) input.clocks.take(record);
   add(record);
   return both();
@@ -144,6 +145,10 @@ void GoodputReader::begin_at(const telemetry::Record& record) {
   start.stamp = record.stamp;
   start.scope = record.scope;
   start.name = "job.started";
+  if (before_record) {  // of several agents, whose axis is the coordinator's clock
+    start.stamp.wall = WallTime(start.stamp.mono.time_since_epoch());
+    start.attributes.emplace_back("max_nodes", std::int64_t{2});  // or more
+  }
   add(start);
   --input.records;
 }
@@ -152,6 +157,11 @@ void GoodputReader::add(const telemetry::Record& record) {
   journal_ = true;
   ++input.records;
   input.last_wall = record.stamp.wall;
+  if (record.name == "job.started" && input.script.empty()) {
+    const auto* script = record.find("entry_point");
+    const auto* text = script == nullptr ? nullptr : std::get_if<std::string>(script);
+    if (text != nullptr) input.script = *text;
+  }
   input.journal.take(record);
   // What a recorder has told the agent, for --compatible.
   if (record.scope == goodput::kRecorderScope) {
@@ -213,6 +223,10 @@ Status GoodputReader::both() const {
 }
 
 Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
+  std::error_code none;
+  for (auto& path : paths) {
+    if (std::filesystem::is_directory(path, none)) path += "/journal.jsonl";
+  }
   // One alone may be a pipe, whose first line can be read once.
   if (paths.size() > 1) std::ranges::stable_sort(paths, {}, begins_at);
   for (const auto& submission : find_submissions(with_parts(paths))) {

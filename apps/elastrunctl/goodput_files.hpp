@@ -2,11 +2,11 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "goodput/clock_steps.hpp"
-#include "goodput/goodput_calculator.hpp"
-#include "goodput/journal_books.hpp"
-#include "goodput/measurement_books.hpp"
-#include "goodput/measurement_log.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
+#include "goodput/compat/measurement_log.hpp"
+#include "goodput/journals/clock_steps.hpp"
+#include "goodput/journals/journal_books.hpp"
+#include "goodput/journals/measurement_books.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -21,11 +21,12 @@ struct PlainStep;
 /// What files about goodput hold: journals of ours, or a log of ml-goodput-measurement.
 struct GoodputInput {
   std::string job;        // of the log: its first job_name
+  std::string script;     // of a journal: what the job runs
   bool measured = false;  // a log of ml-goodput-measurement, not a journal with such entries
   goodput::MeasurementLog measurements;
   goodput::JournalBooks journal;
   std::uint64_t records = 0;
-  std::uint64_t skipped = 0;     // lines that are no record, a torn tail among them
+  std::uint64_t skipped = 0;     // invalid lines, a torn tail among them
   std::uint64_t other_jobs = 0;  // entries with another job_name
   std::uint64_t lost = 0;        // entries that a recorder could not write into its own file
   WallTime last_wall{};          // of the last record of a journal
@@ -74,7 +75,8 @@ class GoodputReader {
 };
 
 /// Lets it take files in the order in which they begin, each with its further parts
-/// (files/parts.hpp), and journals of agents of one submission as one. As read_goodput_files().
+/// (files/parts.hpp), and journals of agents of one submission as one; of a directory, which is
+/// that of a run, its journal. As read_goodput_files().
 Status read_into(GoodputReader& reader, std::vector<std::string> paths);
 
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as

@@ -21,7 +21,7 @@ std::string filled(std::string_view page,
 
 /// "45.2 %"; never 100.0 % or 0.0 % for what only nearly is.
 std::string share_text(Duration part, Duration whole);
-/// `part / whole` from 0 to `width`, for a place or a length; 0 if there is no whole.
+/// `part / whole` from 0 to `width`, for a place or a length; 0 of an empty whole.
 double placed(Duration part, Duration whole, double width);
 
 /// What the program has of goodput_page.html.

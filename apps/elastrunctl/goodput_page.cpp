@@ -4,12 +4,13 @@
 #include "core/text.hpp"
 #include "core/write_all.hpp"
 #include "files/whole_file.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/reports/summary.hpp"
 #include "goodput_html.hpp"
 #include "goodput_plots.hpp"
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <ctime>
 #include <fmt/format.h>
 #include <fstream>
@@ -44,6 +45,7 @@ std::string subtitle(const GoodputPage& page) {
     text = fmt::format("{} to {}, ", utc(*page.started), utc(*page.started + page.summary.elapsed));
   }
   text += plural(page.records, "record");
+  if (!page.run_id.empty()) text += ", run id " + html_text(page.run_id);
   if (!page.left_out.empty()) text += fmt::format(" (left out: {})", html_text(page.left_out));
   return text;
 }
@@ -90,7 +92,8 @@ std::string bucket_rows(const GoodputPage& page) {
   std::string text;
   for (const Bucket bucket : goodput::filled_buckets(summary)) {
     text += fmt::format(
-        "<tr><td><i class=\"swatch b-{0}\"></i>{0}<td class=\"num\">{1}<td class=\"num\">{2:.3f}"
+        "<tr><td><i class=\"swatch b-{0}\"></i>{0}<td class=\"num\">{1}<td class=\"num "
+        "wide\">{2:.3f}"
         "<td class=\"num\">{3}<td class=\"dim wide\">{4}</tr>\n",
         goodput::bucket_name(bucket), format_duration(summary.of(bucket)),
         to_seconds(summary.of(bucket)), goodput::bucket_share(bucket, summary),
@@ -103,28 +106,33 @@ std::string step_or_none(const std::optional<std::int64_t>& step) {
   return step ? fmt::format("{}", *step) : "–";
 }
 
-std::string time_cell(Duration time) {
-  return fmt::format("<td class=\"num\">{}", time > Duration::zero() ? format_duration(time) : "–");
+/// The line above a bar: which one, when, why, and how long.
+std::string fall_head(const GoodputPage& page, const PlotMark& mark, const std::string& cause,
+                      const std::string& total) {
+  const auto when = page.started ? ", " + utc(*page.started + mark.at) : std::string();
+  return fmt::format(
+      "<div class=\"fall\" id=\"{0}\"><div><a href=\"#{0}\">{1}</a> <span "
+      "class=\"cause\">{2}</span> <span class=\"dim\">after {3}{4}</span><b "
+      "class=\"push\">{5}</b></div>",
+      mark.id, html_text(mark.label), cause, format_duration(mark.at), when, total);
 }
 
-std::string row_begin(const PlotMark& mark) {
-  return fmt::format("<tr id=\"{}\"><td class=\"num\">{}<td class=\"num\">{}", mark.id,
-                     html_text(mark.label), format_duration(mark.at));
-}
-
-std::string row_end(const GoodputPage& page, const PlotMark& mark) {
-  return fmt::format("<td>{}</tr>\n", page.started ? utc(*page.started + mark.at) : "–");
-}
-
-std::string restart_row(const GoodputPage& page, const PlotMark& mark, const RestartPath& path) {
-  std::string text =
-      row_begin(mark) + fmt::format("<td class=\"cause\">{}",
-                                    path.cause.empty() ? "not told" : html_text(path.cause));
-  for (const Duration stage : path.stages) text += time_cell(stage);
-  text += time_cell(path.total()) +
-          fmt::format("<td>{} → {}{}", step_or_none(path.last_step), step_or_none(path.first_step),
-                      path.caught_up || !path.first_step ? "" : ", did not catch up");
-  return text + row_end(page, mark);
+std::string restart_row(const GoodputPage& page, const PlotMark& mark, const RestartPath& path,
+                        Duration longest) {
+  std::string stages;
+  for (std::size_t i = 0; i < goodput::kRestartStages; ++i) {
+    if (path.stages[i] <= Duration::zero()) continue;
+    const auto name = goodput::stage_name(static_cast<goodput::RestartStage>(i));
+    stages += fmt::format("<span><i class=\"swatch s-{}\"></i>{} {}</span>", name, name,
+                          format_duration(path.stages[i]));
+  }
+  const auto steps = fmt::format("<span>steps {} → {}{}</span>", step_or_none(path.last_step),
+                                 step_or_none(path.first_step),
+                                 path.caught_up || !path.first_step ? "" : ", did not catch up");
+  return fall_head(page, mark, path.cause.empty() ? "not told" : html_text(path.cause),
+                   format_duration(path.total())) +
+         restart_bar(path, longest) +
+         fmt::format("<div class=\"legend\">{}{}</div></div>\n", stages, steps);
 }
 
 std::string submission_row(const GoodputPage& page, const PlotMark& mark,
@@ -132,22 +140,24 @@ std::string submission_row(const GoodputPage& page, const PlotMark& mark,
   const auto why = !before.succeeded   ? "the one before left no last word"
                    : *before.succeeded ? "the one before had succeeded"
                                        : "the one before had failed";
-  return row_begin(mark) +
-         fmt::format("<td class=\"cause\" colspan=\"9\">submitted again: {}{}", why,
-                     before.end
-                         ? fmt::format(", {} earlier", format_duration(mark.at - *before.end))
-                         : "") +
-         row_end(page, mark);
+  const auto apart = before.end ? format_duration(mark.at - *before.end) : std::string();
+  return fall_head(page, mark,
+                   fmt::format("submitted again: {}{}", why,
+                               apart.empty() ? "" : fmt::format(", {} earlier", apart)),
+                   apart) +
+         "</div>\n";
 }
 
 /// In the order of their times; each with its row.
 std::vector<std::pair<PlotMark, std::string>> disruptions(const GoodputPage& page) {
   std::vector<std::pair<PlotMark, std::string>> all;
+  Duration longest{};
+  for (const auto& path : page.restarts) longest = std::max(longest, path.total());
   for (std::size_t i = 0; i < page.restarts.size(); ++i) {
     const auto number = i + 1 + page.restarts_forgotten;
     const PlotMark mark{page.restarts[i].at, false, fmt::format("r{}", number),
                         fmt::format("{}", number)};
-    all.emplace_back(mark, restart_row(page, mark, page.restarts[i]));
+    all.emplace_back(mark, restart_row(page, mark, page.restarts[i], longest));
   }
   for (std::size_t i = 1; i < page.submitted.size(); ++i) {
     const PlotMark mark{page.submitted[i].at, true, fmt::format("s{}", i + 1),
@@ -168,8 +178,8 @@ std::string start_rows(const GoodputPage& page) {
   std::string text;
   for (const auto& start : page.starts) {
     text += fmt::format(
-        "<tr><td class=\"num\">{}<td class=\"num\">{}<td class=\"num\">{}<td class=\"num\">{}"
-        "<td class=\"num\">{}<td class=\"cause\">{}</tr>\n",
+        "<tr><td class=\"num\">{}<td class=\"num wide\">{}<td class=\"num wide\">{}"
+        "<td class=\"num\">{}<td class=\"num\">{}<td class=\"cause\">{}</tr>\n",
         start.number, format_duration(start.at), format_duration(start.ran),
         start.first_step ? fmt::format("{} to {}", *start.first_step, *start.last_step) : "–",
         start.first_step ? share_text(start.productive, start.ran) : "–",
@@ -178,13 +188,11 @@ std::string start_rows(const GoodputPage& page) {
   return text;
 }
 
-std::string stage_legend() {
-  std::string text;
-  for (std::size_t i = 0; i < goodput::kRestartStages; ++i) {
-    const auto name = goodput::stage_name(static_cast<goodput::RestartStage>(i));
-    text += fmt::format("<span><i class=\"swatch s-{0}\"></i>{0}</span>", name);
-  }
-  return text;
+/// "8d1f7c3e-....": nobody knows a job by that.
+bool is_random_id(std::string_view id) {
+  constexpr std::size_t kLength = 36;
+  const auto fits = [](char c) { return c == '-' || std::isxdigit(static_cast<unsigned char>(c)); };
+  return id.size() == kLength && id[8] == '-' && id[13] == '-' && std::ranges::all_of(id, fits);
 }
 
 }  // namespace
@@ -192,6 +200,10 @@ std::string stage_legend() {
 GoodputPage goodput_page_of(const GoodputInput& input, const GoodputAnswer& answer) {
   GoodputPage page;
   page.job = answer.job;
+  if (is_random_id(answer.job) && !input.script.empty()) {
+    page.run_id = answer.job;
+    page.job = input.script.substr(input.script.rfind('/') + 1);
+  }
   page.left_out = left_out(input, answer);
   page.records = input.records;
   page.summary = answer.summary;
@@ -237,9 +249,6 @@ std::string goodput_page(const GoodputPage& page) {
                  {"hints", hint_items(page)},
                  {"starts-hidden", hidden(page.starts.size() > 1)},
                  {"starts", start_rows(page)},
-                 {"restarts-hidden", hidden(!page.restarts.empty())},
-                 {"restart-bars", restart_bars(page)},
-                 {"stage-legend", stage_legend()},
                  {"disruptions-hidden", hidden(!rows.empty())},
                  {"disruptions", rows}});
 }
@@ -253,7 +262,7 @@ Status write_goodput_page(const std::string& path, const std::string& text) {
   std::string line;
   if (!files::is_written_to(path)) std::getline(std::ifstream(path), line);
   if (!line.empty() && line != kFirstLine) {
-    return fail(Code::Usage, fmt::format("{} is there and is no page of HTML: --html takes the "
+    return fail(Code::Usage, fmt::format("{} exists and is not an HTML page: --html takes the "
                                          "name of the file to write, or - for standard output",
                                          path));
   }

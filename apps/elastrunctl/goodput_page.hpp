@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "goodput/hints.hpp"
+#include "goodput/reports/hints.hpp"
 #include "goodput_answer.hpp"
 
 #include <optional>
@@ -12,7 +12,8 @@ namespace elastrun::ctl {
 
 /// What the page of a job shows.
 struct GoodputPage {
-  std::string job, left_out;
+  std::string job;  // as people call it: of a run id that is a random one, the script
+  std::string run_id, left_out;
   std::uint64_t records = 0;
   std::optional<WallTime> started;
   goodput::Ledger::Summary summary;

@@ -2,7 +2,7 @@
 #include "goodput_plots.hpp"
 
 #include "core/text.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/reports/summary.hpp"
 #include "goodput_html.hpp"
 
 #include <algorithm>
@@ -19,7 +19,6 @@ using Span = goodput::Timeline::Span;
 constexpr double kHeight = 60;
 constexpr int kColumns = 500;
 constexpr double kMarkEvery = 4;  // per cent of the width, for a label
-constexpr std::size_t kBars = 50;
 
 std::string rectangle(Bucket bucket, double x, double width, double y, double height,
                       const std::string& title) {
@@ -169,29 +168,16 @@ std::string timeline_rows(const GoodputPage& page) {
   return text + note;
 }
 
-std::string restart_bars(const GoodputPage& page) {
-  const auto& all = page.restarts;
-  const std::size_t first = all.size() > kBars ? all.size() - kBars : 0;
-  Duration longest{};
-  for (auto i = first; i < all.size(); ++i) longest = std::max(longest, all[i].total());
-  std::string text;
-  for (auto i = first; i < all.size(); ++i) {
-    text += fmt::format(
-        "<div class=\"fall\"><div><a href=\"#r{0}\">{0}</a> <span class=\"dim\">at {1}</span> "
-        "<span>{2}</span><b class=\"push\">{3}</b></div><div class=\"bar\" aria-hidden=\"true\">",
-        i + 1 + page.restarts_forgotten, format_duration(all[i].at), html_text(all[i].cause),
-        format_duration(all[i].total()));
-    for (std::size_t stage = 0; stage < goodput::kRestartStages; ++stage) {
-      const Duration time = all[i].stages[stage];
-      if (time <= Duration::zero()) continue;
-      const auto name = goodput::stage_name(static_cast<goodput::RestartStage>(stage));
-      text += fmt::format("<i class=\"s-{0}\" style=\"width:{1:.3f}%\" title=\"{0}: {2}\"></i>",
-                          name, placed(time, longest, 100), format_duration(time));
-    }
-    text += "</div></div>\n";
+std::string restart_bar(const goodput::RestartPath& path, Duration longest) {
+  std::string text = "<div class=\"bar\" aria-hidden=\"true\">";
+  for (std::size_t stage = 0; stage < goodput::kRestartStages; ++stage) {
+    const Duration time = path.stages[stage];
+    if (time <= Duration::zero()) continue;
+    const auto name = goodput::stage_name(static_cast<goodput::RestartStage>(stage));
+    text += fmt::format("<i class=\"s-{0}\" style=\"width:{1:.3f}%\" title=\"{0}: {2}\"></i>", name,
+                        placed(time, longest, 100), format_duration(time));
   }
-  if (first == 0) return text;
-  return text + fmt::format("<p class=\"dim\">and {} before these</p>\n", first);
+  return text + "</div>";
 }
 
 }  // namespace elastrun::ctl

@@ -29,10 +29,12 @@ std::string bucket_bar(const goodput::Ledger::Summary& summary);
 std::string timeline_plot(const GoodputPage& page, const std::vector<PlotMark>& marks);
 /// What the timeline shows as rows of a table; of many spans the longest ones.
 std::string timeline_rows(const GoodputPage& page);
-/// A bar for each restart, with its stages; all to one scale.
-std::string restart_bars(const GoodputPage& page);
+/// The stages of a restart, to the scale of the longest one.
+std::string restart_bar(const goodput::RestartPath& path, Duration longest);
 
-/// A line of the mean and an area from the shortest to the longest step.
+/// A line of the mean and an area from the shortest to the longest step, over time, with the step
+/// that was done then below. What takes far longer than is usual is cut off at the top, with a
+/// mark.
 std::string step_plot(const GoodputPage& page, const std::vector<PlotMark>& marks);
 /// The same as rows of a table, of neighbours together where there are many.
 std::string step_rows(const GoodputPage& page);

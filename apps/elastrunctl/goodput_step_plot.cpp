@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
-#include "goodput/exponential.hpp"
 #include "goodput_html.hpp"
 #include "goodput_plots.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <fmt/format.h>
+#include <string>
 
 namespace elastrun::ctl {
 namespace {
@@ -14,35 +13,107 @@ namespace {
 using Point = goodput::StepSeries::Point;
 
 constexpr double kStepHeight = 160;
-/// Beyond it a linear scale would show the usual steps as one flat line.
-constexpr double kLogFrom = 8;
+/// Beyond so many times the usual step, a scale with the longest one would show the others as a
+/// flat line: the scale ends earlier.
+constexpr double kClipFrom = 8, kClipAt = 4;
+constexpr int kMarks = 100;  // of what is cut off: the longest of each hundredth of the width
 
 struct StepScale {
-  double low = 0, high = 1;  // seconds
-  bool logarithmic = false;
+  double high = 1;  // seconds
+  bool clips = false;
 
   double y(Duration time) const {
-    double share = (to_seconds(time) - low) / (high - low);
-    if (logarithmic)
-      share = goodput::natural_log(to_seconds(time) / low) / goodput::natural_log(high / low);
-    return (1 - std::clamp(share, 0.0, 1.0)) * kStepHeight;
+    return (1 - std::clamp(to_seconds(time) / high, 0.0, 1.0)) * kStepHeight;
   }
 };
 
 StepScale scale_of(const std::vector<Point>& points) {
   std::vector<double> means;
-  Duration least = points.front().min, most{};
+  Duration most{};
   for (const auto& point : points) {
     means.push_back(to_seconds(point.mean()));
-    least = std::min(least, point.min);
     most = std::max(most, point.max);
   }
-  std::ranges::nth_element(means, means.begin() + static_cast<std::ptrdiff_t>(means.size() / 2));
-  StepScale scale{0, to_seconds(most) * 1.05, false};
-  if (to_seconds(most) > kLogFrom * means[means.size() / 2]) {
-    scale = {std::max(to_seconds(least), 1e-6) * 0.9, to_seconds(most) * 1.1, true};
+  const auto middle = means.begin() + static_cast<std::ptrdiff_t>(means.size() / 2);
+  std::ranges::nth_element(means, middle);
+  const double usual = std::max(*middle, 1e-6);
+  if (to_seconds(most) > kClipFrom * usual) return {kClipAt * usual, true};
+  return {std::max(to_seconds(most), 1e-6) * 1.05, false};
+}
+
+/// 1, 2 or 5 times a power of ten, of which three to seven fit.
+double tick_of(double high) {
+  double power = 1;  // without a logarithm: libm's would cost 300 kB (apps/CMakeLists.txt)
+  while (power > high) power /= 10;
+  while (power * 10 <= high) power *= 10;
+  const double leading = high / power;
+  return power * (leading < 1.5 ? 0.2 : leading < 3.5 ? 0.5 : leading < 7.5 ? 1 : 2);
+}
+
+std::string tick_lines(const StepScale& scale) {
+  std::string text;
+  const double tick = tick_of(scale.high);
+  for (int i = 1; i * tick < scale.high; ++i) {
+    text += fmt::format("<path class=\"tick\" d=\"M0 {0:.2f}H{1}\"/>\n",
+                        scale.y(from_seconds(i * tick)), kPlotWidth);
   }
-  return scale;
+  return text;
+}
+
+std::string tick_labels(const StepScale& scale) {
+  std::string text;
+  const double tick = tick_of(scale.high);
+  for (int i = 1; i * tick < scale.high * 0.98; ++i) {
+    text += fmt::format("<span style=\"bottom:{:.2f}%\">{}</span>", i * tick / scale.high * 100,
+                        format_duration(from_seconds(i * tick)));
+  }
+  return text;
+}
+
+/// Above the picture, where something is cut off.
+std::string clip_marks(const std::vector<Point>& points, const StepScale& scale, Duration elapsed) {
+  std::string text;
+  const Point* longest = nullptr;
+  int place = -1;
+  const auto put = [&] {
+    if (longest == nullptr) return;
+    text += fmt::format("<i class=\"clip\" style=\"left:{:.2f}%\" title=\"step {}: {}\">▲</i>",
+                        placed(longest->at, elapsed, 100), longest->last,
+                        format_duration(longest->max));
+  };
+  for (const auto& point : points) {
+    if (to_seconds(point.max) <= scale.high) continue;
+    const int at = static_cast<int>(placed(point.at, elapsed, kMarks));
+    if (at != place) {
+      put();
+      longest = &point;
+    } else if (point.max > longest->max) {
+      longest = &point;
+    }
+    place = at;
+  }
+  put();
+  return "<div class=\"clips\">" + text + "</div>\n";
+}
+
+/// The step that was done last at each quarter of the time.
+std::string step_axis(const std::vector<Point>& points, Duration elapsed) {
+  std::string text = "<div class=\"axis\" aria-hidden=\"true\">";
+  for (int quarter = 0; quarter <= 4; ++quarter) {
+    const Point* done = nullptr;
+    for (const auto& point : points) {
+      if (point.at <= elapsed / 4 * quarter) done = &point;
+    }
+    text += fmt::format("<span>step {}</span>", done == nullptr ? "–" : std::to_string(done->last));
+  }
+  return text + "</div>\n";
+}
+
+std::string clip_note(const std::vector<Point>& points) {
+  const auto longest = std::ranges::max_element(points, {}, &Point::max);
+  return fmt::format(
+      "<p class=\"dim\">▲: longer than the scale; the longest one, step {}, took {}.</p>\n",
+      longest->last, format_duration(longest->max));
 }
 
 /// A line for each run of steps that follow each other: a restart is a gap.
@@ -71,21 +142,20 @@ std::string curves(const std::vector<Point>& points, const StepScale& scale, Dur
 std::string step_plot(const GoodputPage& page, const std::vector<PlotMark>& marks) {
   const auto& points = page.history.steps;
   const auto scale = scale_of(points);
-  std::string text = fmt::format(
-      "<div class=\"plot\"><span class=\"top\">{0}</span><span class=\"bottom\">{1}</span>"
-      "<svg class=\"steps\" role=\"img\" aria-labelledby=\"step-title step-desc\" viewBox=\"0 0 "
-      "{2} "
-      "{3}\" preserveAspectRatio=\"none\"><title id=\"step-title\">Step times</title>"
-      "<desc id=\"step-desc\">Seconds a step over the time of the job, from {1} below to {0} above"
-      "{4}. The table below has the same.</desc>\n",
-      format_duration(from_seconds(scale.high)),
-      scale.low > 0 ? format_duration(from_seconds(scale.low)) : "0", kPlotWidth, kStepHeight,
-      scale.logarithmic ? ", on a logarithmic scale" : "");
-  text += curves(points, scale, page.summary.elapsed);
-  return text + plot_marks(marks, page.summary.elapsed, kStepHeight) + "</svg></div>\n" +
-         plot_axis(page.summary.elapsed) +
-         (scale.logarithmic ? "<p class=\"dim\">The scale of the seconds is logarithmic.</p>\n"
-                            : "");
+  const Duration elapsed = page.summary.elapsed;
+  const std::string clips = scale.clips ? clip_marks(points, scale, elapsed) : std::string();
+  std::string text =
+      clips + fmt::format(
+                  "<div class=\"plot\"><svg class=\"steps\" role=\"img\" "
+                  "aria-labelledby=\"step-title step-desc\" viewBox=\"0 0 {} {}\" "
+                  "preserveAspectRatio=\"none\"><title id=\"step-title\">Step times</title>"
+                  "<desc id=\"step-desc\">Seconds a step over the time of the job, from 0 below to "
+                  "{} above. The table below has the same.</desc>\n",
+                  kPlotWidth, kStepHeight, format_duration(from_seconds(scale.high)));
+  text += tick_lines(scale) + curves(points, scale, elapsed) +
+          plot_marks(marks, elapsed, kStepHeight) + "</svg>" + tick_labels(scale) + "</div>\n";
+  text += plot_axis(elapsed) + step_axis(points, elapsed);
+  return scale.clips ? text + clip_note(points) : text;
 }
 
 std::string step_rows(const GoodputPage& page) {

@@ -5,8 +5,8 @@
 #include "core/user_locale.hpp"
 #include "core/write_all.hpp"
 #include "files/parts.hpp"
-#include "goodput/restart_table.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/reports/restart_table.hpp"
+#include "goodput/reports/summary.hpp"
 #include "goodput_answer.hpp"
 #include "local_runs.hpp"
 #include "log_tail.hpp"
@@ -29,9 +29,9 @@ using goodput::Bucket;
 using Summary = goodput::Ledger::Summary;
 
 constexpr int kTickMilliseconds = 1000;
-constexpr std::size_t kShownRestarts = 5;
-constexpr std::size_t kLongestLine = (1 << 20) + 1;  // what is longer is no record
-constexpr auto kSilence = std::chrono::seconds(10);  // beyond it people are told
+constexpr std::size_t kWatchedRestarts = 5;
+constexpr std::size_t kLongestPending = (1 << 20) + 1;  // a longer line is not a record
+constexpr auto kSilence = std::chrono::seconds(10);     // beyond it people are told
 
 struct Source {
   std::string journal;
@@ -110,7 +110,7 @@ Status WatchedJob::take(std::string_view bytes) {
     begin = end + 1;
   }
   pending_.erase(0, begin);
-  if (pending_.size() <= kLongestLine) return {};
+  if (pending_.size() <= kLongestPending) return {};
   return reader_.take(std::exchange(pending_, {}));  // counted as no record
 }
 
@@ -143,7 +143,7 @@ Status WatchedJob::advance() {
     return fail(Code::Usage, "a log of ml-goodput-measurement cannot be watched; report shows it");
   }
   const auto& journal = reader_.input.journal;
-  // With --goodput off there is no last word: then the end, and a tick without another line.
+  // With --goodput off the journal has no last word: then its end, and a tick without another line.
   over_ = gone || journal.is_over() || (journal.has_ended() && ended_before_ && !more);
   ended_before_ = journal.has_ended();
   return {};
@@ -197,7 +197,7 @@ void Display::draw(const WatchedJob& job, const Summary& summary) {
       job.silence() > kSilence ? fmt::format(", no record for {}", format_duration(job.silence()))
                                : "");
   text += goodput::summary_text(summary, locale_is_utf8()) +
-          goodput::restart_table(job.input().journal.restarts(), kShownRestarts, true);
+          goodput::restart_table(job.input().journal.restarts(), kWatchedRestarts, true);
   auto lines = split(text, '\n');
   lines.pop_back();
   winsize size{};

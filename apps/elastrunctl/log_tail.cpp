@@ -12,7 +12,7 @@ namespace elastrun::ctl {
 namespace {
 
 constexpr std::size_t kPiece = 65536;
-constexpr std::size_t kLongestLine = 1 << 20;  // longer ones are given in parts
+constexpr std::size_t kLongestPart = 1 << 20;  // longer ones are given in parts
 
 }  // namespace
 
@@ -70,7 +70,7 @@ void LogTail::give_lines(const Write& write) {
     begin = end + 1;
   }
   pending_.erase(0, begin);
-  if (pending_.size() > kLongestLine) {
+  if (pending_.size() > kLongestPart) {
     out += label_ + pending_ + "\n";
     pending_.clear();
   }

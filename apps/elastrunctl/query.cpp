@@ -31,7 +31,7 @@ Result<FromCoordinator> Query::ask(rendezvous::Hello question, Duration limit) {
   alarm_->arm(clock_.now() + limit, [this] { finish(fail(Code::Timeout, silence())); });
   limit_ = limit;
   dialer_.dial(endpoint_, limit, [this](Result<tcp::socket> socket) {
-    if (!socket) return finish(fail(socket.error().code, nobody(socket.error())));
+    if (!socket) return finish(fail(socket.error().code, no_answer(socket.error())));
     talk(std::move(*socket));
   });
   loop_.run();
@@ -74,7 +74,7 @@ void Query::finish(Result<FromCoordinator> answer) {
   loop_.stop();
 }
 
-std::string Query::nobody(const Error& error) const {
+std::string Query::no_answer(const Error& error) const {
   return fmt::format(
       "no answer from {}: {}. Give the rendezvous endpoint of the job "
       "(--rdzv-endpoint); jobs of one node have none (elastrunctl status shows those of this "
@@ -87,7 +87,7 @@ std::string Query::stranger() const {
 }
 
 std::string Query::silence() const {
-  if (!connected_) return nobody({Code::Timeout, "no connection"});
+  if (!connected_) return no_answer({Code::Timeout, "no connection"});
   return fmt::format("{}, or it is stuck: it took the connection and said nothing for {}",
                      stranger(), format_duration(limit_));
 }

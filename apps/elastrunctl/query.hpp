@@ -30,7 +30,7 @@ class Query {
   void hear(const std::string& payload);
   void finish(Result<rendezvous::FromCoordinator> answer);
   std::string where() const { return net::format_endpoint(endpoint_.host, endpoint_.port); }
-  std::string nobody(const Error& error) const;
+  std::string no_answer(const Error& error) const;
   std::string stranger() const;
   std::string silence() const;
   std::string ended(const Error& error) const;

@@ -58,6 +58,16 @@ std::string nodes_table(const json::value& job) {
   return rows.size() > 1 ? table(rows) : "";
 }
 
+/// Of workers that are stopped or in a debugger: the job waits for them.
+std::string held_text(const json::value& job) {
+  std::string text;
+  for (const json::value& worker : elements(job, "held")) {
+    text +=
+        fmt::format("  rank {} is {}\n", member_int_or(worker, "rank", -1), text_of(worker, "by"));
+  }
+  return text;
+}
+
 std::string missing_text(const json::value& job) {
   std::string text;
   for (const json::value& node : elements(job, "gone")) {
@@ -85,7 +95,7 @@ std::string status_text(const json::value& status, const std::string& endpoint) 
   for (const json::value& job : jobs) {
     text += headline(job, endpoint);
     if (const std::string more = text_of(job, "text"); !more.empty()) text += "  " + more + "\n";
-    text += nodes_table(job) + missing_text(job);
+    text += nodes_table(job) + held_text(job) + missing_text(job);
   }
   return text;
 }

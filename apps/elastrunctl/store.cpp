@@ -106,7 +106,7 @@ int run_store(const StoreOptions& options) {
   auto host = rendezvous::Host::open(loop, *clock, net::make_sealer(*secret),
                                      {.address = endpoint->host, .port = endpoint->port}, settings);
   if (!host) return report_error(host.error().text, kExitFailed);
-  // Its clients come through the host's port only; its own is one that nobody is told.
+  // Its clients come through the host's port only; its own port is not announced.
   auto server = store::Server::listen(loop, "127.0.0.1", 0, {});
   if (!server) return report_error(server.error().text, kExitFailed);
   if (!options.coordinator_only) (*host)->share_store({.current = server->get()});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
-#include "goodput/journal_books.hpp"
-#include "goodput/measurement_books.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/journals/journal_books.hpp"
+#include "goodput/journals/measurement_books.hpp"
+#include "goodput/reports/summary.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>
@@ -327,6 +327,16 @@ TEST_CASE("journal books: the job begins with its agent, not with the first reco
   const auto summary = journal.books.summary().value();
   CHECK(summary.elapsed == 6500ms);
   CHECK(summary.of(Bucket::Startup) == 3500ms);
+}
+
+TEST_CASE("journal books: a hang of more than a day is one") {
+  Journal journal;
+  journal.start(0s);
+  journal.phase(1s, "starting");
+  journal.phase(2s, "running");
+  for (int i = 1; i <= 3; ++i) journal.step(2s + i * 10s, i);
+  journal.agent(100032s, "job.hang", {{"standing_s", 100000.0}});
+  CHECK(journal.books.summary().value().of(Bucket::Hang) == 100000s);
 }
 
 TEST_CASE("journal books: a hang is no training, from the last step to the end of the group") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/exponential.hpp"
+#include "goodput/reports/exponential.hpp"
 
 #include <cmath>
 #include <doctest/doctest.h>

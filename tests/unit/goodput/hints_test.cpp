@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/hints.hpp"
+#include "goodput/reports/hints.hpp"
 
-#include "goodput/checkpoint_interval.hpp"
+#include "goodput/reports/checkpoint_interval.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/job_account.hpp"
+#include "goodput/account/job_account.hpp"
+
+#include "unit/goodput/moments.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,11 +10,6 @@ using namespace elastrun::goodput;
 using namespace std::chrono_literals;
 
 namespace {
-
-const TimePoint kStart{1000s};
-TimePoint at(Duration since_start) {
-  return kStart + since_start;
-}
 
 MeasurementEntry entry(MeasurementKind kind) {
   MeasurementEntry entry;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/ledger.hpp"
+#include "goodput/ledger/ledger.hpp"
 
-#include "goodput/summary.hpp"
+#include "goodput/reports/summary.hpp"
+#include "unit/goodput/moments.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>
-#include <numeric>
 #include <random>
 
 using namespace elastrun;
@@ -13,15 +13,6 @@ using namespace elastrun::goodput;
 using namespace std::chrono_literals;
 
 namespace {
-
-const TimePoint kStart{1000s};
-TimePoint at(Duration since_start) {
-  return kStart + since_start;
-}
-
-Duration sum(const Ledger::Summary& summary) {
-  return std::accumulate(summary.buckets.begin(), summary.buckets.end(), Duration{});
-}
 
 /// Ten seconds of start-up, then running.
 Ledger running() {
@@ -370,6 +361,13 @@ TEST_CASE("summary: people see each bucket that is not empty, largest first, in 
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
     CHECK(end - begin <= 80);
   }
+}
+
+TEST_CASE("summary: what nothing did again is not said to be done again") {
+  Ledger::Summary summary;
+  CHECK(bucket_meaning(Bucket::Lost, summary) == "steps that were not saved");
+  summary.restarts = 1;
+  CHECK(bucket_meaning(Bucket::Lost, summary) == "done again after a failure");
 }
 
 TEST_CASE("summary: without a checkpoint the share is only the most that it can be") {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/monitor.hpp"
+#include "goodput/ledger/monitor.hpp"
 
-#include "goodput/goodput_alert.hpp"
-#include "goodput/step_pace.hpp"
+#include "goodput/account/step_pace.hpp"
+#include "goodput/ledger/goodput_alert.hpp"
 
 #include <doctest/doctest.h>
 #include <numeric>
@@ -14,30 +14,30 @@ namespace {
 using namespace std::chrono_literals;
 
 /// A ledger whose facts a monitor hears of as they come.
-struct Job {
+struct MonitoredJob {
   TimePoint now{1000s};
   Ledger ledger{now};
   Monitor monitor;
-  explicit Job(std::vector<Duration> sizes) : monitor(std::move(sizes)) {}
+  explicit MonitoredJob(std::vector<Duration> sizes) : monitor(std::move(sizes)) {}
 
   Ledger::Summary summary() const { return ledger.summary(now); }
-  Job& told() {
+  MonitoredJob& told() {
     monitor.take(summary());
     return *this;
   }
-  Job& pass(Duration time) {
+  MonitoredJob& pass(Duration time) {
     now += time;
     return *this;
   }
-  Job& enter(Bucket bucket) {
+  MonitoredJob& enter(Bucket bucket) {
     ledger.enter(bucket, now);
     return told();
   }
-  Job& step(std::int64_t number) {
+  MonitoredJob& step(std::int64_t number) {
     ledger.step(number, now);
     return told();
   }
-  Job& steps(std::int64_t first, std::int64_t last, Duration each) {
+  MonitoredJob& steps(std::int64_t first, std::int64_t last, Duration each) {
     for (auto number = first; number <= last; ++number) pass(each).step(number);
     return *this;
   }
@@ -51,7 +51,7 @@ Duration sum(const WindowView& view) {
 }  // namespace
 
 TEST_CASE("monitor: a young job has what there is of it, in the order of sizes, each once") {
-  Job job({60s, 10s, 60s});
+  MonitoredJob job({60s, 10s, 60s});
   CHECK(job.monitor.windows() == 2);
   CHECK(job.monitor.find(60s) == 1);
   CHECK(!job.monitor.find(61s));
@@ -64,7 +64,7 @@ TEST_CASE("monitor: a young job has what there is of it, in the order of sizes, 
 }
 
 TEST_CASE("monitor: a window has what happened in it, and a hang lowers its goodput") {
-  Job job({100s});
+  MonitoredJob job({100s});
   job.pass(10s).enter(Bucket::Running).pass(10s).step(1).steps(2, 101, 1s);
   CHECK(job.view().is_full());
   CHECK(job.view().of(Bucket::Productive) == 100s);
@@ -78,14 +78,14 @@ TEST_CASE("monitor: a window has what happened in it, and a hang lowers its good
 }
 
 TEST_CASE("monitor: where nobody reports steps the goodput of a window is not known") {
-  Job job({10s});
+  MonitoredJob job({10s});
   job.enter(Bucket::Running).pass(30s);
   CHECK(!job.view().goodput());
   CHECK(job.view().goodput_at_most() == 1.0);
 }
 
 TEST_CASE("monitor: lost work is lost where it was done") {
-  Job job({60s, 600s});
+  MonitoredJob job({60s, 600s});
   job.enter(Bucket::Running).step(0).steps(1, 200, 1s);
   job.ledger.checkpoint(100, job.now);
   job.told().steps(201, 210, 1s);
@@ -109,7 +109,7 @@ TEST_CASE("monitor: its windows add up and hold nothing negative, whatever happe
     return static_cast<int>(random() % static_cast<unsigned>(most));
   };
   for (int round = 0; round < 200; ++round) {
-    Job job({3s, 40s, 1000s});
+    MonitoredJob job({3s, 40s, 1000s});
     int number = 0;
     for (int fact = 0; fact < 300; ++fact) {
       job.pass(std::chrono::milliseconds(any(1500)));
@@ -144,7 +144,7 @@ TEST_CASE("monitor: its windows add up and hold nothing negative, whatever happe
 }
 
 TEST_CASE("monitor: a split of the job adds up to the whole, to the resolution") {
-  Job job({100s});
+  MonitoredJob job({100s});
   std::array<Duration, kBuckets> total{};
   job.enter(Bucket::Running).step(0);
   for (int part = 0; part < 20; ++part) {
@@ -160,7 +160,7 @@ TEST_CASE("monitor: a split of the job adds up to the whole, to the resolution")
 }
 
 TEST_CASE("monitor: it asks for a summary only when one tells more") {
-  Job job({120s, 1h});
+  MonitoredJob job({120s, 1h});
   CHECK(!job.monitor.is_due(500ms));
   CHECK(job.monitor.is_due(1s));
   job.pass(1s).told();

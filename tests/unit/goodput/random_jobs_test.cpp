@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/text.hpp"
-#include "goodput/kept_steps.hpp"
-#include "goodput/ledger.hpp"
-#include "goodput/safe_step.hpp"
+#include "goodput/account/safe_step.hpp"
+#include "goodput/ledger/kept_steps.hpp"
+#include "goodput/ledger/ledger.hpp"
+#include "goodput/ledger/usual_step.hpp"
+#include "goodput/reports/summary.hpp"
+#include "unit/goodput/moments.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>
-#include <numeric>
 #include <random>
 
 using namespace elastrun;
@@ -84,7 +86,9 @@ class RandomJob {
     std::vector<Duration> here;
     for (std::size_t i = 0; i < count; ++i, ++step) {
       // Within a start the same number again is the same step.
-      const auto back = i > 3 && random_() % 20 == 0 ? somewhere() : step;
+      // Back to the first one of all, they begin an epoch.
+      const auto back =
+          i > 3 && random_() % 20 == 0 ? std::max<std::int64_t>(somewhere(), 2) : step;
       if (kept_.empty() || back != kept_.back().step) resume(step = back);
       one_step(step, i == 0, here);
     }
@@ -101,7 +105,7 @@ class RandomJob {
     } else {
       kept_.push_back({step, time});
       usual_.push_back(time);
-      if (usual_.size() > 15) usual_.erase(usual_.begin());
+      if (usual_.size() > UsualStep::kKept) usual_.erase(usual_.begin());
       if (here.size() < 8) here.push_back(time);
       settle_first(here);
     }
@@ -135,10 +139,6 @@ class RandomJob {
   std::int64_t first_ = -1;
   std::optional<std::int64_t> safe_;
 };
-
-Duration sum(const Ledger::Summary& summary) {
-  return std::accumulate(summary.buckets.begin(), summary.buckets.end(), Duration{});
-}
 
 }  // namespace
 
@@ -182,6 +182,79 @@ TEST_CASE("ledger: what a resume showed to be kept is lost, too, where the job d
   }
   CHECK(ledger.summary(now).of(Bucket::Productive) == 100s);
   CHECK(ledger.summary(now).of(Bucket::Lost) == 150s);
+}
+
+TEST_CASE(
+    "ledger: numbers that begin again in workers that go on are epochs, not work done again") {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  ledger.enter(Bucket::Running, now);
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    for (int step = 0; step < 50; ++step) ledger.step(step, now += 1s);
+    ledger.checkpoint(49, now);
+  }
+  auto summary = ledger.summary(now);
+  CHECK(summary.of(Bucket::Productive) == 200s);
+  CHECK(summary.of(Bucket::Lost) == 0s);
+  CHECK(summary.last_step == 199);
+  CHECK(summary.begun_again == 3);
+  CHECK(summary_text(summary).contains("Step numbers began again 3 times"));
+  for (int step = 0; step < 20; ++step) ledger.step(step, now += 1s);
+  ledger.failed(now);
+  ledger.enter(Bucket::Running, now);
+  for (int step = 0; step < 50; ++step) ledger.step(step, now += 1s);  // that epoch again
+  summary = ledger.summary(now);
+  CHECK(summary.of(Bucket::Productive) == 250s);
+  CHECK(summary.of(Bucket::Lost) == 20s);
+  CHECK(summary.goodput() == doctest::Approx(250.0 / 270));
+}
+
+TEST_CASE("ledger: where a save or a resume cannot be told, goodput has bounds") {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  bool loads = true;
+  SUBCASE("its load is seen") {}
+  SUBCASE("or only the saves") {
+    loads = false;
+  }
+  for (int start = 0; start < 3; ++start) {
+    ledger.enter(Bucket::Running, now);
+    if (loads) ledger.untold_checkpoint(now);
+    for (int step = 0; step < 25; ++step) {
+      ledger.step(step, now += 1s);
+      if (step % 10 == 9) ledger.untold_checkpoint(now);
+    }
+    if (start == 2) break;
+    ledger.failed(now);
+    const auto summary = ledger.summary(now);
+    CHECK(summary.of(Bucket::Lost) == 5s * (start + 1));
+    CHECK(summary.doubtful >= 20s);
+  }
+  const auto summary = ledger.summary(now);
+  CHECK(summary.of(Bucket::Productive) == 65s);
+  CHECK(summary.of(Bucket::Lost) == 10s);
+  CHECK_FALSE(summary.goodput().has_value());
+  CHECK(summary.goodput_at_most() == doctest::Approx(65.0 / 75));
+  CHECK_MESSAGE(summary.goodput_at_least() == doctest::Approx(25.0 / 75), "the last start alone");
+  CHECK(summary_text(summary).starts_with("goodput between 33.3 % and 86.7 % of 1 min 15 s"));
+  CHECK(summary_text(summary).contains("6 saves could not be told"));
+  CHECK(summary_json(summary).at("untold_saves") == 6);
+}
+
+TEST_CASE("ledger: a job that knows where it resumed loses nothing by saves that cannot be told") {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  for (const int from : {0, 10}) {
+    ledger.enter(Bucket::Running, now);
+    ledger.untold_checkpoint(now);
+    for (int step = from; step < from + 15; ++step) {
+      ledger.step(step, now += 1s);
+      if (step == 9) ledger.untold_checkpoint(now);
+    }
+    if (from == 0) ledger.failed(now);
+  }
+  CHECK(ledger.summary(now).of(Bucket::Lost) == 5s);
+  CHECK(ledger.summary(now).goodput() == doctest::Approx(25.0 / 30));
 }
 
 TEST_CASE("kept steps: of a million, what lies behind any is exact to its 512th part") {
@@ -240,6 +313,84 @@ TEST_CASE("ledger: a stall within a step is no work, while it lasts and after it
   CHECK(ledger.summary(TimePoint(200s)).of(Bucket::Productive) == 100s);
   for (int step = 51; step <= 150; ++step) late.step(step, TimePoint(150s));
   CHECK_MESSAGE(late.summary(TimePoint(150s)).of(Bucket::Stalled) == 0s, "they were told late");
+}
+
+namespace {
+
+/// What a job stalls whose steps take these times, a second each on average.
+double stalled(const std::vector<double>& steps, Duration* productive = nullptr) {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  ledger.enter(Bucket::Running, now);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    ledger.step(static_cast<std::int64_t>(i), now += from_seconds(steps[i]));
+  }
+  const auto summary = ledger.summary(now);
+  CHECK(std::ranges::min(summary.buckets) >= 0s);
+  CHECK(sum(summary) == summary.elapsed);
+  if (productive != nullptr) *productive = summary.of(Bucket::Productive);
+  return to_seconds(summary.of(Bucket::Stalled));
+}
+
+/// Bursts of `count` steps of which the first ones take `quick`, then the devices have done them.
+std::vector<double> bursts(int number, int count, double quick, int device_paced = 0) {
+  std::vector<double> steps;
+  for (int i = 0; i < number; ++i) {
+    steps.insert(steps.end(), static_cast<std::size_t>(count - 1), quick);
+    steps.insert(steps.end(), static_cast<std::size_t>(device_paced), 1.0);
+    steps.push_back(count - (count - 1) * quick);
+  }
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("ledger: steps of a script that runs ahead of its devices are no stalls") {
+  for (const int count : {4, 10, 50, 200}) {
+    CAPTURE(count);
+    for (const double quick : {0.002, 0.05, 0.3}) {
+      CAPTURE(quick);
+      const auto steps = bursts(4000 / count, count, quick);
+      Duration productive;
+      CHECK(stalled(steps, &productive) <= (count < 8 ? count : 0));  // the first one, if so short
+      CHECK(to_seconds(productive) >= 3999 - 2 * count);
+      auto reversed = steps;
+      std::ranges::reverse(reversed);
+      CHECK(stalled(reversed) <= count);
+    }
+  }
+  CHECK_MESSAGE(stalled(bursts(40, 20, 0.01, 79)) <= 0.02 * 4000, "until their queue is full");
+}
+
+TEST_CASE("ledger: bursts of any length at the same mean pace are none, and a stall is one") {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    std::vector<double> steps;
+    double due = 0;
+    while (steps.size() < 3000) {
+      const auto count = 2 + random() % 30;
+      for (std::size_t i = 1; i < count; ++i) {
+        steps.push_back(0.001 * static_cast<double>(1 + random() % 40));
+        due += 1 - steps.back();
+      }
+      steps.push_back(1 + std::exchange(due, 0.0));
+    }
+    CHECK(stalled(steps) <= 0.02 * 3000);
+    const auto some = std::ranges::find_if(steps.begin() + 1500, steps.end(),
+                                           [](double time) { return time > 5; });
+    *some += 100;
+    CHECK(stalled(steps) >= 98);
+    CHECK(stalled(steps) <= 100 + 0.02 * 3000);
+  }
+}
+
+TEST_CASE("ledger: stalls far apart in steady steps stay stalls, also at the same distance") {
+  std::vector<double> steps(1000, 1.0);
+  for (std::size_t at = 100; at < steps.size(); at += 100) steps[at] = 31;
+  CHECK(stalled(steps) == doctest::Approx(270));
+  for (std::size_t at = 0; at < steps.size(); ++at) steps[at] = at < 500 ? 1.0 : 8.0;
+  CHECK_MESSAGE(stalled(steps) <= 7 * 16, "another pace is usual soon");
 }
 
 TEST_CASE(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/restart_log.hpp"
+#include "goodput/account/restart_log.hpp"
 
-#include "goodput/restart_table.hpp"
+#include "goodput/reports/restart_table.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,16 +11,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const TimePoint kStart{1h};
+const TimePoint kBegin{1h};
 using Stages = std::array<Duration, kRestartStages>;
 
 /// A job that has done steps 0 to `last`, one a second, from its fifth second on.
 struct Story {
   explicit Story(std::int64_t last = 9) {
-    log.phase(NodePhase::Joining, kStart);
-    log.phase(NodePhase::Starting, kStart + 1s);
-    log.phase(NodePhase::Running, kStart + 2s);
-    now = kStart + 4s;
+    log.phase(NodePhase::Joining, kBegin);
+    log.phase(NodePhase::Starting, kBegin + 1s);
+    log.phase(NodePhase::Running, kBegin + 2s);
+    now = kBegin + 4s;
     steps(0, last);
   }
   void steps(std::int64_t first, std::int64_t last) {
@@ -34,7 +34,7 @@ struct Story {
     log.phase(NodePhase::Starting, now += 1s);
     log.phase(NodePhase::Running, now += 1s);
   }
-  RestartLog log{kStart};
+  RestartLog log{kBegin};
   TimePoint now;
 };
 
@@ -91,16 +91,16 @@ TEST_CASE("restart log: a failure that comes before it has caught up cuts a rest
 }
 
 TEST_CASE("restart log: without steps what follows the start of the workers is not known") {
-  RestartLog log{kStart};
-  log.phase(NodePhase::Running, kStart + 1s);
-  log.phase(NodePhase::Settling, kStart + 2s);
-  log.phase(NodePhase::Stopping, kStart + 3s);
-  log.restarting("", kStart + 3s);
-  log.phase(NodePhase::Joining, kStart + 4s);
-  log.phase(NodePhase::Starting, kStart + 5s);
-  log.phase(NodePhase::Running, kStart + 6s);
-  log.phase(NodePhase::Stopping, kStart + 100s);
-  log.phase(NodePhase::Ended, kStart + 101s);
+  RestartLog log{kBegin};
+  log.phase(NodePhase::Running, kBegin + 1s);
+  log.phase(NodePhase::Settling, kBegin + 2s);
+  log.phase(NodePhase::Stopping, kBegin + 3s);
+  log.restarting("", kBegin + 3s);
+  log.phase(NodePhase::Joining, kBegin + 4s);
+  log.phase(NodePhase::Starting, kBegin + 5s);
+  log.phase(NodePhase::Running, kBegin + 6s);
+  log.phase(NodePhase::Stopping, kBegin + 100s);
+  log.phase(NodePhase::Ended, kBegin + 101s);
   REQUIRE(log.paths().size() == 1);  // the end of the job is no restart
   CHECK(log.paths().front().stages == Stages{1s, 1s, 1s, 1s, 0s, 0s});
 }

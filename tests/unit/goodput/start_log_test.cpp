@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/start_log.hpp"
+#include "goodput/account/start_log.hpp"
 
-#include "goodput/job_account.hpp"
-#include "goodput/start_table.hpp"
+#include "goodput/account/job_account.hpp"
+#include "goodput/reports/start_table.hpp"
+#include "unit/goodput/moments.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>
@@ -14,10 +15,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr TimePoint kStart{1000s};
-
 /// An account that is told of starts, each with steps of 10 s.
-struct Job {
+struct StartedJob {
   JobAccount account{kStart, false, kStart};
   TimePoint now = kStart;
 
@@ -30,7 +29,7 @@ struct Job {
   }
   void fail(const char* cause) {
     account.phase(NodePhase::Stopping, now);
-    account.noticed_after({});
+    account.noticed_after({}, "rank 0 was slow");
     account.stopped(true, now += 1s);
     account.restarting(cause, true, now);
     account.phase(NodePhase::Joining, now);
@@ -39,9 +38,9 @@ struct Job {
 };
 
 /// Whatever may happen to a job, in an order in which it can.
-class RandomJob {
+class RandomStarts {
  public:
-  explicit RandomJob(unsigned seed) : random_(seed) {}
+  explicit RandomStarts(unsigned seed) : random_(seed) {}
 
   JobAccount account{kStart, false, kStart};
   TimePoint now = kStart;
@@ -84,7 +83,7 @@ class RandomJob {
     switch (random_() % 5) {
       case 0:  // a worker of this node
         account.phase(NodePhase::Stopping, now);
-        account.noticed_after({});
+        account.noticed_after({}, "rank 0 was slow");
         account.stopped(true, now += 1s);
         account.restarting("failed", true, now);
         break;
@@ -154,7 +153,7 @@ class RandomJob {
 }  // namespace
 
 TEST_CASE("starts: each has its steps, and what of its time was kept") {
-  Job job;
+  StartedJob job;
   job.start();
   job.steps(1, 5);
   job.fail("rank 3 ended with exit code 1");
@@ -179,7 +178,7 @@ TEST_CASE("starts: each has its steps, and what of its time was kept") {
 }
 
 TEST_CASE("starts: their work is that of the ledger, however far a job goes back") {
-  Job job;
+  StartedJob job;
   for (const int first : {1, 8, 4, 1, 6}) {
     job.start();
     job.steps(first, first + 6);
@@ -193,7 +192,7 @@ TEST_CASE("starts: their work is that of the ledger, however far a job goes back
 
 TEST_CASE("starts: whatever happens, their shares add up to what the whole job has") {
   for (unsigned seed = 0; seed < 2000; ++seed) {
-    RandomJob job(seed);
+    RandomStarts job(seed);
     for (int i = 0; i < 60; ++i) {
       seed % 2 == 0 ? job.go_on() : job.stumble();
       CAPTURE(seed);
@@ -212,7 +211,7 @@ TEST_CASE("starts: whatever happens, their shares add up to what the whole job h
 }
 
 TEST_CASE("starts: a signal and the death of a machine are told apart, and only one is a failure") {
-  Job job;
+  StartedJob job;
   job.start();
   job.steps(1, 2);
   job.account.phase(NodePhase::Stopping, job.now);
@@ -230,7 +229,7 @@ TEST_CASE("starts: a signal and the death of a machine are told apart, and only 
 }
 
 TEST_CASE("starts: a node that joins is no failure") {
-  Job job;
+  StartedJob job;
   job.start();
   job.steps(1, 3);
   job.account.restarting("node b joined", false, job.now);
@@ -241,7 +240,7 @@ TEST_CASE("starts: a node that joins is no failure") {
 }
 
 TEST_CASE("starts: the last 256 are kept, with their numbers") {
-  Job job;
+  StartedJob job;
   for (int i = 0; i < 300; ++i) {
     job.start();
     job.steps(1, 2);
@@ -255,17 +254,18 @@ TEST_CASE("starts: the last 256 are kept, with their numbers") {
 }
 
 TEST_CASE("starts: people see the last ones in 80 columns, of one start nothing") {
-  Job job;
+  StartedJob job;
   job.start();
-  CHECK(start_table(job.starts(), 8).empty());
+  CHECK(start_table(job.starts(), 8, 80).empty());
   job.steps(1'000'001, 1'000'003);
   job.fail("rank 12345 ended with a very long sentence\x1b[2J about what it did");
   job.start();
-  const auto text = start_table(job.starts(), 8);
+  const auto text = start_table(job.starts(), 8, 80);
   CHECK(text ==
         "  attempt       at      ran         steps goodput  ended\n"
-        "        1    1.0 s   31.0 s 1000001-1000003  96.8 %  rank 12345 ended with a ver\n"
+        "        1    1.0 s   31.0 s 1000001-1000003  96.8 %  rank 12345 ended with a..\n"
         "        2   33.0 s        -             -       -  it runs\n");
+  CHECK(start_table(job.starts(), 8).contains(" a very long sentence[2J about what it did\n"));
   const auto rows = starts_json(job.starts());
   REQUIRE(rows.size() == 2);
   CHECK(rows[0].at("first_step") == 1'000'001);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/stitched_journals.hpp"
+#include "goodput/journals/stitched_journals.hpp"
 
-#include "goodput/clock_steps.hpp"
-#include "goodput/journal_books.hpp"
-#include "goodput/one_clock.hpp"
-#include "goodput/submissions.hpp"
+#include "goodput/journals/clock_steps.hpp"
+#include "goodput/journals/journal_books.hpp"
+#include "goodput/journals/one_clock.hpp"
+#include "goodput/journals/submissions.hpp"
 
 #include <doctest/doctest.h>
 #include <numeric>
@@ -131,8 +131,8 @@ Duration difference(Duration one, Duration other) {
 }
 
 /// A job of several rounds, each led by any agent, that fail or end, with agents that die.
-struct RandomJob {
-  explicit RandomJob(unsigned seed, Duration wrong)
+struct RandomAgents {
+  explicit RandomAgents(unsigned seed, Duration wrong)
       : random(seed), error(wrong), told(make_agents()) {
     for (std::size_t i = 0; i < told.agents.size(); ++i) told.start(i, i == leader);
     for (std::size_t i = 0; i < told.agents.size(); ++i) {
@@ -271,7 +271,7 @@ TEST_CASE("stitched journals: those of all agents are the journal of one with a 
   for (unsigned seed = 0; seed < 2000; ++seed) {
     CAPTURE(seed);
     const Duration error = seed % 2 == 0 ? 0ms : 5ms;
-    const RandomJob job(seed, error);
+    const RandomAgents job(seed, error);
     const auto stitched = stitched_books(job.told.agents), truth = books_of(job.told.truth);
     const auto got = stitched.summary().value(), expected = truth.summary().value();
     const Duration most = 2 * job.handovers * (2 * job.told.epoch - 1) * error;
@@ -454,7 +454,7 @@ TEST_CASE("stitched journals: a clock whose epoch an older release does not tell
 }
 
 TEST_CASE("stitched journals: agents of one submission are those that had a round in common") {
-  const RandomJob first(3, 0ms);
+  const RandomAgents first(3, 0ms);
   auto second = first;  // requeued: the same rounds, an hour later
   for (auto& agent : second.told.agents) {
     for (auto& record : agent.journal) record.stamp.wall += 1h, record.stamp.mono += 1h;
@@ -511,7 +511,7 @@ TEST_CASE("stitched journals: times and numbers that nobody can mean close all t
   std::mt19937 random(5);
   const auto odd = [&] { return kOdd[random() % std::size(kOdd)]; };
   for (int run = 0; run < 3000; ++run) {
-    RandomJob job(static_cast<unsigned>(run), 1ms);
+    RandomAgents job(static_cast<unsigned>(run), 1ms);
     for (int spoilt = 0; spoilt < 4; ++spoilt) {
       auto& journal = job.told.agents[random() % job.told.agents.size()].journal;
       auto& record = journal[random() % journal.size()];

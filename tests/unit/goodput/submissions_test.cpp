@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/submissions.hpp"
+#include "goodput/journals/submissions.hpp"
 
 #include <doctest/doctest.h>
 #include <utility>
@@ -14,11 +14,17 @@ using Groups = std::vector<std::vector<std::size_t>>;
 using Attributes = std::vector<telemetry::Attribute>;
 
 /// An agent that ran from `begin` to `end`.
-struct Agent {
-  Agent(Duration begin, Duration end, std::string run_id = "night") : end_(end) {
-    tell(begin, "job.started", {{"run_id", std::move(run_id)}});
+struct SubmittedAgent {
+  /// Without a run id its first line is torn.
+  SubmittedAgent(Duration begin, Duration end, std::string run_id = "night") : end_(end) {
+    if (run_id.empty()) {
+      tell(begin, "phase", {{"phase", std::string("joining")}});
+    } else {
+      tell(begin, "job.started", {{"run_id", std::move(run_id)}});
+    }
   }
-  Agent& round(Duration at, std::int64_t number, std::int64_t rank, std::string master = "n0") {
+  SubmittedAgent& round(Duration at, std::int64_t number, std::int64_t rank,
+                        std::string master = "n0") {
     tell(at, "rendezvous.round",
          {{"epoch", std::int64_t{1}},
           {"round", number},
@@ -27,7 +33,7 @@ struct Agent {
           {"master_port", std::int64_t{29500}}});
     return *this;
   }
-  Agent& over(Duration at) {
+  SubmittedAgent& over(Duration at) {
     tell(at, "job.ended", {{"ending", std::string("workers_failed")}});
     return *this;
   }
@@ -48,7 +54,7 @@ struct Agent {
   Duration end_;
 };
 
-Groups submissions(std::vector<Agent> agents) {
+Groups submissions(std::vector<SubmittedAgent> agents) {
   std::vector<JournalOutline> outlines;
   for (auto& agent : agents) outlines.push_back(agent.outline());
   return submissions_of(outlines);
@@ -56,43 +62,57 @@ Groups submissions(std::vector<Agent> agents) {
 
 }  // namespace
 
+TEST_CASE("submissions: an agent whose first line is torn is of the job whose round it was in") {
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0),
+                     SubmittedAgent(0s, 20s, "").round(1s, 1, 1)}) == Groups{{0, 1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s, "").round(1s, 1, 0),
+                     SubmittedAgent(0s, 20s).round(1s, 1, 1)}) == Groups{{0, 1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s, "").round(1s, 1, 0),
+                     SubmittedAgent(0s, 20s).round(1s, 2, 1)}) == Groups{{0}, {1}});
+}
+
 TEST_CASE("submissions: a spare that no round needed is of the one that it waited beside") {
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0), Agent(1s, 20s)}) == Groups{{0, 1}});
-  CHECK(submissions({Agent(1s, 20s), Agent(0s, 20s).round(1s, 1, 0)}) == Groups{{0, 1}});
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0), Agent(1s, 20s, "day")}) == Groups{{0}, {1}});
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0), Agent(21s, 30s)}) == Groups{{0}, {1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0), SubmittedAgent(1s, 20s)}) ==
+        Groups{{0, 1}});
+  CHECK(submissions({SubmittedAgent(1s, 20s), SubmittedAgent(0s, 20s).round(1s, 1, 0)}) ==
+        Groups{{0, 1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0), SubmittedAgent(1s, 20s, "day")}) ==
+        Groups{{0}, {1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0), SubmittedAgent(21s, 30s)}) ==
+        Groups{{0}, {1}});
 }
 
 TEST_CASE("submissions: a spare that ends late is of the one that it met first") {
-  CHECK(submissions({Agent(11s, 30s).round(12s, 1, 0), Agent(1s, 13s),
-                     Agent(0s, 10s).round(1s, 1, 0)}) == Groups{{0}, {1, 2}});
+  CHECK(submissions({SubmittedAgent(11s, 30s).round(12s, 1, 0), SubmittedAgent(1s, 13s),
+                     SubmittedAgent(0s, 10s).round(1s, 1, 0)}) == Groups{{0}, {1, 2}});
 }
 
 TEST_CASE("submissions: spares that replaced all others go on with their job") {
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0), Agent(1s, 40s).round(21s, 2, 0)}) ==
-        Groups{{0, 1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0),
+                     SubmittedAgent(1s, 40s).round(21s, 2, 0)}) == Groups{{0, 1}});
   // In a chain, whatever the order of the files.
-  CHECK(submissions({Agent(25s, 60s).round(41s, 3, 0), Agent(0s, 20s).round(1s, 1, 0),
-                     Agent(1s, 40s).round(21s, 2, 0)}) == Groups{{0, 1, 2}});
+  CHECK(submissions({SubmittedAgent(25s, 60s).round(41s, 3, 0),
+                     SubmittedAgent(0s, 20s).round(1s, 1, 0),
+                     SubmittedAgent(1s, 40s).round(21s, 2, 0)}) == Groups{{0, 1, 2}});
 }
 
 TEST_CASE("submissions: what begins beside one that has ended is submitted again") {
   // It is told to wait, because the earlier one is just ending there.
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0).over(20s), Agent(15s, 40s).round(21s, 2, 0)}) ==
-        Groups{{0}, {1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0).over(20s),
+                     SubmittedAgent(15s, 40s).round(21s, 2, 0)}) == Groups{{0}, {1}});
 }
 
 TEST_CASE("submissions: two jobs of one name side by side are two") {
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0), Agent(1s, 20s).round(2s, 1, 1, "n1")}) ==
-        Groups{{0}, {1}});
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0), Agent(1s, 20s).round(2s, 1, 0)}) ==
-        Groups{{0}, {1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0),
+                     SubmittedAgent(1s, 20s).round(2s, 1, 1, "n1")}) == Groups{{0}, {1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0),
+                     SubmittedAgent(1s, 20s).round(2s, 1, 0)}) == Groups{{0}, {1}});
 }
 
 TEST_CASE("submissions: a job that begins when its last submission ends is submitted again") {
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0), Agent(20s, 40s).round(21s, 2, 0)}) ==
-        Groups{{0}, {1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0),
+                     SubmittedAgent(20s, 40s).round(21s, 2, 0)}) == Groups{{0}, {1}});
   // The clocks of two machines.
-  CHECK(submissions({Agent(0s, 20s).round(1s, 1, 0), Agent(19500ms, 40s).round(21s, 2, 0)}) ==
-        Groups{{0}, {1}});
+  CHECK(submissions({SubmittedAgent(0s, 20s).round(1s, 1, 0),
+                     SubmittedAgent(19500ms, 40s).round(21s, 2, 0)}) == Groups{{0}, {1}});
 }

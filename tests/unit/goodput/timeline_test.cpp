@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/timeline.hpp"
+#include "goodput/ledger/timeline.hpp"
 
-#include "goodput/ledger.hpp"
-#include "goodput/step_series.hpp"
+#include "goodput/account/step_series.hpp"
+#include "goodput/ledger/ledger.hpp"
+#include "unit/goodput/moments.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -14,11 +15,6 @@ using namespace elastrun::goodput;
 using namespace std::chrono_literals;
 
 namespace {
-
-const TimePoint kStart{1000s};
-TimePoint at(Duration since_start) {
-  return kStart + since_start;
-}
 
 /// "startup 0-10, running 10-20", in seconds.
 std::string text(const std::vector<Timeline::Span>& spans) {
@@ -32,7 +28,7 @@ std::string text(const std::vector<Timeline::Span>& spans) {
   return all;
 }
 
-Ledger running() {
+Ledger running_with_timeline() {
   Ledger ledger(kStart);
   ledger.keep_timeline();
   ledger.enter(Bucket::Running, at(10s));
@@ -62,7 +58,7 @@ void check_closed(const std::vector<Timeline::Span>& spans, const Ledger::Summar
 }  // namespace
 
 TEST_CASE("timeline: what is lost lies where it was done") {
-  Ledger ledger = running();
+  Ledger ledger = running_with_timeline();
   ledger.step(1, at(20s));
   ledger.checkpoint(-1, at(32s));
   ledger.step(3, at(40s));
@@ -74,7 +70,7 @@ TEST_CASE("timeline: what is lost lies where it was done") {
 }
 
 TEST_CASE("timeline: a resume that comes later moves what lies before the failure, not after") {
-  Ledger ledger = running();
+  Ledger ledger = running_with_timeline();
   ledger.begin_step(1, at(20s));
   for (int step = 1; step <= 5; ++step) ledger.step(step, at(20s + step * 10s));
   ledger.failed(at(75s));
@@ -87,7 +83,7 @@ TEST_CASE("timeline: a resume that comes later moves what lies before the failur
 }
 
 TEST_CASE("timeline: a resume within the process leaves the step that was done again") {
-  Ledger ledger = running();
+  Ledger ledger = running_with_timeline();
   ledger.begin_step(1, at(10s));
   for (int step = 1; step <= 4; ++step) ledger.step(step, at(10s + step * 10s));
   ledger.step(3, at(60s));
@@ -96,7 +92,7 @@ TEST_CASE("timeline: a resume within the process leaves the step that was done a
 }
 
 TEST_CASE("timeline: what is booked elsewhere later has its place") {
-  Ledger ledger = running();
+  Ledger ledger = running_with_timeline();
   ledger.rebook_running(Bucket::Preparation, at(15s));
   ledger.enter(Bucket::Stopping, at(20s));
   ledger.rebook(Bucket::Stopping, Bucket::Restart, 3s, at(25s));

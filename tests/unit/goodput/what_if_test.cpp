@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/what_if.hpp"
+#include "goodput/reports/what_if.hpp"
 
 #include <cmath>
 #include <doctest/doctest.h>
@@ -94,4 +94,29 @@ TEST_CASE("what if: people get lines of at most 80 columns") {
                        "checkpoint, 1 min 00 s for a restart\n"));
   CHECK(text.contains("  asked        200 steps"));
   CHECK(text.contains("  recorded     100 steps"));
+}
+
+TEST_CASE("what if: the best interval is none that is longer than the job") {
+  auto summary = recorded();
+  summary.work.steps = 50;
+  summary.work.stepping = 50s;
+  const auto answer = what_if(summary, {.mtbf = 1e6, .save_time = 5.0, .interval = {}}).value();
+  CHECK(answer.best.steps == 50);
+  CHECK(what_if_text(answer).contains("a checkpoint at its end"));
+}
+
+TEST_CASE("what if: a save that nobody has timed takes what was observed, and it is said") {
+  auto summary = recorded();
+  summary.work.saves = 0;
+  summary.work.saving = 0s;
+  WhatIfQuestion question;
+  CHECK_FALSE(what_if(summary, question).has_value());
+  question.observed_save = 3;
+  const auto answer = what_if(summary, question).value();
+  CHECK(answer.policy.save == 3);
+  CHECK(answer.save_observed);
+  CHECK(what_if_text(answer).contains("until it was told complete"));
+  question.save_time = 4;
+  CHECK(what_if(summary, question)->policy.save == 4);
+  CHECK_FALSE(what_if(summary, question)->save_observed);
 }

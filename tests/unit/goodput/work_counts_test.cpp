@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "goodput/work_counts.hpp"
+#include "goodput/ledger/work_counts.hpp"
 
-#include "goodput/ledger.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/ledger/ledger.hpp"
+#include "goodput/reports/summary.hpp"
+#include "unit/goodput/moments.hpp"
 
 #include <algorithm>
 #include <doctest/doctest.h>
@@ -15,11 +16,6 @@ using namespace elastrun::goodput;
 using namespace std::chrono_literals;
 
 namespace {
-
-constexpr TimePoint kStart{1000s};
-TimePoint at(Duration since_start) {
-  return kStart + since_start;
-}
 
 /// Ten seconds of start-up, a first step that ends at 20 s, then steps 2 to 5 of 10 s.
 Ledger five_steps() {

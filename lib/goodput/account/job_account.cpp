@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/account/job_account.hpp"
+
+#include "goodput/account/measured_phases.hpp"
+#include "goodput/ledger/phase_bucket.hpp"
+
+#include <utility>
+
+namespace elastrun::goodput {
+namespace {
+
+constexpr std::int64_t kUntoldStep = -2;  // of a checkpoint
+constexpr std::size_t kMostOpen = 64;     // that begin and do not end: names are the worker's
+
+}  // namespace
+
+JobAccount::JobAccount(TimePoint job_start, bool several_nodes, TimePoint now)
+    : job_start_(job_start),
+      ledger_(job_start),
+      restarts_(job_start),
+      starts_(job_start),
+      several_nodes_(several_nodes) {
+  if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
+}
+
+void JobAccount::phase(NodePhase phase, TimePoint now) {
+  const bool again = std::exchange(phase_, phase) == phase;
+  restarts_.phase(phase, now);
+  if (steps_) steps_->interrupt();
+  switch (phase) {
+    case NodePhase::Joining:
+      if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
+      break;
+    case NodePhase::Starting:
+      gone_ = false;
+      joining_ = Joining::None;
+      forget_phases();
+      step_.reset();
+      ledger_.enter(ran_ ? Bucket::Restart : Bucket::Startup, now);
+      break;
+    case NodePhase::Running:
+      ran_ = true;
+      restarting_ = false;
+      stopping_since_.reset();
+      ledger_.enter(Bucket::Running, now);
+      if (!again) starts_.begin(now, ledger_.productive());
+      if (!open_.empty() || doing_ != Bucket::Running) show(now);  // a worker was faster
+      break;
+    case NodePhase::Settling:
+    case NodePhase::Stopping:
+    case NodePhase::Waiting:
+      if (!restarting_) stopping(now);
+      break;
+    case NodePhase::Barrier:  // waiting for the others does not belong to a restart that may follow
+      stopping_since_.reset();
+      end_work(now);
+      ledger_.enter(Bucket::Stopping, now);
+      starts_.end(now, ledger_.productive());
+      break;
+    case NodePhase::Ended:
+      ledger_.enter(Bucket::Stopping, now);
+      break;
+  }
+}
+
+void JobAccount::stopping(TimePoint now) {
+  if (!stopping_since_) stopping_since_ = now;
+  ledger_.enter(Bucket::Stopping, now);
+}
+
+/// The order comes some time after the failure; all since then was on the way to the next start.
+void JobAccount::restarting(std::string cause, bool failure, TimePoint now) {
+  if (phase_ == NodePhase::Joining) return;  // it was not running: the order is for the others
+  if (failure) ledger_.count_failure();
+  starts_.why(cause, true);
+  restarts_.restarting(std::move(cause), now);
+  restarting_ = true;
+  if (stopping_since_) {
+    ledger_.rebook(Bucket::Stopping, Bucket::Restart, now - *stopping_since_, now);
+  }
+  stopping_since_.reset();
+  if (gone_) return lose_uncovered(Bucket::Restart, now);  // also where all had succeeded here
+  ledger_.enter(Bucket::Restart, now);
+}
+
+void JobAccount::noticed_after(Duration time, std::string what) {
+  ledger_.count_failure();
+  restarts_.noticed_after(time);
+  starts_.why(what.empty() ? "failed" : std::move(what));
+}
+
+/// Not before: workers that are told to stop may save a last checkpoint.
+void JobAccount::stopped(bool failed, TimePoint now) {
+  gone_ = true;
+  if (restarting_ || failed) lose_uncovered(restarting_ ? Bucket::Restart : Bucket::Stopping, now);
+  starts_.end(now, ledger_.productive());
+}
+
+void JobAccount::ended(bool succeeded, TimePoint now) {
+  if (succeeded) {
+    end_work(now);
+  } else {
+    lose_uncovered(Bucket::Stopping, now);
+  }
+  starts_.end(now, ledger_.productive());
+  starts_.why(succeeded ? "succeeded" : "stopped");
+}
+
+void JobAccount::died(TimePoint now) {
+  ledger_.count_failure();
+  starts_.why("agent or machine died");
+  ended(false, now);
+}
+
+void JobAccount::step(std::int64_t number, TimePoint now) {
+  end_joining(now);
+  // Of a script that reports by both ways the recorder is heard later: the end of this step must
+  // not be told again by the begin of the next, after that one's end. It would pass for a resume.
+  if (step_ && *step_ <= number) step_.reset();
+  ledger_.resume(number, now);
+  starts_.settle(ledger_.productive());
+  ledger_.step(number, now);
+  stepped_at_ = now;
+  end_phase(now);
+  starts_.step(number, ledger_.productive());
+  restarts_.step(number, now);
+  if (steps_) steps_->end(number, now - job_start_);
+}
+
+void JobAccount::keep_history() {
+  ledger_.keep_timeline();
+  steps_.emplace();
+}
+
+History JobAccount::history(TimePoint now) const {
+  if (!steps_) return {};
+  return {ledger_.timeline(now), steps_->points()};
+}
+
+void JobAccount::left(TimePoint now) {
+  ledger_.enter(Bucket::Queued, now);
+  restarts_.phase(NodePhase::Ended, now);
+}
+
+void JobAccount::submitted_again(TimePoint now) {
+  ledger_.enter(Bucket::Startup, now);
+  if (several_nodes_) ledger_.enter(Bucket::Rendezvous, now);
+  phase_ = NodePhase::Joining;
+  ran_ = restarting_ = false;
+  joining_ = Joining::None;
+  gone_ = true;
+  stopping_since_.reset();
+  forget_phases();
+  step_.reset();
+}
+
+void JobAccount::forget_phases() {
+  open_.clear();
+  doing_ = Bucket::Running;
+  safe_.start();
+}
+
+/// Where the time goes from `at` on, if the workers run; before and after that the agent knows.
+void JobAccount::show(TimePoint at) {
+  if (phase_ != NodePhase::Running) return;
+  ledger_.enter(open_.empty() ? doing_ : open_.back().bucket, at);
+}
+
+void JobAccount::entered(std::string_view name, TimePoint now) {
+  doing_ = bucket_of_phase(name);
+  show(now);
+}
+
+void JobAccount::checkpoint(std::int64_t rank, std::int64_t number, TimePoint now) {
+  if (number == kUntoldStep) {
+    if (rank == 0) ledger_.untold_checkpoint(now);
+    return;
+  }
+  const auto step = number >= 0 ? std::optional(number) : ledger_.last_step();
+  // Of several ranks that save, the job can only go back to what all of them have.
+  const auto safe = step ? safe_.done(rank, *step) : std::nullopt;
+  const bool all = number < 0 && safe == step && (safe || rank == 0);
+  if (all) return ledger_.checkpoint(-1, now);
+  if (safe) ledger_.checkpoint(*safe, now);
+}
+
+/// Booked when it is over: ranks that join in part, say for an evaluation, train meanwhile.
+void JobAccount::joined(bool all, TimePoint now) {
+  if (phase_ != NodePhase::Running || joining_ == Joining::Over) return;
+  if (all) return end_joining(now);
+  ledger_.rebook_running(Bucket::Preparation, now);
+  joining_ = Joining::Some;
+}
+
+void JobAccount::end_joining(TimePoint now) {
+  const bool some = std::exchange(joining_, Joining::Over) == Joining::Some;
+  if (some) ledger_.rebook_running(Bucket::Initialization, now);
+}
+
+void JobAccount::begin_step(std::int64_t number, TimePoint at) {
+  if (step_ == number) return;
+  end_step(at);
+  end_joining(at);
+  if (!open_.empty()) {  // whose end was not told
+    open_.clear();
+    show(at);
+  }
+  end_phase(at);
+  ledger_.begin_step(number, at);
+  if (steps_) steps_->begin(number, at - job_start_);
+  starts_.settle(ledger_.productive());
+  step_ = number;
+}
+
+/// A step is training, whatever the worker said before.
+void JobAccount::end_phase(TimePoint at) {
+  if (std::exchange(doing_, Bucket::Running) != Bucket::Running) show(at);
+}
+
+void JobAccount::end_step(TimePoint at) {
+  if (step_) step(*step_, at);
+  step_.reset();
+}
+
+/// The workers have succeeded.
+void JobAccount::end_work(TimePoint now) {
+  end_step(now);
+  ledger_.end_steps(Bucket::Stopping, now);
+}
+
+/// A step that is older than the end of a later one, which was told another way and heard sooner.
+bool JobAccount::is_late(const MeasurementEntry& entry, TimePoint at) const {
+  const bool step = entry.kind == MeasurementKind::Step || entry.kind == MeasurementKind::StepEnd;
+  return step && at < stepped_at_ && entry.step <= ledger_.last_step();
+}
+
+void JobAccount::recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at) {
+  if (is_late(entry, at)) return;
+  if (entry.kind == MeasurementKind::Step) return begin_step(entry.step, at);
+  if (entry.kind == MeasurementKind::JobEnd) return end_step(at);
+  if (entry.kind == MeasurementKind::StepEnd) {
+    step_.reset();
+    return step(entry.step, at);
+  }
+  if (entry.kind == MeasurementKind::AcceleratorInitStart && phase_ == NodePhase::Running) {
+    ledger_.rebook_running(Bucket::Preparation, at);
+    joining_ = Joining::Over;
+  }
+  for (const auto& phase : kMeasuredPhases) {
+    if (entry.kind != phase.start && entry.kind != phase.end) continue;
+    const bool custom = phase.bucket == Bucket::Custom;
+    const Open one{custom ? bucket_of_phase(name) : phase.bucket, std::string(name)};
+    std::erase(open_, one);  // a start that comes again is the one that counts
+    if (entry.kind == phase.start && open_.size() < kMostOpen) open_.push_back(one);
+    return show(at);
+  }
+}
+
+void JobAccount::lose_uncovered(Bucket next, TimePoint now) {
+  ledger_.failed(now, next);
+  ledger_.enter(next, now);
+}
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "goodput/account/node_phase.hpp"
+#include "goodput/account/restart_log.hpp"
+#include "goodput/account/safe_step.hpp"
+#include "goodput/account/start_log.hpp"
+#include "goodput/account/step_series.hpp"
+#include "goodput/compat/measurement_entry.hpp"
+#include "goodput/ledger/ledger.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace elastrun::goodput {
+
+/// When a job spent what, and how long its steps took.
+struct History {
+  std::vector<Timeline::Span> spans;
+  std::vector<StepSeries::Point> steps;
+};
+
+/// Keeps the ledger of one start of the job on one node, from what its agent does and its workers
+/// report: live in the agent, and again from a journal. Pure. What ran since the last checkpoint is
+/// lost whenever the workers do not come to their end, whatever the cause: another node or a signal
+/// as much as a worker of this node. Facts come in the order in which they happened.
+class JobAccount {
+ public:
+  /// `several_nodes`: waiting for the first round is waiting for others, not start-up.
+  JobAccount(TimePoint job_start, bool several_nodes, TimePoint now);
+
+  void phase(NodePhase phase, TimePoint now);
+  /// The order to stop and join again has come; why, for people. `failure`: not because a node came
+  /// or left.
+  void restarting(std::string cause, bool failure, TimePoint now);
+  /// A worker of this node failed, which had ended that long before the group was stopped.
+  void noticed_after(Duration time, std::string what);
+  /// No worker of the job has made progress for `standing`.
+  void hang(Duration standing, TimePoint now) { ledger_.hang(standing, now); }
+  /// The group has gone; `failed`: a worker of it did not succeed.
+  void stopped(bool failed, TimePoint now);
+  void ended(bool succeeded, TimePoint now);
+  /// Agent or machine died at `now`, and could say nothing.
+  void died(TimePoint now);
+  /// The agent has gone. What follows until submitted_again() is Queued.
+  void left(TimePoint now);
+  /// The job starts again at `now`, say by a requeue.
+  void submitted_again(TimePoint now);
+
+  /// A rank of this start has connected to the workers' store: what it did until then was
+  /// preparation, such as imports. From then on it was initialization once all have, or there is a
+  /// step; where neither comes, say because a part of the ranks uses the store, it is running. A
+  /// recorder that tells the initialization itself knows better, and what lies before is
+  /// preparation.
+  void joined(bool all, TimePoint now);
+  void step(std::int64_t number, TimePoint now);
+  /// `rank` says that its checkpoint of step `number` is done (-1: of everything so far; -2:
+  /// saved, or before the first step loaded, and it cannot tell of which step).
+  void checkpoint(std::int64_t rank, std::int64_t number, TimePoint now);
+  /// From now on the worker of rank 0 does what it calls `name`, until it says another one or there
+  /// is a step.
+  void entered(std::string_view name, TimePoint now);
+  /// So many ranks will start.
+  void world(std::int64_t ranks) { ledger_.world(ranks); }
+  /// What the recorder of rank 0's worker says of `at`; `name` of a custom event or a wait. A phase
+  /// lasts until its end or the next step; a step until its end, the next step or that of the job.
+  void recorded(const MeasurementEntry& entry, std::string_view name, TimePoint at);
+  Ledger::Summary summary(TimePoint now) const { return ledger_.summary(now); }
+  /// Keeps the history, too. To be called before any fact.
+  void keep_history();
+  /// Empty where it is not kept.
+  History history(TimePoint now) const;
+  const RestartLog& restarts() const { return restarts_; }
+  std::vector<WorkersStart> starts(TimePoint now) const {
+    return starts_.starts(now, summary(now).of(Bucket::Productive));
+  }
+
+ private:
+  /// A phase of the workers that has begun.
+  struct Open {
+    Bucket bucket;
+    std::string name;
+    bool operator==(const Open&) const = default;
+  };
+  void stopping(TimePoint now);
+  bool is_late(const MeasurementEntry& entry, TimePoint at) const;
+  void begin_step(std::int64_t number, TimePoint at);
+  void end_step(TimePoint at);
+  void end_phase(TimePoint at);
+  void forget_phases();
+  void show(TimePoint at);
+  void end_joining(TimePoint now);
+  void end_work(TimePoint now);
+  void lose_uncovered(Bucket next, TimePoint now);
+
+  const TimePoint job_start_;
+  Ledger ledger_;
+  RestartLog restarts_;
+  StartLog starts_;
+  bool several_nodes_;
+  NodePhase phase_ = NodePhase::Joining;
+  bool ran_ = false, restarting_ = false;
+  bool gone_ = true;  // no group exists
+  enum class Joining { None, Some, Over };
+  Joining joining_ = Joining::None;  // how many ranks have connected to the store
+  std::vector<Open> open_;           // the innermost last
+  Bucket doing_ = Bucket::Running;   // what the worker says, beside them
+  SafeStep safe_;
+  std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
+  TimePoint stepped_at_ = TimePoint::min();  // the end of the last step
+  std::optional<StepSeries> steps_;          // if the history is kept
+  std::optional<TimePoint> stopping_since_;  // as long as it is not known what comes after
+};
+
+}  // namespace elastrun::goodput

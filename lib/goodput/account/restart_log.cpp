@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/account/restart_log.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace elastrun::goodput {
+
+std::string_view stage_name(RestartStage stage) {
+  constexpr std::array<std::string_view, kRestartStages> kNames = {
+      "detect", "stop", "rendezvous", "spawn", "first_step", "redo"};
+  return kNames[static_cast<std::size_t>(stage)];
+}
+
+Duration RestartPath::total() const {
+  return std::accumulate(stages.begin(), stages.end(), Duration::zero());
+}
+
+RestartPath* RestartLog::going_on() {
+  if (next_) return &*next_;
+  return open_ ? &paths_.back() : nullptr;
+}
+
+/// What a path that is cut short was doing belongs to it; but where no step was ever reported,
+/// it is unknown when its start was over.
+void RestartLog::settle(TimePoint now) {
+  auto* path = going_on();
+  if (path == nullptr || (stage_ >= RestartStage::FirstStep && !last_step_)) return;
+  path->stages[static_cast<std::size_t>(stage_)] += std::max(now - since_, Duration::zero());
+  since_ = std::max(since_, now);  // what workers tell may be older
+}
+
+void RestartLog::begin(RestartStage stage, TimePoint now) {
+  settle(now);
+  open_ = false;
+  next_.emplace();
+  next_->at = now - job_start_;
+  since_ = now;
+  next_->last_step = last_step_;
+  stage_ = stage;
+}
+
+void RestartLog::advance(RestartStage stage, TimePoint now) {
+  settle(now);
+  since_ = now;
+  stage_ = stage;
+}
+
+void RestartLog::phase(NodePhase phase, TimePoint now) {
+  switch (phase) {
+    case NodePhase::Settling:
+      return begin(RestartStage::Detect, now);
+    case NodePhase::Stopping:
+      return next_ ? advance(RestartStage::Stop, now) : begin(RestartStage::Stop, now);
+    case NodePhase::Waiting:
+      return advance(RestartStage::Rendezvous, now);
+    case NodePhase::Joining:
+      advance(RestartStage::Rendezvous, now);
+      if (!next_) return;
+      if (paths_.size() == kMost) paths_.erase(paths_.begin()), ++forgotten_;
+      paths_.push_back(*std::exchange(next_, std::nullopt));
+      open_ = true;
+      return;
+    case NodePhase::Starting:
+      return advance(RestartStage::Spawn, now);
+    case NodePhase::Running:
+      return advance(RestartStage::FirstStep, now);
+    case NodePhase::Barrier:
+    case NodePhase::Ended:
+      settle(now);
+      next_.reset();
+      open_ = false;
+  }
+}
+
+void RestartLog::noticed_after(Duration time) {
+  if (!next_ || time <= next_->of(RestartStage::Detect)) return;
+  // The failure was before the news of it.
+  next_->at -= time - next_->of(RestartStage::Detect);
+  next_->stages[static_cast<std::size_t>(RestartStage::Detect)] = time;
+}
+
+void RestartLog::restarting(std::string cause, TimePoint now) {
+  if (!next_) begin(RestartStage::Stop, now);
+  next_->cause = std::move(cause);
+}
+
+void RestartLog::step(std::int64_t number, TimePoint now) {
+  last_step_ = number;
+  if (!open_ || next_) return;
+  auto& path = paths_.back();
+  settle(now);
+  if (!path.first_step) path.first_step = number;
+  stage_ = RestartStage::Redo;
+  path.caught_up = !path.last_step || number >= *path.last_step;
+  // Until the step of the failure is reached again all steps are done for the second time.
+  open_ = !path.caught_up;
+}
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/clock.hpp"
+#include "core/ring.hpp"
+#include "goodput/ledger/bucket.hpp"
+#include "goodput/ledger/kept_steps.hpp"
+#include "goodput/ledger/step_numbers.hpp"
+#include "goodput/ledger/timeline.hpp"
+#include "goodput/ledger/usual_step.hpp"
+#include "goodput/ledger/work_counts.hpp"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace elastrun::goodput {
+
+/// The time ledger of one job, pure: stepped with facts and their time, asked for a summary at any
+/// time. The buckets always add up to the elapsed time, to the nanosecond. O(1) a fact.
+/// Facts older than the last one are taken as if they had happened with it (clocks of workers).
+class Ledger {
+ public:
+  explicit Ledger(TimePoint job_start);
+
+  /// The next workers are so many.
+  void world(std::int64_t ranks);
+  /// From `now` on, seconds go to `bucket`: any but Productive and Lost, which follow from steps
+  /// and failures, and Hang. Entering Running again counts as a restart, unless it comes after
+  /// Checkpoint or another of the buckets that workers name.
+  void enter(Bucket bucket, TimePoint now);
+  /// Rank 0's training step `step` ended. Running time is Productive from the end of the first step
+  /// of this start of workers on. That step counts with the usual time of a step, as soon as it is
+  /// known; what it took beyond that (compilation), and what lies before it, stays Running. A later
+  /// one that is far longer than usual was Stalled for the rest.
+  /// The same number again is the same step. One that was done before, in whatever start, says that
+  /// the job has resumed there: that step and all after it are lost, also what a checkpoint covers.
+  /// But the first number of all, told by workers that go on, begins another epoch (StepNumbers).
+  void step(std::int64_t step, TimePoint now);
+  /// A checkpoint of `step` is complete (-1: of everything so far): it is kept with what lies
+  /// before, as long as the job does not do it again.
+  void checkpoint(std::int64_t step, TimePoint now);
+  /// A checkpoint was saved, or is loaded where there was no step in this start yet, of a step that
+  /// cannot be told: what failures cost has bounds, then.
+  void untold_checkpoint(TimePoint now);
+  /// The group failed; the step that was under way is lost. What else is kept is known with the
+  /// next first step. Until then, or if none comes, steps after the last checkpoint count as lost,
+  /// if one was ever reported; of a job that tells no steps, what ran since then. Seconds go to
+  /// `then` from here: Restart or Stopping. So does what followed the last step for longer than a
+  /// step takes.
+  void failed(TimePoint now, Bucket then = Bucket::Restart);
+  /// The workers have ended well: what followed their last step (a barrier, the interpreter's end)
+  /// was no training, and goes from Productive to `to`. So does what followed a later checkpoint,
+  /// if that holds a step beyond the last one that was told.
+  void end_steps(Bucket to, TimePoint now);
+  /// This start of the workers ended by a failure, not by a requeue or a change of membership.
+  /// Told again before the next start it is the same one. Changes no bucket.
+  void count_failure() { counter_.failed(); }
+  /// No worker has made progress for `standing`: as much of the time since the last step or
+  /// checkpoint was Hang, and so is what follows, until there is one or the workers end.
+  void hang(Duration standing, TimePoint now);
+  /// The first step of this start to end will be `step`: what was done from it on is lost. Else the
+  /// end of the step itself, or its begin, says so.
+  void resume(std::int64_t step, TimePoint now);
+  /// The step `step` begins: as the first of a start of workers it says where they resumed, and
+  /// that what lies before does not belong to it. Without it the first step() of a start says where
+  /// at its end.
+  void begin_step(std::int64_t step, TimePoint now);
+  /// Books `time` that went to `from` to `to` instead, at most all of it: what it was for is known
+  /// only later. Neither may be Running, Productive or Lost.
+  void rebook(Bucket from, Bucket to, Duration time, TimePoint now);
+
+  /// Books what workers of this start did until now to `to`, if there was no step yet.
+  void rebook_running(Bucket to, TimePoint now);
+
+  struct Summary {
+    Duration elapsed{};
+    std::array<Duration, kBuckets> buckets{};  // adds up to elapsed
+    int restarts = 0;
+    std::optional<std::int64_t> last_step, last_checkpoint;
+    /// Whether it is known what every failure cost: by a checkpoint that was reported before it, or
+    /// by the step at which the job resumed. Otherwise more may be lost than is known.
+    bool loss_known = true;
+    WorkCounts work{};
+    /// What the steps that are kept would have taken with as many ranks as ever, at the pace of
+    /// these; none where all were done with as many.
+    std::optional<Duration> at_full_pace{};
+    Duration doubtful{};   // of Productive: steps that may have been done again, or will be
+    int untold_saves = 0;  // checkpoints of steps that could not be told
+    int begun_again = 0;   // how often step numbers were, by workers that went on
+    Duration repeated{};   // of the buckets: what starts but the first took until their first step
+    Duration of(Bucket bucket) const { return buckets[static_cast<std::size_t>(bucket)]; }
+    bool steps_known() const { return last_step.has_value(); }
+    /// Productive / elapsed, if that is known: steps were reported, and so was what failures cost.
+    std::optional<double> goodput() const;
+    /// The most that it can have been. Where steps are reported, what lies before the first one is
+    /// not training; without any, all the time in which workers ran may have been.
+    double goodput_at_most() const;
+    /// The least: without what is doubtful; zero if nothing is known of steps or losses.
+    double goodput_at_least() const;
+  };
+  Summary summary(TimePoint now) const;
+  /// What is Productive so far, failures not counted whose cost is not known yet.
+  Duration productive() const { return buckets_[static_cast<std::size_t>(Bucket::Productive)]; }
+
+  std::optional<std::int64_t> last_step() const { return last_step_; }
+
+  /// Keeps when it was, too. To be called before any fact.
+  void keep_timeline() { timeline_.emplace(); }
+  /// Empty where that is not kept. Its sums are those of the summary.
+  std::vector<Timeline::Span> timeline(TimePoint now) const;
+
+ private:
+  Duration& of(Bucket bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
+  Bucket bucket_now() const;
+  void progressed();
+  Duration hang_takes(Bucket from, Duration most);
+  void settle(TimePoint now);
+  void go_back(std::int64_t step, TimePoint until);
+  void next_step(std::int64_t step);
+  void first_step(std::int64_t step);
+  void credit_first(std::optional<Duration> usual);
+  void catch_up(Duration& time, std::int64_t steps);
+  void explain_stalls();
+  void break_off(Bucket then);
+  void end_first_step();
+  std::optional<Duration> at_full_pace() const;
+  void move(Bucket from, Bucket to, Duration time, TimePoint until);
+  Duration lost_at_the_end() const;
+  Duration doubtful() const;
+  Duration stands_still(Duration passed) const;
+  /// Where Lost comes from at the end: of a job that tells no steps, from what ran.
+  Bucket work() const { return last_step_ ? Bucket::Productive : Bucket::Running; }
+
+  TimePoint start_, last_;
+  Bucket current_ = Bucket::Startup;
+  std::array<Duration, kBuckets> buckets_{};
+  StepNumbers numbers_;
+  KeptSteps kept_;
+  UsualStep usual_;
+  // Of a start, after which the time of its first one is settled.
+  static constexpr std::size_t kFirstSteps = 8;
+  Ring<Duration, kFirstSteps> first_steps_;
+  struct FirstStep {
+    std::int64_t step;
+    Duration most, credited;  // of Running: at most its time; what counts of that
+    TimePoint at;
+  };
+  std::optional<FirstStep> first_;  // of this start, as long as its time is not settled
+  bool begun_ = false;              // the begin of the first step was told
+  Duration lead_{};                 // Running since then, or in one piece until its end
+  std::int64_t ranks_ = 0;
+  bool several_worlds_ = false;
+  std::int64_t stride_ = 1;           // how many steps were told at once, the last time
+  Duration stalled_{};                // of the last stall, as long as steps may make up for it
+  Duration before_restarts_{};        // until_first_steps() of the first start
+  Duration unmarked_{};               // Productive, and of no step that has ended
+  Duration covered_{};                // of the step under way, before a checkpoint that holds it
+  Duration running_{};                // Running, in this start
+  Duration uncovered_{}, exposed_{};  // Running since the last checkpoint; that of failed starts
+  bool broken_ = false;               // a start failed, and no step has said since what is kept
+  TimePoint broken_at_, stepped_at_;  // the last failure, the end of the last step
+  std::optional<Timeline> timeline_;
+  bool checkpoint_seen_ = false;
+  bool steps_seen_ = false;  // since the workers were started
+  bool stepped_ = false;     // a step of this start has ended
+  bool ran_ = false;
+  std::array<Duration, kBuckets> since_progress_{};  // of this start, after its last progress
+  Duration since_step_{};  // Productive, after the last step of this start that is known
+  bool hanging_ = false;
+  WorkCounter counter_;
+  int restarts_ = 0;
+  std::optional<std::int64_t> last_step_, last_checkpoint_, safe_step_;
+};
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/ledger/phase_bucket.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+namespace elastrun::goodput {
+namespace {
+
+using Name = std::pair<std::string_view, Bucket>;
+constexpr std::array<Name, 24> kNames = {{{"train", Bucket::Running},
+                                          {"training", Bucket::Running},
+                                          {"eval", Bucket::Evaluation},
+                                          {"evaluate", Bucket::Evaluation},
+                                          {"evaluation", Bucket::Evaluation},
+                                          {"eval_step", Bucket::Evaluation},
+                                          {"val", Bucket::Evaluation},
+                                          {"validate", Bucket::Evaluation},
+                                          {"validation", Bucket::Evaluation},
+                                          {"test", Bucket::Evaluation},
+                                          {"testing", Bucket::Evaluation},
+                                          {"save", Bucket::Checkpoint},
+                                          {"load", Bucket::Checkpoint},
+                                          {"restore", Bucket::Checkpoint},
+                                          {"checkpoint", Bucket::Checkpoint},
+                                          {"checkpoint_save", Bucket::Checkpoint},
+                                          {"checkpoint_restore", Bucket::Checkpoint},
+                                          {"data", Bucket::DataLoading},
+                                          {"data_loading", Bucket::DataLoading},
+                                          {"init", Bucket::Initialization},
+                                          {"device_init", Bucket::Initialization},
+                                          {"setup", Bucket::Preparation},
+                                          {"preparation", Bucket::Preparation},
+                                          {"compile", Bucket::Preparation}}};
+
+}  // namespace
+
+Bucket bucket_of_phase(std::string_view name) {
+  std::string small(name.substr(0, 32));
+  std::ranges::transform(small, small.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  const auto* found = std::ranges::find(kNames, std::string_view(small), &Name::first);
+  return found == kNames.end() ? Bucket::Custom : found->second;
+}
+
+}  // namespace elastrun::goodput

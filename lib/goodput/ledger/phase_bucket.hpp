@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "goodput/ledger/bucket.hpp"
+
+#include <string_view>
+
+namespace elastrun::goodput {
+
+/// Where the time of a phase goes that a script or a recorder calls `name`, in letters of any case:
+/// "eval" is Evaluation, "save" Checkpoint, "train" Running, and what is not known Custom.
+Bucket bucket_of_phase(std::string_view name);
+
+}  // namespace elastrun::goodput

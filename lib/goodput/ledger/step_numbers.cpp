@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/ledger/step_numbers.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace elastrun::goodput {
+namespace {
+
+using Number = StepNumbers::Number;
+
+// No job does so many; what is beyond counts as it is told.
+constexpr Number kFarthest = Number{1} << 53;
+
+bool is_far(Number number) {
+  return number < -kFarthest || number > kFarthest;
+}
+
+}  // namespace
+
+void StepNumbers::start() {
+  begun_ = loaded_ = false;
+}
+
+void StepNumbers::untold(std::optional<Number> last) {
+  if (!begun_) {
+    loaded_ = true;
+    return;
+  }
+  ++saves_;
+  saved_ = std::max(saved_, last);
+}
+
+Number StepNumbers::of_step(Number told, std::optional<Number> last, std::optional<Number> safe) {
+  const bool first = !std::exchange(begun_, true);
+  if (!base_) base_ = told;
+  if (is_far(told) || (last && is_far(*last))) return told;
+  if (!last) {  // none is kept
+    if (first) ahead_ = ahead_before_ = 0;
+    return told + ahead_;
+  }
+  if (first) return first_of_start(told, *last, safe);
+  if (told <= *base_ && told + ahead_ < *last) {
+    ahead_before_ = std::exchange(ahead_, *last + 1 - told);
+    ++begun_again_;
+  }
+  return told + ahead_;
+}
+
+/// A number above the first one of all was not counted from the beginning: the job knows it.
+Number StepNumbers::first_of_start(Number told, Number last, std::optional<Number> safe) {
+  if (told + ahead_ > last + 1) ahead_ = ahead_before_;
+  if (told + ahead_ > last + 1) ahead_ = ahead_before_ = 0;
+  const Number number = told + ahead_;
+  const auto kept = !loaded_ ? saved_ : saved_ || safe ? std::max(saved_, safe) : last;
+  if (told <= *base_ && kept >= number) {
+    ahead_ += *kept + 1 - number;
+    doubt(*kept);
+    return *kept + 1;
+  }
+  // Of several epochs it may have resumed in any.
+  if (begun_again_ > 0 && number <= last && (!safe || number != *safe + 1)) doubt(number - 1);
+  return number;
+}
+
+void StepNumbers::doubt(Number until) {
+  doubtful_ = std::max(doubtful_, std::optional(until));
+}
+
+Number StepNumbers::of_checkpoint(Number told, std::optional<Number> last) const {
+  if (!last || is_far(told) || is_far(*last)) return told;
+  const bool of_epoch_before = told + ahead_ > *last + 1 && begun_again_ > 0;
+  return told + (of_epoch_before ? ahead_before_ : ahead_);
+}
+
+}  // namespace elastrun::goodput

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/reports/restart_table.hpp"
+
+#include "core/text.hpp"
+#include "core/utf8.hpp"
+
+#include <fmt/format.h>
+#include <span>
+
+namespace elastrun::goodput {
+namespace {
+
+constexpr std::size_t kCauseWidth = 66;
+
+json::value step_json(const std::optional<std::int64_t>& step) {
+  return step ? json::value(*step) : json::value(nullptr);
+}
+
+}  // namespace
+
+std::string cut_words(std::string_view text, std::size_t size) {
+  constexpr std::string_view kMore = "..";
+  if (text.size() <= size || size <= kMore.size()) return std::string(cut(text, size));
+  const auto room = cut(text, size - kMore.size());
+  const auto blank = text[room.size()] == ' ' ? room.size() : room.rfind(' ');
+  const auto words = blank == room.npos || blank == 0 ? room : room.substr(0, blank);
+  return std::string(words).append(kMore);
+}
+
+std::string brief(Duration duration) {
+  const double seconds = to_seconds(duration);
+  if (duration == Duration::zero()) return "-";
+  // The bounds are those of the rounded text: never "1000 ms" or "100.0 s".
+  if (seconds < 0.9995) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.00995 ? 1 : 0);
+  if (seconds < 99.95) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 5997) return fmt::format("{:.1f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+std::string restart_table(const std::vector<RestartPath>& paths, std::size_t most, bool causes) {
+  if (paths.empty()) return {};
+  const auto first = paths.size() > most ? paths.size() - most : 0;
+  std::string text =
+      fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", "restart at", "detect", "stop",
+                  "rendezvous", "spawn", "1st step", "redo", "total");
+  for (const auto& path : std::span(paths).subspan(first)) {
+    const auto stage = [&](RestartStage which) { return brief(path.of(which)); };
+    text +=
+        fmt::format("  {:>10}{:>9}{:>9}{:>11}{:>9}{:>9}{:>9}{:>9}\n", brief(path.at),
+                    stage(RestartStage::Detect), stage(RestartStage::Stop),
+                    stage(RestartStage::Rendezvous), stage(RestartStage::Spawn),
+                    stage(RestartStage::FirstStep), stage(RestartStage::Redo), brief(path.total()));
+    if (causes && !path.cause.empty()) {
+      text += fmt::format("             {}\n", cut_words(printable(path.cause), kCauseWidth));
+    }
+  }
+  if (first > 0) text += fmt::format("  and {} before these\n", first);
+  return text;
+}
+
+json::array restarts_json(const std::vector<RestartPath>& paths) {
+  json::array rows;
+  for (const auto& path : paths) {
+    json::object stages;
+    for (std::size_t i = 0; i < kRestartStages; ++i) {
+      stages[stage_name(static_cast<RestartStage>(i))] = to_seconds(path.stages[i]);
+    }
+    rows.push_back(json::object{{"at_s", to_seconds(path.at)},
+                                {"cause", path.cause},
+                                {"stages_s", std::move(stages)},
+                                {"total_s", to_seconds(path.total())},
+                                {"last_step", step_json(path.last_step)},
+                                {"first_step", step_json(path.first_step)},
+                                {"caught_up", path.caught_up}});
+  }
+  return rows;
+}
+
+}  // namespace elastrun::goodput

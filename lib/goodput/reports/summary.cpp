@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "goodput/reports/summary.hpp"
+
+#include "core/text.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <vector>
+
+namespace elastrun::goodput {
+namespace {
+
+constexpr std::size_t kBarWidth = 16;
+constexpr std::size_t kNameWidth = 10;
+
+/// A bar of `share` of the width; what is not zero is at least a thin line.
+std::string bar(double share, bool unicode) {
+  constexpr std::string_view kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const auto eighths = static_cast<std::size_t>(share * kBarWidth * 8 + 0.5);
+  std::string text;
+  std::size_t columns = eighths / 8;
+  for (std::size_t i = 0; i < columns; ++i) text += unicode ? "█" : "#";
+  const std::size_t rest = std::max<std::size_t>(eighths % 8, eighths == 0 ? 1 : 0);
+  if (unicode && rest > 0) {
+    text += kEighths[rest];
+    columns += 1;
+  } else if (!unicode && columns == 0) {
+    text += '.';
+    columns = 1;
+  }
+  return text.append(kBarWidth - std::min(kBarWidth, columns), ' ');
+}
+
+/// Never 100.0 % or 0.0 % for something that only nearly is.
+std::string percent(int thousandths, Duration part, Duration whole) {
+  if (thousandths == 0 && part > Duration::zero()) return "<0.1 %";
+  if (thousandths == 1000 && part < whole) return ">99.9 %";
+  return fmt::format("{}.{} %", thousandths / 10, thousandths % 10);
+}
+
+json::value seconds_or_null(const std::optional<Duration>& duration) {
+  return duration ? json::value(to_seconds(*duration)) : json::value(nullptr);
+}
+
+/// Where it is another tenth of a percent.
+std::string full_pace_text(const Ledger::Summary& summary) {
+  const auto share = at_full_pace(summary);
+  if (!share || summary.goodput_at_most() - *share < 0.001) return {};
+  return fmt::format("  {:.1f} % at the pace of all ranks: fewer did a part of the steps\n",
+                     *share * 100);
+}
+
+std::string bounds_text(const Ledger::Summary& summary) {
+  if (!summary.steps_known()) return "between 0 and ";
+  if (summary.loss_known) return {};
+  if (summary.doubtful <= Duration::zero()) return "at most ";
+  return fmt::format("between {:.1f} % and ", summary.goodput_at_least() * 100);
+}
+
+std::string remarks_text(const Ledger::Summary& summary) {
+  std::string text;
+  if (summary.doubtful > Duration::zero()) {
+    text += summary.untold_saves == 0
+                ? std::string("  At which step the job resumed could not be told.\n")
+                : fmt::format("  {} save{} could not be told, nor so what failures cost.\n",
+                              summary.untold_saves, summary.untold_saves == 1 ? "" : "s");
+  } else if (!summary.loss_known) {
+    text += "  No checkpoint or later step was reported: what failures cost is not known.\n";
+  }
+  if (summary.begun_again > 0) {
+    text += fmt::format("  Step numbers began again {} time{}: as epochs they count on.\n",
+                        summary.begun_again, summary.begun_again == 1 ? "" : "s");
+  }
+  return text;
+}
+
+json::object work_json(const WorkCounts& work) {
+  return {{"failures", work.failures},
+          {"checkpoints", work.checkpoints},
+          {"mean_save_s", seconds_or_null(work.mean_save())},
+          {"mean_step_s", seconds_or_null(work.mean_step())}};
+}
+
+}  // namespace
+
+std::optional<double> at_full_pace(const Ledger::Summary& summary) {
+  if (!summary.at_full_pace || summary.elapsed <= Duration::zero()) return std::nullopt;
+  return to_seconds(*summary.at_full_pace) / to_seconds(summary.elapsed);
+}
+
+std::array<int, kBuckets> thousandths(const Ledger::Summary& summary) {
+  std::array<int, kBuckets> shares{};
+  if (summary.elapsed <= Duration::zero()) return shares;
+  std::array<std::pair<double, std::size_t>, kBuckets> remainders;
+  // By the largest remainders, so that the shares add up to 100.0 % as they are shown.
+  int rest = 1000;
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    const double exact = to_seconds(summary.buckets[i]) / to_seconds(summary.elapsed) * 1000;
+    shares[i] = static_cast<int>(exact);
+    rest -= shares[i];
+    remainders[i] = {shares[i] - exact, i};  // the largest first, then the first bucket
+  }
+  std::ranges::sort(remainders);
+  for (std::size_t i = 0; rest > 0; i = (i + 1) % kBuckets, --rest) ++shares[remainders[i].second];
+  return shares;
+}
+
+std::vector<Bucket> filled_buckets(const Ledger::Summary& summary) {
+  std::vector<Bucket> buckets;
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    if (summary.buckets[i] > Duration::zero()) buckets.push_back(static_cast<Bucket>(i));
+  }
+  std::stable_sort(buckets.begin(), buckets.end(),
+                   [&](Bucket a, Bucket b) { return summary.of(a) > summary.of(b); });
+  return buckets;
+}
+
+std::string_view bucket_meaning(Bucket bucket, const Ledger::Summary& summary) {
+  if (bucket == Bucket::Running && summary.steps_known()) return "before their first step";
+  if (bucket == Bucket::Lost && summary.restarts == 0) return "steps that were not saved";
+  constexpr std::string_view kMeanings[kBuckets] = {"until the workers first ran",
+                                                    "waiting for other nodes",
+                                                    "the workers ran",
+                                                    "training steps",
+                                                    "done again after a failure",
+                                                    "saving and loading",
+                                                    "from failure to next start",
+                                                    "ending the job",
+                                                    "until it was started again",
+                                                    "devices, ranks get ready",
+                                                    "imports, setting up",
+                                                    "steps that wait for data",
+                                                    "events that scripts name",
+                                                    "no step beyond the limit",
+                                                    "evaluating the model",
+                                                    "steps far beyond their pace"};
+  return kMeanings[static_cast<std::size_t>(bucket)];
+}
+
+std::string bucket_share(Bucket bucket, const Ledger::Summary& summary) {
+  const int share = thousandths(summary)[static_cast<std::size_t>(bucket)];
+  return percent(share, summary.of(bucket), summary.elapsed);
+}
+
+std::string summary_text(const Ledger::Summary& summary, bool unicode) {
+  const auto bounds = bounds_text(summary);
+  std::string text = fmt::format(
+      "goodput {}{} of {}", bounds,
+      bucket_share(summary.steps_known() ? Bucket::Productive : Bucket::Running, summary),
+      format_duration(summary.elapsed));
+  if (summary.restarts > 0) {
+    text += fmt::format(", {} restart{}", summary.restarts, summary.restarts == 1 ? "" : "s");
+  }
+  if (summary.last_step) text += fmt::format(", last step {}", *summary.last_step);
+  if (summary.last_checkpoint) text += fmt::format(", checkpoint {}", *summary.last_checkpoint);
+  text += '\n';
+  if (!summary.steps_known()) {
+    text += "  Rank 0 reported no steps, so how much of the time was training is not known.\n";
+  }
+  text += full_pace_text(summary);
+  const auto buckets = filled_buckets(summary);
+  std::size_t width = kNameWidth;
+  for (const Bucket bucket : buckets) width = std::max(width, bucket_name(bucket).size());
+  for (const Bucket bucket : buckets) {
+    const Duration time = summary.of(bucket);
+    const double share = to_seconds(time) / to_seconds(summary.elapsed);
+    text += fmt::format("  {:<{}} {:>12} {:>7}  {} {}\n", bucket_name(bucket), width,
+                        format_duration(time), bucket_share(bucket, summary), bar(share, unicode),
+                        bucket_meaning(bucket, summary));
+  }
+  if (summary.repeated > Duration::zero()) {
+    text += fmt::format("  of these {} for restarts to reach their first step\n",
+                        format_duration(summary.repeated));
+  }
+  return text + remarks_text(summary);
+}
+
+json::object summary_json(const Ledger::Summary& summary) {
+  json::object buckets;
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    buckets[bucket_name(static_cast<Bucket>(i))] = to_seconds(summary.buckets[i]);
+  }
+  json::object object;
+  object["goodput"] = nullptr;
+  if (const auto known = summary.goodput()) object["goodput"] = *known;
+  object["goodput_at_most"] = summary.goodput_at_most();
+  object["goodput_at_least"] = summary.goodput_at_least();
+  object["untold_saves"] = summary.untold_saves;
+  object["goodput_at_full_pace"] = nullptr;
+  if (const auto share = at_full_pace(summary)) object["goodput_at_full_pace"] = *share;
+  object["repeated_startup_s"] = to_seconds(summary.repeated);
+  object["elapsed_s"] = to_seconds(summary.elapsed);
+  object["buckets_s"] = std::move(buckets);
+  object["restarts"] = summary.restarts;
+  object["last_step"] = nullptr;
+  object["last_checkpoint"] = nullptr;
+  object["loss_known"] = summary.loss_known;
+  for (const auto& [name, value] : work_json(summary.work)) object[name] = value;
+  if (summary.last_step) object["last_step"] = *summary.last_step;
+  if (summary.last_checkpoint) object["last_checkpoint"] = *summary.last_checkpoint;
+  return object;
+}
+
+}  // namespace elastrun::goodput
