@@ -9,6 +9,15 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
+# Whole builds compile eight files of a module as one: headers that neighbours share take most of
+# the time. The quick build (preset dev) keeps them apart and compiles what changed.
+if(NOT CMAKE_BUILD_TYPE STREQUAL Debug OR ELASTRUN_SANITIZE)
+  set(together ON)
+endif()
+option(ELASTRUN_TOGETHER "Compile files of a module together" ${together})
+set(CMAKE_UNITY_BUILD ${ELASTRUN_TOGETHER})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+
 find_program(ELASTRUN_CCACHE ccache)
 if(ELASTRUN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # The sloppiness that a precompiled header needs to be cached at all (ccache(1)).
@@ -58,9 +67,10 @@ endif()
 find_package(Threads REQUIRED)
 
 # Every target links this; it carries flags and third-party include folders, no code. Warnings are
-# for this build alone: whoever uses the installed libraries has an opinion of their own.
+# for this build alone: users of the installed libraries choose their own.
 add_library(elastrun_flags INTERFACE)
-set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
+set(warnings -Wall -Wextra -Wpedantic -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
+  $<IF:$<AND:$<BOOL:${ELASTRUN_TOGETHER}>,$<CXX_COMPILER_ID:GNU>>,-Wshadow=local,-Wshadow>
   $<$<BOOL:$ENV{CI}>:-Werror> -fno-plt
   # GCC 12 reports these inside its own coroutine frames and std::variant; clang checks the same.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
@@ -104,7 +114,8 @@ else()
   # At a fixed address: the dynamic linker would otherwise write 25,000 addresses, mostly OpenSSL's,
   # into half a megabyte of pages at each start.
   target_link_options(elastrun_flags INTERFACE $<$<CONFIG:Release>:-no-pie>)
-  # Code that nobody calls, much of it libstdc++'s, lies between that which runs and costs memory.
+  # Code that is never called, much of it libstdc++'s, lies between that which runs and costs
+  # memory.
   target_link_options(elastrun_flags INTERFACE
     $<$<CONFIG:Release>:-Wl,--gc-sections,-z,noseparate-code>)
 endif()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `cpack --preset release`: a Debian package of what people run, without the C++ libraries. Debian
-# asks for compressed pages, a copyright file, a changelog, and has folders of its own; nothing of
+# asks for compressed pages, a copyright file, a changelog, and has other folders; nothing of
 # that is for `cmake --install` (EXCLUDE_FROM_ALL).
 set(debian ${CMAKE_CURRENT_LIST_DIR}/debian)
 set(compressed ${CMAKE_BINARY_DIR}/debian)

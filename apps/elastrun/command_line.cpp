@@ -16,6 +16,9 @@
 #ifndef ELASTRUN_VERSION  // CMake gives the project's
 #define ELASTRUN_VERSION "of an unknown version"
 #endif
+#ifndef ELASTRUN_OPENSSL
+#define ELASTRUN_OPENSSL "of an unknown version"
+#endif
 
 namespace elastrun {
 namespace {
@@ -120,7 +123,7 @@ std::string answer_to(const spec::CommandLine& line, std::string_view program, i
     case spec::Action::Help:
       return spec::help_text(program, columns);
     case spec::Action::Version:
-      return fmt::format("elastrun {}\n", ELASTRUN_VERSION);
+      return fmt::format("elastrun {} (OpenSSL {})\n", ELASTRUN_VERSION, ELASTRUN_OPENSSL);
     case spec::Action::Completion:
       return spec::completion_script(line.shell);
     case spec::Action::Config:

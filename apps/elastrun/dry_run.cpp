@@ -48,6 +48,15 @@ workers::Placement assumed_placement(const spec::JobSpec& spec) {
   return place;
 }
 
+std::string counted(int count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+std::string nodes_text(const spec::JobSpec& spec) {
+  const auto most = counted(spec.max_nodes, "node");
+  return spec.min_nodes == spec.max_nodes ? most : fmt::format("{} to {}", spec.min_nodes, most);
+}
+
 }  // namespace
 
 Result<std::string> dry_run_text(const spec::JobSpec& spec) {
@@ -59,9 +68,10 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
   const std::string base =
       layout->is_null() ? "" : (spec.log_dir.empty() ? "<temporary>" : spec.log_dir);
   std::string text = fmt::format(
-      "job {}: {} to {} nodes, {} workers on each, {} restarts\n"
+      "job {}: {}, {}{}, {}\n"
       "rendezvous: {} at {}\n",
-      spec.run_id, spec.min_nodes, spec.max_nodes, spec.nproc_per_node, spec.max_restarts,
+      spec.run_id, nodes_text(spec), counted(spec.nproc_per_node, "worker"),
+      spec.max_nodes == 1 ? "" : " on each", counted(spec.max_restarts, "restart"),
       spec.rdzv_backend, spec.rdzv_endpoint);
   agent::Binding binding(spec);
   for (int local_rank = 0; local_rank < spec.nproc_per_node; ++local_rank) {

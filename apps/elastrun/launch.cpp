@@ -42,7 +42,7 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   return end_of_run(result, job->spec, **run);
 }
 
-/// They are no reason to end the agent, which listens to them as soon as it knows the job. Workers
+/// They must not end the agent, which listens to them as soon as it knows the job. Workers
 /// start with none blocked.
 void hold_passing_signals() {
   sigset_t passing;

@@ -5,8 +5,6 @@
 #include "agent/verdict/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/log.hpp"
-#include "core/text.hpp"
-#include "core/user_locale.hpp"
 #include "workers/command.hpp"
 
 #include <cstdlib>
@@ -19,7 +17,8 @@ namespace {
 // A run shorter than this needs no account of where its time went.
 constexpr Duration kLongRun = std::chrono::seconds(10);
 
-std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& spec) {
+std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& spec,
+                          const agent::Reader& reader) {
   using Kind = agent::Ending::Kind;
   const auto& ending = result.ending;
   if (ending.kind == Kind::Signalled) {
@@ -28,13 +27,26 @@ std::string torchrun_part(const agent::JobResult& result, const spec::JobSpec& s
   const bool own = ending.kind == Kind::WorkersFailed || ending.kind == Kind::JobFailed;
   if (!own || !result.judgement) return {};
   if (result.judgement->failures[result.judgement->root].stopped_by_us) return {};
+  const auto name = workers::entry_name(spec);
   return "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " +
-         agent::torchrun_report(*result.judgement, workers::entry_name(spec), host_name()) + "\n";
+         (reader.looks_on ? agent::brief_report(*result.judgement, name)
+                          : agent::torchrun_report(*result.judgement, name, host_name()) + "\n");
 }
 
 /// One node of a round: each has much the same account of the time.
 bool speaks_for_the_job(const agent::JobResult& result) {
   return result.round && result.round->group_rank == 0;
+}
+
+/// The verdict, above the last line: what that says already is not said twice.
+std::string verdict_above(const std::string& outcome, const agent::JobResult& result,
+                          const spec::JobSpec& spec) {
+  auto text = agent::verdict_text(result, host_name(), spec.requeue_command);
+  const auto sentence = agent::verdict_sentence(result);
+  const auto head = "elastrun: " + sentence + "\n";
+  if (!text.starts_with(head) || !outcome.contains(": " + sentence)) return text;
+  const bool more = text.size() > head.size();
+  return text.replace(0, head.size(), more ? "elastrun: why it failed\n" : "");
 }
 
 void warn_of(const Result<std::string>& written) {
@@ -45,17 +57,16 @@ void warn_of(const Result<std::string>& written) {
 }  // namespace
 
 std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
-                        bool person_looks_on) {
-  std::string text = torchrun_part(result, spec);
-  text += agent::verdict_text(result, host_name(), spec.requeue_command);
+                        const agent::Reader& reader) {
   using spec::Summary;
-  if (spec.summary == Summary::Off) return text;
-  const bool worth_it = !result.succeeded() || result.restarts > 0 || person_looks_on ||
+  const bool worth_it = !result.succeeded() || result.restarts > 0 || reader.looks_on ||
                         result.goodput.elapsed >= kLongRun;
-  if (!worth_it) return text;
-  const bool whole = spec.summary == Summary::Full && speaks_for_the_job(result);
-  return text + (whole ? agent::summary_text(result, spec, person_looks_on && locale_is_utf8())
-                       : agent::outcome_text(result, spec));
+  const bool told = worth_it && spec.summary != Summary::Off;
+  const auto outcome = told ? agent::outcome_text(result, spec, reader) : "";
+  const bool whole = told && spec.summary == Summary::Full && speaks_for_the_job(result);
+  return torchrun_part(result, spec, reader) +
+         (whole ? agent::account_text(result, spec, reader) : "") +
+         verdict_above(outcome, result, spec) + outcome;
 }
 
 void hand_error_on(const agent::JobResult& result, files::BlockingCalls& files) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agent/loop/job_result.hpp"
+#include "agent/verdict/outcome.hpp"
 #include "files/blocking_calls.hpp"
 #include "spec/job_spec.hpp"
 
@@ -9,11 +10,12 @@
 
 namespace elastrun {
 
-/// What stderr gets when the job is over. After a failure: torchrun's block, our verdict, the
-/// summary. After a success nothing, unless the job was restarted, was long, or a person looks on:
-/// then the summary, as --summary wants it: the whole of it on the node with group rank 0 only.
+/// What stderr gets when the job is over. After a failure: torchrun's block (in brief if a person
+/// looks on), where the time went, our verdict, and as the last line the outcome, which no table
+/// pushes off the screen. After a success nothing, unless the job was restarted, was long, or a
+/// person looks on. --summary says how much of it; the account is given by group rank 0 alone.
 std::string report_text(const agent::JobResult& result, const spec::JobSpec& spec,
-                        bool person_looks_on);
+                        const agent::Reader& reader);
 
 /// Leaves the failure for the program that started us: in our own TORCHELASTIC_ERROR_FILE, if there
 /// is one, as torchrun does. With `files`, by that thread.

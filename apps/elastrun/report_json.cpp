@@ -8,10 +8,10 @@
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "files/whole_file.hpp"
-#include "goodput/hints.hpp"
-#include "goodput/restart_table.hpp"
-#include "goodput/start_table.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/reports/hints.hpp"
+#include "goodput/reports/restart_table.hpp"
+#include "goodput/reports/start_table.hpp"
+#include "goodput/reports/summary.hpp"
 #include "hangs/stacks_report.hpp"
 #include "workers/command.hpp"
 
@@ -280,7 +280,8 @@ std::string trouble_with_report(const std::string& path) {
   }
   if (::stat(folder.c_str(), &info) != 0 && errno == ENOENT) {
     return fmt::format(
-        "--report {}: there is no directory {}; make it before the job ends, or there will be no "
+        "--report {}: the directory {} does not exist; make it before the job ends, or there will "
+        "be no "
         "report",
         path, folder);
   }

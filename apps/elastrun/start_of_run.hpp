@@ -12,7 +12,7 @@ namespace elastrun {
 
 /// Last part of argv[0], for usage and error lines.
 std::string program_name(int argc, char** argv);
-/// From LOGLEVEL, as torchrun reads it; what is no level is refused.
+/// From LOGLEVEL, as torchrun reads it; refuses an unknown level.
 std::optional<spec::Refusal> set_log_level();
 /// Writes to stdout.
 void print(std::string_view text);

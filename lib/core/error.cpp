@@ -16,7 +16,7 @@ std::unexpected<Error> fail(Code code, std::string text) {
 
 Error errno_error(Code code, std::string_view what, int number) {
   Error error{code, std::string(what) + ": " + std::generic_category().message(number)};
-  // Nobody can know from the system's words that this is a limit of theirs, and how to raise it.
+  // "Too many open files" names neither the limit nor the way to raise it.
   if (number == EMFILE) error.text += " (raise the limit: ulimit -n)";
   return error;
 }

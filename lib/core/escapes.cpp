@@ -49,7 +49,7 @@ void skip_sequence(std::string_view& text) {
   }
 }
 
-bool is_control(char32_t point) {
+bool is_control_character(char32_t point) {
   return (point < 0x20 && point != U'\t') || (point >= 0x7F && point < 0xA0);
 }
 
@@ -67,7 +67,8 @@ std::string without_escapes(std::string_view line) {
       continue;
     }
     const auto before = text;
-    if (!is_control(take_code_point(text))) out += before.substr(0, before.size() - text.size());
+    if (!is_control_character(take_code_point(text)))
+      out += before.substr(0, before.size() - text.size());
   }
   return out;
 }

@@ -16,7 +16,7 @@ struct HostPort {
   bool operator==(const HostPort&) const = default;
 };
 
-/// Which half of an endpoint cannot be one. Whoever asked has the sentence for people.
+/// Which half of an endpoint is invalid. The caller words the error message.
 enum class HostPortFault { Host, Port };
 
 /// As torchrun reads --rdzv-endpoint: "host", "host:port", "[v6]", "[v6]:port"; empty is localhost.

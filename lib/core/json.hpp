@@ -22,14 +22,14 @@ namespace json = boost::json;
 Result<json::value> parse_json(std::string_view text);
 
 /// The text that Python's `json.dumps(value)` writes: one line, ", " and ": " as separators,
-/// everything outside ASCII as \uXXXX. Bytes that are no UTF-8 become U+FFFD.
+/// everything outside ASCII as \uXXXX. Bytes that are not valid UTF-8 become U+FFFD.
 std::string python_json(const json::value& value);
 /// `text` as such a JSON string, with its quotes.
 std::string python_json_string(std::string_view text);
 /// As Python's repr(): "1.0", "0.1", "1e-05", "inf", "nan".
 std::string python_float(double value);
 
-/// The member of that name, or null when `value` is no object or has no such member.
+/// The member of that name, or null when `value` is not an object or lacks it.
 const json::value* find_member(const json::value& value, std::string_view name);
 /// The same member if it is a text or a number that fits; otherwise `otherwise`.
 std::string member_text_or(const json::value& value, std::string_view name, std::string otherwise);

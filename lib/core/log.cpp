@@ -92,8 +92,8 @@ class ConsoleSink final : public spdlog::sinks::base_sink<null_mutex> {
     formatter_->format(message, lines);
     std::string_view rest(lines.data(), lines.size());
     if (writer_ != nullptr) return writer_(context_, rest);
-    // One write(2) a message, so that those of several processes do not mix; a closed stderr is no
-    // error.
+    // One write(2) a message, so that those of several processes do not mix; a closed stderr is
+    // ignored.
     while (!rest.empty()) {
       const auto written = ::write(STDERR_FILENO, rest.data(), rest.size());
       if (written <= 0) return;
@@ -110,7 +110,7 @@ class Log final : public spdlog::logger {
  public:
   Log() : logger("elastrun") {
     console->set_level(spdlog::level::warn);
-    set_error_handler([](const std::string&) {});  // there is nobody left to tell
+    set_error_handler([](const std::string&) {});  // the log itself has failed
     add(console);
   }
   void add(std::shared_ptr<spdlog::sinks::sink> sink) {

@@ -34,7 +34,7 @@ bool is_on(Level level);
 using Writer = void (*)(void* context, std::string_view line);
 void set_writer(Writer writer, void* context);
 
-/// One more place for lines, with a level of its own; it is given the formatter of now.
+/// Adds a sink, which keeps its own level and gets the current formatter.
 void add_sink(std::shared_ptr<spdlog::sinks::sink> sink);
 void remove_sink(const std::shared_ptr<spdlog::sinks::sink>& sink);
 /// For the format of now. May be used on another thread.

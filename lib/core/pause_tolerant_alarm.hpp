@@ -12,7 +12,7 @@ namespace elastrun {
 
 /// An alarm for what is to happen unless something else comes first. If this process was paused
 /// beyond its time it does not ring at once, but `grace` later: what was due meanwhile, or is
-/// being asked now, has its chance. For times that others measure, too; where nobody else does,
+/// being asked now, has its chance. For times that other processes measure, too; for all others,
 /// AwakeClock leaves the pause out of the time.
 class PauseTolerantAlarm final : public Alarm {
  public:

@@ -9,7 +9,7 @@ namespace elastrun {
 
 /// "SIGTERM"; "SIGRTMIN+1" and the like for real-time signals; empty for no signal at all.
 std::string signal_name(int signal);
-/// "SIGTERM" -> 15, "SIGRTMIN+1", "SIGRTMAX-1"; 0 if there is no such name.
+/// "SIGTERM" -> 15, "SIGRTMIN+1", "SIGRTMAX-1"; 0 if the name is unknown.
 int signal_number(std::string_view name);
 
 struct SignalName {

@@ -7,9 +7,9 @@
 
 namespace elastrun {
 
-/// Runs `body` on a thread of its own, to which no signal is delivered: signals are for the thread
-/// of the loop. The thread is left to itself, so `body` must own all that it uses. Fails with Io if
-/// there may be no more threads (pids.max of the cgroup, `ulimit -u`): that is no reason to end.
+/// Runs `body` on a new, detached thread with all signals blocked: they are for the loop's thread.
+/// So `body` must own all that it uses. Fails with Io if the limit of threads is reached (pids.max
+/// of the cgroup, `ulimit -u`): callers go on without.
 Status detach_thread(std::function<void()> body);
 
 }  // namespace elastrun

@@ -47,11 +47,13 @@ std::string trace_line(const TraceEvent& event) {
   line["name"] = valid_utf8(event.name);
   if (!event.category.empty()) line["cat"] = valid_utf8(event.category);
   line["ph"] = json::string_view(kPhases[static_cast<std::size_t>(event.phase)]);
+  // The format's unit is microseconds.
   line["ts"] = microseconds(event.time);
   if (event.phase == Phase::Complete) line["dur"] = microseconds(event.length);
   line["pid"] = event.process;
   line["tid"] = event.thread;
   if (event.phase >= Phase::AsyncBegin && event.phase <= Phase::FlowEnd) line["id"] = event.id;
+  // Binds the arrow to the slice around it, not to the next one.
   if (event.phase == Phase::FlowEnd) line["bp"] = "e";
   if (event.phase == Phase::Instant) line["s"] = event.thread == 0 ? "p" : "t";
   json::object& arguments = line["args"].emplace_object();
@@ -77,6 +79,7 @@ std::string trace_end() {
 std::optional<TraceEvent> trace_event_of(const Record& record) {
   TraceEvent event{Phase::Instant, record.name, record.scope};
   event.time = record.stamp.mono.time_since_epoch();
+  // Process 0 of a trace is the agent.
   if (const auto rank = whole(record, "rank")) event.process = *rank + 1;
   switch (record.kind) {
     case Record::Kind::Event:

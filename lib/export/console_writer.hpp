@@ -14,7 +14,7 @@
 
 namespace elastrun::exporter {
 
-/// Gives pieces to whoever has one of our own streams, and counts itself what that does not take.
+/// Writes pieces to one of our own streams, and counts what the stream does not take.
 class ConsoleWriter final : public PieceWriter {
  public:
   /// Borrows the loop. `write` takes everything at once. `tail` comes after the last piece.

@@ -12,7 +12,7 @@
 namespace elastrun::exporter {
 namespace {
 
-using Type = Family::Type;
+using SeriesType = Family::Type;
 
 /// Appends; a page has ten thousand numbers and as many labels, so none is made as a text first.
 /// As Go reads it: the shortest text that gives the number back.
@@ -105,6 +105,7 @@ std::string exemplar_text(const std::optional<Exemplar>& exemplar) {
   if (!exemplar) return "";
   std::size_t size = 0;
   for (const auto& [key, value] : exemplar->labels) size += characters(key) + characters(value);
+  // OpenMetrics allows 128 characters of labels; a longer exemplar makes the page invalid.
   if (size > 128) return "";
   const std::string labels = exemplar->labels.empty() ? "{}" : braces(exemplar->labels);
   std::string text = fmt::format(" # {} {}", labels, number(exemplar->value));
@@ -141,7 +142,7 @@ class Page {
     text_ += '\n';
   }
   std::string bound(double value) const { return open_ ? canonical(value) : number(value); }
-  static std::string_view type_name(Type type, bool open) {
+  static std::string_view type_name(SeriesType type, bool open) {
     constexpr std::string_view kOpen[] = {"counter", "gauge",    "histogram", "summary",
                                           "info",    "stateset", "unknown"};
     constexpr std::string_view kText[] = {"counter", "gauge", "histogram", "summary",
@@ -150,8 +151,9 @@ class Page {
   }
   void metadata(const Family& family) {
     std::string name = family.name;
-    if (!open_ && family.type == Type::Counter) name += "_total";
-    if (!open_ && family.type == Type::Info) name += "_info";
+    // Prometheus's text has the type of a sample's name, OpenMetrics that of the family.
+    if (!open_ && family.type == SeriesType::Counter) name += "_total";
+    if (!open_ && family.type == SeriesType::Info) name += "_info";
     const auto out = std::back_inserter(text_);
     const auto help = [&] {
       if (!family.help.empty()) {
@@ -166,13 +168,13 @@ class Page {
   void samples(const Family& family, const Sample& sample) {
     const std::string& name = family.name;
     switch (family.type) {
-      case Type::Counter:
+      case SeriesType::Counter:
         line(sample, name, "_total", sample.value, sample.exemplar);
         break;
-      case Type::Info:
+      case SeriesType::Info:
         return line(sample, name, "_info", sample.value);
-      case Type::Histogram:
-      case Type::Summary:
+      case SeriesType::Histogram:
+      case SeriesType::Summary:
         distribution(name, sample);
         break;
       default:
@@ -222,6 +224,7 @@ bool wants_openmetrics(std::string_view accept) {
     if (to_lower(trim(words[0])) != "application/openmetrics-text") continue;
     for (const auto& word : words) {
       const auto version = trim(word);
+      // Of 0.0.1 readers expect other details, so they get Prometheus's text.
       if (version.starts_with("version=") && version != "version=1.0.0") return false;
     }
     return true;

@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "core/utf8.hpp"
+#include "telemetry/scope.hpp"
 #include "telemetry/value.hpp"
 
 #include <algorithm>
@@ -42,6 +43,7 @@ Type type_of(Kind kind) {
 
 std::string family_name(const Point& point, std::string_view unit) {
   std::string name = prometheus_name(point.spec->name);
+  // The page adds it.
   if (point.kind == Kind::Counter && name.ends_with("_total")) name.resize(name.size() - 6);
   if (!unit.empty() && name != unit && !name.ends_with("_" + std::string(unit))) {
     name += "_" + std::string(unit);
@@ -119,6 +121,7 @@ std::vector<Label> labels_of(const std::vector<telemetry::Attribute>& attributes
     if (known == labels.end()) {
       labels.emplace_back(name, label_text(value));
     } else {
+      // OpenTelemetry's rule for keys that become the same label.
       known->second += ";" + label_text(value);
     }
   }
@@ -140,8 +143,10 @@ void fill(Sample& sample, const Point& point, const Snapshot& snapshot,
     const auto sketch = point.summary.sketch.value_or(telemetry::Sketch());
     sample.count = sketch.count();  // so that it is what the buckets add up to
     sample.buckets = buckets_of(sketch, sample.count, options.bounds);
+    // The buckets bring their own.
     std::erase_if(sample.labels, [](const Label& label) { return label.first == "le"; });
   }
+  // By the steady clock, so that setting the wall clock moves no start.
   sample.created = snapshot.at.wall - (snapshot.at.mono - point.start);
 }
 
@@ -234,11 +239,11 @@ constexpr const char* kRefusedHelp =
 
 bool is_ours(const Point& point) {
   const std::string_view scope = point.spec->scope;
-  return scope.empty() || scope == "elastrun" || scope.starts_with("elastrun.");
+  return scope.empty() || telemetry::is_own_scope(scope);
 }
 
 /// Puts points into families. Those of one instrument come in a row: what its name and unit become
-/// is found out once.
+/// is computed once.
 class Sorter {
  public:
   Sorter(const Snapshot& snapshot, const FamilyOptions& options)
@@ -259,6 +264,7 @@ class Sorter {
     if (!has_value(point)) return;
     auto& sample = family_->samples.emplace_back();  // in its place: it is large
     fill(sample, point, snapshot_, options_, label_names_);
+    // Prometheus refuses a whole page for one series that is there twice.
     if (names_.take_series(family_->name, sample.labels)) return;
     family_->samples.pop_back();
     families_.refused += 1;
@@ -313,6 +319,8 @@ class Sorter {
 
 Families families_of(const Snapshot& snapshot, const FamilyOptions& options) {
   Sorter sorter(snapshot, options);
+  // The agent's and the machine's first: a worker's metric of the same name must not take their
+  // place.
   for (const bool ours : {true, false}) {
     for (const auto& point : snapshot.points) {
       if (is_ours(point) == ours) sorter.add(point);

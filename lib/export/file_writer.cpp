@@ -51,6 +51,7 @@ struct FileWriter::File {
     if (error == 0) return {batch.size(), {}};
     Written written{0, std::strerror(error)};
     std::size_t left = done > before ? done - before : 0;
+    // Whole pieces count as written; the one that was cut is lost.
     while (left >= batch[written.pieces].size()) left -= batch[written.pieces++].size();
     if (left > 0) tear(static_cast<off_t>(left));
     return written;
@@ -58,6 +59,8 @@ struct FileWriter::File {
 
   void tear(off_t bytes) {
     struct stat info {};
+    // A reader of binary records cannot skip half of one, so that is cut off; half a line gets its
+    // end before the next one.
     const bool cut = !lines && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode) &&
                      ::ftruncate(fd.get(), info.st_size - bytes) == 0;
     torn = lines && !cut;
@@ -67,6 +70,8 @@ struct FileWriter::File {
   bool ends_torn() const {
     struct stat info {};
     char last = '\n';
+    // By descriptor, since the path may name another file by now; reopened, since this one only
+    // writes.
     const auto open_one = fmt::format("/proc/self/fd/{}", fd.get());
     const UniqueFd reader(::open(open_one.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     return reader && ::fstat(reader.get(), &info) == 0 && S_ISREG(info.st_mode) &&

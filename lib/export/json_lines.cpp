@@ -57,6 +57,8 @@ void JsonLines::consume(const Record& record) {
   } else {
     wait_for_more();
   }
+  // A machine that crashes loses up to half a minute that was written and not synced, and with it
+  // the point from which the next submission reckons.
   if (is_milestone(record)) file_.sync();
 }
 
@@ -77,6 +79,8 @@ void JsonLines::flush(TimePoint) {
 }
 
 void JsonLines::write_out() {
+  // The rest is the agent's: a flood of workers once pushed "restart" and "group.failed" out, and
+  // accounts of the job were wrong for good.
   if (file_.waiting() + waiting_.size() <= files::AppendedFile::kMost - kForAgent) {
     file_.write(waiting_);
   } else {

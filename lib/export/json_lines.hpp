@@ -26,7 +26,7 @@ class JsonLines final : public telemetry::Sink {
   static constexpr Duration kPause = std::chrono::milliseconds(500);
 
   /// Borrows `clock` and `calls`. Makes the file, mode 0600, or goes on with it: a torn last line
-  /// of an earlier process is closed off, so that the first new record has a line of its own. From
+  /// of an earlier process is closed off, so that the first new record starts a line. From
   /// `part_size` bytes on it goes on in the next part (files/parts.hpp); 0: never. The thread of
   /// `syncs`, also borrowed, syncs, so that no other file waits for the disk; null: that of
   /// `calls`.
@@ -53,7 +53,7 @@ class JsonLines final : public telemetry::Sink {
 
 struct JournalRead {
   std::uint64_t records = 0;
-  std::uint64_t skipped = 0;  // lines that are no record, the torn tail among them
+  std::uint64_t skipped = 0;  // invalid lines, the torn tail among them
 };
 /// Calls `take` for each record of a journal, with all of its parts, in order. Memory stays bounded
 /// by the longest line. Fails with Io only if a file cannot be read.

@@ -16,6 +16,9 @@ namespace elastrun::exporter {
 /// What it does not take it leaves, and is not plain: escapes, exponents, other blanks than spaces.
 class LineScanner {
  public:
+  /// The clock of records holds no later time, in seconds since the epoch: in the year 2255.
+  static constexpr std::int64_t kLatest = 9'000'000'000;
+
   explicit LineScanner(std::string_view line) : rest_(line) {}
 
   bool at_end() {
@@ -112,7 +115,6 @@ class LineScanner {
   }
 
  private:
-  static constexpr std::int64_t kLatest = 9'000'000'000;  // seconds since the epoch, in 2255
   static constexpr std::size_t kMostDigits = 18;  // what an integer holds, whatever they are
 
   void skip_spaces() {

@@ -21,8 +21,8 @@ struct SinkAccount {
 };
 
 /// A destination of --metrics: takes records, or pulls the series of the agent from time to time,
-/// and delivers them at the pace of whoever is behind it. Delivery never delays who emits: what
-/// waits is bounded, the oldest goes first, and what goes is counted. On the loop only.
+/// and delivers them at the pace of the receiver. Delivery never delays the emitter: the queue is
+/// bounded, drops its oldest records first, and counts them. On the loop only.
 class MetricsSink : public telemetry::Sink {
  public:
   explicit MetricsSink(std::string name) : name_(std::move(name)) {}
@@ -39,7 +39,7 @@ class MetricsSink : public telemetry::Sink {
   /// After the last wait for finish(): what has not been delivered is lost.
   virtual SinkAccount account() const = 0;
 
-  /// Somebody asks for ailment() from now on.
+  /// From now on ailment() is asked for.
   virtual void watch_health() {}
   /// What a sink that looks after the health of the node has found, a sentence; empty: nothing.
   virtual std::string ailment() const { return {}; }

@@ -19,12 +19,14 @@ using telemetry::Snapshot;
 using telemetry::Value;
 
 json::value real(double value) {
+  // JSON has no such numbers; that of protobuf has these texts.
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return value;
 }
 
 json::value whole(auto value) {
+  // The JSON of protobuf has integers of 64 bits as texts.
   return json::value(json::string(fmt::to_string(value)));
 }
 

@@ -27,6 +27,7 @@ std::size_t size_of(const Record& record) {
 }
 
 bool may_be_sent_again(int status) {
+  // As OTLP/HTTP says; the same request would be refused again with any other status.
   return status == 429 || status == 502 || status == 503 || status == 504;
 }
 
@@ -70,12 +71,14 @@ void OtlpSink::consume(const Record& record) {
   const bool first = events_.empty();
   events_bytes_ += size_of(record);
   events_.push_back(record);
+  // The oldest goes: what explains an outage comes last.
   while (events_bytes_ > kMost) {
     events_bytes_ -= size_of(events_.front());
     events_.pop_front();
     lost_ += 1;
   }
   if (!first) return;
+  // Events come in bursts: they wait a moment, to go out as one batch.
   if (!finished_) events_pace_.pause(clock_.now(), kGather);
   if (!call_) send_later();
 }
@@ -88,6 +91,8 @@ void OtlpSink::pull(const telemetry::Snapshot& snapshot) {
 void OtlpSink::send() {
   if (call_) return;
   const auto now = clock_.now();
+  // Each signal has its own pace: a collector that answers 503 for metrics alone once got no event
+  // at all.
   if (!metrics_.empty() && now >= metrics_pace_.not_before) return send_metrics();
   if (has_events() && now >= events_pace_.not_before) return send_events();
   under_way_ = What::Nothing;
@@ -110,6 +115,7 @@ void OtlpSink::send_metrics() {
 
 void OtlpSink::send_events() {
   under_way_ = What::Events;
+  // A batch that was not taken goes out again before anything newer.
   const auto count = batch_.empty() ? std::min(kBatch, events_.size()) : 0;
   for (std::size_t i = 0; i < count; ++i) {
     events_bytes_ -= size_of(events_.front());
@@ -129,6 +135,7 @@ void OtlpSink::post(const char* path, std::string body) {
 }
 
 void OtlpSink::answered(const Result<net::HttpResponse>& response) {
+  // It is this call that runs now, so it must outlive this function.
   answered_call_ = std::move(call_);
   if (!response) return later(response.error().text, std::nullopt);
   const int status = response->status;
@@ -139,6 +146,7 @@ void OtlpSink::answered(const Result<net::HttpResponse>& response) {
   if (!may_be_sent_again(status)) return refused(why);
   const auto seconds = parse_int(response->retry_after);
   if (!seconds || *seconds < 0) return later(why, std::nullopt);
+  // Bounded, since a collector that asks for a day would end this sink.
   later(why, std::min<Duration>(std::chrono::seconds(std::min<std::int64_t>(*seconds, 1 << 20)),
                                 kLongestRetryAfter));
 }
@@ -146,6 +154,7 @@ void OtlpSink::answered(const Result<net::HttpResponse>& response) {
 void OtlpSink::taken(const std::string& body) {
   pace().next_pause = kFirstPause;
   std::string why;
+  // The collector gives the number, so it is not believed beyond what was sent.
   const auto lost = std::min<std::uint64_t>(rejected(body, why), under_way());
   delivered_ += under_way() - lost;
   lost_ += lost;
@@ -165,13 +174,14 @@ void OtlpSink::refused(std::string why) {
   send();
 }
 
-/// At the end nobody waits for a better time. Metrics that are newer than those sent replace them.
+/// At the end a retry would come too late. Metrics newer than those sent replace them.
 void OtlpSink::later(std::string why, std::optional<Duration> asked) {
   trouble(std::move(why));
   if (finished_) {
     drop_those_under_way();
     return send();
   }
+  // Totals: the newest page replaces any that was not taken.
   if (under_way_ == What::Metrics && metrics_.empty()) metrics_ = std::move(sending_);
   auto& pace = this->pace();
   pace.pause(clock_.now(), asked ? *asked : with_jitter(pace.next_pause));
@@ -181,6 +191,7 @@ void OtlpSink::later(std::string why, std::optional<Duration> asked) {
 
 void OtlpSink::drop_those_under_way() {
   if (under_way_ == What::Metrics) {
+    // The page under way, and the newer one that waited behind it.
     lost_ += metrics_.empty() ? 1 : 2;
     metrics_.clear();
   } else {
@@ -200,6 +211,7 @@ void OtlpSink::trouble(std::string why) {
 
 void OtlpSink::finish(std::function<void()> done) {
   finished_ = std::move(done);
+  // No pause any more: the agent waits two seconds for all sinks together.
   alarm_->disarm();
   metrics_pace_.not_before = events_pace_.not_before = {};
   send();

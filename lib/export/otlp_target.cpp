@@ -37,7 +37,7 @@ bool has_control(std::string_view text) {
 Result<OtlpTarget> parse_otlp_url(std::string_view url) {
   constexpr std::uint16_t kPort = 4318;
   const auto wrong = [url](std::string_view why) {
-    return fail(Code::Usage, fmt::format("'{}' is no URL of a collector: {}; expected "
+    return fail(Code::Usage, fmt::format("'{}' is not the URL of a collector: {}; expected "
                                          "http://HOST[:PORT][/PATH]",
                                          url, why));
   };
@@ -50,6 +50,7 @@ Result<OtlpTarget> parse_otlp_url(std::string_view url) {
   const auto authority = rest.substr(0, slash);
   if (authority.empty()) return wrong("it names no host");
   if (authority.find('@') != authority.npos) {
+    // Command lines are visible to all users of the machine (ps(1)).
     return wrong("a password does not belong there (see OTEL_EXPORTER_OTLP_HEADERS)");
   }
   const auto path = slash == rest.npos ? std::string_view() : rest.substr(slash);
@@ -72,6 +73,7 @@ std::vector<std::pair<std::string, std::string>> parse_otlp_headers(std::string_
     if (equals == std::string::npos) continue;
     const std::string name(trim(std::string_view(pair).substr(0, equals)));
     auto value = percent_decoded(trim(std::string_view(pair).substr(equals + 1)));
+    // A line break in a value would begin another header.
     if (name.empty() || has_control(value) || name.find_first_of(" \t:") != name.npos) continue;
     headers.emplace_back(name, std::move(value));
   }

@@ -20,8 +20,8 @@ struct OtlpTarget {
 };
 /// "http://collector:4318", "https://[::1]/otlp". The port is 4318 unless given. Fails with Usage.
 Result<OtlpTarget> parse_otlp_url(std::string_view url);
-/// "key=value,key2=value2" (OTEL_EXPORTER_OTLP_HEADERS), values percent-decoded; what is no pair is
-/// left out.
+/// "key=value,key2=value2" (OTEL_EXPORTER_OTLP_HEADERS), values percent-decoded; other items are
+/// ignored.
 std::vector<std::pair<std::string, std::string>> parse_otlp_headers(std::string_view text);
 
 }  // namespace elastrun::exporter

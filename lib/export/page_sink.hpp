@@ -11,7 +11,7 @@
 namespace elastrun::exporter {
 
 /// The page that Prometheus would scrape, as a file that is replaced at once: for the textfile
-/// collector of node_exporter, or for whoever looks. Only the newest page waits.
+/// collector of node_exporter, or for people. Only the newest page waits.
 class PageSink final : public MetricsSink {
  public:
   enum class Form { Prometheus, OpenMetrics };

@@ -10,7 +10,7 @@
 
 namespace elastrun::exporter {
 
-/// Pieces that wait for somebody slow, with a bound of bytes: the oldest go first, counted.
+/// Pieces that wait for a slow receiver, bounded in bytes: drops the oldest first, and counts them.
 /// `size_of` tells how many bytes one has. Pure.
 template <class Piece, auto size_of>
 class BoundedQueue {

@@ -17,7 +17,6 @@ using telemetry::Value;
 
 // Whether a name was there before is looked up one by one.
 constexpr std::size_t kMostAttributes = 32;
-constexpr std::int64_t kLatest = 9'000'000'000;  // seconds since the epoch, in the year 2255
 
 bool read_attributes(LineScanner& line, std::vector<telemetry::Attribute>& attributes) {
   std::size_t count = 0;
@@ -58,7 +57,7 @@ bool read_plain_record(std::string_view text, Record& record) {
   if (!line.time(record.stamp.wall)) {
     if (!line.number(number)) return false;
     const auto seconds = as_real(number);
-    if (!seconds || !(std::abs(*seconds) < kLatest)) return false;
+    if (!seconds || !(std::abs(*seconds) < LineScanner::kLatest)) return false;
     record.stamp.wall = WallTime(from_seconds(*seconds));
   }
   const auto next = [&line](std::string_view quoted) {

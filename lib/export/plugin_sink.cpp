@@ -11,7 +11,7 @@
 namespace elastrun::exporter {
 namespace {
 
-constexpr std::string_view kArea = "metrics";
+constexpr std::string_view kPluginArea = "metrics";
 
 std::size_t size_of_value(const telemetry::Value& value) {
   const auto* const text = std::get_if<std::string>(&value);
@@ -45,6 +45,7 @@ std::size_t size_of_record(const telemetry::Record& record) {
 PluginSink::PluginSink(boost::asio::any_io_executor loop, Clock& clock, std::string name)
     : MetricsSink(std::move(name)),
       clock_(clock),
+      // Never on the loop: foreign code may block for ever.
       calls_(std::move(loop), files::BlockingCalls::WithoutThread::Refuse) {}
 
 Result<std::shared_ptr<PluginSink>> PluginSink::open(boost::asio::any_io_executor loop,
@@ -57,12 +58,13 @@ Result<std::shared_ptr<PluginSink>> PluginSink::open(boost::asio::any_io_executo
     loaded->emplace(load());
     return true;
   };
+  // On its thread from the first call on: a library may bind what it makes to the thread of open().
   sink->calls_.make("opening " + sink->name(), work, [](const Result<bool>&) {});
   if (!sink->calls_.finish(limit)) {
     return fail(Code::Io,
                 fmt::format("the plug-in was not open within {}", format_duration(limit)));
   }
-  if (!*loaded) return fail(Code::Io, "there is no thread for the plug-in (see \"ulimit -u\")");
+  if (!*loaded) return fail(Code::Io, "cannot start a thread for the plug-in (see \"ulimit -u\")");
   if (!**loaded) return std::unexpected((*loaded)->error());
   sink->library_ = std::move(***loaded);
   return sink;
@@ -128,6 +130,7 @@ void PluginSink::hand_over() {
   in_hand_ = batch.records.size() + (batch.series ? batch.series->points.size() : 0);
   calls_.make(
       name(),
+      // Shared, since a call that blocks for ever outlives this sink.
       [library = library_, progress = progress_, batch = std::move(batch)] {
         return give(*library, *progress, batch);
       },
@@ -149,14 +152,14 @@ void PluginSink::handed_over(const Result<std::string>& trouble) {
 void PluginSink::failed(const std::string& why) {
   if (!trouble_.empty()) return;
   trouble_ = why;
-  log::warning(kArea, "{}: {}; what fails is lost, and told in the end", name(), why);
+  log::warning(kPluginArea, "{}: {}; what fails is lost, and told in the end", name(), why);
 }
 
 void PluginSink::pass_log_on() {
   for (const auto& line : library_->take_log()) {
     const auto level = level_of(line.severity);
     if (!log::is_on(level)) continue;
-    log::write(level, kArea, fmt::format("{}: {}", name(), printable(line.text)));
+    log::write(level, kPluginArea, fmt::format("{}: {}", name(), printable(line.text)));
   }
 }
 
@@ -181,10 +184,11 @@ void PluginSink::watch_health() {
   look_at_health();
 }
 
-/// A check that waits for the end of another call is no sign of anything.
+/// A check that only waits for the end of another call says nothing about the plug-in.
 void PluginSink::look_at_health() {
   next_look_->arm(clock_.now() + kBetweenChecks, [this] { look_at_health(); });
   if (!checks_) return check();
+  // From when it runs, not from when it was asked for: it may wait behind a metric() that blocks.
   if (progress_->checking && !checking_since_) checking_since_ = clock_.now();
 }
 

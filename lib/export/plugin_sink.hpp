@@ -21,8 +21,8 @@ namespace elastrun::exporter {
 /// About how much memory a record takes.
 std::size_t size_of_record(const telemetry::Record& record);
 
-/// A sink that is somebody's code in this process. It has a thread of its own, on which all calls
-/// into it are made: one that blocks costs what comes meanwhile and does not fit, and nothing else.
+/// A sink that runs foreign code in this process. One thread makes all calls into it: a call that
+/// blocks costs the records that come meanwhile and do not fit, and nothing else.
 /// Events are handed over at once, other records with the next event or after kPause, series when
 /// the last ones have been taken. It may look after the health of the node as well.
 class PluginSink final : public MetricsSink {

@@ -19,7 +19,7 @@
 namespace elastrun::exporter {
 namespace {
 
-constexpr std::string_view kArea = "metrics";
+constexpr std::string_view kProgramArea = "metrics";
 constexpr Duration kGoodRun = std::chrono::minutes(1);  // after it, the next pause is short again
 
 }  // namespace
@@ -45,7 +45,7 @@ void ProgramWriter::start() {
   child_.reset();
   started_ = clock_.now();
   if (const auto launched = launch(); !launched) {
-    log::warning(kArea, "exec: cannot start {}: {}", command_, launched.error().text);
+    log::warning(kProgramArea, "exec: cannot start {}: {}", command_, launched.error().text);
     pause_then_start();
   }
 }
@@ -68,7 +68,7 @@ Status ProgramWriter::launch() {
   return {};
 }
 
-/// Not inside the child's own call, and only if somebody has something to say by then.
+/// Not inside the child's own call, and only if pieces wait by then.
 void ProgramWriter::pause_then_start() {
   if (!pause_) pause_ = clock_.make_alarm();
   pausing_ = true;
@@ -87,8 +87,9 @@ void ProgramWriter::ended(const process::Exit& exit) {
     in_pipe_.clear();
     return std::exchange(closed_, {})();
   }
+  // One that runs for a while before it fails is not the one that fails at its start.
   if (clock_.now() - started_ >= kGoodRun) next_pause_ = kFirstPause;
-  log::warning(kArea, "exec: {} has ended ({}); it is started again after {}", command_,
+  log::warning(kProgramArea, "exec: {} has ended ({}); it is started again after {}", command_,
                exit.status.text(), format_duration(next_pause_));
   broke_off();
   pause_then_start();
@@ -99,6 +100,8 @@ void ProgramWriter::write(std::vector<std::string> batch, std::function<void(Wri
   piece_ = offset_ = 0;
   then_ = std::move(then);
   forget_read();
+  // It may have closed its input and live on: then its end is awaited, not a second one started
+  // beside it.
   if (!input_.is_open() && !pausing_ && (!child_ || child_->ended())) start();
   if (input_.is_open()) send();
 }
@@ -115,6 +118,7 @@ void ProgramWriter::send() {
 void ProgramWriter::sent(std::size_t bytes) {
   offset_ += bytes;
   if (offset_ == batch_[piece_].size()) {
+    // In the pipe is not read: a program that ends leaves these, and they count as lost.
     in_pipe_.push_back(offset_);
     in_pipe_bytes_ += offset_;
     offset_ = 0;
@@ -143,8 +147,7 @@ void ProgramWriter::broke_off() {
   });
 }
 
-/// Of a piece that the program has read in part nobody knows whether it was of use: it counts as
-/// lost.
+/// A piece that the program has read in part may have been of use or not: it counts as lost.
 std::uint64_t ProgramWriter::unread_in(int pipe) const {
   int left = 0;
   if (::ioctl(pipe, FIONREAD, &left) != 0) return 0;

@@ -15,7 +15,7 @@
 
 namespace elastrun::exporter {
 
-/// Feeds pieces to the standard input of somebody's program, a line of sh(1). One that ends is
+/// Feeds pieces to the standard input of the user's program, a line of sh(1). One that ends is
 /// started again when there is something to say, at first after a second, later after up to a
 /// minute; what it had not read is lost, and so is what comes meanwhile and does not fit. One that
 /// reads nothing loses what comes. At the end it sees the end of its input and may go on until the
@@ -52,7 +52,7 @@ class ProgramWriter final : public PieceWriter {
   const std::string command_;
   const std::vector<std::string> environment_;
   // Changes while running.
-  boost::asio::posix::stream_descriptor input_;  // our end; closed: nobody reads
+  boost::asio::posix::stream_descriptor input_;  // our end; closed: no reader
   std::unique_ptr<process::Child> child_;
   std::unique_ptr<Alarm> pause_;
   bool pausing_ = false;

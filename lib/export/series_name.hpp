@@ -7,7 +7,7 @@
 
 namespace elastrun::exporter {
 
-/// What the series of a sample or window is called where there are no labels: its name and each
+/// The name of a sample's or window's series in formats without labels: its name and each
 /// attribute that is a text, "system.cpu.time/cpu.mode_user". Ranks are for the caller, who may
 /// have another place for them. What is the same for all of a worker (its role) or a GPU that has
 /// an index (model, serial) is left out.

@@ -15,7 +15,7 @@ using telemetry::Point;
 using telemetry::Value;
 
 /// Letters, digits, `_` and `.`; others end a name, a value or a tag in one server or another.
-std::string plain(std::string_view text) {
+std::string tame(std::string_view text) {
   std::string result;
   for (const char c : text) {
     const bool kept = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -25,7 +25,7 @@ std::string plain(std::string_view text) {
   return result;
 }
 
-std::optional<double> number_of(const Value& value) {
+std::optional<double> gauge_of(const Value& value) {
   if (const auto* const whole = std::get_if<std::int64_t>(&value)) {
     return static_cast<double>(*whole);
   }
@@ -39,19 +39,20 @@ class Datagrams {
   explicit Datagrams(const StatsdOptions& options) : options_(options) {}
 
   void add(const Point& point) {
-    std::string name = options_.prefix + plain(point.spec->name), tags;
+    std::string name = options_.prefix + tame(point.spec->name), tags;
     for (const auto& [key, value] : point.labels) {
-      const std::string text = plain(telemetry::to_text(value));
+      const std::string text = tame(telemetry::to_text(value));
+      // Plain StatsD has no tags, so the values become parts of the name.
       if (!options_.tags) {
         name += "." + text;
       } else {
-        tags += fmt::format("{}{}:{}", tags.empty() ? "|#" : ",", plain(key), text);
+        tags += fmt::format("{}{}:{}", tags.empty() ? "|#" : ",", tame(key), text);
       }
     }
     switch (point.kind) {
       case Kind::Counter:
       case Kind::UpDown:
-        if (const auto number = number_of(point.value); number && *number != 0) {
+        if (const auto number = gauge_of(point.value); number && *number != 0) {
           line(fmt::format("{}:{}|c{}", name, *number, tags));
         }
         break;
@@ -71,7 +72,7 @@ class Datagrams {
 
  private:
   void gauge(const std::string& name, const Value& value, const std::string& tags) {
-    const auto number = number_of(value);
+    const auto number = gauge_of(value);
     if (!number) return;
     // A sign makes it a change; so a negative value starts from zero.
     if (std::signbit(*number)) line(fmt::format("{}:0|g{}", name, tags));
@@ -86,6 +87,7 @@ class Datagrams {
     }
   }
   void line(const std::string& text) {
+    // It would be refused, or lost with one of its fragments.
     if (text.size() > options_.datagram) return;
     if (!open_.empty() && open_.size() + 1 + text.size() > options_.datagram) {
       done_.push_back(std::exchange(open_, {}));

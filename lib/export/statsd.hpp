@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-/// Metrics as StatsD lines, with DogStatsD's tags if asked for. Nobody answers, so what the network
-/// loses is lost: counters are therefore written as the increase since the last time.
+/// Metrics as StatsD lines, with DogStatsD's tags if asked for. StatsD never answers, so what the
+/// network loses is lost: counters are therefore written as the increase since the last time.
 namespace elastrun::exporter {
 
 struct StatsdOptions {

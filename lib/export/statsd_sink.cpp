@@ -41,6 +41,7 @@ Status StatsdSink::connect(const net::Addresses& addresses) {
     socket_.open(target.protocol(), error);
     if (!error) socket_.non_blocking(true, error);
     if (error) continue;
+    // A connected UDP socket hears of refusals (ICMP), so lost datagrams can be counted.
     socket_.connect(target, error);
     if (!error) return {};
   }
@@ -62,7 +63,7 @@ void StatsdSink::pull(const telemetry::Snapshot& snapshot) {
   send();
 }
 
-/// A refusal that an earlier datagram met is told to a later one: the count is right all the same.
+/// UDP reports an error on the next send: the count is right all the same.
 void StatsdSink::send() {
   if (!socket_.is_open()) return;
   for (auto left = queue_.size(); left > 0; --left) {

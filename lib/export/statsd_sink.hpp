@@ -13,8 +13,8 @@
 
 namespace elastrun::exporter {
 
-/// Sends datagrams of StatsD to a host. Nobody answers: lost are those that this machine could not
-/// send, and those that had to wait too long for the host's address.
+/// Sends datagrams of StatsD to a host. StatsD never answers, so only those count as lost that this
+/// machine could not send, or that waited too long for the host's address.
 class StatsdSink final : public MetricsSink {
  public:
   static constexpr std::uint16_t kPort = 8125;

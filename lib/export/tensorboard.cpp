@@ -17,7 +17,7 @@ using telemetry::Record;
 using telemetry::Sketch;
 using telemetry::Value;
 
-constexpr std::size_t kBatch = 64 << 10;
+constexpr std::size_t kTensorBoardBatch = 64 << 10;
 
 constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
   std::array<std::uint32_t, 256> table{};
@@ -132,6 +132,7 @@ std::uint32_t crc32c(std::string_view bytes) {
 }
 
 std::uint32_t masked_crc32c(std::string_view bytes) {
+  // As TensorFlow masks it, so that a checksum of data with checksums in it stays useful.
   return std::rotr(crc32c(bytes), 15) + 0xa282ead8;
 }
 
@@ -188,6 +189,8 @@ std::string TensorBoardRecords::window(const Record& record) {
 std::int64_t TensorBoardRecords::step_of(const Record& record, const std::string& tag) {
   const Value* const given = record.find("step");
   const auto* const step = given == nullptr ? nullptr : std::get_if<std::int64_t>(given);
+  // Without the script's step a curve counts its own values: after a restart that drifts from
+  // training.
   return step == nullptr ? steps_[tag]++ : *step;
 }
 
@@ -213,7 +216,7 @@ TensorBoard::TensorBoard(files::BlockingCalls& calls, const std::string& directo
 
 void TensorBoard::consume(const Record& record) {
   waiting_ += records_.of(record);
-  if (waiting_.size() >= kBatch) write_out();
+  if (waiting_.size() >= kTensorBoardBatch) write_out();
 }
 
 void TensorBoard::flush(TimePoint) {

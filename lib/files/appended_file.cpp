@@ -39,9 +39,9 @@ struct AppendedFile::State {
   std::mutex mutex;
   Backlog backlog;
   bool scheduled = false;
-  bool tells = false;  // whoever is told of each turn
+  bool tells = false;  // the owner wants to hear of each turn
   bool sync_due = false;
-  std::vector<int> to_sync;  // descriptors for whoever syncs, and closes them
+  std::vector<int> to_sync;  // descriptors for the sync, which closes them
   bool is_among = false;     // one of them is of the file that is written now
   std::uint64_t lost = 0, written = 0, synced = 0;
   int trouble = 0;  // the errno of the first loss
@@ -116,7 +116,7 @@ struct AppendedFile::State {
                  form.cost);
   }
 
-  /// One turn, which ends early where somebody is to be told of room: then true.
+  /// One turn, which ends early, and returns true, where a writer waits for room.
   bool write_out(bool& again) {
     Backlog::Piece piece;
     for (std::size_t turn = 0;; turn += piece->size()) {
@@ -165,7 +165,7 @@ struct AppendedFile::State {
     ++synced;
   }
 
-  /// Once: the errno of a loss that nobody has been told of, or 0.
+  /// Once: the errno of a loss that was not reported yet, or 0.
   int news() {
     const std::lock_guard lock(mutex);
     return trouble != 0 && !std::exchange(said, true) ? trouble : 0;

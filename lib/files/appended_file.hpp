@@ -17,7 +17,7 @@
 namespace elastrun::files {
 
 /// A file that grows at its end, opened and written by the thread of `BlockingCalls`, so that a
-/// file system that does not answer holds up nobody but those who fill this very file.
+/// file system that hangs delays only the writers of this very file.
 ///
 /// write() takes everything at once. Who can wait asks full() before, and is told by when_room().
 /// A file that cannot be opened or written (a full disk, no permission) costs what does not fit,
@@ -44,15 +44,15 @@ class AppendedFile {
 
   /// Borrows `calls`, and `syncs` of the form. The file is made soon.
   AppendedFile(BlockingCalls& calls, std::string path, Form form);
-  /// The same for a file that somebody has opened, and keeps open: `name` is for people.
+  /// The same for a file that the caller has opened and keeps open: `name` is for people.
   AppendedFile(BlockingCalls& calls, std::string name, int fd, Form form);
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;
 
   void write(std::string_view bytes);
-  /// The same for buffers, of which large ones (Backlog) are shared with the thread: nobody must
-  /// change them any more. It is woken once for all.
+  /// The same for buffers, of which large ones (Backlog) are shared with the thread: do not change
+  /// them afterwards. It is woken once for all.
   void write(const std::vector<Backlog::Piece>& buffers);
   /// What was written until now is to outlive a crash of this machine (fdatasync(2)), as soon as
   /// the threads and the loop come to it; several calls may become one. What the disk does not take
@@ -84,7 +84,7 @@ class AppendedFile {
   bool syncing_ = false;
   std::vector<std::function<void()>> when_room_;
   std::function<void()> on_progress_;
-  boost::asio::any_io_executor busy_loop_;  // keeps the loop running while somebody waits for room
+  boost::asio::any_io_executor busy_loop_;  // keeps the loop running while a writer waits for room
   std::shared_ptr<AppendedFile*> self_;     // null in there once we are gone; for answers
 };
 

@@ -13,8 +13,8 @@
 
 namespace elastrun::files {
 
-/// What waits to be written to one file, in pieces, with its bounds. Pure: whoever uses it from two
-/// threads locks.
+/// What waits to be written to one file, in pieces, with its bounds. Pure: users on two threads
+/// lock.
 ///
 /// Who fills it stops at `full` and goes on when half of that is left; so it holds `full` and what
 /// came last. What is written beyond that all the same, because it would be lost otherwise (the
@@ -40,7 +40,7 @@ class Backlog {
     count(taken.size());
     return taken.size();
   }
-  /// The same for a buffer, which is shared if that is worth it and all of it may wait; nobody must
+  /// The same for a buffer, which is shared if that is worth it and all of it may wait; do not
   /// change it then.
   std::size_t add(const Piece& buffer) {
     if (buffer->size() < kWorthSharing || buffer->size() > room()) {

@@ -24,7 +24,7 @@ struct BlockingCalls::Shared {
   What now;  // null: the thread waits
   std::uint64_t returned = 0;
   std::size_t answers = 0;            // that have not been given
-  bool wanted = true;                 // false: nobody wants answers, and the loop may be gone
+  bool wanted = true;                 // false: drop answers, the loop may be gone
   boost::asio::any_io_executor loop;  // used under the mutex, and only while wanted
 
   /// Under the mutex. What comes too late is dropped.

@@ -15,9 +15,9 @@
 
 namespace elastrun::files {
 
-/// Makes calls that may wait for a disk, a network file system or somebody's code, one after the
-/// other in order, on a thread of its own, and brings what they return back to the loop. The thread
-/// is there from the first call on; no signal is delivered to it. Where the system refuses a thread
+/// Makes calls that may wait for a disk, a network file system or foreign code, one after the other
+/// in order, on a separate thread, and brings what they return back to the loop. The first call
+/// starts the thread; no signal is delivered to it. Where the system refuses a thread
 /// (pids.max, RLIMIT_NPROC) the calls are made on the loop, after one warning; or, for calls into
 /// code that may wait for ever, they are answered with the error.
 ///

@@ -24,7 +24,7 @@ std::optional<std::uint64_t> number_in(std::string_view name, std::string_view b
   std::uint64_t number = 0;
   const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   const bool whole = error == std::errc() && rest == name.data() + name.size();
-  // Longer ones are dates: "metrics.20241122.jsonl" belongs to somebody else.
+  // Longer ones are dates: "metrics.20241122.jsonl" belongs to another writer.
   if (!whole || name.front() == '0' || name.size() > 5) return std::nullopt;
   return number;
 }

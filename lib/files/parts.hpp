@@ -9,7 +9,7 @@
 #include <vector>
 
 /// A file that grows in parts: "journal.jsonl", "journal.1.jsonl", "journal.2.jsonl", ... A part
-/// keeps its name, and is not touched once the next one has begun: whoever reads it loses nothing.
+/// keeps its name, and is not touched once the next one has begun: readers lose nothing.
 namespace elastrun::files {
 
 struct Part {

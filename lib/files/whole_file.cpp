@@ -84,7 +84,7 @@ Status write_in_place(const std::string& path, std::string_view text) {
 }
 
 /// Lets a draft have the owner and the mode of the file that it will replace: who could read that
-/// one is to read this one, and nobody else. Another owner is only root's to give.
+/// one can read this one, and no other user. Another owner is only root's to give.
 void take_after(int fd, const struct stat& old) {
   struct stat own {};
   if (::fstat(fd, &own) != 0) return;

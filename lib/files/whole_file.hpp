@@ -17,7 +17,7 @@ bool is_written_to(const std::string& path);
 bool is_open_at(const std::string& path, int fd);
 
 /// Puts a file of this content there. Readers see an older file or the whole new one: it is written
-/// beside it, under a name of its own, and renamed. A symbolic link stays, and what it leads to is
+/// beside it, under a temporary name, and renamed. A symbolic link stays, and what it leads to is
 /// replaced or made. What another user has put into a folder of everybody's, such as /tmp, is
 /// refused: a link, a file, a FIFO. An older file leaves its mode, else it is `mode` less the
 /// umask. A file that cannot be replaced but written to (mounted alone, or in a folder that we may

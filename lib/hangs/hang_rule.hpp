@@ -36,7 +36,7 @@ struct NodeProgress {
 };
 
 /// Whether the workers of one node make progress. Pure: `now` is that of an AwakeClock, so that a
-/// suspended machine is no hang.
+/// suspended machine does not count as a hang.
 ///
 /// Progress is a step or a checkpoint of any worker, and what it says to the account of goodput; as
 /// long as a group has reported no step itself, also output, whatever else workers report, or a
@@ -74,7 +74,7 @@ class HangRule {
   void closed(int rank, const std::string& what, TimePoint now);
   /// Whatever it was about, its end may be lost.
   void closed_all(int rank, TimePoint now);
-  /// This worker has ended: nobody waits for the end of what it was about. Again is no fact.
+  /// This worker has ended: its open work is not waited for. A second call changes nothing.
   void ended(int rank, TimePoint now);
   /// Workers wrote or reported something else, or changed something in the store.
   void wrote(TimePoint now);
@@ -109,7 +109,7 @@ class HangRule {
   bool running_ = false;
   TimePoint progress_at_, looked_at_;
   std::optional<TimePoint> stopped_since_;
-  std::map<int, TimePoint> last_steps_;  // by rank; a rank that was excused begins anew
+  std::map<int, TimePoint> last_steps_;  // by rank; a rank that was excused starts over
   Excuses excuses_;
   PaceLimit pace_;
   bool expects_steps_ = false;

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "core/ring.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 namespace elastrun::hangs {
 
@@ -27,9 +27,8 @@ class PaceLimit {
   std::optional<Duration> limit() const;
 
  private:
-  std::int64_t steps_ = 0;       // of the job, on this node
-  std::vector<Duration> times_;  // a ring
-  std::size_t next_ = 0;
+  std::int64_t steps_ = 0;  // of the job, on this node
+  Ring<Duration, kRemembered> times_;
   Duration longest_{};
 };
 

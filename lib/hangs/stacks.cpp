@@ -175,7 +175,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
     if (++ranges > kMostRanges) return text + fmt::format(" and {} more", ranks.size() - i);
     text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
-    // Two neighbours are no range.
+    // Two neighbours do not make a range.
     if (last == i + 1) text += fmt::format(", {}", ranks[last]);
     if (last > i + 1) text += fmt::format("-{}", ranks[last]);
     i = last + 1;

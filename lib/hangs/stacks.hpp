@@ -60,8 +60,8 @@ struct JobStacks {
   bool operator==(const JobStacks&) const = default;
 };
 
-/// The odd ones out: who does not wait while most others do, or else who is not in the group that
-/// has more than half of all; nodes that do not answer, if nobody else. Empty: nobody stands out.
+/// The odd ones out: workers that do not wait while most others do, or else those outside the group
+/// that has more than half of all; failing these, nodes that do not answer. Empty: all look alike.
 std::vector<int> culprits_of(const JobStacks& stacks);
 
 /// "ranks 0-2, 4-7"; "rank 3". Ascending ranks.

@@ -29,7 +29,7 @@ using Reply = std::function<void(Answer)>;
 std::string event_text(std::string_view event, std::string_view data);
 
 /// Where events for all who listen are put in. A listener that does not take its events while
-/// kFeedLimit bytes of them wait is cut off: browsers come again by themselves, and begin anew.
+/// kFeedLimit bytes of them wait is cut off: browsers reconnect by themselves, and start over.
 class EventFeed {
  public:
   static constexpr std::size_t kFeedLimit = 512 << 10;

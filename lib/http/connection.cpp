@@ -118,7 +118,10 @@ void Connection::answer(const Request& request) {
 }
 
 void Connection::send(Answer answer) {
-  if (answer.feed && !request_.head) return stream(std::move(answer));
+  if (answer.feed && !request_.head) {
+    if (!rules_->may_stream()) return end_with(refusal(503, "too many streams of events"));
+    return stream(std::move(answer));
+  }
   stage_ = Stage::Writing;
   auto bytes = head_of(answer, request_, request_.keep_alive, false);
   if (!request_.head) bytes += answer.body;
@@ -158,7 +161,7 @@ void Connection::linger() {
   watch_end();
 }
 
-/// Reads what nobody needs, until the other side closes.
+/// Reads and drops what comes, until the other side closes.
 void Connection::watch_end() {
   socket_.async_read_some(boost::asio::buffer(input_),
                           [self = shared_from_this()](error_code error, std::size_t) {

@@ -9,6 +9,7 @@
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Server::Settings settings;
     Server::Handler handler;
     bool local_names_only = false;
+    std::function<bool()> may_stream{};  // whether there is room for one more stream of events
   };
   /// `rules` are the server's, and may go before the connection does, after close().
   Connection(boost::asio::ip::tcp::socket socket, Clock& clock, const Rules& rules);
@@ -33,6 +35,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closed() const { return !socket_.is_open(); }
   /// Waits for a request, of which nothing has come.
   bool idle() const;
+  /// Has its answer, and waits for the other side to close.
+  bool ending() const { return stage_ == Stage::Ending; }
+  bool streams() const { return stage_ == Stage::Streaming && !closed(); }
   /// Waits for the rest of a request.
   bool unfinished() const;
 

@@ -37,6 +37,9 @@ class PortServer final : public Server {
     if (!opened) return opened;
     at_.port = acceptor_.local_endpoint().port();
     rules_.local_names_only = net::parse_address(at_.host).is_loopback();
+    rules_.may_stream = [this] {
+      return count(&Connection::streams) < rules_.settings.max_streams;
+    };
     wait();
     return {};
   }
@@ -72,16 +75,21 @@ class PortServer final : public Server {
     room ? connection->start() : connection->refuse();
   }
 
-  /// Refused connections end soon and are not counted, up to a bound of their own.
+  /// Those that have their answer end soon and are not counted, up to a bound of their own.
   bool make_room() {
     connections_.remove_if([](const auto& one) { return one->closed(); });
     const auto most = rules_.settings.max_connections;
-    if (connections_.size() >= 2 * most) {
+    if (connections_.size() >= 2 * most && !close_oldest(&Connection::ending)) {
       connections_.front()->close();
       connections_.pop_front();
     }
-    if (connections_.size() < most) return true;
+    if (connections_.size() - count(&Connection::ending) < most) return true;
     return close_oldest(&Connection::idle) || close_oldest(&Connection::unfinished);
+  }
+
+  std::size_t count(bool (Connection::*is_one)() const) const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        connections_, [&](const auto& connection) { return ((*connection).*is_one)(); }));
   }
 
   bool close_oldest(bool (Connection::*is_one)() const) {

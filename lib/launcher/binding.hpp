@@ -18,7 +18,7 @@ class Binding final : public Observer {
   /// Borrows the spec.
   explicit Binding(const spec::JobSpec& spec) : spec_(spec) {}
 
-  /// Empty: not bound. Fails with Usage when there is no such share for every worker.
+  /// Empty: not bound. Fails with Usage when not every worker can have such a share.
   Result<std::vector<int>> cpus(int local_rank);
 
   void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,

@@ -51,12 +51,12 @@ Result<RunResult> LocalElasticAgent::run() {
   const auto job = job_of(spec_);
   if (!job) return std::unexpected(job.error());
   const ProcessState process_state;
-  guardian::Agent nobody;
+  guardian::Agent no_guardian;
   OwnRendezvous own;
   if (dynamic_cast<rendezvous::BuiltInHandler*>(spec_.rdzv_handler.get()) == nullptr) {
     own = {spec_.rdzv_handler, {spec_.master_addr, spec_.master_port}};
   }
-  auto run = JobRun::make(*job, guardian_ != nullptr ? *guardian_ : nobody, std::move(own));
+  auto run = JobRun::make(*job, guardian_ != nullptr ? *guardian_ : no_guardian, std::move(own));
   if (!run) return std::unexpected(run.error().error);
   (*run)->pipeline().route({}, std::make_shared<ToProcessPipeline>());
   job_result_ = (*run)->run();

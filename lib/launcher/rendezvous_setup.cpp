@@ -33,19 +33,11 @@ std::string listening_address(const std::string& host) {
   return net::parse_address(host).is_loopback() ? host : "";
 }
 
-/// Whether nobody else can ever take part: then no socket is needed for a standalone rendezvous.
+/// Whether no other node can ever take part: then no socket is needed for a standalone rendezvous.
 bool is_alone(const spec::JobSpec& spec) {
   if (spec.standalone) return true;
   const bool by_file = spec::read_rendezvous_config(spec.rdzv_conf).meets_in_file;
   return spec.max_nodes == 1 && (spec.rdzv_backend == spec::backend::kStatic || by_file);
-}
-
-rendezvous::Rules rules_of(const spec::JobSpec& spec) {
-  rendezvous::Rules rules;
-  rules.min_nodes = spec.min_nodes;
-  rules.max_nodes = spec.max_nodes;
-  rules.max_restarts = spec.max_restarts;
-  return rules;
 }
 
 std::string own_id() {
@@ -57,7 +49,7 @@ Result<RendezvousSetup> make_standalone(boost::asio::io_context& loop, Clock& cl
   rendezvous::LocalSettings settings;
   settings.run_id = spec.run_id;
   settings.backend = spec.rdzv_backend;
-  settings.rules = rules_of(spec);
+  settings.rules = rendezvous::rules_of(spec);
   settings.master_addr = spec.local_addr.empty() ? kLoopback : spec.local_addr;
   if (spec.rdzv_backend == spec::backend::kStatic) {
     const auto endpoint = net::parse_endpoint(spec.rdzv_endpoint, spec::kStaticPort);
@@ -101,7 +93,7 @@ class HandlersStore final : public RoundStore {
     return served_ ? served_->last_change() : TimePoint::min();
   }
   std::size_t visitors() const override { return served_ ? served_->visitors() : 0; }
-  // Nobody tells when the other nodes have ended, but their workers hang up.
+  // No message tells when the other nodes have ended, but their workers hang up.
   bool serves_others() const override {
     return served_ && served_->serves_others() && served_->visitors() > 0;
   }
@@ -162,7 +154,7 @@ Result<RendezvousSetup> set_up_rendezvous(boost::asio::io_context& loop, Clock& 
                                            .endpoint = spec.rdzv_endpoint,
                                            .run_id = spec.run_id,
                                            .start = spec.job_start,
-                                           .rules = rules_of(spec),
+                                           .rules = rendezvous::rules_of(spec),
                                            .node_rank = spec.node_rank,
                                            .grace = spec.shutdown_timeout + process::kKillBound,
                                            .local_addr = spec.local_addr,

@@ -14,7 +14,8 @@
 namespace elastrun::agent {
 namespace {
 
-// Long enough that the launch is over, short enough that nobody who types a command waits for it.
+// Long enough that the launch is over, short enough that a user who types a command does not
+// notice.
 constexpr auto kMoment = std::chrono::milliseconds(50);
 // A start waits for it.
 constexpr auto kToEnd = std::chrono::milliseconds(900);

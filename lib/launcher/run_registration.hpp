@@ -19,7 +19,7 @@ namespace elastrun::agent {
 /// The file is written once things have stood for a moment: a launch waits for nothing, a short job
 /// never registers, and a storm of restarts costs a file now and then. That it cannot be written
 /// costs a debug line, never the job. ELASTRUN_RUNTIME_DIR may lie on a network file system, so a
-/// thread of its own writes and removes the file.
+/// separate thread writes and removes the file.
 class RunRegistration final : public Observer {
  public:
   struct Facts {
@@ -44,7 +44,7 @@ class RunRegistration final : public Observer {
 
   /// Kills what earlier runs of this user have left on this machine whose agents and guardians were
   /// killed together, and says so. Waits a second at most, two where the directory of runs does not
-  /// answer; a tenth of a millisecond if there is no such run.
+  /// answer; a tenth of a millisecond without such a run.
   static void end_dead_runs();
 
  private:

@@ -8,7 +8,7 @@
 namespace elastrun::agent {
 namespace {
 
-/// The code of an end that is no result of the workers'.
+/// The code of an end that the workers did not cause.
 Code code_of(const Ending& ending) {
   using Kind = Ending::Kind;
   using Why = rendezvous::Cause::Kind;

@@ -74,6 +74,12 @@ bool keeps_output(const spec::JobSpec& spec) {
   return writes_files(spec.redirects) || writes_files(spec.tee);
 }
 
+std::string lasting_report(const spec::JobSpec& spec, const logs::Layout& layout) {
+  if (!spec.report_file.empty()) return spec.report_file;
+  const bool stays = !layout.is_temporary() || keeps_output(spec);
+  return stays && !layout.run_directory().empty() ? layout.report() : std::string();
+}
+
 bool needs_all_output(const spec::JobSpec& spec) {
   return spec.http || spec.hang_limit;
 }

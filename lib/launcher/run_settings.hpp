@@ -3,6 +3,7 @@
 
 #include "agent/loop/agent.hpp"
 #include "core/clock.hpp"
+#include "logs/layout.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/events.hpp"
@@ -25,6 +26,8 @@ Agent::Settings agent_settings(const spec::JobSpec& spec, const rendezvous::Node
 bool shows_status(const spec::JobSpec& spec);
 /// Whether output of workers goes to files.
 bool keeps_output(const spec::JobSpec& spec);
+/// The file with the result that is there after the run; empty if none is.
+std::string lasting_report(const spec::JobSpec& spec, const logs::Layout& layout);
 /// Whether all output of workers is to pass through the agent: the page shows it, and the watch for
 /// hangs takes it for progress.
 bool needs_all_output(const spec::JobSpec& spec);

@@ -6,8 +6,10 @@
 namespace elastrun::agent {
 
 StatusView::StatusView(logs::StatusLine& line, const spec::JobSpec& job)
-    : line_(line), several_nodes_(job.max_nodes > 1) {
-  status_.workers = job.nproc_per_node;
+    : line_(line),
+      several_nodes_(job.max_nodes > 1),
+      place_(fmt::format("at {}: ", job.rdzv_endpoint)),
+      workers_(job.nproc_per_node) {
   if (job.max_restarts > 0) status_.max_restarts = job.max_restarts;
 }
 
@@ -15,6 +17,10 @@ void StatusView::phase(Phase phase, TimePoint) {
   status_.phase = phase_text(phase);
   if (phase == Phase::Joining && !several_nodes_) status_.phase = "starting";
   if (phase == Phase::Joining || phase == Phase::Waiting) status_.workers_up = 0;
+  // None of them runs, and on 80 columns there must be room for where the others have to come.
+  const bool meets = phase == Phase::Joining && several_nodes_;
+  status_.workers = meets ? 0 : workers_;
+  if (meets) status_.detail = place_;
   over_ = phase == Phase::Ended;
   if (over_) return line_.hide();
   line_.show(status_);
@@ -22,7 +28,7 @@ void StatusView::phase(Phase phase, TimePoint) {
 
 void StatusView::progress(const std::string& text) {
   if (over_) return;
-  status_.detail = text;
+  status_.detail = status_.workers == 0 && several_nodes_ ? place_ + text : text;
   line_.show(status_);
 }
 
@@ -39,7 +45,7 @@ void StatusView::started(const rendezvous::Round&, const std::vector<workers::Wo
 }
 
 void StatusView::failed(const workers::Judgement& judgement) {
-  status_.workers_up = status_.workers - static_cast<int>(judgement.failures.size());
+  status_.workers_up = workers_ - static_cast<int>(judgement.failures.size());
   line_.show(status_);
 }
 
@@ -57,9 +63,11 @@ void StatusView::ended(const JobResult&, const std::vector<workers::Worker>*) {
   line_.hide();
 }
 
-void StatusView::step(std::int64_t number) {
-  if (over_) return;
-  status_.detail = fmt::format("step {}", number);
+/// Of rank 0: the others are about there, too.
+void StatusView::worker_said(const workers::Worker& worker, const workers::Message& message) {
+  const auto step = workers::step_of(message);
+  if (over_ || worker.rank != 0 || !step) return;
+  status_.detail = fmt::format("step {}", *step);
   line_.show(status_);
 }
 

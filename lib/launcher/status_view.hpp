@@ -20,13 +20,15 @@ class StatusView final : public Observer {
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void hang(const JobHang& hang) override;
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
-  void step(std::int64_t number);
 
  private:
   logs::StatusLine& line_;
   logs::StatusFacts status_;
   const bool several_nodes_;
+  const std::string place_;  // where the nodes meet: "at node1:29400: "
+  const int workers_;
   bool over_ = false;  // what workers said last may come later still
 };
 

@@ -8,7 +8,7 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr std::string_view kArea = "api";
+constexpr std::string_view kApiArea = "api";
 
 std::string numbers(int from, int count) {
   std::vector<std::string> all;
@@ -39,14 +39,14 @@ std::string launch_block(const spec::JobSpec& spec) {
 }  // namespace
 
 void TorchrunLog::launching() const {
-  if (log::is_on(log::Level::Info)) log::info(kArea, "{}", launch_block(spec_));
+  if (log::is_on(log::Level::Info)) log::info(kApiArea, "{}", launch_block(spec_));
 }
 
 void TorchrunLog::phase(Phase phase, TimePoint) {
   if (phase == Phase::Joining) {
-    log::info(kArea, "[{}] Rendezvous'ing worker group", spec_.role);
+    log::info(kApiArea, "[{}] Rendezvous'ing worker group", spec_.role);
   } else if (phase == Phase::Barrier) {
-    log::info(kArea,
+    log::info(kApiArea,
               "[{}] worker group successfully finished. Waiting {} for other agents to finish.",
               spec_.role, format_duration(spec_.exit_barrier_timeout));
   }
@@ -55,9 +55,9 @@ void TorchrunLog::phase(Phase phase, TimePoint) {
 void TorchrunLog::round_ready(const rendezvous::Round& round, Duration) {
   if (!log::is_on(log::Level::Info)) return;
   const int count = round.members[static_cast<std::size_t>(round.group_rank)].local_world_size;
-  log::info(kArea, "[{}] starting workers for entrypoint: {}", spec_.role,
+  log::info(kApiArea, "[{}] starting workers for entrypoint: {}", spec_.role,
             workers::program_base_name(spec_));
-  log::info(kArea,
+  log::info(kApiArea,
             "[{}] Rendezvous complete for workers. Result:\n"
             "  restart_count={}\n  master_addr={}\n  master_port={}\n  group_rank={}\n"
             "  group_world_size={}\n  local_ranks={}\n  role_ranks={}\n  global_ranks={}\n"
@@ -66,7 +66,7 @@ void TorchrunLog::round_ready(const rendezvous::Round& round, Duration) {
             round.group_world_size(), numbers(0, count), numbers(round.role_rank_base, count),
             numbers(round.rank_base, count), repeated(round.role_world_size, count),
             repeated(round.world_size, count), spec_.event_log_handler);
-  log::info(kArea, "[{}] Starting worker group", spec_.role);
+  log::info(kApiArea, "[{}] Starting worker group", spec_.role);
 }
 
 void TorchrunLog::failed(const workers::Judgement& judgement) {
@@ -75,24 +75,24 @@ void TorchrunLog::failed(const workers::Judgement& judgement) {
   const auto what = run_path ? fmt::format("fn: {} (start_method: {})",
                                            workers::program_name(spec_), spec_.start_method)
                              : "binary: " + workers::program_name(spec_);
-  log::error(kArea, "failed (exitcode: {}) local_rank: {} (pid: {}) of {}", root.status.as_python(),
-             root.local_rank, root.pid, what);
+  log::error(kApiArea, "failed (exitcode: {}) local_rank: {} (pid: {}) of {}",
+             root.status.as_python(), root.local_rank, root.pid, what);
 }
 
 void TorchrunLog::restarting(const rendezvous::Restart& order) {
   if (order.attempt_spent) {
-    log::info(kArea, "[{}] Worker group FAILED. {}/{} attempts left; will restart worker group",
+    log::info(kApiArea, "[{}] Worker group FAILED. {}/{} attempts left; will restart worker group",
               spec_.role, order.restarts_left + 1, spec_.max_restarts);
   } else {
-    log::info(kArea, "[{}] {}; will restart worker group", spec_.role, order.cause.text);
+    log::info(kApiArea, "[{}] {}; will restart worker group", spec_.role, order.cause.text);
   }
 }
 
 void TorchrunLog::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   if (!result.ending.why.empty() && result.succeeded()) {
-    log::warning(kArea, "{}", result.ending.why);
+    log::warning(kApiArea, "{}", result.ending.why);
   }
-  log::info(kArea, "[{}] The job is over: it {}", spec_.role,
+  log::info(kApiArea, "[{}] The job is over: it {}", spec_.role,
             result.succeeded() ? "succeeded" : "failed");
 }
 

@@ -43,7 +43,7 @@ void take_logs(const WorkerSpec& spec, spec::JobSpec& job) {
   job.event_log_handler = spec.event_log_handler;
 }
 
-/// Whether nobody else can join: torchelastic's own standalone jobs meet at localhost:0.
+/// Whether no other node can join: torchelastic's own standalone jobs meet at localhost:0.
 bool is_alone(const rendezvous::RendezvousParameters& parameters) {
   if (parameters.backend != spec::backend::kC10d || parameters.max_nodes > 1) return false;
   const auto endpoint = net::parse_endpoint(parameters.endpoint, 0);

@@ -190,6 +190,11 @@ void Console::draw() {
   drawn_ = true;
 }
 
+bool Console::can_show_colour() const {
+  const char* forbidden = std::getenv("NO_COLOR");  // set and not empty
+  return can_show_status_ && (forbidden == nullptr || *forbidden == '\0');
+}
+
 std::size_t Console::width() const {
   winsize size{};
   if (::ioctl(err_->fd(), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;

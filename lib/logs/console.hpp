@@ -11,8 +11,8 @@ namespace elastrun::logs {
 /// The agent's own stdout and stderr, the only place that writes to them: worker output, log lines,
 /// events, metrics, the report, and on a terminal the status line below all of that.
 ///
-/// Policy. The loop never waits for the console. Where a file has the output as well (tee), nobody
-/// else does either: a reader that cannot keep up misses lines, and reads how many where they would
+/// Policy. The loop never waits for the console. Where a file has the output as well (tee), neither
+/// do the workers: a reader that cannot keep up misses lines, and reads how many where they would
 /// have been. Where the console is the only place, it makes the workers wait as a terminal would:
 /// their streams are not read on while it is congested, so they block in their own write(2) as soon
 /// as their pipe is full; the agent itself goes on. A console that is closed or full costs output,
@@ -32,15 +32,15 @@ class Console {
   /// From now on core/log.hpp's lines come here, until this object goes.
   void take_log_lines();
   using Weight = Lag::Weight;
-  /// All of `bytes` is written or queued before this returns; pieces are never mixed. A line of
-  /// somebody else that has only begun is ended before.
+  /// All of `bytes` is written or queued before this returns; pieces are never mixed. First ends
+  /// another writer's unfinished line.
   void write(Stream stream, std::string_view bytes, Weight weight = Weight::Own);
   /// The same for whole lines of a worker: `filed`, a file has them as well. Where they go on with
   /// what `owner` has shown of them by show_part, only the rest is written.
   void write_lines(Stream stream, const void* owner, std::string_view lines, bool filed);
   /// Shows a line whose end has not come. Called again with more of it, the rest is added, or all
-  /// of it shown anew if somebody else has written meanwhile. False: the console lags, and
-  /// nothing has happened.
+  /// of it shown again if other text has come between. False: the console lags, and nothing has
+  /// happened.
   bool show_part(Stream stream, const void* owner, std::string_view part);
   /// Where people find what a lagging console did not show.
   void say_files_are_in(std::string directory) { directory_ = std::move(directory); }
@@ -64,10 +64,12 @@ class Console {
   /// is slow.
   void set_status(std::string text);
   /// It is drawn only while `ours` says that the terminal is ours to paint on, and left as it is
-  /// once that is over: somebody else has the terminal then.
+  /// once that is over: another process has the terminal then.
   void draw_status_while(std::function<bool()> ours) { ours_ = std::move(ours); }
   /// Whether a status line could be shown: stderr is a terminal that knows how (TERM is not dumb).
   bool can_show_status() const { return can_show_status_; }
+  /// Whether it takes colours on stderr, and NO_COLOR does not forbid them (no-color.org).
+  bool can_show_colour() const;
 
   Outlet::Kind kind(Stream stream) const { return outlet(stream).kind(); }
   bool is_terminal(Stream stream) const { return kind(stream) == Outlet::Kind::Terminal; }
@@ -85,8 +87,8 @@ class Console {
  private:
   /// A line that is shown without its end.
   struct OpenLine {
-    const void* owner = nullptr;  // null: nobody can go on with it
-    std::string shown;            // empty: there is none
+    const void* owner = nullptr;  // null: it cannot be continued
+    std::string shown;            // empty: no open line
   };
   Outlet& outlet(Stream stream) const { return stream == Stream::Out ? *out_ : *err_; }
   OpenLine& open_line(Stream stream) { return open_lines_[stream == Stream::Out && !one_place_]; }
@@ -116,7 +118,7 @@ class Console {
 };
 
 /// Ignores SIGPIPE (a closed console is an errno, not a death) and SIGTTOU (`stty tostop` stops
-/// background writers, and the agent is in a process group of its own). Once, in main.
+/// background writers, and the agent is in a separate process group). Once, in main.
 void ignore_console_signals();
 
 }  // namespace elastrun::logs

@@ -8,11 +8,10 @@
 namespace elastrun::logs {
 
 /// Decides what becomes of output for a reader that may be slow or stuck. Pure.
-///
-/// Lines that a file has as well are left out, whole and counted, once nobody wants to wait any
-/// more or too much waits already; until the reader has caught up, so that there is one gap and not
-/// many. What no file has is taken up to a larger bound. What the agent itself says has a reserve
-/// of its own, and the verdict has no bound.
+/// Lines that a file has as well are left out, whole and counted, once waiting is over or too much
+/// waits already; until the reader has caught up, so that there is one gap and not
+/// many. What no file has is taken up to a larger bound. The agent's own lines have a separate
+/// reserve, and the verdict has no bound.
 class Lag {
  public:
   enum class Weight { Output, Own, Verdict };
@@ -33,7 +32,7 @@ class Lag {
   Lag() = default;
   explicit Lag(Bounds bounds) : bounds_(bounds) {}
 
-  /// Nobody waits any more: lines that a file has are left out from now on.
+  /// Ends the waiting: lines that a file has are left out from now on.
   void skip() { skipping_ = true; }
   bool skipping() const { return skipping_; }
   /// How many bytes of these whole lines, which a file has, may be added to so many that wait.

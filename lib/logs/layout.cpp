@@ -238,7 +238,7 @@ bool holds_something(const std::string& directory) {
 Fate settle(const std::string& temporary_root, bool keep) {
   if (temporary_root.empty()) return Fate::Removed;
   if (keep && holds_something(temporary_root)) return Fate::Kept;
-  std::error_code ignored;  // somebody else may tidy up the same place
+  std::error_code ignored;  // another process may tidy up the same place
   std::filesystem::remove_all(temporary_root, ignored);
   return ::access(temporary_root.c_str(), F_OK) == 0 ? Fate::Stays : Fate::Removed;
 }

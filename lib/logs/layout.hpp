@@ -15,9 +15,8 @@ namespace elastrun::logs {
 ///
 ///     BASE/RUNID_xxxxxxxx/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}
 ///     BASE/RUNID_xxxxxxxx/{agent.log,journal.jsonl,report.json}
-///
-/// BASE is --log-dir. Without one it is a directory of its own, elastrun_xxxxxxxx, which goes at
-/// the end unless it holds something of use: in the first of temporary_places() that can be used;
+/// BASE is --log-dir. Without one it is a new directory, elastrun_xxxxxxxx, which is removed at the
+/// end unless it holds something of use: in the first of temporary_places() that can be used;
 /// if nothing but small error files is expected and the user has named no place, in the memory file
 /// system /dev/shm: making and removing a few directories on a disk takes as long as all else that
 /// a launch does. With `/dev/null` there is nothing at all: all paths are empty, and all operations
@@ -30,23 +29,23 @@ class Layout {
   enum class Expected { ErrorFiles, Logs };
 
   /// Checks what can be checked before anything is started; makes nothing. Fails with Usage if BASE
-  /// exists and is no directory, or may not be written to.
+  /// exists and is not a directory, or may not be written to.
   static Result<Layout> plan(std::string log_dir, std::string run_id,
                              Expected expected = Expected::Logs);
 
-  /// From now on `announce` hears the path of a temporary root just before it is made: so that
-  /// somebody else can remove it even when we are killed in that very moment.
+  /// From now on `announce` hears the path of a temporary root just before it is made: so that the
+  /// guardian can remove it even when we are killed in that very moment.
   void announce_temporary_root(std::function<void(const std::string&)> announce) {
     announce_ = std::move(announce);
   }
   /// Makes the run's directory, with BASE where missing; true on the first call, afterwards it
-  /// exists and nothing is done. Mode 0700: logs and error files are nobody else's.
+  /// exists and nothing is done. Mode 0700: logs and error files are private.
   Status make_run();
   /// Logs once what people should know of what was made. On the thread of the loop; the others may
   /// be used on another.
   void say_remark();
-  /// Makes the directory of the next start of workers, and the run's if need be: anew where
-  /// somebody has tidied it away (tmpfiles.d(5) does in /tmp, a logout may in /dev/shm). The path.
+  /// Makes the directory of the next start of workers, and the run's if need be: again where it was
+  /// tidied away (tmpfiles.d(5) does so in /tmp, a logout may in /dev/shm). The path.
   Result<std::string> make_attempt(int restart_count);
   /// Makes the directory of one worker below the path that make_attempt gave.
   Result<std::string> make_rank(const std::string& attempt, int local_rank) const;
@@ -54,7 +53,7 @@ class Layout {
   bool is_null() const { return kind_ == Kind::Null; }
   bool is_temporary() const { return kind_ == Kind::Temporary; }
   /// Whether it is, or with /dev/null a temporary place would be, on a file system of this machine,
-  /// which always answers; not known of a place that somebody has named with --log-dir.
+  /// which always answers; unknown for a place named with --log-dir.
   bool is_local() const { return local_; }
   /// Empty before make_run.
   const std::string& run_directory() const { return run_; }

@@ -24,8 +24,8 @@ class LineFilter {
 /// A line ends at LF only. What has no LF yet is held back, so that lines of several workers never
 /// mix; at the end it is given out with an LF added. Of text that CR overwrites (a progress bar)
 /// the last state is given out, as a terminal would show it: otherwise it would overwrite the
-/// prefix. A line longer than `longest` is given out in pieces of that length, each as a line of
-/// its own: memory stays bounded.
+/// prefix. A line longer than `longest` is given out in pieces of that length, each as a separate
+/// line: memory stays bounded.
 class LineSplitter {
  public:
   static constexpr std::size_t kLongest = 1 << 20;

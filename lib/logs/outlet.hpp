@@ -17,14 +17,14 @@
 
 namespace elastrun::logs {
 
-/// One end of the console: a descriptor that we did not open, share with the workers and with
-/// whoever started us, and that may be slow, stuck, full or closed. Writing never blocks and never
-/// fails; what cannot be written at once waits here, up to a limit.
+/// One end of the console: a descriptor that we did not open, share with the workers and with our
+/// parent, and that may be slow, stuck, full or closed. Writing never blocks and never fails; what
+/// cannot be written at once waits here, up to a limit.
 ///
 /// O_NONBLOCK is a flag of the open file, not of the descriptor: setting it would reach the workers
 /// and the user's shell. So a pipe or terminal is opened a second time through /proc/self/fd, which
 /// gives an open file of our own; a socket gets MSG_DONTWAIT; a plain file, which may be on a
-/// file system that does not answer, is written by a thread of its own; /dev/null never blocks.
+/// file system that does not answer, is written by a separate thread; /dev/null never blocks.
 /// Where the second opening is refused (another user's terminal), poll(2) is asked before each
 /// piece of PIPE_BUF bytes, which a pipe or terminal that is ready takes at once.
 ///
@@ -46,7 +46,7 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   /// The same for whole lines that a file has as well. False if none was taken.
   bool offer(std::string_view lines);
   bool congested() const { return waiting() >= kCongested; }
-  /// Nobody waits for room any more: offered lines are left out until the reader has caught up.
+  /// Ends the waiting for room: offered lines are left out until the reader has caught up.
   void skip() { lag_.skip(); }
   /// The same for what comes at the end of a worker, which a plain file takes up to its bounds.
   void skip_rest() {
@@ -61,7 +61,7 @@ class Outlet : public std::enable_shared_from_this<Outlet> {
   bool skipping() const { return lag_.skipping(); }
   /// What was left out and is to be told now; as Lag::gap_to_tell.
   Lag::Gap gap_to_tell(bool now) { return lag_.gap_to_tell(waiting(), now); }
-  /// `go` runs whenever the reader has taken something that had waited; empty: nobody.
+  /// `go`, unless empty, runs whenever the reader has taken something that had waited.
   void on_progress(std::function<void()> go) { on_progress_ = std::move(go); }
   /// Runs `go` once on the loop when there is room again, or nothing to wait for any more.
   void when_clear(std::function<void()> go);

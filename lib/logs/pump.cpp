@@ -19,7 +19,7 @@ constexpr std::size_t kRead = files::BufferPool::kBytes;
 constexpr int kReadsPerTurn = 8;
 // Reads at most that are handed over together: each time may wake the thread, which is idle.
 constexpr std::size_t kHandedOver = 4;
-// What is there now is wanted: enough for a full pipe, and an end if somebody goes on writing.
+// What is there now is wanted: enough for a full pipe, and an end if the writer goes on.
 constexpr int kReadsInHurry = 64;
 // Lines are collected up to this size before they are written.
 constexpr std::size_t kSlice = 64 << 10;
@@ -28,14 +28,14 @@ constexpr Duration kProgressInterval = 1s;
 // The end of a line follows its text at once, also from a worker that does not buffer (python -u
 // writes them one by one): so long, text of others is kept out of the line. No person sees a delay.
 constexpr Duration kLineInterval = 20ms;
-constexpr std::size_t kLongestLine = 64 << 10;
+constexpr std::size_t kLongestPiece = 64 << 10;
 // A tee'd line without its end ("Loading... ", a prompt) is shown after so long a silence.
 constexpr Duration kSilence = 100ms;
 
 /// Whether this is shown while its end has not come. The states of a progress bar are not: they are
 /// lines of their own, once a second.
 bool is_part(std::string_view held) {
-  return !held.empty() && held.size() <= kLongestLine && !held.contains('\r');
+  return !held.empty() && held.size() <= kLongestPiece && !held.contains('\r');
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ bool Pump::read_once() {
   }
   if (size < 0 && errno == EINTR) return true;
   if (size < 0 && errno == EAGAIN) return false;
-  // The master of a pseudo-terminal says EIO, not end of file, when nobody has the other side.
+  // The master of a pseudo-terminal says EIO, not end of file, when the other side is closed.
   end();
   return false;
 }
@@ -176,7 +176,7 @@ void Pump::pass_raw(std::string_view bytes) {
   if (bytes.empty()) return;
   if (unfinished_.empty()) unfinished_since_ = clock_.now();
   unfinished_.append(bytes);
-  if (unfinished_.size() > kLongestLine) flush_unfinished();
+  if (unfinished_.size() > kLongestPiece) flush_unfinished();
 }
 
 void Pump::flush_unfinished() {

@@ -105,7 +105,7 @@ class Pump : public std::enable_shared_from_this<Pump> {
   std::unique_ptr<Alarm> alarm_, deadline_;
   std::optional<TimePoint> armed_for_;
   bool awaiting_ = false, paused_ = false, ended_ = false;
-  bool hurried_ = false;    // reads on though nobody takes it
+  bool hurried_ = false;    // reads on though the reader lags
   bool giving_up_ = false;  // this is the last that is read
   std::vector<std::function<void()>> on_drained_;
 };

@@ -4,7 +4,6 @@
 #include "core/text.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <fmt/format.h>
 #include <utility>
 #include <vector>
@@ -14,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kDetailPause = 250ms;  // nobody reads faster
+constexpr Duration kDetailPause = 250ms;  // people do not read faster
 constexpr int kDetail = 3;                // its importance
 constexpr std::size_t kLeastDetail = 16;  // columns: less of it tells nothing
 
@@ -96,10 +95,8 @@ StatusLine::StatusLine(Clock& clock, Console& console, bool enabled)
     : clock_(clock),
       console_(console),
       enabled_(enabled && console.can_show_status()),
-      start_(clock.now()) {
-  const char* no_colour = std::getenv("NO_COLOR");  // no-color.org: set and not empty
-  colour_ = no_colour == nullptr || *no_colour == '\0';
-}
+      colour_(console.can_show_colour()),
+      start_(clock.now()) {}
 
 void StatusLine::show(StatusFacts status) {
   if (!enabled_) return;
@@ -116,7 +113,9 @@ void StatusLine::draw() {
   drawn_at_ = clock_.now();
   soon_ = false;
   const auto elapsed = drawn_at_ - start_;
-  console_.set_status(status_text(*status_, elapsed, console_.width(), colour_));
+  // A terminal echoes Ctrl+C as "^C" behind the line, which must not wrap: it could not be erased.
+  const auto width = console_.width() - std::min<std::size_t>(console_.width(), 1);
+  console_.set_status(status_text(*status_, elapsed, width, colour_));
   // At the next full second, when the time it tells changes.
   alarm_->arm(start_ + std::chrono::floor<std::chrono::seconds>(elapsed) + 1s, [this] { draw(); });
 }

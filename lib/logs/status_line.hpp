@@ -32,8 +32,8 @@ std::string status_text(const StatusFacts& status, Duration elapsed, std::size_t
 /// job may do thousands of steps in it. Hidden or disabled it costs nothing, not even a wake-up.
 class StatusLine {
  public:
-  /// Borrows both. `enabled`: --status allows it; on a stderr that is no terminal nothing happens
-  /// all the same. Colour is used unless NO_COLOR is set.
+  /// Borrows both. `enabled`: --status allows it; on a stderr that is not a terminal nothing
+  /// happens all the same. Colour is used unless NO_COLOR is set.
   StatusLine(Clock& clock, Console& console, bool enabled);
 
   bool is_enabled() const { return enabled_; }

@@ -47,12 +47,12 @@ int pipe_size(int workers, std::int64_t user_bytes);
 /// lines of two workers do not mix, even if a worker writes them in pieces.
 ///
 /// All of it passes through the agent, so that a full disk, a closed console or a stuck one is the
-/// agent's trouble, and through a thread for files, so that one that takes nothing for a while is
-/// the trouble of its own worker; a stdout on a terminal or device without anything to keep it
-/// apart from is inherited. Without a directory nothing is redirected, and tee goes to the console
-/// alone. On a terminal the workers get pseudo-terminals, so that they see one. Where stdout and
-/// stderr of the agent are one place and both go there as they are, the worker gets one pipe or
-/// pseudo-terminal for both: their order stays, and last_lines() has what stdout wrote in between.
+/// agent's trouble, and through a thread for files, so that a stalled one delays only its worker; a
+/// stdout on a terminal or device without anything to keep it apart from is inherited. Without a
+/// directory nothing is redirected, and tee goes to the console alone. On a terminal the workers
+/// get pseudo-terminals, so that they see one. Where stdout and stderr of the agent are one place
+/// and both go there as they are, the worker gets one pipe or pseudo-terminal for both: their order
+/// stays, and last_lines() has what stdout wrote in between.
 class StreamFactory {
  public:
   /// Borrows clock, console and the thread for the files. `with_status`: a status line may be drawn

@@ -32,10 +32,10 @@ class WorkerStreams {
   /// written before it ended is known then, and its children can still write.
   virtual void catch_up() = 0;
   /// `on_drained` runs once on the loop when all that was written has been read and passed on.
-  /// With `give_up_rest`, what is in the pipes now is read, without waiting for their end (somebody
-  /// who left the group may hold them open), and they are closed: who writes on gets SIGPIPE. May
-  /// be called again, say with `give_up_rest` when a first call takes too long; then only the
-  /// latest `on_drained` runs, once.
+  /// With `give_up_rest`, what is in the pipes now is read, without waiting for their end (a
+  /// process that left the group may hold them open), and they are closed: who writes on gets
+  /// SIGPIPE. May be called again, say with `give_up_rest` when a first call takes too long; then
+  /// only the latest `on_drained` runs, once.
   virtual void drain(bool give_up_rest, std::function<void()> on_drained) = 0;
   /// The last lines seen on stderr, oldest first, at most `count`, each cut at 2,000 bytes. Where
   /// stdout and stderr go to one place untouched, what stdout wrote in between is among them.

@@ -6,7 +6,7 @@
 namespace elastrun::logs {
 namespace {
 
-constexpr std::size_t kMostPieces = 256;  // a traceback comes line by line, each a write of its own
+constexpr std::size_t kMostPieces = 256;  // a traceback comes line by line, each a separate write
 
 }  // namespace
 

@@ -19,7 +19,7 @@ error_code bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint, int back
   acceptor.close(error);
   acceptor.open(endpoint.protocol(), error);
   if (error) return error;
-  // A program that somebody else starts in this process must not keep the port.
+  // A program that foreign code starts from this process must not keep the port.
   ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
   // A job that starts again must not wait for the old connections in TIME_WAIT (tcp(7)).
   acceptor.set_option(tcp::acceptor::reuse_address(true), error);

@@ -51,6 +51,7 @@ void Dialer::try_next() {
   // The end of this process is the end of the connection, whatever it has started.
   if (!unopened) ::fcntl(socket_->native_handle(), F_SETFD, FD_CLOEXEC);
   const TimePoint time_limit =
+      // An address that does not answer must not use up the time of the others.
       left_.empty() ? deadline_ : std::min(deadline_, clock_.now() + std::chrono::seconds(1));
   alarm_->arm(time_limit, [this, address] { ended(address, boost::asio::error::timed_out); });
   socket_->async_connect(tcp::endpoint(address, endpoint_.port),
@@ -73,6 +74,7 @@ void Dialer::ended(const boost::asio::ip::address& address,
   }
   socket_.reset();
   const bool late = error == boost::asio::error::timed_out;
+  // Closed: the host answers, but nothing listens there.
   last_ = error == boost::asio::error::connection_refused ? Code::Closed
           : late                                          ? Code::Timeout
                                                           : Code::Io;

@@ -28,7 +28,7 @@ class Dialer {
 
   /// Answers once on the loop, never inside this call; one attempt at a time. The socket has no
   /// delay (TCP_NODELAY). The error names the host and what became of each address: Closed if the
-  /// last of them refused, Timeout if nobody answered within `limit`, Io otherwise.
+  /// last of them refused, Timeout if no address answered within `limit`, Io otherwise.
   void dial(const Endpoint& endpoint, Duration limit, Answer answer);
   /// Takes the answer away.
   void cancel();

@@ -37,7 +37,7 @@ std::vector<boost::asio::ip::address> own_addresses();
 /// Whether connecting to it ends on this machine: an interface has it, or it is in 127.0.0.0/8.
 bool is_own_address(const boost::asio::ip::address& address);
 /// The address that this machine would use as its own for talking to `target`: what the routing
-/// table says, no packet is sent. Fails with Io if there is no route.
+/// table says, no packet is sent. Fails with Io without a route.
 Result<boost::asio::ip::address> own_address_towards(const boost::asio::ip::address& target);
 
 }  // namespace elastrun::net

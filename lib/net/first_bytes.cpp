@@ -10,7 +10,7 @@ namespace elastrun::net {
 Protocol recognise(std::string_view first_bytes) {
   if (first_bytes.empty()) return Protocol::Undecided;
   const auto first = static_cast<unsigned char>(first_bytes.front());
-  // 19-31 are no queries yet; the store refuses what it does not know, and says so in its own
+  // 19-31 are not assigned yet; the store refuses what it does not know, and says so in its own
   // words.
   if (first < 32) return Protocol::Store;
   if (first >= 'A' && first <= 'Z') return Protocol::Http;

@@ -79,6 +79,7 @@ Result<std::optional<Frame>> FrameReader::take(std::string& bytes) {
   const std::string_view seal = std::string_view(bytes).substr(4, kSealBytes);
   Frame frame{bytes.substr(kFrameHeader, size), true};
   if (!same_seal(sealer_->seal(direction_, session_, number_, frame.payload), seal)) {
+    // Zeros mark a refusal, which a side without the secret must be able to send.
     frame.sealed = false;
     if (seal.find_first_not_of('\0') != std::string_view::npos) {
       return fail(Code::Rendezvous, "the frame is not sealed with this job's secret");

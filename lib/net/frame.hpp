@@ -59,10 +59,10 @@ class FrameWriter {
   std::string session_;
   std::uint64_t number_ = 0;
 };
-/// A frame sealed by nobody: only for saying why the other side is refused.
+/// An unsealed frame: only for telling the other side why it is refused.
 void write_unsealed(std::string& out, std::string_view payload);
 
-/// Takes one frame that nobody has sealed; nothing if it is not whole yet. Fails with Protocol for
+/// Takes one unsealed frame; nothing if it is not whole yet. Fails with Protocol for
 /// one over 16 KiB, or with a seal.
 Result<std::optional<std::string>> take_unsealed(std::string& bytes);
 

@@ -132,6 +132,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
     for (const auto& [name, value] : request.headers) request_.set(name, value);
     request_.body() = request.body;
     request_.prepare_payload();
+    // A watch of etcd has no end; fetch() has a limit for the others.
     parser_.body_limit(boost::none);
   }
 
@@ -178,6 +179,7 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
 
   void got_head() {
     again_ = {};
+    // Only the beginning of a watch has a limit.
     if (settings_.endless) alarm_->disarm();
     if (handlers_.on_field) {
       for (const auto& field : parser_.get())
@@ -208,6 +210,8 @@ class Exchange : public std::enable_shared_from_this<Exchange<Stream>> {
   }
 
   void broken(const error_code& error) {
+    // The server may have closed a kept connection meanwhile. As it has answered nothing, the
+    // request goes out once more.
     if (const auto again = std::exchange(again_, {}); again && buffer_.size() == 0) {
       alarm_->disarm();
       close();
@@ -284,8 +288,7 @@ class DialledCall final : public HttpCall {
   void connected(tcp::socket socket, TimePoint deadline, Handlers handlers) {
     error_code ignored;
     if (handlers.on_connect) handlers.on_connect(plain(socket.local_endpoint(ignored).address()));
-    // An endless answer has no limit, so only the kernel can find out that nobody is there any
-    // more.
+    // An endless answer has no limit, so only the kernel can find out that the server is gone.
     socket.set_option(boost::asio::socket_base::keep_alive(true), ignored);
     if (!settings_.tls) return exchange(std::move(socket), deadline, std::move(handlers), {});
     auto& context = static_cast<OpenSslClient&>(*settings_.tls).context();

@@ -36,7 +36,7 @@ struct HttpRequest {
 
 /// The connection of a call that has been answered, for the next one to the same endpoint. When
 /// thousands of agents make a few calls each at the same moment, a server that has to set up a
-/// connection for every call has no time for anything else. Nobody keeps one for long.
+/// connection for every call has no time for anything else. It is not kept for long.
 class KeptConnection {
  public:
   explicit KeptConnection(Clock& clock);
@@ -78,7 +78,7 @@ class HttpCall {
     std::shared_ptr<TlsClient> tls;            // null: plain HTTP
     Duration limit = std::chrono::seconds(5);  // until the head of the answer, or all of it
     bool endless = false;                      // the limit is for the head only
-    KeptConnection* kept = nullptr;  // must outlive the call; null: a connection of its own
+    KeptConnection* kept = nullptr;            // must outlive the call; null: a new connection
   };
   /// Handlers are called on the loop, never inside this call.
   static std::unique_ptr<HttpCall> start(boost::asio::io_context& loop, Clock& clock,

@@ -9,10 +9,10 @@
 
 namespace elastrun::net {
 
-/// Gives each connection a key of its own that only the two processes can know which some authority
-/// of the cluster vouches for: for jobs that nobody has given a secret. The side that has connected
-/// makes the key and a credential that carries it; whoever can open the credential has proved
-/// itself by the seals under that key, as has the side whose credential it was.
+/// Gives each connection its own key, for jobs without a secret: only the two processes know it,
+/// and an authority of the cluster vouches for both. The connecting side makes the key and a
+/// credential that carries it; the side that can open the credential proves itself by the seals
+/// under that key, as does the side whose credential it was.
 ///
 /// Answers come on the loop, never inside the call, and none after the exchange is destroyed.
 class KeyExchange {

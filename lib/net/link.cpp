@@ -103,6 +103,7 @@ void Link::digest() {
   if (exchange_ == Exchange::Running) return;
   while (!ended_ && !closing_ && digest_frame()) {
   }
+  // A coordinator has thousands of links, most of them idle.
   if (in_.empty() && in_.capacity() > 4096) in_.shrink_to_fit();
 }
 
@@ -261,6 +262,7 @@ void Link::wrong_secret(const Error& error) {
 void Link::send(std::string_view payload) {
   if (ended_ || closing_) return;
   if (!writer_) {
+    // A seal needs the session, which the greeting of the other side completes.
     early_.emplace_back(payload);
     return;
   }

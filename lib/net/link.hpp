@@ -14,7 +14,7 @@
 namespace elastrun::net {
 
 /// One connection that carries sealed frames, after both sides have greeted each other. Made with a
-/// connected socket by either side; lives as long as somebody holds it or a frame is on its way out
+/// connected socket by either side; lives as long as an owner holds it or a frame is on its way out
 /// (hence shared: the kernel completes reads and writes after its owner has let go).
 class Link : public std::enable_shared_from_this<Link> {
  public:

@@ -81,6 +81,7 @@ class PortListener final : public Listener {
     if (!socket) return;
     error_code error;
     socket->non_blocking(true, error);
+    // The oldest goes: those that say nothing must not keep the others out.
     if (newcomers_.size() >= settings_.max_undecided) newcomers_.pop_front();
     newcomers_.push_back({std::move(*socket), {}, clock_.now() + settings_.time_limit});
     if (newcomers_.size() == 1) watch_first_bytes();
@@ -96,7 +97,7 @@ class PortListener final : public Listener {
       place->socket.async_wait(tcp::socket::wait_read,
                                [this, place, alive = lifetime_.token()](error_code failed) {
                                  // A newcomer that was dropped has closed its socket: then `place`
-                                 // is no more.
+                                 // has gone.
                                  if (alive && !failed) listen_to(place);
                                });
       return;

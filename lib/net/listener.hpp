@@ -14,8 +14,8 @@
 namespace elastrun::net {
 
 /// One listening port for several protocols: agents, workers' store clients and HTTP are told apart
-/// by their first bytes (first_bytes.hpp) and handed to whoever takes that kind. Strangers, and
-/// kinds that nobody takes, are closed with a line in the log.
+/// by their first bytes (first_bytes.hpp) and handed to the taker of that kind. Strangers, and
+/// kinds without a taker, are closed with a line in the log.
 class Listener {
  public:
   /// Gets the connection and the bytes already read from it.

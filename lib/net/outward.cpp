@@ -20,6 +20,7 @@ constexpr const char* kFarAway[] = {"192.0.2.1", "2001:db8::1"};
 
 bool is_of_use(const std::string& interface, const ip::address& address) {
   if (address.is_unspecified() || address.is_loopback() || address.is_multicast()) return false;
+  // Bridges within a machine, where each node has the same address.
   if (interface.starts_with("docker") || interface.starts_with("virbr")) return false;
   if (address.is_v6()) return !address.to_v6().is_link_local();
   return (address.to_v4().to_uint() >> 16) != 0xA9FE;  // 169.254/16

@@ -51,8 +51,8 @@ Addresses without_look_up(const std::string& host) {
 
 }  // namespace
 
-// Shared with the thread, which may come back when the resolver, and even the loop, has gone:
-// whoever comes second finds `loop` cleared, or the answer taken.
+// Shared with the thread, which may come back when the resolver, and even the loop, has gone: the
+// second of the two finds `loop` cleared, or the answer taken.
 struct Resolver::Question {
   std::mutex mutex;
   boost::asio::io_context* loop = nullptr;

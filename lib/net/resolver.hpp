@@ -16,9 +16,9 @@ namespace elastrun::net {
 using Addresses = std::vector<boost::asio::ip::address>;
 
 /// Names to addresses without ever blocking the loop. Numbers and "localhost" need no look-up; any
-/// other name is looked up by getaddrinfo(3) on a thread of its own, which nobody waits for: a name
-/// server that does not answer cannot delay anything, not even the end of the program. (Asio's own
-/// resolver is joined when the loop is destroyed, and so can hang there for half a minute.)
+/// other name is looked up by getaddrinfo(3) on a detached thread: a name server that does not
+/// answer cannot delay anything, not even the end of the program. (Asio's own resolver is joined
+/// when the loop is destroyed, and so can hang there for half a minute.)
 class Resolver {
  public:
   using Answer = std::function<void(Result<Addresses>)>;

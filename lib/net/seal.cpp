@@ -43,7 +43,7 @@ class HmacSealer final : public Sealer {
 
   Seal seal(Direction direction, std::string_view session, std::uint64_t number,
             std::string_view payload) const override {
-    // Beginning anew under the same key is twice as quick as a copy of the keyed context, and
+    // Starting again under the same key is twice as quick as a copy of the keyed context, and
     // several times as setting the key again. There is one thread.
     EVP_MAC_CTX* context = keyed_.get();
     [[maybe_unused]] const int ready = EVP_MAC_init(context, nullptr, 0, nullptr);
@@ -51,6 +51,8 @@ class HmacSealer final : public Sealer {
     const char side = static_cast<char>(direction);
     char place[8];
     save<std::uint64_t>(place, number);
+    // All of these, so that a frame cannot be played back: to its sender, in another session, or
+    // twice.
     EVP_MAC_update(context, as_bytes(&side), 1);
     EVP_MAC_update(context, as_bytes(session.data()), session.size());
     EVP_MAC_update(context, as_bytes(place), sizeof place);
@@ -79,6 +81,7 @@ std::shared_ptr<const Sealer> make_exchanging_sealer(std::shared_ptr<KeyExchange
 }
 
 bool same_seal(const Seal& left, std::string_view right) {
+  // In constant time, which tells nothing about how much of a forged seal is right.
   return right.size() == left.size() && CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
 }
 

@@ -17,8 +17,8 @@ using Seal = std::array<char, kSealBytes>;
 /// Which side wrote a frame: its own frames sent back to a side do not fit.
 enum class Direction : char { FromConnector = 'C', FromListener = 'L' };
 
-/// Proves that a frame was written by somebody who knows the job's secret, for this place in this
-/// conversation. Touches OpenSSL when it is made, not before. May be shared by all connections.
+/// Proves that a frame was written with the job's secret, for this place in this conversation.
+/// Touches OpenSSL when it is made, not before. May be shared by all connections.
 class Sealer {
  public:
   virtual ~Sealer() = default;

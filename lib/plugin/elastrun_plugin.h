@@ -4,7 +4,7 @@
  * the node is well. `elastrun --metrics plugin:FILE[?ARGUMENT]` loads it; elastrun-plugin(7)
  * describes it, config/examples/plugin is one.
  *
- * A plug-in has one function of its own, elastrun_plugin_describe(), which returns a table of those
+ * A plug-in exports one function, elastrun_plugin_describe(), which returns a table of those
  * that it wants to have called. This header is C99 and C++, and all there is: nothing is linked.
  *
  * Threads. All calls into one plug-in are made by one thread, which is there for it alone, one call

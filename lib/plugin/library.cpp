@@ -43,7 +43,7 @@ Result<int> caught(const std::function<int()>& call) {
   } catch (const std::exception& thrown) {
     return fail(Code::Io, fmt::format("it threw: {}", printable(std::string(thrown.what()))));
   } catch (...) {
-    return fail(Code::Io, "it threw something that is no std::exception");
+    return fail(Code::Io, "it threw something that does not derive from std::exception");
   }
 }
 
@@ -67,7 +67,7 @@ struct Library::Host {
   }
 };
 
-/// Never freed, and always found: it is no leak.
+/// Never freed, but always reachable: leak checkers accept it.
 Library::Host* Library::new_host() {
   static std::mutex mutex;
   static auto* const all = new std::vector<std::unique_ptr<Host>>;
@@ -104,7 +104,7 @@ Result<std::shared_ptr<Library>> Library::load(const std::string& path, Facts fa
   using Describe = const elastrun_plugin* (*)();
   const auto describe = reinterpret_cast<Describe>(::dlsym(handle, kEntry));
   if (describe == nullptr) {
-    return refuse(file, fmt::format("it has no function {}, so it is no plug-in of elastrun (in "
+    return refuse(file, fmt::format("it has no function {}, so it is not a plug-in of elastrun (in "
                                     "C++ it is extern \"C\")",
                                     kEntry));
   }

@@ -24,9 +24,9 @@ struct Line {
   std::string text;
 };
 
-/// Somebody's shared library (plugin/elastrun_plugin.h). Every call into it goes through here, and
+/// A user's shared library (plugin/elastrun_plugin.h). Every call into it goes through here, and
 /// what it throws ends here. For one thread, since a call may never return; take_log() and the
-/// questions are for all. It is never unloaded: threads of its own may still be in its code.
+/// questions are for all. It is never unloaded: its threads may still be in its code.
 class Library {
  public:
   static constexpr std::size_t kLines = 100;  // of the log that wait
@@ -68,8 +68,8 @@ class Library {
 };
 
 /// For the end of a program, with its exit code: ends it here if a plug-in was loaded. exit(3)
-/// would run the destructors of that library, maybe below its own code: nobody could end one that
-/// waits, and what one that crashes leaves is no result of the job.
+/// would run the destructors of that library, maybe below its own code: one that waits would never
+/// end, and one that crashes would change the job's result.
 void leave_if_loaded(int code);
 
 }  // namespace elastrun::plugin

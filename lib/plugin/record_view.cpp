@@ -141,7 +141,7 @@ void RecordView::put_summary(const telemetry::Point& point) {
        {Aggregation::Count, Aggregation::Sum, Aggregation::Mean, Aggregation::Min, Aggregation::Max,
         Aggregation::Stddev, Aggregation::P50, Aggregation::P90, Aggregation::P99}) {
     auto value = point.summary.get(one);
-    if (std::holds_alternative<std::monostate>(value)) continue;  // a quantile that nobody keeps
+    if (std::holds_alternative<std::monostate>(value)) continue;  // a quantile that is not kept
     summary_.emplace_back(std::string(to_text(one)), std::move(value));
   }
   put_aggregates(summary_);

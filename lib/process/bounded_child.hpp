@@ -8,16 +8,16 @@
 
 namespace elastrun::process {
 
-/// How long a child may take, and how long once somebody wants an end.
+/// How long a child may take, and how long once an end is wanted.
 struct ChildBound {
   Duration limit;
   Duration after_signal;
 };
 
 /// Does `work` in a child, and kills that when its time is over: a process that waits for a file
-/// system may be beyond all signals, and would hold up whoever waits for us. The child goes with
+/// system may be beyond all signals, and would hold up our parent. The child goes with
 /// us. SIGHUP, SIGINT, SIGQUIT and SIGTERM, also of before, begin the shorter time and are taken,
-/// if it is shorter. These four and SIGCHLD are blocked, and there is no thread. False if the
+/// if it is shorter. Expects these four and SIGCHLD blocked, and a single thread. False if the
 /// system makes no process.
 bool do_in_child(const std::function<void()>& work, ChildBound bound);
 

@@ -94,6 +94,7 @@ bool await_empty(const std::string& path, Duration limit) {
     if (!says_populated({text.data(), static_cast<std::size_t>(size)})) return true;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Steady::now()).count();
     if (left <= 0) return false;
+    // cgroup.events tells a change by POLLPRI (cgroups(7)).
     pollfd change{events.get(), POLLPRI, 0};
     ::poll(&change, 1, static_cast<int>(left));
   }

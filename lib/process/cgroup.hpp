@@ -12,21 +12,22 @@
 namespace elastrun::process {
 
 /// Where in the file system the cgroup v2 of a process is, from the texts of /proc/PID/cgroup and
-/// /proc/self/mountinfo. Pure. Nothing if there is no v2 hierarchy, or it is mounted nowhere or
-/// such that our cgroup is not below the mount (containers).
+/// /proc/self/mountinfo. Pure. Nothing without a v2 hierarchy, or if it is mounted nowhere or such
+/// that our cgroup is not below the mount (containers).
 std::optional<std::string> cgroup_directory(std::string_view cgroup, std::string_view mountinfo);
 /// The same for this process.
 std::optional<std::string> own_cgroup_directory();
 
 /// One cgroup v2 directory that we made. Processes are put in by CLONE_INTO_CGROUP; no controller
-/// is switched on, so it limits nothing: it is only a list that nobody without rights can leave.
+/// is switched on, so it limits nothing: it is only a list that unprivileged processes cannot
+/// leave.
 class Cgroup {
  public:
   /// Makes `parent`/`name`. Fails with Io where we may not (the normal case without delegation).
   static Result<Cgroup> make(const std::string& parent, const std::string& name);
   Cgroup(Cgroup&&) = default;
   Cgroup& operator=(Cgroup&& other) noexcept;
-  /// Removes the directory if it is empty; kills nobody.
+  /// Removes the directory if it is empty; kills nothing.
   ~Cgroup();
 
   /// Holds flock(2) on the directory as long as this lives: no stale_cgroups.hpp of another process

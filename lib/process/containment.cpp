@@ -61,12 +61,14 @@ Containment::~Containment() {
 
 void Containment::begin_attempt() {
   if (cgroup_) drop_cgroup(launcher_.any_running() ? kLastLook : 1s);
+  // Of the attempt before: what SIGKILL could not end then is not waited for again.
   survivors_ = false;
   if (!parent_cgroup_) return;
   if (made_ == 0) end_stale();
   auto made = make_own_cgroup(*parent_cgroup_, made_++);
-  if (!made) {  // as for most people; it will not be different the next time
+  if (!made) {
     log::debug("process", "no cgroup for the workers: {}", made.error().text);
+    // As for most people without a delegated cgroup; the next attempt would fail the same way.
     parent_cgroup_.reset();
     return;
   }
@@ -124,6 +126,7 @@ KillResult Containment::sweep(Duration limit) {
     reap_adopted(not_to_touch());
     return {};
   }
+  // In one step, before the table: what forks faster than it is read ends here.
   if (cgroup_ && !launcher_.any_running()) kill_cgroup(cgroup_->path());
   const KillResult result = kill_descendants(not_to_touch(), limit);
   if (!reap_adopted(not_to_touch())) reap_adopted_by_table(not_to_touch());

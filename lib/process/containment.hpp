@@ -39,7 +39,7 @@ class Containment {
   /// left alone. `others` is asked whenever that matters; several add up.
   void spare(std::function<std::vector<pid_t>()> others) { others_.push_back(std::move(others)); }
 
-  /// A fresh cgroup if possible. Ends the attempt before, if somebody forgot.
+  /// A fresh cgroup if possible. Ends the attempt before, if the caller forgot.
   void begin_attempt();
   /// For LaunchRequest::cgroup_fd; -1 without cgroup.
   int cgroup_fd() const;

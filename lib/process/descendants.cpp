@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/descendants.hpp"
 
-#include "core/read_file.hpp"
 #include "core/unique_fd.hpp"
+#include "process/process_status.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -36,6 +36,7 @@ void reap(pid_t pid) {
 UniqueFd signal_one(const ProcessEntry& seen, int signal) {
   UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, seen.pid, 0)));
   const auto now = read_process(seen.pid);
+  // Read after the pidfd is open: a number that was given away since the table has another start.
   if (!now || now->start_time != seen.start_time) return UniqueFd();
   if (held) {
     ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0);
@@ -54,8 +55,8 @@ void kill_groups(const ProcessTable& table, const std::set<pid_t>& spared_sessio
   const pid_t own_session = ::getsid(0);
   for (const ProcessEntry& entry : table) {
     // Sessions other than ours were made by descendants, so all in them are descendants. In that of
-    // somebody to spare a group may hold both those below him and an orphan; nobody can join the
-    // group of another session (setpgid(2)).
+    // a spared process a group may hold both its descendants and an orphan; a process cannot join
+    // the group of another session (setpgid(2)).
     const bool apart = entry.session != own_session && !spared_sessions.contains(entry.session);
     if (apart && entry.group > 1) groups.insert(entry.group);
   }
@@ -128,12 +129,8 @@ bool is_out_of_reach(pid_t pid) {
 }
 
 std::string owner_of(pid_t pid, const std::string& proc) {
-  constexpr std::string_view kField = "\nUid:\t";
-  const std::string text = read_kernel_file(proc + "/" + std::to_string(pid) + "/status");
-  const auto found = text.find(kField);
-  if (found == std::string::npos) return "another user";
-  const auto start = found + kField.size();
-  return "user " + text.substr(start, text.find_first_of("\t\n", start) - start);
+  const auto user = read_status(pid, proc).user;
+  return user ? fmt::format("user {}", *user) : "another user";
 }
 
 bool KillResult::out_of_reach() const {
@@ -164,7 +161,7 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
     auto [victims, any_spared_alive, spared_sessions] = find_victims(spared);
     kill_groups(victims, spared_sessions);
     reap_all(victims);
-    // A table is read entry by entry, so a birth can be overlooked: with somebody to spare, when
+    // A table is read entry by entry, so a birth can be overlooked: with a process to spare, when
     // the system call above cannot decide, only the second empty table is believed.
     quiet = victims.empty() ? quiet + 1 : 0;
     if (any_spared_alive && quiet == 2) return result;
@@ -181,6 +178,7 @@ KillResult kill_descendants(const std::vector<pid_t>& spared, Duration limit) {
 void signal_each(const ProcessTable& table, int signal) {
   for (const ProcessEntry& entry : table) {
     signal_one(entry, signal);
+    // A stopped process hears SIGTERM only when it goes on.
     if (signal != SIGKILL) signal_one(entry, SIGCONT);
   }
 }
@@ -199,6 +197,8 @@ bool reap_adopted(const std::vector<pid_t>& known) {
   siginfo_t info{};
   while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0) {
     if (info.si_pid == 0) break;
+    // A worker's zombie is its launcher's: its number must stay taken while its group may be
+    // signalled. What ended after it hides behind it, see reap_adopted_by_table().
     if (contains(known, info.si_pid)) return false;
     reap(info.si_pid);
     info = {};

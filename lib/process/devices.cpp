@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The few things of NVML that are used, as its header declares them; the header itself comes with
-// CUDA, which nobody should need in order to build this.
+// CUDA, which the build must not need.
 struct NvmlPciInfo {
   std::array<char, 16> legacy_address;
   unsigned domain, bus, device, device_id, subsystem_id;

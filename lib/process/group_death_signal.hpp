@@ -9,13 +9,13 @@ namespace elastrun::process {
 
 /// PR_SET_PDEATHSIG for a whole process group: when this process ends without having destroyed
 /// this, however it ends, the kernel itself sends SIGKILL to all that are in the group then. So
-/// also a trainer below a wrapper script dies when nobody of us is left to kill it. Not reached is
+/// also a trainer below a wrapper script dies when none of us is left to kill it. Not reached is
 /// who has left the group: below timeout(1) without --foreground, setsid(1), `set -m`.
 ///
 /// The means is signal-driven I/O (F_SETOWN and F_SETSIG in fcntl(2)): of the two ends of a pipe
-/// that nobody but this process holds, the one that is closed first, as the process ends, is an
-/// event for the other. The kernel keeps the group, not its number: no later group of the same
-/// number is hit. A pair of sockets would do as well, at twice the cost.
+/// that only this process holds, the one that is closed first, as the process ends, is an event for
+/// the other. The kernel keeps the group, not its number: no later group of the same number is hit.
+/// A pair of sockets would do as well, at twice the cost.
 class GroupDeathSignal {
  public:
   GroupDeathSignal() = default;

@@ -6,6 +6,7 @@
 #include "process/cgroup.hpp"
 #include "process/descendants.hpp"
 #include "process/exit_status.hpp"
+#include "process/process_status.hpp"
 #include "process/process_table.hpp"
 #include "process/removal.hpp"
 #include "process/signals.hpp"
@@ -42,7 +43,7 @@ struct Entry {
 
 struct Board {
   std::atomic<bool> gave_up = false;
-  std::atomic<std::uint64_t> stops_relayed = 0;  // a bit for each number
+  std::atomic<std::uint64_t> stops_relayed = 0;  // process::bit_of() each number
   std::atomic<std::uint64_t> told_apart = 0;     // the same
   std::array<Entry, 8> entries;
 };
@@ -73,6 +74,7 @@ class Relayed {
       const bool ignored = known && action.sa_handler == SIG_IGN && signal != SIGCHLD &&
                            process::stays_ignored(signal);
       if (ignored) ::sigdelset(&blocked, signal);
+      // Unknown are the two real-time signals that the C library keeps for its threads.
       if (known && !ignored) ::sigaddset(&waited_, signal);
     }
     ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
@@ -85,6 +87,7 @@ class Relayed {
     }
     int signal = 0;
     do {
+      // EINTR where SIGSTOP and SIGCONT have come in between (signal(7)).
       signal = ::sigwaitinfo(&waited_, &info);
     } while (signal < 0);
     return prefer_sigterm(info);
@@ -121,7 +124,9 @@ void pass_on(const siginfo_t& info, pid_t agent, const Board* board) {
   // Only codes below 0 may be given by another process than the kernel; with them, its sender may.
   // A sender of pid 0 is not the kernel, but a process outside of this pid namespace.
   copy.si_code = from_kernel ? kFromKernel : SI_QUEUE;
-  if (board != nullptr && (board->told_apart >> info.si_signo & 1) != 0) {
+  // The kernel merges two pending SIGUSR1 into one, and the agent must hear whether it was told
+  // itself as well. Real-time signals queue.
+  if (board != nullptr && (board->told_apart & process::bit_of(info.si_signo)) != 0) {
     copy.si_signo = passing_signal();
     copy.si_value.sival_int = info.si_signo;
   }
@@ -131,7 +136,8 @@ void pass_on(const siginfo_t& info, pid_t agent, const Board* board) {
 }
 
 bool is_relayed(const Board* board, int signal) {
-  return !stops(signal) || (board != nullptr && (board->stops_relayed >> signal & 1) != 0);
+  return !stops(signal) ||
+         (board != nullptr && (board->stops_relayed & process::bit_of(signal)) != 0);
 }
 
 /// Until SIGCONT, which is relayed then. The signal is blocked, so it is pending until it is let
@@ -145,8 +151,8 @@ void stop_by(int signal) {
   ::sigprocmask(SIG_BLOCK, &mask, nullptr);
 }
 
-/// Relays until `child` has ended, and reaps it. As pid 1 it is also given orphans that are
-/// nobody's of the job (`docker exec`): those that end are reaped.
+/// Relays until `child` has ended, and reaps it. As pid 1 it also inherits orphans from outside the
+/// job (`docker exec`), and reaps those that end.
 ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
   process::reap_adopted({child});  // who ended before we took the signals
   while (true) {
@@ -165,6 +171,8 @@ ExitStatus relay(pid_t child, Relayed& signals, const Board* board) {
 
 void say(std::string_view text) {
   ::signal(SIGPIPE, SIG_IGN);
+  // stderr may be a file on a file system that hangs, or a pipe whose reader does: a last line must
+  // not keep this process for ever.
   process::say_within_bound(fmt::format("elastrun: {}\n", text));
 }
 
@@ -181,15 +189,15 @@ void remove_directories(const Board& board) {
 
 void clean_up(Board& board, const ExitStatus& status) {
   // The agent's lock ended with it, and until all is done the next agent is not to take the cgroup
-  // for one that nobody looks after. One that was quicker kills the same as we do.
-  // Cgroups first: the kernel kills those in one step, also what forks faster than it can be
-  // listed.
+  // for an abandoned one. One that was quicker kills the same as we do. Cgroups first: the kernel
+  // kills those in one step, also what forks faster than it can be listed.
   std::vector<UniqueFd> locks;
   for (Entry& entry : board.entries) {
     if (entry.kind != Kind::Cgroup) continue;
     locks.push_back(process::lock_cgroup(entry.path.data()));
     process::kill_cgroup(entry.path.data());
   }
+  // What the agent has waited for in vain is not waited for once more.
   const auto ended =
       process::kill_descendants({}, board.gave_up ? process::kLastLook : process::kKillBound);
   if (status.how == ExitStatus::How::Signaled && ended.killed > 0) {
@@ -243,7 +251,7 @@ void become_agent() {
   ::setpgid(0, 0);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);  // fork(2) does not hand it down
   ::prctl(PR_SET_NAME, "elastrun-agent", 0, 0, 0);
-  ::signal(SIGPIPE, SIG_IGN);  // a closed stdout is no reason to end the training
+  ::signal(SIGPIPE, SIG_IGN);  // a closed stdout must not end the training
   ::signal(SIGTTOU, SIG_IGN);  // our group is never the terminal's, and we write to it
   // `ulimit -f` is meant for the files of the job; a write of ours then fails with EFBIG.
   ::signal(SIGXFSZ, SIG_IGN);
@@ -253,6 +261,7 @@ void become_agent() {
 }
 
 Board* make_board() {
+  // Shared memory, not a pipe: what the agent has noted is there however it ended.
   void* const memory =
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return memory == MAP_FAILED ? nullptr : new (memory) Board;
@@ -262,6 +271,7 @@ bool remember(Board* board, std::string_view path, Kind kind) {
   if (board == nullptr || path.size() > kLongestPath) return false;
   for (Entry& entry : board->entries) {
     auto free = Kind::Nothing;
+    // Two threads of the agent may note a directory at the same moment.
     if (!entry.kind.compare_exchange_strong(free, Kind::Taken)) continue;
     std::memcpy(entry.path.data(), path.data(), path.size());
     entry.path[path.size()] = 0;
@@ -292,13 +302,13 @@ bool Agent::remember_cgroup(std::string_view path) {
 void Agent::relay(const std::vector<int>& signals) {
   if (board_ == nullptr) return;
   for (const int signal : signals) {
-    if (stops(signal)) board_->stops_relayed |= std::uint64_t{1} << signal;
+    if (stops(signal)) board_->stops_relayed |= process::bit_of(signal);
   }
 }
 
 void Agent::tell_apart(const std::vector<int>& signals) {
   if (board_ == nullptr) return;
-  for (const int signal : signals) board_->told_apart |= std::uint64_t{1} << signal;
+  for (const int signal : signals) board_->told_apart |= process::bit_of(signal);
 }
 
 void Agent::give_up() {
@@ -319,6 +329,7 @@ void Agent::forget(std::string_view path) {
 }
 
 Agent split() {
+  // A daemon may start us without them: the first files opened would become stdout and stderr.
   open_standard_streams();
   ::signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, it would reap the agent for us
   Relayed signals;             // blocks them: what comes between here and the wait is not lost
@@ -331,7 +342,7 @@ Agent split() {
   const pid_t guardian = ::getpid();
   const pid_t child = ::fork();
   if (child > 0) {
-    ::setpgid(child, child);  // here too, so that it is done whoever runs first
+    ::setpgid(child, child);  // here too: either process may run first
     const ExitStatus status = relay(child, signals, agent.board_);
     Board nothing;
     clean_up(agent.board_ != nullptr ? *agent.board_ : nothing, status);

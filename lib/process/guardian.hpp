@@ -49,7 +49,7 @@ class Directories {
 class Agent {
  public:
   /// Readable (poll, pidfd) from the moment the guardian has died: then kill everything, at once.
-  /// -1 if there is no guardian, because the system refused a process for it.
+  /// -1 without a guardian, because the system refused a process for it.
   int guardian_fd() const { return guardian_.get(); }
   pid_t guardian_pid() const { return guardian_pid_; }
 

@@ -1,24 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/held.hpp"
 
-#include "core/read_file.hpp"
 #include "core/text.hpp"
+#include "process/process_status.hpp"
 
 #include <fmt/format.h>
+#include <set>
 #include <sys/wait.h>
 
 namespace elastrun::process {
 namespace {
-
-/// The debugger of a process; 0: none.
-pid_t tracer_of(pid_t pid) {
-  constexpr std::string_view kTracer = "TracerPid:";
-  const auto status = read_kernel_file(fmt::format("/proc/{}/status", pid));
-  const auto at = status.find(kTracer);
-  if (at == std::string::npos) return 0;
-  const auto line = std::string_view(status).substr(at + kTracer.size());
-  return static_cast<pid_t>(parse_int(trim(line.substr(0, line.find('\n')))).value_or(0));
-}
 
 std::string traced_by(pid_t tracer) {
   const auto process = read_process(tracer);
@@ -26,26 +17,29 @@ std::string traced_by(pid_t tracer) {
                      tracer);
 }
 
-}  // namespace
-
-std::string held_by(const ProcessEntry& process, const ProcessTable& below) {
-  if (const pid_t tracer = tracer_of(process.pid); tracer != 0) return traced_by(tracer);
+/// `seen`: a pid that was used again while we look may be its own ancestor.
+std::string held_by(const ProcessEntry& process, std::set<pid_t>& seen) {
+  if (!seen.insert(process.pid).second) return {};
+  if (const pid_t tracer = read_status(process.pid).tracer; tracer != 0) return traced_by(tracer);
   if (process.state == 'T' || process.state == 't') return "stopped by a signal";
   const bool waits = waits_for_child(process);
-  for (const auto& child : below) {
-    if (child.parent != process.pid || child.session != process.session) continue;
-    if (!waits && tracer_of(child.pid) != process.pid) continue;
-    const auto held = held_by(child, below);
+  for (const auto& child : read_children(process.pid)) {
+    if (child.session != process.session) continue;
+    if (!waits && read_status(child.pid).tracer != process.pid) continue;
+    const auto held = held_by(child, seen);
     if (held.empty()) continue;
     return fmt::format("waiting for {} (pid {}), {}", printable(child.name), child.pid, held);
   }
   return {};
 }
 
+}  // namespace
+
 std::string held_by(pid_t pid) {
   const auto process = read_process(pid);
   if (!process || process->zombie()) return {};
-  return held_by(*process, read_descendants(pid));
+  std::set<pid_t> seen;
+  return held_by(*process, seen);
 }
 
 bool any_stopped_child() {

@@ -10,10 +10,8 @@ namespace elastrun::process {
 /// Why a process does not run, in the words "stopped by a signal", "traced by gdb (pid 42)" or
 /// "waiting for python3 (pid 43), stopped by a signal"; empty if it may. A worker may be a shell or
 /// a debugger, and the trainer its child, in the same session. One that is stopped beside a process
-/// that does not wait for it, an old loader or some helper, holds up nothing. `below`: its
-/// descendants.
-std::string held_by(const ProcessEntry& process, const ProcessTable& below);
-/// Of a process that may have ended.
+/// that does not wait for it, an old loader or some helper, holds up nothing, and what is below
+/// such a one is not looked at. Of a process that may have ended.
 std::string held_by(pid_t pid);
 
 /// Whether a child of this process has been stopped and not told to go on: one system call.

@@ -37,13 +37,13 @@ struct Exit {
   std::int64_t peak_rss_bytes = 0;  // ru_maxrss of wait4(2)
 };
 
-/// A started child: leader of its own session and process group, which starts with no signal
+/// A started child: leader of a new session and process group, which starts with no signal
 /// blocked or ignored and descriptors 0-2 only. It dies with its parent (PR_SET_PDEATHSIG), and so
 /// does its group (group_death_signal.hpp).
 ///
 /// Its zombie is kept until this object goes: so its pid, which is also its group's number, cannot
-/// be given to a stranger while somebody may still signal the group.
-/// Destroying it kills what is left of the group with SIGKILL, and reaps.
+/// be given to a stranger while the group may still be signalled. Destroying it kills what is left
+/// of the group with SIGKILL, and reaps.
 class Child {
  public:
   virtual ~Child() = default;

@@ -180,13 +180,27 @@ ProcessTable read_descendants(pid_t ancestor, const std::string& proc) {
   return found;
 }
 
+ProcessTable read_children(pid_t parent, const std::string& proc) {
+  ProcessTable found;
+  if (!is_ours(proc)) return found;
+  if (lists_children(parent, proc)) {
+    for (const pid_t child : children_of(parent, proc)) {
+      if (auto entry = read_process(child, proc)) found.push_back(std::move(*entry));
+    }
+  } else {
+    found = read_all_processes(proc);
+  }
+  std::erase_if(found, [parent](const auto& entry) { return entry.parent != parent; });
+  return found;
+}
+
 ProcessTable descendants(const ProcessTable& table, pid_t ancestor,
                          const std::vector<pid_t>& spared) {
   std::unordered_multimap<pid_t, const ProcessEntry*> by_parent;
   by_parent.reserve(table.size());
   for (const ProcessEntry& entry : table) by_parent.emplace(entry.parent, &entry);
   ProcessTable found;
-  // A table is no snapshot: pids can be reused while it is read, so a loop in it is possible.
+  // A table is not a snapshot: pids can be reused while it is read, so a loop in it is possible.
   std::unordered_set<pid_t> seen{ancestor};
   seen.insert(spared.begin(), spared.end());
   std::vector<pid_t> open{ancestor};

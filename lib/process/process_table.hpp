@@ -48,13 +48,15 @@ std::string command_of(const ProcessEntry& process, const std::string& proc = "/
 std::optional<ProcessEntry> parse_process(std::string_view stat);
 std::optional<ProcessEntry> read_process(pid_t pid, const std::string& proc = "/proc");
 /// The start_time of a process that begins now. A process of which it is greater, or the same, has
-/// begun since; that may be wrong by a tick for one that is no older than that.
+/// begun since; that may be wrong by a tick for one that began in this tick.
 std::uint64_t start_time_now();
 /// Every process that we may see: one file each, some microseconds.
 ProcessTable read_all_processes(const std::string& proc = "/proc");
 /// The descendants of `ancestor`, without it, in no order. Where the kernel keeps lists of children
 /// (CONFIG_PROC_CHILDREN) only those are read, otherwise the whole table.
 ProcessTable read_descendants(pid_t ancestor, const std::string& proc = "/proc");
+/// The same of its children alone.
+ProcessTable read_children(pid_t parent, const std::string& proc = "/proc");
 
 /// Of `table` the descendants of `ancestor`, but those in `spared` and everything below them.
 ProcessTable descendants(const ProcessTable& table, pid_t ancestor,

@@ -17,7 +17,7 @@ namespace {
 /// The child: a byte for each path that is done.
 void work(const std::vector<std::string>& paths, void (*remove)(const std::string&), int report) {
   constexpr int kReport = 0;
-  // Nobody who reads our output, or waits for a lock, waits for this process.
+  // Readers of our output, and waiters for a lock, must not wait for this process.
   if (::dup2(report, kReport) < 0) return;
   close_descriptors_from(kReport + 1);
   for (const std::string& path : paths) {
@@ -54,7 +54,7 @@ std::vector<std::string> remove_within_bound(const std::vector<std::string>& pat
     const auto began = std::chrono::steady_clock::now();
     left = remove_once(left, remove);
     // The file system does not answer, or a signal has hurried us. A child that ended sooner was
-    // killed: whoever kills the agent in a loop takes it for the next one.
+    // killed: a script that kills the agent in a loop takes it for the next one.
     if (std::chrono::steady_clock::now() - began >= kRemovalAfterSignal) break;
   }
   return left;

@@ -10,14 +10,14 @@ namespace elastrun::process {
 
 /// How long a removal goes on at most, all paths together: their file system may never answer.
 constexpr Duration kRemovalBound = std::chrono::seconds(5);
-/// And once somebody wants it to end: enough where the file system does answer.
+/// And once an end is wanted: enough where the file system does answer.
 constexpr Duration kRemovalAfterSignal = std::chrono::seconds(1);
 
 /// Removes one path with all below; symbolic links are not followed.
 void remove_path(const std::string& path);
 
 /// Removes the paths in their order, each with all below; those that may still be there when it
-/// gave up. What cannot be removed counts as removed, as if somebody else had tidied up.
+/// gave up. What cannot be removed counts as removed, as if it had been tidied up elsewhere.
 ///
 /// A child does it (do_in_child()), which has no descriptor of ours. Waits kRemovalBound at most,
 /// kRemovalAfterSignal once a signal has come.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-/// How somebody's program is started while a job runs: by /bin/sh. A start holds its caller up
+/// How a user's program is started while a job runs: by /bin/sh. A start holds its caller up
 /// until execve(2) has returned (vfork_launcher.hpp), and the program may lie on a file system that
 /// does not answer. So a shell waits for it, which can be killed, and not the loop. What cannot be
 /// started is then a shell that says so on stderr and ends with 126 or 127.

@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Nobody presses twice in so short a time, but a worn key does.
+// People do not press twice in so short a time, but a worn key bounces.
 constexpr auto kBounce = milliseconds(100);
 // Between two orders of one script lies at least its sleep(1).
 constexpr auto kInsisting = std::chrono::seconds(1);
@@ -75,7 +75,7 @@ SignalList parse_signals(const std::vector<std::string>& names) {
   return list;
 }
 
-Demand Insistence::heard(const SignalEvent& event, TimePoint now) {
+Demand SignalEscalation::heard(const SignalEvent& event, TimePoint now) {
   const auto same = std::find_if(heard_.begin(), heard_.end(), [&](const Heard& one) {
     return one.number == event.number && one.route == event.route;
   });
@@ -83,9 +83,11 @@ Demand Insistence::heard(const SignalEvent& event, TimePoint now) {
     const bool only_announced = std::ranges::all_of(
         heard_, [](const Heard& one) { return only_announces_end(one.number); });
     heard_.push_back({event.number, event.route, now});
+    // scancel --signal=USR1 announces an end, SIGTERM follows: that is a first stop, no repetition.
     const bool more = heard_.size() == 1 || !only_announces_end(event.number);
     return only_announced && more ? Demand::Stop : Demand::Nothing;
   }
+  // Only a terminal's Ctrl+C is typed by a person, who may repeat it within a second.
   const bool typed = event.number == SIGINT && event.route == Route::Kernel;
   // Who signals every process of a step tells the agent as well, once each time; so what comes
   // through guardians, of which there may be two, is the same order still.

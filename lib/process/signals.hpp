@@ -22,7 +22,7 @@ enum class Route {
   Kernel,           // Ctrl+C, or a terminal that has gone
 };
 
-/// A signal that somebody sent to the job.
+/// A signal that was sent to the job.
 struct SignalEvent {
   int number = 0;
   pid_t sender_pid = 0;  // 0: the kernel, or a process outside of this pid namespace
@@ -48,21 +48,21 @@ SignalList parse_signals(const std::vector<std::string>& names);
 enum class Demand {
   Stop,     // the first one: the workers get it, and their time to end
   Nothing,  // the same end again, by another signal or on another way
-  KillNow,  // somebody insists
+  KillNow,  // the request was repeated
 };
 
 /// SIGUSR1 and SIGUSR2, at which workers may well go on: batch systems send them before the end,
 /// and SIGTERM at it.
 bool only_announces_end(int number);
 
-/// Tells one end that arrives by several signals from somebody who insists. Only a repetition on
-/// the same route insists: Ctrl+C typed again, or the same signal from processes at least a second
-/// after the first. So SIGHUP by a shell and then by the kernel, SIGTERM and SIGHUP by systemd, and
-/// a step of which every process is signalled each are one end, however slow the machine is: where
-/// the agent was signalled itself, what guardians pass on counts after ten seconds only. A key that
-/// bounces is no second press. The first other signal after those that only announce the end is a
-/// stop again.
-class Insistence {
+/// Tells one request to end that arrives by several signals from a repeated request. Only a second
+/// signal on the same route is a repetition: Ctrl+C typed again, or the same signal from processes
+/// at least a second after the first. So SIGHUP by a shell and then by the kernel, SIGTERM and
+/// SIGHUP by systemd, and a step of which every process is signalled each are one end, however slow
+/// the machine is: where the agent was signalled itself, what guardians pass on counts after ten
+/// seconds only. A key that bounces does not count as a second press. The first other signal after
+/// those that only announce the end is a stop again.
+class SignalEscalation {
  public:
   Demand heard(const SignalEvent& event, TimePoint now);
 

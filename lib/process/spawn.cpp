@@ -63,9 +63,9 @@ class ExecFailure {
 
 bool lead_session(pid_t parent) {
   ::setsid();
-  // It comes when the thread ends that called us, not the process (prctl(2)): so whoever starts
-  // workers on a thread of its own ends them with it. A set-user-ID program does not get it; the
-  // guardian finds what is left of such a worker.
+  // It comes when the thread ends that called us, not the process (prctl(2)): so a thread that
+  // starts workers ends them when it ends. A set-user-ID program does not get it; the guardian
+  // finds what is left of such a worker.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   // If our parent died before that call, no signal will ever come: see prctl(2).
   if (::getppid() == parent) return true;
@@ -75,7 +75,8 @@ bool lead_session(pid_t parent) {
 
 void join_cgroup(const VforkLauncher& launcher) {
   if (!launcher.outside_cgroup) return;
-  // A refusal is no reason not to start: the sweep finds the child's descendants without a cgroup.
+  // Start the child even if this is refused: the sweep finds the child's descendants without a
+  // cgroup.
   const int file = ::openat(launcher.cgroup_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
   [[maybe_unused]] const auto written = ::write(file, "0", 1);
 }
@@ -216,7 +217,8 @@ Step launch(VforkLauncher& launcher, boost::asio::io_context& io, boost::system:
                // Now that no descriptor is beyond it.
                in_child(Step::Start, [&] { limit_descriptors(prepared.open_files); }),
                in_child(Step::Start, reset_signals), ExecFailure(failed));
-  // It would kill the child when it goes, and its wait reaps: whoever started the child does both.
+  // It would kill the child when it goes, and its wait reaps: the one that started the child does
+  // both.
   process.detach();
   return failed;
 }

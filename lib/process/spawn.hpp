@@ -19,7 +19,7 @@ struct Spawned {
 /// Starts a process by Boost.Process, at a cost that does not grow with our memory: the child
 /// borrows our address space until execve(2), as after vfork(2).
 /// Returns when the child has become its program, or with Spawn and the reason; a child that did
-/// not get that far is reaped already. Whoever has the result reaps the child.
+/// not get that far is reaped already. The owner of the result reaps the child.
 Result<Spawned> spawn(boost::asio::io_context& io, const LaunchRequest& request);
 
 }  // namespace elastrun::process

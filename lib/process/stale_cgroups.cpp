@@ -27,6 +27,7 @@ std::string name_for(int number) {
 bool seems_stale(const std::string& name) {
   const auto parts = split(name, '-');
   if (parts.size() != 5 || parts[0] != "elastrun") return false;
+  // Numbers of another pid namespace mean other processes here.
   if (parts[1] != fmt::to_string(own_pid_namespace())) return false;
   const auto pid = parse_int(parts[2]), start = parse_int(parts[3]);
   if (!pid || !start || *pid <= 0) return false;
@@ -41,7 +42,7 @@ bool is_own(const UniqueFd& directory) {
 
 struct Stale {
   std::string name, path;
-  UniqueFd lock;  // held until all is done, so that it stays nobody's
+  UniqueFd lock;  // held until all is done, so that no other agent takes it
   bool populated = false;
 };
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-/// The cgroups of agents that were killed at the same moment as their guardians: nobody was left to
-/// empty them. The next agent that makes one in the same place looks for them.
+/// The cgroups of agents that were killed at the same moment as their guardians, which would have
+/// emptied them. The next agent that makes one in the same place looks for them.
 ///
 /// Each name says whose the cgroup is, but a process that /proc does not show need not be dead
 /// (hidepid, no descriptor left, another time namespace). So the agent holds flock(2) on the
@@ -18,11 +18,11 @@
 namespace elastrun::process {
 
 /// A locked cgroup of this process below `parent`, for which `number` is new. Where it cannot be
-/// locked its name is such that nobody ever takes it for stale. Fails as Cgroup::make.
+/// locked, its name keeps it from ever being taken for stale. Fails as Cgroup::make.
 Result<Cgroup> make_own_cgroup(const std::string& parent, int number);
 
 struct EndedCgroups {
-  std::vector<std::string> killed;  // names of those in which processes were, and are no more
+  std::vector<std::string> killed;  // names of those whose processes have been ended
   std::vector<std::string> stuck;   // in which some still are
 };
 

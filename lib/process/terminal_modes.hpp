@@ -10,7 +10,7 @@ namespace elastrun::process {
 /// password, or in a debugger's prompt, cannot give back the echo that it has taken.
 class TerminalModes {
  public:
-  /// Those of the controlling terminal, if this process is in its foreground and nobody else of its
+  /// Those of the controlling terminal, if this process is in its foreground and no other of its
   /// group may change them: not a pager that reads from us through a pipe, nor a script that has
   /// started us with `&`, which has stdin from elsewhere.
   static TerminalModes now();

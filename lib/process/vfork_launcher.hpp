@@ -25,11 +25,11 @@ namespace protocol = boost::process::v2::posix::detail;  // by which launchers c
 /// for the same initialisers. A program with an Asio loop cannot use that of Boost 1.81:
 /// - its child, which shares our memory but not our descriptors, announces the fork to the
 ///   execution context, whose reactor then holds numbers of descriptors that only the child has;
-/// - when exec fails, its child calls exit(3), which runs our exit handlers in our memory; nobody
-///   reaps it; and an initialiser's error is replaced by whatever errno is;
+/// - when exec fails, its child calls exit(3), which runs our exit handlers in our memory; it is
+/// never reaped; and an initialiser's error is replaced by whatever errno is;
 /// - it blocks no signal, so handlers of ours may run in the child;
 /// - descriptors that lie between two of those that stay, it leaves open.
-/// This one also has the child born in a cgroup, and runs no program for which there is no pidfd.
+/// This one also has the child born in a cgroup, and runs no program without a pidfd.
 ///
 /// on_exec_setup() and on_exec_error() of an initialiser run in the child and in our memory: they
 /// may not allocate, take a lock or throw, and we see what they write.

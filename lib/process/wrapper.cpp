@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/wrapper.hpp"
 
-#include "core/read_file.hpp"
+#include "process/process_status.hpp"
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <climits>
 #include <csignal>
-#include <cstdint>
 #include <string_view>
 #include <unistd.h>
 
@@ -39,16 +37,8 @@ std::string program_of(pid_t pid, const std::string& proc) {
 
 /// Whether it blocks or ignores SIGTERM.
 bool is_deaf(pid_t pid, const std::string& proc) {
-  const auto status = read_kernel_file(proc + "/" + std::to_string(pid) + "/status");
-  std::uint64_t deaf = 0;
-  for (const std::string_view field : {"\nSigBlk:\t", "\nSigIgn:\t"}) {
-    const auto at = status.find(field);
-    if (at == std::string::npos) continue;
-    std::uint64_t mask = 0;
-    std::from_chars(status.data() + at + field.size(), status.data() + status.size(), mask, 16);
-    deaf |= mask;
-  }
-  return (deaf >> (SIGTERM - 1) & 1) != 0;
+  const auto status = read_status(pid, proc);
+  return ((status.blocked | status.ignored) & bit_of(SIGTERM)) != 0;
 }
 
 }  // namespace
@@ -61,6 +51,11 @@ Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc) {
   if (is_among(kShells, name)) return Wrapper::Shell;
   return waits_for_child(process, proc) && is_deaf(process.pid, proc) ? Wrapper::Shell
                                                                       : Wrapper::None;
+}
+
+bool leaves_to(const ProcessEntry& parent, const ProcessEntry& child, const std::string& proc) {
+  return waits_for_child(parent, proc) &&
+         (read_status(child.pid, proc).caught & bit_of(SIGTERM)) != 0;
 }
 
 }  // namespace elastrun::process

@@ -20,4 +20,9 @@ enum class Wrapper {
 /// leave SIGTERM to the one below, as unshare(1) with --fork, wait for it and block or ignore it.
 Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc = "/proc");
 
+/// Whether a process waits for a child, as a wrapper does, and SIGTERM means something to this one:
+/// it has a handler for it.
+bool leaves_to(const ProcessEntry& parent, const ProcessEntry& child,
+               const std::string& proc = "/proc");
+
 }  // namespace elastrun::process

@@ -45,9 +45,9 @@ struct RunEntry {
   bool operator==(const RunEntry&) const = default;
 };
 
-/// One line of JSON, with U+FFFD for what is no UTF-8: names and paths may hold any bytes. Pure.
+/// One line of JSON, with U+FFFD for invalid UTF-8: names and paths may hold any bytes. Pure.
 std::string encode(const RunEntry& entry);
-/// Fails with Protocol for what is no entry. Members that are missing have their defaults, but for
+/// Fails with Protocol for an invalid entry. Missing members have their defaults, but for
 /// run_id, pid and start_time. Pure.
 Result<RunEntry> decode(std::string_view text);
 

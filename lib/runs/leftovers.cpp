@@ -40,7 +40,8 @@ class Sessions {
     }
   }
 
-  /// Who is in the session of that worker and not older than it; nobody if another process leads
+  /// The processes in that worker's session that are not older than it; none if another process
+  /// leads
   /// the session of that number by now.
   std::vector<const ProcessEntry*> of(const RunWorker& worker) const {
     const auto leader = by_pid_.find(worker.pid);
@@ -54,8 +55,8 @@ class Sessions {
     return found;
   }
 
-  /// This process, who has started it, or of its session: a shell of the run in which somebody
-  /// types now.
+  /// This process, who has started it, or of its session: a shell of the run in which a user types
+  /// now.
   bool is_own(const ProcessEntry& one) const {
     return one.session == own_session_ || own_.contains(one.pid);
   }

@@ -16,8 +16,8 @@ namespace elastrun::runs {
 /// Of `table` those that are the run's for certain: in the session of a worker that the entry
 /// names, not older than it, that session not led by a later process of the same number, and with
 /// the mark of the run's agent (ELASTRUN_AGENT_ID) in their environment. A process that has cleared
-/// its environment or made a session of its own is not certain, and not among them; nor is a job
-/// that a worker has submitted to a scheduler, whose environment has the mark, too.
+/// its environment or made a new session is not certain, and not among them; nor is a job that a
+/// worker has submitted to a scheduler, whose environment has the mark, too.
 struct Leftovers {
   process::ProcessTable certain;
   /// More may be the run's: they hang in the kernel, so that their environment cannot be read now,
@@ -34,7 +34,7 @@ struct DeadRun {
   bool unsure = false;  // as that of Leftovers
 };
 /// Those of this pid namespace that have left something for certain. Of the others the files are
-/// removed, unless they are unsure: somebody is to look again.
+/// removed, unless they are unsure: those are to be looked at again.
 std::vector<DeadRun> list_dead_runs(const std::vector<std::string>& places);
 
 /// Sends SIGKILL to all that dead runs have left, and waits for their ends `limit` at most. The

@@ -32,8 +32,8 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
-  /// Replaces the file at once, so that nobody reads half of it. Uses the first place that can be
-  /// written and is this user's alone. Fails with Io, and says why for each place.
+  /// Replaces the file at once, so that readers never see half of it. Uses the first place that can
+  /// be written and is this user's alone. Fails with Io, and says why for each place.
   Status write(const RunEntry& entry);
   void remove();
   /// Where write() puts it if it can.
@@ -58,8 +58,8 @@ enum class Agents { Alive, Gone };
 /// The runs whose agents are so, the oldest first. Removes the files of runs that have gone and can
 /// have left nothing that one could find (leftovers.hpp). Entries of another pid namespace (a
 /// container that shares the directory), another boot or another machine are not listed; they are
-/// removed when nobody holds their lock, those of this boot a day later. No more than some hundred
-/// files are opened at a time.
+/// removed when their lock is free, those of this boot a day later. No more than some hundred files
+/// are opened at a time.
 std::vector<ListedRun> list_runs(const std::vector<std::string>& places,
                                  Agents agents = Agents::Alive);
 /// One file again; fails with Closed if the run has gone, with Protocol or Io if it is unreadable.

@@ -88,7 +88,7 @@ Answer<Reading> read_word(std::string_view word) {
   } else {
     reading.what = is_negative_number(word) ? Reading::What::Positional : Reading::What::Unknown;
   }
-  // As argparse: a word with a blank in it that is no option is somebody's text.
+  // As argparse: a word with a blank in it that is not an option is an argument.
   if (reading.what == Reading::What::Unknown && word.find(' ') != std::string_view::npos)
     return Reading{};
   return reading;

@@ -2,7 +2,9 @@
 #include "spec/completion.hpp"
 
 #include "core/text.hpp"
+#include "spec/metrics_sinks.hpp"
 #include "spec/option_table.hpp"
+#include "spec/rdzv_conf.hpp"
 #include "spec/rendezvous_config.hpp"
 
 #include <algorithm>
@@ -12,13 +14,30 @@ namespace elastrun::spec {
 namespace {
 
 // What may stand after an option, as far as a shell can know.
-enum class Values { None, Words, Files, Folders };
+enum class ValueKind { None, Words, Files, Folders };
 
-Values values_of(const OptionRow& option) {
-  if (option.kind == Kind::Flag) return Values::None;
-  if (option.id == Opt::LogDir) return Values::Folders;
-  if (option.id == Opt::Config || option.id == Opt::Report) return Values::Files;
-  return Values::Words;
+ValueKind values_of(const OptionRow& option) {
+  if (option.kind == Kind::Flag) return ValueKind::None;
+  if (option.id == Opt::LogDir) return ValueKind::Folders;
+  if (option.id == Opt::Config || option.id == Opt::Report) return ValueKind::Files;
+  return ValueKind::Words;
+}
+
+/// "console", "jsonl:", ...: what stands before the argument.
+std::vector<std::string> sink_words() {
+  std::vector<std::string> words;
+  for (const auto& form : split(known_metrics_sinks(), ',')) {
+    const auto name = trim(form);
+    const auto end = name.find_first_of("[:");
+    words.emplace_back(name.substr(0, end != name.npos && name[end] == ':' ? end + 1 : end));
+  }
+  return words;
+}
+
+std::vector<std::string> conf_words() {
+  auto words = rdzv_conf_keys();
+  for (auto& word : words) word += '=';
+  return words;
 }
 
 std::vector<std::string> words_of(const OptionRow& option) {
@@ -27,6 +46,10 @@ std::vector<std::string> words_of(const OptionRow& option) {
       return {"auto", "gpu", "cpu", "1", "2", "4", "8"};
     case Opt::RdzvBackend:
       return {backend::kBuiltIn.begin(), backend::kBuiltIn.end()};
+    case Opt::RdzvConf:
+      return conf_words();
+    case Opt::Metrics:
+      return sink_words();
     case Opt::EventLogHandler:
       return {"null", "console"};
     case Opt::Redirects:
@@ -71,15 +94,29 @@ _elastrun() {{
 complete -o filenames -F _elastrun elastrun
 )";
 
+/// The words of an option in fish, each with what it is, where that is more than the word says.
+std::string fish_words(const OptionRow& option) {
+  std::string text;
+  for (const auto& word : words_of(option)) {
+    std::string_view what;
+    if (word.ends_with('=')) what = "key of --rdzv-conf";
+    if (option.id == Opt::Metrics) what = "sink";
+    if (option.id == Opt::RdzvBackend) what = "rendezvous";
+    text += text.empty() ? "" : " ";
+    text += what.empty() ? word : fmt::format("{}\\t\"{}\"", word, what);
+  }
+  return text;
+}
+
 std::string bash_action(const OptionRow& option) {
   switch (values_of(option)) {
-    case Values::None:
+    case ValueKind::None:
       break;
-    case Values::Folders:
+    case ValueKind::Folders:
       return "-d";
-    case Values::Files:
+    case ValueKind::Files:
       return "-f";
-    case Values::Words:
+    case ValueKind::Words:
       return fmt::format("-W '{}'", join(words_of(option), " "));
   }
   return {};
@@ -102,11 +139,11 @@ std::string bash_script() {
 
 std::string zsh_values(const OptionRow& option) {
   switch (values_of(option)) {
-    case Values::None:
+    case ValueKind::None:
       return {};
-    case Values::Folders:
+    case ValueKind::Folders:
       return fmt::format(":{}:_directories", option.metavar);
-    case Values::Files:
+    case ValueKind::Files:
       return fmt::format(":{}:_files", option.metavar);
     default:
       break;
@@ -114,7 +151,7 @@ std::string zsh_values(const OptionRow& option) {
   const auto words = words_of(option);
   const std::string metavar = escaped(to_lower(option.metavar), ":[]|");
   return words.empty() ? fmt::format(":{}: ", metavar)
-                       : fmt::format(":{}:({})", metavar, join(words, " "));
+                       : fmt::format(":{}:({})", metavar, escaped(join(words, " "), ":"));
 }
 
 std::string zsh_script() {
@@ -145,19 +182,20 @@ std::string fish_script() {
     out += fmt::format("complete -c elastrun -l {}", option.name);
     if (option.letter != 0) out += fmt::format(" -s {}", option.letter);
     switch (values_of(option)) {
-      case Values::None:
+      case ValueKind::None:
         break;
-      case Values::Folders:
+      case ValueKind::Folders:
         out += " -x -a '(__fish_complete_directories)'";
         break;
-      case Values::Files:
+      case ValueKind::Files:
         out += " -r -F";
         break;
       default:
         out += " -x";
     }
-    const auto words = words_of(option);
-    if (!words.empty()) out += fmt::format(" -a '{}'", join(words, " "));
+    if (const auto words = fish_words(option); !words.empty()) {
+      out += fmt::format(" -a '{}'", words);
+    }
     out += fmt::format(" -d '{}'\n", escaped(option.help, "'\\"));
   }
   return out;
@@ -185,8 +223,11 @@ std::string bash_words() {
 
 std::string bash_case(std::string_view patterns, std::string_view action) {
   return fmt::format(
-      "    {})\n      COMPREPLY=($(compgen {} -- \"$cur\"))\n      return\n      ;;\n", patterns,
-      action);
+      "    {})\n      COMPREPLY=($(compgen {} -- \"$cur\"))\n"
+      // What a word introduces follows it at once.
+      "      [[ ${{COMPREPLY[0]}} == *[=:] ]] && compopt -o nospace 2>/dev/null\n"
+      "      return\n      ;;\n",
+      patterns, action);
 }
 
 std::string zsh_announcement(std::string_view program) {

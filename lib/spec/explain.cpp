@@ -29,8 +29,12 @@ Line line_of(const OptionRow& option, const Resolved& job) {
   return line;
 }
 
+/// One column for the sources, wide enough for the id that a job is given; a longer value, as of a
+/// path, has its source in the next line.
 void append(std::string& out, const Line& line) {
-  out += fmt::format("  {:<26} {:<34} {}\n", line.name, line.value, line.source);
+  constexpr std::size_t kValueWidth = 36;
+  const auto gap = line.value.size() > kValueWidth ? fmt::format("\n{:66}", "") : " ";
+  out += fmt::format("  {:<26} {:<{}}{}{}\n", line.name, line.value, kValueWidth, gap, line.source);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ Answer<std::vector<Duration>> windows_of(const Override& given) {
   for (const auto& item : items_of(given)) {
     const auto window = parse_window(item);
     if (!window) {
-      return refuse(given, in_quotes(item) + " is no window of time", std::string(kWindowForm));
+      return refuse(given, in_quotes(item) + " is not a window of time", std::string(kWindowForm));
     }
     windows.push_back(*window);
   }
@@ -44,13 +44,14 @@ Answer<GoodputOptions::Alert> alert_of(const Values& values) {
   const auto& share = values[Opt::AlertBelow];
   GoodputOptions::Alert alert{*parse_float(share.text), {}, items_of(values[Opt::AlertCommand])};
   if (!(alert.below > 0 && alert.below <= 1)) {
-    return refuse(share, share.text + " is no share of the time",
+    return refuse(share, share.text + " is not a share of the time",
                   "expected a number above 0 and at most 1, such as 0.8");
   }
   const auto& given = values[Opt::AlertWindow];
   const auto window = parse_window(given.text);
   if (!window) {
-    return refuse(given, in_quotes(given.text) + " is no window of time", std::string(kWindowForm));
+    return refuse(given, in_quotes(given.text) + " is not a window of time",
+                  std::string(kWindowForm));
   }
   alert.window = *window;
   return alert;
@@ -76,7 +77,7 @@ Answer<GoodputOptions> goodput_options(const Values& values) {
   const auto& interval = values[Opt::GoodputInterval];
   const double seconds = *parse_float(interval.text);
   if (!(seconds >= 0.1 && seconds <= static_cast<double>(kMostSeconds))) {
-    return refuse(interval, interval.text + " is no interval",
+    return refuse(interval, interval.text + " is not an interval",
                   "expected a number of seconds, at least 0.1");
   }
   options.interval = from_seconds(seconds);
@@ -85,8 +86,8 @@ Answer<GoodputOptions> goodput_options(const Values& values) {
   options.windows = std::move(*windows);
   if (parse_float(values[Opt::AlertBelow].text).value_or(0) == 0) {
     if (items_of(values[Opt::AlertCommand]).empty()) return options;
-    return refuse(values[Opt::AlertCommand], "there is no alert that could run a command",
-                  "goodput.alert_below says when there is one");
+    return refuse(values[Opt::AlertCommand], "no alert is set that could run a command",
+                  "set one with goodput.alert_below");
   }
   auto alert = alert_of(values);
   if (!alert) return std::unexpected(alert.error());

@@ -24,7 +24,7 @@ struct HostEnvironment {
   std::function<bool(const std::string& path)> exists;
   std::function<bool(const std::string& path)> is_executable;
   /// The start of a file up to its first line end, which is included; 256 bytes at most, as the
-  /// kernel reads of a script. Empty if there is no such file.
+  /// kernel reads of a script. Empty if the file is missing.
   std::function<std::string(const std::string& path)> first_line;
   /// CPUs that this process may run on.
   std::function<int()> count_cpus;

@@ -9,7 +9,7 @@
 namespace elastrun::spec {
 namespace {
 
-constexpr std::size_t kMost = 1'000'000;
+constexpr std::size_t kMostHosts = 1'000'000;
 
 using Names = std::vector<std::string>;
 
@@ -29,7 +29,7 @@ bool append_range(std::string_view range, Names& out) {
   const auto last = dash == std::string_view::npos ? first : range.substr(dash + 1);
   if (!is_number(first) || !is_number(last)) return false;
   const auto from = *parse_int(first), to = *parse_int(last);
-  if (from > to || static_cast<std::size_t>(to - from) >= kMost) return false;
+  if (from > to || static_cast<std::size_t>(to - from) >= kMostHosts) return false;
   for (auto i = from; i <= to; ++i) out.push_back(fmt::format("{:0{}}", i, first.size()));
   return true;
 }
@@ -47,7 +47,7 @@ Result<Names> expand_name(std::string_view name) {
     for (const auto& range : split(name.substr(open + 1, close - open - 1), ',')) {
       if (!append_range(range, numbers)) return bad(name, "has an invalid range");
     }
-    if (done.size() * numbers.size() > kMost) return bad(name, "is too long");
+    if (done.size() * numbers.size() > kMostHosts) return bad(name, "is too long");
     for (const auto& prefix : done) {
       for (const auto& number : numbers) longer.push_back(prefix + number);
     }
@@ -73,7 +73,7 @@ Result<std::vector<std::string>> expand_hostlist(std::string_view text) {
     if (name.empty()) continue;
     auto expanded = expand_name(name);
     if (!expanded) return expanded;
-    if (hosts.size() + expanded->size() > kMost) return bad(text, "is too long");
+    if (hosts.size() + expanded->size() > kMostHosts) return bad(text, "is too long");
     hosts.insert(hosts.end(), expanded->begin(), expanded->end());
   }
   return hosts;

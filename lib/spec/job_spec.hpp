@@ -30,10 +30,11 @@ struct StdMap {
 
 /// How the workers are started.
 enum class Mode { Script, Module, Program, RunPath };
+// In the order of the choices in the option table, after none where there is no default.
 enum class NumaBinding { None, Node, Socket, Exclusive, CoreComplex };
 enum class Switch { Auto, On, Off };
 enum class Summary { Full, Short, Off };
-enum class Goodput { Agent, Auto, Off };
+enum class Goodput { Auto, Agent, Off };
 enum class OnHang { Report, Restart, Fail };
 
 /// The whole job as plain data: what command line, PET_*, TOML and scheduler said, merged, checked

@@ -10,7 +10,7 @@ namespace elastrun::spec {
 namespace {
 
 // Smaller parts would be many thousands of files.
-constexpr std::int64_t kLeast = 64 << 10, kMost = std::int64_t{1} << 50;
+constexpr std::int64_t kLeastBytes = 64 << 10, kMostBytes = std::int64_t{1} << 50;
 
 std::optional<std::int64_t> parse_size(std::string_view text) {
   text = trim(text);
@@ -21,7 +21,7 @@ std::optional<std::int64_t> parse_size(std::string_view text) {
     if (shift > 0) text.remove_suffix(1);
   }
   const auto count = parse_int(text);
-  if (!count || *count < 0 || *count > kMost >> shift) return std::nullopt;
+  if (!count || *count < 0 || *count > kMostBytes >> shift) return std::nullopt;
   return *count << shift;
 }
 
@@ -29,9 +29,9 @@ std::optional<std::int64_t> parse_size(std::string_view text) {
 
 Answer<std::uint64_t> journal_size(const Override& given) {
   const auto size = parse_size(given.text);
-  if (size && (*size == 0 || *size >= kLeast)) return static_cast<std::uint64_t>(*size);
+  if (size && (*size == 0 || *size >= kLeastBytes)) return static_cast<std::uint64_t>(*size);
   return std::unexpected(
-      Refusal{fmt::format("{}: {} is no size of a journal", given.source, in_quotes(given.text)), 2,
+      Refusal{fmt::format("{}: {} is not a journal size", given.source, in_quotes(given.text)), 2,
               false, "expected a number of bytes such as 64M or 1G, at least 64K; 0: no limit"});
 }
 

@@ -48,7 +48,7 @@ Answer<ListenAddress> parse_listen_address(std::string_view option, std::string_
   if (host == "localhost") return at;
   if (!bracketed && host.contains(':')) return refuse("an IPv6 address stands in brackets");
   if (!is_address(bracketed ? AF_INET6 : AF_INET, host)) {
-    return refuse(fmt::format("{} is no address of numbers", printable(host)));
+    return refuse(fmt::format("{} is not a numeric address", printable(host)));
   }
   at.address = std::move(host);
   return at;

@@ -11,13 +11,6 @@
 namespace elastrun::spec {
 namespace {
 
-// torchrun's other variables that act as a default; PET_* is stronger.
-std::string_view other_variable(Opt id) {
-  if (id == Opt::ShutdownTimeout) return "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
-  if (id == Opt::PrefixTemplate) return "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
-  return {};
-}
-
 std::optional<Refusal> check_variable(const OptionRow& option, const std::string& name,
                                       const std::string& text) {
   if (option.kind == Kind::Flag) {
@@ -76,7 +69,7 @@ Answer<std::vector<Override>> read_variables(const HostEnvironment& around, cons
       found.push_back(from_variable(option.id, std::move(*text), name));
       continue;
     }
-    const std::string other(other_variable(option.id));
+    const std::string other(option.variable);
     if (other.empty()) continue;
     auto text = around.variable(other);
     if (!text) continue;
@@ -90,11 +83,13 @@ Answer<std::vector<Override>> read_variables(const HostEnvironment& around, cons
 }
 
 std::vector<std::string> unknown_variables(const HostEnvironment& around) {
+  const auto set = around.pet_variables();
+  if (set.empty()) return {};
   std::vector<std::string> known, warnings;
   for (const auto& option : options()) {
     if (auto name = pet_name(option); !name.empty()) known.push_back(std::move(name));
   }
-  for (const auto& name : around.pet_variables()) {
+  for (const auto& name : set) {
     if (std::ranges::find(known, name) != known.end()) continue;
     const auto near = nearest(name, known);
     warnings.push_back(fmt::format("the variable {} sets no option and has no effect{}", name,

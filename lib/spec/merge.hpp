@@ -26,8 +26,8 @@ class Values {
   std::array<Override, kOptions> values_;
 };
 
-/// The PET_* variables, and the two of torchelastic that change a default, as overrides. A number
-/// that is none is refused as on the command line (exit 2); a flag that is no integer with Python's
+/// The PET_* variables, and the two of torchelastic that change a default, as overrides. An invalid
+/// number is refused as on the command line (exit 2); a flag that is not an integer with Python's
 /// ValueError (exit 1). `decided` are the options whose variable does not matter any more.
 Answer<std::vector<Override>> read_variables(const HostEnvironment& around, const Values& decided);
 /// A warning for each variable PET_* that no option reads, with the nearest name that one does.

@@ -12,25 +12,25 @@
 namespace elastrun::spec {
 namespace {
 
-using Kind = SinkChoice::Kind;
+using SinkKind = SinkChoice::Kind;
 
-struct Row {
+struct SinkRow {
   std::string_view name;
-  Kind kind;
+  SinkKind kind;
   std::string_view argument;  // for people; in brackets: may be left out
   std::string_view example;
 };
-constexpr std::array<Row, 10> kRows = {{
-    {"console", Kind::Console, "[:GROUP]", "console"},
-    {"jsonl", Kind::JsonLines, ":FILE", "jsonl:run.jsonl"},
-    {"prometheus", Kind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom"},
-    {"openmetrics", Kind::OpenMetrics, ":FILE", "openmetrics:job.om"},
-    {"tensorboard", Kind::TensorBoard, ":DIR", "tensorboard:runs"},
-    {"trace", Kind::Trace, ":FILE", "trace:trace.json"},
-    {"statsd", Kind::Statsd, ":HOST[:PORT]", "statsd:127.0.0.1:8125"},
-    {"otlp", Kind::Otlp, ":URL", "otlp:http://collector:4318"},
-    {"exec", Kind::Exec, ":COMMAND", "exec:python3 collect.py"},
-    {"plugin", Kind::Plugin, ":FILE[?ARGUMENT]", "plugin:./sink.so?verbose"},
+constexpr std::array<SinkRow, 10> kSinkRows = {{
+    {"console", SinkKind::Console, "[:GROUP]", "console"},
+    {"jsonl", SinkKind::JsonLines, ":FILE", "jsonl:run.jsonl"},
+    {"prometheus", SinkKind::Prometheus, ":FILE", "prometheus:/var/lib/node_exporter/job.prom"},
+    {"openmetrics", SinkKind::OpenMetrics, ":FILE", "openmetrics:job.om"},
+    {"tensorboard", SinkKind::TensorBoard, ":DIR", "tensorboard:runs"},
+    {"trace", SinkKind::Trace, ":FILE", "trace:trace.json"},
+    {"statsd", SinkKind::Statsd, ":HOST[:PORT]", "statsd:127.0.0.1:8125"},
+    {"otlp", SinkKind::Otlp, ":URL", "otlp:http://collector:4318"},
+    {"exec", SinkKind::Exec, ":COMMAND", "exec:python3 collect.py"},
+    {"plugin", SinkKind::Plugin, ":FILE[?ARGUMENT]", "plugin:./sink.so?verbose"},
 }};
 
 std::unexpected<Refusal> refuse(std::string_view source, std::string text, std::string hint) {
@@ -40,18 +40,19 @@ std::unexpected<Refusal> refuse(std::string_view source, std::string text, std::
 
 std::vector<std::string> names() {
   std::vector<std::string> all{"none"};
-  for (const auto& row : kRows) all.emplace_back(row.name);
+  for (const auto& row : kSinkRows) all.emplace_back(row.name);
   return all;
 }
 
 /// What is wrong with an argument that is there; empty: nothing.
-std::string fault_of(Kind kind, std::string_view argument) {
+std::string fault_of(SinkKind kind, std::string_view argument) {
   if (argument.find('\0') != argument.npos) return "a zero byte is in it";
-  if (kind == Kind::Otlp && !argument.starts_with("http://") && !argument.starts_with("https://")) {
+  if (kind == SinkKind::Otlp && !argument.starts_with("http://") &&
+      !argument.starts_with("https://")) {
     return "expected http://HOST[:PORT][/PATH] or https://...";
   }
-  if (kind == Kind::Plugin && argument.starts_with('?')) return "no FILE stands before the ?";
-  if (kind != Kind::Statsd) return {};
+  if (kind == SinkKind::Plugin && argument.starts_with('?')) return "no FILE stands before the ?";
+  if (kind != SinkKind::Statsd) return {};
   const auto endpoint = parse_endpoint(argument);
   return endpoint && endpoint->port != 0 ? std::string() : "expected HOST or HOST:PORT";
 }
@@ -60,7 +61,7 @@ std::string fault_of(Kind kind, std::string_view argument) {
 
 std::string known_metrics_sinks() {
   std::vector<std::string> all;
-  for (const auto& row : kRows) all.push_back(fmt::format("{}{}", row.name, row.argument));
+  for (const auto& row : kSinkRows) all.push_back(fmt::format("{}{}", row.name, row.argument));
   return join(all, ", ");
 }
 
@@ -74,10 +75,10 @@ Answer<SinkChoice> parse_sink_choice(std::string_view text, std::string_view sou
   const auto colon = text.find(':');
   const auto name = text.substr(0, colon);
   const auto argument = colon == text.npos ? std::string_view() : text.substr(colon + 1);
-  const auto row = std::ranges::find(kRows, name, &Row::name);
-  if (row == kRows.end()) {
+  const auto row = std::ranges::find(kSinkRows, name, &SinkRow::name);
+  if (row == kSinkRows.end()) {
     const auto near = nearest(name, names());
-    return refuse(source, fmt::format("there is no sink {}", in_quotes(name)),
+    return refuse(source, fmt::format("unknown sink {}", in_quotes(name)),
                   (near ? fmt::format("did you mean {}? ", *near) : std::string()) +
                       fmt::format("The sinks are none, {}", known_metrics_sinks()));
   }

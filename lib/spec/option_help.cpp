@@ -5,12 +5,20 @@
 #include "spec/option_table.hpp"
 
 #include <algorithm>
+#include <array>
 #include <fmt/format.h>
 #include <optional>
+#include <string_view>
 
 namespace elastrun::spec {
 namespace {
 
+/// One machine, several nodes, and what would be done; they fit into 60 columns.
+constexpr std::array<std::string_view, 3> kExamples = {
+    "--nproc-per-node gpu --max-restarts 3 train.py",
+    "--nnodes 2:4 --rdzv-backend c10d \\\n      --rdzv-endpoint node1:29400 train.py",
+    "--dry-run --explain train.py",
+};
 constexpr std::size_t kHelpColumn = 34;  // fits nearly every option with its value
 
 std::size_t usable(int columns) {
@@ -79,7 +87,13 @@ std::string help_text(std::string_view program, int columns) {
       width, "");
   out += '\n';
   std::optional<Group> current;
+  std::string of_goodput;  // a heading of their own: there are many, and they belong together
   for (const auto& option : options()) {
+    if (option.name.starts_with("goodput")) {
+      append_option(of_goodput, option, width);
+      continue;
+    }
+    if (option.group != current && current == Group::Reports) out += "\nGoodput:\n" + of_goodput;
     if (option.group != current) out += fmt::format("\n{}:\n", title(option.group));
     current = option.group;
     append_option(out, option, width);
@@ -91,6 +105,8 @@ std::string help_text(std::string_view program, int columns) {
       "capitals "
       "(PET_MAX_RESTARTS); the command line wins over variables, variables over --config.",
       width, "");
+  out += "\n\nExamples:\n";
+  for (const auto example : kExamples) out += fmt::format("  {} {}\n", program, example);
   return out + "\nFor more, read elastrun(1) and elastrun.toml(5).\n";
 }
 

@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "core/clock.hpp"
+
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace elastrun::spec {
+
+struct JobSpec;
+enum class Switch;
+enum class Summary;
+enum class Goodput;
+enum class OnHang;
+enum class NumaBinding;
 
 /// Every option of the launcher, in the order of --help.
 enum class Opt {
@@ -83,8 +93,15 @@ constexpr std::size_t kOptions = static_cast<std::size_t>(Opt::Help) + 1;
 enum class Kind { Text, Int, Float, Flag, Choice, List };
 enum class Group { Script, Workers, Nodes, Restarts, Output, Reports, Launch };
 
+/// The member of the job that an option fills (option_fields.hpp); none: it takes several options,
+/// or more than its type, to tell the value, which `resolve` does.
+using Field =
+    std::variant<std::monostate, std::string JobSpec::*, bool JobSpec::*, int JobSpec::*,
+                 double JobSpec::*, Duration JobSpec::*, Switch JobSpec::*, Summary JobSpec::*,
+                 Goodput JobSpec::*, OnHang JobSpec::*, NumaBinding JobSpec::*>;
+
 /// One option. The parser, --help, the PET_* loader, the TOML loader, the default file, the
-/// completions and the test of the manual page all read these rows and nothing else.
+/// completions, the job and the test of the manual page all read these rows and nothing else.
 struct OptionRow {
   Opt id;
   std::string_view name;  // "nproc-per-node": the long spelling without its dashes
@@ -99,6 +116,8 @@ struct OptionRow {
   std::string_view metavar;   // of a valued option, for people
   std::string_view help;      // one sentence without its full stop
   std::string_view details;   // more sentences, for the file of defaults; may be empty
+  Field field{};
+  std::string_view variable{};  // of torch, weaker than PET_NAME; empty: none
 };
 
 /// All rows; `options()[i].id == Opt(i)`.

@@ -37,7 +37,7 @@ Refusal cannot_run(std::string_view what, const std::string& name, const HostEnv
 /// The interpreter of the folder that this program was called in: torchrun, installed in a virtual
 /// environment and called by its path (cron, systemd), runs that one's Python. A folder of PATH
 /// counts only if it is an environment's: /usr/bin/elastrun serves whatever environment is active.
-/// That is so too when somebody has looked it up in PATH before: srun(1) calls by the whole path.
+/// That is so too when the caller has looked it up in PATH before: srun(1) calls by the whole path.
 std::optional<std::string> beside_us(const HostEnvironment& around) {
   const auto& called = around.called_as;
   if (called.empty()) return std::nullopt;
@@ -81,7 +81,7 @@ std::optional<Refusal> find_interpreter(JobSpec& job, const HostEnvironment& aro
   } else if (auto last = find_program("python", around)) {
     job.interpreter = *last;
   } else {
-    return launcher_refusal("there is no python3 and no python in PATH: No such file or directory",
+    return launcher_refusal("no python3 and no python in PATH: No such file or directory",
                             "activate a virtual environment, set PYTHON_EXEC, or use --no-python");
   }
   return std::nullopt;

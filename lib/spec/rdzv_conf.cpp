@@ -240,11 +240,11 @@ std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view ba
     if (conf.find(std::string(taken)) == conf.end()) continue;
     return launcher_refusal(
         fmt::format("--rdzv-conf got multiple values for keyword argument '{}'", taken),
-        "it has an option of its own, --" + std::string(taken == "backend"      ? "rdzv-backend"
-                                                        : taken == "endpoint"   ? "rdzv-endpoint"
-                                                        : taken == "run_id"     ? "rdzv-id"
-                                                        : taken == "local_addr" ? "local-addr"
-                                                                                : "nnodes"));
+        "it has its own option, --" + std::string(taken == "backend"      ? "rdzv-backend"
+                                                  : taken == "endpoint"   ? "rdzv-endpoint"
+                                                  : taken == "run_id"     ? "rdzv-id"
+                                                  : taken == "local_addr" ? "local-addr"
+                                                                          : "nnodes"));
   }
   const bool built_in =
       std::any_of(kKeys.begin(), kKeys.end(), [&](const Key& key) { return reads(key, backend); });

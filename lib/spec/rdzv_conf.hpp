@@ -16,11 +16,11 @@ using RdzvConf = std::map<std::string, std::string>;
 /// One part per entry, "key=value"; the first `=` splits, blanks around both are dropped, the last
 /// of equal keys counts. Fails with torchrun's texts and exit code 1.
 Answer<RdzvConf> parse_rdzv_conf(const std::vector<std::string>& parts);
-/// The same for the text of --rdzv-conf; blank text is no entry.
+/// The same for the text of --rdzv-conf; blank text means no entries.
 Answer<RdzvConf> parse_rdzv_conf(std::string_view text);
 
-/// Checks the keys and values that `backend` reads. Keys that nobody reads are named in `warnings`
-/// with the nearest one that is read. Backends that are not built in are not checked.
+/// Checks the keys and values that `backend` reads. Keys that are never read are named in
+/// `warnings` with the nearest one that is read. Backends that are not built in are not checked.
 std::optional<Refusal> check_rdzv_conf(const RdzvConf& conf, std::string_view backend,
                                        std::vector<std::string>& warnings);
 

@@ -4,6 +4,7 @@
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
 #include "spec/journal_size.hpp"
+#include "spec/option_fields.hpp"
 #include "spec/option_values.hpp"
 #include "spec/program.hpp"
 #include "spec/rendezvous_choice.hpp"
@@ -42,8 +43,6 @@ class Resolver {
           &Resolver::take_worker_library}) {
       if (auto refusal = (this->*step)()) return std::unexpected(*refusal);
     }
-    job_.dry_run = is_on(Opt::DryRun);
-    job_.explain = is_on(Opt::Explain);
     out_.notes.insert(out_.notes.begin(),
                       fmt::format("Using nproc_per_node={}.", text(Opt::NprocPerNode)));
     return std::move(out_);
@@ -53,7 +52,6 @@ class Resolver {
   Values& values() { return out_.values; }
   const std::string& text(Opt id) { return out_.values[id].text; }
   bool is_on(Opt id) { return out_.values.is_on(id); }
-  int number(Opt id) { return clamped(*parse_int(text(id))); }
   void warn(std::string warning) { out_.warnings.push_back(std::move(warning)); }
 
   static int clamped(std::int64_t value) {
@@ -132,23 +130,8 @@ class Resolver {
   }
 
   Refused limit_restarts() {
-    job_.max_restarts = number(Opt::MaxRestarts);
-    if (job_.max_restarts < 0)
-      return launcher_refusal("max_restarts must be >= 0", "see --max-restarts");
-    job_.monitor_interval = *parse_float(text(Opt::MonitorInterval));
-    if (!(job_.monitor_interval > 0)) {
-      return launcher_refusal(
-          fmt::format("monitor_interval must be > 0, got {}", text(Opt::MonitorInterval)));
-    }
-    const double barrier = *parse_float(text(Opt::ExitBarrierTimeout));
-    if (!(barrier >= 0)) {
-      return launcher_refusal(fmt::format("exit_barrier_timeout must be non-negative, got {}",
-                                          text(Opt::ExitBarrierTimeout)));
-    }
-    job_.exit_barrier_timeout = from_seconds(std::min(barrier, kLongest));
-    job_.exit_code_of_worker = text(Opt::ExitCode) == "worker";
+    if (auto refusal = fill_fields(job_, values())) return refusal;
     if (auto refusal = limit_hang()) return refusal;
-    if (auto refusal = limit_shutdown()) return refusal;
     return take_signals();
   }
 
@@ -164,21 +147,6 @@ class Resolver {
                       given),
           "see --hang-timeout");
     }
-    constexpr std::array<std::string_view, 3> kChoices = {"report", "restart", "fail"};
-    const auto choice = std::find(kChoices.begin(), kChoices.end(), text(Opt::OnHang));
-    job_.on_hang = static_cast<OnHang>(choice - kChoices.begin());
-    return std::nullopt;
-  }
-
-  Refused limit_shutdown() {
-    const auto& given = values()[Opt::ShutdownTimeout];
-    const auto seconds = *parse_int(given.text);
-    // torchrun checks the option but not its own variable, where less than 0 is no wait at all.
-    if (seconds < 0 && given.source != "TORCH_ELASTIC_SHUTDOWN_TIMEOUT") {
-      return launcher_refusal(
-          fmt::format("shutdown_timeout must be non-negative, got {}", seconds));
-    }
-    job_.shutdown_timeout = from_seconds(std::clamp(static_cast<double>(seconds), 0.0, kLongest));
     return std::nullopt;
   }
 
@@ -212,12 +180,6 @@ class Resolver {
     } else if (auto refusal = count_devices(given)) {
       return refusal;
     }
-    job_.role = text(Opt::Role);
-    job_.virtual_local_rank = is_on(Opt::VirtualLocalRank);
-    constexpr std::array<std::string_view, 5> kModes = {"", "node", "socket", "exclusive",
-                                                        "core-complex"};
-    const auto mode = std::find(kModes.begin(), kModes.end(), text(Opt::NumaBinding));
-    job_.numa = static_cast<NumaBinding>(mode - kModes.begin());
     job_.limit_omp_threads = job_.nproc_per_node > 1 && !around_.variable("OMP_NUM_THREADS") &&
                              !job_.worker_env.contains("OMP_NUM_THREADS");
     return std::nullopt;
@@ -266,7 +228,6 @@ class Resolver {
   Refused meet() { return choose_rendezvous(job_, values(), around_, place_, out_.warnings); }
 
   Refused take_logs() {
-    job_.log_dir = text(Opt::LogDir);
     const auto redirects = parse_std_map(text(Opt::Redirects)), tee = parse_std_map(text(Opt::Tee));
     if (!redirects) return named(redirects.error(), Opt::Redirects);
     if (!tee) return named(tee.error(), Opt::Tee);
@@ -280,8 +241,6 @@ class Resolver {
     job_.stderr_filters = filters(Opt::StderrFilters);
     const bool has_template = values()[Opt::PrefixTemplate].origin != Origin::Default;
     job_.prefix_template = has_template ? text(Opt::PrefixTemplate) : "";
-    job_.logs_specs = text(Opt::LogsSpecs);
-    job_.json_log = text(Opt::LogFormat) == "json";
     const auto size = journal_size(values()[Opt::JournalSize]);
     if (!size) return size.error();
     job_.journal_size = *size;
@@ -297,7 +256,7 @@ class Resolver {
   void check_ranks_filter() {
     for (const int rank : job_.local_ranks_filter) {
       if (rank >= 0 && rank < job_.nproc_per_node) continue;
-      warn(fmt::format("{}: there is no local rank {}: this node runs {}",
+      warn(fmt::format("{}: local rank {} does not exist: this node runs {}",
                        values()[Opt::LocalRanksFilter].source, rank,
                        job_.nproc_per_node == 1
                            ? "one worker, local rank 0"
@@ -325,21 +284,11 @@ class Resolver {
   }
 
   Refused take_reports() {
-    const std::string& status = text(Opt::Status);
-    job_.status = status == "on" ? Switch::On : status == "off" ? Switch::Off : Switch::Auto;
-    const std::string& how = text(Opt::Goodput);
-    job_.goodput = how == "auto" ? Goodput::Auto : how == "off" ? Goodput::Off : Goodput::Agent;
-    const std::string& summary = text(Opt::Summary);
-    job_.summary = summary == "off"     ? Summary::Off
-                   : summary == "short" ? Summary::Short
-                                        : Summary::Full;
-    job_.report_file = text(Opt::Report);
     if (auto refusal = take_metrics()) return refusal;
     if (const auto refused = take_http()) return refused;
     auto options = goodput_options(values());
     if (!options) return options.error();
     job_.goodput_options = std::move(*options);
-    job_.event_log_handler = text(Opt::EventLogHandler);
     std::vector<std::string> known = {"null", "console"};
     known.insert(known.end(), around_.event_handlers.begin(), around_.event_handlers.end());
     if (std::find(known.begin(), known.end(), job_.event_log_handler) != known.end())
@@ -359,7 +308,7 @@ class Resolver {
     return std::nullopt;
   }
 
-  /// Whoever is stronger than the job file replaces its routes as well.
+  /// A source that is stronger than the job file replaces its routes as well.
   Refused take_metrics() {
     const auto& given = values()[Opt::Metrics];
     const bool by_file = given.origin != Origin::CommandLine && given.origin != Origin::Variable;
@@ -369,7 +318,7 @@ class Resolver {
     job_.metrics = std::move(*sinks);
     const double interval = *parse_float(text(Opt::MetricsInterval));
     if (!(interval >= 0.1 && interval <= kLongest)) {
-      return Refusal{fmt::format("{}: {} is no interval", values()[Opt::MetricsInterval].source,
+      return Refusal{fmt::format("{}: {} is not an interval", values()[Opt::MetricsInterval].source,
                                  text(Opt::MetricsInterval)),
                      2, false, "expected a number of seconds, at least 0.1"};
     }
@@ -379,7 +328,6 @@ class Resolver {
 
   Refused choose_mode() {
     const bool module = is_on(Opt::Module), no_python = is_on(Opt::NoPython);
-    job_.start_method = text(Opt::StartMethod);
     if (is_on(Opt::RunPath)) {
       job_.mode = Mode::RunPath;
       if (module || no_python) warn("--run-path wins over --module and --no-python");

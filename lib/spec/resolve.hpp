@@ -26,8 +26,7 @@ struct Resolved {
 /// Merges command line, PET_* variables, the TOML file, the scheduler's variables and the defaults,
 /// in this order of strength, and checks the result. What torchrun's parser or launcher refuses is
 /// refused with its texts and exit codes; what it silently drops is a warning.
-///
-/// Asks `around` and nobody else; the same answers give the same job (but for random run ids).
+/// Asks `around` alone; the same answers give the same job (but for random run ids).
 Answer<Resolved> resolve(const CommandLine& line, const HostEnvironment& around);
 
 }  // namespace elastrun::spec

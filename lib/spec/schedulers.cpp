@@ -166,7 +166,7 @@ class Finder {
   }
 
   // srun --pty gives its terminal to task 0 alone. The variable says little: what srun starts from
-  // within that shell inherits it, but is a task of its own, and mostly without a terminal.
+  // within that shell inherits it, but is another task, and mostly without a terminal.
   bool is_typed_in_a_task() const {
     const auto task = number("SLURM_TASK_PID");
     return variable("SLURM_PTY_PORT") && task && is_typed_in_shell(around_, *task);

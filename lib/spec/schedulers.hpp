@@ -34,7 +34,7 @@ struct Placement {
 /// the user can do something about it.
 ///
 /// `nodes_given` is the number of nodes that the user gave, or 0. Kubernetes tells no number, so
-/// that without one there is no placement.
+/// without one the placement is unknown.
 std::optional<Placement> find_placement(const HostEnvironment& around, int nodes_given,
                                         std::vector<std::string>& warnings);
 

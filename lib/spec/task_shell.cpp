@@ -26,8 +26,8 @@ std::optional<Process> find_process(const HostEnvironment& around, const std::st
   return Process{stat->substr(name + 1, name_end - name - 1), fields[1], fields[2], fields[4]};
 }
 
-// The agent has a group of its own, and so has a guardian below another one (process/guardian.hpp):
-// what was started, by whomever, is the guardian on top.
+// The agent has its own group, and so has a guardian below another one (process/guardian.hpp):
+// what was started is the guardian on top.
 std::optional<Process> find_started(const HostEnvironment& around) {
   auto found = find_process(around, "self");
   if (!found) return found;

@@ -288,13 +288,27 @@ class Loader {
 
 }  // namespace
 
+namespace {
+
+/// What to do about text that is no TOML, by the parser's words for it.
+std::string_view hint_for(std::string_view problem) {
+  if (problem.contains("redefine")) return "a key stands once in its section; keep one of the two";
+  if (problem.contains("table header") || problem.contains("expected ']'") ||
+      problem.contains("expected '}'") || problem.contains("unterminated")) {
+    return "a bracket or a quote is opened and not closed";
+  }
+  return "text stands in double quotes; --print-config shows every key";
+}
+
+}  // namespace
+
 Answer<TomlJob> parse_toml(std::string_view text, std::string_view path) {
   Loader loader(path);
   const toml::parse_result result = toml::parse(text, path);
   if (result) return loader.load(result.table());
-  return std::unexpected(
-      loader.refuse(result.error().source(), std::string(result.error().description()),
-                    "text stands in double quotes; --print-config shows every key"));
+  return std::unexpected(loader.refuse(result.error().source(),
+                                       std::string(result.error().description()),
+                                       std::string(hint_for(result.error().description()))));
 }
 
 }  // namespace elastrun::spec

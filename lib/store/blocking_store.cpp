@@ -24,6 +24,7 @@ struct BlockingStore::Engine {
     // Shared, because a request that was given up may still be answered later.
     const auto answer = std::make_shared<std::optional<Answer>>();
     begin([answer](Answer value) { answer->emplace(std::move(value)); });
+    // A loop that ran out of work stays stopped otherwise.
     loop.restart();
     while (!*answer) {
       if (loop.run_one() == 0) return fail(Code::Closed, "the store has gone");
@@ -49,6 +50,8 @@ Result<std::shared_ptr<BlockingStore>> BlockingStore::connect(const std::string&
     const Duration left = std::max<Duration>(until - engine->clock->now(), Duration::zero());
     auto client = engine->await<Connected>([&](auto done) {
       TcpClient::connect(engine->loop, *engine->clock, {address, port},
+                         // A share for each address, so that a dead first one does not use up the
+                         // time of the others.
                          left / static_cast<int>(found->size()), std::move(done));
     });
     if (!client) {
@@ -63,6 +66,7 @@ Result<std::shared_ptr<BlockingStore>> BlockingStore::connect(const std::string&
 
 Result<std::shared_ptr<BlockingStore>> BlockingStore::open_file(const std::string& path) {
   auto engine = std::make_shared<Engine>();
+  // -1: how many use the file is unknown, so none of them removes it.
   auto store = FileStore::open(engine->loop, *engine->clock, path, -1);
   if (!store) return std::unexpected(store.error());
   engine->store = std::move(*store);

@@ -11,9 +11,9 @@
 
 namespace elastrun::store {
 
-/// A store for code that may wait, such as a user's RendezvousHandler: each call runs a loop of its
-/// own until the answer is there. The keys and bytes are those of store::Store. One thread at a
-/// time; never on the agent's loop, which would stand still.
+/// A store for code that may wait, such as a user's RendezvousHandler: each call runs a new loop
+/// until the answer is there. The keys and bytes are those of store::Store. One thread at a time;
+/// never on the agent's loop, which would stand still.
 class BlockingStore {
  public:
   static constexpr Duration kTimeLimit = std::chrono::seconds(300);  // torch's

@@ -14,7 +14,7 @@ namespace {
 
 using Endpoint = boost::asio::ip::tcp::endpoint;
 
-std::string show(const Endpoint& endpoint) {
+std::string shown(const Endpoint& endpoint) {
   return fmt::format("{} port {}", endpoint.address().to_string(), endpoint.port());
 }
 
@@ -104,7 +104,7 @@ void TcpClient::connect(boost::asio::io_context& loop, Clock& clock, Endpoint en
   connecting->next = clock.make_alarm();
   connecting->limit->arm(clock.now() + timeout, [connecting] {
     connecting->end(fail(
-        Code::Timeout, fmt::format("no store at {} within {}: {}", show(connecting->endpoint),
+        Code::Timeout, fmt::format("no store at {} within {}: {}", shown(connecting->endpoint),
                                    format_duration(connecting->timeout), connecting->last_error)));
   });
   connecting->try_once = [](std::shared_ptr<Connecting> self) {
@@ -122,6 +122,7 @@ void TcpClient::connect(boost::asio::io_context& loop, Clock& clock, Endpoint en
                         Connection::Answer::Nonce,
                         [self, connection, greeting](Result<std::string> nonce) {
                           if (!nonce) return self->again(nonce.error().text);
+                          // Any server may answer something; only a store sends the number back.
                           if (*nonce != greeting.substr(1)) {
                             return self->again("it answers, but not as a store");
                           }
@@ -141,7 +142,7 @@ TcpClient::~TcpClient() {
 void TcpClient::set(std::string key, std::string value, OnDone done) {
   Message message(Query::Set);
   message.key(key).request.value = value;
-  // SET has no answer of its own; that of a PING behind it says that it was run.
+  // SET has no answer; the one of a PING behind it says that it was run.
   connection_->call({message.bytes() + ping(),
                      Connection::Answer::Nonce,
                      [done = std::move(done)](Result<std::string> nonce) {
@@ -184,6 +185,7 @@ void TcpClient::check(std::vector<std::string> keys, OnFlag done) {
                      Connection::Answer::Flag,
                      [done = std::move(done)](Result<std::string> flag) {
                        if (!flag) return done(std::unexpected(flag.error()));
+                       // CHECK answers 0 for ready and 1 for missing.
                        done(flag->front() == 0);
                      },
                      {},

@@ -16,12 +16,12 @@ namespace elastrun::store {
 /// again: when it is lost, all calls fail with Closed.
 ///
 /// A wait keeps later requests of the same client back until it ends, since the protocol's answers
-/// carry no name; who waits long beside other work uses a client of its own, as torch's clone().
+/// carry no name; for a long wait beside other work use another client, as torch's clone().
 class TcpClient final : public Store {
  public:
   using OnConnected = std::function<void(Result<std::unique_ptr<TcpClient>>)>;
-  /// Tries until the timeout, with growing pauses, as long as nobody answers there. `done` runs on
-  /// the loop; the loop and the clock must outlive the client.
+  /// Tries until the timeout, with growing pauses, as long as the server does not answer. `done`
+  /// runs on the loop; the loop and the clock must outlive the client.
   static void connect(boost::asio::io_context& loop, Clock& clock,
                       boost::asio::ip::tcp::endpoint endpoint, Duration timeout, OnConnected done);
   ~TcpClient() override;

@@ -9,7 +9,7 @@
 
 namespace elastrun::store {
 
-// An answer longer than this is no answer of a store: torch's values have 8 MiB, and grow by
+// A longer answer does not come from a store: torch's values have 8 MiB, and grow by
 // APPEND.
 constexpr std::uint64_t kMaxAnswer = 1u << 30;
 
@@ -19,6 +19,7 @@ TcpClient::Connection::Connection(boost::asio::io_context& loop_of_all, Clock& c
 void TcpClient::Connection::call(Call call) {
   if (lost_) {
     boost::asio::post(loop, [self = shared_from_this(), done = std::move(call.done)] {
+      // A closed socket was abandoned, and its callers may be gone.
       if (done && self->socket.is_open()) done(std::unexpected(*self->lost_));
     });
     return;
@@ -36,6 +37,7 @@ void TcpClient::Connection::call_next(Call call) {
 /// Sends what may be sent: everything up to the first wait.
 void TcpClient::Connection::pump() {
   while (!queued_.empty()) {
+    // Behind a wait only its cancellation may go, which the server must read next.
     if (!in_flight_.empty() && in_flight_.back().answer == Answer::Wait) break;
     Call& call = in_flight_.emplace_back(std::move(queued_.front()));
     queued_.pop_front();
@@ -100,6 +102,7 @@ bool TcpClient::Connection::take_wait_byte() {
   const bool ready = input_.front() == 0;
   input_.erase(0, 1);
   deadline_->disarm();
+  // The key came while the cancellation was on its way, whose answer belongs to no call.
   swallow_ = std::exchange(cancelling_, false) && ready;
   const Call& wait = in_flight_.front();
   finish(ready ? Result<std::string>("") : std::unexpected(wait_timeout(wait.timeout, wait.keys)));

@@ -57,6 +57,7 @@ std::size_t Conversation::run(std::string_view bytes) {
     if (stage_ == Stage::Current) used = kOpening;
   }
   while (!ended() && !stalled()) {
+    // Requests behind a long answer wait for its end, or theirs would come within it.
     if (rest_) {
       go_on();
       continue;
@@ -83,6 +84,7 @@ std::size_t Conversation::run(std::string_view bytes) {
 bool Conversation::open(std::string_view bytes) {
   if (bytes.empty()) return false;
   const auto first = static_cast<std::uint8_t>(bytes.front());
+  // torch 1.13 has no request above 8, and HTTP and TLS begin with higher bytes.
   if (first > 8) {
     end(fmt::format("does not speak to a store: its first bytes are {}", net::format_hex(bytes)));
     return false;

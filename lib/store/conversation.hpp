@@ -20,8 +20,7 @@ class Exchange;
 /// One peer's side of the store: its bytes in, its answers out, no sockets. The first bytes decide
 /// which protocol it speaks; a peer that says nothing stays undecided for ever, as the second
 /// connection of a torch 1.13 client does.
-///
-/// Anything that is no valid request ends the conversation: answers to what came before are still
+/// An invalid request ends the conversation: answers to what came before are still
 /// in output(), violation() says why, and nothing after it is run.
 class Conversation {
  public:

@@ -14,7 +14,7 @@ constexpr char kMissing = 1;
 constexpr char kCancelled = 1;
 constexpr char kWatching = 3;  // torch 1.13: the call-back is registered
 
-/// A key for a log line: without its bytes that are no text, and not all of 8192 of them.
+/// A key for a log line: without its unprintable bytes, and not all of 8192 of them.
 std::string show_key(std::string_view key) {
   std::string text;
   for (const char c : key.substr(0, 60)) text += c >= ' ' && c <= '~' ? c : '?';
@@ -97,6 +97,8 @@ void Conversation::execute_number(const Request& request) {
       const auto sum = table.add(request.key, request.number);
       if (!sum) return no_number();
       exchange_->deliver();
+      // torch counts its ranks here before all else, so the agent sees workers connect without a
+      // word from the script.
       if (exchange_->on_join_ && request.key == Exchange::kJoinKey) exchange_->on_join_(*sum);
       return output_.put_number(*sum);
     }
@@ -119,6 +121,7 @@ void Conversation::execute_queue(const Request& request) {
     table.queue_push(request.key, request.value);
     return exchange_->deliver();
   }
+  // The length comes first: after 0 the client expects no value.
   output_.put_number(static_cast<std::int64_t>(table.queue_size(request.key)));
   if (request.query == Query::QueueLength) return;
   if (const auto value = table.queue_pop(request.key)) output_.put_value(*value);
@@ -175,6 +178,7 @@ void Conversation::put_item(bool values, std::string_view key) {
 }
 
 void Conversation::tell(const Notice& notice) {
+  // A notice must not come within a long answer.
   Output& output = rest_ ? rest_->after : output_;
   if (!notice.change) return output.put(kReady);
   output.put(static_cast<char>(notice.change->kind));

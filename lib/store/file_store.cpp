@@ -35,6 +35,8 @@ class FileStore::Lock {
  public:
   enum class For { Reading, Writing };
   static Result<Lock> take(const std::string& path, For purpose) {
+    // Opened for each lock: its last user may have removed the file, and the next one made it
+    // again.
     UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     if (!fd) return std::unexpected(file_error(path, "open"));
     const int kind = purpose == For::Writing ? LOCK_EX : LOCK_SH;
@@ -72,12 +74,14 @@ FileStore::~FileStore() {
   if (path_.empty()) return;
   const auto finished = count(kFinished, 1);
   const auto references = count(kReferences, -1);
+  // As torch: the last of all workers removes the file, or the next run would read its keys.
   const bool last = references && *references == 0 && finished && *finished >= workers_;
   if (last && workers_ >= 0) ::unlink(path_.c_str());
 }
 
 template <class Done, class Answer>
 void FileStore::answer(Done done, Answer value) {
+  // Never within the call, as no store does: callers may still hold what `done` uses.
   boost::asio::post(loop_, [alive = lifetime_.token(), done = std::move(done),
                             value = std::move(value)]() mutable {
     if (alive) done(std::move(value));

@@ -10,9 +10,9 @@
 
 namespace elastrun::store {
 
-/// Whom a server serves, and since when. While it is shut nobody is heard: a connection may belong
-/// to a worker of another node that is a little ahead of us, or to a stranger, and which of both
-/// is known only once it is open. Pure.
+/// Whom a server serves, and since when. While it is shut no request is read: a connection may
+/// belong to a worker of another node that is a little ahead of us, or to a stranger, and which of
+/// both is known only once it is open. Pure.
 class Gate {
  public:
   /// A connection that came while it was shut, with what was read from it already.
@@ -31,7 +31,7 @@ class Gate {
     early_.emplace_back(std::move(socket), std::move(first_bytes));
   }
   std::size_t kept() const { return early_.size(); }
-  /// Those who waited, first come first; nobody waits then.
+  /// Those who waited, first come first, and forgets them.
   std::vector<Early> take_early() { return std::exchange(early_, {}); }
 
  private:

@@ -2,6 +2,7 @@
 #include "store/listening.hpp"
 
 #include "store/port_owner.hpp"
+#include "store/rate_limited_log.hpp"
 
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
@@ -24,18 +25,13 @@ Result<ip::address> parse_address(const std::string& address) {
   if (address.empty()) return ip::address_v6::any();
   if (address == "localhost") return ip::address_v4::loopback();
   boost::system::error_code error;
+  // Numbers alone: a look-up may block the loop for seconds.
   auto parsed = ip::make_address(address, error);
   if (!error) return parsed;
   return fail(Code::Store,
               fmt::format("cannot listen on '{}': it is not an IPv4 or IPv6 address; names "
                           "are not looked up here, give the number",
                           address));
-}
-
-std::string show(const Endpoint& endpoint) {
-  const auto text = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", text, endpoint.port())
-                                    : fmt::format("{}:{}", text, endpoint.port());
 }
 
 Error listen_error(const Endpoint& endpoint, int number) {
@@ -64,7 +60,7 @@ void probe(int socket, int idle_s, int interval_s, int probes) {
 }
 
 /// Linux hands them down to accepted sockets, which saves system calls for each of those. A client
-/// whose machine is gone without a word is noticed after two minutes: somebody may wait for the
+/// whose machine is gone without a word is noticed after two minutes: a worker may wait for the
 /// last one to hang up.
 void hand_down_options(int socket) {
   const int on = 1;
@@ -78,6 +74,7 @@ Result<Listening> open_endpoint(const Endpoint& endpoint) {
   if (!socket) return std::unexpected(listen_error(endpoint, errno));
   const int on = 1;
   const int off = 0;
+  // Connections of the round before may be in TIME_WAIT at the same port (socket(7)).
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   hand_down_options(socket.get());
   const bool both_families = family == AF_INET6 && endpoint.address().is_unspecified();

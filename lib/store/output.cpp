@@ -20,6 +20,7 @@ iovec part(std::string_view bytes) {
 
 void Output::put_value(const Value& value) {
   put_number<std::uint64_t>(value.view().size());
+  // A large value is sent from the table's bytes: thousands of readers cost one copy.
   if (auto bytes = value.shared()) {
     shared_ += bytes->size();
     pieces_.push_back({own_.size(), std::move(bytes)});
@@ -40,6 +41,7 @@ std::size_t Output::gather(std::span<iovec> parts) const {
     }
     parts[used++] = part(std::string_view(*piece.bytes).substr(skip));
     skip = 0;
+    // Without room for the next piece, what follows that must not go first.
     if (i + 1 < pieces_.size() && used + 2 > parts.size()) return used;
   }
   if (used < parts.size() && place < own_.size()) {

@@ -31,6 +31,7 @@ void read_listeners(const char* path, std::uint16_t port, std::set<std::string>&
     std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
     fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
         timeout >> inode;
+    // 0A is TCP_LISTEN.
     if (state == "0A" && local.ends_with(wanted)) inodes.insert("socket:[" + inode + "]");
   }
 }
@@ -42,6 +43,7 @@ bool holds(const std::string& process, const std::set<std::string>& sockets, int
   const Directory directory(::opendir(folder.c_str()));
   if (!directory) return false;
   while (const dirent* entry = ::readdir(directory.get())) {
+    // All this is for the text of an error, which must not take seconds on a large machine.
     if (++looked_at > kMaxDescriptors) return false;
     std::array<char, 64> target{};
     const auto size =

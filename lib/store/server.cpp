@@ -47,6 +47,8 @@ class TcpServer final : public Server {
 
   Status start(asio::io_context& loop);
   std::uint16_t port() const override { return port_; }
+  // In the kernel's queue, not refused: a worker of a node that is a little ahead of us comes
+  // early.
   void hold_newcomers() override { gate_.shut(), listen(false); }
   void look_for_dead_peers() override {
     for (const Connection& each : connections_) probe_peer_soon(each.fd.get());
@@ -121,11 +123,12 @@ void TcpServer::ready(std::span<const epoll_event> events) {
       if (!gate_.is_shut()) accept_some();
       continue;
     }
+    // An earlier event of this batch may have closed it, and its number be another's by now.
     if (!exchange_->is_open(peer) || event.data.u64 != tag(peer)) continue;
     guard(peer, [&] { ready(peer, event.events); });
   }
-  // Answers go out once all requests of the turn have been read: whoever waits for several of them
-  // is woken once, and the kernel's two halves of the work each stay in the cache.
+  // Answers go out once all requests of the turn have been read: a peer that waits for several of
+  // them is woken once, and the kernel's two halves of the work each stay in the cache.
   flush_touched();
 }
 
@@ -212,6 +215,7 @@ Peer TcpServer::add(UniqueFd fd) {
 }
 
 void TcpServer::adopt(asio::ip::tcp::socket socket, std::string first_bytes) {
+  // It was accepted elsewhere, so the kernel's queue cannot hold it any more.
   if (gate_.is_shut() && gate_.kept() < settings_.max_connections) {
     return gate_.keep(std::move(socket), std::move(first_bytes));
   }
@@ -254,6 +258,7 @@ bool TcpServer::read_some(Peer peer, std::size_t& size) {
     return true;
   }
   if (got == 0) {
+    // Half closed: answers to what it asked before are still due.
     connection.finished = true;
     flush(peer);
   } else if (errno != EAGAIN) {
@@ -281,10 +286,14 @@ void TcpServer::flush(Peer peer) {
     if (!send_some(peer)) return;
     sent += before - conversation.output().size();
     if (conversation.output().size() == before) break;  // the socket is full: an edge will come
+    // Requests that waited for room go on, so a long list is answered as fast as it is read.
     if (conversation.pending() && !conversation.stalled()) exchange_->receive(peer, {});
   }
   if (conversation.output().empty()) return drained(peer);
+  // The turn ended while the socket had room, and that edge was told before: without asking the
+  // poller again this answer would stall.
   connections_[peer].unsent = sent >= settings_.send_per_turn;
+  // Shared values are held once for all peers, so only this peer's own bytes count.
   if (conversation.output().own_size() > settings_.max_backlog) return cut_off(peer);
   if (conversation.stalled() && !std::exchange(connections_[peer].warned, true)) {
     limited_.add("{} does not read its answers: {} bytes wait, its requests wait until it does",
@@ -364,6 +373,7 @@ void TcpServer::close_all() {
 
 void TcpServer::start_afresh() {
   close_all();
+  // With the keys of the round before, the barriers of the next one would be complete at once.
   earlier_requests_ += exchange_->requests();
   exchange_ = std::make_unique<Exchange>(settings_.on_join, settings_.on_change);
   if (settings_.awaits_peers && !gate_.is_shut()) hold_newcomers();

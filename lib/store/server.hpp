@@ -27,7 +27,7 @@ class Server {
     std::size_t max_backlog = 64u << 20;
     /// Bytes that one peer is sent before the others have their turn.
     std::size_t send_per_turn = 8u << 20;
-    /// Nobody is heard before allow_peers() says who may: connections wait until then.
+    /// Connections wait, unread, until allow_peers() says whom to serve.
     bool awaits_peers = false;
     /// Called when another client says that it has connected, as torch's do before anything else
     /// unless told not to wait for the others, with the number of those that have. It must not
@@ -57,13 +57,13 @@ class Server {
   /// longer loses its connection, too.
   virtual void look_for_dead_peers() = 0;
   /// A new key space for a new round on the same port: all connections are closed, all keys gone.
-  /// Until allow_peers() nobody is heard, if the settings say so.
+  /// Until allow_peers() connections wait, if the settings say so.
   virtual void start_afresh() = 0;
   /// Only peers with these addresses are served from now on, all if there are none; others are
   /// closed and logged.
   virtual void allow_peers(std::vector<boost::asio::ip::address> addresses) = 0;
   virtual Statistics statistics() const = 0;
-  /// Takes over a connection somebody else accepted, with the bytes already read from it (a
+  /// Takes over a connection accepted elsewhere, with the bytes already read from it (a
   /// listener that tells protocols apart by their first bytes).
   virtual void adopt(boost::asio::ip::tcp::socket socket, std::string first_bytes) = 0;
 };

@@ -12,7 +12,7 @@
 namespace elastrun::store {
 
 /// A key-value store with waiting, as torch's c10d::Store: values are bytes, counters are decimal
-/// text, and whoever gets a key that is not there yet waits for it.
+/// text, and a get of a missing key waits for it.
 ///
 /// Every call returns at once. Its callback runs once on the loop, never inside the call, and never
 /// after the store was destroyed. Requests take effect in the order of the calls; answers may come
@@ -32,7 +32,7 @@ class Store {
   /// The value, once there is one. A timeout of 0 asks whether it is there now.
   virtual void get(std::string key, Duration timeout, OnValue done) = 0;
   /// Adds to the number at the key (0 if missing) and answers the sum. Fails with Store if the
-  /// value is no number.
+  /// value is not a number.
   virtual void add(std::string key, std::int64_t delta, OnNumber done) = 0;
   /// Stores `desired` if the key holds `expected`, or is missing and `expected` is empty. Answers
   /// the value then at the key, or `expected` if the key is missing still.

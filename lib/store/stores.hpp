@@ -5,7 +5,7 @@ namespace elastrun::store {
 
 class Server;
 
-/// The stores of a node, as far as there are any, for whoever takes connections for them. Borrowed.
+/// The stores of a node, where it has any, for the acceptor of their connections. Borrowed.
 struct Stores {
   Server* current = nullptr;  // of a round whose members may be at work
   Server* next = nullptr;     // of the one that is being formed

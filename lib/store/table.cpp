@@ -88,7 +88,7 @@ void Table::set(std::string_view key, std::string_view value) {
   std::string before;
   if (slot.extra) {
     if (watched(entry)) before = slot.value.view();
-    slot.extra->base = 0;  // whoever sets a barrier's number starts it anew
+    slot.extra->base = 0;  // setting a barrier's number restarts it
     for (auto& arrived : slot.extra->arrivals) arrived.counted = false;
   }
   slot.value.assign(value);
@@ -114,6 +114,7 @@ std::optional<std::int64_t> Table::add(std::string_view key, std::int64_t delta)
   Entry& entry = touch(key);
   std::string before;
   if (watched(entry)) before = entry.second.value.view();
+  // Wraps, as torch's counters do; a signed overflow would be undefined here.
   const auto sum = wrapping_add(*number, delta);
   store_number(entry, sum);
   stored(entry, created, std::move(before));
@@ -131,6 +132,7 @@ void Table::append(std::string_view key, std::string_view bytes) {
 const Value* Table::compare_set(std::string_view key, std::string_view expected,
                                 std::string_view desired) {
   const Value* now = get(key);
+  // As torch: an empty `expected` means that the key must not be there.
   const bool stores = now == nullptr ? expected.empty() : now->view() == expected;
   if (!stores) return now;
   set(key, desired);
@@ -156,6 +158,7 @@ bool Table::erase(std::string_view key) {
 
 bool Table::present(std::string_view key) const {
   const Slot* slot = find(key);
+  // Clients wait for the key before they pop, so a queue with something in it counts as there.
   return slot != nullptr && (slot->present || (slot->extra && !slot->extra->queue.empty()));
 }
 
@@ -171,6 +174,7 @@ std::vector<std::string_view> Table::keys() const {
 void Table::queue_push(std::string_view key, std::string_view value) {
   Entry& entry = touch(key);
   extra(entry).queue.emplace_back(value);
+  // One value serves one waiter; the others would find the queue empty.
   wake_first(*entry.second.extra);
 }
 

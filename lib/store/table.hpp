@@ -13,7 +13,7 @@
 
 namespace elastrun::store {
 
-/// Whoever asks: a connection of the server, a caller of the memory store. Numbers may be used
+/// Who asks: a connection of the server, a caller of the memory store. Numbers may be used
 /// again after forget().
 using Peer = std::uint32_t;
 
@@ -52,9 +52,9 @@ struct Notice {
   std::shared_ptr<const Change> change;
 };
 
-/// Keys, queues, waiters and barriers of one store. Pure: no sockets, no clock; whoever is to be
-/// told something is found in notices() after the call. Semantics: torchrun-parity 7.1, except
-///   * a COMPARE_SET that stores nothing wakes nobody;
+/// Keys, queues, waiters and barriers of one store. Pure: no sockets, no clock; after a call
+/// notices() lists what is to be told to whom. Semantics: torchrun-parity 7.1, except
+///   * a COMPARE_SET that stores nothing wakes no waiter;
 ///   * each wait of a peer ends for itself, however many it has;
 ///   * a barrier is complete, for all who wait at it, when as many peers as one of them wants have
 ///     arrived since it was last complete; who cancels or leaves has not arrived; it can be used
@@ -67,7 +67,7 @@ class Table {
   Table& operator=(Table&&) noexcept;
 
   void set(std::string_view key, std::string_view value);
-  /// Nothing if there is no such key. The pointer lives until the next call that changes a key.
+  /// Nothing for a missing key. The pointer lives until the next call that changes a key.
   const Value* get(std::string_view key) const;
   /// The new number, wrapping at the ends. Nothing, and nothing changed, if the key holds text
   /// that does not begin with a number or is beyond 64 bits.
@@ -108,7 +108,7 @@ class Table {
  private:
   struct Hash {
     using is_transparent = void;
-    // Not noexcept, or libstdc++ takes it for a cheap hash and works it out anew at each step.
+    // Not noexcept, or libstdc++ takes it for a cheap hash and computes it again at each step.
     std::size_t operator()(std::string_view text) const {
       return std::hash<std::string_view>{}(text);
     }

@@ -63,8 +63,8 @@ bool Table::wait(Peer peer, std::span<const std::string_view> keys) {
   return false;
 }
 
-/// Lets all go once the number of one of them has been reached, whoever raised it: a barrier that
-/// is complete is complete for everybody, whatever size each named, as with torch.
+/// Releases all once the number that one of them waits for is reached, by whichever call: a barrier
+/// that is complete is complete for all, whatever size each named, as with torch.
 void Table::release(Entry& entry) {
   Extra& extra = *entry.second.extra;
   if (extra.arrivals.empty()) return;
@@ -80,6 +80,7 @@ void Table::release(Entry& entry) {
     mine.erase(std::find(mine.begin(), mine.end(), &entry));
     if (found->second->empty()) interests_.erase(found);
   }
+  // The next barrier at this key counts from here.
   extra.base = *number;
 }
 
@@ -107,6 +108,7 @@ Table::Arrival Table::arrive(Peer peer, std::string_view key, std::int64_t wante
     return Arrival::Waiting;
   }
   if (barrier.arrivals.empty()) barrier.base = number;
+  // So that stored() releases all of them, whatever number each has named.
   for (auto& one : barrier.arrivals) one.wanted = std::numeric_limits<std::int64_t>::min();
   stored(entry, created, std::move(old_text));
   return Arrival::Complete;
@@ -120,6 +122,7 @@ void Table::take_back(Peer peer, Entry& entry) {
                                  [peer](const auto& one) { return one.peer == peer; });
   const bool counted = mine->counted;
   arrivals.erase(mine);
+  // A key that was erased or set since has forgotten this arrival already.
   if (counted && slot.present) {
     if (const auto number = parse_counter(slot.value.view())) {
       store_number(entry, wrapping_subtract(*number, 1));

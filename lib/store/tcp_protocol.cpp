@@ -113,6 +113,7 @@ Scanner::Progress Scanner::scan_text(std::string_view message, std::size_t limit
   const auto length = net::load<std::uint64_t>(message.data() + at_);
   refused_ = length;
   if (length > limit) return too_long;
+  // By what is announced, before it comes: what has come already would be in memory.
   if (at_ + 8 + length > kMaxMessage) return Progress::LongMessage;
   if (message.size() - at_ - 8 < length) return Progress::More;
   at_ += 8 + static_cast<std::size_t>(length);

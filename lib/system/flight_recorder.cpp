@@ -31,7 +31,7 @@ std::string default_dump(const std::vector<std::string>& environment) {
   return cache + "/torch/comm_lib_trace_rank_";
 }
 
-/// Only a pipe that somebody reads: a file of that name is somebody else's.
+/// Only a pipe with a reader: a plain file of that name is not torch's.
 bool write_to_pipe(const std::string& path) {
   const UniqueFd pipe(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   struct stat info {};

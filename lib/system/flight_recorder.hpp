@@ -26,8 +26,8 @@ std::vector<std::string> environment_of(pid_t process);
 
 /// Asks those for a dump that have made their pipe, and gives the names of the files into which
 /// they write it, soon; of the others those that are there and not older than `since`: torch writes
-/// them by itself when a collective has taken too long. Waits for the file system, and for nobody's
-/// answer.
+/// them by itself when a collective has taken too long. Waits for the file system, but not for the
+/// workers' answers.
 std::vector<std::string> find_dumps(const std::vector<FlightRecorder>& recorders, WallTime since);
 
 }  // namespace elastrun::system

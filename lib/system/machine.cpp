@@ -40,8 +40,8 @@ void raise(T& value, const T& before) {
   value = std::max(value, before);
 }
 
-/// A process below the worker that nobody waited for takes what it used with it; a total that falls
-/// would look like a new start.
+/// A descendant that was never waited for takes its use with it; a total that falls would look like
+/// a new start.
 void never_fall(WorkerUse& use, const WorkerUse& before) {
   raise(use.use.user, before.use.user);
   raise(use.use.system, before.use.system);

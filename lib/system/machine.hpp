@@ -25,8 +25,8 @@ struct WorkerUse {
   WatchedWorker worker;
   ProcessUse use;              // threads and memory: of all that live
   std::optional<DeviceIo> io;  // `in` read from storage, `out` written
-  std::uint64_t voluntary_switches = 0, involuntary_switches = 0;  // of its own threads
-  std::optional<std::uint64_t> descriptors;                        // of its own
+  std::uint64_t voluntary_switches = 0, involuntary_switches = 0;  // of the agent's threads
+  std::optional<std::uint64_t> descriptors;                        // of the agent
   double uptime = 0;                                               // seconds
   std::optional<double> cores;  // CPU seconds per second since the sample before
   double read_per_s = 0, written_per_s = 0;

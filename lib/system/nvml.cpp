@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of NVML that are used, as its reference manual declares them; the header itself
-// comes with CUDA, which nobody should need in order to build this.
+// comes with CUDA, which the build must not need.
 #include "system/nvml.hpp"
 
 #include <array>
@@ -28,7 +28,7 @@ constexpr int kTemperatureGpu = 0, kClockSm = 1, kUncorrected = 1, kVolatile = 0
 constexpr unsigned long long kEventXid = 8;
 
 template <class... Arguments>
-using Call = int (*)(Arguments...);
+using NvmlCall = int (*)(Arguments...);
 
 }  // namespace
 
@@ -48,7 +48,7 @@ struct Nvml::Library {
   /// True if the function is there and succeeded.
   template <class... Arguments>
   bool call(const char* name, Arguments... arguments) const {
-    const auto found = reinterpret_cast<Call<Arguments...>>(::dlsym(handle.get(), name));
+    const auto found = reinterpret_cast<NvmlCall<Arguments...>>(::dlsym(handle.get(), name));
     return found != nullptr && found(arguments...) == 0;
   }
   template <class T>
@@ -140,7 +140,7 @@ struct Nvml::Library {
 };
 
 std::vector<std::string> throttle_reasons(std::uint64_t bits) {
-  // Bits 0 (idle), 1 (clocks that somebody has set) and 8 (display clocks) are no loss.
+  // Bits 0 (idle), 1 (clocks set by a user) and 8 (display clocks) are not losses.
   static const std::map<std::uint64_t, const char*> kNames = {
       {0x04, "sw_power_cap"}, {0x08, "hw_slowdown"}, {0x10, "sync_boost"},
       {0x20, "sw_thermal"},   {0x40, "hw_thermal"},  {0x80, "hw_power_brake"}};

@@ -38,7 +38,7 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  /// Empty where there is no driver; asked for again at the next call.
+  /// Empty without a driver, which the next call looks for again.
   std::vector<GpuUse> sample();
 
  private:

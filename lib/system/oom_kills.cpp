@@ -142,7 +142,7 @@ std::string OomKills::diagnostics(const process::ExitStatus& status, pid_t proce
   if (!status.by_signal(SIGKILL)) return {};
   const auto now = count_();
   // Older records may be about another process that had the same number. By their count and not by
-  // time: the clock of the records runs at a rate of its own.
+  // time: the clock of the records runs at another rate.
   const auto kills = rose(before_.machine, now.machine) ? *now.machine - *before_.machine : 0;
   if (kills > 0 && log_names_victim(read_kernel_log(path_), process, kills)) {
     return "the kernel killed it because memory ran out (its log names the process)";

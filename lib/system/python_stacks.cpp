@@ -4,11 +4,11 @@
 #include "core/read_file.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
+#include "process/process_status.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdint>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ constexpr int kQuietLooks = 3;               // without another byte: it has com
 constexpr std::size_t kMostBytes = 1 << 18;  // faulthandler writes 100 frames of each thread
 using Steady = std::chrono::steady_clock;
 
-/// Only a file in memory: reading anything else might wait, or take bytes away from somebody.
+/// Only a file in memory: reading anything else might wait, or take bytes away from another reader.
 UniqueFd open_offered(pid_t pid, int descriptor) {
   const auto path = fmt::format("/proc/{}/fd/{}", pid, descriptor);
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
@@ -40,30 +40,15 @@ UniqueFd open_offered(pid_t pid, int descriptor) {
   return file;
 }
 
-constexpr std::uint64_t bit_of(int signal) {
-  return std::uint64_t{1} << (signal - 1);
-}
-
-/// The signals for which the process has a handler, as bits.
-std::uint64_t handled_by(pid_t pid) {
-  constexpr std::string_view kCaught = "\nSigCgt:\t";
-  const auto status = read_kernel_file(fmt::format("/proc/{}/status", pid));
-  const auto at = status.find(kCaught);
-  if (at == std::string::npos) return 0;
-  const auto digits = std::string_view(status).substr(at + kCaught.size(), 16);
-  std::uint64_t caught = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), caught, 16);
-  return caught;
-}
-
 /// Whether the handler is still the one that was offered. Not after execve(2): then another program
 /// has its pid, its offer is forgotten there, and the signal would end it. Whose a handler is the
 /// kernel does not tell; but a script that catches every signal there is, to clean up at any of
 /// them, has one for all real-time signals, and hardly anybody else has one for any.
 bool keeps_offer(pid_t pid, int signal) {
-  const auto handled = handled_by(pid);
-  const auto realtime = ~(bit_of(SIGRTMIN) - 1);  // not those of the C library, below it
-  return (handled & bit_of(signal)) != 0 && (handled & realtime & ~bit_of(signal)) == 0;
+  const auto handled = process::read_status(pid).caught;
+  const auto realtime = ~(process::bit_of(SIGRTMIN) - 1);  // not those of the C library, below it
+  const auto own = process::bit_of(signal);
+  return (handled & own) != 0 && (handled & realtime & ~own) == 0;
 }
 
 off_t size_of(const UniqueFd& file) {
@@ -152,7 +137,7 @@ void await_growth(std::vector<Asked>& asked, std::chrono::milliseconds limit) {
   }
 }
 
-/// What nobody has given a name: the worker's data may be in another file of the same kind.
+/// A memfd without a name: the worker's data may be in another file of the same kind.
 bool is_memfd(const std::string& path) {
   constexpr std::string_view kName = "/memfd:";
   std::array<char, kName.size()> name{};
@@ -161,7 +146,7 @@ bool is_memfd(const std::string& path) {
          std::string_view(name.data(), name.size()) == kName;
 }
 
-/// The memory of what has been read is the worker's, and would add up as often as somebody looks.
+/// The memory of what has been read is the worker's, and would add up with every look.
 void free_memory(const UniqueFd& file, off_t end) {
   const auto path = fmt::format("/proc/self/fd/{}", file.get());
   if (end == 0 || !is_memfd(path)) return;

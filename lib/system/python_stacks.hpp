@@ -20,7 +20,7 @@ struct StackOffer {
   bool operator==(const StackOffer&) const = default;
 };
 
-/// A process whose stacks are wanted. `pidfd` is that of `pid`: nobody else is signalled.
+/// A process whose stacks are wanted. `pidfd` is that of `pid`: no other process is signalled.
 struct StackSource {
   pid_t pid = 0;
   int pidfd = -1;
@@ -35,10 +35,10 @@ std::vector<std::vector<std::string>> ask_python_stacks(const std::vector<StackS
 /// Signals the process, and returns the lines that it writes then; none if it writes none within
 /// `limit`: it is stopped, or in uninterruptible sleep. Its thread is asked first, and after half
 /// of `limit` its main thread, if that is in C for all that is known. One that handles another
-/// real-time signal as well is not signalled: its script may have put a handler of its own, which
-/// ends it, in the place of the one that was offered. Waits, so it belongs on a thread; how long at
-/// most is known only if the process keeps its word and the file is in memory. `pidfd` is that of
-/// `pid`: nobody else is signalled.
+/// real-time signal as well is not signalled: its script may have put another handler, which ends
+/// it, in the place of the one that was offered. Waits, so it belongs on a thread; how long at most
+/// is known only if the process keeps its word and the file is in memory. `pidfd` is that of `pid`:
+/// no other process is signalled.
 std::vector<std::string> ask_python_stacks(pid_t pid, int pidfd, StackOffer offer,
                                            std::chrono::milliseconds limit);
 

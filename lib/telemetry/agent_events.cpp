@@ -71,6 +71,7 @@ Event worker_event(std::string_view state, const AgentFacts& agent, const Worker
   inner["exit_code"] = json::array{or_null(worker.exit_code)};
   inner["worker_pid"] = json::array{worker.exit_code ? or_null(worker.pid) : json::value(nullptr)};
   auto metadata = outer_metadata(state, agent, raw_error, inner);
+  // By place, in the order of outer_metadata: global_rank and worker_id.
   metadata[1].second = static_cast<std::int64_t>(worker.global_rank);
   if (worker.pid) metadata[3].second = fmt::to_string(*worker.pid);
   metadata.emplace_back("duration_ms", Value());

@@ -41,6 +41,7 @@ std::optional<double> quantile_of(Aggregation aggregation) {
 }
 
 bool Aggregations::need_sketch() const {
+  // From P50 on all are quantiles: the order of the enumeration counts.
   return bits_ >> static_cast<unsigned>(Aggregation::P50) != 0;
 }
 

@@ -16,6 +16,8 @@ constexpr int kTries = 1000;
 
 template <class T>
 void increase(std::atomic<T>& number, T by) {
+  // Each cell has a single writer, its thread: this needs no atomic addition, which would lock the
+  // bus.
   number.store(number.load(kRelaxed) + by, kRelaxed);
 }
 
@@ -36,8 +38,10 @@ void SketchCell::add(double value) noexcept {
   const int place = std::clamp((index >> kSketchScale) - kLowestOctave, 0, 255);
   auto& octave = (value < 0 ? negative_ : positive_)[static_cast<std::size_t>(place)];
   Count* counts = octave.load(kRelaxed);
+  // Octaves are allocated at their first value: most metrics stay within a few of the 512.
   if (counts == nullptr) [[unlikely]] {
     counts = new Count[1 << kSketchScale]();
+    // A reader that sees the pointer must see the zeros behind it.
     octave.store(counts, std::memory_order_release);
   }
   increase(counts[index & ((1 << kSketchScale) - 1)], std::uint64_t{1});
@@ -74,9 +78,12 @@ StatReading::Tick StatCell::Tick::read() const {
 }
 
 void StatCell::begin_tick(double value, std::uint64_t tick, std::atomic<double>& shift) noexcept {
+  // The first value of any thread is the shift of all: squares of differences from it keep their
+  // digits where the mean is large against the spread.
   double common = shift.load(kRelaxed);
   if (std::isnan(common) && shift.compare_exchange_strong(common, value, kRelaxed)) common = value;
   shift_.store(common, kRelaxed);
+  // A harvest that meets a writer in the next tick still needs the range of the one before.
   previous_ = current_;
   current_.number.store(tick, kRelaxed);
   current_.sequence_before.store(sequence_.load(kRelaxed), kRelaxed);
@@ -95,6 +102,7 @@ StatReading StatCell::read() const {
                last_.load(kRelaxed), current_.read(),
                previous_.read()};
     std::atomic_thread_fence(std::memory_order_acquire);
+    // The sequence is odd while the writer is within add().
     if (before % 2 == 0 && sequence_.load(kRelaxed) == before) break;
     std::this_thread::yield();
   }

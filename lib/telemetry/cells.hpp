@@ -60,7 +60,7 @@ struct StatReading {
 };
 
 /// Count, sum, squares and last value since the start, smallest and largest of the current and the
-/// previous tick. Whoever collects raises the tick; the writer never reads a clock.
+/// previous tick. The collector raises the tick; the writer never reads a clock.
 class alignas(64) StatCell {
  public:
   /// `shift`: common to all cells of a series, NaN until one of them sets it to its first value:

@@ -41,6 +41,7 @@ void Registry::harvest(Entry& entry, TimePoint now) {
   entry.range = range;
   for (auto& state : entry.views) state.cursor.range.merge(range);
   if (range.count == 0) return;
+  // The series forgets its range with this harvest, so each cursor keeps what it has not told yet.
   for (Cursor* const cursor : cursors_) cursor->places_[entry.series.get()].range.merge(range);
 }
 
@@ -87,6 +88,7 @@ std::optional<TimePoint> Registry::due() const {
     for (const auto& view : family->views) {
       const Duration period = view.window.period;
       if (period == Duration::zero()) continue;
+      // At multiples of the period, so that the windows of all series end together.
       const TimePoint end(period * (index_at(clock_.now(), period) + 1));
       if (!first || end < *first) first = end;
     }

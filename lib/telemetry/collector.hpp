@@ -6,8 +6,8 @@
 
 namespace elastrun::telemetry {
 
-/// Sends the windows of a registry that have ended down a pipeline. Whoever has the time calls
-/// step(): a loop with an alarm, a thread, a test. Borrows both.
+/// Sends the windows of a registry that have ended down a pipeline. A driver calls step(): a loop
+/// with an alarm, a thread, a test. Borrows both.
 class Collector {
  public:
   Collector(Registry& registry, Pipeline& pipeline) : registry_(registry), pipeline_(pipeline) {}

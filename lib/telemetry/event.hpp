@@ -9,8 +9,7 @@
 /// Events of one's own on the pipeline of the process:
 ///
 ///     if (auto e = telemetry::event<"torch.elastic.rendezvous">()) e.set("round", n);
-///
-/// An event that nobody listens to costs a load and a branch, and what is set is not evaluated.
+/// Without a listener an event costs a load and a branch, and its values are not evaluated.
 namespace elastrun::telemetry {
 
 /// Lets so many through: `burst` at once, `rate` a second in the long run, and counts the others.
@@ -112,7 +111,7 @@ EventDraft event(Severity severity = Severity::Info) {
   return {type, severity};
 }
 
-/// The short form, for names that are made at run time. Returns the id, or 0 if nobody listens.
+/// The short form, for names that are made at run time. Returns the id, or 0 without a listener.
 std::uint64_t log(std::string_view name, std::string message = {},
                   std::vector<Attribute> attributes = {}, Severity severity = Severity::Info);
 

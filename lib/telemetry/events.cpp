@@ -22,7 +22,7 @@ std::string_view state_name(NodeState state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
-json::value or_null(const std::optional<int>& number) {
+json::value rank_or_null(const std::optional<int>& number) {
   return number ? json::value(*number) : json::value(nullptr);
 }
 
@@ -142,8 +142,8 @@ std::string RdzvEvent::to_json() const {
   event["pid"] = pid;
   event["node_state"] = json::string_view(state_name(node_state));
   event["master_endpoint"] = master_endpoint;
-  event["rank"] = or_null(rank);
-  event["local_id"] = or_null(local_id);
+  event["rank"] = rank_or_null(rank);
+  event["local_id"] = rank_or_null(local_id);
   event["error_trace"] = error_trace;
   return python_json(event);
 }

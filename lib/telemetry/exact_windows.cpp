@@ -11,6 +11,7 @@ void ExactWindows::add(double value) noexcept {
   windows_.add(value, now, closing_);
   for (auto& window : closing_) closed_.push_back(std::move(window));
   closing_.clear();
+  // Windows that no collection takes must not fill the memory.
   while (closed_.size() > kMost) {
     closed_.pop_front();
     lost_ += 1;

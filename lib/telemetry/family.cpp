@@ -27,6 +27,7 @@ bool fits_pattern(std::string_view pattern, std::string_view name) {
 }
 
 std::vector<Attribute> attributes_of(const Spec& spec, const std::vector<std::string>& labels) {
+  // The series for what exceeds the limit, by OpenTelemetry's name.
   if (labels.size() != spec.label_keys.size()) return {{"otel.metric.overflow", true}};
   std::vector<Attribute> attributes;
   attributes.reserve(labels.size());

@@ -101,6 +101,7 @@ Prof::Prof(Metrics& metrics, std::string base, std::string group)
       exceptions_(std::uncaught_exceptions()) {}
 
 Prof::~Prof() {
+  // More than at its start: a Prof may live in a destructor that runs for an exception.
   const bool failed = failed_ || std::uncaught_exceptions() > exceptions_;
   metrics_.put_profile(base_, !failed, metrics_.clock().now() - start_, group_);
 }
@@ -111,6 +112,7 @@ void put_run(Metrics& metrics, const RunOutcome& outcome) {
   };
   const bool retried = outcome.remaining_restarts != outcome.max_restarts;
   const double share = (outcome.remaining_restarts + 1.0) / (outcome.max_restarts + 1.0);
+  // torchelastic's formula: 0 without a restart.
   put("flakiness", outcome.failed ? 100 : static_cast<int>(100 - 100 * share));
   put("run_total", 1);
   put("run_success_with_retries", !outcome.failed && retried);

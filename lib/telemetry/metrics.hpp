@@ -92,7 +92,7 @@ class Metrics {
   class HandlerSink;
   Pipeline& pipeline_;
   std::shared_ptr<HandlerSink> handlers_;
-  RouteId route_ = 0;  // 0: nobody listens
+  RouteId route_ = 0;  // 0: no listener
 };
 
 /// A stretch of work that is profiled. Counts as failed when an exception ends its scope, or when

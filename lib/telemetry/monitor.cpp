@@ -6,9 +6,9 @@
 namespace elastrun::telemetry::monitor {
 namespace {
 
-class HandlerSink final : public Sink {
+class MonitorSink final : public Sink {
  public:
-  explicit HandlerSink(std::function<void(const Event&)> handler) : handler_(std::move(handler)) {}
+  explicit MonitorSink(std::function<void(const Event&)> handler) : handler_(std::move(handler)) {}
   void consume(const Record& record) override {
     if (const auto event = event_of(record)) handler_(*event);
   }
@@ -46,7 +46,7 @@ void Monitor::log_event(Event event) {
 
 EventHandlerHandle Monitor::register_event_handler(std::function<void(const Event&)> handler) {
   return {pipeline_.route({.scope = std::string(kScope)},
-                          std::make_shared<HandlerSink>(std::move(handler)))};
+                          std::make_shared<MonitorSink>(std::move(handler)))};
 }
 
 EventHandlerHandle Monitor::register_event_handler(std::shared_ptr<EventHandler> handler) {
@@ -58,6 +58,7 @@ std::optional<TimePoint> Monitor::close_due() {
   std::vector<std::shared_ptr<AnyStat>> stats;
   {
     const std::lock_guard lock(mutex_);
+    // Collected first: the handlers run without the lock, as they may make Stats.
     for (const auto& [name, stat] : stats_) stats.push_back(stat.lock());
   }
   std::optional<TimePoint> first;

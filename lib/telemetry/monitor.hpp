@@ -66,7 +66,7 @@ class Monitor {
   bool unregister_event_handler(EventHandlerHandle handle) {
     return pipeline_.unroute(handle.route);
   }
-  /// Closes windows of Stats whose time is over although nobody adds to them. Returns when to call
+  /// Closes windows of Stats whose time is over, also when no value comes. Returns when to call
   /// again; nothing if no window is open.
   std::optional<TimePoint> close_due();
 

@@ -6,7 +6,7 @@
 
 namespace elastrun::telemetry {
 
-/// Somebody whom a registry asks at each collection, for as long as this object lives. Its end
+/// An observer that a registry asks at each collection, for as long as this object lives. Its end
 /// waits for a call that is under way on another thread, so that what the observer borrows may go
 /// afterwards, and takes the instrument with its series away. Not to be ended inside that call;
 /// must not outlive the registry.

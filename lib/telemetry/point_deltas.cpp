@@ -17,7 +17,7 @@ std::string key_of(const Point& point) {
   return key;
 }
 
-double number_of(const Value& value) {
+double total_of(const Value& value) {
   const auto* const whole = std::get_if<std::int64_t>(&value);
   if (whole != nullptr) return static_cast<double>(*whole);
   const auto* const number = std::get_if<double>(&value);
@@ -31,9 +31,10 @@ std::vector<Point> PointDeltas::since_last(std::vector<Point> points) {
   std::erase_if(points, [&](Point& point) {
     if (point.kind != Kind::Counter && point.kind != Kind::UpDown) return false;
     const auto key = key_of(point);
-    const double total = number_of(point.value);
+    const double total = total_of(point.value);
     now.emplace(key, total);
     const auto before = last_.find(key);
+    // The first total may hold the past of another run, so it is not a rise.
     const double rise = before == last_.end() ? 0 : total - before->second;
     if (rise == 0 || (rise < 0 && point.kind == Kind::Counter)) return true;
     const bool whole = std::holds_alternative<std::int64_t>(point.value);

@@ -9,12 +9,11 @@
 
 namespace elastrun::telemetry {
 
-/// For one who pulls what has been added since it pulled last, of points whose totals somebody else
-/// keeps. Pure.
+/// What has been added since the last pull, of points whose totals are kept elsewhere. Pure.
 class PointDeltas {
  public:
   /// Gauges as they are; of totals what they have risen by, if anything. A total that is seen for
-  /// the first time, or has fallen because it began anew, has not risen.
+  /// the first time, or has fallen because it restarted, has not risen.
   std::vector<Point> since_last(std::vector<Point> points);
 
  private:

@@ -36,6 +36,7 @@ std::vector<Record> records_of(const std::vector<Point>& points, const Stamp& at
     record.name = point.spec->name;
     record.value = point.value;
     for (const auto& label : point.labels) record.attributes.push_back(attribute_of(label));
+    // Readers take differences of totals, and need not guess from the name.
     if (point.kind == Kind::Counter) record.attributes.emplace_back("total", true);
   }
   return records;

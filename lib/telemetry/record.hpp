@@ -50,7 +50,7 @@ struct Window {
 };
 
 /// The one thing that travels the pipeline: born whole as an event, or made from cells as a sample
-/// or a window (telemetry.md section 7). Sinks read it, nobody changes it.
+/// or a window (telemetry.md section 7). Sinks read it, and never change it.
 struct Record {
   enum class Kind { Event, Sample, Window, SpanEnd } kind = Kind::Event;
   Stamp stamp;

@@ -52,6 +52,7 @@ Result<std::shared_ptr<Series>> Registry::series(
     }
     family = std::make_shared<Family>(std::make_shared<const Spec>(std::move(spec)), kind, type,
                                       where, std::move(views));
+    // What was switched before the instrument existed holds for it, too.
     for (const auto& [pattern, on] : switches_) {
       if (fits_pattern(pattern, family->spec->name)) family->enabled = on;
     }
@@ -70,6 +71,7 @@ Result<std::shared_ptr<Series>> Registry::series_of(
   auto found = family.entries.find(labels);
   if (found == family.entries.end() && family.entries.size() >= kSeriesOfInstrument) {
     refused_.fetch_add(1, std::memory_order_relaxed);
+    // The overflow series: a wrong number of labels tells it from all others.
     labels.assign(1, "");
     if (family.spec->label_keys.size() == 1) labels.clear();
     found = family.entries.find(labels);
@@ -231,6 +233,7 @@ void Registry::override_views(std::string pattern, std::vector<View> views) {
 }
 
 Registry& process_registry() {
+  // Never destroyed: threads may still count while the process ends.
   static auto* const registry = new Registry(process_pipeline().clock());
   return *registry;
 }

@@ -22,7 +22,7 @@ struct Point {
   std::vector<Attribute> labels{};
   Value value{};              // of counters the sum, of gauges the value; whole numbers stay whole
   Summary<double> summary{};  // of stats and histograms
-  bool no_data = false;       // a gauge that nobody has set, an observer that failed
+  bool no_data = false;       // an unset gauge, an observer that failed
   TimePoint start{}, changed{};  // since when; when a collector last saw something new
 };
 struct Snapshot {
@@ -62,7 +62,7 @@ class Cursor {
 };
 
 /// All instruments of a process. Everything here is for all threads, and while an observer is
-/// called no lock is held but one of its own, so that it is called by one thread at a time.
+/// called only the observer's lock is held, so that one thread at a time calls it.
 ///
 /// Patterns are names with `*` for anything but a dot, and `**` for anything.
 class Registry {
@@ -79,14 +79,14 @@ class Registry {
   /// The series of these label values, made or found. The same spec again gives the same series;
   /// another spec under one scope and name, a bad name, or the wrong number of labels fail with
   /// Usage and say what is wrong, and where the first one was. Without any label values an
-  /// instrument with keys is made known, and its series belongs to nobody. `make` makes a series of
-  /// the type that belongs to `type`.
+  /// instrument with keys is made known, and its series stays unused. `make` makes a series of the
+  /// type that belongs to `type`.
   Result<std::shared_ptr<Series>> series(Kind kind, const std::string& type, Spec spec,
                                          std::vector<std::string> labels,
                                          const std::function<std::shared_ptr<Series>()>& make,
                                          std::source_location where);
-  /// `kind`: Gauge, or Counter and UpDown for totals that somebody else keeps. Whoever drops what
-  /// is returned ends it.
+  /// `kind`: Gauge, or Counter and UpDown for totals that are kept elsewhere. Ends when the result
+  /// is dropped.
   Result<Observation> observe(Kind kind, Spec spec, Observer observer,
                               std::source_location where = std::source_location::current());
 
@@ -103,8 +103,8 @@ class Registry {
   void override_views(std::string pattern, std::vector<View> views);
 
   Snapshot collect(Cursor& cursor, std::string_view pattern = "**");
-  /// The windows of all views that have ended by now, as Window records. Somebody must ask: see
-  /// Collector. At the end also those of time that are open and have seen something.
+  /// The windows of all views that have ended by now, as Window records. They have to be asked for:
+  /// see Collector. At the end also those of time that are open and have seen something.
   enum class Closing { InTime, AtTheEnd };
   std::vector<Record> close_windows(Closing closing = Closing::InTime);
   /// When the next window of time ends; nothing if there is none.
@@ -138,7 +138,7 @@ class Registry {
   std::vector<std::pair<std::string, std::vector<View>>> overrides_;
   std::vector<std::pair<std::string, bool>> switches_;
   std::vector<Cursor*> cursors_;
-  std::vector<std::unique_ptr<ExactWindows>> retired_;  // somebody may still add to them
+  std::vector<std::unique_ptr<ExactWindows>> retired_;  // a thread may still add to them
   std::uint64_t tick_ = 0;
   std::atomic<std::uint64_t> refused_{0}, failed_{0};
 };

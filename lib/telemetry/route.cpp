@@ -43,6 +43,7 @@ std::shared_ptr<const Pipeline::Routes> Pipeline::routes() const {
 
 void Pipeline::replace(Routes routes) {
   any_.store(!routes.empty(), std::memory_order_relaxed);
+  // A new list for each change: delivery walks the old one without the lock, so a sink may unroute.
   routes_ = std::make_shared<const Routes>(std::move(routes));
 }
 
@@ -68,7 +69,7 @@ bool Pipeline::unroute(RouteId id) {
                                     [id](const auto& route) { return route->id == id; });
     if (found == routes.end()) return false;
     left = std::move(*found);
-    left->off = true;  // somebody may be walking the old list
+    left->off = true;  // a thread may be walking the old list
     routes.erase(found);
     replace(std::move(routes));
   }
@@ -111,6 +112,8 @@ void Pipeline::emit(Record record) {
   if (!any_.load(std::memory_order_relaxed)) return;
   {
     const std::lock_guard lock(mutex_);
+    // A sink may emit, and threads meet here: one of them delivers, the others leave it their
+    // records.
     if (delivering_) {
       if (waiting_.size() >= kWaiting) {
         waiting_.pop_front();

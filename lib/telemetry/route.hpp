@@ -16,7 +16,7 @@
 namespace elastrun::telemetry {
 
 /// Where records end: console, journal, ledger, exporter. A sink that throws or fails loses its own
-/// records, counted, and disturbs nobody else.
+/// records, counted, and disturbs no other sink.
 class Sink {
  public:
   virtual ~Sink() = default;

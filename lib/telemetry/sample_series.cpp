@@ -62,9 +62,11 @@ SampleSeries::Held* SampleSeries::find(Key key) {
   if (found != held_.end()) return &found->second;
   std::pair name(key.scope, key.name);
   if (!names_.contains(name)) {
+    // Scripts choose the names, and may put a step into one: memory must not grow with that.
     if (names_.size() >= kMostNames) return nullptr;
     names_.insert(std::move(name));
   }
+  // A refused name is kept as well, so that its further records cost a look-up only.
   auto made = make(key);
   return &held_.emplace(std::move(key), std::move(made)).first->second;
 }
@@ -72,7 +74,7 @@ SampleSeries::Held* SampleSeries::find(Key key) {
 /// Why it is not taken; empty if it is.
 std::string_view SampleSeries::take(const Record& record) {
   const auto number = number_of(record.value);
-  if (!number) return "it is no number";
+  if (!number) return "it is not a number";
   const auto* const total = record.find("total");
   const std::lock_guard lock(mutex_);
   auto* const held =

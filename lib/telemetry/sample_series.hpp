@@ -23,8 +23,8 @@ namespace elastrun::telemetry {
 /// have had the sample itself.
 ///
 /// What no instrument can be called becomes `_`, character by character; a name that begins with
-/// anything but a letter gets an "m_" before it. A sample that is no number, and one whose name is
-/// that of another instrument, stays out, counted. At most kMostNames names are known; of each name
+/// anything but a letter gets an "m_" before it. A sample that is not a number, and one with the
+/// name of another instrument, stays out, counted. At most kMostNames names are known; of each name
 /// there is a series for each rank, and how many ranks there are is not for workers to say.
 ///
 /// For all threads, as sinks are.
@@ -45,7 +45,7 @@ class SampleSeries final : public Sink {
   explicit SampleSeries(Registry& registry, Told told = {})
       : registry_(registry), told_(std::move(told)) {}
   void consume(const Record& record) override;
-  /// Ends the series that fit: nobody sees them any more. The next sample begins one anew.
+  /// Ends the series that fit, which then disappear. The next sample starts a new one.
   void end_if(const std::function<bool(const Key& key)>& fits);
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 

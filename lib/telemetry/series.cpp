@@ -28,6 +28,7 @@ Summary<double> Series::since(const Cursor& cursor, const Totals& totals) const 
   summary.max = cursor.range.max;
   summary.last = cursor.range.last;
   const auto n = static_cast<double>(summary.count);
+  // The squares are of differences from the shift; the result is of those from the mean.
   const double from_shift = summary.sum - n * shift();
   const double squares = totals.squares - cursor.base.squares;
   summary.squares = std::max(0.0, squares - from_shift * from_shift / n);
@@ -38,6 +39,7 @@ Totals GaugeSeries::harvest(Range& range) {
   range = {};
   if (known_.load(std::memory_order_relaxed)) {
     const double value = value_.load(std::memory_order_relaxed);
+    // A gauge holds its value until the next one, so each harvest counts it again.
     times_ += 1;
     sum_ += value;
     range = {1, value, value, value};
@@ -70,7 +72,7 @@ void StatSeries::want_sketch() {
 }
 
 Totals StatSeries::harvest(Range& range) {
-  // Whoever still adds to the tick that ends now is counted with the next one.
+  // Values still added to the tick that ends now count with the next one.
   const std::uint64_t ended = tick_.fetch_add(1);
   Totals totals;
   range = {};

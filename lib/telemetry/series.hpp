@@ -100,7 +100,7 @@ class CounterSeries final : public Series {
 /// The value that was set last, by whichever thread, or that a passive observer said.
 class GaugeSeries final : public Series {
  public:
-  /// `is_sum`: the values are totals, as of a counter that somebody else keeps.
+  /// `is_sum`: the values are totals, as of a counter that is kept elsewhere.
   explicit GaugeSeries(bool is_sum = false) : is_sum_(is_sum) {}
   void set(double value) noexcept {
     if (!enabled()) return;

@@ -26,8 +26,8 @@ struct Summary {
 
   void add(T value);
   void merge(const Summary& other);
-  /// Value, mean, sum, max and min as T (an integer's mean is cut towards zero), 0 where there are
-  /// no values; quantiles without values or without a sketch are null.
+  /// Value, mean, sum, max and min as T (an integer's mean is cut towards zero), 0 without values;
+  /// quantiles without values or without a sketch are null.
   Value get(Aggregation aggregation) const;
   double mean() const { return count == 0 ? 0 : static_cast<double>(sum) / n(); }
   double stddev() const { return count == 0 ? 0 : static_cast<double>(square_root(squares / n())); }

@@ -7,11 +7,11 @@
 #include <mutex>
 #include <vector>
 
-/// Cells: where a thread's values are added up. Each thread has a cell of its own in each series it
-/// adds to, so adding is a few plain loads and stores: no lock, no atomic read-modify-write, no
-/// clock, no allocation after the first time. Cells only grow; who collects takes differences, so
-/// any number may collect. The cell of a thread that has ended goes, with what is in it, to the
-/// next one: there are as many as threads at one time.
+/// Cells: where a thread's values are added up. Each thread has its own cell in each series it adds
+/// to, so adding is a few plain loads and stores: no lock, no atomic read-modify-write, no clock,
+/// no allocation after the first time. Cells only grow; who collects takes differences, so any
+/// number may collect. The cell of a thread that has ended goes, with what is in it, to the next
+/// one: there are as many as threads at one time.
 namespace elastrun::telemetry {
 
 /// Hands cells of a series to threads, and takes them back when they end.

@@ -22,9 +22,11 @@ void Deadlines::erase(std::map<Key, Timer>::iterator timer) {
 
 bool Deadlines::apply(const Request& request) {
   const Key key{request.worker, request.scope, request.number};
+  // As with torch, the same scope again replaces its timer.
   if (const auto old = timers_.find(key); old != timers_.end()) erase(old);
   if (!request.expiry) return true;
   auto& count = count_[request.worker];
+  // A script that never releases must not fill the agent's memory.
   if (count >= kMostOfWorker) return false;
   ++count;
   timers_.emplace(key, Timer{*request.expiry, request.signal, request.armed});
@@ -48,7 +50,7 @@ std::vector<ExpiredWorker> Deadlines::take_expired(TimePoint now) {
     worker->timers.push_back({scope, expiry, signal, armed});
     erase(timer);
   }
-  // One that only tells ends nobody, and the others of its process count on.
+  // A timer that only tells ends no process, whose other timers go on.
   for (const auto& worker : workers) {
     if (worker.signal() > 0) forget(worker.worker);
   }

@@ -38,7 +38,7 @@ struct ExpiredWorker {
   std::vector<Expired> timers;
   /// The first timer that has a signal, else the first: the one to be named as the reason.
   const Expired& reason() const;
-  /// Its signal; 0: nobody asked to be killed.
+  /// Its signal; 0: no timer asked for a kill.
   int signal() const { return reason().signal > 0 ? reason().signal : 0; }
 };
 
@@ -46,7 +46,7 @@ struct ExpiredWorker {
 /// scope and number; registering it again replaces it.
 class Deadlines {
  public:
-  static constexpr std::size_t kMostOfWorker = 4096;  // nobody needs so many at a time
+  static constexpr std::size_t kMostOfWorker = 4096;  // no script needs so many at a time
 
   /// False if it was ignored: this worker has as many timers as it may have.
   bool apply(const Request& request);
@@ -58,8 +58,8 @@ class Deadlines {
   std::vector<ExpiredWorker> take_expired(TimePoint now);
   /// The worker has ended: its timers mean nothing any more.
   void forget(std::int64_t worker);
-  /// Time that nobody could use, for example while the whole group was stopped, does not count:
-  /// all timers expire later by `by`.
+  /// Leaves out time that workers could not use, for example while the whole group was stopped: all
+  /// timers expire later by `by`.
   void postpone(Duration by);
   std::size_t size() const;
   bool has(std::int64_t worker, const std::string& scope, std::uint64_t number = 0) const;

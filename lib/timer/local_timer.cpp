@@ -26,6 +26,7 @@ struct Head {
 
 LocalQueue::LocalQueue() {
   std::array<int, 2> ends{-1, -1};
+  // Packets, so that requests of several processes do not mix.
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) return;
   reading_.reset(ends[0]);
   writing_.reset(ends[1]);
@@ -37,6 +38,7 @@ bool LocalQueue::put(const TimerRequest& request) {
   std::string packet(sizeof head, '\0');
   std::memcpy(packet.data(), &head, sizeof head);
   packet += scope;
+  // A server that does not read must not stop the worker.
   return ::send(writing_.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
@@ -79,6 +81,7 @@ void LocalTimerClient::acquire(const std::string& scope_id, double expiration_ti
 }
 
 void LocalTimerClient::release(const std::string& scope_id) {
+  // As torch: below 0 is a release.
   queue_.put({::getpid(), scope_id, -1});
 }
 

@@ -18,7 +18,7 @@ class LocalQueue final : public RequestQueue {
   LocalQueue();
   std::size_t size() override;
   std::vector<TimerRequest> get(std::size_t size, Duration timeout) override;
-  /// Never waits: false if the queue is full, or nobody reads it any more.
+  /// Never waits: false if the queue is full, or has lost its reader.
   bool put(const TimerRequest& request);
 
  private:

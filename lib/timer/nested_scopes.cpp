@@ -27,6 +27,8 @@ bool is_torch_default(std::string_view scope) {
 
 std::vector<Request> NestedScopes::translate(const Request& request, TimePoint now) {
   const bool known = open_.contains({request.worker, request.scope});
+  // Only torch's default name is the same for all blocks that nest; users' names are taken as they
+  // are.
   if (!is_torch_default(request.scope) || (!known && open_.size() >= kMost)) return {request};
   std::vector<Request> out;
   const auto found = open_.try_emplace({request.worker, request.scope}).first;
@@ -36,9 +38,12 @@ std::vector<Request> NestedScopes::translate(const Request& request, TimePoint n
 }
 
 void NestedScopes::begin(Blocks& blocks, const Request& request, std::vector<Request>& out) {
+  // So deep nothing nests: releases have been lost.
   if (blocks.size() == kDeepest) end(blocks, request, *request.expiry, out);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     auto& outer = blocks[i];
+    // Requests of threads look the same, so an outer block that would expire first may be another
+    // thread's: it is suspended while the inner one lasts.
     if (outer.expiry > *request.expiry) continue;
     outer.expiry = *request.expiry;
     if (!std::exchange(outer.suspended, true)) out.push_back(numbered(request, i + 1, {}));
@@ -55,6 +60,7 @@ void NestedScopes::end(Blocks& blocks, const Request& request, TimePoint now,
   if (blocks.empty() || !blocks.back().suspended) return;
   auto& outer = blocks.back();
   outer.suspended = false;
+  // Its whole time once more: of two mistakes, the one that ends no process which is in time.
   outer.expiry = std::max(outer.expiry, now + outer.after);
   auto again = numbered(request, blocks.size(), outer.expiry);
   again.signal = outer.signal;

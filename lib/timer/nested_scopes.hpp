@@ -23,7 +23,7 @@ bool is_torch_default(std::string_view scope);
 /// arms its timer again, as with torch. When the inner one has ended, the outer is armed again,
 /// with its whole time, but not for earlier than what it was suspended for. Requests of threads may
 /// overlap instead; whatever their order, no timer is armed for earlier than all those whose blocks
-/// have not ended: so nobody is killed who is in time. Pure.
+/// have not ended: so a process that is in time is never killed. Pure.
 class NestedScopes {
  public:
   /// What a request means for Deadlines, in order; one whose scope was given, itself.

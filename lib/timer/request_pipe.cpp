@@ -41,6 +41,8 @@ Status make_fifo(RequestPlace& place) {
     if (!is_own_fifo(info)) {
       return fail(Code::Io, fmt::format("{} is there already, and is not our FIFO", place.path));
     }
+    // Workers inherit TORCHELASTIC_TIMER_FILE, so below another agent this path may be that
+    // agent's.
     if (has_reader(place.path)) {
       return fail(Code::Io, fmt::format("{} is that of another agent, which reads it", place.path));
     }
@@ -68,6 +70,7 @@ Status open_ends(RequestPlace& place) {
   place.reading.reset(::open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   if (!place.reading) return io_error("cannot open " + place.path);
   struct stat info {};
+  // In a shared /tmp it may have been replaced since lstat(2).
   if (::fstat(place.reading.get(), &info) != 0 || !is_own_fifo(info)) {
     return fail(Code::Io, place.path + " has been replaced by something that is not our FIFO");
   }
@@ -138,6 +141,7 @@ RequestPlace::~RequestPlace() {
 }
 
 std::function<void()> RequestPlace::take_removal() {
+  // For a thread: unlink(2) on a network TMPDIR may hang, and the loop must not.
   return [fifo = std::exchange(made, false) ? path : std::string(),
           folder = std::exchange(own_folder, {})] {
     if (!fifo.empty()) ::unlink(fifo.c_str());

@@ -30,14 +30,15 @@ struct RequestPlace {
   std::function<void()> take_removal();
 
   /// At `path`, in place of a FIFO of our own user that an earlier agent has left there; if `path`
-  /// is empty, in a folder of its own below $TMPDIR or /tmp. Fails with Io: anything else is there,
-  /// somebody reads that FIFO (the agent of whose worker we are), or no FIFO can be made.
+  /// is empty, in a new folder below $TMPDIR or /tmp. Fails with Io: anything else is there,
+  /// another process reads that FIFO (the agent above this one), or no FIFO can be made.
   static Result<std::unique_ptr<RequestPlace>> make(const std::string& path);
 };
 
 /// The FIFO to which torch's FileTimerClients write their requests, a line each. Only our own user
-/// can write to it (mode 0600). It is never waited for: who writes nothing, or half a line, holds
-/// up nobody. One descriptor to write with is kept here, so that clients may come and go.
+/// can write to it (mode 0600). It is never waited for: a client that writes nothing, or half a
+/// line, delays no other. One descriptor to write with is kept here, so that clients may come and
+/// go.
 class RequestPipe {
  public:
   using OnLine = std::function<void(std::string_view line)>;
@@ -48,9 +49,9 @@ class RequestPipe {
   virtual const std::string& path() const = 0;
   /// Empty: none was made.
   virtual const std::string& own_folder() const = 0;
-  /// Its place, when nobody is heard any more.
+  /// Its place, once reading has ended.
   virtual std::unique_ptr<RequestPlace> take_place() = 0;
-  /// Reads what is there now: for whoever must know of every request before this moment.
+  /// Reads what is there now, for callers that must know of every request before this moment.
   virtual void catch_up() = 0;
   /// How many have been heard.
   virtual std::uint64_t lines() const = 0;

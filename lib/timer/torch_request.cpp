@@ -52,6 +52,7 @@ Result<Request> request_of(const json::value& object, TimePoint now, WallTime wa
   request.armed = now;
   if (*expiration < 0) return request;
   const double left = std::clamp(*expiration - to_seconds(wall), -kLongest, kLongest);
+  // The client counts by the wall clock; setting it back must not make a time of the past.
   request.expiry = std::max(now, now + from_seconds(left));
   return request;
 }

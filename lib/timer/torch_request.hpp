@@ -24,7 +24,7 @@ constexpr std::size_t kLongestLine = 4097;
 Result<Request> parse_torch_request(std::string_view line, TimePoint now, WallTime wall);
 
 /// Cuts the bytes of a pipe into lines. Of a line longer than kLongestLine only its beginning is
-/// kept, which is no request. Pure.
+/// kept, which is not a request. Pure.
 class RequestLines {
  public:
   /// Calls `take` for each line that is complete now, without its LF.

@@ -67,8 +67,11 @@ Watchdog::Process* Watchdog::process_of(pid_t pid) {
   const auto known = processes_.find(pid);
   if (known != processes_.end() && !has_ended(known->second.pidfd.get())) return &known->second;
   if (known != processes_.end()) forget(pid);
+  // First hold the process, then ask whose it is: in the other order its number may be given away
+  // in between.
   auto pidfd = open_pidfd(pid);
   if (!pidfd || has_ended(pidfd.get()) || !parts_.is_ours(pid)) return nullptr;
+  // A second descriptor, since Asio closes the one that it is given.
   UniqueFd watched(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
   if (!watched) return nullptr;
   using Descriptor = asio::posix::stream_descriptor;
@@ -108,6 +111,7 @@ void Watchdog::look_again() {
 
 void Watchdog::expire() {
   due_ = false;
+  // A release that was written in time may still wait in the channel.
   if (parts_.catch_up) parts_.catch_up();
   auto expired = deadlines_.take_expired(parts_.clock.now());
   for (const auto& worker : expired) {
@@ -137,6 +141,7 @@ Status Watchdog::reap(pid_t pid, int signal) {
   if (!runs(pid)) return {};
   const auto sent = send(process->second.pidfd.get(), signal);
   process->second.reap_signal = sent ? 0 : signal;
+  // A process below sudo refuses the signal; it may end by itself, or change its user.
   if (!sent) again_->arm(parts_.clock.now() + kReapAgain, [this] { reap_again(); });
   return sent;
 }

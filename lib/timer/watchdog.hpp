@@ -48,7 +48,7 @@ class Watchdog {
   Status reap(pid_t pid, int signal);
   /// Whether a process that had timers has not ended.
   bool runs(pid_t pid) const;
-  /// For whoever looks at such a process; empty if it has been seen to end.
+  /// For looking at such a process; empty if it has been seen to end.
   UniqueFd pidfd_of(pid_t pid) const;
   /// Forgets all timers and processes.
   void clear();

@@ -10,7 +10,7 @@ namespace elastrun::workers {
 process::ProcessTable set_apart(const process::ProcessTable& job, const std::vector<pid_t>& workers,
                                 const std::function<bool(const process::ProcessEntry&)>& waits) {
   std::unordered_map<pid_t, const process::ProcessEntry*> by_pid;
-  std::set<pid_t> manned;  // groups of workers in which somebody lives
+  std::set<pid_t> manned;  // groups of workers with a living process
   for (const auto& one : job) {
     by_pid.emplace(one.pid, &one);
     if (one.group == one.session) manned.insert(one.group);

@@ -9,9 +9,9 @@
 namespace elastrun::workers {
 
 /// Of the processes `job`, the workers with the pids `workers` included: the uppermost of those
-/// that stay in the session of a worker but have left its process group, as far as somebody of the
-/// group does nothing but wait for them, or nobody of it is left. A signal for the group does not
-/// reach them: below a script that catches SIGTERM, `timeout 1h python train.py` is such a one.
+/// that stay in the session of a worker but have left its process group, if a process of the group
+/// does nothing but wait for them, or the group is empty. A signal for the group does not reach
+/// them: below a script that catches SIGTERM, `timeout 1h python train.py` is such a one.
 ///
 /// Spared are sessions of their own, and what the group may still use: a service of a trainer that
 /// saves its checkpoint, which waits for a disk and not for a child. `waits` tells the two apart.

@@ -74,7 +74,7 @@ UniqueFd file_of(const std::string& text) {
   return file;
 }
 
-/// Its descriptor, which has no size, so that a peer that does not read holds up nobody.
+/// Its descriptor, which has no size, so that a peer that does not read delays no other.
 void send_file(int socket, int file) {
   char nothing = 0;
   iovec data{&nothing, 1};
@@ -125,7 +125,7 @@ class UnixChannel final : public Channel {
       ::shutdown(one.socket.native_handle(), SHUT_RDWR);
     }
   }
-  /// Who has hung up, or is to be cut off, is seen by whoever waits for it.
+  /// Peers that have hung up, or are to be cut off, are seen by the wait on them.
   void catch_up() override {
     accept_all();
     for (Connection& one : connections_) read_packets(one, kPacketsToCatchUp);
@@ -153,7 +153,7 @@ class UnixChannel final : public Channel {
     });
   }
 
-  /// False if there is no descriptor left to take or to refuse one with.
+  /// False without a descriptor left to take or to refuse one with.
   bool accept_all() {
     for (int i = 0; i < kPacketsAtOnce; ++i) {
       UniqueFd fd = accept_one();
@@ -193,6 +193,7 @@ class UnixChannel final : public Channel {
     }
     ++statistics_.connections;
     connections_.emplace_front(loop_, fd.release(), Sender{peer.pid});
+    // Now, not with the first packet: short-lived children have often ended before that is read.
     find_worker(connections_.front().sender);
     await_packet(connections_.begin());
   }
@@ -259,6 +260,7 @@ class UnixChannel final : public Channel {
   void hear(Sender& sender, Message message) {
     find_worker(sender);
     if (const auto* from = std::get_if<SentFrom>(&message)) {
+      // Only where no living process could tell: a worker must not speak for another one.
       if (sender.worker == 0 && workers_.in) sender.worker = workers_.in(from->directory);
       return;
     }
@@ -285,7 +287,7 @@ class UnixChannel final : public Channel {
   const OnMessage on_message_;
   const Workers workers_;
   const std::size_t most_ = most_connections();
-  UniqueFd spare_ = open_spare();  // with which to refuse when there is no other
+  UniqueFd spare_ = open_spare();  // with which to refuse when descriptors run out
   bool said_too_many_ = false;
   std::uint64_t complaints_ = 0;
   Connections connections_;
@@ -318,7 +320,7 @@ MaybePlace listen_in(const std::string& folder) {
   return place;
 }
 
-/// In a folder of its own with a short path.
+/// In a new folder with a short path.
 MaybePlace listen_below(const std::string& base) {
   auto place = std::make_unique<ChannelPlace>();
   std::string folder = base + "/elastrun_XXXXXX";

@@ -28,7 +28,7 @@ struct ChannelPlace {
   ~ChannelPlace();
 
   /// Whether the name of a socket that was there has been removed, by a cleaner of temporary files
-  /// or with its folder: nobody finds the socket any more. May wait for the file system.
+  /// or with its folder: the socket is out of reach then. May wait for the file system.
   static bool is_gone(const std::string& path);
   /// What has that name now, if anything, is not ours to remove.
   void give_up_name() { bound = false; }
@@ -80,12 +80,12 @@ class Channel {
   virtual std::unique_ptr<ChannelPlace> take_place() = 0;
   /// Ends the connections of all who said that they have returned: what they wait for.
   virtual void release() = 0;
-  /// The same for one process: it belongs to no worker, so nobody else will let it go.
+  /// The same for one process: it belongs to no worker, so nothing else would let it go.
   virtual void release(pid_t sender) = 0;
   /// Gives the text, in a file in memory, to the processes that have said StacksAsked, and hears
   /// them no more. One that does not read loses it.
   virtual void answer(const std::string& text) = 0;
-  /// Hears now what has been said: before somebody is judged by what has not.
+  /// Hears now what has been said: before a worker is judged by what it has not said.
   virtual void catch_up() = 0;
   virtual Statistics statistics() const = 0;
 };

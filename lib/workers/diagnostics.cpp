@@ -150,7 +150,7 @@ bool blames_others(const Failure& failure) {
   return ended_by_watchdog(failure) || blames_a_peer(said(failure));
 }
 
-/// Died of something of its own, which no vanished peer explains.
+/// Died of a cause that no vanished peer explains.
 bool died_by_itself(const Failure& failure) {
   if (is_crash(failure) || !failure.out_of_memory.empty()) return true;
   if (failure.stopped_by_us || ended_by_watchdog(failure)) return false;
@@ -180,8 +180,8 @@ std::size_t choose_culprit(const Judgement& judgement, const Failure& first) {
 }  // namespace
 
 std::optional<PythonException> exception_in(const std::vector<std::string>& lines, bool are_all) {
-  // Frames alone are no traceback: logging(stack_info=True) and traceback.print_stack() write the
-  // same. Only before all else may they belong to a traceback whose header was forgotten.
+  // Frames alone do not make a traceback: logging(stack_info=True) and traceback.print_stack()
+  // write the same. Only before all else may they belong to a traceback whose header was forgotten.
   bool header_forgotten = !are_all && !lines.empty() && !lines.front().ends_with(kStack);
   bool in_traceback = false, in_record = false;
   std::optional<PythonException> last;

@@ -32,8 +32,8 @@ bool ended_by_watchdog(const Failure& failure);
 /// alone may name the wrong one.
 TimePoint evident_at(const Failure& failure);
 
-/// Whether the one who failed first is among `failures` (not empty), so that nobody needs to wait
-/// for others to say more. Not if all of them blame a peer, if the traceback of a worker that still
+/// Whether the worker that failed first is among `failures` (not empty), so that waiting for more
+/// reports is needless. Not if all of them blame a peer, if the traceback of a worker that still
 /// runs is older, or if such a worker has left its error file, and so is ending too. `running` are
 /// those, as if they had ended just now with an exit code. Pure.
 bool is_first_known(const std::vector<Failure>& failures, const std::vector<Failure>& running);

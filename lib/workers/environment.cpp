@@ -94,9 +94,9 @@ bool is_secret(std::string_view name, std::string_view value) {
   return name == "PET_RDZV_CONF" && value.find("password") != std::string_view::npos;
 }
 
-/// Never inherited, whether or not this worker gets one of its own: an agent may be a worker of
+/// Never inherited, whether or not this worker gets its own: an agent may be a worker of
 /// another elastrun.
-bool is_ours(std::string_view name) {
+bool is_agent_variable(std::string_view name) {
   return name == "ELASTRUN_JOB" || name == "ELASTRUN_AGENT_ID" || name == "ELASTRUN_RUN_DIR" ||
          name == "ELASTRUN_CHANNEL" || name == "ELASTRUN_PAGE" || name == "ELASTRUN_GOODPUT";
 }
@@ -147,13 +147,15 @@ Result<std::vector<std::string>> worker_environment(std::span<const std::string>
   out.list.reserve(agent.size() + facts.job.worker_env.size() + contract->size());
   for (const auto& entry : agent) {
     const auto name = name_of(entry);
-    if (in_contract(name) || is_ours(name) || facts.job.worker_env.contains(std::string(name)))
+    if (in_contract(name) || is_agent_variable(name) ||
+        facts.job.worker_env.contains(std::string(name)))
       continue;
     if (is_secret(name, std::string_view(entry).substr(name.size()))) continue;
     out.list.push_back(entry);
   }
   for (const auto& [name, value] : facts.job.worker_env) {
-    if (!in_contract(name) && !is_ours(name) && !is_secret(name, value)) out.add(name, value);
+    if (!in_contract(name) && !is_agent_variable(name) && !is_secret(name, value))
+      out.add(name, value);
   }
   for (auto& entry : *contract) out.list.push_back(std::move(entry));
   return std::move(out.list);

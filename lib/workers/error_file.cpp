@@ -38,7 +38,7 @@ std::optional<std::int64_t> whole_number(const json::value& value) {
   return static_cast<std::int64_t>(*number);
 }
 
-/// Seconds since the epoch. Nothing if it is no time that WallTime knows: up to the year 2262.
+/// Seconds since the epoch. Nothing if it is outside the range of WallTime: up to the year 2262.
 std::optional<std::int64_t> time_in(const json::value* value) {
   constexpr auto kLatest =
       std::chrono::floor<std::chrono::seconds>(WallTime::max()).time_since_epoch().count();
@@ -71,8 +71,8 @@ std::optional<unsigned> escaped_unit(std::string_view text) {
   return parsed.ptr == end && parsed.ec == std::errc() ? std::optional(unit) : std::nullopt;
 }
 
-/// JSON with U+FFFD in place of what stands for no character: bytes that are no UTF-8, and escapes
-/// of half a surrogate pair. Python's json writes these for file names that are no UTF-8.
+/// JSON with U+FFFD in place of what stands for no character: bytes that are not UTF-8, and escapes
+/// of half a surrogate pair. Python's json writes these for file names that are not UTF-8.
 std::string with_characters_only(std::string_view json) {
   const auto is_half = [](std::optional<unsigned> unit, unsigned first) {
     return unit && (*unit & 0xFC00u) == first;
@@ -155,7 +155,7 @@ void read_beginning(std::string_view text, ErrorFile& out) {
 /// Up to `most` + 1 bytes of a file, and when it was written.
 Result<std::string> read_some(const std::string& path, std::size_t most = kMaxFile,
                               WallTime* written = nullptr) {
-  // O_NONBLOCK: somebody may have put a FIFO there.
+  // O_NONBLOCK: it may be a FIFO.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return std::unexpected(errno_error(Code::Io, "cannot read " + path, errno));
   struct stat info {};

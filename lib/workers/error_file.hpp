@@ -31,7 +31,7 @@ struct ErrorFile {
 /// than 1 MiB only the message is known, as far as it is in the first 64 KiB. Pure.
 ErrorFile parse_error_file(std::string_view text);
 
-/// Nothing if there is no such file. Reads little more than 1 MiB.
+/// Nothing if the file is missing. Reads little more than 1 MiB.
 std::optional<ErrorFile> read_error_file(const std::string& path);
 
 /// Copies the root cause's file to the launcher's own, with `errorCode` in an object message. Of

@@ -17,7 +17,7 @@ namespace elastrun::workers {
 
 /// What workers have left in their error files, as it was read last. Files may be on a file system
 /// that does not answer: they are read elsewhere, and waited for during `kTimeLimit` at most. What
-/// comes later is known to whoever asks then. One reading at a time; those who come meanwhile share
+/// comes later is known to later questions. One reading at a time; those who come meanwhile share
 /// the next one.
 class ErrorFileReader {
  public:
@@ -34,7 +34,7 @@ class ErrorFileReader {
   ErrorFileReader& operator=(const ErrorFileReader&) = delete;
 
   /// Runs `then` once, inside or later, when these files have been looked at again or are waited
-  /// for no longer. While an earlier reading is overdue nobody waits.
+  /// for no longer. While an earlier reading is overdue `then` runs at once.
   void look_at(std::vector<std::string> paths, std::function<void()> then);
   /// Nothing if there was no such file, or it was not read.
   std::optional<ErrorFile> of(const std::string& path) const;

@@ -15,7 +15,8 @@ namespace {
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 // A worker that has not ended so long after its signal saves something, or waits for its children.
 constexpr Duration kMoment = std::chrono::milliseconds(250);
-// What is left of the grace when all are asked: enough for those that need no disk.
+// What is left of the grace when all are asked: enough for those that need no disk. After as long
+// those are asked for whom others wait.
 constexpr Duration kLastCall = std::chrono::seconds(5);
 constexpr std::string_view kArea = "workers";
 
@@ -82,6 +83,7 @@ void Group::ended(std::size_t index, const process::Exit& exit) {
   auto& worker = workers_[index];
   worker.exit = exit;
   worker.abandoned = false;
+  // What ends after the order to stop is not blamed, whatever its status says.
   worker.stopped_by_us = stage_ != Stage::Running;
   if (stage_ == Stage::Running) {
     if (worker.failed()) failed(worker);
@@ -126,6 +128,7 @@ void Group::stop(int signal, Duration grace) {
   if (stage_ == Stage::Running || stage_ == Stage::Asking) {
     const bool sooner = stage_ == Stage::Running || until < deadline_;
     if (stage_ == Stage::Running && parts_.apart) {
+      // Later, since workers that end at once should not cost a look at the process table.
       ask_apart_at_ = clock_.now() + std::min(kMoment, grace / 4);
     }
     stage_ = Stage::Asking;
@@ -147,7 +150,7 @@ void Group::finish(Duration time_limit) {
 }
 
 void Group::kill() {
-  if (stage_ >= Stage::Draining) return;  // nobody is left
+  if (stage_ >= Stage::Draining) return;  // no worker is left
   stage_ = Stage::Killing;
   asked_ = killed_ = true;
   begin_killing();
@@ -165,6 +168,7 @@ void Group::begin_killing() {
 void Group::ask_all(int signal) {
   const bool again =
       process::only_announces_end(asked_with_) && !process::only_announces_end(signal);
+  // Once: a second signal might end what the first has begun, a trainer that saves.
   if (std::exchange(asked_, true) && !again) return;
   asked_with_ = signal;
   if (!again) asked_at_ = process::start_time_now();
@@ -184,6 +188,9 @@ bool Group::ask_trainers(int signal) {
   std::vector<pid_t> pids;
   for (const auto& worker : workers_) pids.push_back(worker.pid);
   summons_.emplace(parts_.wrapper_of, std::move(pids), job, asked_at_);
+  if (parts_.leaves_to) {
+    ask_waited_for_at_ = clock_.now() + std::min(kLastCall, (deadline_ - clock_.now()) / 4);
+  }
   parts_.signal_each(summons_->next(job), signal);
   for (const auto& worker : workers_) {
     const bool seen =
@@ -198,6 +205,16 @@ void Group::ask_next() {
   if (summons_) parts_.signal_each(summons_->next(parts_.processes()), asked_with_);
 }
 
+/// Some tell the signal to the one below themselves, which then has had time to save.
+void Group::ask_waited_for() {
+  ask_waited_for_at_.reset();
+  const auto found = summons_->waited_for(parts_.processes(), parts_.leaves_to);
+  if (found.empty()) return;
+  log::warning(kArea, "Sending {} to processes that others wait for: {}",
+               process::signal_name(asked_with_), names_of({true, {}, found}));
+  parts_.signal_each(found, asked_with_);
+}
+
 void Group::ask_rest() {
   ask_rest_at_.reset();
   if (summons_) parts_.signal_each(summons_->rest(parts_.processes()), asked_with_);
@@ -205,12 +222,15 @@ void Group::ask_rest() {
 
 void Group::set_deadline(TimePoint until, Duration grace) {
   deadline_ = until;
+  // Forks of a trainer hear of it only now: data loaders that die at once take its next batch
+  // along, before it has looked at its own flag.
   ask_rest_at_ = until - std::min(kLastCall, grace / 4);
 }
 
 void Group::arm_grace() {
   const auto at =
-      std::min({deadline_, ask_apart_at_.value_or(deadline_), ask_rest_at_.value_or(deadline_)});
+      std::min({deadline_, ask_apart_at_.value_or(deadline_),
+                ask_waited_for_at_.value_or(deadline_), ask_rest_at_.value_or(deadline_)});
   alarm_->arm(at, [this] { deadline_passed(); });
 }
 
@@ -243,6 +263,7 @@ void Group::deadline_passed() {
     case Stage::Asking:
       if (const auto now = clock_.now(); now < deadline_) {
         if (ask_apart_at_ && now >= *ask_apart_at_) ask_apart();
+        if (ask_waited_for_at_ && now >= *ask_waited_for_at_) ask_waited_for();
         if (ask_rest_at_ && now >= *ask_rest_at_) ask_rest();
         return arm_grace();
       }
@@ -290,6 +311,7 @@ void Group::wait_for_leftovers(TimePoint until) {
 }
 
 void Group::look_again() {
+  // The end of a trainer below a shell is heard by SIGCHLD alone; what it forked is next.
   if (stage_ == Stage::Asking && summons_ && summons_->any_wrapped()) ask_next();
   if (stage_ == Stage::Waiting) look_at_leftovers();
 }
@@ -386,7 +408,7 @@ bool Group::any_awaited() const {
 void Group::drain(Worker& worker) {
   if (worker.output != Worker::Output::Flowing) return;
   worker.output = Worker::Output::Draining;
-  // Those who may still hold the pipe have left the job's groups: nobody waits for them.
+  // The remaining holders of the pipe have left the job's groups: do not wait for them.
   worker.streams->drain(true, [this, alive = lifetime_.token(), &worker] {
     if (!alive) return;
     worker.output = Worker::Output::Drained;

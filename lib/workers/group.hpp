@@ -56,6 +56,7 @@ class Group {
     /// The workers and all below them; may be empty: then groups are signalled as a whole.
     std::function<process::ProcessTable()> processes{};
     Summons::WrapperOf wrapper_of{};  // there if `processes` is
+    Summons::LeavesTo leaves_to{};    // the same
   };
 
   Group(Parts parts, Limits limits, std::function<void(Event)> on_event);
@@ -67,12 +68,13 @@ class Group {
   /// left and no event comes.
   Status start(std::vector<WorkerPlan> plans);
   /// Asks every trainer with `signal` (Summons), and a moment later what is apart from its group by
-  /// SIGTERM; what a trainer has forked, when that has ended or the grace nearly; but not what was
+  /// SIGTERM; what a trainer has forked, when that has ended or the grace nearly, and sooner if it
+  /// waits for a process that would hear the signal, as a wrapper does; but not what was
   /// born since: a worker saves by it. SIGINT and SIGQUIT go to whole groups, as a terminal sends
-  /// them. Whoever is left after `grace` is killed; until then the children of workers that have
-  /// obeyed go on as well. Called again, the earlier of both ends of grace counts, but nobody is
-  /// asked again: a second signal might end what the first has begun. Only after one that announces
-  /// the end (process::only_announces_end) they are.
+  /// them. What is left after `grace` is killed; until then the children of workers that have
+  /// obeyed go on as well. Called again, the earlier of both ends of grace counts, but no process
+  /// is asked again: a second signal might end what the first has begun. Only after one that
+  /// announces the end (process::only_announces_end) they are.
   void stop(int signal, Duration grace);
   /// After all have ended by themselves: what they left behind may go on for so long, then it is
   /// asked by SIGTERM, and killed.
@@ -102,6 +104,7 @@ class Group {
   void ask_all(int signal);
   bool ask_trainers(int signal);
   void ask_next();
+  void ask_waited_for();
   void ask_rest();
   void ask_apart();
   void signal_apart(const process::ProcessTable& roots);
@@ -136,7 +139,7 @@ class Group {
   Stage stage_ = Stage::Running;
   std::unique_ptr<Alarm> alarm_;
   TimePoint deadline_{};  // of the grace, then of the kill
-  std::optional<TimePoint> ask_apart_at_, ask_rest_at_;
+  std::optional<TimePoint> ask_apart_at_, ask_waited_for_at_, ask_rest_at_;
   std::optional<TimePoint> given_up_at_;  // after the first SIGKILL
   std::optional<Summons> summons_;        // in a stop that asks trainers first
   int asked_with_ = 0;                    // the signal

@@ -9,7 +9,7 @@
 namespace elastrun::workers {
 
 /// A TCP port kept for a worker that will listen on it itself: bound with SO_REUSEADDR, not
-/// listening. The kernel hands such a port to nobody who asks for a free one, yet the worker's own
+/// listening. The kernel never hands out such a port as a free one, yet the worker's own
 /// server, which sets SO_REUSEADDR too, may bind and listen (socket(7)). So there is no race
 /// between announcing the port and using it.
 class HeldPort {

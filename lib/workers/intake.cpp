@@ -2,6 +2,7 @@
 #include "workers/intake.hpp"
 
 #include "core/text.hpp"
+#include "telemetry/scope.hpp"
 
 #include <fmt/format.h>
 
@@ -9,10 +10,6 @@ namespace elastrun::workers {
 namespace {
 
 constexpr telemetry::TokenBucket::Limit kSamples{50'000, 100'000}, kEntries{2'000, 20'000};
-
-bool is_ours(std::string_view group) {
-  return group == "elastrun" || group.starts_with("elastrun.");
-}
 
 }  // namespace
 
@@ -48,7 +45,7 @@ bool Intake::admit(const Word& word, int rank, TimePoint now) {
 
 bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
   if (sample.group.empty()) sample.group = "worker";
-  if (is_ours(sample.group)) {
+  if (telemetry::is_own_scope(sample.group)) {
     ++statistics_.refused;
     remark(said_group_, fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
                                     "agent's: such ones are refused, and counted",

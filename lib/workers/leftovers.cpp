@@ -47,8 +47,8 @@ Leftovers::Orders Leftovers::look(TimePoint now, const Left& left) {
     orders.ask_groups = true;
     asked(until_ = now + last_grace_);
   }
-  // What has left the groups has had no signal yet. It gets one when nobody of the groups is there
-  // to use it any more: a logging service of the trainer must not end before the trainer.
+  // What has left the groups has had no signal yet. It gets one when no process of the groups is
+  // there to use it any more: a logging service of the trainer must not end before the trainer.
   if (asked_ && (orders.ask_groups || !left.groups_alive)) {
     orders.ask = newly_orphaned(left);
   }

@@ -19,7 +19,7 @@ class Leftovers {
   struct Left {
     bool groups_alive = false;        // something in a process group of a worker
     process::ProcessTable in_groups;  // that, as far as it could be read
-    process::ProcessTable escaped;    // in groups or sessions of its own
+    process::ProcessTable escaped;    // in other groups or sessions
   };
   struct Orders {
     bool over = false;          // nothing is left, or nothing is waited for any more

@@ -2,7 +2,7 @@
 #include "workers/message.hpp"
 
 #include "core/text.hpp"
-#include "goodput/measurement_log.hpp"
+#include "goodput/compat/measurement_log.hpp"
 #include "workers/json_text.hpp"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::unexpected<Error> refuse(std::string_view what) {
   return fail(Code::Protocol, fmt::format("a message of a worker {}", what));
 }
 
-std::optional<std::string> text_of(const json::object& object, std::string_view key) {
+std::optional<std::string> text_in(const json::object& object, std::string_view key) {
   const auto* value = object.if_contains(key);
   if (value == nullptr || !value->is_string()) return std::nullopt;
   if (value->get_string().size() > kMaxName) return std::nullopt;
@@ -63,7 +63,7 @@ Result<Message> step_from(const json::object& object) {
 
 Result<Message> checkpoint_from(const json::object& object) {
   const auto step = whole(object, "step");
-  if (!step || *step < -1) return refuse("of kind checkpoint needs a whole number `step`");
+  if (!step || *step < -2) return refuse("of kind checkpoint needs a whole number `step`");
   return CheckpointDone{*step};
 }
 
@@ -80,12 +80,12 @@ std::optional<MetricSample::Batch> batch_of(const json::object& object) {
 }
 
 Result<Message> metric_from(const json::object& object) {
-  auto name = text_of(object, "name");
+  auto name = text_in(object, "name");
   const auto value = number_of(object.if_contains("value"));
   if (!name || name->empty()) return refuse("of kind metric needs a `name`");
   if (!value) return refuse("of kind metric needs a number `value`");
-  auto group = text_of(object, "group").value_or("worker");
-  if (text_of(object, "type") != "counter") {
+  auto group = text_in(object, "group").value_or("worker");
+  if (text_in(object, "type") != "counter") {
     auto step = whole(object, "step");
     if (step && *step < 0) step.reset();
     return MetricSample{std::move(*name), *value, std::move(group), batch_of(object), false, step};
@@ -109,15 +109,15 @@ Result<Members> members_from(const json::object& object) {
 }
 
 Result<Message> event_from(const json::object& object) {
-  auto name = text_of(object, "name");
+  auto name = text_in(object, "name");
   if (!name || name->empty()) return refuse("of kind event needs a `name`");
   WorkerEvent event{std::move(*name), {}, {}};
   event.time = number_of(object.if_contains("time"));
-  // What the nanoseconds of the wall clock cannot hold, or is before the epoch, is no time.
+  // What the nanoseconds of the wall clock cannot hold, or is before the epoch, is ignored.
   if (event.time && !(*event.time > 0 && *event.time < 9e9)) event.time.reset();
   const auto* attributes = object.if_contains("attributes");
   if (attributes == nullptr) return event;
-  if (!attributes->is_object()) return refuse("has `attributes` that are no object");
+  if (!attributes->is_object()) return refuse("has `attributes` that are not an object");
   auto members = members_from(attributes->get_object());
   if (!members) return std::unexpected(members.error());
   event.attributes = std::move(*members);
@@ -126,7 +126,7 @@ Result<Message> event_from(const json::object& object) {
 
 Result<Message> timer_from(const json::object& object) {
   const auto id = whole(object, "id");
-  auto scope = text_of(object, "scope");
+  auto scope = text_in(object, "scope");
   if (!id || *id < 0) return refuse("of kind timer needs a whole number `id` of at least 0");
   if (!scope) return refuse("of kind timer needs a text `scope` of at most 256 bytes");
   TimerSet timer{static_cast<std::uint64_t>(*id), std::move(*scope)};
@@ -136,7 +136,7 @@ Result<Message> timer_from(const json::object& object) {
   timer.after = number_of(object.if_contains("after")).value_or(0);
   const auto signal = object.contains("signal") ? whole(object, "signal") : timer.signal;
   if (!timer.deadline || !std::isfinite(*timer.deadline) || !std::isfinite(timer.after)) {
-    return refuse("of kind timer has a `deadline` that is no number of seconds");
+    return refuse("of kind timer has a `deadline` that is not a number of seconds");
   }
   if (!signal || *signal < 0 || *signal > SIGRTMAX) {
     return refuse("of kind timer has a `signal` that does not exist");
@@ -175,7 +175,7 @@ Result<std::optional<GoodputEntry>> entry_from(const json::value& value) {
 
 /// An entry that cannot be read costs only itself.
 Result<Message> goodput_from(const json::object& object) {
-  GoodputEntries said{text_of(object, "job").value_or(""), {}, 0};
+  GoodputEntries said{text_in(object, "job").value_or(""), {}, 0};
   const auto* hooks = object.if_contains("hooks");
   said.by_hooks = hooks != nullptr && hooks->is_bool() && hooks->get_bool();
   said.lost =
@@ -203,14 +203,14 @@ Result<Message> sender_from(const json::object& object) {
 }
 
 Result<Message> phase_from(const json::object& object) {
-  auto name = text_of(object, "phase");
+  auto name = text_in(object, "phase");
   if (!name || name->empty()) return refuse("of kind phase needs a text `phase` of 1 to 256 bytes");
   PhaseEntered phase{std::move(*name)};
   const auto* at_most = object.if_contains("at_most");
   if (at_most == nullptr || at_most->is_null()) return phase;
   const auto seconds = number_of(at_most);
   if (!seconds || !(*seconds > 0)) {
-    return refuse("of kind phase has an `at_most` that is no number of seconds above 0");
+    return refuse("of kind phase has an `at_most` that is not a number of seconds above 0");
   }
   phase.at_most = from_seconds(std::min(*seconds, kLongest));
   return phase;
@@ -227,7 +227,7 @@ Result<Message> parse_message(std::string_view packet) {
   if (error) value = json::parse(with_whole_characters(packet), error, {}, options);
   if (error || !value.is_object()) return refuse("is not a JSON object");
   const auto& object = value.get_object();
-  const auto kind = text_of(object, "kind");
+  const auto kind = text_in(object, "kind");
   if (!kind) return refuse("has no `kind`");
   if (*kind == "step") return step_from(object);
   if (*kind == "checkpoint") return checkpoint_from(object);

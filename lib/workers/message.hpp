@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "core/error.hpp"
-#include "goodput/measurement_entry.hpp"
+#include "goodput/compat/measurement_entry.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -24,7 +24,7 @@ constexpr std::size_t kMaxName = 256;
 struct StepDone {
   std::int64_t step = 0;
 };
-/// -1: of everything so far.
+/// -1: of everything so far. -2: saved, or before the first step loaded, of a step not known.
 struct CheckpointDone {
   std::int64_t step = -1;
 };
@@ -89,7 +89,7 @@ struct GoodputEntries {
 struct SentFrom {
   std::string directory;
 };
-/// The sender, which is no worker, wants to know where the workers of the job stand.
+/// The sender, which is not a worker, asks where the workers of the job stand.
 struct StacksAsked {};
 using Message =
     std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned, TimerSet,

@@ -1,63 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/passing_signals.hpp"
 
+#include "process/process_status.hpp"
 #include "process/wrapper.hpp"
 #include "workers/summons.hpp"
 
-#include <charconv>
-#include <cstdint>
-#include <fstream>
-#include <string_view>
+#include <algorithm>
 
 namespace elastrun::workers {
 namespace {
 
-// As long as a guardian's word may be late for process::Insistence.
+// As long as a guardian's word may be late for process::SignalEscalation.
 constexpr auto kEcho = std::chrono::seconds(10);
 
 }  // namespace
 
-bool PassingSignals::heard(const process::SignalEvent& event, TimePoint now) {
-  auto& order = orders_[event.number];
+void PassingSignals::heard(const process::SignalEvent& event, TimePoint now) {
+  std::erase_if(orders_, [now](const Order& one) { return now - one.since >= kEcho; });
   const bool by_agent = event.route == process::Route::Process;
-  bool& mine = by_agent ? order.by_agent : order.by_guardian;
-  const bool known = order.by_agent || order.by_guardian;
-  if (order.waits || (known && !mine && now - order.since < kEcho)) {
-    mine = true;
-    return false;
+  const auto order = std::ranges::find_if(orders_, [&](const Order& one) {
+    const bool known = by_agent ? one.by_agent : one.by_guardian;
+    return one.number == event.number && one.sender == event.sender_pid && (one.waits || !known);
+  });
+  if (order != orders_.end()) {
+    (by_agent ? order->by_agent : order->by_guardian) = true;
+    return;
   }
-  order = {now, by_agent, !by_agent, true};
-  return true;
+  if (orders_.size() >= kMostOrders) orders_.pop_front();
+  orders_.push_back({event.number, event.sender_pid, now, by_agent, !by_agent});
 }
 
-bool PassingSignals::is_for_workers(int number) {
-  auto& order = orders_[number];
-  order.waits = false;
-  return !(order.by_agent && order.by_guardian);
+std::optional<TimePoint> PassingSignals::due(int number) const {
+  const auto order = std::ranges::find_if(
+      orders_, [number](const Order& one) { return one.number == number && one.waits; });
+  if (order == orders_.end()) return std::nullopt;
+  return order->since + kWait;
 }
 
-bool survives(pid_t pid, int signal, const std::string& proc) {
-  std::ifstream status(proc + "/" + std::to_string(pid) + "/status");
-  std::uint64_t kept = 0;
-  for (std::string line; std::getline(status, line);) {
-    const std::string_view text(line);
-    if (!text.starts_with("SigBlk:") && !text.starts_with("SigIgn:") &&
-        !text.starts_with("SigCgt:")) {
-      continue;
-    }
-    std::uint64_t mask = 0;
-    const auto digits = text.substr(text.find_last_of("\t ") + 1);
-    std::from_chars(digits.data(), digits.data() + digits.size(), mask, 16);
-    kept |= mask;
+bool PassingSignals::is_for_workers(int number, TimePoint now) {
+  bool is_for_them = false;
+  for (auto& one : orders_) {
+    if (one.number != number || !one.waits || now < one.since + kWait) continue;
+    one.waits = false;
+    is_for_them = is_for_them || !(one.by_agent && one.by_guardian);
   }
-  return (kept >> (signal - 1) & 1) != 0;
+  return is_for_them;
 }
 
 process::ProcessTable receivers(const process::ProcessTable& job, const std::vector<pid_t>& workers,
                                 int signal) {
   const auto wrapper_of = [](const auto& one) { return process::wrapper_of(one); };
   auto found = Summons(wrapper_of, workers, job, process::kNever).next(job);
-  std::erase_if(found, [signal](const auto& one) { return !survives(one.pid, signal); });
+  std::erase_if(
+      found, [signal](const auto& one) { return !process::read_status(one.pid).survives(signal); });
   return found;
 }
 

@@ -5,9 +5,9 @@
 #include "process/process_table.hpp"
 #include "process/signals.hpp"
 
-#include <functional>
-#include <map>
-#include <string>
+#include <cstddef>
+#include <deque>
+#include <optional>
 #include <sys/types.h>
 #include <vector>
 
@@ -21,22 +21,25 @@ class PassingSignals {
  public:
   /// How long the other one's may take. Once passed on, it may come ten seconds late.
   static constexpr Duration kWait = std::chrono::seconds(1);
+  static constexpr std::size_t kMostOrders = 64;  // of ten seconds
 
-  /// True: the first of an order; ask is_for_workers() after kWait.
-  bool heard(const process::SignalEvent& event, TimePoint now);
-  bool is_for_workers(int number);
+  void heard(const process::SignalEvent& event, TimePoint now);
+  /// When to ask for the next order of this signal; none: there is none to decide.
+  std::optional<TimePoint> due(int number) const;
+  /// Decides what is due: whether the workers are to get it.
+  bool is_for_workers(int number, TimePoint now);
 
  private:
+  /// Who signals every process of a job is one process; what comes from two is two orders.
   struct Order {
+    int number;
+    pid_t sender;
     TimePoint since;
-    bool by_agent = false, by_guardian = false;
-    bool waits = false;
+    bool by_agent, by_guardian;
+    bool waits = true;
   };
-  std::map<int, Order> orders_;
+  std::deque<Order> orders_;  // the oldest first
 };
-
-/// Whether a process catches, blocks or ignores a signal, and so does not die of it.
-bool survives(pid_t pid, int signal, const std::string& proc = "/proc");
 
 /// Those of a job that a passed signal is for: the trainers, as Summons finds them, and shells, as
 /// far as they survive it.

@@ -7,7 +7,7 @@ const std::string_view kRunPathProgram = R"PY(
 import sys
 
 def elastrun_wait_for_the_others(channel):
-    # As torch's: whoever ends early takes down what others still use (a store, shared memory).
+    # As torch's: a worker that ends early takes down what others still use (a store, shared memory).
     import socket
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:

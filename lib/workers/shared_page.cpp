@@ -94,8 +94,8 @@ Result<SharedPage> SharedPage::make() {
   header.append(reinterpret_cast<const char*>(&kVersion), sizeof kVersion);
   header.append(reinterpret_cast<const char*>(&size), sizeof size);
   if (::pwrite(file.get(), header.data(), header.size(), 0) < 0) return failed("write");
-  // A page that shrinks would kill a worker that writes to it (SIGBUS); one that grows is memory
-  // that nobody limits.
+  // A page that shrinks would kill a worker that writes to it (SIGBUS); one that grows is unlimited
+  // memory.
   if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return failed("F_ADD_SEALS");
   }
@@ -115,7 +115,7 @@ std::string SharedPage::bytes() const {
     const bool writing = std::ranges::any_of(locks, [](auto lock) { return lock % 2 != 0; });
     if (!writing && locks == locks_of(second)) return first;
   }
-  // Somebody writes all the time, or was killed in the middle: each number by itself is whole.
+  // A worker writes all the time, or was killed in the middle: each number by itself is whole.
   return first;
 }
 

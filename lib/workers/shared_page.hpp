@@ -23,7 +23,7 @@ struct PageContents {
     std::uint64_t count = 0;  // how many there were
     bool operator==(const Series&) const = default;
   };
-  pid_t writer = 0;  // 0: nobody has written yet
+  pid_t writer = 0;  // 0: not written yet
   std::optional<std::int64_t> step{};
   TimePoint step_at{};  // by the clock of the machine, like all TimePoints here
   std::string phase{};  // empty: none was entered
@@ -45,7 +45,7 @@ class SharedPage {
   static Result<SharedPage> make();
   /// Where a process of the same user finds it, for as long as this process has it.
   std::string path() const;
-  /// The bytes as they are, at a moment when nobody was writing if there is one soon.
+  /// The bytes as they are, at a moment without a writer if one comes soon.
   std::string bytes() const;
   PageContents read() const { return parse_page(bytes()); }
 

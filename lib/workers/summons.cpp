@@ -46,8 +46,8 @@ bool Summons::leads(pid_t pid) const {
 }
 
 /// Whether every process above it, as far as those of its group go, is a wrapper. An orphan counts
-/// as a child of its worker. A table is no snapshot: the way up may even be a circle, by pids that
-/// were used again.
+/// as a child of its worker. A table is not a snapshot: the way up may even be a circle, by pids
+/// that were used again.
 bool Summons::reached(const Family& family, const ProcessEntry& one) {
   const bool of_workers = family.roots == nullptr;
   const auto is_root = [&](pid_t pid) { return of_workers ? leads(pid) : family.is_root(pid); };
@@ -92,6 +92,19 @@ ProcessTable Summons::due(const Family& family, const ProcessTable& among) {
   ProcessTable found;
   std::ranges::copy_if(among, std::back_inserter(found),
                        [&](const ProcessEntry& one) { return is_due(family, one); });
+  for (const auto& one : found) told_.insert(key_of(one));
+  return found;
+}
+
+ProcessTable Summons::waited_for(const ProcessTable& job, const LeavesTo& leaves_to) {
+  const Family family(job);
+  ProcessTable found;
+  for (const auto& one : job) {
+    const auto* above = family.find(one.parent);
+    const bool of_asked = above != nullptr && above->group == one.group && leads(one.group) &&
+                          told_.contains(key_of(*above)) && !told_.contains(key_of(one));
+    if (of_asked && !was_begun_since(one) && leaves_to(*above, one)) found.push_back(one);
+  }
   for (const auto& one : found) told_.insert(key_of(one));
   return found;
 }

@@ -16,15 +16,16 @@ namespace elastrun::workers {
 /// workers of a DataLoader, dies of a signal for which the trainer wants to save a checkpoint, and
 /// the trainer fails of that before it comes to save. What it has forked is asked when it has
 /// ended, or when the time is nearly over.
-///
-/// A trainer is what a worker runs if that is no wrapper; below a shell or timeout(1), the first
-/// process on each way down that is none. Shells are asked together with it, so that they do not go
+/// A trainer is what a worker runs unless that is a wrapper; below a shell or timeout(1), the first
+/// other process on each way down. Shells are asked together with it, so that they do not go
 /// on with their scripts; timeout(1) is not, because it would tell its whole group.
 ///
 /// Pure: it is shown what lives, and names each process once.
 class Summons {
  public:
   using WrapperOf = std::function<process::Wrapper(const process::ProcessEntry&)>;
+  using LeavesTo =
+      std::function<bool(const process::ProcessEntry& parent, const process::ProcessEntry& child)>;
   /// `workers`: their pids, which are their groups' numbers. `job`: what lives as the stop begins.
   /// What is begun later, at `now` as a start time, gets no signal but SIGKILL: the upload of a
   /// checkpoint that was saved because of the stop.
@@ -35,6 +36,10 @@ class Summons {
   process::ProcessTable next(const process::ProcessTable& job);
   /// The same below processes that have left the groups, `roots`, in place of them.
   process::ProcessTable below(const process::ProcessTable& roots, const process::ProcessTable& job);
+  /// Below those of the workers' groups that were asked and go on to wait for a child, which they
+  /// may have told or not, that child, if it wants to hear the signal: `leaves_to` says of a parent
+  /// and a child whether it is so.
+  process::ProcessTable waited_for(const process::ProcessTable& job, const LeavesTo& leaves_to);
   /// All of the workers' groups that have not been asked yet.
   process::ProcessTable rest(const process::ProcessTable& job);
   /// A worker has ended by a signal: it has begun nothing because of the stop, so all that it left

@@ -32,7 +32,7 @@ struct Worker {
   bool stderr_shown = false;
   bool stopped_by_us = false;  // ended after we had asked it to
   bool abandoned = false;      // did not even end by SIGKILL within the bound, or is out of reach
-  bool out_of_reach = false;   // runs as another user: nobody waits for it
+  bool out_of_reach = false;   // runs as another user: not waited for
   bool returned = false;       // its script has; it waits for those of the others
   enum class Output { Flowing, Draining, Drained } output = Output::Drained;
   bool succeeded() const { return exit && exit->status.success(); }

@@ -12,8 +12,8 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr std::string_view kArea = "files";
-constexpr Duration kUnsaid = std::chrono::seconds(2);  // a wait that needs no words
+constexpr std::string_view kFilesArea = "files";
+constexpr Duration kUnsaidWrite = std::chrono::seconds(2);  // a wait that needs no words
 
 }  // namespace
 
@@ -35,12 +35,12 @@ void LastWrites::wait(bool console) {
   loop_.restart();
   look();
   if (!over_) {
-    alarm_->arm(clock_.now() + kUnsaid / 2, [this] {
+    alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] {
       remember();
-      alarm_->arm(clock_.now() + kUnsaid / 2, [this] { say(); });
+      alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] { say(); });
     });
     if (until_) {
-      until_ = std::max(*until_, clock_.now() + kUnsaid);
+      until_ = std::max(*until_, clock_.now() + kUnsaidWrite);
       arm_limit();
     }
     loop_.run();
@@ -55,8 +55,8 @@ void LastWrites::look() {
   if (!waiting_) return;  // an answer of one that was given up: the loop runs for others now
   if (with_console_) console_.tell_gaps();
   const bool files = ask_files();
-  // Asked once: its thread may write the last of it between two questions, and nobody would look
-  // again.
+  // Asked once: its thread may write the last of it between two questions, and no answer would
+  // come.
   const bool console = console_done();
   over_ = files && console;
   if (over_) return loop_.stop();
@@ -64,7 +64,7 @@ void LastWrites::look() {
 }
 
 /// Whether all is written; an answer may have something to write, too. Each thread is looked at
-/// once and asked then: it may be done between two looks, and nobody would look again. Calls are
+/// once and asked then: it may be done between two looks, and no answer would come. Calls are
 /// made in order: the answer to ours comes after all before, but for those that go on.
 bool LastWrites::ask_files() {
   bool done = true;
@@ -111,16 +111,16 @@ void LastWrites::say() {
   if (brief_) {
     if (stands_still()) return loop_.stop();
     remember();
-    return alarm_->arm(clock_.now() + kUnsaid / 2, [this] { say(); });
+    return alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] { say(); });
   }
   if (!until_) {
-    log::warning(kArea,
+    log::warning(kFilesArea,
                  "waiting for {} to take what is left of this run's output; up to {} as long as "
                  "nothing is taken, a signal limits it to {}",
                  waited_for(), format_duration(kTimeLimit), format_duration(limit_));
   }
-  // The line is written to a file, too, which is no progress of what is waited for.
-  alarm_->arm(clock_.now() + kUnsaid / 2, [this] {
+  // The line is written to a file, too, which does not count as progress of what is waited for.
+  alarm_->arm(clock_.now() + kUnsaidWrite / 2, [this] {
     remember();
     alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up_if_stuck(); });
   });
@@ -131,7 +131,7 @@ void LastWrites::give_up_if_stuck() {
     remember();
     return alarm_->arm(clock_.now() + kTimeLimit, [this] { give_up_if_stuck(); });
   }
-  log::error(kArea, "{} took nothing within {}: what is left for it is lost", waited_for(),
+  log::error(kFilesArea, "{} took nothing within {}: what is left for it is lost", waited_for(),
              format_duration(kTimeLimit));
   give_up();
 }
@@ -140,20 +140,21 @@ void LastWrites::shorten() {
   if (until_) return;
   until_ = clock_.now() + limit_;
   if (!waiting_) return;
-  log::warning(kArea, "a signal came: {} has up to {} to take what is left; once more gives up now",
+  log::warning(kFilesArea,
+               "a signal came: {} has up to {} to take what is left; once more gives up now",
                waited_for(), format_duration(limit_));
   arm_limit();
 }
 
 void LastWrites::arm_limit() {
   limit_alarm_->arm(*until_, [this] {
-    log::error(kArea, "what {} has not taken in time is lost", waited_for());
+    log::error(kFilesArea, "what {} has not taken in time is lost", waited_for());
     give_up();
   });
 }
 
 void LastWrites::give_up_now() {
-  log::error(kArea, "a signal came again: what {} has not taken is lost", waited_for());
+  log::error(kFilesArea, "a signal came again: what {} has not taken is lost", waited_for());
   give_up();
 }
 
@@ -178,7 +179,7 @@ std::vector<std::string> LastWrites::give_up_on(
 
 void LastWrites::lose(const std::vector<const files::BlockingCalls*>& calls) {
   for (const auto& name : give_up_on(calls)) {
-    log::error(kArea, "{} took nothing: what is left for that file system is lost", name);
+    log::error(kFilesArea, "{} took nothing: what is left for that file system is lost", name);
   }
 }
 
@@ -186,7 +187,7 @@ void LastWrites::give_up() {
   for (auto& queue : files_) {
     queue.given_up = queue.given_up || !(queue.left_out || queue.calls->idle());
   }
-  // A later wait() does not begin anew.
+  // A later wait() does not wait for it again.
   console_given_up_ = console_given_up_ || !console_done();
   over_ = true;
   loop_.stop();

@@ -17,7 +17,7 @@ namespace elastrun::agent {
 
 /// The end of a run: waits until files and console have taken what is left, on the loop, so that a
 /// signal can end the wait. Who takes nothing at all for five minutes loses the rest, said so: the
-/// workers have ended long ago, and nobody's nodes are to be kept for ever by a reader that hangs.
+/// workers have ended long ago, and a reader that hangs must not keep nodes for ever.
 class LastWrites {
  public:
   static constexpr Duration kTimeLimit = std::chrono::minutes(5);
@@ -29,7 +29,7 @@ class LastWrites {
   /// Runs the loop until the files are written; `console`: and everything is shown.
   void wait(bool console);
   bool waiting() const { return waiting_; }
-  /// Somebody asks for the end: no more than `limit` from now on, also of a wait that comes later.
+  /// A signal asks for the end: no more than `limit` from now on, also of a wait that comes later.
   void shorten();
   /// Files of these threads are waited for no longer: their file system has not answered. It has
   /// another two seconds for that, in which the loop runs, and more as long as it does. What each
@@ -37,7 +37,7 @@ class LastWrites {
   std::vector<std::string> give_up_on(const std::vector<const files::BlockingCalls*>& calls);
   /// The same, with an error in the log for each: something is lost.
   void lose(const std::vector<const files::BlockingCalls*>& calls);
-  /// Somebody insists: what is waited for now is given up. Files of that thread are not waited for
+  /// A second signal: what is waited for now is given up. Files of that thread are not waited for
   /// again then, but what is written to the console later is.
   void give_up_now();
 

@@ -44,6 +44,7 @@ void LogFolders::prepare(const rendezvous::Round& round, std::function<void()> d
         if (wanted && folders) place = workers::ChannelPlace::find(layout.run_directory());
         return Made{std::move(layout), std::move(folders), std::move(place)};
       },
+      // An answer may come after its round was given up, and belong to none.
       [this, asked = ++asked_](Made made) {
         if (asked == asked_ && done_) answered(std::move(made));
       });
@@ -78,6 +79,7 @@ void LogFolders::say() const {
 }
 
 void LogFolders::give_up() {
+  // The error names the option that the user can change.
   const bool is_named = !parts_.layout.is_temporary() && !parts_.layout.is_null();
   folders_ = fail(Code::Io, fmt::format("cannot make {}: the file system has not answered within "
                                         "{}; choose another place with {}",

@@ -45,7 +45,7 @@ class LogFolders {
   /// Those that were prepared for this round. Fails with Io, also if they were not made in time.
   Result<Folders> take(const rendezvous::Round& round);
   /// The end of what was only temporary, as logs::settle(). Where the file system may not answer,
-  /// waits for what is written there if somebody wants it (`waits`), else for two seconds.
+  /// waits for what is written there if the user wants it (`waits`), else for two seconds.
   logs::Fate settle(LastWrites& writes, bool waits, bool keep);
   /// The file system has not answered yet, or not in time: more is not to be expected of it.
   bool is_unanswered() const { return unanswered_; }
@@ -64,7 +64,7 @@ class LogFolders {
   std::optional<Result<Folders>> folders_;  // for the round that comes next
   bool unanswered_ = false, channel_tried_ = false;
   std::string channel_;      // its name, once it was found
-  std::uint64_t asked_ = 0;  // an answer to an earlier question is nobody's
+  std::uint64_t asked_ = 0;  // an answer to an earlier question is ignored
 };
 
 }  // namespace elastrun::agent

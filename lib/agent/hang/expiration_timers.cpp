@@ -18,13 +18,13 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr std::string_view kArea = "timer";
+constexpr std::string_view kTimerArea = "timer";
 constexpr std::string_view kSwitch = "TORCHELASTIC_ENABLE_FILE_TIMER";
 constexpr std::string_view kFile = "TORCHELASTIC_TIMER_FILE";
 constexpr Duration kTimeLimit = std::chrono::seconds(10);
 constexpr double kLongest = 10 * 365.0 * 86400;  // years; a deadline must fit into nanoseconds
 constexpr double kLate = 0.25;                   // seconds until a request is heard
-constexpr std::size_t kLoggedLines = 60;         // of one stack; the report has all
+constexpr std::size_t kTimerLines = 60;          // of one stack; the report has all
 
 /// As torch's client writes a request.
 std::string torch_text(const ExpiredTimer& timer) {
@@ -39,12 +39,12 @@ std::string torch_text(const ExpiredTimer& timer) {
 
 void log_stack(const ExpiredTimer& timer) {
   std::string text;
-  const auto count = std::min(timer.stack.size(), kLoggedLines);
+  const auto count = std::min(timer.stack.size(), kTimerLines);
   for (std::size_t i = 0; i < count; ++i) text += "\n  " + timer.stack[i];
   if (count < timer.stack.size()) {
     text += fmt::format("\n  and {} more lines", timer.stack.size() - count);
   }
-  log::warning(kArea, "Stack of rank {} (pid {}):{}", timer.rank, timer.pid,
+  log::warning(kTimerArea, "Stack of rank {} (pid {}):{}", timer.rank, timer.pid,
                text.empty() ? " it could not be taken" : text);
 }
 
@@ -79,18 +79,19 @@ ExpirationTimers::ExpirationTimers(Parts parts)
 
 void ExpirationTimers::open_pipe() {
   if (workers::find_variable(parts_.environment, kSwitch) != "1") {
-    log::info(kArea, "Environment variable '{}' not found. Do not start FileTimerServer.", kSwitch);
+    log::info(kTimerArea, "Environment variable '{}' not found. Do not start FileTimerServer.",
+              kSwitch);
     return;
   }
   const std::string given(workers::find_variable(parts_.environment, kFile).value_or(""));
   auto place = make_place(given);
   if (!place) {
-    log::warning(kArea, "Workers have no expiration timers: {}", place.error().text);
+    log::warning(kTimerArea, "Workers have no expiration timers: {}", place.error().text);
     return;
   }
   pipe_ = timer::RequestPipe::open(parts_.loop, std::move(*place),
                                    [this](std::string_view line) { heard_line(line); });
-  log::info(kArea, "FileTimerServer started, with PATH {}", pipe_->path());
+  log::info(kTimerArea, "FileTimerServer started, with PATH {}", pipe_->path());
 }
 
 void ExpirationTimers::close_pipe(files::BlockingCalls& files, std::function<void()> removed) {
@@ -106,26 +107,21 @@ void ExpirationTimers::heard_line(std::string_view line) {
   if (!active_) return;  // of a worker that is ending, or has ended
   const auto request = timer::parse_torch_request(line, awake_.now(), parts_.clock.wall());
   if (!request) {
-    if (may_complain()) log::warning(kArea, "Ignored: {}", printable(request.error().text));
+    if (may_complain()) log::warning(kTimerArea, "Ignored: {}", printable(request.error().text));
   } else if (watchdog_.torch_request(*request)) {
     last_request_ = parts_.clock.now();
   } else if (may_complain()) {
-    log::warning(kArea,
+    log::warning(kTimerArea,
                  "Ignored: a timer '{}' of process {}, which has ended, is not one of the workers "
                  "of this node, or has too many timers",
                  printable(request->scope), request->worker);
   }
 }
 
-bool ExpirationTimers::heard(pid_t sender, const workers::Message& message) {
-  const auto* timer = std::get_if<workers::TimerSet>(&message);
-  if (timer != nullptr && active_) set(sender, *timer);
-  return timer != nullptr;
-}
-
 /// The worker's monotonic clock is ours. What we are late to hear counts from now: its release may
 /// be late, too.
-void ExpirationTimers::set(pid_t sender, const workers::TimerSet& timer) {
+void ExpirationTimers::heard(pid_t sender, const workers::TimerSet& timer) {
+  if (!active_) return;
   timer::Request request{sender, timer.scope, {}, timer.signal, timer.id, {}};
   if (timer.deadline) {
     const double now = to_seconds(parts_.clock.now().time_since_epoch());
@@ -136,7 +132,8 @@ void ExpirationTimers::set(pid_t sender, const workers::TimerSet& timer) {
     request.armed = *request.expiry - from_seconds(after);
   }
   if (!watchdog_.request(request) && may_complain()) {
-    log::warning(kArea, "Ignored: a timer '{}' of process {}, which has too many timers or ends",
+    log::warning(kTimerArea,
+                 "Ignored: a timer '{}' of process {}, which has too many timers or ends",
                  printable(timer.scope), sender);
   }
 }
@@ -150,11 +147,6 @@ void ExpirationTimers::phase(Phase phase, TimePoint) {
 
 void ExpirationTimers::round_ready(const rendezvous::Round&, Duration) {
   ++group_;
-  if (pipe_) parts_.observers.watchdog("watchdog started", nullptr);
-}
-
-void ExpirationTimers::stopped(const std::vector<workers::Worker>&, Duration) {
-  if (pipe_) parts_.observers.watchdog("watchdog stopped", nullptr);
 }
 
 /// Tells of one timer, for all to hear.
@@ -174,7 +166,7 @@ ExpiredTimer ExpirationTimers::tell(const timer::ExpiredWorker& expired,
   }
   count_.add();
   overrun_.add(to_seconds(awake_.now() - one.expiry));
-  parts_.observers.watchdog("timer expired", &timer);
+  parts_.post(TimerExpired{std::make_shared<ExpiredTimer>(timer)});
   return timer;
 }
 
@@ -193,7 +185,7 @@ void ExpirationTimers::have_expired(std::vector<timer::ExpiredWorker> workers) {
     const auto& reason = reasons.back();
     const auto then =
         reason.signal > 0 ? "then " + process::signal_name(reason.signal) : "no signal: it goes on";
-    log::warning(kArea, "Rank {} (pid {}): {}; taking its stack, {}", reason.rank, reason.pid,
+    log::warning(kTimerArea, "Rank {} (pid {}): {}; taking its stack, {}", reason.rank, reason.pid,
                  reason.sentence(), then);
     hung.push_back({reason.pid, watchdog_.pidfd_of(reason.pid), parts_.offers.of(reason.pid)});
   }
@@ -223,10 +215,10 @@ void ExpirationTimers::reap(ExpiredTimer& timer) {
   timer.reaped = true;
   const auto sent = watchdog_.reap(timer.pid, timer.signal);
   if (!sent) {
-    log::error(kArea, "{} of rank {} (pid {}); trying again until it has ended", sent.error().text,
-               timer.rank, timer.pid);
+    log::error(kTimerArea, "{} of rank {} (pid {}); trying again until it has ended",
+               sent.error().text, timer.rank, timer.pid);
   }
-  parts_.observers.watchdog("kill worker process", &timer);
+  parts_.post(TimerKilled{std::make_shared<ExpiredTimer>(timer)});
 }
 
 std::optional<Duration> ExpirationTimers::overdue() const {

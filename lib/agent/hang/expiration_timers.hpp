@@ -3,7 +3,6 @@
 
 #include "agent/hang/hung_stacks.hpp"
 #include "agent/hang/stack_offers.hpp"
-#include "agent/loop/agent_scope.hpp"
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
 #include "core/awake_clock.hpp"
@@ -29,11 +28,11 @@ class ExpirationTimers final : public Observer {
     boost::asio::io_context& loop;
     Clock& clock;
     process::Launcher& launcher;
-    Observer& observers;  // hear of `watchdog`; may include this object
+    PostFact post;  // TimerExpired, TimerKilled
     const StackOffers& offers;
     /// The worker to which a process belongs, or null.
     std::function<const workers::Worker*(pid_t)> worker_of;
-    /// Hears what workers have said over the channel that nobody has heard yet.
+    /// Hears what workers have said over the channel and was not heard yet.
     std::function<void()> catch_up;
     std::string run_id;
     std::vector<std::string> environment;  // of the agent
@@ -41,17 +40,17 @@ class ExpirationTimers final : public Observer {
   explicit ExpirationTimers(Parts parts);
 
   /// Opens the FIFO for torch's clients if TORCHELASTIC_ENABLE_FILE_TIMER is 1 in the environment,
-  /// at TORCHELASTIC_TIMER_FILE or in a folder of its own. Without one, only a warning.
+  /// at TORCHELASTIC_TIMER_FILE or in a new folder. Without one, only a warning.
   void open_pipe();
   /// Removes it, by a thread, because its file system may not answer; calls `removed` when it has.
   void close_pipe(files::BlockingCalls& files, std::function<void()> removed);
-  /// For the workers' TORCHELASTIC_TIMER_FILE; empty: there is no FIFO.
+  /// For the workers' TORCHELASTIC_TIMER_FILE; empty: no FIFO.
   std::string pipe_path() const { return pipe_ ? pipe_->path() : std::string(); }
   /// The folder that was made for it alone; empty: none.
   std::string own_folder() const { return pipe_ ? pipe_->own_folder() : std::string(); }
 
-  /// What a process of a worker said over its channel. False: it is not about timers.
-  bool heard(pid_t sender, const workers::Message& message);
+  /// What a process of a worker said over its channel.
+  void heard(pid_t sender, const workers::TimerSet& timer);
 
   /// What is known of a worker that such a signal has ended.
   void explain(workers::Failure& failure) const;
@@ -67,11 +66,9 @@ class ExpirationTimers final : public Observer {
 
   void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
-  void stopped(const std::vector<workers::Worker>& group, Duration took) override;
 
  private:
   void heard_line(std::string_view line);
-  void set(pid_t sender, const workers::TimerSet& timer);
   void have_expired(std::vector<timer::ExpiredWorker> workers);
   ExpiredTimer tell(const timer::ExpiredWorker& expired, const timer::Expired& one);
   void stacks_taken(std::vector<ExpiredTimer> timers, const HungStacks::Stacks& stacks, int group);

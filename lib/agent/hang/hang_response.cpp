@@ -1,63 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/hang/hang_response.hpp"
 
+#include <algorithm>
+#include <utility>
+
 namespace elastrun::agent {
 
+std::unique_ptr<HangResponse> HangResponse::make(Parts parts) {
+  std::unique_ptr<HangResponse> made(new HangResponse(parts));
+  made->timers_.open_pipe();
+  const auto folder = made->timers_.own_folder();
+  if (!folder.empty()) made->guardian_.remember_directory(folder);
+  return made;
+}
+
 HangResponse::HangResponse(const Parts& parts)
-    : watch_({.clock = parts.clock,
+    : guardian_(parts.guardian),
+      timers_({.loop = parts.loop,
+               .clock = parts.clock,
+               .launcher = parts.launcher,
+               .post = parts.post,
+               .offers = offers_,
+               .worker_of = parts.worker_of,
+               .catch_up = parts.catch_up,
+               .run_id = parts.spec.run_id,
+               .environment = parts.environment()}),
+      watch_({.clock = parts.clock,
               .spec = parts.spec,
-              .observers = parts.observers,
+              .post = parts.post,
               .report = parts.report,
-              .activity = parts.activity,
+              .activity =
+                  [this, activity = parts.activity] {
+                    return std::max(activity(), timers_.last_request());
+                  },
               .has_ended =
                   [worker_of = parts.worker_of](pid_t pid) {
                     const auto* worker = worker_of(pid);
                     return worker == nullptr || worker->exit.has_value();
                   }}),
-      desk_({.loop = parts.loop,
-             .clock = parts.clock,
-             .launcher = parts.launcher,
-             .offers = offers_,
-             .worker_of = parts.worker_of,
-             .report = parts.report,
-             .answer = parts.answer,
-             .on_hang = [this](const auto& report) { watch_.hangs(report); },
-             .environment = parts.environment}) {}
+      collector_({.loop = parts.loop,
+                  .clock = parts.clock,
+                  .launcher = parts.launcher,
+                  .offers = offers_,
+                  .worker_of = parts.worker_of,
+                  .report = parts.report,
+                  .answer = parts.answer,
+                  .on_hang = [this](const auto& report) { watch_.hangs(report); },
+                  .environment = parts.environment}) {}
 
 /// What a node last said may be as old as its looks are apart: it looks again before all are held
 /// to have hung.
 rendezvous::Session::OnPush HangResponse::before(rendezvous::Session::OnPush on_push) {
-  return [this, next = desk_.before(std::move(on_push))](rendezvous::Push push) {
+  return [this, next = collector_.before(std::move(on_push))](rendezvous::Push push) {
     const auto* order = std::get_if<rendezvous::TakeStacks>(&push);
     if (order != nullptr && order->hang) watch_.look_now();
     next(std::move(push));
   };
 }
 
-bool HangResponse::heard(pid_t sender, const workers::Worker* worker,
-                         const workers::Message& message) {
-  // Not from workers, who could have their neighbours asked again and again.
-  const bool asks = std::holds_alternative<workers::StacksAsked>(message);
-  if (asks && worker == nullptr) desk_.asked();
-  const auto* offer = std::get_if<workers::StacksOffered>(&message);
-  if (offer != nullptr && worker != nullptr) offers_.heard(sender, *offer);
-  if (worker != nullptr) watch_.heard(worker->rank, message);
-  return asks || offer != nullptr;
+void HangResponse::offered(pid_t sender, const workers::Worker& worker,
+                           const workers::StacksOffered& offer) {
+  offers_.heard(sender, offer);
+  watch_.heard(worker.rank, offer);
+}
+
+void HangResponse::worker_said(const workers::Worker& worker, const workers::Message& message) {
+  watch_.heard(worker.rank, message);
+}
+
+void HangResponse::end(JobResult& result, files::BlockingCalls& files) {
+  result.expired_timers = timers_.expired();
+  result.hangs = watch_.all();
+  // The guardian removes the folder if its file system does not answer in time.
+  timers_.close_pipe(files, [&guardian = guardian_, folder = timers_.own_folder()] {
+    if (!folder.empty()) guardian.forget(folder);
+  });
+}
+
+void HangResponse::phase(Phase phase, TimePoint now) {
+  timers_.phase(phase, now);
+  watch_.phase(phase, now);
 }
 
 void HangResponse::round_ready(const rendezvous::Round& round, Duration waited) {
+  timers_.round_ready(round, waited);
+  // Pids of the last group may be given away by now.
   offers_.forget();
   watch_.round_ready(round, waited);
 }
 
 void HangResponse::started(const rendezvous::Round& round,
                            const std::vector<workers::Worker>& group, Duration took) {
-  desk_.started(round, group, took);
+  collector_.started(round, group, took);
   watch_.started(round, group, took);
 }
 
 void HangResponse::stopped(const std::vector<workers::Worker>& group, Duration took) {
-  desk_.stopped(group, took);
+  collector_.stopped(group, took);
 }
 
 }  // namespace elastrun::agent

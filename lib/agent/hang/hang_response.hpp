@@ -1,55 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "agent/hang/expiration_timers.hpp"
 #include "agent/hang/hang_watch.hpp"
-#include "agent/hang/stack_desk.hpp"
+#include "agent/hang/stack_collector.hpp"
 #include "agent/hang/stack_offers.hpp"
 #include "agent/loop/observer.hpp"
+#include "process/guardian.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace elastrun::agent {
 
-/// What a node has for workers that stand still: who offers stacks, the desk that takes them, the
-/// watch that tells of no progress.
+/// What a node has for workers that stand still: who offers stacks, the collector that takes them,
+/// the watch that tells of no progress, the expiration timers.
 class HangResponse final : public Observer {
  public:
   struct Parts {
     boost::asio::io_context& loop;
     Clock& clock;
     process::Launcher& launcher;
+    guardian::Agent& guardian;  // removes the folder of the timers' FIFO
     const spec::JobSpec& spec;
-    Observer& observers;  // hear of `hang`; may include this object
+    PostFact post;  // as HangWatch's and ExpirationTimers'
     std::function<const workers::Worker*(pid_t)> worker_of;
     std::function<void(rendezvous::Report)> report;
-    std::function<void(const std::string& text)> answer;  // as StackDesk's
-    std::function<TimePoint()> activity;                  // as HangWatch's
+    std::function<void(const std::string& text)> answer;  // as StackCollector's
+    std::function<void()> catch_up;                       // as ExpirationTimers'
+    /// As HangWatch's; requests of timers count here.
+    std::function<TimePoint()> activity;
     std::function<std::vector<std::string>()> environment;
   };
-  explicit HangResponse(const Parts& parts);
+  /// Opens the FIFO of the timers, if there is to be one.
+  static std::unique_ptr<HangResponse> make(Parts parts);
 
-  const StackOffers& offers() const { return offers_; }
-  const std::vector<JobHang>& hangs() const { return watch_.all(); }
+  HangResponse(const HangResponse&) = delete;
+  HangResponse& operator=(const HangResponse&) = delete;
+
+  ExpirationTimers& timers() { return timers_; }
   rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);
-  /// What a process said over the channel; `worker`: to which it belongs, or null. False: it may be
-  /// of interest to others, too.
-  bool heard(pid_t sender, const workers::Worker* worker, const workers::Message& message);
-
+  /// A process that belongs to no worker wants to know where the workers stand.
+  void asked() { collector_.asked(); }
+  /// A process of a worker offers its stacks.
+  void offered(pid_t sender, const workers::Worker& worker, const workers::StacksOffered& offer);
+  /// A worker said something that is not of its training: it lives.
+  void wrote() { watch_.wrote(); }
   void child_signalled() { watch_.child_signalled(); }
+  /// After the run: what hung and what expired. Removes the FIFO, by a thread.
+  void end(JobResult& result, files::BlockingCalls& files);
 
-  void phase(Phase phase, TimePoint now) override { watch_.phase(phase, now); }
+  void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void started(const rendezvous::Round& round, const std::vector<workers::Worker>& group,
                Duration took) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
 
  private:
+  explicit HangResponse(const Parts& parts);
+
+  guardian::Agent& guardian_;
   StackOffers offers_;
+  ExpirationTimers timers_;
   HangWatch watch_;
-  StackDesk desk_;
+  StackCollector collector_;
 };
 
 }  // namespace elastrun::agent

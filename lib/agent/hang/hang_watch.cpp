@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "goodput/journal_books.hpp"
+#include "goodput/journals/journal_books.hpp"
 #include "hangs/stacks_report.hpp"
 #include "process/held.hpp"
 #include "rendezvous/membership/ranks.hpp"
@@ -17,7 +17,7 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr std::string_view kArea = "hang";
+constexpr std::string_view kHangArea = "hang";
 constexpr std::size_t kLoggedLines = 30;  // of one stack; the report has all
 constexpr int kNamed = 8;                 // ranks in one message
 constexpr Duration kLatestEntry = std::chrono::seconds(1);
@@ -25,20 +25,20 @@ constexpr Duration kLatestEntry = std::chrono::seconds(1);
 /// What a worker may take its time for, by the entries that begin and end it. Not the wait for
 /// data, in which a job hangs often, and not what hooks see before the first step: the preparation
 /// ends with it, and the process group is made where ranks wait for one that does not come.
-struct Excuse {
+struct Pair {
   goodput::MeasurementKind begin, end;
   std::string_view what;
   bool from_hooks = true;
 };
 using Entry = goodput::MeasurementKind;
-constexpr std::array kExcuses{
-    Excuse{Entry::AcceleratorInitStart, Entry::AcceleratorInitEnd, "starting accelerators", false},
-    Excuse{Entry::PreparationStart, Entry::PreparationEnd, "preparing the training", false},
-    Excuse{Entry::CustomStart, Entry::CustomEnd, "in the event"},
-    Excuse{Entry::SaveStart, Entry::SaveEnd, "saving a checkpoint"},
-    Excuse{Entry::RestoreStart, Entry::RestoreEnd, "restoring a checkpoint"},
-    Excuse{Entry::ElasticWaitStart, Entry::ElasticWaitEnd, "waiting for a change of the job"},
-    Excuse{Entry::ElasticReinitStart, Entry::ElasticReinitEnd, "starting after a change"}};
+constexpr std::array kPairs{
+    Pair{Entry::AcceleratorInitStart, Entry::AcceleratorInitEnd, "starting accelerators", false},
+    Pair{Entry::PreparationStart, Entry::PreparationEnd, "preparing the training", false},
+    Pair{Entry::CustomStart, Entry::CustomEnd, "in the event"},
+    Pair{Entry::SaveStart, Entry::SaveEnd, "saving a checkpoint"},
+    Pair{Entry::RestoreStart, Entry::RestoreEnd, "restoring a checkpoint"},
+    Pair{Entry::ElasticWaitStart, Entry::ElasticWaitEnd, "waiting for a change of the job"},
+    Pair{Entry::ElasticReinitStart, Entry::ElasticReinitEnd, "starting after a change"}};
 
 /// When it was, of an entry that has come now: entries wait a moment for each other, which belongs
 /// to a hang that follows. An older time is one that the script has chosen, and tells of now.
@@ -82,7 +82,8 @@ void HangWatch::phase(Phase phase, TimePoint) {
   runs_ = phase == Phase::Running;
   told_.reset();
   overdue_.clear();
-  held_.clear();
+  set_held({});
+  told_held_.clear();
   hanging_ = looks_ = false;
   if (!runs_) {
     rule_.end();
@@ -90,6 +91,7 @@ void HangWatch::phase(Phase phase, TimePoint) {
     return;
   }
   rule_.begin(awake_.now());
+  // What the last group wrote is not progress of this one.
   activity_ = parts_.activity();
   looked_ = awake_.now();
   if (rule_.is_asked_for()) begin_looking();
@@ -115,32 +117,39 @@ void HangWatch::heard(int rank, const workers::Message& message) {
   } else if (const auto* phase = std::get_if<workers::PhaseEntered>(&message)) {
     rule_.phase(rank, phase->name, phase->at_most, awake_.now());
   } else {
-    rule_.wrote(awake_.now());
-    if (!told_ || told_->kind != hangs::NodeProgress::Kind::Stands) return;  // the next look tells
+    return wrote();
   }
+  note_progress();
+}
+
+void HangWatch::wrote() {
+  if (!rule_.is_running()) return;
+  rule_.wrote(awake_.now());
+  if (!told_ || told_->kind != hangs::NodeProgress::Kind::Stands) return;  // the next look tells
   note_progress();
 }
 
 void HangWatch::heard_goodput(int rank, const workers::GoodputEntries& said) {
   const auto now = awake_.now();
   const auto wall = parts_.clock.wall();
+  // An end may be among the lost entries, and an excuse without an end would hide a hang.
   if (said.lost > 0) rule_.closed_all(rank, now);
   for (const auto& [entry, name, members] : said.entries) {
     const auto kind = entry.kind;
     const auto at = time_of(entry, now, wall);
     if (kind == Entry::SliceCounts) continue;  // a thread tells that again and again
-    const auto excuse = std::ranges::find_if(
-        kExcuses, [kind](const Excuse& one) { return one.begin == kind || one.end == kind; });
+    const auto pair = std::ranges::find_if(
+        kPairs, [kind](const Pair& one) { return one.begin == kind || one.end == kind; });
     if (kind == Entry::Step || kind == Entry::StepEnd) {
       rule_.seen_step(rank, at);
     } else if (kind == Entry::Save || kind == Entry::Restore || kind == Entry::EmergencyRestore) {
       rule_.checkpoint(at);
-    } else if (excuse == kExcuses.end() || (said.by_hooks && !excuse->from_hooks)) {
+    } else if (pair == kPairs.end() || (said.by_hooks && !pair->from_hooks)) {
       rule_.went_on(at);
     } else {
       const auto what =
-          name.empty() ? std::string(excuse->what) : fmt::format("{} '{}'", excuse->what, name);
-      kind == excuse->begin ? rule_.opened(rank, what, at) : rule_.closed(rank, what, at);
+          name.empty() ? std::string(pair->what) : fmt::format("{} '{}'", pair->what, name);
+      kind == pair->begin ? rule_.opened(rank, what, at) : rule_.closed(rank, what, at);
     }
   }
 }
@@ -168,7 +177,7 @@ void HangWatch::note_progress() {
 void HangWatch::moved() {
   tell();
   if (!std::exchange(hanging_, false)) return;
-  log::warning(kArea, "The workers go on");
+  log::warning(kHangArea, "The workers go on");
 }
 
 void HangWatch::look_again() {
@@ -182,7 +191,10 @@ void HangWatch::look_now() {
 
 void HangWatch::child_signalled() {
   if (!runs_ || (held_.empty() && !process::any_stopped_child())) return;
-  looks_ ? look() : note_held();
+  if (looks_) return look();
+  note_held();
+  rule_.looked(!held_.empty(), awake_.now());
+  tell();
 }
 
 void HangWatch::look() {
@@ -209,7 +221,7 @@ void HangWatch::say_overdue(TimePoint now) {
   auto over = rule_.overdue(now);
   for (const auto& one : over) {
     if (std::ranges::find(overdue_, one) != overdue_.end()) continue;
-    log::warning(kArea, "{}: hangs of the job are no longer excused by that",
+    log::warning(kHangArea, "{}: this no longer excuses hangs of the job",
                  text_of(one, now, parts_.clock.wall()));
   }
   overdue_ = std::move(over);
@@ -228,9 +240,11 @@ void HangWatch::tell() {
   const auto now = awake_.now();
   auto progress = rule_.progress(now);
   if (!progress && told_) progress.emplace();  // what it said before holds no more
-  if (progress == told_ || !progress || !round_) return;
+  const bool same = progress == told_ && held_ == told_held_;
+  if (same || !progress || !round_) return;
   told_ = progress;
-  parts_.report(rendezvous::ProgressReport{round_->number, *progress, rule_.standing(now)});
+  told_held_ = held_;
+  parts_.report(rendezvous::ProgressReport{round_->number, *progress, rule_.standing(now), held_});
 }
 
 /// A rank that is stopped excuses the job, so people should know of it at once.
@@ -244,15 +258,21 @@ void HangWatch::note_held() {
   for (const auto& [rank, by] : held) {
     if (held_.contains(rank)) continue;
     const auto limit = rule_.limit();
-    log::warning(kArea, "Rank {} (pid {}) is {}{}", rank, pids_.at(rank), by,
+    log::warning(kHangArea, "Rank {} (pid {}) is {}{}", rank, pids_.at(rank), by,
                  limit ? fmt::format(": hang detection waits for it for {} at most",
                                      format_duration(hangs::HangRule::kOfStopped * *limit))
                        : "");
   }
   for (const auto& [rank, by] : held_) {
-    if (!held.contains(rank)) log::warning(kArea, "Rank {} goes on: it is held no more", rank);
+    if (!held.contains(rank)) log::warning(kHangArea, "Rank {} goes on: it is held no more", rank);
   }
+  set_held(std::move(held));
+}
+
+void HangWatch::set_held(std::map<int, std::string> held) {
+  if (held == held_) return;
   held_ = std::move(held);
+  parts_.post(HeldSeen{held_});
 }
 
 void HangWatch::note_ended() {
@@ -274,22 +294,24 @@ void HangWatch::hangs(const rendezvous::StacksReport& report) {
   look_now();
   const bool speaks = round_ && round_->rank_base == report.speaker;
   if (!runs_ || !round_ || goes_on(speaks)) return;
-  // For the books it is exact: the observers hear of it before anything is written about it.
+  // Before the report: what the rendezvous makes of it comes after it in the agent's queue.
   JobHang hang{groups_ - 1, parts_.clock.wall(), report.standing + (parts_.clock.now() - heard),
                report.stacks};
   hanging_ = true;
   count_.add();
-  parts_.observers.hang(hang);
-  log::warning(kArea, "No worker of the job has made progress for {}: {}{}",
+  parts_.post(HangSeen{std::make_shared<JobHang>(hang)});
+  log::warning(kHangArea, "No worker of the job has made progress for {}: {}{}",
                format_duration(std::chrono::round<std::chrono::milliseconds>(hang.standing)),
                hangs::hang_text(report.stacks), overdue_text());
   if (round_->group_rank == 0 && rule_.is_asked_for()) {
-    log::warning(kArea, "Where they stand:{}",
+    log::warning(kHangArea, "Where they stand:{}",
                  hangs::stacks_lines(report.stacks, "\n  ", kLoggedLines));
   }
+  // With --on-hang report a job may hang as often as it likes.
   if (hangs_.size() == kMostKept) hangs_.erase(hangs_.begin());
   hangs_.push_back(std::move(hang));
   // One node says it for all.
+  // A learnt limit without --hang-timeout tells and books; it ends nothing that was not asked for.
   const bool acts = rule_.is_asked_for() && parts_.spec.on_hang != spec::OnHang::Report;
   if (!acts || !speaks) return;
   parts_.report(rendezvous::Failed{round_->number, cause_of(hangs_.back()), true});

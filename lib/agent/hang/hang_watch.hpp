@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/agent_scope.hpp"
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/observer.hpp"
 #include "core/awake_clock.hpp"
@@ -29,7 +28,7 @@ class HangWatch final : public Observer {
   struct Parts {
     Clock& clock;
     const spec::JobSpec& spec;
-    Observer& observers;  // hear of `hang`; may include this object
+    PostFact post;  // HangSeen, HeldSeen
     std::function<void(rendezvous::Report)> report;
     /// When workers wrote last, or changed something in their store, by `clock`; min(): not yet.
     std::function<TimePoint()> activity;
@@ -37,8 +36,10 @@ class HangWatch final : public Observer {
   };
   explicit HangWatch(Parts parts);
 
-  /// What a process of a worker said over its channel.
+  /// What a process of a worker said over its channel. All is progress of a kind.
   void heard(int rank, const workers::Message& message);
+  /// The same for what says no more than that the worker lives.
+  void wrote();
   /// Looks at the workers, not only when it is time to: tells if they have gone on.
   void look_now();
   /// Of this agent, which may have been a worker that was stopped or goes on.
@@ -65,6 +66,7 @@ class HangWatch final : public Observer {
   void moved();
   bool goes_on(bool speaks) const;
   void note_held();
+  void set_held(std::map<int, std::string> held);
   void note_ended();
   rendezvous::Cause cause_of(const JobHang& hang) const;
 
@@ -79,7 +81,7 @@ class HangWatch final : public Observer {
   TimePoint looked_;  // by awake_
   std::optional<hangs::NodeProgress> told_;
   std::vector<hangs::Excuses::Excuse> overdue_;  // as far as that was said
-  std::map<int, std::string> held_;              // ranks that are stopped or traced, and by what
+  std::map<int, std::string> held_, told_held_;  // ranks that are stopped or traced, and by what
   bool runs_ = false;                            // the group
   bool looks_ = false;                           // now and then
   bool hanging_ = false;                         // and that was said

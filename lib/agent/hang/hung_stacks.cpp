@@ -140,6 +140,7 @@ void HungStacks::spy(const std::shared_ptr<Job>& job, const std::string& path, p
   const UniqueFd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
   process::LaunchRequest request;
   request.argv = process::shell_exec(
+      // Nonblocking: py-spy would stop the process, which may be well and only slow.
       {path, "dump", "--pid", std::to_string(pid), "--full-filenames", "--nonblocking"});
   request.environment = environment_;
   request.stdin_fd = request.stderr_fd = nowhere.get();

@@ -19,7 +19,7 @@
 
 namespace elastrun::agent {
 
-/// Takes the stacks of processes that hang, before somebody ends them: those of Python where the
+/// Takes the stacks of processes that hang, before they are ended: those of Python where the
 /// process has offered them, else by py-spy(1) if that is installed, and what the kernel tells of
 /// every thread. What does not answer in time is left out; the loop waits for nothing.
 class HungStacks {

@@ -4,17 +4,20 @@
 #include "process/process_table.hpp"
 
 namespace elastrun::agent {
-namespace {
-
-constexpr std::size_t kMostOffers = 4096;
-
-}  // namespace
-
 void StackOffers::heard(pid_t sender, const workers::StacksOffered& offer) {
   const auto process = process::read_process(sender);
-  if (!process || offers_.size() >= kMostOffers) return;
+  if (!process) return;
+  if (offers_.size() >= most_ && !offers_.contains(sender)) forget_ended();
+  if (offers_.size() >= most_ && !offers_.contains(sender)) return;
   offers_.insert_or_assign(
       sender, Offer{{offer.signal, offer.descriptor, offer.thread}, process->start_time});
+}
+
+/// A long round has many short-lived processes. Not at each offer that finds no room: that would be
+/// a look at all of them each time.
+void StackOffers::forget_ended() {
+  if (refused_++ % most_ != 0) return;
+  std::erase_if(offers_, [this](const auto& one) { return !of(one.first); });
 }
 
 std::optional<system::StackOffer> StackOffers::of(pid_t pid) const {

@@ -26,6 +26,16 @@ std::string cost_text(const rendezvous::Restart& restart) {
   return fmt::format(", {} restart{} left", left, left == 1 ? "" : "s");
 }
 
+/// Of those that were asked to end and had to be killed.
+std::vector<int> killed_ranks(const std::vector<workers::Worker>& group) {
+  std::vector<int> ranks;
+  for (const auto& worker : group) {
+    const bool killed = worker.exit && worker.exit->status.by_signal(SIGKILL);
+    if (killed && worker.stopped_by_us) ranks.push_back(worker.rank);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 Agent::Agent(Parts parts, Settings settings)
@@ -57,6 +67,7 @@ void Agent::run(std::function<void(JobResult)> on_end) {
 
 void Agent::post(Fact fact) {
   facts_.push_back(std::move(fact));
+  // In batches: a fact that comes from within a step must find the policy in its new state.
   if (working_) return;
   working_ = true;
   const auto alive = lifetime_.token();
@@ -100,6 +111,12 @@ void Agent::observe(const Fact& fact) {
   if (const auto* signal = std::get_if<SignalCame>(&fact)) {
     return tell_signal(*signal);
   }
+  auto& observer = parts_.observer;
+  if (const auto* seen = std::get_if<HangSeen>(&fact)) return observer.hang(*seen->hang);
+  if (const auto* seen = std::get_if<HeldSeen>(&fact)) return observer.held(seen->ranks);
+  if (const auto* one = std::get_if<TimerExpired>(&fact))
+    return observer.timer_expired(*one->timer);
+  if (const auto* one = std::get_if<TimerKilled>(&fact)) return observer.timer_killed(*one->timer);
   const auto* pushed = std::get_if<Pushed>(&fact);
   if (pushed == nullptr) return;
   if (const auto* progress = std::get_if<rendezvous::Progress>(&pushed->push)) {
@@ -130,6 +147,7 @@ void Agent::perform(std::vector<Action> actions) {
 
 void Agent::perform(const Join&) {
   group_.reset();
+  // The port first, since the join tells it: the others learn it with the round.
   const auto port = parts_.store.prepare();
   if (!port) return post(StartFailed{port.error()});
   auto self = settings_.self;
@@ -145,10 +163,12 @@ void Agent::perform(const StartGroup& action) {
   round_ = action.round;
   result_.restarts = round_->attempt;
   if (!result_.attempts.empty()) log::warning(kArea, "Restarting the workers");
+  // Before the workers, which connect to it at once.
   parts_.store.begin(*round_);
   parts_.observer.round_ready(*round_, now - joined_at_);
   started_at_ = now;
-  result_.attempts.push_back({round_->number, round_->attempt, wall, now - joined_at_, {}, {}, {}});
+  result_.attempts.push_back(
+      {round_->number, round_->attempt, wall, now - joined_at_, {}, {}, {}, {}});
   const auto started = start_group();
   if (!started) {
     group_.reset();
@@ -173,7 +193,8 @@ Status Agent::start_group() {
       parts_.release,
       parts_.read_error_files,
       parts_.processes,
-      parts_.wrapper_of};
+      parts_.wrapper_of,
+      parts_.leaves_to};
   group_ =
       std::make_unique<workers::Group>(std::move(parts), settings_.limits,
                                        [this](workers::Group::Event event) { group_event(event); });
@@ -184,6 +205,8 @@ void Agent::group_event(workers::Group::Event event) {
   using Event = workers::Group::Event;
   switch (event) {
     case Event::WorkerFailed:
+      // A signal for the whole job reaches workers a moment before the agent: their deaths must not
+      // count as failures, which would spend a restart.
       if (!may_be_signalled()) return post_failure();
       return signal_wait_->arm(awake_.now() + settings_.signal_wait, [this] { post_failure(); });
     case Event::AllSucceeded:
@@ -192,6 +215,10 @@ void Agent::group_event(workers::Group::Event event) {
       return post(AllEnded{});
     case Event::Gone:
       result_.attempts.back().stopping = parts_.clock.now() - stop_at_;
+      if (result_.attempts.back().stopping >= settings_.job.shutdown_timeout) {
+        result_.attempts.back().deaf = killed_ranks(group_->workers());
+      }
+      // What workers said last waits in the channel, and is lost with the group.
       if (parts_.catch_up) parts_.catch_up();
       parts_.observer.stopped(group_->workers(), result_.attempts.back().stopping);
       if (stuck_) stuck_->disarm();
@@ -212,6 +239,8 @@ bool Agent::may_be_signalled() const {
 void Agent::post_failure() {
   signal_wait_->disarm();
   if (!group_) return;
+  // As if all had ended now: those that still run might blame another one, unless their words so
+  // far cannot.
   const bool known = workers::is_first_known(group_->failures(), group_->as_if_ended_now());
   post(WorkerFailed{known, group_->any_running()});
 }
@@ -242,7 +271,7 @@ void Agent::perform(const StopGroup& action) {
   if (action.by_signal) tell_grace(action.signal);
 }
 
-/// Whoever asked for the end should know why it takes time, and how to have it sooner.
+/// The user who asked for the end should know why it takes time, and how to have it sooner.
 void Agent::tell_grace(int signal) const {
   const auto how = signal == SIGINT
                        ? "press Ctrl+C again to kill them now"
@@ -313,6 +342,7 @@ void Agent::perform(const End& action) {
   settle_->disarm();
   linger_->disarm();
   // Where the whole job has succeeded, no worker is left anywhere.
+  // From the end of this node, not of its session: other nodes may take their whole grace.
   result_.store_needed_until = parts_.clock.now();
   if (!action.ending.is_everybodys_success()) result_.store_needed_until += grace();
   parts_.session.close([this, alive = lifetime_.token()] {
@@ -382,6 +412,7 @@ void Agent::look_for_stuck() {
   for (std::size_t i = 0; i < stuck_since_.size(); ++i) {
     const auto& worker = group_->workers()[i];
     const auto entry = worker.exit ? std::nullopt : process::read_process(worker.pid);
+    // Only D without a break counts: a disk that works is in D again and again.
     if (!entry || entry->state != 'D') {
       stuck_since_[i].reset();
     } else if (!stuck_since_[i]) {

@@ -51,6 +51,7 @@ class Agent {
     std::function<process::ProcessTable(const std::vector<pid_t>&)> apart{};
     std::function<process::ProcessTable()> processes{};
     workers::Summons::WrapperOf wrapper_of{};
+    workers::Summons::LeavesTo leaves_to{};
     workers::ErrorFileReader::Read read_error_files{};
   };
   struct Settings {
@@ -65,7 +66,7 @@ class Agent {
     /// batch system signals every process of a step, ours is on its way.
     Duration signal_wait = std::chrono::milliseconds(250);
     std::vector<int> job_signals{};  // those
-    Duration stuck_after{};          // of uninterruptible sleep; 0: nobody looks
+    Duration stuck_after{};          // of uninterruptible sleep; 0: not watched
     workers::Group::Limits limits{};
   };
 
@@ -76,6 +77,8 @@ class Agent {
 
   /// Begins. `on_end` runs once on the loop when nothing of the job runs on this node any more.
   void run(std::function<void(JobResult)> on_end);
+  /// Puts a fact into the queue. Nothing happens inside this call, so observers may post, too.
+  void post(Fact fact);
 
   /// `insisted`: the one who asked for the end before does not want to wait for it.
   void signal(int number, bool insisted) { post(SignalCame{number, insisted}); }
@@ -96,7 +99,6 @@ class Agent {
   }
 
  private:
-  void post(Fact fact);
   void work_off();
   void tell_phase();
   void tell_signal(const SignalCame& fact) const;

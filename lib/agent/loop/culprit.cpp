@@ -45,12 +45,13 @@ std::optional<Culprit> choose_culprit(const Ending& ending,
   }
   const auto* first = judgement ? &judgement->first() : nullptr;
   const bool own = first != nullptr && !first->stopped_by_us;
-  // A node that is the whole world has nobody to agree with. When it told its failure, others of
+  // A node that is the whole world need not agree with others. When it told its failure, others of
   // its workers were still about to end: its own judgement of the end is the better one.
   const bool alone = round && round->group_world_size() <= 1;
   const bool own_is_better = own && alone && ending.kind == Kind::WorkersFailed;
   if (is_verdict(ending) && !own_is_better) {
     Culprit culprit{ending.cause, true, false};
+    // So that text, report and exit code, which all read this, cannot name different workers.
     culprit.ours = own && culprit.is_worker() && first->rank == ending.cause.rank;
     return culprit;
   }

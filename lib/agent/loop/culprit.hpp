@@ -12,7 +12,7 @@ namespace elastrun::agent {
 /// The one to blame for the end of a job. Text, report and exit code read this and nothing else, so
 /// that they cannot name different ones.
 struct Culprit {
-  rendezvous::Cause cause;  // also of what is no worker's fault: a lost node, a timeout
+  rendezvous::Cause cause;  // also when not a worker's fault: a lost node, a timeout
   /// The job named it, alike on every node. Else this node did, by what it knows at the end.
   bool agreed = false;
   /// It is the first of this node's judgement, so that its process and its output are known.
@@ -23,9 +23,9 @@ struct Culprit {
 /// What the other nodes are told about a failure on node `node`, an id.
 rendezvous::Cause cause_of(const workers::Failure& failure, const std::string& node);
 
-/// Chosen once, at the end. None after a success, a signal, or where nobody is known to blame:
-/// workers that were stopped are not. `judgement`: of this node's failures in the last round;
-/// `round`: the last one. Pure.
+/// Chosen once, at the end. None after a success, a signal, or where the cause is unknown: workers
+/// that were stopped do not count. `judgement`: of this node's failures in the last round; `round`:
+/// the last one. Pure.
 std::optional<Culprit> choose_culprit(const Ending& ending,
                                       const std::optional<workers::Judgement>& judgement,
                                       const std::optional<rendezvous::Round>& round);

@@ -6,15 +6,21 @@
 #include "rendezvous/membership/round.hpp"
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <sys/types.h>
 #include <variant>
 
 namespace elastrun::agent {
 
+struct ExpiredTimer;
+struct JobHang;
+
 /// What can happen to an agent. Each source (rendezvous, group of workers, signals, alarms,
-/// guardian) posts such facts into the agent's one queue; what a push means stands in
-/// rendezvous/membership/round.hpp.
+/// guardian, hang watch, timers) posts such facts into the agent's one queue; what a push means
+/// stands in rendezvous/membership/round.hpp.
 struct Pushed {
   rendezvous::Push push;
 };
@@ -39,7 +45,7 @@ struct BarrierOver {
   std::int64_t round = 0;
   bool needed = false;
 };
-/// Somebody wants the end of the job, or (`insisted`) has said so already and will not wait.
+/// A signal asks for the end of the job, or (`insisted`) asks again, without more waiting.
 struct SignalCame {
   int signal = 0;
   bool insisted = false;
@@ -51,9 +57,26 @@ struct WorkerStuck {
   int local_rank = 0;
   Duration since{};
 };
-using Fact =
-    std::variant<Pushed, GroupStarted, StartFailed, WorkerFailed, AllSucceeded, AllEnded, GroupGone,
-                 SettleOver, LingerOver, BarrierOver, SignalCame, GuardianGone, WorkerStuck>;
+/// No worker of the job makes progress. For observers; what follows, the rendezvous decides.
+struct HangSeen {
+  std::shared_ptr<const JobHang> hang;
+};
+/// By what workers of this node are held: stopped, or in a debugger; all of them, by rank. For
+/// observers.
+struct HeldSeen {
+  std::map<int, std::string> ranks;
+};
+/// A timer of a worker has expired; and then: its process was sent the signal. For observers.
+struct TimerExpired {
+  std::shared_ptr<const ExpiredTimer> timer;
+};
+struct TimerKilled {
+  std::shared_ptr<const ExpiredTimer> timer;
+};
+using Fact = std::variant<Pushed, GroupStarted, StartFailed, WorkerFailed, AllSucceeded, AllEnded,
+                          GroupGone, SettleOver, LingerOver, BarrierOver, SignalCame, GuardianGone,
+                          WorkerStuck, HangSeen, HeldSeen, TimerExpired, TimerKilled>;
+using PostFact = std::function<void(Fact)>;
 
 /// How the job ended, as this agent sees it.
 struct Ending {

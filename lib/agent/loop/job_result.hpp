@@ -3,9 +3,9 @@
 
 #include "agent/loop/culprit.hpp"
 #include "agent/loop/fact.hpp"
-#include "goodput/ledger.hpp"
-#include "goodput/restart_log.hpp"
-#include "goodput/start_log.hpp"
+#include "goodput/account/restart_log.hpp"
+#include "goodput/account/start_log.hpp"
+#include "goodput/ledger/ledger.hpp"
 #include "hangs/stacks.hpp"
 #include "process/launcher.hpp"
 #include "rendezvous/membership/round.hpp"
@@ -26,6 +26,7 @@ struct Attempt {
   Duration ran{};       // until a worker failed, all had ended, or they were told to stop
   Duration stopping{};  // from then until nothing of the group was left
   std::optional<rendezvous::Cause> cause;  // why another followed; none: see the ending
+  std::vector<int> deaf;  // ranks that did not end in the time they had for it, and were killed
 };
 
 /// A timer of a worker that expired.

@@ -50,6 +50,7 @@ NodePolicy::Actions NodePolicy::on(const Pushed& fact) {
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
+  // A round that crossed our own leaving, or the loss of its coordinator, on the way.
   if (phase_ != Phase::Joining || lingers_) return {};
   // From a coordinator that does not know that such nodes come.
   if (!unable_.empty()) return on(StartFailed{{Code::Usage, unable_}});
@@ -62,6 +63,7 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::RoundReady& push) {
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::Restart& push) {
+  // The first order counts: the group already stops for it.
   if (order_) return {};
   // Of a round of which it has never heard, because its directories were not made in time.
   if (phase_ == Phase::Joining) return {Join{}};
@@ -78,8 +80,11 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Done& push) {
 }
 
 NodePolicy::Actions NodePolicy::ordered(const rendezvous::Lost& push) {
+  // A verdict stands, also where its coordinator goes after it.
   if (order_ && std::holds_alternative<rendezvous::Done>(*order_)) return {};
   order_ = push;
+  // A scheduler that ends the job reaches the coordinator's node first, and ours a moment later:
+  // which of both it is decides the exit code.
   lingers_ = push.requeue && !succeeded_ && !ending_ && unable_.empty();
   Actions actions;
   if (lingers_) actions.push_back(ArmLinger{});
@@ -96,6 +101,7 @@ NodePolicy::Actions NodePolicy::ordered(const rendezvous::Progress&) {
 }
 
 NodePolicy::Actions NodePolicy::on(const GroupStarted&) {
+  // Kept until now, since before this answer it is unknown whether there is a group to stop.
   if (hurried_ || ending_ || order_) return stop_new_group();
   phase_ = Phase::Running;
   return {TellStarted{}};
@@ -123,6 +129,7 @@ NodePolicy::Actions NodePolicy::on(const StartFailed& fact) {
 NodePolicy::Actions NodePolicy::on(const WorkerFailed& fact) {
   if (phase_ != Phase::Running && phase_ != Phase::Settling) return {};
   failed_ = true;
+  // Settling would only delay a restart.
   if (fact.first_is_known || !fact.others_run) return fail_now();
   if (phase_ == Phase::Settling) return {};
   phase_ = Phase::Settling;
@@ -160,7 +167,9 @@ NodePolicy::Actions NodePolicy::on(const GroupGone&) {
 }
 
 NodePolicy::Actions NodePolicy::on(const BarrierOver& fact) {
+  // The alarm may belong to an earlier round, whose success was taken back by a restart.
   if (!succeeded_ || ending_ || fact.round != round_) return {};
+  // The others' store or coordinator is here: they would be killed with it.
   if (fact.needed) return {StayForOthers{}};
   past_barrier_ = true;
   return resolve();
@@ -209,6 +218,7 @@ NodePolicy::Actions NodePolicy::on(const GuardianGone&) {
 NodePolicy::Actions NodePolicy::kill() {
   if (gone_) return {};
   if (phase_ == Phase::Starting) {
+    // The group does not exist yet; GroupStarted kills it.
     hurried_ = true;
     return {};
   }
@@ -287,7 +297,7 @@ Ending NodePolicy::ending_of(const rendezvous::Done& done) const {
 Ending NodePolicy::ending_of(const rendezvous::Lost& lost) const {
   Ending ending;
   ending.why = lost.why;
-  if (succeeded_) return ending;  // our part is done; nobody is left to tell us about the others
+  if (succeeded_) return ending;  // our part is done; no coordinator is left to tell about others
   ending.kind = failed_ ? Ending::Kind::WorkersFailed : Ending::Kind::RendezvousLost;
   ending.requeue = lost.requeue;
   return ending;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/loop/fact.hpp"
-#include "goodput/node_phase.hpp"
+#include "goodput/account/node_phase.hpp"
 
 #include <optional>
 #include <string>
@@ -24,12 +24,12 @@ struct StartGroup {
   rendezvous::Round round;
 };
 struct ArmSettle {};
-/// The coordinator has gone. If somebody ends the whole job, its node heard of that first, and this
-/// one is about to: which of both it is decides the exit code.
+/// The coordinator has gone. If the whole job is being ended, its node heard of that first, and
+/// this one is about to: which of both it is decides the exit code.
 struct ArmLinger {};
 struct StopGroup {
   int signal = 0;
-  bool by_signal = false;  // somebody sent it to us, and may insist
+  bool by_signal = false;  // it was sent to us, and may be repeated
 };
 struct FinishGroup {};  // all ended: clear up what they left
 struct KillGroup {};
@@ -39,7 +39,7 @@ struct TellSucceeded {};
 struct TellLeaving {
   std::string why;
   bool unable = false;  // its workers could not be started
-  bool killed = false;  // nobody has asked for it
+  bool killed = false;  // without a request
 };
 struct ArmBarrier {};
 struct StayForOthers {};  // past the exit barrier's time: they would lose what this node serves
@@ -56,8 +56,8 @@ using Action = std::variant<Join, StartGroup, ArmSettle, ArmLinger, StopGroup, F
 /// before the old group is gone. Pure: stepped with facts, gives actions in order.
 ///
 /// Facts come in batches: whatever is told between StartGroup and its answer (GroupStarted or
-/// StartFailed) is kept until that answer, because nobody can say before whether there is a group
-/// to be stopped.
+/// StartFailed) is kept until that answer, because until then it is unknown whether there is a
+/// group to stop.
 class NodePolicy {
  public:
   /// `unable`: why its workers cannot be started, known before the first round: it tells that, and
@@ -85,6 +85,11 @@ class NodePolicy {
   Actions ask_again(int signal);
   Actions on(const GuardianGone&);
   Actions on(const WorkerStuck& fact);
+  // For observers alone.
+  Actions on(const HangSeen&) { return {}; }
+  Actions on(const HeldSeen&) { return {}; }
+  Actions on(const TimerExpired&) { return {}; }
+  Actions on(const TimerKilled&) { return {}; }
 
   Actions ordered(const rendezvous::RoundReady& push);
   Actions ordered(const rendezvous::Restart& push);
@@ -92,7 +97,7 @@ class NodePolicy {
   Actions ordered(const rendezvous::Lost& push);
   Actions ordered(const rendezvous::Spare& push);
   Actions ordered(const rendezvous::Progress& push);
-  // Of the stacks of workers, which are no matter of the policy.
+  // Of the stacks of workers, which do not concern the policy.
   Actions ordered(const rendezvous::TakeStacks&) { return {}; }
   Actions ordered(const rendezvous::StacksReport&) { return {}; }
 
@@ -112,7 +117,7 @@ class NodePolicy {
   std::int64_t round_ = 0;  // of the last group
   bool gone_ = true;        // no group exists, or is being started
   bool failed_ = false;     // workers of this node failed in this round
-  bool succeeded_ = false;  // all of them succeeded in this round, and nobody wants another one
+  bool succeeded_ = false;  // all of them succeeded in this round, and no other one is wanted
   bool past_barrier_ = false;
   bool hurried_ = false;  // to be killed as soon as it has started
   bool ran_ = false;      // at least one round was begun

@@ -29,11 +29,20 @@ void Observers::restarting(const rendezvous::Restart& order) {
 void Observers::stopped(const std::vector<workers::Worker>& group, Duration took) {
   for (auto* one : all_) one->stopped(group, took);
 }
-void Observers::watchdog(std::string_view event, const ExpiredTimer* timer) {
-  for (auto* one : all_) one->watchdog(event, timer);
+void Observers::timer_expired(const ExpiredTimer& timer) {
+  for (auto* one : all_) one->timer_expired(timer);
+}
+void Observers::timer_killed(const ExpiredTimer& timer) {
+  for (auto* one : all_) one->timer_killed(timer);
 }
 void Observers::hang(const JobHang& hang) {
   for (auto* one : all_) one->hang(hang);
+}
+void Observers::worker_said(const workers::Worker& worker, const workers::Message& message) {
+  for (auto* one : all_) one->worker_said(worker, message);
+}
+void Observers::held(const std::map<int, std::string>& ranks) {
+  for (auto* one : all_) one->held(ranks);
 }
 void Observers::ended(const JobResult& result, const std::vector<workers::Worker>* last_group) {
   for (auto* one : all_) one->ended(result, last_group);

@@ -4,11 +4,17 @@
 #include "agent/loop/job_result.hpp"
 #include "agent/loop/node_policy.hpp"
 #include "workers/group.hpp"
+#include "workers/message.hpp"
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace elastrun::agent {
+
+/// Of everything that the agent tells of itself: events, spans and instruments.
+inline constexpr std::string_view kAgentScope = "elastrun.agent";
 
 /// Hears what an agent does, as it does it: telemetry, ledger, status line. One way: an observer
 /// can change nothing. Each call says one fact; what is not of interest is left empty.
@@ -35,13 +41,18 @@ class Observer {
   virtual void stopped(const std::vector<workers::Worker>& group, Duration took) {
     (void)group, (void)took;
   }
-  /// "watchdog started", "watchdog stopped", and with a timer "timer expired" and "kill worker
-  /// process": torch's names.
-  virtual void watchdog(std::string_view event, const ExpiredTimer* timer) {
-    (void)event, (void)timer;
-  }
+  virtual void timer_expired(const ExpiredTimer& timer) { (void)timer; }
+  /// The process that had it was sent the signal that it asked for.
+  virtual void timer_killed(const ExpiredTimer& timer) { (void)timer; }
   /// No worker of the job makes progress.
   virtual void hang(const JobHang& hang) { (void)hang; }
+  /// What a worker says of its training: StepDone, CheckpointDone, PhaseEntered or GoodputEntries;
+  /// and Returned.
+  virtual void worker_said(const workers::Worker& worker, const workers::Message& message) {
+    (void)worker, (void)message;
+  }
+  /// By what workers of this node are held: stopped, or in a debugger. All of them, by rank.
+  virtual void held(const std::map<int, std::string>& ranks) { (void)ranks; }
   virtual void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) {
     (void)result, (void)last_group;
   }
@@ -60,8 +71,11 @@ class Observers final : public Observer {
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
-  void watchdog(std::string_view event, const ExpiredTimer* timer) override;
+  void timer_expired(const ExpiredTimer& timer) override;
+  void timer_killed(const ExpiredTimer& timer) override;
   void hang(const JobHang& hang) override;
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
+  void held(const std::map<int, std::string>& ranks) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
  private:

@@ -29,10 +29,11 @@ class ServedStore final : public RoundStore {
     resolver_.cancel();
     drop_next();
     const auto plan = plan_.value_or(session_.store_plan());
-    // A fixed port is kept, so that nobody else takes it between two rounds.
+    // A fixed port is kept, so that no other process takes it between two rounds.
     const bool only_port = plan.ports.first != 0 && plan.ports.first == plan.ports.last;
     if (server_ && only_port) return keep_port();
     auto server = listen(plan);
+    // No other port is free: the old server has to do, whose workers may still save with it.
     if (!server && server_) return keep_port();
     if (!server) return std::unexpected(server.error());
     next_ = std::move(*server);
@@ -43,24 +44,28 @@ class ServedStore final : public RoundStore {
   void begin(const rendezvous::Round& round) override {
     shared_ = round.group_rank == 0 && round.members.size() > 1;
     world_ = round.world_size;
+    // Only now: until the round is known, members of the last one may save with the old store.
     if (round.group_rank != 0) return close();
     if (next_) {
       end_server();
       server_ = std::move(next_);
     } else if (server_) {
+      // The port stays, the keys of the last round must not.
       server_->start_afresh();
     }
     share();
-    // Only now is it known whose workers may come: until here nobody was heard.
+    // Only now is it known whose workers may come: until here no request was read.
     if (!server_) return;
     visitors_ = visitors_of(round);
-    // Where no coordinator has seen the members, nobody knows more than that.
+    // Where no coordinator has seen the members, more than that is unknown.
     if (plan_ && (!shared_ || !visitors_.names.empty())) return server_->allow_peers({});
     look_up(clock_.now() + kLookUp);
   }
 
   void rounds_are_over() override {
     drop_next();
+    // Workers of a machine that has vanished never hang up. Not before the end: during a job a
+    // machine may be frozen for minutes, and go on.
     if (server_) server_->look_for_dead_peers();
   }
 
@@ -82,7 +87,7 @@ class ServedStore final : public RoundStore {
     if (heard_ && ranks == world_) heard_(true);
   }
 
-  // Whoever comes now may be of the round that is still being formed, or of the last one.
+  // A newcomer may be of the round that is still being formed, or of the last one.
   std::uint16_t keep_port() {
     server_->hold_newcomers();
     share();
@@ -95,7 +100,7 @@ class ServedStore final : public RoundStore {
     share();
   }
 
-  /// One name after the other; then whoever is known may come.
+  /// One name after the other; then the known addresses may come.
   void look_up(TimePoint until) {
     if (visitors_.names.empty()) return server_->allow_peers(visitors_.addresses);
     const std::string name = std::move(visitors_.names.back());
@@ -103,7 +108,7 @@ class ServedStore final : public RoundStore {
     const Duration left = std::max(until - clock_.now(), Duration::zero());
     resolver_.resolve(name, left, [this, name, until](const Result<net::Addresses>& found) {
       if (!found) {
-        log::warning("agent", "nobody from {} is let in to the workers' store: {}", name,
+        log::warning("agent", "connections from {} to the workers' store are refused: {}", name,
                      found.error().text);
       } else {
         visitors_.addresses.insert(visitors_.addresses.end(), found->begin(), found->end());
@@ -164,6 +169,7 @@ class WorkersStore final : public RoundStore {
     return held_->number();
   }
   void begin(const rendezvous::Round& round) override {
+    // Rank 0, which serves the store, is on another node.
     if (round.group_rank != 0) held_.reset();
   }
   bool serves_workers() const override { return false; }

@@ -26,7 +26,7 @@ class RoundStore {
   virtual ~RoundStore() = default;
   /// Before each join: the port to announce. Fails with Store (port in use, ...).
   virtual Result<std::uint16_t> prepare() = 0;
-  /// The round is known, and nobody of the one before is at work any more: serve its members, or
+  /// The round is known, and no member of the one before is at work any more: serve its members, or
   /// close when another node has group rank 0.
   virtual void begin(const rendezvous::Round& round) = 0;
   /// False when workers are to host the store themselves (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).

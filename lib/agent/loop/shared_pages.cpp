@@ -16,6 +16,7 @@ std::string SharedPages::make(int local_rank) {
   if (!wanted_) return {};
   auto page = workers::SharedPage::make();
   if (!page) {
+    // Said once: the next one would fail the same way.
     wanted_ = false;
     log::warning("page", "What workers last did cannot be read after their end: {}",
                  page.error().text);

@@ -8,7 +8,7 @@
 
 namespace elastrun::agent {
 
-/// Why a job could not begin. Whoever turns it into an exit code branches on `reason`: torchrun
+/// Why a job could not begin. The exit code follows from `reason`: torchrun
 /// ends with 1 whatever cannot be started, but what only turns out to be wrong with the value of an
 /// option that it lacks may be told from that.
 struct StartFailure {

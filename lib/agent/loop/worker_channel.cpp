@@ -28,6 +28,8 @@ void WorkerChannel::open(MaybePlace place) {
 }
 
 void WorkerChannel::look_in(const std::string& folder) {
+  // A cleaner of temporary files may have removed the name: workers of the next start could not
+  // connect.
   const bool gone = channel_ && workers::ChannelPlace::is_gone(channel_->path());
   if (!tried_ || gone) open(workers::ChannelPlace::find(folder));
 }

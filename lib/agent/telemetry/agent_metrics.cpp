@@ -68,6 +68,7 @@ void AgentMetrics::span(std::string name, TimePoint end, Duration length,
   telemetry::Record record;
   record.kind = telemetry::Record::Kind::SpanEnd;
   const auto now = pipeline.clock().now();
+  // Of the end, not of this call: workers are told of when all of their group are gone.
   record.stamp = {end, pipeline.clock().wall() - (now - end)};
   record.scope = kScope;
   record.name = std::move(name);
@@ -77,6 +78,7 @@ void AgentMetrics::span(std::string name, TimePoint end, Duration length,
 }
 
 void AgentMetrics::phase(Phase phase, TimePoint) {
+  // A gauge keeps its value, so without this the phase that is over would be told as well.
   if (phase_) phases_.with({std::string(phase_name(*phase_))}).set(0);
   phases_.with({std::string(phase_name(phase))}).set(1);
   phase_ = phase;
@@ -132,6 +134,7 @@ void AgentMetrics::stopped(const std::vector<workers::Worker>& group, Duration t
 
 void AgentMetrics::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   const int left = max_restarts_ - result.restarts;
+  // torchelastic's formula: + 1 keeps it defined where no restart is allowed.
   const double spent = 1 - static_cast<double>(left + 1) / (max_restarts_ + 1);
   flakiness_.set(result.succeeded() ? spent : 1);
   restarts_left_.set(left);

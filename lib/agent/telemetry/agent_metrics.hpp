@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/agent_scope.hpp"
 #include "agent/loop/observer.hpp"
 #include "agent/telemetry/telemetry_host.hpp"
 #include "telemetry/instruments.hpp"

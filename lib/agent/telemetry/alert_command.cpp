@@ -16,7 +16,7 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr std::string_view kArea = "goodput";
+constexpr std::string_view kAlertArea = "goodput";
 
 }  // namespace
 
@@ -31,6 +31,7 @@ AlertCommand::AlertCommand(Clock& clock, process::Launcher& launcher, std::vecto
 
 void AlertCommand::run(std::string input) {
   if (child_) {
+    // Only the newest one waits: those before it are out of date by then.
     next_ = std::move(input);
   } else {
     start(input);
@@ -39,13 +40,13 @@ void AlertCommand::run(std::string input) {
 
 void AlertCommand::start(const std::string& input) {
   if (const auto launched = launch(input); !launched) {
-    return log::warning(kArea, "alert_command: cannot start {}: {}", argv_.front(),
+    return log::warning(kAlertArea, "alert_command: cannot start {}: {}", argv_.front(),
                         launched.error().text);
   }
   limit_->arm(clock_.now() + kTimeLimit, [this] { kill(); });
 }
 
-/// All of its input is in the pipe before it starts, so that nobody waits for it to read.
+/// All of its input is in the pipe before it starts, so that the agent never waits for it to read.
 Status AlertCommand::launch(const std::string& input) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail(Code::Io, std::strerror(errno));
@@ -67,7 +68,7 @@ Status AlertCommand::launch(const std::string& input) {
 void AlertCommand::ended(const process::Exit& exit) {
   limit_->disarm();
   if (!exit.status.success()) {
-    log::warning(kArea, "alert_command: {} has ended ({})", argv_.front(), exit.status.text());
+    log::warning(kAlertArea, "alert_command: {} has ended ({})", argv_.front(), exit.status.text());
   }
   // Not inside the child's own call. What is left of its group goes with it.
   after_->arm(clock_.now(), [this] {
@@ -77,7 +78,7 @@ void AlertCommand::ended(const process::Exit& exit) {
 }
 
 void AlertCommand::kill() {
-  log::warning(kArea, "alert_command: {} is killed, it runs for more than {}", argv_.front(),
+  log::warning(kAlertArea, "alert_command: {} is killed, it runs for more than {}", argv_.front(),
                format_duration(kTimeLimit));
   child_->signal_group(SIGKILL);
 }

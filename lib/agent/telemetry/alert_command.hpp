@@ -12,7 +12,7 @@
 
 namespace elastrun::agent {
 
-/// Runs somebody's program for each alert, one at a time, with the alert on its standard input.
+/// Runs the user's program for each alert, one at a time, with the alert on its standard input.
 /// What comes while one runs waits, and only the latest. It is killed with its group after
 /// kTimeLimit, or when this goes. Waits for nothing; what fails is a line of the log.
 class AlertCommand {

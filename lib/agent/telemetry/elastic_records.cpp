@@ -21,6 +21,7 @@ constexpr std::string_view kLocal = "LocalElasticAgent";
 std::string raw_error(const workers::Failure& failure) {
   if (failure.error_file && failure.error_file->understood) return failure.error_file->raw;
   json::object error;
+  // torchelastic's data for a process that left no error file.
   error["message"] = "<NONE>";
   if (!failure.stopped_by_us) {
     error["errorTraits"] = {{"category", "system_terminated_error"}, {"retryability", "False"}};
@@ -38,14 +39,16 @@ const workers::Failure* failure_of(const JobResult& result, int local_rank) {
 }  // namespace
 
 ElasticRecords::ElasticRecords(telemetry::Pipeline& pipeline, events::AgentFacts facts,
-                               const spec::JobSpec& job)
+                               const spec::JobSpec& job, std::function<bool()> has_fifo)
     : pipeline_(pipeline),
       metrics_(pipeline),
       facts_(std::move(facts)),
       job_(job),
+      has_fifo_(std::move(has_fifo)),
       start_(pipeline.clock().now()) {}
 
 void ElasticRecords::profile(std::string_view method, Duration took, bool success) {
+  // By torchrun's classes: LocalElasticAgent has these three, its base the others.
   const auto owner = method.starts_with("_start_w") || method.starts_with("_stop") ||
                              method.starts_with("_monitor")
                          ? kLocal
@@ -79,6 +82,7 @@ void ElasticRecords::round_ready(const rendezvous::Round& round, Duration waited
   facts_.group_world_size = round.group_world_size();
   role_rank_base_ = round.role_rank_base;
   role_world_size_ = round.role_world_size;
+  if (has_fifo_ && has_fifo_()) watchdog("watchdog started");
 }
 
 events::WorkerFacts ElasticRecords::facts_of(const workers::Worker& worker) const {
@@ -117,6 +121,15 @@ void ElasticRecords::restarting(const rendezvous::Restart&) {
 void ElasticRecords::stopped(const std::vector<workers::Worker>& group, Duration took) {
   const bool told = restarting_ || std::ranges::any_of(group, &workers::Worker::failed);
   if (told) profile("_stop_workers", took);
+  if (has_fifo_ && has_fifo_()) watchdog("watchdog stopped");
+}
+
+void ElasticRecords::timer_expired(const ExpiredTimer& timer) {
+  watchdog("timer expired", &timer);
+}
+
+void ElasticRecords::timer_killed(const ExpiredTimer& timer) {
+  watchdog("kill worker process", &timer);
 }
 
 void ElasticRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {

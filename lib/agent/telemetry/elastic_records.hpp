@@ -6,6 +6,7 @@
 #include "telemetry/events.hpp"
 #include "telemetry/metrics.hpp"
 
+#include <functional>
 #include <string>
 
 namespace elastrun::agent {
@@ -14,8 +15,9 @@ namespace elastrun::agent {
 /// Costs next to nothing while no handler wants them.
 class ElasticRecords final : public Observer {
  public:
+  /// `has_fifo`: of torch's timers; empty: none. torch tells of its watchdog only where it runs.
   ElasticRecords(telemetry::Pipeline& pipeline, telemetry::events::AgentFacts facts,
-                 const spec::JobSpec& job);
+                 const spec::JobSpec& job, std::function<bool()> has_fifo = {});
 
   void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
@@ -24,12 +26,14 @@ class ElasticRecords final : public Observer {
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
-  void watchdog(std::string_view event, const ExpiredTimer* timer) override;
+  void timer_expired(const ExpiredTimer& timer) override;
+  void timer_killed(const ExpiredTimer& timer) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
  private:
   void profile(std::string_view method, Duration took, bool success = true);
   void pass(std::string_view state);
+  void watchdog(std::string_view event, const ExpiredTimer* timer = nullptr);
   void raised(const JobResult& result, Duration took);
   void end_of_workers(const JobResult& result, const std::vector<workers::Worker>& group);
   telemetry::events::WorkerFacts facts_of(const workers::Worker& worker) const;
@@ -38,6 +42,7 @@ class ElasticRecords final : public Observer {
   telemetry::metrics::Metrics metrics_;
   telemetry::events::AgentFacts facts_;
   const spec::JobSpec& job_;
+  const std::function<bool()> has_fifo_;
   const TimePoint start_;
   bool restarting_ = false;
   TimePoint restart_began_{};

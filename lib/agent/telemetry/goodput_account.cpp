@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/telemetry/goodput_account.hpp"
 
-#include "goodput/journal_books.hpp"
+#include "goodput/journals/journal_books.hpp"
 
 #include <algorithm>
 
@@ -13,7 +13,8 @@ bool is_failure(const rendezvous::Cause& cause) {
 }
 
 void GoodputAccount::failed(const workers::Judgement& judgement) {
-  account_.noticed_after(phase_since_ - judgement.first().at);
+  const auto& first = judgement.first();
+  account_.noticed_after(phase_since_ - first.at, cause_of(first, {}).text);
 }
 
 void GoodputAccount::restarting(const rendezvous::Restart& order) {
@@ -24,9 +25,11 @@ void GoodputAccount::stopped(const std::vector<workers::Worker>& group, Duration
   account_.stopped(std::ranges::any_of(group, &workers::Worker::failed), clock_.now());
 }
 
-void GoodputAccount::heard(const workers::Worker& worker, const workers::Message& message) {
+void GoodputAccount::worker_said(const workers::Worker& worker, const workers::Message& message) {
+  if (!hears_workers_) return;
   if (const auto* one = std::get_if<workers::CheckpointDone>(&message))
     checkpoint(one->step, worker.rank);
+  // The steps of rank 0 stand for all; a checkpoint counts once all ranks that save have it.
   if (worker.rank != 0) return;
   if (const auto* one = std::get_if<workers::StepDone>(&message)) step(one->step);
   if (const auto* one = std::get_if<workers::PhaseEntered>(&message)) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "agent/loop/observer.hpp"
-#include "goodput/job_account.hpp"
+#include "goodput/account/job_account.hpp"
 #include "workers/message.hpp"
 
 namespace elastrun::agent {
@@ -14,8 +14,11 @@ bool is_failure(const rendezvous::Cause& cause);
 /// happens.
 class GoodputAccount final : public Observer {
  public:
-  GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes)
-      : clock_(clock), account_(job_start, several_nodes, clock.now()) {}
+  /// `hears_workers`: else only what the agent does counts.
+  GoodputAccount(Clock& clock, TimePoint job_start, bool several_nodes, bool hears_workers = true)
+      : clock_(clock),
+        hears_workers_(hears_workers),
+        account_(job_start, several_nodes, clock.now()) {}
 
   void phase(Phase phase, TimePoint now) override { account_.phase(phase, phase_since_ = now); }
   void round_ready(const rendezvous::Round& round, Duration) override {
@@ -29,7 +32,7 @@ class GoodputAccount final : public Observer {
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
   /// Steps, phases and recorders of rank 0, and checkpoints of all ranks of this node.
-  void heard(const workers::Worker& worker, const workers::Message& message);
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
   void step(std::int64_t number) { account_.step(number, clock_.now()); }
   void checkpoint(std::int64_t number, std::int64_t rank = 0) {
     account_.checkpoint(rank, number, clock_.now());
@@ -40,6 +43,7 @@ class GoodputAccount final : public Observer {
 
  private:
   Clock& clock_;
+  const bool hears_workers_;
   goodput::JobAccount account_;
   TimePoint phase_since_;
 };

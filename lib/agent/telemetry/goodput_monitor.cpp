@@ -5,8 +5,8 @@
 #include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "goodput/journal_books.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/journals/journal_books.hpp"
+#include "goodput/reports/summary.hpp"
 #include "telemetry/value.hpp"
 
 #include <algorithm>
@@ -20,8 +20,9 @@ using goodput::Bucket;
 using goodput::WindowView;
 using telemetry::Kind;
 
-constexpr std::string_view kArea = "goodput";
+constexpr std::string_view kMonitorArea = "goodput";
 constexpr std::string_view kAlert = "elastrun.goodput.alert";
+// A collection asks a dozen instruments in a row, and all must tell of the same moment.
 constexpr Duration kSameLook = std::chrono::milliseconds(50);
 
 std::vector<Duration> sizes_of(const spec::GoodputOptions& options) {
@@ -108,12 +109,14 @@ void GoodputMonitor::take() {
 }
 
 void GoodputMonitor::phase(Phase phase, TimePoint) {
+  // Or the step that a restart interrupts would count with the time of the restart.
   pace_.interrupt();
   take();
   if (phase == Phase::Running && parts_.host != nullptr && here_) parts_.host->recorded();
 }
 
 void GoodputMonitor::round_ready(const rendezvous::Round& round, Duration) {
+  // Only this agent hears of steps, and what is of the job must be told once.
   here_ = round.group_rank == 0;
   take();
   watch();
@@ -124,7 +127,7 @@ void GoodputMonitor::ended(const JobResult&, const std::vector<workers::Worker>*
   tick_->disarm();
 }
 
-void GoodputMonitor::heard(const workers::Worker& worker, const workers::Message& message) {
+void GoodputMonitor::worker_said(const workers::Worker& worker, const workers::Message& message) {
   if (worker.rank == 0) {
     const auto now = parts_.clock.now();
     if (const auto* one = std::get_if<workers::StepDone>(&message)) pace_.step(one->step, now);
@@ -174,7 +177,7 @@ void GoodputMonitor::raise(goodput::GoodputAlert::Change change, const WindowVie
     attributes.emplace_back("badput_s", to_seconds(view.of(*worst)));
     rest = fmt::format("; most of the rest: {} ({})", name, format_duration(view.of(*worst)));
   }
-  log::warning(kArea, "Goodput of the last {} is {:.1f} %, {} {:.1f} %{}",
+  log::warning(kMonitorArea, "Goodput of the last {} is {:.1f} %, {} {:.1f} %{}",
                format_duration(view.size), share * 100, fell ? "below" : "again above",
                options_.alert->below * 100, rest);
   json::object text{
@@ -211,6 +214,9 @@ void GoodputMonitor::observe_all() {
           &Self::tell_goodput);
   observe(Kind::Gauge, "badput_time", "s", "All other time, by where it went.", {"badput_source"},
           &Self::tell_badput);
+  observe(Kind::Gauge, "goodput_at_full_pace", "1",
+          "Share of the time that the kept steps would have taken at the pace of the most ranks.",
+          {}, &Self::tell_full_pace);
   observe(Kind::Gauge, "total_elapsed_time", "s", "Time since the start of the job.",
           {"window_type"}, &Self::tell_elapsed);
   observe(Kind::Counter, "disruptions", "{disruption}", "How often the workers were started again.",
@@ -251,7 +257,7 @@ void GoodputMonitor::observe(Kind kind, std::string name, std::string unit, std:
                                               [this, tell](const Report& report) {
                                                 if (here_) (this->*tell)(report);
                                               });
-  if (!made) return log::info(kArea, "{}", made.error().text);
+  if (!made) return log::info(kMonitorArea, "{}", made.error().text);
   observations_.push_back(std::move(*made));
 }
 
@@ -266,6 +272,11 @@ void GoodputMonitor::tell_badput(const Report& report) const {
     if (bucket == Bucket::Productive || now().of(bucket) <= Duration::zero()) continue;
     report(to_seconds(now().of(bucket)), {std::string(goodput::bucket_name(bucket))});
   }
+}
+
+void GoodputMonitor::tell_full_pace(const Report& report) const {
+  const auto share = goodput::at_full_pace(now());
+  if (share) report(*share, {});
 }
 
 void GoodputMonitor::tell_elapsed(const Report& report) const {

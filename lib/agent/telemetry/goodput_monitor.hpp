@@ -4,9 +4,9 @@
 #include "agent/telemetry/goodput_account.hpp"
 #include "agent/telemetry/telemetry_host.hpp"
 #include "core/json.hpp"
-#include "goodput/goodput_alert.hpp"
-#include "goodput/monitor.hpp"
-#include "goodput/step_pace.hpp"
+#include "goodput/account/step_pace.hpp"
+#include "goodput/ledger/goodput_alert.hpp"
+#include "goodput/ledger/monitor.hpp"
 #include "spec/goodput_options.hpp"
 #include "telemetry/observation.hpp"
 
@@ -21,14 +21,14 @@ namespace elastrun::agent {
 /// Watches the account of the job's time while the job runs: its rolling windows, as instruments
 /// (elastrun-telemetry(7) lists them), and an alert when goodput is low. Only the node of rank 0
 /// tells anything, because only there steps are known. It wakes up at every interval where a sink
-/// is told or an alert is asked for; whoever pulls wakes nobody up.
+/// is told or an alert is asked for; sinks that pull cost no wake-up.
 class GoodputMonitor final : public Observer {
  public:
   struct Parts {
     Clock& clock;
     const GoodputAccount& account;
     telemetry::Pipeline& pipeline;
-    TelemetryHost* host = nullptr;  // null: nobody has asked for metrics
+    TelemetryHost* host = nullptr;  // null: no metrics asked for
     /// Since when the job has its nodes, as the scheduler tells.
     std::optional<WallTime> scheduled;
     /// An alert as one JSON object, AlertCommand::kMostInput bytes at most; may be empty.
@@ -44,7 +44,7 @@ class GoodputMonitor final : public Observer {
   void restarting(const rendezvous::Restart&) override { take(); }
   void stopped(const std::vector<workers::Worker>&, Duration) override { take(); }
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
-  void heard(const workers::Worker& worker, const workers::Message& message);
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
 
   /// For /status: the job until now, its windows and the alert; null on other nodes.
   json::value status() const;
@@ -57,6 +57,7 @@ class GoodputMonitor final : public Observer {
                std::vector<std::string> label_keys, Tell tell);
   void tell_goodput(const Report& report) const;
   void tell_badput(const Report& report) const;
+  void tell_full_pace(const Report& report) const;
   void tell_elapsed(const Report& report) const;
   void tell_disruptions(const Report& report) const;
   void tell_last_step(const Report& report) const;

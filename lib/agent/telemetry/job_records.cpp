@@ -5,8 +5,8 @@
 #include "agent/verdict/verdict.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
-#include "goodput/journal_outline.hpp"
-#include "goodput/node_phase.hpp"
+#include "goodput/account/node_phase.hpp"
+#include "goodput/journals/journal_outline.hpp"
 #include "workers/command.hpp"
 
 #include <fmt/format.h>
@@ -37,6 +37,15 @@ Attributes worker_attributes(const workers::Worker& worker) {
   return {{"rank", whole(worker.rank)},
           {"local_rank", whole(worker.local_rank)},
           {"pid", whole(worker.pid)}};
+}
+
+std::vector<telemetry::Attribute> facts_of(const ExpiredTimer& timer) {
+  return {{"rank", whole(timer.rank)},
+          {"local_rank", whole(timer.local_rank)},
+          {"pid", whole(timer.pid)},
+          {"scope", timer.scope},
+          {"after_s", to_seconds(timer.after)},
+          {"signal", whole(timer.signal)}};
 }
 
 }  // namespace
@@ -140,18 +149,15 @@ void JobRecords::stopped(const std::vector<workers::Worker>& group, Duration too
   tell("group.gone", {{"took_s", to_seconds(took)}});
 }
 
-/// Whether the FIFO is there is no event of the job.
-void JobRecords::watchdog(std::string_view event, const ExpiredTimer* timer) {
-  if (timer == nullptr || !pipeline_.wants(kScope)) return;
-  const bool kill = event == "kill worker process";
-  Attributes attributes{{"rank", whole(timer->rank)},
-                        {"local_rank", whole(timer->local_rank)},
-                        {"pid", whole(timer->pid)},
-                        {"scope", timer->scope},
-                        {"after_s", to_seconds(timer->after)},
-                        {"signal", whole(timer->signal)}};
-  if (kill) attributes.emplace_back("stack", join(timer->stack, "\n"));
-  tell(kill ? "timer.killed" : "timer.expired", std::move(attributes));
+void JobRecords::timer_expired(const ExpiredTimer& timer) {
+  if (pipeline_.wants(kScope)) tell("timer.expired", facts_of(timer));
+}
+
+void JobRecords::timer_killed(const ExpiredTimer& timer) {
+  if (!pipeline_.wants(kScope)) return;
+  auto attributes = facts_of(timer);
+  attributes.emplace_back("stack", join(timer.stack, "\n"));
+  tell("timer.killed", std::move(attributes));
 }
 
 void JobRecords::hang(const JobHang& hang) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "agent/loop/agent_scope.hpp"
 #include "agent/loop/observer.hpp"
 #include "rendezvous/session/clock_offset.hpp"
 #include "spec/job_spec.hpp"
@@ -26,8 +25,8 @@ class JobRecords final : public Observer {
 
   /// First of all: what the job is. `since_start`: so long ago its agent began.
   void begin(Duration since_start);
-  /// How far the coordinator's clock is ahead, for whoever puts journals of several agents
-  /// together.
+  /// How far the coordinator's clock is ahead, for readers that join the journals of several
+  /// agents.
   void clock(const rendezvous::ClockReading& reading);
   void phase(Phase phase, TimePoint now) override;
   void progress(const std::string& text) override;
@@ -38,7 +37,8 @@ class JobRecords final : public Observer {
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>& group, Duration took) override;
-  void watchdog(std::string_view event, const ExpiredTimer* timer) override;
+  void timer_expired(const ExpiredTimer& timer) override;
+  void timer_killed(const ExpiredTimer& timer) override;
   void hang(const JobHang& hang) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
   /// Last of all: where the time went.

@@ -41,6 +41,7 @@ void MachineWatch::answer() {
 void MachineWatch::look(Then then) {
   waiting_.push_back(std::move(then));
   if (waiting_.size() == 1) limit_->arm(clock_.now() + kTimeLimit, [this] { answer(); });
+  // A driver that hangs would otherwise hold one more thread with each look.
   if (looking_) return;
   looking_ = true;
   const auto work = [machine = machine_, watched = watched(), now = clock_.now()] {

@@ -15,7 +15,7 @@
 
 namespace elastrun::agent {
 
-/// Looks at the machine and the workers of this node for whoever asks, on a thread of its own: a
+/// Looks at the machine and the workers of this node on request, on a separate thread: a
 /// GPU that has fallen off the bus may not answer at all, and what else there is to tell must not
 /// wait for it.
 class MachineWatch {
@@ -23,7 +23,7 @@ class MachineWatch {
   /// Null where there is none.
   using FindGroup = std::function<const workers::Group*()>;
   using Then = std::function<void(const system::MachineSample&)>;
-  /// How long somebody waits for a look.
+  /// How long a caller waits for a look.
   static constexpr Duration kTimeLimit = std::chrono::seconds(1);
 
   MachineWatch(boost::asio::any_io_executor loop, Clock& clock, FindGroup group);

@@ -91,6 +91,7 @@ std::string path_for_node(std::string_view path, std::string_view run_id) {
     if (next == 'h') {
       out += host_name();
     } else if (next == 'i') {
+      // A slash in the job's name must not lead to another folder.
       for (const char c : run_id) out += c == '/' ? '_' : c;
     } else if (next == 'p') {
       out += fmt::to_string(::getpid());
@@ -126,6 +127,7 @@ std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& si
     one.scope = sink.argument.empty() ? telemetry::metrics::kDefaultGroup : sink.argument;
     one.kind = Record::Kind::Sample;
   }
+  // Its metrics are pulled.
   if (sink.kind == Kind::Otlp) one.kind = Record::Kind::Event;
   return {one};
 }
@@ -158,6 +160,7 @@ Result<std::unique_ptr<exporter::PieceWriter>> MetricsSinks::open_stream(
   };
   FileWriter::Form form{.part_size = spec_.journal_size};
   if (sink.kind == Kind::Trace) {
+    // A trace is one JSON document, to which nothing can be appended.
     form = {O_TRUNC, 0644, std::string(exporter::kTraceBegin), exporter::trace_end(), false};
   }
   const auto open = [path = path_of(sink), shared = may_share(sink), form,

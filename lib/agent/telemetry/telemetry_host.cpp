@@ -112,6 +112,8 @@ void TelemetryHost::round_began(int first, int count) {
   for (int rank = first; rank < first + count; ++rank) ranks.insert(std::to_string(rank));
   samples_->end_if([&](const telemetry::SampleSeries::Key& key) {
     const bool of_worker = !key.rank.empty() || key.scope == "elastrun.worker";
+    // Counters of ranks that stay on this node go on: a total must not fall. Gauges would show a
+    // round that is over.
     return of_worker && !(key.counts && ranks.contains(key.rank));
   });
 }
@@ -147,6 +149,7 @@ void TelemetryHost::gather_and_pull() {
     return pull();
   }
   gather_([this, alive = lifetime_.token()](std::vector<telemetry::Point> points) {
+    // finish() has pulled for the last time: the sinks may be closed.
     if (!alive || finished_) return;
     gathered_ = std::move(points);
     pull();
@@ -185,6 +188,7 @@ void TelemetryHost::finish(std::function<void()> done) {
   finished_ = true;
   if (next_pull_) next_pull_->disarm();
   if (window_end_) window_end_->disarm();
+  // Windows that are still open have seen values, too.
   if (pipeline_.carries(Record::Kind::Window)) {
     for (auto& record : registry_.close_windows(telemetry::Registry::Closing::AtTheEnd)) {
       pipeline_.emit(std::move(record));

@@ -22,11 +22,11 @@ namespace elastrun::agent {
 /// What the metrics of a run take in its agent: the instruments of this process, the windows that
 /// end in time, series of what workers report, and the sinks of --metrics. Made only where
 /// --metrics or --http asks for it; a run without one has no timer, no thread and no wake-up for
-/// telemetry. One that has it wakes up after something was recorded, and at each interval where
-/// somebody pulls what nobody records (add_source).
+/// telemetry. One that has it wakes up after something was recorded, and at each interval where a
+/// sink pulls series that come from a source (add_source).
 ///
-/// Events do not come by here: whoever has some emits them into the pipeline of the run, which has
-/// routes of its own (the journal), and builds none where nobody listens. On the loop only.
+/// Events do not come by here: their origin emits them into the pipeline of the run, which has
+/// other routes, too (the journal), and builds none without a listener. On the loop only.
 class TelemetryHost {
  public:
   /// Whether the job asks for one.
@@ -57,15 +57,15 @@ class TelemetryHost {
   /// Whether a sink is told of windows.
   bool tells() const;
   /// Something was added to an instrument of the registry: its window is closed in time, if
-  /// anybody is told of windows, and sinks that pull do so soon. A series that nobody tells of
-  /// appears with the next that is. Costs next to nothing until that has happened.
+  /// anybody is told of windows, and sinks that pull do so soon. A series that is not announced
+  /// appears with the next one that is. Costs next to nothing until that has happened.
   void recorded();
 
-  /// Before the sinks: more series, which somebody gathers when it is time. `gather` gives them to
+  /// Before the sinks: more series, which a source gathers when it is time. `gather` gives them to
   /// its argument once, later; their names begin with one of `names`. Sinks that pull then do so at
   /// every interval from the first time on, whether or not something was recorded. Sinks that are
-  /// told hear of those that their user has selected, as samples, at the same times: nobody else
-  /// would want so many that say little.
+  /// told hear of those that their user has selected, as samples, at the same times: without a
+  /// route so many series would say too little.
   using TakePoints = std::function<void(std::vector<telemetry::Point>)>;
   void add_source(std::function<void(TakePoints)> gather, std::vector<std::string> names) {
     gather_ = std::move(gather);
@@ -111,7 +111,7 @@ class TelemetryHost {
   telemetry::Registry& registry_;
   const Duration interval_;
   telemetry::Collector collector_;
-  std::shared_ptr<telemetry::SampleSeries> samples_;  // null: nobody has pulled
+  std::shared_ptr<telemetry::SampleSeries> samples_;  // null: never pulled yet
   std::vector<telemetry::RouteId> routes_;
   std::vector<std::shared_ptr<exporter::MetricsSink>> sinks_;
   std::vector<Puller> pullers_;

@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "goodput/journal_books.hpp"
+#include "goodput/journals/journal_books.hpp"
 #include "telemetry/monitor.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 using telemetry::Record;
 using telemetry::Value;
 
-Value whole(std::int64_t number) {
+Value whole_number(std::int64_t number) {
   return number;
 }
 
@@ -44,10 +44,10 @@ void WorkerRecords::heard(const workers::Worker& worker, workers::Message messag
 }
 
 WorkerRecords::Attributes WorkerRecords::labels(const workers::Worker& worker) const {
-  return {{"rank", whole(worker.rank)},
-          {"local_rank", whole(worker.local_rank)},
+  return {{"rank", whole_number(worker.rank)},
+          {"local_rank", whole_number(worker.local_rank)},
           {"role", spec_.role},
-          {"attempt", whole(attempt_)}};
+          {"attempt", whole_number(attempt_)}};
 }
 
 Record WorkerRecords::record(Record::Kind kind, std::string scope, std::string name,
@@ -63,6 +63,7 @@ Record WorkerRecords::record(Record::Kind kind, std::string scope, std::string n
 
 /// As a sample, which is not written at once: a job may do thousands of steps a second.
 void WorkerRecords::tell(const workers::Worker& worker, workers::StepDone step) {
+  // All ranks do the same steps; of thousands of ranks the journal would grow for nothing.
   if (worker.rank == 0) pipeline_.sample(std::string(kScope), "step", step.step);
 }
 

@@ -27,8 +27,12 @@ class WorkerRecords final : public Observer {
       : pipeline_(pipeline), spec_(spec) {}
 
   void round_ready(const rendezvous::Round& round, Duration waited) override;
-  /// What a worker said over its channel.
+  /// What a worker said over its channel: of its training as an observer, else as the consumer of
+  /// samples and events.
   void heard(const workers::Worker& worker, workers::Message message);
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override {
+    heard(worker, message);
+  }
   const workers::Intake::Statistics& statistics() const { return intake_.statistics(); }
 
  private:

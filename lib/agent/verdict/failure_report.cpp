@@ -97,4 +97,26 @@ std::string torchrun_report(const workers::Judgement& judgement, const std::stri
       title, section, others, section, root, border);
 }
 
+std::string brief_report(const workers::Judgement& judgement, const std::string& entry_name) {
+  constexpr std::size_t kShown = 3;
+  std::string text = "\n" + entry_name + " FAILED\n";
+  const auto add = [&](std::size_t i) {
+    const auto& failure = judgement.failures[i];
+    const auto name =
+        is_signal(failure) ? process::torchrun_signal_name(failure.status.number) : "";
+    text +=
+        fmt::format("  [{}] rank {} (local_rank {}), exitcode {}{}{}, pid {}{}\n", i, failure.rank,
+                    failure.local_rank, failure.status.as_python(), name.empty() ? "" : " ", name,
+                    failure.pid, i == judgement.root ? ": root cause" : "");
+  };
+  add(judgement.root);
+  std::size_t shown = 1;
+  for (std::size_t i = 0; i < judgement.failures.size() && shown < kShown; ++i) {
+    if (i != judgement.root) add(i), ++shown;
+  }
+  const auto more = judgement.failures.size() - shown;
+  if (more > 0) text += fmt::format("  and {} more\n", more);
+  return text;
+}
+
 }  // namespace elastrun::agent

@@ -12,6 +12,10 @@ namespace elastrun::agent {
 std::string torchrun_report(const workers::Judgement& judgement, const std::string& entry_name,
                             const std::string& host);
 
+/// The same for a person at a terminal, who sees one screen: its title, three failures with the
+/// root cause first, and how many more there are. The rest is in our own verdict. Lines, ended.
+std::string brief_report(const workers::Judgement& judgement, const std::string& entry_name);
+
 /// torchrun's last line when a signal has ended it. The process that it names is the one that the
 /// user started.
 std::string signal_exception(int signal);

@@ -7,10 +7,6 @@
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
-#include "goodput/hints.hpp"
-#include "goodput/restart_table.hpp"
-#include "goodput/start_table.hpp"
-#include "goodput/summary.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -20,12 +16,9 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr Duration kWorthAnAccount = std::chrono::seconds(1);  // of where the time went
 constexpr std::size_t kShownLines = 12;
 constexpr std::size_t kShownAgain = 3;    // of those that the console has already
 constexpr std::size_t kShownWidth = 300;  // of one quoted line
-constexpr std::size_t kShownStarts = 8;
-constexpr std::size_t kShownRestarts = 5;
 constexpr std::size_t kShownStack = 40;
 constexpr std::size_t kShownValues = 6;  // of those that the culprit last had in its page
 
@@ -60,11 +53,15 @@ std::string others_text(const workers::Judgement& judgement) {
   return text;
 }
 
-/// Empty if they are to be seen anyway: on the console, with hardly anything below them. Without an
-/// exception to name, some of them are all that says why: these always stand here.
-std::string quoted_lines(const workers::Failure& failure, int local_world_size) {
+/// Empty if they are to be seen anyway: on the console, and not among what others said as they
+/// failed. Without an exception to name, some of them are all that says why: these always stand
+/// here.
+std::string quoted_lines(const workers::Failure& failure, const workers::Judgement& all) {
   const auto& lines = failure.last_lines;
-  const bool seen = failure.stderr_shown && local_world_size <= 2;
+  const auto said_more = [&](const workers::Failure& other) {
+    return other.rank != failure.rank && !other.stopped_by_us && !other.last_lines.empty();
+  };
+  const bool seen = failure.stderr_shown && std::ranges::none_of(all.failures, said_more);
   if (lines.empty() || (seen && workers::last_words(failure).empty())) return {};
   std::string text =
       failure.lines_are_mixed ? "  its last output:\n" : "  its last lines on stderr:\n";
@@ -139,8 +136,7 @@ std::string next_step(const workers::Failure& failure) {
   return {};
 }
 
-std::string culprit_text(const workers::Judgement& judgement, const std::string& host,
-                         int local_world_size) {
+std::string culprit_text(const workers::Judgement& judgement, const std::string& host) {
   const auto& first = judgement.first();
   std::string text =
       fmt::format("  who       rank {} (local rank {}, pid {}) on {}, at {}\n", first.rank,
@@ -157,7 +153,7 @@ std::string culprit_text(const workers::Judgement& judgement, const std::string&
     const auto last = page_sentence(*first.page, first.at, kShownValues);
     if (!last.empty()) text += fmt::format("  last      {}\n", cut(last, kShownWidth));
   }
-  text += others_text(judgement) + quoted_lines(first, local_world_size) + stack_text(first) +
+  text += others_text(judgement) + quoted_lines(first, judgement) + stack_text(first) +
           files_text(first);
   if (const auto next = next_step(first); !next.empty()) text += "  next      " + next + "\n";
   return text;
@@ -179,14 +175,25 @@ std::string distant_culprit_text(const JobResult& result) {
       continue;
     }
     text += fmt::format("  here      rank {} {}\n", failure.rank, workers::what_happened(failure)) +
-            quoted_lines(failure, result.local_world_size) + files_text(failure);
+            quoted_lines(failure, *result.judgement) + files_text(failure);
   }
   if (stopped.empty()) return text;
   return text + fmt::format("  here      {}: stopped by elastrun after that\n", rank_list(stopped));
 }
 
-std::string with_node(std::string text, const std::string& node) {
-  if (!node.empty() && !text.contains(node)) text += " (node " + node + ")";
+/// Workers that had to be killed, with what that cost; of many attempts the last ones.
+std::string deaf_text(const JobResult& result) {
+  constexpr std::size_t kMost = 3;
+  std::vector<std::string> lines;
+  for (const auto& attempt : result.attempts) {
+    if (attempt.deaf.empty()) continue;
+    lines.push_back(fmt::format("  slow      {} did not end when asked to: killed after {}\n",
+                                rank_list(attempt.deaf), format_duration(attempt.stopping)));
+  }
+  std::string text;
+  const auto left_out = lines.size() - std::min(lines.size(), kMost);
+  for (std::size_t i = left_out; i < lines.size(); ++i) text += lines[i];
+  if (left_out > 0) text += fmt::format("  slow      and in {} attempts before\n", left_out);
   return text;
 }
 
@@ -194,44 +201,6 @@ std::string cause_sentence(const JobResult& result) {
   const auto& cause = result.ending.cause;
   return with_node(cause.text.empty() ? "the job was ended by another node" : cause.text,
                    cause.node);
-}
-
-/// Why each restart was needed, a line each: the message of that moment has left the screen by the
-/// time the job ends. Of many restarts the last ones.
-std::string causes_text(const JobResult& result) {
-  const bool several_nodes = result.round && result.round->group_world_size() > 1;
-  std::vector<std::string> lines;
-  Duration at{};
-  for (std::size_t i = 0; i + 1 < result.attempts.size(); ++i) {
-    const auto& attempt = result.attempts[i];
-    at += attempt.waited + attempt.ran;
-    const auto& cause = attempt.cause;
-    const auto text = !cause || cause->text.empty() ? "another node asked for it" : cause->text;
-    const auto told = several_nodes && cause ? with_node(text, cause->node) : text;
-    lines.push_back(
-        fmt::format("  restarted after {}: {}\n", format_duration(at), cut(told, kShownWidth)));
-    at += attempt.stopping;
-  }
-  const auto left_out = lines.size() - std::min(lines.size(), kShownRestarts);
-  std::string text;
-  if (left_out > 0) text = fmt::format("  restarted {} times before that\n", left_out);
-  for (std::size_t i = left_out; i < lines.size(); ++i) text += lines[i];
-  return text;
-}
-
-/// What is left to say of restarts; for failures also why there was none.
-std::string restarts_text(const JobResult& result, int max_restarts) {
-  using Kind = Ending::Kind;
-  const auto kind = result.ending.kind;
-  if (max_restarts > 0) {
-    return fmt::format(", {} of {} restarts used", result.restarts, max_restarts);
-  }
-  // A job whose nodes did not come together, or that was closed, would not have been restarted.
-  const bool of_workers = result.culprit && result.culprit->is_worker() &&
-                          (kind == Kind::WorkersFailed || kind == Kind::JobFailed);
-  if (!of_workers) return {};
-  return result.culprit->cause.final ? "; not restarted, because --on-hang is fail"
-                                     : "; not restarted, because --max-restarts is 0";
 }
 
 std::string failed_sentence(const JobResult& result) {
@@ -242,6 +211,11 @@ std::string failed_sentence(const JobResult& result) {
 }
 
 }  // namespace
+
+std::string with_node(std::string text, const std::string& node) {
+  if (!node.empty() && !text.contains(node)) text += " (node " + node + ")";
+  return text;
+}
 
 std::string_view ending_name(Ending::Kind kind) {
   using Kind = Ending::Kind;
@@ -299,11 +273,11 @@ std::string verdict_text(const JobResult& result, const std::string& host,
   if (result.succeeded() && result.ending.why.empty()) return {};
   std::string text = fmt::format("elastrun: {}\n", verdict_sentence(result));
   if (result.judgement && !result.succeeded() && result.ending.kind != Ending::Kind::Signalled) {
-    text += result.culprit && result.culprit->ours
-                ? culprit_text(*result.judgement, host, result.local_world_size)
-                : distant_culprit_text(result);
+    text += result.culprit && result.culprit->ours ? culprit_text(*result.judgement, host)
+                                                   : distant_culprit_text(result);
   }
-  if (!result.succeeded()) text += hang_verdict(result);
+  if (!result.succeeded()) text += hang_verdict(result, verdict_sentence(result));
+  text += deaf_text(result);
   for (const auto pid : result.abandoned) {
     text +=
         fmt::format("  left      process {} could not be killed: it hangs in the kernel\n", pid);
@@ -311,28 +285,6 @@ std::string verdict_text(const JobResult& result, const std::string& host,
   if (result.ending.requeue) {
     text += "  next      start the job again: " +
             (requeue_command.empty() ? "nothing is wrong with it" : requeue_command) + "\n";
-  }
-  return text;
-}
-
-std::string outcome_text(const JobResult& result, const spec::JobSpec& job) {
-  return fmt::format("elastrun: {} after {}{}\n", result.succeeded() ? "succeeded" : "FAILED",
-                     format_duration(result.goodput.elapsed),
-                     restarts_text(result, job.max_restarts));
-}
-
-std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool unicode) {
-  using goodput::Bucket;
-  const auto& goodput = result.goodput;
-  std::string text = outcome_text(result, job) + causes_text(result);
-  const auto ran = goodput.of(Bucket::Running) + goodput.of(Bucket::Productive) +
-                   goodput.of(Bucket::Lost) + goodput.of(Bucket::Checkpoint);
-  const bool kept = job.goodput != spec::Goodput::Off;
-  if (kept && ran > Duration::zero() && goodput.elapsed >= kWorthAnAccount) {
-    text += "elastrun: " + goodput::summary_text(goodput, unicode) +
-            goodput::hints_text(goodput::hints(goodput, result.restart_paths)) +
-            goodput::restart_table(result.restart_paths, kShownRestarts, false) +
-            goodput::start_table(result.starts, kShownStarts);
   }
   return text;
 }

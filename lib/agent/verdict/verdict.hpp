@@ -2,7 +2,6 @@
 #pragma once
 
 #include "agent/loop/job_result.hpp"
-#include "spec/job_spec.hpp"
 
 #include <string>
 
@@ -21,10 +20,7 @@ std::string verdict_sentence(const JobResult& result);
 /// Name of the ending for machines: "succeeded", "workers_failed", ...
 std::string_view ending_name(Ending::Kind kind);
 
-/// The result in one line, ended.
-std::string outcome_text(const JobResult& result, const spec::JobSpec& job);
-/// That line, why each restart was needed, and, if workers ever ran, where the time of the job
-/// went. Each line ended. `unicode`: whether the reader's terminal can show block characters.
-std::string summary_text(const JobResult& result, const spec::JobSpec& job, bool unicode);
+/// With " (node n)" behind it, unless it names the node already.
+std::string with_node(std::string text, const std::string& node);
 
 }  // namespace elastrun::agent

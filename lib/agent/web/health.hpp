@@ -19,11 +19,11 @@ struct Vitals {
   std::vector<std::string> reported{};  // by plug-ins that look after the node, in sentences
 };
 
-/// Past this, whoever asks is told that the agent hangs: torch's limit for its health check.
+/// Past this the answer is that the agent hangs: torch's limit for its health check.
 constexpr Duration kHealthLimit = std::chrono::seconds(60);
 
-/// An empty list: it is well; else sentences. Pure. A job that fails, restarts, or ends is no
-/// illness of its agent, which knows what it does: a supervisor that ended it then would do harm.
+/// An empty list: it is well; else sentences. Pure. A job that fails, restarts, or ends does not
+/// make its agent ill, which knows what it does: a supervisor that ended it then would do harm.
 std::vector<std::string> ailments(const Vitals& vitals);
 /// For people and programs: "status" is "ok" or "failing", "why" what ails it.
 json::object health_json(const Vitals& vitals);

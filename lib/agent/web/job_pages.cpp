@@ -8,16 +8,19 @@
 #include "store/port_owner.hpp"
 #include "workers/environment.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
+#include <optional>
 #include <utility>
 
 namespace elastrun::agent {
 namespace {
 
-constexpr std::string_view kArea = "http";
+constexpr std::string_view kPagesArea = "http";
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kPort = "TORCHELASTIC_HEALTH_CHECK_PORT";
-constexpr Duration kLook = std::chrono::seconds(1);        // of a page that is open
+constexpr Duration kPageLook = std::chrono::seconds(1);    // of a page that is open
 constexpr Duration kSoon = std::chrono::milliseconds(50);  // changes in a row are told together
 constexpr int kLooksPerSample = 2;                         // of the machine
 constexpr int kLooksPerComment = 15;                       // finds who has gone without a word
@@ -42,6 +45,33 @@ http::Answer page_answer() {
   return answer;
 }
 
+/// What the charts of the page show, by name.
+JobHistory::Values chart_values(const json::object& status, const json::object& machine) {
+  JobHistory::Values values;
+  const auto add = [&values](std::string name, const json::value* value) {
+    if (value != nullptr && value->is_number()) {
+      values.emplace_back(std::move(name), value->to_number<double>());
+    }
+  };
+  std::optional<double> rate;  // the slowest worker's: the others wait for it
+  for (const auto& worker : status.at("workers").as_array()) {
+    const auto& one = worker.at("steps_per_s");
+    if (one.is_number()) rate = std::min(rate.value_or(HUGE_VAL), one.to_number<double>());
+  }
+  if (rate) values.emplace_back("rate", *rate);
+  if (const auto* goodput = status.at("goodput").if_object()) {
+    add("goodput", goodput->if_contains("goodput"));
+  }
+  for (const auto& metric : status.at("metrics").as_array()) {
+    const auto& group = metric.at("group").as_string();
+    const auto& name = metric.at("name").as_string();
+    add(fmt::format("metric/{}/{}", group.c_str(), name.c_str()),
+        metric.as_object().if_contains("value"));
+  }
+  for (const auto& [name, value] : machine.at("charts").as_object()) add(name, &value);
+  return values;
+}
+
 http::Answer not_found() {
   return {.status = 404, .body = "there are /, /status, /events, /metrics and /healthz\n"};
 }
@@ -63,7 +93,8 @@ Error with_owner(Error error, std::uint16_t port) {
 JobPages::JobPages(Parts parts)
     : parts_(std::move(parts)),
       look_(parts_.clock.make_alarm()),
-      soon_(parts_.clock.make_alarm()) {}
+      soon_(parts_.clock.make_alarm()),
+      remember_(parts_.clock.make_alarm()) {}
 
 Result<std::unique_ptr<JobPages>> JobPages::open(Parts parts, const spec::ListenAddress& at) {
   auto& loop = parts.loop;
@@ -78,6 +109,7 @@ Result<std::unique_ptr<JobPages>> JobPages::open(Parts parts, const spec::Listen
     return std::unexpected(std::move(error));
   }
   pages->server_ = std::move(*server);
+  pages->remember();
   return pages;
 }
 
@@ -102,15 +134,24 @@ void JobPages::serve_events(const http::Reply& reply) {
   http::Answer answer{.type = "text/event-stream", .feed = feed_};
   answer.body = "retry: 1000\n\n" +
                 http::event_text("status", json::serialize(parts_.view.status())) +
-                output_event(true);
+                http::event_text("history", json::serialize(history_.text())) + output_event(true);
   reply(std::move(answer));
   tell_system();
   if (looking_) return;
   looking_ = true;
-  look_->arm(parts_.clock.now() + kLook, [this] { look_again(); });
+  look_->arm(parts_.clock.now() + kPageLook, [this] { look_again(); });
 }
 
-/// Only while somebody looks.
+/// The next point of the history, also while no page is open.
+void JobPages::remember() {
+  remember_->arm(parts_.clock.now() + history_.stretch(), [this] {
+    if (parts_.view.is_over()) return;
+    tell_system();
+    remember();
+  });
+}
+
+/// Only while a page is open.
 void JobPages::look_again() {
   ++looks_;
   if (looks_ % kLooksPerComment == 0) feed_->publish_nothing();
@@ -119,7 +160,7 @@ void JobPages::look_again() {
   tell_status();
   tell_output(false);
   if (looks_ % kLooksPerSample == 0) tell_system();
-  look_->arm(parts_.clock.now() + kLook, [this] { look_again(); });
+  look_->arm(parts_.clock.now() + kPageLook, [this] { look_again(); });
 }
 
 void JobPages::changed() {
@@ -168,13 +209,21 @@ void JobPages::tell_system() {
   parts_.system([this, alive = lifetime_.token()](const json::object& sample) {
     if (!alive) return;
     sampling_ = false;
-    feed_->publish("system", json::serialize(sample));
+    const auto values = chart_values(parts_.view.status(), sample);
+    history_.add(parts_.clock.now(), parts_.clock.wall(), values);
+    if (!feed_->has_listeners()) return;
+    json::object text = sample;
+    json::object charts;
+    for (const auto& [name, value] : values) charts[name] = value;
+    text["charts"] = std::move(charts);
+    text["at"] = to_seconds(parts_.clock.wall());
+    feed_->publish("system", json::serialize(text));
   });
 }
 
 bool is_health_check_wanted(const std::vector<std::string>& environment) {
   if (workers::find_variable(environment, kPort)) return true;
-  log::info(kArea, "Environment variable '{}' not found. Do not start health check.", kPort);
+  log::info(kPagesArea, "Environment variable '{}' not found. Do not start health check.", kPort);
   return false;
 }
 
@@ -183,17 +232,17 @@ std::unique_ptr<http::Server> open_health_check(boost::asio::io_context& loop, C
                                                 std::function<Vitals()> vitals) {
   const auto text = workers::find_variable(environment, kPort);
   if (!text) return nullptr;
-  log::info(kArea, "Found healthcheck port {}: {}", kPort, printable(std::string(*text)));
+  log::info(kPagesArea, "Found healthcheck port {}: {}", kPort, printable(std::string(*text)));
   const auto port = parse_int(*text);
   if (!port) {
-    log::info(kArea,
+    log::info(kPagesArea,
               "Invalid healthcheck port value: '{}', expecting integer. Not starting healthcheck "
               "server.",
               printable(std::string(*text)));
     return nullptr;
   }
   if (*port < 0 || *port > 65535) {
-    log::warning(kArea, "No health check server: {}={} is no port", kPort, *port);
+    log::warning(kPagesArea, "No health check server: {}={} is not a port", kPort, *port);
     return nullptr;
   }
   const auto number = static_cast<std::uint16_t>(*port);
@@ -205,10 +254,10 @@ std::unique_ptr<http::Server> open_health_check(boost::asio::io_context& loop, C
   if (!server) {
     // Agents of one machine share the variable; all but one of them go without.
     const auto error = with_owner(server.error(), number);
-    log::warning(kArea, "No health check server: {}", error.text);
+    log::warning(kPagesArea, "No health check server: {}", error.text);
     return nullptr;
   }
-  log::info(kArea, "Health check server on port {}", (*server)->at().port);
+  log::info(kPagesArea, "Health check server on port {}", (*server)->at().port);
   return std::move(*server);
 }
 

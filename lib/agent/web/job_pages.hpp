@@ -2,6 +2,7 @@
 #pragma once
 
 #include "agent/web/health.hpp"
+#include "agent/web/job_history.hpp"
 #include "agent/web/job_view.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
@@ -18,8 +19,8 @@
 namespace elastrun::agent {
 
 /// What --http serves: `/` a page that shows the job and changes by itself, `/status` the same as
-/// JSON, `/events` what the page listens to, `/metrics` for Prometheus, `/healthz`. Nobody can
-/// change anything by it. As long as nobody looks, nothing is collected.
+/// JSON, `/events` what the page listens to, `/metrics` for Prometheus, `/healthz`. Read-only.
+/// Without a client only the points of the history are collected.
 class JobPages {
  public:
   struct Parts {
@@ -47,6 +48,7 @@ class JobPages {
   void serve_events(const http::Reply& reply);
   void serve_metrics(const http::Request& request, const http::Reply& reply);
   void look_again();
+  void remember();
   void tell_status();
   void tell_output(bool all);
   void tell_system();
@@ -55,7 +57,8 @@ class JobPages {
   const Parts parts_;
   std::shared_ptr<http::EventFeed> feed_ = std::make_shared<http::EventFeed>();
   std::unique_ptr<http::Server> server_;
-  std::unique_ptr<Alarm> look_, soon_;
+  std::unique_ptr<Alarm> look_, soon_, remember_;
+  JobHistory history_;
   int looks_ = 0;
   bool looking_ = false, telling_ = false, sampling_ = false;
   std::vector<std::string> output_;  // of each worker, as it was told last

@@ -3,9 +3,11 @@
 
 #include "core/host_name.hpp"
 #include "core/text.hpp"
-#include "goodput/node_phase.hpp"
+#include "goodput/account/node_phase.hpp"
 #include "net/endpoint.hpp"
 
+#include <cmath>
+#include <fmt/format.h>
 #include <unistd.h>
 #include <utility>
 
@@ -76,6 +78,8 @@ json::object JobView::worker_json(const workers::Worker& worker) const {
   text["pid"] = worker.pid;
   text["state"] = state_of(worker);
   text["end"] = worker.exit ? json::value(worker.exit->status.text()) : nullptr;
+  const auto held = held_.find(worker.rank);
+  text["held"] = held != held_.end() ? json::value(held->second) : nullptr;
   const auto found = steps_.find(worker.rank);
   if (found == steps_.end()) {
     for (const char* name : {"step", "step_age_s", "steps_per_s"}) text[name] = nullptr;
@@ -113,6 +117,17 @@ json::object JobView::restarts_json() const {
   return restarts;
 }
 
+json::array JobView::metrics_json() const {
+  json::array all;
+  for (const auto& [name, metric] : metrics_) {
+    all.push_back({{"group", printable(name.first)},
+                   {"name", printable(name.second)},
+                   {"value", std::isfinite(metric.value) ? json::value(metric.value) : nullptr},
+                   {"rank", metric.counts ? json::value(nullptr) : json::value(metric.rank)}});
+  }
+  return all;
+}
+
 json::object JobView::status() const {
   const auto now = clock_.now();
   json::object text;
@@ -135,14 +150,26 @@ json::object JobView::status() const {
   text["workers"] = workers_json();
   text["restarts"] = restarts_json();
   text["goodput"] = sources_.goodput ? sources_.goodput() : nullptr;
+  text["metrics"] = metrics_json();
   text["failure"] = failure_.empty() ? json::value(nullptr) : json::value(failure_);
+  text["failed_rank"] = failed_rank_ ? json::value(*failed_rank_) : nullptr;
+  text["succeeded"] = succeeded_ ? json::value(*succeeded_) : nullptr;
+  const auto report = succeeded_ && sources_.report ? sources_.report() : std::string();
+  text["report"] = report.empty() ? json::value(nullptr) : json::value(printable(report));
   return text;
+}
+
+void JobView::worker_said(const workers::Worker& worker, const workers::Message& message) {
+  if (const auto number = workers::step_of(message)) step(worker.rank, *number);
+  const auto* sample = std::get_if<workers::MetricSample>(&message);
+  if (sample != nullptr) metric(worker.rank, *sample);
 }
 
 void JobView::step(int rank, std::int64_t number) {
   const auto now = clock_.now();
   auto [place, is_new] = steps_.try_emplace(rank);
   auto& steps = place->second;
+  // Steps that go back were resumed: a rate over both parts would be wrong.
   if (is_new || number < steps.last) {
     steps = {number, now, number, now};
     return;
@@ -150,6 +177,7 @@ void JobView::step(int rank, std::int64_t number) {
   steps.last = number;
   steps.at = now;
   const auto passed = now - steps.base_at;
+  // Over a few milliseconds the rate would jump.
   if (passed > std::chrono::milliseconds(200) || steps.rate == 0) {
     const double seconds = to_seconds(passed);
     if (seconds > 0) steps.rate = static_cast<double>(number - steps.base) / seconds;
@@ -157,6 +185,20 @@ void JobView::step(int rank, std::int64_t number) {
   if (passed < kRateOver) return;
   steps.base = number;
   steps.base_at = now;
+}
+
+void JobView::metric(int rank, const workers::MetricSample& sample) {
+  const std::pair name(sample.group, sample.name);
+  if (metrics_.size() >= kKeptMetrics && !metrics_.contains(name)) return;
+  auto [place, is_new] = metrics_.try_emplace(name);
+  auto& metric = place->second;
+  metric.counts = sample.counts;
+  if (sample.counts) {
+    metric.value += sample.value;
+  } else if (is_new || rank <= metric.rank) {
+    metric.value = sample.value;
+    metric.rank = rank;
+  }
 }
 
 void JobView::phase(Phase phase, TimePoint now) {
@@ -175,6 +217,7 @@ void JobView::round_ready(const rendezvous::Round& round, Duration waited) {
   round_ = round;
   waited_ = waited;
   steps_.clear();
+  std::erase_if(metrics_, [](const auto& one) { return !one.second.counts; });
   progress_.clear();
   tell();
 }
@@ -188,6 +231,7 @@ void JobView::started(const rendezvous::Round&, const std::vector<workers::Worke
 void JobView::failed(const workers::Judgement& judgement) {
   const auto& first = judgement.first();
   failure_ = printable(fmt::format("rank {} {}", first.rank, workers::what_happened(first)));
+  failed_rank_ = first.rank;
   tell();
 }
 
@@ -200,7 +244,13 @@ void JobView::restarting(const rendezvous::Restart& order) {
   tell();
 }
 
-void JobView::ended(const JobResult&, const std::vector<workers::Worker>*) {
+void JobView::held(const std::map<int, std::string>& ranks) {
+  held_ = ranks;
+  tell();
+}
+
+void JobView::ended(const JobResult& result, const std::vector<workers::Worker>*) {
+  succeeded_ = result.ending.kind == Ending::Kind::Succeeded;
   tell();
 }
 

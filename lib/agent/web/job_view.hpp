@@ -5,18 +5,20 @@
 #include "core/clock.hpp"
 #include "core/json.hpp"
 #include "spec/job_spec.hpp"
+#include "workers/message.hpp"
 
 #include <deque>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace elastrun::agent {
 
-/// How a job stands, for whoever looks at it from outside: what observers hear, kept as long as it
-/// holds, and told as one JSON object. Bounded, whatever happens to the job.
+/// Current job status as JSON: what observers hear, kept as long as it holds. Bounded, whatever
+/// happens to the job.
 class JobView final : public Observer {
  public:
   struct Sources {
@@ -28,6 +30,8 @@ class JobView final : public Observer {
     std::function<void()> changed;
     /// Where the time of the job goes, or null; may be empty.
     std::function<json::value()> goodput = {};
+    /// The file with the result after the job, if it stays; may be empty.
+    std::function<std::string()> report = {};
   };
   /// Borrows spec and clock.
   JobView(const spec::JobSpec& spec, Clock& clock, Sources sources);
@@ -36,8 +40,6 @@ class JobView final : public Observer {
   json::object status() const;
   std::string phase_name() const;
   bool is_over() const { return phase_ == Phase::Ended; }
-  /// A worker has made this step.
-  void step(int rank, std::int64_t number);
 
   void phase(Phase phase, TimePoint now) override;
   void progress(const std::string& text) override;
@@ -46,6 +48,8 @@ class JobView final : public Observer {
                Duration took) override;
   void failed(const workers::Judgement& judgement) override;
   void restarting(const rendezvous::Restart& order) override;
+  void worker_said(const workers::Worker& worker, const workers::Message& message) override;
+  void held(const std::map<int, std::string>& ranks) override;
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
 
  private:
@@ -62,13 +66,22 @@ class JobView final : public Observer {
     rendezvous::Cause cause;
     bool spent = false;
   };
+  struct Metric {
+    double value = 0;
+    int rank = 0;         // the lowest one that tells it
+    bool counts = false;  // a total of all ranks, over restarts
+  };
   static constexpr std::size_t kKeptRestarts = 100;
+  static constexpr std::size_t kKeptMetrics = 16;
 
+  void step(int rank, std::int64_t number);
+  void metric(int rank, const workers::MetricSample& sample);
   json::object job_json() const;
   json::value round_json() const;
   json::array workers_json() const;
   json::object worker_json(const workers::Worker& worker) const;
   json::object restarts_json() const;
+  json::array metrics_json() const;
   void tell() const {
     if (sources_.changed) sources_.changed();
   }
@@ -83,10 +96,14 @@ class JobView final : public Observer {
   std::string progress_, failure_;
   std::optional<rendezvous::Round> round_;
   Duration waited_{}, starting_{};
-  std::map<int, Steps> steps_;  // by rank, of this round
+  std::map<int, Steps> steps_;                                     // by rank, of this round
+  std::map<int, std::string> held_;                                // by rank, what holds it
+  std::map<std::pair<std::string, std::string>, Metric> metrics_;  // by group and name
   std::deque<PastRestart> restarts_;
   std::int64_t restart_count_ = 0;
   int spent_ = 0;
+  std::optional<int> failed_rank_;  // that failed last, and first of those that did
+  std::optional<bool> succeeded_;   // once the job has ended
 };
 
 }  // namespace elastrun::agent

@@ -9,7 +9,7 @@
 
 namespace elastrun::agent {
 
-/// A page that costs the loop time: whoever asks soon after another gets the same one, so that
+/// A page that costs the loop time: requests soon after another get the same one, so that
 /// rendering takes at most a tenth of the loop's time, however many ask. Pure.
 class RenderedPage {
  public:

@@ -51,6 +51,24 @@ json::array gpus_json(const std::vector<system::GpuUse>& gpus) {
 
 }  // namespace
 
+namespace {
+
+json::object charts_json(const system::MachineSample& sample) {
+  json::object charts{{"cpu", maybe(sample.cpu_utilization)},
+                      {"network", sample.received_per_s + sample.sent_per_s},
+                      {"disk", sample.disk_read_per_s + sample.disk_written_per_s}};
+  if (sample.memory && sample.memory->total > 0) {
+    charts["memory"] =
+        static_cast<double>(sample.memory->used()) / static_cast<double>(sample.memory->total);
+  }
+  for (const auto& gpu : sample.gpus) {
+    charts[fmt::format("gpu{}", gpu.index)] = maybe(gpu.utilization);
+  }
+  return charts;
+}
+
+}  // namespace
+
 json::object machine_json(const system::MachineSample& sample) {
   json::object text;
   json::object cpu{{"utilization", maybe(sample.cpu_utilization)}, {"load", maybe(sample.load)}};
@@ -64,6 +82,7 @@ json::object machine_json(const system::MachineSample& sample) {
                   {"written_per_s", sample.disk_written_per_s}};
   text["workers"] = workers_json(sample.workers);
   text["gpus"] = gpus_json(sample.gpus);
+  text["charts"] = charts_json(sample);
   return text;
 }
 
@@ -92,7 +111,8 @@ JobView::Sources WebServices::view_sources() {
               [this] {
                 if (pages_) pages_->changed();
               },
-          .goodput = parts_.goodput};
+          .goodput = parts_.goodput,
+          .report = parts_.report};
 }
 
 JobPages::Parts WebServices::page_parts() {
@@ -150,6 +170,7 @@ std::vector<telemetry::Attribute> WebServices::resource() const {
 
 void WebServices::metrics(bool open, std::function<void(std::string)> then) {
   const auto& page = open ? open_page_ : page_;
+  // Several scrapers must not cost a collection each.
   if (page.is_fresh(parts_.clock.now())) return then(page.text());
   parts_.metrics->machine().look([this, open, then = std::move(then),
                                   alive = lifetime_.token()](const system::MachineSample& sample) {

@@ -31,6 +31,7 @@ class WebServices {
     std::function<const workers::Group*()> group;
     std::function<bool()> serves_store;
     std::function<json::value()> goodput;
+    std::function<std::string()> report;  // where it will be, if it stays
     std::function<std::optional<Duration>()> overdue_timer;
     RunMetrics* metrics = nullptr;                   // with --http or --metrics
     std::function<void(std::string_view line)> say;  // where the pages are

@@ -63,8 +63,7 @@ class LinkCoordinator final : public Coordinator {
     if (connections_.size() == 1) watch_heartbeats();
   }
 
-  // Agents are kept: perhaps nobody was elected in our place, and a world at work needs no
-  // decision.
+  // Agents stay connected: perhaps no successor was elected, and a running world needs no decision.
   void hold(bool held) override {
     held_ = held;
     for (auto& [run_id, job] : book_.jobs) {
@@ -171,10 +170,11 @@ class LinkCoordinator final : public Coordinator {
     } else {
       connection.job->report(peer, std::move(*message));
     }
+    // The message may have cost the peer its connection.
     if (connections_.contains(peer)) connection.job->deliver();
   }
 
-  // Whoever replaces it is no twin of it if it goes.
+  // The agent that replaces it is not its twin once it has gone.
   void note_life(Peer peer, const Connection& connection, const FromAgent& message) {
     if (connection.job == nullptr || std::holds_alternative<Leaving>(message)) return;
     if (connection.job->state.hear(peer, clock_.now())) connection.job->deliver();
@@ -185,7 +185,7 @@ class LinkCoordinator final : public Coordinator {
     const auto refusal = refusal_of(hello, settings_.run_id, settings_.start);
     if (!refusal.empty()) return dismiss(peer, refusal);
     if (hello.epoch > settings_.epoch) {
-      // It has seen our successor. Whoever elects us must find out, before we do anything more.
+      // It has seen our successor. The election must find out before we decide anything more.
       if (on_newer_) on_newer_(hello.epoch);
       return dismiss(peer, fmt::format("this coordinator is of epoch {}, but epoch {} exists",
                                        settings_.epoch, hello.epoch));
@@ -203,8 +203,8 @@ class LinkCoordinator final : public Coordinator {
       return;
     }
     if (hello.wants_stacks) return ask_stacks(peer, connection, hello.run_id);
-    // With the last world, also for whoever is no member of it: a store that is begun again knows
-    // only what its agents know.
+    // With the last world, also for an agent outside it: a restarted store knows only what its
+    // agents tell.
     Welcome answer{hello.run_id, settings_.epoch, settings_.stand_alone, settings_.heartbeat,
                    settings_.heartbeats_missed};
     answer.fences = answer.stacks = true;
@@ -249,8 +249,9 @@ class LinkCoordinator final : public Coordinator {
       const Hello& hello = hellos_[peer];
       const auto known = book_.jobs.find(hello.run_id);
       if (const auto* rules = known != book_.jobs.end() ? &known->second->state.rules()
-                              : settings_.stand_alone   ? nullptr
-                                                        : &settings_.rules) {
+                              // A store by itself takes the rules of the first agent that comes.
+                              : settings_.stand_alone ? nullptr
+                                                      : &settings_.rules) {
         if (const auto refusal = refusal_of(join.rules, *rules); !refusal.empty()) {
           dismiss(peer, refusal, true);
           return false;
@@ -263,6 +264,7 @@ class LinkCoordinator final : public Coordinator {
     }
     join.node.host = connection.host;
     join.node.local = local_agents_.is_here(peer, connection.link->remote_address());
+    // Behind address translation a node names only addresses that the others never see.
     add_source_address(join.node, connection.link->remote_address());
     connection.job->note_reachable(*connection.link);
     return true;
@@ -350,6 +352,8 @@ class LinkCoordinator final : public Coordinator {
     heartbeat_.arm(clock_.now() + settings_.heartbeat, [this] {
       std::vector<std::pair<Peer, std::string>> silent;
       for (auto& [peer, connection] : connections_) {
+        // Before the hello no byte is a sign of life, or a stranger could keep its connection for
+        // ever.
         const bool lives = connection.link->heard() && connection.greeted;
         connection.missed = lives ? 0 : connection.missed + 1;
         if (connection.missed >= settings_.heartbeats_missed) {
@@ -359,6 +363,7 @@ class LinkCoordinator final : public Coordinator {
         }
       }
       for (const auto& [peer, why] : silent) {
+        // The loss of one may have closed others: a verdict, a lease given back.
         if (connections_.contains(peer)) remove(peer, why, Loss::Silent);
       }
       if (!connections_.empty()) watch_heartbeats();

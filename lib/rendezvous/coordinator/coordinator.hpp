@@ -20,8 +20,8 @@
 namespace elastrun::rendezvous {
 
 /// The one that steps `State` for all agents of a job, over their connections, and tells each what
-/// the state has decided. Takes connections from a listener that it does not own; decides nothing
-/// by itself but who is silent and who is no agent of this job.
+/// the state has decided. Takes connections from a listener that it does not own; decides by itself
+/// only who is silent and who does not belong to this job.
 class Coordinator {
  public:
   /// A world that may be at work for so long.
@@ -51,7 +51,7 @@ class Coordinator {
     /// always.
     std::function<bool()> entitled;
     /// Records a job's world where a successor finds it, before it is given out, and runs
-    /// `recorded` later. Empty: there are no successors.
+    /// `recorded` later. Empty: without successors.
     std::function<void(const std::string& run_id, const WorldRecord&,
                        std::function<void()> recorded)>
         record_world;
@@ -79,10 +79,10 @@ class Coordinator {
 
   /// A coordinator that may have been succeeded forms no rounds until it knows better.
   virtual void hold(bool held) = 0;
-  /// Stops the running world: nobody can say any more that it is the only one.
+  /// Stops the running world: it may not be the only one any more.
   virtual void suspend(const std::string& why) = 0;
   /// An earlier coordinator's world may be at work until then, and they who had said goodbye to it;
-  /// `disinherit`: that world is no more, and members of it that are not heard end within `left`.
+  /// `disinherit`: that world has ended, and its unheard members end within `left`.
   virtual void inherit(const WorldRecord& last, TimePoint until, const Leavers& leavers) = 0;
   /// It has broken up, and that is left of it. All of those come but `may_miss`.
   virtual void inherit_remnant(const PreviousWorld& previous, const Remnant& remnant, int may_miss,
@@ -94,12 +94,12 @@ class Coordinator {
   virtual void set_epoch(std::int64_t epoch) = 0;
   /// Runs `ask` (once per agent) when an agent says that it has seen a higher epoch than ours.
   virtual void on_newer_epoch(std::function<void(std::int64_t)> ask) = 0;
-  /// Tells everybody who is not told otherwise that this coordinator goes: Lost with `requeue`, or,
-  /// if another one will follow, just the end of the connection. Serves nobody any more.
+  /// Tells all remaining agents that this coordinator goes: Lost with `requeue`, or, if another one
+  /// will follow, just the end of the connection. Serves no agent after that.
   virtual void resign(const std::string& why, bool another_follows) = 0;
 
-  /// Runs `then` on the loop once nobody who has said goodbye can be at work any more: their links
-  /// have ended, or the time that each had named is over. In one log line if that takes long.
+  /// Runs `then` on the loop once no agent that has said goodbye can be at work any more: their
+  /// links have ended, or the time that each had named is over. In one log line if that takes long.
   virtual void await_leavers(std::function<void()> then) = 0;
   virtual Leavers leavers() const = 0;
 

@@ -15,7 +15,7 @@
 
 namespace elastrun::rendezvous {
 
-/// Worlds that may be at work, and nodes that leave, of jobs of which nobody is here, by run id.
+/// Worlds that may be at work, and nodes that leave, of jobs without a connected agent, by run id.
 class FencedJobs {
  public:
   /// An earlier coordinator's: as `inherit` of the state.

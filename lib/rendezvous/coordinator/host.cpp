@@ -47,7 +47,7 @@ void Host::share_store(const store::Stores& stores) {
   if (stores.current == nullptr && stores.next == nullptr) return listener_->take_stores({});
   listener_->take_stores([this, stores](tcp::socket socket, std::string first_bytes) {
     // A world that has been given out may have workers before this node hears of it; until then
-    // there is nobody but those of the last one.
+    // only those of the last one run.
     const bool is_given_out = !coordinator_->is_needed();
     const bool is_next = stores.next != nullptr && (is_given_out || stores.current == nullptr);
     (is_next ? stores.next : stores.current)->adopt(std::move(socket), std::move(first_bytes));

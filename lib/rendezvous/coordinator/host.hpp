@@ -35,13 +35,13 @@ class Host {
   Coordinator& coordinator() { return *coordinator_; }
   /// Whether other agents than that of this process are connected.
   bool serves_others() const { return coordinator_->agents() > 1; }
-  /// Connections of workers go to these stores from now on: to the next one if there is no current
-  /// one, or the coordinator has given out its round. If there is none they are closed, as before.
+  /// Connections of workers go to these stores from now on: to the next one if none is current, or
+  /// the coordinator has given out its round. Without a store they are closed, as before.
   void share_store(const store::Stores& stores);
 
   /// Ends in good order: agents of a job that is over have `limit` to fetch the last word and go;
   /// agents of one that is not are told that the coordinator goes, because of `why`. Then `retired`
-  /// runs on the loop, at once if nobody is left.
+  /// runs on the loop, at once if no agent is left.
   void retire(const std::string& why, bool another_follows, Duration limit,
               std::function<void()> retired);
 

@@ -102,6 +102,7 @@ void Job::deliver_stacks() {
   }
 }
 
+// A list of members is encoded once, since thousands of them get the same one.
 void Job::deliver() {
   std::shared_ptr<const World> world;
   std::shared_ptr<const Push> shared;
@@ -130,6 +131,7 @@ void Job::deliver() {
   }
   look_at_round();
   deliver_stacks();
+  // One at a time; a world that has changed meanwhile is recorded by its own request.
   if (state.unacknowledged() && !recording_) record_world();
   const int before = std::exchange(leavers_, state.world_fence().fence.leavers().count);
   if (leavers_ != before && leavers_changed_) leavers_changed_();

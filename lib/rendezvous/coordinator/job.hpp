@@ -10,6 +10,7 @@
 #include "rendezvous/wire/messages.hpp"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,8 +34,10 @@ class Job {
 
   /// What an agent that has joined says.
   void report(Peer peer, FromAgent message);
-  /// Somebody who is no agent of it wants to know where its workers stand: a StacksReport.
+  /// Answers a client that is not an agent of the job with a StacksReport: where its workers stand.
   void ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link);
+  /// Workers that are stopped or traced, by rank, and by what.
+  std::map<int, std::string> held() const { return standstill_.held(); }
   /// The link of an agent has ended, and why.
   void lost(Peer peer, const std::string& why, Loss loss);
 

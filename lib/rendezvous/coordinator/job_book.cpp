@@ -53,8 +53,8 @@ Job& JobBook::open(const std::string& run_id, const Rules& rules, bool held) {
   return *job;
 }
 
-// Worlds of which nobody has come in time. Whoever keeps a list of worlds hears that then, and not
-// with the next job.
+// Worlds of which no member has come in time. The list of worlds is told now, not with the next
+// job.
 void JobBook::forget_doubts() {
   for (const auto& run_id : fenced_jobs_.pass(clock_.now())) {
     if (settings_.job_over && !jobs.contains(run_id)) settings_.job_over(run_id);
@@ -142,9 +142,11 @@ bool JobBook::is_fenced() const {
 std::string JobBook::status() const {
   const TimePoint now = clock_.now();
   json::array described;
-  for (const auto& [run_id, job] : jobs) described.emplace_back(describe(job->state, now));
+  for (const auto& [run_id, job] : jobs) {
+    described.emplace_back(describe(job->state, job->held(), now));
+  }
   if (described.empty() && !settings_.stand_alone) {
-    described.emplace_back(describe(State(settings_.rules, settings_.run_id), now));
+    described.emplace_back(describe(State(settings_.rules, settings_.run_id), {}, now));
   }
   return json::serialize(
       json::object{{"stand_alone", settings_.stand_alone}, {"jobs", std::move(described)}});

@@ -17,7 +17,7 @@
 
 namespace elastrun::rendezvous {
 
-/// The jobs at a coordinator, and what it knows of those of which nobody is here.
+/// The jobs at a coordinator, and what it knows of those without a connected agent.
 class JobBook {
  public:
   /// `settings` are borrowed, and may change. `before_deciding`: as for each job.
@@ -26,8 +26,8 @@ class JobBook {
 
   /// The job of that run id, which begins with its first agent.
   Job& open(const std::string& run_id, const Rules& rules, bool held);
-  /// With its last agent the job is forgotten: the same run id may begin anew. But if its world was
-  /// cut off whole, or somebody may be saving, not before that is over.
+  /// With its last agent the job is forgotten: the same run id may start again. But if its whole
+  /// world was cut off, or a member may be saving, only after that is over.
   void forget(const Job& job);
 
   // See Coordinator

@@ -58,9 +58,10 @@ Status KnownWorlds::read() {
   const auto parsed = parse_json(*text);
   const json::value* worlds = parsed ? find_member(*parsed, "worlds") : nullptr;
   if (worlds == nullptr || !worlds->is_array()) {
-    return fail(Code::Usage, fmt::format("{} is no state of elastrunctl store; give --state a file "
-                                         "of its own, or delete that one",
-                                         path_));
+    return fail(Code::Usage,
+                fmt::format("{} is not a state file of elastrunctl store; give --state another "
+                            "file, or delete that one",
+                            path_));
   }
   for (const json::value& each : worlds->as_array()) {
     Coordinator::KnownWorld world = world_of(each);

@@ -17,8 +17,8 @@ namespace elastrun::rendezvous {
 
 /// The worlds of a coordinator that stands alone, in a file: where it is begun again, and those who
 /// could tell it come late or never, it knows what may be at work. Each is written before it is
-/// given out, on a thread of its own; a disk that does not take it in time delays no job for longer
-/// than that. JSON, in elastrun-protocol(7).
+/// given out, on a separate thread; a slow disk delays a job by at most that time. JSON, in
+/// elastrun-protocol(7).
 class KnownWorlds {
  public:
   /// A file that is not there or is empty knows of none. Fails with Usage if it is something else,

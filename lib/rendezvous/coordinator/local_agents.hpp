@@ -16,7 +16,7 @@ namespace elastrun::rendezvous {
 
 /// Agents on the machine of their coordinator. A connection that has ended says little: a proxy may
 /// have done it, and the agent be back in a moment. But here it can be seen whether its processes
-/// have ended (kill -9 of all of them, their cgroup's end): then nobody needs to wait for it.
+/// have ended (kill -9 of all of them, their cgroup's end): then the job need not wait for it.
 class LocalAgents {
  public:
   /// `gone` runs on the loop, once for each peer that is found so.

@@ -7,9 +7,8 @@
 
 namespace elastrun::rendezvous {
 
-/// What a coordinator tells its agents, who put their journals in order by it: the wall clock as it
-/// was when this was made, and the steady clock since. Whoever sets the clock of the machine moves
-/// no journal.
+/// The time by which agents order their journals, as the coordinator tells it: the wall clock at
+/// construction plus the steady clock since. Setting the machine's clock moves no journal.
 class UnsetClock {
  public:
   explicit UnsetClock(const Clock& clock)

@@ -12,15 +12,16 @@ ArrivalWatch::ArrivalWatch(Clock& clock, const Rules& rules, Duration interval)
       alarm_(clock.make_alarm()),
       interval_(interval) {}
 
-void ArrivalWatch::start(const Coordinator& coordinator, std::function<void()> nobody) {
+void ArrivalWatch::start(const Coordinator& coordinator, std::function<void()> on_no_arrival) {
   if (!needs_others_ || interval_ > longest_) return;
-  alarm_->arm(clock_.now() + interval_, [this, &coordinator, nobody = std::move(nobody)]() mutable {
-    if (coordinator.agents() < 2 && coordinator.is_needed()) {
-      interval_ *= 2;
-      nobody();
-    }
-    start(coordinator, std::move(nobody));
-  });
+  alarm_->arm(clock_.now() + interval_,
+              [this, &coordinator, on_no_arrival = std::move(on_no_arrival)]() mutable {
+                if (coordinator.agents() < 2 && coordinator.is_needed()) {
+                  interval_ *= 2;
+                  on_no_arrival();
+                }
+                start(coordinator, std::move(on_no_arrival));
+              });
 }
 
 void ArrivalWatch::stop() {

@@ -9,8 +9,8 @@
 
 namespace elastrun::rendezvous {
 
-/// Finds out that nobody comes to a leader that cannot form a world alone. An address that nobody
-/// reaches looks like nodes that have not been started yet, so this is told less and less often,
+/// Notices that no agent joins a leader that cannot form a world alone. An unreachable address
+/// looks like nodes that have not been started yet, so this is told less and less often,
 /// and not in the last three quarters of join_timeout.
 class ArrivalWatch {
  public:
@@ -18,9 +18,9 @@ class ArrivalWatch {
   /// object lives.
   ArrivalWatch(Clock& clock, const Rules& rules, Duration interval);
 
-  /// Runs `nobody` on the loop each time that an interval has ended and no agent is there but the
+  /// Runs `on_no_arrival` on the loop each time that an interval ends with no agent but the
   /// leader's own, until `stop`. `coordinator` is borrowed until then.
-  void start(const Coordinator& coordinator, std::function<void()> nobody);
+  void start(const Coordinator& coordinator, std::function<void()> on_no_arrival);
   void stop();
 
  private:

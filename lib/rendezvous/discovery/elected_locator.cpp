@@ -85,13 +85,15 @@ class ElectedLocator final : public Locator {
     election_.retire();
     if (!leads()) return withdraw(std::move(retired));
     if (why.empty()) {
-      // The last word first, then the entry: nobody needs to look for us before.
+      // First the last word, then the entry: until then agents still find us by it.
       return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
         end_job(std::move(retired));
       });
     }
     // The others find the place free when they come.
     const Remnant remnant = host_->coordinator().remnant();
+    // A record of a world that may be at work has to outlive this leader: a successor without it
+    // would form a second world.
     forget_ = is_forgettable() && remnant.at_work.count == 0;
     const bool noteworthy = !forget_ && is_forgettable() && records_.has_any();
     if (noteworthy) records_.leave(remnant);
@@ -154,6 +156,8 @@ class ElectedLocator final : public Locator {
     leader_lease_->claim(value_, then([this](Result<LeaderLease::Leader> entry) {
                            if (entry) raise_epoch(*entry);
                            const bool ours = entry && entry->value == value_;
+                           // Our entry beside another leader's record: that one was elected, formed
+                           // a world and went, all while we did not look.
                            const bool strange = ours && records_.is_strange(entry->record);
                            election_.campaigned(std::move(entry), ours, strange, clock_.now());
                          }));
@@ -189,6 +193,7 @@ class ElectedLocator final : public Locator {
   void obey(const Election::CloseCoordinator&) { host_.reset(); }
 
   void obey(const Election::Lead& lead) {
+    // One that led before goes on with its own world, whatever the register remembers.
     if (!lead.again) records_.inherit(lead.entry.record, host_->coordinator(), isolation());
     host_->coordinator().set_epoch(election_.epoch());
     log::info("rendezvous", "this node coordinates the job (epoch {}, port {})", election_.epoch(),
@@ -207,13 +212,15 @@ class ElectedLocator final : public Locator {
     if (answer_) give(own_place());
   }
 
-  // Nobody may have been elected in our place, so agents are kept; but a job that needs a decision
-  // now is better off looking for somebody who may decide.
+  // Perhaps no successor was elected, so agents stay; but a job that needs a decision now had
+  // better look for a leader that may decide.
   void obey(const Election::Doubt&) {
     host_->coordinator().hold(true);
     if (std::exchange(suspended_, true)) return;  // each failed renewal comes here
     doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] {
       suspended_ = false;
+      // A world at work needs no decision, and isolation_timeout bounds how long it runs: stay
+      // until the register answers.
       if (!host_->coordinator().is_needed()) return obey(Election::Doubt{});
       election_.step_down("it could not renew its election");
       step();
@@ -253,11 +260,12 @@ class ElectedLocator final : public Locator {
 
   void await_resignation(std::function<void()> resigned) {
     resigned_ = std::move(resigned);
-    // The entry lapses by itself: nobody waits for a register that does not answer.
+    // The entry lapses by itself, so do not wait for a register that does not answer.
     doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] { obey(Election::Resigned{}); });
   }
 
   void record() {
+    // Not sent from here: this is called from within the coordinator, of which the record tells.
     election_.record();
     due_->arm(clock_.now(), [this] { step(); });
   }
@@ -270,6 +278,7 @@ class ElectedLocator final : public Locator {
       record();
     };
     coordinator.cut_off = [this] { yield(); };
+    // If this leader dies, the record alone tells its successor who is saving, and for how long.
     coordinator.leavers_changed = [this] { records_.has_any() ? record() : void(); };
     coordinator.remnant_changed = [this] {
       records_.watch_remnant(host_->coordinator(), [this] { record(); });
@@ -287,8 +296,8 @@ class ElectedLocator final : public Locator {
 
   // Being the coordinator
 
-  // The register is in reach, but perhaps not the nodes that could go on without us: nobody is
-  // elected while we renew. Our agents stay, so that others come first.
+  // The register is in reach, but perhaps not for the nodes that could go on without us: no other
+  // leader is elected while we renew. Our agents stay, so that others come first.
   void yield() {
     const TimePoint now = clock_.now();
     if (retiring_ || !election_.is_entitled(now)) return;
@@ -330,7 +339,7 @@ class ElectedLocator final : public Locator {
     resign(verdict.has_value(), std::move(retired));
   }
 
-  // The record: nobody who comes next needs to know.
+  // The record: no later agent needs it.
   bool is_forgettable() const {
     return !records_.tells_of_end() && !host_->coordinator().is_fenced();
   }
@@ -349,6 +358,7 @@ class ElectedLocator final : public Locator {
   }
 
   void give(Result<Place> place) {
+    // Never inside locate(), as Locator promises: the caller has not armed its own timers yet.
     boost::asio::post(loop_, [this, alive = lifetime_.token(), place = std::move(place)]() mutable {
       if (!alive) return;
       if (const Answer answer = std::exchange(answer_, {})) answer(std::move(place));

@@ -28,6 +28,7 @@ class FixedLocator final : public Locator {
   void locate(Answer answer) override {
     answer_ = std::move(answer);
     if (host_ || settings_.is_host == false || decided_) return give(place());
+    // The own name needs no look-up, which may lead to loopback or nowhere (Debian's 127.0.1.1).
     if (settings_.is_host == true || settings_.endpoint.host == host_name()) {
       return host_on(wildcard());
     }
@@ -122,7 +123,7 @@ class FixedLocator final : public Locator {
   const FixedLocatorSettings settings_;
   net::Resolver resolver_;
   Answer answer_;
-  bool decided_ = false;           // that somebody else hosts
+  bool decided_ = false;           // that another process hosts
   std::string own_ = "127.0.0.1";  // how this node calls on its own host
   std::string bound_;
   std::unique_ptr<Host> host_;

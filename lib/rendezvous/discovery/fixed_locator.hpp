@@ -14,8 +14,8 @@ namespace elastrun::rendezvous {
 /// The coordinator of an endpoint that the user has given (`c10d`, `static`).
 struct FixedLocatorSettings {
   net::Endpoint endpoint;
-  /// Nothing: this process hosts if the endpoint is an address of this machine and nobody else on
-  /// it has its port; compared by interface addresses, never by names.
+  /// Nothing: this process hosts if the endpoint is an address of this machine and its port is
+  /// free; compared by interface addresses, never by names.
   std::optional<bool> is_host;
   Coordinator::Settings coordinator;
 };

@@ -15,7 +15,7 @@ namespace elastrun::rendezvous {
 /// Where the coordinator of a job is.
 struct Place {
   net::Endpoint endpoint;
-  std::int64_t epoch = 0;  // of its election; 0 where nobody is elected
+  std::int64_t epoch = 0;  // of its election; 0 without an election
   bool here = false;       // in this process
 };
 
@@ -27,12 +27,12 @@ class Locator {
   virtual ~Locator() = default;
 
   /// Answers once on the loop, never inside this call. May make this process the host, if it is its
-  /// turn. Fails with Usage or Rendezvous if trying again is no use, with anything else if it is.
+  /// turn. Fails with Usage or Rendezvous if a retry is useless, with another code if it may help.
   virtual void locate(Answer answer) = 0;
   /// The coordinator at that place has taken us in.
   virtual void accept(const Place&) {}
-  /// Nobody answers at that place: give another one as soon as there is one; the same one only now
-  /// and then, in case it comes back.
+  /// That place does not answer: give another one as soon as possible; the same one only now and
+  /// then, in case it comes back.
   virtual void reject(const Place&) {}
   /// What this node knows of its job: the highest epoch, which any later coordinator's must exceed,
   /// and the size of its world, for as many agents look for that one at the same time.

@@ -17,7 +17,7 @@
 namespace elastrun::rendezvous {
 namespace {
 
-constexpr auto kBetweenLooks = std::chrono::seconds(2);
+constexpr auto kBetweenProbes = std::chrono::seconds(2);
 
 /// Binds to that port of all addresses, for a moment, and without SO_REUSEADDR: with it a port that
 /// is held but not listened on would look free (socket(7)). One that was used until a minute ago
@@ -62,7 +62,7 @@ void PreviousWorldProbe::stop() {
 
 void PreviousWorldProbe::look() {
   if (!is_free(port_)) {
-    again_->arm(clock_.now() + kBetweenLooks, [this] { look(); });
+    again_->arm(clock_.now() + kBetweenProbes, [this] { look(); });
   } else if (const auto gone = std::exchange(gone_, {})) {
     gone();
   }

@@ -11,8 +11,8 @@
 
 namespace elastrun::rendezvous {
 
-/// Finds out whether the world that an earlier coordinator has recorded is no more, when nobody of
-/// it comes. The agent of group rank 0 holds the port of its store as long as it lives, whether
+/// Finds out whether the world that an earlier coordinator recorded has ended, when no member of it
+/// joins. The agent of group rank 0 holds the port of its store as long as it lives, whether
 /// anybody listens there or not; so if it was on this machine, and the port is free, that agent is
 /// gone.
 ///

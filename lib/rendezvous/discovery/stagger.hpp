@@ -10,7 +10,7 @@
 namespace elastrun::rendezvous {
 
 /// How the agents that start, or see the same leader go, come one after the other. Most of them
-/// then find somebody elected.
+/// then find a leader.
 class Stagger {
  public:
   /// After how long this one of so many comes.

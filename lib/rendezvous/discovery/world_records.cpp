@@ -15,12 +15,13 @@ constexpr auto kBreakUp = std::chrono::milliseconds(500);
 
 RecordedWorld::BreakUp record_of(const Remnant& remnant, bool left, TimePoint now) {
   const Leavers& at_work = remnant.at_work;
+  // As time that is left, not as a date: clocks of machines differ.
   return {remnant.members, at_work.count,
           at_work.count > 0 ? std::max<Duration>(at_work.until - now, {}) : Duration{}, left};
 }
 
-// Of those members of a world that is no more which are not heard. They may be cut off and saving,
-// unless they are on this machine: whoever lives there knows at once, and comes.
+// Of the unheard members of a world that has ended. They may be cut off and saving, unless they are
+// on this machine: there a member notices at once, and comes.
 Duration time_to_end(const WorldRecord& world, Duration isolation) {
   if (world.local) return kTimeToFollow;
   return world.at_work > Duration::zero() ? world.at_work : isolation;
@@ -70,7 +71,7 @@ void WorldRecords::watch_remnant(const Coordinator& coordinator, std::function<v
     looks_ = false;
     const auto remnant = remnant_of(coordinator);
     if (remnant && counts_of(*remnant) != recorded_remnant_) write();
-    // Members that were lost are waited for: nobody says when that is over.
+    // Members that were lost are waited for: no message tells when that is over.
     const bool ended = remnant && remnant->at_work.count == 0;
     if (coordinator.is_needed() && !ended) watch_remnant(coordinator, write);
   });
@@ -107,9 +108,12 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
   if (const auto& broken = recorded->break_up) {
     const Remnant remnant{broken->members, {broken->stopping, now + broken->stopping_for}};
     const PreviousWorld previous{recorded->world.id, 0, recorded->world.nodes};
+    // A leader that left has counted itself out; one that died took its own node along, as a rule.
     return coordinator.inherit_remnant(previous, remnant, broken->left ? 0 : 1, leavers);
   }
   coordinator.inherit(recorded->world, now + isolation, leavers);
+  // On the leader's machine a free port proves the end. From elsewhere only a member or
+  // isolation_timeout does: a firewall refuses connections just as a dead host.
   probe_.probe(*recorded, [&coordinator, left = time_to_end(recorded->world, isolation)] {
     coordinator.disinherit(left);
   });
@@ -117,6 +121,7 @@ void WorldRecords::inherit(const std::string& record, Coordinator& coordinator,
 
 bool WorldRecords::is_strange(const std::string& record) const {
   const auto recorded = decode_record(record);
+  // What this leader inherited is another one's record, but no news.
   return recorded && recorded->by != nonce_ && record != inherited_;
 }
 

@@ -24,10 +24,10 @@ class WorldRecords {
   /// one takes the place of one that is still to be recorded.
   void record(const WorldRecord& world, std::function<void()> done);
   void recorded();
-  /// The job is over: whoever comes back late shall know.
+  /// The job is over: members that come back late must learn it.
   void conclude(const Done& verdict);
-  /// Whether there is one that belongs beside the lease: a coordinator without a world of its own
-  /// leaves there what it has found.
+  /// Whether a record belongs beside the lease: a coordinator without a world leaves the one that
+  /// it has found.
   bool has_any() const { return !latest_.by.empty(); }
   /// Its coordinator goes, and leaves that much of it.
   void leave(const Remnant& remnant);

@@ -7,6 +7,8 @@
 namespace elastrun::rendezvous {
 namespace {
 
+// A world waits for its record, so this is short beside a lease; etcd's own change of leader takes
+// some of these.
 constexpr auto kRecordPause = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -26,8 +28,12 @@ void Election::look(TimePoint at) {
 }
 
 void Election::hear_of(std::int64_t epoch) {
+  // One agent that claims the highest epoch must not push a leader above it: members would not
+  // believe that one.
   if (epoch > kHighestEpoch || epoch <= known_) return;
   known_ = epoch;
+  // A register that was restored from nothing elects below epochs that members know; they would
+  // drop every round of such a leader in silence.
   if (role_ == Role::Leader) verify_at_ = TimePoint::min();
 }
 
@@ -44,11 +50,13 @@ void Election::step_down(const std::string& why) {
   role_ = Role::Follower;
   lapsed_ = raise_ = yielding_ = false;
   record_at_.reset(), verify_at_.reset(), pause_.reset();
+  // A session that asked while this node led still waits for an answer.
   if (wanted_) look_at_ = TimePoint::min();
   orders_.emplace_back(StepDown{why});
 }
 
 void Election::yield(Duration pause, TimePoint now) {
+  // Without a valid lease there is none to give back, and these paths end in a campaign anyway.
   if (role_ != Role::Leader || retired_ || resign_ || lapsed_ || raise_) return;
   pause_ = pause;
   // It decides nothing from now on, although the entry is its own until the register has taken it
@@ -60,6 +68,8 @@ void Election::retire() {
   retired_ = true;
   cancel();
   record_at_.reset(), verify_at_.reset(), pause_.reset();
+  // Not the request under way: its answer still comes, and a campaign that was won must be given
+  // back, or the job's next start waits for that entry to expire.
   raise_ = yielding_ = false;
 }
 
@@ -78,6 +88,7 @@ std::optional<Election::Request> Election::send(Request request, TimePoint now) 
 std::optional<Election::Request> Election::next(TimePoint now) {
   // One at a time: answers that cross would say together what none of them says.
   if (under_way_) return std::nullopt;
+  // Before `retired_`: a retired election still owes the register its last word and its entry.
   if (resign_) {
     if (!record_at_) return send(Request::Resign, now);
     if (now < *record_at_) return std::nullopt;
@@ -95,6 +106,7 @@ std::optional<Election::Request> Election::next(TimePoint now) {
 std::optional<Election::Request> Election::next_of_leader(TimePoint now) {
   if (raise_ || pause_) return send(Request::Resign, now);
   if (lapsed_) return next_without_lease(now);
+  // Before the record, which an entry that has lapsed would refuse.
   if (now >= renew_at_) return send(Request::Renew, now);
   if (record_at_ && now >= *record_at_) {
     record_at_.reset();
@@ -142,7 +154,7 @@ void Election::read_as_leader(const Result<std::optional<LeaderLease::Leader>>& 
   }
   verify_at_.reset();
   if (!*found || (*found)->epoch != epoch_) {
-    // Another one's, or nobody's: the renewal will say so, and what follows.
+    // Another leader's, or free: the renewal will tell which, and what follows.
     renew_at_ = asked_;
   } else if (known_ > epoch_) {
     // It is ours, so the register has forgotten the leaders before: members would never listen.
@@ -156,6 +168,8 @@ void Election::read_while_yielding(const Result<std::optional<LeaderLease::Leade
                                    TimePoint now) {
   verify_at_ = now + retry_pause();
   const bool succeeded = found && *found && (*found)->epoch != epoch_;
+  // Only a successor ends it. If the others are really gone, this node leads again after the pause,
+  // with all that it knows.
   if (succeeded) step_down("another coordinator was elected");
 }
 
@@ -163,8 +177,10 @@ void Election::read_as_follower(Result<std::optional<LeaderLease::Leader>> found
   if (!found) return answer_with(Fail{found.error()});
   if (!*found) {
     role_ = Role::Candidate;
+    // The coordinator first: the campaign writes its port into the entry.
     orders_.emplace_back(OpenCoordinator{});
   } else if ((*found)->epoch == rejected_) {
+    // Not Fail: the entry of a dead leader stands for up to a lease and a half, and then decides.
     orders_.emplace_back(Await{});
   } else {
     answer_with(Follow{std::move(**found)});
@@ -182,7 +198,7 @@ void Election::campaigned(Result<LeaderLease::Leader> entry, bool ours, bool str
   resign_ = ours;
 }
 
-// Nobody would renew that entry, but the next start of the job would wait for its end.
+// This process would not renew that entry, but the job's next start would wait for it to expire.
 void Election::campaigned_too_late(bool ours) {
   resign_ = resign_ || ours;
   if (!resign_) orders_.emplace_back(Resigned{});
@@ -205,7 +221,8 @@ void Election::campaigned_as_leader(const Result<LeaderLease::Leader>& entry, bo
   } else if (!ours) {
     step_down("another coordinator was elected");
   } else if (strange) {
-    // Somebody was elected meanwhile, has formed a world, and is gone again: we know too little.
+    // Another leader was elected meanwhile, has formed a world, and is gone again: we know too
+    // little.
     resign_ = true;
     step_down("another coordinator was elected meanwhile");
   } else {
@@ -220,10 +237,11 @@ void Election::lead(LeaderLease::Leader entry, bool again) {
   // A member may know a higher one even so: the entry's writer did not know all.
   verify_at_ = known_ > epoch_ ? std::optional(TimePoint::min()) : std::nullopt;
   known_ = std::max(known_, epoch_);
-  // From when it was asked for, since nobody knows how long the answer took. A twentieth is for
-  // clocks that run at different speeds: others count the whole time from when they saw it.
+  // From the request on, since the answer may have taken any part of the time since. A twentieth is
+  // for clocks that run at different speeds: others count the whole time from when they saw it.
   lease_end_ = asked_ + lease_ * 19 / 20;
   renew_at_ = asked_ + lease_ / 3;
+  // A record that the last entry could not take any more is due at once under this one.
   if (record_at_) record();
   wanted_ = false;
   orders_.emplace_back(Lead{std::move(entry), again});
@@ -239,6 +257,7 @@ void Election::renewed(const Result<bool>& still, TimePoint now) {
     // One that came too late proves nothing, and the next one is due at once.
     if (is_entitled(now)) answer_with(Trust{});
   } else if (still) {
+    // The entry is gone, not the world: campaign again at once, and keep the agents meanwhile.
     lease_end_ = std::min(lease_end_, asked_);
     lapsed_ = true;
     renew_at_ = now;
@@ -246,6 +265,7 @@ void Election::renewed(const Result<bool>& still, TimePoint now) {
   } else {
     renew_at_ = now + retry_pause();
     if (!is_entitled(now)) doubt();
+    // The search for a coordinator needs an answer, to tell people what it waits for.
     if (wanted_ && !is_entitled(now)) answer_with(Fail{still.error()});
   }
 }
@@ -268,6 +288,7 @@ void Election::recorded(const Result<bool>& still, TimePoint now) {
 // the entry is ours for certain.
 void Election::recorded_last_word(const Result<bool>& still, TimePoint now) {
   const bool under_way_before = record_at_.has_value();
+  // Beyond the lease the entry may be another leader's, whose record must stay.
   if (still || under_way_before || now + kRecordPause >= lease_end_) return;
   record_at_ = now + kRecordPause;
 }
@@ -295,6 +316,7 @@ void Election::answer_with(Order order) {
 }
 
 Duration Election::retry_pause() const {
+  // Several tries within a lease, without asking a register that fails at once in a loop.
   return std::min<Duration>(lease_ / 6, std::chrono::seconds(1));
 }
 

@@ -19,8 +19,25 @@ namespace elastrun::rendezvous {
 ///
 /// One request is under way at a time. Two that overlap can each be answered truly and together
 /// mislead: a process that was frozen for longer than its lease finds the renewal, a look and a
-/// campaign due in the same moment. So whoever drives this tells it what has happened, carries out
-/// the orders that `take` gives, and then sends what `next` gives, until that gives nothing.
+/// campaign due in the same moment. So the driver tells it what has happened, carries out the
+/// orders that `take` gives, and then sends what `next` gives, until `next` gives nothing.
+///
+///   state                        left by                       for
+///   Follower                     read: no entry                Candidate (OpenCoordinator)
+///   Candidate                    campaigned: ours              Leader (Lead)
+///                                campaigned: another's         Follower (CloseCoordinator)
+///                                cannot_campaign               Follower (Fail)
+///   Leader, has its lease        renewed: no more              Leader without one (Doubt)
+///                                read: its own, below an
+///                                epoch that members know       Leader without one (Doubt)
+///                                yield, then resigned          Leader that yields
+///   Leader without a lease       campaigned: ours              Leader (Lead again)
+///                                campaigned: another's         Follower (StepDown)
+///   Leader that yields           read: a successor             Follower (StepDown)
+///                                the pause is over             Leader without one (Doubt)
+///   any of them                  step_down                     Follower (StepDown)
+///                                retire                        retired: asks for nothing more
+///   retired                      resign, then resigned         over (Resigned)
 class Election {
  public:
   enum class Role { Follower, Candidate, Leader };
@@ -38,7 +55,7 @@ class Election {
     bool again = false;  // it led before, and everything goes on under the new epoch
   };
   struct Trust {};  // the lease has been renewed
-  struct Doubt {};  // perhaps somebody else leads: decide nothing
+  struct Doubt {};  // perhaps another one leads: decide nothing
   struct StepDown {
     std::string why;
   };
@@ -55,11 +72,11 @@ class Election {
 
   // What has happened
 
-  /// Somebody wants to know the leader: Follow, Lead, Trust or Fail will tell. Not before `at`.
+  /// Asks for the leader: Follow, Lead, Trust or Fail will tell. Not before `at`.
   void look(TimePoint at);
-  /// The leader of that epoch does not answer; 0: whoever it is may be given again.
+  /// The leader of that epoch does not answer; 0: any leader may be given again.
   void reject(std::int64_t epoch) { rejected_ = epoch; }
-  /// Nobody wants to know any more.
+  /// Withdraws the question.
   void cancel() { wanted_ = false, look_at_.reset(); }
   /// Some member knows a leader of that epoch.
   void hear_of(std::int64_t epoch);
@@ -69,8 +86,8 @@ class Election {
   void cannot_campaign(const Error& why);
   void step_down(const std::string& why);
   /// Others could lead, and cannot reach this leader: gives the lease back, and campaigns again
-  /// after that pause, unless somebody has been elected by then. A leader that is without a valid
-  /// lease has none to give back, and is left alone.
+  /// after that pause, unless another leader has been elected by then. A leader that is without a
+  /// valid lease has none to give back, and is left alone.
   void yield(Duration pause, TimePoint now);
   /// For good: nothing is asked any more, but what `resign` says. A campaign that is under way and
   /// is won all the same is given back; Resigned tells when that is settled.
@@ -137,7 +154,7 @@ class Election {
   TimePoint renew_at_;                  // or the next campaign, if the entry has lapsed
   std::optional<TimePoint> record_at_;  // something is to be recorded
   bool lapsed_ = false;
-  std::optional<TimePoint> verify_at_;  // somebody claims to know a newer leader
+  std::optional<TimePoint> verify_at_;  // an agent claims to know a newer leader
   bool raise_ = false;                  // the epoch: by giving the entry back and taking it again
   // It gives the lease back for so long; once it has, it looks who takes it, until `renew_at_`.
   std::optional<Duration> pause_;

@@ -19,9 +19,10 @@ Cause::Kind kind_of(const json::value& record) {
   return cause.kind == Cause::Kind::WorkerFailed ? Cause::Kind::Closed : cause.kind;
 }
 
-constexpr auto kLongest = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
+constexpr auto kLongestEntry = std::chrono::duration_cast<std::chrono::milliseconds>(kLongestGrace);
 
 std::int64_t whole_of(const json::value& record, std::string_view name, std::int64_t most) {
+  // Any client of the register can have written this: sums and clocks must be able to hold it.
   return std::clamp<std::int64_t>(member_int_or(record, name, 0), 0, most);
 }
 
@@ -30,7 +31,7 @@ bool flag_of(const json::value& record, std::string_view name) {
   return found != nullptr && found->is_bool() && found->as_bool();
 }
 
-WorldRecord world_of(const json::value& record) {
+WorldRecord recorded_world_of(const json::value& record) {
   const auto whole = [&record](std::string_view name, std::int64_t most) {
     return whole_of(record, name, most);
   };
@@ -38,7 +39,7 @@ WorldRecord world_of(const json::value& record) {
                     static_cast<int>(whole("nodes", 1 << 24)),
                     member_text_or(record, "address", ""),
                     static_cast<std::uint16_t>(whole("port", 65535)),
-                    std::chrono::milliseconds(whole("at_work_ms", kLongest.count())),
+                    std::chrono::milliseconds(whole("at_work_ms", kLongestEntry.count())),
                     flag_of(record, "local")};
   const json::value* names = find_member(record, "names");
   if (names == nullptr || !names->is_array()) return world;
@@ -59,7 +60,8 @@ Result<EntryPlace> decode_entry(const std::string& text) {
   const auto parsed = parse_json(text);
   if (!parsed) return std::unexpected(parsed.error().context("the coordinator's entry"));
   const auto port = member_int_or(*parsed, "port", 0);
-  // The epoch that follows must be one that every agent believes, or nobody listens to it again.
+  // The epoch that follows must be one that every agent believes, or agents ignore the register
+  // from then on.
   EntryPlace place{
       member_text_or(*parsed, "address", ""), static_cast<std::uint16_t>(port),
       std::clamp<std::int64_t>(member_int_or(*parsed, "above", 0), 0, kHighestEpoch - 1)};
@@ -71,6 +73,8 @@ Result<EntryPlace> decode_entry(const std::string& text) {
 
 void raise_epoch(LeaderLease::Leader& leader) {
   if (const auto place = decode_entry(leader.value)) {
+    // A register that has lost its data numbers from 1 again; the entry says which epochs its
+    // writer knew.
     leader.epoch = std::max(leader.epoch, place->above + 1);
   }
 }
@@ -108,18 +112,20 @@ std::optional<RecordedWorld> decode_record(const std::string& text) {
   if (text.empty()) return std::nullopt;
   RecordedWorld recorded;
   const auto parsed = parse_json(text);
+  // Unreadable, but there: a world may be at work, so the successor waits instead of forming
+  // another one.
   if (!parsed) return recorded;
   const auto whole = [&parsed](std::string_view name, std::int64_t most) {
     return whole_of(*parsed, name, most);
   };
-  recorded.world = world_of(*parsed);
+  recorded.world = recorded_world_of(*parsed);
   recorded.by = member_text_or(*parsed, "by", "");
   recorded.leavers = static_cast<int>(whole("leavers", 1 << 24));
-  recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", kLongest.count()));
+  recorded.leaving = std::chrono::milliseconds(whole("leaving_ms", kLongestEntry.count()));
   if (find_member(*parsed, "stopping") != nullptr) {
     recorded.break_up = {static_cast<int>(whole("members", 1 << 24)),
                          static_cast<int>(whole("stopping", 1 << 24)),
-                         std::chrono::milliseconds(whole("stopping_ms", kLongest.count())),
+                         std::chrono::milliseconds(whole("stopping_ms", kLongestEntry.count())),
                          flag_of(*parsed, "left")};
   }
   recorded.network = member_text_or(*parsed, "network", "");

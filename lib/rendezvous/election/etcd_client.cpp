@@ -46,7 +46,7 @@ void EtcdClient::ask(std::string target, std::string body, Answer answer) {
   question.endpoint = good_;
   questions_.push_back(std::move(question));
   const Place place = std::prev(questions_.end());
-  // Logging in first saves the refusal; a token that has expired is found out by one.
+  // Logging in first saves the refusal; a refusal tells that a token has expired.
   if (!access_.user.empty() && token_.empty()) return log_in(place);
   send(place);
 }
@@ -80,6 +80,8 @@ void EtcdClient::answered(Place question, Result<net::HttpResponse> response) {
   }
   auto refused = etcd::read_refusal(response->status, response->body);
   if (refused.unavailable) return next_endpoint(question, std::move(refused.error));
+  // Without a login etcd asks for one. With a login the token is old (a user was added, another
+  // member took over): log in again, for that must not end a job.
   if (refused.bad_token && access_.user.empty()) refused.error.code = Code::Usage;
   if (refused.bad_token && !access_.user.empty() && !question->logged_in) return log_in(question);
   finish(question, std::unexpected(std::move(refused.error)));
@@ -149,6 +151,7 @@ void EtcdClient::open_watch() {
   request.headers.emplace_back("Grpc-Metadata-hasleader", "true");
   net::HttpCall::Settings where = settings(good_);
   where.endless = true;
+  // A watch never gives its connection back.
   where.kept = nullptr;
   net::HttpCall::Handlers handlers;
   handlers.on_piece = [this](std::string_view piece) { read_stream(piece); };
@@ -177,6 +180,7 @@ void EtcdClient::read_line(std::string_view line) {
     // What happened in between is forgotten: something may have changed, and what comes next
     // counts.
     from_revision_ = std::max(answer->compacted, answer->revision + 1);
+    // Posted: `changed` may call unwatch(), and the next line still needs the watch.
     boost::asio::post(loop_, [changed = changed_] { changed(); });
     return watch_ended("compacted");
   }
@@ -190,8 +194,9 @@ void EtcdClient::read_line(std::string_view line) {
 
 void EtcdClient::watch_ended(const std::string& why) {
   if (!changed_) return;
-  log::debug("rendezvous", "the watch on {} begins anew: {}", watched_, why);
+  log::debug("rendezvous", "the watch on {} is set up again: {}", watched_, why);
   boost::asio::post(loop_, [old = std::shared_ptr<net::HttpCall>(std::move(stream_))] {});
+  // The next one: a member that has lost its cluster would end each watch again.
   good_ = (good_ + 1) % access_.endpoints.size();
   reopening_->arm(clock_.now() + pause_, [this] { open_watch(); });
   pause_ = std::min(pause_ * 2, kLongestPause);

@@ -18,6 +18,7 @@ Result<Value> understand(const Result<std::string>& text, Result<Value> (*read)(
   return read(*text);
 }
 
+// etcd's leases have whole seconds. Rounded down, one could end before this node counts on it to.
 std::int64_t whole_seconds(Duration time) {
   return std::chrono::ceil<std::chrono::seconds>(time).count();
 }
@@ -52,6 +53,8 @@ class EtcdLeaderLease final : public LeaderLease {
                 [this, answer = std::move(answer)](const Result<std::string>& text) {
                   const auto lease = understand(text, etcd::read_lease);
                   if (!lease) return answer(std::unexpected(lease.error()));
+                  // A lease that has lapsed does not fail the call: etcd answers it without a
+                  // time to live.
                   if (lease->ttl <= 0) return answer(false);
                   renew_record();
                   confirm(answer);
@@ -65,6 +68,8 @@ class EtcdLeaderLease final : public LeaderLease {
                 [this, record, answer = std::move(answer)](const Result<std::string>& text) {
                   const auto lease = understand(text, etcd::read_lease);
                   if (!lease) return answer(std::unexpected(lease.error()));
+                  // Its own lease: the record has to outlive the entry by as long as a world may
+                  // run without its leader.
                   record_lease_ = lease->id;
                   put(record, answer);
                 });
@@ -76,8 +81,8 @@ class EtcdLeaderLease final : public LeaderLease {
       revoke(lease, done);
     };
     if (!forget) return give_back();
-    // First the record: who finds the entry free must not find a world that is no more. Of a
-    // successor's world it is all that tells: one who was frozen meanwhile must leave it.
+    // First the record: a candidate that finds the entry free must not find a world that has ended.
+    // A successor's record is the only trace of its world: a process that was frozen must leave it.
     client_.ask("/v3/kv/txn",
                 etcd::guarded_delete_request(settings_.key, epoch_, settings_.record_key),
                 [give_back](const Result<std::string>&) { give_back(); });
@@ -109,7 +114,7 @@ class EtcdLeaderLease final : public LeaderLease {
       epoch_ = there->entry->create_revision;
       return read_record(value, answer);
     }
-    // After an error nobody knows whether it was done; without its lease it is undone.
+    // After an error it may have been done or not; without its lease it is undone.
     revoke(lease, [] {});
     if (!there) return answer(std::unexpected(there.error()));
     if (!there->entry) return answer(fail(Code::Io, "etcd: the entry came and went"));
@@ -122,6 +127,8 @@ class EtcdLeaderLease final : public LeaderLease {
                   const auto range = understand(text, etcd::read_range);
                   if (range)
                     return answer(Leader{value, epoch_, range->entry ? range->entry->value : ""});
+                  // A leader that does not know the last world could form a second one beside it:
+                  // rather do not lead.
                   revoke(std::exchange(lease_, 0), [] {});
                   answer(std::unexpected(range.error()));
                 });
@@ -139,7 +146,7 @@ class EtcdLeaderLease final : public LeaderLease {
   }
 
   /// Not with each renewal of the entry, if it lives much longer than that; four times in its life.
-  /// One that has lapsed all the same, or was revoked, is made anew.
+  /// One that has lapsed all the same, or was revoked, is granted again.
   void renew_record() {
     const auto each =
         std::clamp<std::int64_t>(settings_.record_life / 4 / (settings_.ttl / 3), 1, 8);
@@ -161,7 +168,7 @@ class EtcdLeaderLease final : public LeaderLease {
     record(std::string(last_record_), [this](const Result<bool>& done) { lapsed_ = !done; });
   }
 
-  // The lease may live on although somebody has deleted the entry by hand.
+  // The lease may live on although the entry was deleted by hand.
   void confirm(const std::function<void(Result<bool>)>& answer) {
     read([this, answer](const Result<std::optional<Leader>>& found) {
       if (!found) return answer(std::unexpected(found.error()));

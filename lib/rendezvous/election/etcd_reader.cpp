@@ -32,7 +32,7 @@ std::int64_t revision_of(const json::value& answer) {
 Result<std::optional<Entry>> first_entry(const json::value& range) {
   const json::value* entries = find_member(range, "kvs");
   if (entries == nullptr) return std::nullopt;
-  if (!entries->is_array()) return not_understood("\"kvs\" is no list");
+  if (!entries->is_array()) return not_understood("\"kvs\" is not a list");
   if (entries->get_array().empty()) return std::nullopt;
   const json::value& first = entries->get_array().front();
   const auto value = net::decode_base64(member_text_or(first, "value", ""));
@@ -67,7 +67,7 @@ object same_entry(std::string_view key, std::int64_t create_revision) {
 Result<json::value> unwrap(std::string_view text) {
   auto value = parse_json(text);
   if (!value) return std::unexpected(value.error().context("etcd's answer"));
-  if (!value->is_object()) return not_understood("it is no object");
+  if (!value->is_object()) return not_understood("it is not an object");
   if (const json::value* error = find_member(*value, "error")) {
     const std::string said = error->is_string() ? std::string(error->get_string())
                                                 : member_text_or(*error, "message", "no reason");

@@ -10,8 +10,8 @@
 
 /// What etcd's v3 JSON gateway asks and answers (etcd.io, "gRPC gateway"; integers of 64 bits are
 /// texts there, bytes are base64, zeros are left out). Pure. Answers are read as hostile: what is
-/// not understood is Protocol, an error that the server reports is Io, or Usage if trying again is
-/// no use.
+/// not understood is Protocol, an error that the server reports is Io, or Usage if a retry is
+/// useless.
 namespace elastrun::rendezvous::etcd {
 
 struct Entry {
@@ -29,9 +29,9 @@ struct LeaseAnswer {
 };
 struct WatchAnswer {
   std::int64_t revision = 0;
-  bool created = false;   // the watch stands from now on
-  bool canceled = false;  // by the server; `compacted` above 0: what was asked for is no more known
-  std::int64_t compacted = 0;
+  bool created = false;        // the watch stands from now on
+  bool canceled = false;       // by the server
+  std::int64_t compacted = 0;  // above 0: canceled, since the requested revision is gone
   int events = 0;
 };
 

@@ -48,8 +48,11 @@ class FileEntry {
     if (!held) return std::unexpected(held.error());
     const auto record = seen_after(asked, file_.read_locked());
     if (!record) return std::unexpected(record.error());
+    // Live is what has changed under this process's own clock: by wall clocks, a healthy leader on
+    // a machine 100 s behind once looked ten TTLs old.
     if (is_live(*record)) return Leader{record->value, record->epoch};
     LeaseRecord next{value, record->epoch + 1, 0, wall_seconds(), record->record};
+    // So old an entry is left over from an earlier job, and no world of its record can still run.
     if (age(*held) > kManyTtls * ttl_ + record_life_) next.record.clear();
     if (const auto kept = keep(next); !kept) return std::unexpected(kept.error());
     return Leader{value, next.epoch, next.record};
@@ -95,19 +98,20 @@ class FileEntry {
   }
 
   // While a file system does not answer us, its leader may be as unable to move its number: such a
-  // time is nobody's silence.
+  // time does not count as its silence.
   Result<LeaseRecord> seen_after(TimePoint asked, Result<LeaseRecord> record) {
     const auto took = now() - asked;
     if (took > ttl_ / 4) seen_since_ += took;
     return record;
   }
 
-  // Records since when the entry stands still, and answers whether it is somebody's.
+  // Records since when the entry stands still, and answers whether it has a living leader.
   bool is_live(const LeaseRecord& record) {
     if (record.epoch != seen_.epoch || record.heartbeat != seen_.heartbeat) {
       seen_ = record;
       seen_since_ = now();
     }
+    // A leader gives up after 19/20 of a TTL; the rest is for renewals that get here late.
     return !record.value.empty() && now() < seen_since_ + ttl_ * 3 / 2;
   }
 
@@ -115,6 +119,7 @@ class FileEntry {
   Duration age(const UniqueFd& held) const {
     struct stat here {};
     struct stat entry {};
+    // Touching the lock file asks the file server for its time: machines' own clocks differ.
     const bool known = ::futimens(held.get(), nullptr) == 0 && ::fstat(held.get(), &here) == 0 &&
                        ::stat(file_.path().c_str(), &entry) == 0;
     return std::chrono::seconds(known ? here.st_mtim.tv_sec - entry.st_mtim.tv_sec : 0);
@@ -184,7 +189,7 @@ class FileLeaderLease final : public LeaderLease {
       deadline_->disarm();
       if (auto told = std::exchange(*once, {})) told();
     };
-    // A file system that does not answer makes nobody wait: the entry lapses by itself.
+    // Do not wait for a file system that does not answer: the entry lapses by itself.
     deadline_->arm(clock_.now() + ttl_, tell);
     const auto release = [entry = entry_, forget] {
       entry->release(forget);
@@ -204,8 +209,7 @@ class FileLeaderLease final : public LeaderLease {
   Duration ttl() const override { return ttl_; }
 
  private:
-  // Shared file systems tell nobody of changes made elsewhere (inotify(7)), so this one is looked
-  // at.
+  // Shared file systems do not report changes made on other machines (inotify(7)), hence polling.
   void look_later() {
     look_->arm(clock_.now() + std::min<Duration>(ttl_ / 10, std::chrono::milliseconds(500)),
                [this] { look(); });

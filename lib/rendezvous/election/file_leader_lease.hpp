@@ -15,8 +15,8 @@ namespace elastrun::rendezvous {
 /// sees the number stand still for a TTL and a half, by its own clock, may take it. So clocks of
 /// machines are never compared. Changes are made under a lock on a second file (fcntl(2), which NFS
 /// passes on to its server), and in place (LeaseFile): a full disk ends no lease.
-/// All of that happens on a thread of its own, so that a file system that does not answer delays
-/// neither the loop nor, as logs have another thread, is delayed by theirs.
+/// All of that happens on a separate thread, so that a file system that hangs does not delay the
+/// loop, and the logs' file system, which has another thread, does not delay the lease.
 /// `file` is the entry; its directory must exist and be writable. A record in an entry that is
 /// older than ten TTLs and `record_life`, by the clock of the file system, is forgotten.
 std::unique_ptr<LeaderLease> make_file_lease(boost::asio::io_context& loop, Clock& clock,

@@ -38,7 +38,8 @@ void write_leader(int fd) {
   }
 }
 
-// Somebody has deleted it meanwhile, as the error says: the next one locks another file.
+// It may have been deleted meanwhile, as people do who read the error: then the next process locks
+// another file.
 bool is_still_there(int fd, const std::string& name) {
   struct stat own {};
   struct stat there {};

@@ -12,7 +12,7 @@
 
 namespace elastrun::rendezvous {
 
-/// Beyond it nobody counts honestly, and there must be room for higher ones.
+/// No honest count gets that far, and there must be room for higher ones.
 constexpr std::int64_t kHighestEpoch = std::int64_t{1} << 60;
 
 /// The lease of a job's leader in etcd or a shared file: all agents can read it, and at most one of
@@ -30,7 +30,7 @@ class LeaderLease {
 
   /// Who holds it.
   virtual void read(std::function<void(Result<std::optional<Leader>>)> answer) = 0;
-  /// Takes it, if nobody holds it: answers with the leader, which is us if it has our value. The
+  /// Takes it if it is free: answers with the leader, which is us if it has our value. The
   /// value must be unlike all others.
   virtual void claim(const std::string& value, std::function<void(Result<Leader>)> answer) = 0;
   /// Still ours? If so, for another TTL, counted from the time of this call.

@@ -20,7 +20,7 @@ namespace elastrun::rendezvous {
 namespace {
 
 constexpr std::size_t kBlock = 4096;  // a page, so that few writes are seen half done
-constexpr std::size_t kMaxFile = 128 << 10;
+constexpr std::size_t kMaxLeaseFile = 128 << 10;
 constexpr int kLooks = 5;
 constexpr auto kBetweenLooks = std::chrono::milliseconds(2);
 
@@ -42,7 +42,7 @@ Result<std::string> read_text(const std::string& path, Cached cached) {
   if (cached == Cached::No) ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
   std::string text;
   std::array<char, 2 * kBlock> buffer;
-  for (ssize_t got = 1; got > 0 && text.size() <= kMaxFile;) {
+  for (ssize_t got = 1; got > 0 && text.size() <= kMaxLeaseFile;) {
     got = ::read(fd.get(), buffer.data(), buffer.size());
     if (got < 0)
       return std::unexpected(errno_error(Code::Io, fmt::format("cannot read {}", path), errno));
@@ -80,6 +80,7 @@ std::optional<Stored> parse_slots(std::string_view text) {
   if (text.size() % (2 * kBlock) != 0) return std::nullopt;
   auto first = parse_slot(text.substr(0, text.size() / 2));
   auto second = parse_slot(text.substr(text.size() / 2));
+  // A reader without the lock may find one slot half written; the other one is whole then.
   if (!first || (second && second->version > first->version)) return second;
   return first;
 }
@@ -97,12 +98,12 @@ Result<Stored> read_stored(const std::string& path, Cached cached) {
     const auto text = read_text(path, cached);
     if (!text) return std::unexpected(text.error());
     if (auto slots = parse_slots(*text)) return *std::move(slots);
-    if (text->size() <= kMaxFile) {
+    if (text->size() <= kMaxLeaseFile) {
       if (auto plain = parse_plain(*text)) return *std::move(plain);
     }
     if (!text->starts_with(R"({"value":)")) {
-      return fail(Code::Usage, fmt::format("{} is no entry of a rendezvous; give --rdzv-endpoint a "
-                                           "directory or a file of its own",
+      return fail(Code::Usage, fmt::format("{} is not a rendezvous file; give --rdzv-endpoint a "
+                                           "directory or another file",
                                            path));
     }
     if (look == kLooks) {
@@ -128,7 +129,10 @@ std::string encode_slot(const LeaseRecord& record, std::int64_t version) {
 int write_at(int fd, std::string_view text, std::size_t offset) {
   const ssize_t got = ::pwrite(fd, text.data(), text.size(), static_cast<off_t>(offset));
   if (got < 0) return errno;
+  // A short write to a regular file: there was no more room.
   if (got < static_cast<ssize_t>(text.size())) return ENOSPC;
+  // Other machines must see the renewal, and a network file system reports a failed write only
+  // here.
   return ::fsync(fd) == 0 ? 0 : errno;
 }
 
@@ -151,6 +155,7 @@ Result<LeaseRecord> LeaseFile::read_locked() {
 Status LeaseFile::write(const LeaseRecord& record) {
   std::string slot = encode_slot(record, ++version_);
   const std::size_t least = (slot.size() / kBlock + 1) * kBlock;
+  // In place, over blocks that the file has already: a full disk or a quota must not end a lease.
   const bool fits = least <= slot_size_;
   slot.resize(fits ? slot_size_ - 1 : least - 1, ' ');
   slot += '\n';
@@ -166,12 +171,14 @@ Status LeaseFile::failed(int number) {
 Status LeaseFile::write_in_place(const std::string& slot) {
   const UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd) return failed(errno);
+  // In turn, so that a writer that dies in the middle leaves the other slot whole.
   return failed(write_at(fd.get(), slot, version_ % 2 == 0 ? 0 : slot.size()));
 }
 
 Status LeaseFile::replace(const std::string& slot) {
   const std::string draft = fmt::format("{}.{}", path_, random_text(8));
   const UniqueFd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  // Both slots the same: the next write, in place, may then take either one.
   int number = fd ? write_at(fd.get(), slot + slot, 0) : errno;
   if (number == 0 && ::rename(draft.c_str(), path_.c_str()) != 0) number = errno;
   if (fd && number != 0) ::unlink(draft.c_str());

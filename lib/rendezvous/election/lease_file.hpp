@@ -9,7 +9,7 @@
 
 namespace elastrun::rendezvous {
 
-/// What the file of a lease says. No value: nobody holds it, but epochs go on from here.
+/// What the file of a lease says. No value: it is free, but epochs go on from here.
 struct LeaseRecord {
   std::string value;
   std::int64_t epoch = 0;

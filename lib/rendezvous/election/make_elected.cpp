@@ -107,7 +107,7 @@ Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& lo
                                                      Duration isolation) {
   std::string path(trim(endpoint));
   if (path.empty()) {
-    // As torchrun: a file that nobody else knows. Only one node can meet there.
+    // As torchrun: a new, unknown file. Only one node can meet there.
     UniqueFd created;
     for (const auto& place : temporary_places()) {
       path = place + "/elastrun.XXXXXX";
@@ -121,7 +121,7 @@ Result<std::unique_ptr<LeaderLease>> make_file_lease(boost::asio::io_context& lo
   struct stat status {};
   if (!parent.empty() && (::stat(parent.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))) {
     return fail(Code::Usage,
-                fmt::format("the rendezvous file {} cannot be: {} is no directory that "
+                fmt::format("the rendezvous file {} cannot exist: {} is not a directory that "
                             "this node can see",
                             file, parent.string()));
   }

@@ -13,15 +13,15 @@ bool all_back(const Rules& rules, const Quorum& quorum) {
          candidates(rules, quorum) >= std::max(quorum.previous_size, rules.min_nodes);
 }
 
-// At the end of join_timeout: a last call that still runs is over, and whoever has not come back
-// keeps no place from those who are there.
+// At the end of join_timeout: a last call that still runs is over, and members that have not come
+// back keep no place from those that are there.
 bool enough_without_stopping(const Rules& rules, Quorum quorum) {
   quorum.stopping = 0;
   return candidates(rules, quorum) >= rules.min_nodes;
 }
 
-// After a change of coordinators nobody knows who is still on the way, but the old one's own node
-// is the most likely to be gone: with all others there, a short wait is enough.
+// After a change of coordinators it is unknown who is still on the way, but the old one's node is
+// the most likely to be gone: with all others there, a short wait is enough.
 bool nearly_all_back(const Rules& rules, const Quorum& quorum) {
   return quorum.succession && quorum.returning >= quorum.previous_size - 1 &&
          quorum.returning >= rules.min_nodes;

@@ -2,37 +2,12 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "rendezvous/membership/rules.hpp"
 
 #include <algorithm>
 #include <optional>
 
 namespace elastrun::rendezvous {
-
-/// What a job asks of its rendezvous. Times are torchrun's keys of --rdzv-conf.
-struct Rules {
-  int min_nodes = 1;
-  int max_nodes = 1;
-  int max_restarts = 0;
-  bool fixed_ranks = false;  // static: exactly max_nodes, each with its own node rank
-  Duration join_timeout = std::chrono::seconds(600);
-  Duration last_call_timeout = std::chrono::seconds(30);
-  /// How long newcomers of a running world are collected before it is stopped for them. Its
-  /// training goes on meanwhile; without it ten nodes booting at once would cost ten restarts.
-  Duration growth_delay = std::chrono::seconds(1);
-  /// How long the last failure waits for what other nodes saw at the same moment, so that each
-  /// reports its own workers. Well below the 100 ms in which all groups must be told to stop.
-  Duration verdict_window = std::chrono::milliseconds(50);
-  /// How long it takes a member at most to notice that it was lost, or is to stop. Given by the
-  /// coordinator, which knows how often it hears from its members.
-  Duration reaction{};
-  /// After how long without a word of its coordinator a member stops its group at the latest.
-  Duration silence{};
-  /// Whether an agent hosts the coordinator. One that stands alone may be begun again, and has
-  /// nobody to tell it of the world that was before but those who come.
-  bool hosted = true;
-  /// How often those who wait hear who is missing.
-  Duration progress_interval = std::chrono::seconds(5);
-};
 
 /// The nodes of a round that is being formed, by number.
 struct Quorum {
@@ -48,14 +23,14 @@ class JoinPhase {
  public:
   /// A new round is being formed from now on; the wait for its minimum ends at now + join_timeout.
   void begin(TimePoint now);
-  /// For so long nobody could come, because this machine stood still.
+  /// Adds a time in which no agent could come, because this machine stood still.
   void stand_still(Duration time) { since_ += time; }
   /// A member that is still to come back has stopped its group by then.
   void extend(TimePoint stopped_by) { stopped_by_ = std::max(stopped_by_, stopped_by); }
   /// Takes note of who is there; starts or forgets the last call.
   void update(const Rules& rules, const Quorum& quorum, TimePoint now);
   bool may_close(const Rules& rules, const Quorum& quorum, TimePoint now) const;
-  /// The end of the wait. While somebody's group is being stopped, not before its grace is over:
+  /// The end of the wait. While a group is being stopped, not before its grace is over:
   /// what it saves must not be read or written by another world.
   TimePoint given_up(const Rules& rules, const Quorum& quorum) const;
   bool timed_out(const Rules& rules, const Quorum& quorum, TimePoint now) const {

@@ -51,7 +51,7 @@ void MemberFence::expect(const WorldId& world, int members, int may_miss,
 }
 
 void MemberFence::expect(const WorldId& world, const Remnant& remnant, int may_miss) {
-  // Whoever comes may be one whose group had ended before: only all of them together prove it.
+  // A member that comes may be one whose group had ended before: only all of them prove it.
   expect(world, remnant.at_work.count > 0 ? remnant.members : 0, may_miss);
   if (expected_ > 0) all_by_ = remnant.at_work.until;
 }
@@ -64,10 +64,13 @@ void MemberFence::expect_rest(const WorldId& world, int members) {
   if (!world.is_same(world_)) return expect(world, members, 0);
   expected_ = members;
   may_miss_ = 0;
+  // Members whose groups have ended prove nothing about the others, but are not waited for.
   heard_ = ended_;
 }
 
 const WorldId& MemberFence::world_of(const std::string& member, const WorldId& told) const {
+  // One that was chosen for the recorded world and comes out of an earlier one never got that
+  // round: so the recorded world does not run as a whole.
   return chosen_.contains(member) && world_.is_later_than(told) ? world_ : told;
 }
 
@@ -81,6 +84,7 @@ void MemberFence::hear(const std::string& member, const WorldId& world, TimePoin
 void MemberFence::begin(TimePoint now, TimePoint until) {
   if (expected_ == 0 || most_by_) return;
   all_by_ = std::min(all_by_.value_or(until), until);
+  // All members notice the same end, so those that live follow the first one soon.
   most_by_ = std::min<TimePoint>(now + kTimeToFollow, *all_by_);
 }
 

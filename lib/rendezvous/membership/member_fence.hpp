@@ -53,7 +53,7 @@ class MemberFence {
   /// The member is here again, or its group has ended.
   void release(const std::string& member);
   /// The connection over which that member was heard last has ended in order: the group has ended.
-  /// Whether it was of the last world, which is `last`; none if there is no such member.
+  /// Whether it was of the last world, which is `last`; none if the member is unknown.
   std::optional<bool> left(Peer peer, const WorldId& last);
   /// The same, but its process may be alive.
   void shorten(Peer peer, TimePoint until);
@@ -79,7 +79,7 @@ class MemberFence {
   void expect(const WorldId& world, const Remnant& remnant, int may_miss);
   /// A member of it was heard; all of it has ended by `until`.
   void hear(const std::string& member, const WorldId& world, TimePoint now, TimePoint until);
-  /// That world has come to its end, whoever was heard.
+  /// That world has ended, whichever members were heard.
   void begin(TimePoint now, TimePoint until);
 
   /// Entries whose time is over are forgotten.
@@ -109,7 +109,7 @@ class MemberFence {
   WorldId world_;
   int expected_ = 0, may_miss_ = 0;
   std::set<std::string> chosen_, heard_, ended_;
-  std::optional<TimePoint> all_by_, most_by_;  // none: it may be at work, nobody was heard
+  std::optional<TimePoint> all_by_, most_by_;  // none: it may be at work, no member was heard
 };
 
 }  // namespace elastrun::rendezvous

@@ -29,8 +29,8 @@ class PastWorlds {
 
   /// Whether that one came after all that are known here.
   bool is_news(const WorldId& world) const { return world.is_later_than({last_.epoch, highest()}); }
-  /// Somebody was in that one, or knows of it; whether it is the last one from now on. `runs`: a
-  /// round does, which keeps its number: its members know no other one.
+  /// Notes a world that an agent was in, or knows of; whether it is the last one from now on.
+  /// `runs`: a round does, which keeps its number: its members know no other one.
   bool learn(const PreviousWorld& previous, bool runs) {
     const bool becomes_last = !runs && is_news(previous.id);
     floor_ = std::max(floor_, previous.id.round);

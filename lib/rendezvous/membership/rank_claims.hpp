@@ -27,7 +27,7 @@ class RankClaims {
   void drop(Peer peer) {
     std::erase_if(claims_, [peer](const Claim& claim) { return claim.peer == peer; });
   }
-  /// That agent is here anew, perhaps over another connection.
+  /// That agent has joined again, perhaps over another connection.
   void drop(Peer peer, const Node& node) {
     drop(peer);
     std::erase_if(claims_, [name = agent_name(node)](const Claim& claim) {
@@ -44,7 +44,7 @@ class RankClaims {
     for (const Claim& claim : taken) drop(claim.peer);
     return taken;
   }
-  /// The same of all ranks that nobody has.
+  /// The same for all free ranks.
   Claims take_free(Roster& roster) {
     Claims taken;
     for (const Claim& claim : claims_) {

@@ -14,7 +14,7 @@
 
 namespace elastrun::rendezvous {
 
-/// One agent's connection, numbered by whoever drives the state. Never used twice.
+/// One agent's connection, numbered by the state's driver. Never used twice.
 using Peer = std::uint64_t;
 
 /// What an agent is doing, as far as the job is concerned.
@@ -62,7 +62,7 @@ class Roster {
   /// It is heard over another connection from now on.
   void rebind(Member& member, Peer peer);
   void move(Member& member, MemberState state, TimePoint now);
-  /// It describes itself anew, perhaps under another name.
+  /// Replaces its description, perhaps with another name.
   void describe(Member& member, Node node);
   /// Waiting members count as newcomers again.
   void forget_returning();

@@ -13,7 +13,7 @@
 
 namespace elastrun::rendezvous {
 
-/// Whatever a node or a record says of a grace, nobody waits longer for its end.
+/// The longest grace that is waited for, whatever a node or a record says.
 constexpr Duration kLongestGrace = std::chrono::hours(24 * 366);
 
 /// One node as it presents itself when it joins. An agent stands for one node.
@@ -50,7 +50,7 @@ struct Cause {
     NodeLost,      // an agent's connection broke or fell silent
     NodeLeft,      // an agent said goodbye (preemption, signal)
     NodeJoined,    // a larger world is possible
-    Closed,        // somebody closed the job
+    Closed,        // the job was closed by request
     CoordinatorLost,
     Timeout,  // a bounded wait of the rendezvous ended
   } kind = Kind::WorkerFailed;
@@ -97,12 +97,12 @@ struct Succeeded {
 };
 struct Leaving {
   std::string why;
-  /// How long its group may take to end; 0: there is none. Whoever coordinates now may never have
-  /// heard of this node: it has not joined since it was told to stop.
+  /// How long its group may take to end; 0: no group. The current coordinator may not know this
+  /// node: it has not joined since it was told to stop.
   Duration grace{};
   bool ended = false;   // the group has ended, and with it soon the connection
   bool unable = false;  // its workers could not be started
-  bool killed = false;  // nobody has asked for it: others count it as a failure
+  bool killed = false;  // unrequested: others count it as a failure
 };
 using Report =
     std::variant<Started, Failed, Succeeded, Leaving, ProgressReport, NodeStacks, AskStacks>;

@@ -6,6 +6,7 @@
 #include "hangs/stacks.hpp"
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ namespace elastrun::rendezvous {
 struct ProgressReport {
   std::int64_t round = 0;
   hangs::NodeProgress what;
-  Duration standing{};  // without progress
+  Duration standing{};                // without progress
+  std::map<int, std::string> held{};  // ranks that are stopped or traced, and by what
 };
 /// Part of its answer to TakeStacks.
 struct NodeStacks {
@@ -25,13 +27,13 @@ struct NodeStacks {
   std::vector<std::string> dumps;
   bool last = false;
 };
-/// It wants the StacksReport, for somebody on its machine.
+/// It wants the StacksReport, for a client on its machine.
 struct AskStacks {};
 
 /// Take the stacks of your workers, disturbing them as little as can be, and answer soon.
 struct TakeStacks {
   std::int64_t id = 0;
-  bool hang = false;  // they do not move; else somebody has asked
+  bool hang = false;  // they do not move; else a client has asked
 };
 /// Where the workers of the job stand.
 struct StacksReport {

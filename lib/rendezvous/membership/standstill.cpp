@@ -10,6 +10,7 @@ void Standstill::assigned(Peer peer, std::int64_t round, const Node& node, int f
                           bool understands) {
   if (round != round_) {
     broken_up();
+    // Clients that asked about the last round get what has come; the new one has other workers.
     if (call_) finish(call_->until);
     watched_.clear();
     saying_ = {};
@@ -71,7 +72,7 @@ void Standstill::broken_up() {
   forget_hang();
 }
 
-/// Stacks that nobody but the hang has asked for are of no use then.
+/// Stacks that only the hang has asked for are useless then.
 void Standstill::forget_hang() {
   if (!call_) return;
   call_->hang = false;
@@ -139,7 +140,7 @@ void Standstill::asks(Peer peer, TimePoint now) {
   finish_if_answered(now);
 }
 
-/// One at a time: whoever asks meanwhile gets the same answer.
+/// One at a time: a client that asks meanwhile gets the same answer.
 void Standstill::call(TimePoint now, bool hang) {
   if (call_) return;
   call_.emplace();
@@ -156,6 +157,19 @@ void Standstill::call(TimePoint now, bool hang) {
     call_->awaited.emplace(peer, Allowance{std::vector<bool>(workers), workers});
     tell(peer, order);
   }
+}
+
+std::map<int, std::string> Standstill::held() const {
+  std::map<int, std::string> all;
+  if (!runs_) return all;
+  for (const auto& [peer, member] : watched_) {
+    if (!member.progress || member.finished) continue;
+    for (const auto& [rank, by] : member.progress->held) {
+      const int local_rank = rank - member.first_rank;
+      if (local_rank >= 0 && local_rank < member.workers) all.emplace(rank, by);
+    }
+  }
+  return all;
 }
 
 /// A member that speaks of others, or without an end, must not cost the coordinator its memory.

@@ -19,29 +19,29 @@
 namespace elastrun::rendezvous {
 
 /// Whether the workers of a job stand still, by what its nodes say of their own, and where they
-/// stand: all nodes are asked for the stacks of their workers when the job hangs, or when somebody
-/// wants to know. Pure: what is to be told to whom piles up until `take`.
+/// stand: all nodes are asked for the stacks of their workers when the job hangs, or when a client
+/// asks. Pure: what is to be told to whom piles up until `take`.
 ///
 /// The job hangs when no node is excused and all stand; if some count steps, all of those; not
 /// before the workers of all nodes have been started, for which the others wait. That is told once,
 /// until one of them moves again; not at all if that is before the stacks are there.
 class Standstill {
  public:
-  /// From the first question to the report, whoever has not answered.
+  /// From the first question to the report, with or without all answers.
   static constexpr Duration kTimeToAnswer = std::chrono::seconds(5);
 
   /// A member of a round that is given out, and its workers. The first one of a new round forgets
-  /// the last one: whoever has asked has its answer then, as far as there is one.
-  /// One that does not understand these messages is only named.
+  /// the last one: clients then get the answers that have come. One that does not understand these
+  /// messages is only named.
   void assigned(Peer peer, std::int64_t round, const Node& node, int first_rank,
                 bool understands = true);
-  /// Its workers run; whoever says anything of them has started them, too.
+  /// Its workers run; any message about them implies it, too.
   void started(Peer peer, std::int64_t round, TimePoint now);
   /// All of its workers have succeeded.
   void finished(Peer peer, TimePoint now);
   void gone(Peer peer, TimePoint now);
-  /// No round runs: until the next one nobody hangs, not even those who have been found to. What
-  /// their coordinator does about it must not hit the workers that come after them.
+  /// No round runs: until the next one no member counts as hanging, not even one that was found so.
+  /// What their coordinator does about it must not hit the workers that come after them.
   void broken_up();
 
   void says(Peer peer, const ProgressReport& progress, TimePoint now);
@@ -49,6 +49,9 @@ class Standstill {
   /// `peer`, which need not be a member, gets the StacksReport; several may ask at once.
   void asks(Peer peer, TimePoint now);
   void tick(TimePoint now);
+
+  /// What holds workers that are stopped or traced: by rank.
+  std::map<int, std::string> held() const;
 
   std::optional<TimePoint> deadline() const;  // of `tick`
   /// What is told to several is there once: a report to all nodes of a large job would be more than
@@ -65,7 +68,7 @@ class Standstill {
     bool started = false, finished = false;
     bool understands = true;
   };
-  /// What a member may still add to the answer: it speaks of each of its own workers once.
+  /// What a member may still add to the answer: it reports each of its workers once.
   struct Allowance {
     std::vector<bool> told;  // of each of its workers
     std::size_t dumps = 0;

@@ -106,7 +106,7 @@ void State::stopping(Peer peer, Duration left, TimePoint now) {
   join_phase_.extend(member->stops_by);
 }
 
-// Whoever was a member hears how its job has ended; a new node, that it has come for nothing.
+// A former member hears how its job has ended; a new node, that it has come too late.
 bool State::is_too_late(Peer peer, const PreviousWorld& previous) {
   if (past_.is_concluded(previous.id)) {
     tell(peer, conclusion_);
@@ -156,10 +156,10 @@ void State::admit_claimants(TimePoint now) {
 }
 
 void State::learn(const PreviousWorld& previous) {
-  // Whoever heard of a restart that its last coordinator could tell to some only: it is spent.
+  // The last coordinator may have told only some members of a restart: it is spent all the same.
   restart_rule_.learn(previous.attempt);
   if (!past_.learn(previous, phase_ != Phase::Joining)) return;
-  // Somebody remembers more than we: another coordinator was here before us.
+  // An agent remembers more than we do: another coordinator was here before us.
   roster_.forget_returning();
   if (!rules_.hosted) world_fence_.fence.expect(previous.id, previous.nodes, 0);
 }
@@ -172,6 +172,7 @@ void State::come_back(Member& member, Node node, TimePoint now) {
     roster_.describe(member, std::move(node));
     return advance(now);
   }
+  // Only the verdict is missing, and that reaches it over this connection.
   if (before == MemberState::Failed) return;
   if (before != MemberState::Stopping && phase_ == Phase::Running) {
     // It left its group by its own will: the others cannot go on without it, nor wait for nothing.
@@ -207,6 +208,7 @@ void State::fail(Peer peer, std::int64_t round, Cause cause, TimePoint now, bool
     return finish_if_all_done(now);
   }
   if (phase_ != Phase::Running) return;
+  // Whatever kind the sender names: a failure report spends a restart.
   cause.kind = Cause::Kind::WorkerFailed;
   if (restart(cause, now)) return;
   roster_.move(*member, MemberState::Failed, now);
@@ -231,7 +233,7 @@ void State::leave(Peer peer, const std::string& why, TimePoint now, Duration gra
   const Member* member = roster_.find(peer);
   if (member == nullptr) {
     rank_claims_.drop(peer);
-    // It was told to stop by somebody else, and has not joined here: it has no name yet.
+    // Another coordinator told it to stop, and it has not joined here: it has no name yet.
     const std::string name = fmt::format("peer {}", peer);
     if (grace > Duration::zero()) world_fence_.fence.hold(name, peer, now + grace, false);
     return;
@@ -268,6 +270,7 @@ void State::depart(Peer peer, const std::string& why, TimePoint now, Loss loss) 
 
 void State::remove(const Member& member, const Cause& cause, TimePoint now) {
   const MemberState state = member.state;
+  // For the status alone; bounded, since nodes may come and go for weeks.
   constexpr std::size_t kMostGone = 16;
   if (gone_.size() == kMostGone) gone_.erase(gone_.begin());
   gone_.push_back({member.node, cause.text, now});

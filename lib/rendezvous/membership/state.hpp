@@ -41,10 +41,11 @@ class State {
   /// The same of one that comes over a new connection, here or from another coordinator.
   void arrive_stopping(Peer peer, const Node& node, const PreviousWorld& previous, Duration left,
                        TimePoint now);
-  /// Somebody knows of that world, of which it was no member.
+  /// An agent knows of that world without having been a member.
   void hear_of(const PreviousWorld& world, Duration grace, TimePoint now);
-  /// It says goodbye: it is a member no more, but no round is formed until its group has ended, or
-  /// its grace. `grace`: of one that was told to stop by somebody else, and has not joined here.
+  /// It says goodbye and stops being a member, but no round is formed until its group or its grace
+  /// has ended. `grace`: of an agent that another coordinator told to stop, and that has not joined
+  /// here.
   void leave(Peer peer, const std::string& why, TimePoint now, Duration grace = {},
              Cause::Kind kind = Cause::Kind::NodeLeft);
   /// Its connection has ended.
@@ -56,7 +57,7 @@ class State {
   /// A coordinator that cannot prove that it is still the elected one forms no rounds.
   void hold(bool held, TimePoint now);
   void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
-  /// Members are told to stop, and come back: nobody knows any more whether their world is alone.
+  /// Tells members to stop, and come back: their world may not be the only one any more.
   void suspend(const std::string& why, TimePoint now);
 
   // The world of a coordinator before this one, and the record of new ones (see WorldFence).
@@ -64,9 +65,9 @@ class State {
   /// `fence`. `at_work`: which one is, if not that one. Rounds have been up to `highest`.
   void inherit(const PreviousWorld& previous, TimePoint until, const MemberFence& fence = {},
                const WorldId& at_work = {}, std::int64_t highest = 0);
-  void disinherit(Duration left, TimePoint now);  // is no more; members unheard end within `left`
+  void disinherit(Duration left, TimePoint now);  // has ended; unheard members end within `left`
   /// The job of this run id has been over for good after that world. Members of it that come late
-  /// are told so; others begin anew.
+  /// are told so; others start a new job.
   void conclude(const WorldId& last, Done verdict);
   void require_acknowledgements() { world_fence_.require_acknowledgements(); }
   /// The world that waits to be recorded; `acknowledge` says that it has been.

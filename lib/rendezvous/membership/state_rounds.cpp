@@ -9,8 +9,8 @@
 namespace elastrun::rendezvous {
 namespace {
 
-// A register that renews an election but records nothing (etcd out of space) makes nobody wait for
-// longer, once join_timeout is over.
+// The longest wait for a register that renews an election but records nothing (etcd out of space),
+// once join_timeout is over.
 constexpr auto kTimeToRecord = std::chrono::seconds(30);
 
 // Those of a larger world would make its record too long.
@@ -66,7 +66,7 @@ void State::advance_join_phase(TimePoint now) {
   if (now >= progress_at_) push_progress(now);
 }
 
-// As a rule for some milliseconds, of which nobody needs to hear.
+// As a rule for some milliseconds, too short to be logged.
 void State::await_record(TimePoint now) {
   if (record_by_) return;
   record_by_ = now + kTimeToRecord;
@@ -75,8 +75,9 @@ void State::await_record(TimePoint now) {
 
 void State::give_up_waiting(TimePoint now) {
   Cause cause{.kind = Cause::Kind::Timeout};
+  const auto hosts = waiting_hosts_text(roster_);
   cause.text = unacknowledged_ ? unrecorded_text(rules_)
-                               : join_timeout_text(rules_, quorum(), world_fence_, now);
+                               : join_timeout_text(rules_, quorum(), world_fence_, hosts, now);
   if (!unable_.latest().empty()) cause.text += "; " + unable_.latest();
   end({true, std::move(cause)}, now);
 }
@@ -84,8 +85,10 @@ void State::give_up_waiting(TimePoint now) {
 void State::push_progress(TimePoint now) {
   progress_at_ = now + rules_.progress_interval;
   const Quorum there = quorum();
-  Progress progress{unacknowledged_ ? recording_text(there)
-                                    : progress_text(rules_, there, join_phase_, world_fence_, now),
+  const auto hosts = waiting_hosts_text(roster_);
+  Progress progress{unacknowledged_
+                        ? recording_text(there)
+                        : progress_text(rules_, there, join_phase_, world_fence_, hosts, now),
                     there.returning + there.fresh, std::max(rules_.min_nodes, 1)};
   if (!unable_.latest().empty()) progress.text += "; " + unable_.latest();
   tell_all(roster_.with(MemberState::Waiting), std::move(progress));
@@ -140,6 +143,8 @@ void State::try_to_close_round(TimePoint now) {
   for (const Member* member : chosen) nodes.push_back(member->node);
   replace_loopback(nodes, reachable_);
   World world = make_world(std::move(nodes), rules_.fixed_ranks, master_addr_, master_port_);
+  // Above all numbers that any agent has told of, so that late words of an old round fit no new
+  // one.
   world.id = {epoch_, past_.highest() + 1};
   world.attempt = restart_rule_.spent();
   WorldRecord record{world.id, static_cast<int>(chosen.size()), world.master_addr,
@@ -147,6 +152,7 @@ void State::try_to_close_round(TimePoint now) {
   record.members = names_of(chosen);
   record.local = std::ranges::all_of(chosen, [](const Member* each) { return each->node.local; });
   for (const Member* member : chosen)
+    // How long it may run without this coordinator: members notice the silence, and then stop.
     record.at_work = std::max(record.at_work, rules_.silence + member->node.grace);
   if (!world_fence_.is_acknowledged(record)) {
     unacknowledged_ = std::move(record);
@@ -192,6 +198,7 @@ void State::advance_running(TimePoint now) {
   if (waiting == 0) return growth_at_.reset();
   const int members = roster_.count(MemberState::Running) + roster_.count(MemberState::Finished);
   const bool grows =
+      // Not while held: another leader may decide, and this one could not form the larger world.
       members < rules_.max_nodes && !rules_.fixed_ranks && !ending_ && !world_fence_.held();
   if (!grows) {
     growth_at_.reset();
@@ -225,6 +232,7 @@ bool State::restart(const Cause& cause, TimePoint now) {
       members.push_back(&member);
   }
   for (Member* member : members) {
+    // One that has failed stops already, and has said for how long.
     if (!member->knows_stop) member->stops_by = now + rules_.reaction + member->node.grace;
     roster_.move(*member, MemberState::Stopping, now);
   }

@@ -54,7 +54,7 @@ std::string rank_awaited_text(const Node& owner) {
 }
 
 std::string rank_taken_text(const Node& node, const Node& owner) {
-  return fmt::format("--node-rank {} is already taken by {}: give each node a rank of its own",
+  return fmt::format("--node-rank {} is already taken by {}: give each node a different rank",
                      node.node_rank, owner.id);
 }
 
@@ -87,7 +87,8 @@ std::string stuck_text(const Rules& rules) {
 }
 
 std::string join_timeout_text(const Rules& rules, const Quorum& there,
-                              const WorldFence& world_fence, TimePoint now) {
+                              const WorldFence& world_fence, const std::string& hosts,
+                              TimePoint now) {
   if (world_fence.held()) {
     return fmt::format("the coordinator could not renew its election within {} (join_timeout)",
                        format_duration(rules.join_timeout));
@@ -96,9 +97,24 @@ std::string join_timeout_text(const Rules& rules, const Quorum& there,
     return fmt::format("none of the {} of the last round came within {} (join_timeout)",
                        nodes_text(there.previous_size), format_duration(rules.join_timeout));
   }
-  return fmt::format("{} of at least {} came within {} (join_timeout)",
-                     nodes_text(there.returning + there.fresh), rules.min_nodes,
+  return fmt::format("{}{} of at least {} came within {} (join_timeout)",
+                     nodes_text(there.returning + there.fresh), hosts, rules.min_nodes,
                      format_duration(rules.join_timeout));
+}
+
+std::string waiting_hosts_text(Roster& roster) {
+  constexpr std::size_t kShown = 4;
+  std::vector<std::string> hosts;
+  for (const auto* member : roster.with(MemberState::Waiting)) {
+    const auto& node = member->node;
+    if (const auto& name = node.host.empty() ? node.address : node.host; !name.empty()) {
+      hosts.push_back(name);
+    }
+  }
+  if (hosts.empty()) return {};
+  const bool more = hosts.size() > kShown;
+  hosts.resize(std::min(hosts.size(), kShown));
+  return fmt::format(" ({}{})", join(hosts, ", "), more ? ", .." : "");
 }
 
 std::string recording_text(const Quorum& there) {
@@ -112,7 +128,7 @@ std::string unrecorded_text(const Rules& rules) {
 }
 
 std::string progress_text(const Rules& rules, const Quorum& there, const JoinPhase& join_phase,
-                          const WorldFence& world_fence, TimePoint now) {
+                          const WorldFence& world_fence, const std::string& hosts, TimePoint now) {
   const int here = there.returning + there.fresh;
   if (there.stopping > 0) {
     return fmt::format("{} here; waiting for {} to stop their workers", nodes_text(here),
@@ -130,7 +146,7 @@ std::string progress_text(const Rules& rules, const Quorum& there, const JoinPha
   }
   if (here >= rules.min_nodes && world_fence.is_up(now)) {
     return fmt::format(
-        "{} here; nobody of the {} of the last round, which may still be at work out of reach: "
+        "{} here; none of the {} of the last round, which may still be at work out of reach: "
         "waiting for one of them, at most {}",
         nodes_text(here), nodes_text(there.previous_size),
         format_duration(*world_fence.limit() - now));
@@ -142,8 +158,8 @@ std::string progress_text(const Rules& rules, const Quorum& there, const JoinPha
                        nodes_text(here), rules.max_nodes - here, format_duration(left));
   }
   const Duration left = std::max(join_phase.since() + rules.join_timeout - now, Duration::zero());
-  return fmt::format("{} of {} here; waiting for {} more, at most {}", here, rules.min_nodes,
-                     rules.min_nodes - here, format_duration(left));
+  return fmt::format("{} of {} nodes here{}; waiting for {} more, at most {}", here,
+                     rules.min_nodes, hosts, rules.min_nodes - here, format_duration(left));
 }
 
 }  // namespace elastrun::rendezvous

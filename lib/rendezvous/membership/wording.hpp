@@ -13,7 +13,7 @@ namespace elastrun::rendezvous {
 std::string already_over_text(const std::string& run_id);
 std::string ending_text(const std::string& run_id);
 std::string coordinator_gone_text(const std::string& why);
-/// Whoever has taken the connection.
+/// The peer closed the connection.
 std::string hung_up_text(const std::string& error);
 std::string no_coordinator_text(const std::string& run_id, Duration time, const std::string& why);
 std::string rank_out_of_range_text(const Node& node, int nodes);
@@ -25,12 +25,16 @@ std::string rejoined_text(const Node& node);
 std::string joined_text(const Node& first, int newcomers);
 std::string departed_text(const Member& member, Cause::Kind kind, const std::string& why);
 std::string stuck_text(const Rules& rules);
+/// The hosts of the nodes that wait, " (node1, node2)"; of many the first. Empty if none is known.
+std::string waiting_hosts_text(Roster& roster);
+/// `hosts`: as waiting_hosts_text has them.
 std::string join_timeout_text(const Rules& rules, const Quorum& there,
-                              const WorldFence& world_fence, TimePoint now);
+                              const WorldFence& world_fence, const std::string& hosts,
+                              TimePoint now);
 /// The world that could be given out is not recorded yet, or could not be.
 std::string recording_text(const Quorum& there);
 std::string unrecorded_text(const Rules& rules);
 std::string progress_text(const Rules& rules, const Quorum& there, const JoinPhase& join_phase,
-                          const WorldFence& world_fence, TimePoint now);
+                          const WorldFence& world_fence, const std::string& hosts, TimePoint now);
 
 }  // namespace elastrun::rendezvous

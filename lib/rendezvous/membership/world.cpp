@@ -17,6 +17,7 @@ bool is_loopback(const std::string& address) {
 void replace_loopback(std::vector<Node>& members, const std::string& reachable) {
   if (reachable.empty()) return;
   const auto local = [](const Node& node) { return is_loopback(node.address); };
+  // All on one machine: its loopback needs no route and no firewall's consent.
   if (std::ranges::all_of(members, local)) return;
   for (Node& node : members) {
     if (local(node)) node.address = reachable;

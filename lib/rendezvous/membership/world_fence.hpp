@@ -13,8 +13,8 @@
 
 namespace elastrun::rendezvous {
 
-/// What a register is told of a world before anybody works in it. A successor that finds nobody of
-/// it learns from this what may still be at work, and where to ask.
+/// What a register is told of a world before any worker runs in it. A successor that finds no
+/// member learns from this what may still be at work, and where to ask.
 struct WorldRecord {
   WorldId id;
   int nodes = 0;
@@ -43,8 +43,8 @@ class WorldFence {
     fence = {};
     fence.watch(world);
   }
-  /// Whether a member of that one says anything of the last world. Others may come late: out of one
-  /// that nobody remembered but they.
+  /// Whether a member of that one says anything of the last world. Others may come late: from a
+  /// world that only they remember.
   bool is_last(const WorldId& world) const { return world.is_same(world_); }
   const WorldId& world() const { return world_; }
   /// The group of that member of that world has ended.
@@ -63,12 +63,12 @@ class WorldFence {
     if (of_last_world.value_or(false)) at_work_until_.reset();
     return of_last_world.has_value();
   }
-  /// Another coordinator's world may be at work until then. Round 0: nobody knows which one.
+  /// Another coordinator's world may be at work until then. Round 0: unknown which one.
   void inherited(const WorldId& world, TimePoint until) {
     world_ = world;
     at_work_until_ = until;
   }
-  /// It has been found out that it is no more.
+  /// A probe has found that it has ended.
   void disinherited() { at_work_until_.reset(); }
 
   /// A doubt that is over by now is forgotten.
@@ -77,8 +77,8 @@ class WorldFence {
     fence.pass(now);
   }
 
-  /// Whether the last world may still be at work, although nobody of it is there who could say so,
-  /// or somebody out of sight may.
+  /// Whether the last world may still be at work: no member of it is here to deny it, or one out of
+  /// sight may run.
   bool is_up(TimePoint now) const { return limit() && now < *limit(); }
   /// The end of that doubt; none while members are there.
   std::optional<TimePoint> limit() const { return std::max(world_limit(), fence.limit()); }
@@ -87,7 +87,7 @@ class WorldFence {
     const auto end = fence.limit();
     return end && now < *end ? end : std::nullopt;
   }
-  /// Members that may be at work although nobody sees them.
+  /// Members that may be at work out of sight.
   MemberFence fence;
 
   /// Whether it cannot prove that.

@@ -101,6 +101,7 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
       return fail(Code::Rendezvous, "two nodes were given the same rank");
     }
     nodes.push_back(one->self);
+    // The furthest of all, since a new node knows of no rounds.
     own.round = std::max(own.round, one->round);
     own.attempt = std::max(own.attempt, one->attempt);
   }
@@ -112,6 +113,7 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
 
 Status leave_together(const RendezvousInfo& info, Duration timeout) {
   if (info.world_size < 2) return {};
+  // A counter and a key, since a store can wait for a key but not for a number.
   const auto left = info.store->add(kLeaving, 1);
   if (!left) return std::unexpected(left.error());
   if (*left == info.world_size) return info.store->set(kAllLeft, "1");

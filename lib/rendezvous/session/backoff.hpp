@@ -8,7 +8,7 @@
 
 namespace elastrun::rendezvous {
 
-/// How long to wait before the next attempt to reach somebody, and when to stop trying. Pure but
+/// How long to wait before the next attempt to connect, and when to stop trying. Pure but
 /// for its seed. The waits grow from 10 ms to half a second and are drawn at random within a factor
 /// of two, so that thousands of agents that lost one coordinator do not come back in step.
 class Backoff {

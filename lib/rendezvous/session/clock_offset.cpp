@@ -18,6 +18,8 @@ std::optional<ClockReading> ClockOffset::take(TimePoint sent, std::int64_t clock
     const Duration most = half + other.error(received);
     return apart > most || apart < -most;
   };
+  // The error of a reading grows with its age; two that exclude each other mean that a clock was
+  // set.
   if (!best_ || half <= best_->error(received) || excludes(*best_)) best_ = taken;
   const bool tells = !told_ || excludes(*told_) || received - told_->at >= kTellAgain ||
                      best_->error(received) * 2 <= told_->error(received);

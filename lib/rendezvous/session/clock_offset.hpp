@@ -45,7 +45,7 @@ class ClockOffset {
   std::optional<Taken> best_, told_;
 };
 
-/// The same beside a session, which tells somebody each reading.
+/// The same beside a session, which passes each reading on.
 class CoordinatorClock {
  public:
   explicit CoordinatorClock(const Clock& clock) : clock_(clock) {}

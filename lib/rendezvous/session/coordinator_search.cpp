@@ -30,6 +30,8 @@ void CoordinatorSearch::begin(Handlers handlers) {
 }
 
 void CoordinatorSearch::begin_again() {
+  // A fixed host that has gone does not come back, so a silence is enough; an election takes
+  // longer.
   backoff_.begin(clock_.now(), locator_.elects() ? limits_.join_timeout : limits_.silence);
   watch_progress();
   locate();
@@ -42,7 +44,7 @@ void CoordinatorSearch::locate() {
       place_ = std::move(*place);
       return dial();
     }
-    // What has worked before is no mistake of the user's: the register will have it again.
+    // What has worked before is not a user's mistake: the register will have it again.
     const Code code = place.error().code;
     const bool mistake = code == Code::Usage && !connected_once_;
     if (mistake || code == Code::Rendezvous) return handlers_.given_up(place.error().text, false);
@@ -51,7 +53,7 @@ void CoordinatorSearch::locate() {
 }
 
 void CoordinatorSearch::dial() {
-  // No longer than for a silence later on: meanwhile others may have elected somebody else.
+  // No longer than a later silence: meanwhile others may have elected another leader.
   const Duration limit = std::min(limits_.read_timeout, time_to_answer());
   dialer_.dial(place_.endpoint, limit, [this](Result<tcp::socket> socket) {
     if (socket) return handlers_.connected(std::move(*socket));
@@ -79,6 +81,7 @@ void CoordinatorSearch::try_mute_again(const Error& error) {
 
 void CoordinatorSearch::give_up() {
   const std::string why = no_coordinator_text(limits_.run_id, backoff_.time(), trouble_);
+  // A job that has run is sound, and worth a requeue; one that has never met may be a mistake.
   handlers_.given_up(why, connected_once_);
 }
 
@@ -105,6 +108,7 @@ std::string CoordinatorSearch::where() const {
 }
 
 Duration CoordinatorSearch::time_left() const {
+  // Never zero, or the last attempt would fail before it is made.
   return std::max<Duration>(backoff_.deadline() - clock_.now(), std::chrono::milliseconds(100));
 }
 

@@ -32,7 +32,7 @@ class CoordinatorSearch {
     /// Before the locator is asked: what it must heed.
     std::function<void()> asking;
     std::function<void(boost::asio::ip::tcp::socket)> connected;
-    /// Nobody is looked for any more; `requeue`: the scheduler should start the job again.
+    /// The search has ended in vain; `requeue`: the scheduler should start the job again.
     std::function<void(const std::string& why, bool requeue)> given_up;
     /// Now and then, while it lasts.
     std::function<void()> still_searching;
@@ -44,7 +44,7 @@ class CoordinatorSearch {
   /// The coordinator was lost.
   void begin_again();
   void locate();
-  /// Whoever was found is not the one: later again, until time is up.
+  /// The place found was the wrong one: retries later, until time is up.
   void try_again(const Error& error);
   /// The same; it takes the connection, but has not answered in `time_to_answer`.
   void try_mute_again(const Error& error);
@@ -58,9 +58,9 @@ class CoordinatorSearch {
   const Place& place() const { return place_; }
   std::string where() const;
   bool connected_once() const { return connected_once_; }
-  /// How long whoever takes the connection may take to answer.
+  /// How long the peer may take to answer once it has the connection.
   Duration time_to_answer() const;
-  /// Why nobody has been found yet; empty: nobody has been tried.
+  /// Why the search has not succeeded yet; empty: not tried yet.
   const std::string& trouble() const { return trouble_; }
   void set_trouble(std::string text) { trouble_ = std::move(text); }
   /// One warning, in all, that it takes long.

@@ -37,7 +37,7 @@ struct RendezvousInfo {
   std::optional<BootstrapStoreInfo> bootstrap_store_info{};
 };
 
-/// How the nodes of a job come together. The agent calls it on a thread of its own, one call at a
+/// How the nodes of a job come together. The agent calls it on a separate thread, one call at a
 /// time, so every call may wait as long as it must; while the agent is told to end it does not wait
 /// for a call to return. An exception counts as an error of code Rendezvous. On that thread the
 /// launcher's log (core/log.hpp) must not be used, which belongs to the agent's: what is to be told
@@ -102,7 +102,7 @@ using HandlerCreator = std::function<Result<Handler>(const RendezvousParameters&
 /// Makes a back end known, for --rdzv-backend NAME and get_rendezvous_handler. Fails with Usage if
 /// the name is empty or taken: c10d, static, etcd, etcd-v2 and file are from the beginning.
 Status register_rendezvous_handler(const std::string& backend, HandlerCreator creator);
-/// A new handler of the back end that the parameters name. Fails with Usage for one that nobody
+/// A new handler of the back end that the parameters name. Fails with Usage for one that is not
 /// registered, and with Internal if the creator gives another one's.
 Result<Handler> get_rendezvous_handler(const RendezvousParameters& parameters);
 bool is_built_in(std::string_view backend);

@@ -17,7 +17,7 @@
 namespace elastrun::rendezvous {
 namespace {
 
-constexpr Peer kSelf = 1;
+constexpr Peer kHandlerPeer = 1;
 constexpr const char* kLoopback = "127.0.0.1";
 // A call that is given up only at its end must not last.
 constexpr auto kAnotherWait = std::chrono::seconds(1);
@@ -37,7 +37,7 @@ auto guarded(const Handler& handler, Call call) -> decltype(call(*handler)) {
   } catch (const std::exception& thrown) {
     return fail(Code::Rendezvous, fmt::format("an exception: {}", thrown.what()));
   } catch (...) {
-    return fail(Code::Rendezvous, "an exception that is no std::exception");
+    return fail(Code::Rendezvous, "an exception that does not derive from std::exception");
   }
 }
 
@@ -71,6 +71,7 @@ class UsersSession final : public HandlerSession {
         poll_(clock.make_alarm()),
         deadline_(clock.make_alarm()),
         stacks_due_(clock.make_alarm()),
+        // Refuse rather than call on the loop: a user's handler may wait for minutes.
         calls_(loop.get_executor(), files::BlockingCalls::WithoutThread::Refuse) {}
   ~UsersSession() override { lifetime_.end(); }
 
@@ -108,7 +109,9 @@ class UsersSession final : public HandlerSession {
     closed_ = true;
     poll_->disarm();
     on_closed_ = std::move(on_closed);
+    // As torchrun on a signal: shutdown() would close the rendezvous for the nodes that stay.
     if (left_) return end();
+    // A user's shutdown() may hang; the agent ends all the same.
     deadline_->arm(clock_.now() + settings_.close_timeout, [this] { end(); });
     calls_.make(
         name(),
@@ -150,7 +153,7 @@ class UsersSession final : public HandlerSession {
     restart_rule_.learn(round.attempt);
     running_ = true;
     const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];
-    standstill_.assigned(kSelf, round.number, self, round.rank_base);
+    standstill_.assigned(kHandlerPeer, round.number, self, round.rank_base);
     push(RoundReady{round});
   }
 
@@ -183,15 +186,15 @@ class UsersSession final : public HandlerSession {
     push(Restart{std::move(cause), decision.attempt_spent, decision.restarts_left});
   }
 
-  /// Nobody brings them to the other nodes: what there is to say is said of this one alone.
+  /// Handlers do not carry them to other nodes: the report is about this one alone.
   void report_stacks(Report report) {
     if (!running_) standstill_.broken_up();
     if (const auto* progress = std::get_if<ProgressReport>(&report)) {
-      standstill_.says(kSelf, *progress, clock_.now());
+      standstill_.says(kHandlerPeer, *progress, clock_.now());
     } else if (auto* stacks = std::get_if<NodeStacks>(&report)) {
-      standstill_.answers(kSelf, std::move(*stacks), clock_.now());
+      standstill_.answers(kHandlerPeer, std::move(*stacks), clock_.now());
     } else {
-      standstill_.asks(kSelf, clock_.now());
+      standstill_.asks(kHandlerPeer, clock_.now());
     }
     tell_stacks();
   }
@@ -244,6 +247,7 @@ class UsersSession final : public HandlerSession {
             return one.num_nodes_waiting();
           });
         },
+        // The answer may come in a later round, of which it says nothing.
         [this, round = round_](Result<int> waiting) {
           if (closed_ || !running_ || round != round_) return;
           if (!waiting) return push(Lost{fmt::format("{}: {}", name(), waiting.error().text)});
@@ -275,7 +279,7 @@ class UsersSession final : public HandlerSession {
   RestartRule restart_rule_;
   std::int64_t round_ = 0;
   std::optional<Assignment> assignment_;
-  bool running_ = false;  // in a round that nobody has ended yet
+  bool running_ = false;  // in a round that has not ended yet
   bool left_ = false, closed_ = false;
   std::function<void()> on_closed_;
   Standstill standstill_;

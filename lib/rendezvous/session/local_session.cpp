@@ -14,9 +14,10 @@ namespace {
 
 constexpr Peer kSelf = 1;
 
-Rules rules_of(const LocalSettings& settings) {
-  Rules rules = settings.rules;
+/// No other node is waited for, whatever its node rank.
+Rules for_one_node(Rules rules) {
   rules.min_nodes = 1;
+  rules.fixed_ranks = false;
   return rules;
 }
 
@@ -26,7 +27,7 @@ class LocalSession final : public Session {
       : loop_(loop),
         clock_(clock),
         settings_(std::move(settings)),
-        state_(rules_of(settings_), settings_.run_id, settings_.master_addr,
+        state_(for_one_node(settings_.rules), settings_.run_id, settings_.master_addr,
                settings_.master_port) {}
   ~LocalSession() override { lifetime_.end(); }
 

@@ -19,11 +19,11 @@ namespace {
 
 using spec::RendezvousConfig;
 
-bool is_loopback(const std::string& host) {
+bool is_loopback_host(const std::string& host) {
   return host == "localhost" || net::parse_address(host).is_loopback();
 }
 
-/// Where nobody from elsewhere can come: the address of this machine by which it is announced.
+/// Where no other machine can connect: the address of this machine by which it is announced.
 std::string loopback_of(const std::string& host) {
   const auto address = net::parse_address(host);
   return address.is_v6() && address.is_loopback() ? address.to_string() : "127.0.0.1";
@@ -42,18 +42,6 @@ struct Plan {
     return make_remote_session(loop, clock, sealer, std::move(locator), std::move(remote));
   }
 };
-
-Rules rules_of(const SessionSettings& settings) {
-  Rules rules = settings.rules;
-  rules.join_timeout = settings.config.join_timeout;
-  rules.last_call_timeout = settings.config.last_call_timeout;
-  if (settings.backend == spec::backend::kStatic) {
-    rules.fixed_ranks = true;
-    rules.min_nodes = rules.max_nodes;  // as torchrun: the minimum is not looked at
-    rules.join_timeout = settings.config.timeout;
-  }
-  return rules;
-}
 
 void set_timing(Plan& plan) {
   RemoteSettings& remote = plan.remote;
@@ -82,9 +70,9 @@ std::shared_ptr<const net::Sealer> munge_sealer(boost::asio::io_context& loop,
 }
 
 void warn_of_openness(const SessionSettings& settings, const std::string& host) {
-  if (is_loopback(host)) return;
+  if (is_loopback_host(host)) return;
   log::warning("rendezvous",
-               "the job \"{}\" has no secret: whoever reaches {} can join or stop it. Set "
+               "the job \"{}\" has no secret: anyone who reaches {} can join or stop it. Set "
                "ELASTRUN_SECRET, or secret_file in --rdzv-conf, to the same text on all nodes",
                settings.run_id, host);
 }
@@ -97,8 +85,9 @@ Result<std::unique_ptr<Session>> make_fixed(Plan& plan, std::uint16_t default_po
   const auto endpoint = net::parse_endpoint(plan.settings.endpoint, default_port);
   if (!endpoint) return std::unexpected(endpoint.error());
   const bool fixed_ranks = plan.settings.backend == spec::backend::kStatic;
-  const bool alone = is_loopback(endpoint->host) &&
-                     (plan.settings.local_addr.empty() || is_loopback(plan.settings.local_addr));
+  const bool alone =
+      is_loopback_host(endpoint->host) &&
+      (plan.settings.local_addr.empty() || is_loopback_host(plan.settings.local_addr));
   StorePlan& store = plan.remote.store_plan;
   const std::string& known_as =
       plan.settings.local_addr.empty() ? endpoint->host : plan.settings.local_addr;
@@ -149,7 +138,9 @@ Result<std::unique_ptr<Session>> make_session(boost::asio::io_context& loop, Clo
   plan.remote.run_id = plan.coordinator.run_id = settings.run_id;
   plan.remote.start = plan.coordinator.start = settings.start;
   plan.remote.backend = settings.backend;
-  plan.remote.rules = plan.coordinator.rules = rules_of(settings);
+  plan.coordinator.rules = settings.rules;
+  if (settings.backend == spec::backend::kStatic) plan.coordinator.rules.fixed_ranks = true;
+  plan.remote.rules = plan.coordinator.rules;
   plan.remote.local_addr = settings.local_addr;
   plan.remote.node_rank = settings.node_rank;
   plan.remote.guardian = settings.guardian;

@@ -21,13 +21,13 @@ struct SessionSettings {
   std::string endpoint;                       // as --rdzv-endpoint, or MASTER_ADDR:MASTER_PORT
   std::string run_id = "none";
   std::string start;              // which start of the job, as the scheduler tells; may be empty
-  Rules rules;                    // numbers of nodes and restarts; the rest is taken from `config`
+  Rules rules;                    // rules_of() the job
   int node_rank = 0;              // static only
   Duration grace{};               // Node::grace, alike on all nodes
   std::string local_addr;         // --local-addr
   spec::RendezvousConfig config;  // --rdzv-conf
   std::string secret;             // ELASTRUN_SECRET; secret_file of `config` wins
-  /// Where there is no secret: by MUNGE, if it is there. Under Slurm its nodes have it.
+  /// Without a secret: by MUNGE, if it is installed. Under Slurm its nodes have it.
   bool try_munge = false;
   pid_t guardian = 0;  // of this process; 0: there is none
 };

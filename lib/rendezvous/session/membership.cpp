@@ -17,6 +17,8 @@ Join Membership::describe(const std::string& address, const Rules& rules, int no
   if (node.address.empty()) node.address = address;
   if (node.instance.empty()) node.instance = instance_;
   if (rules.fixed_ranks) node.node_rank = node_rank;
+  // A worker's packets may leave by any of them (rails, container bridges), and the store of a
+  // round lets in only addresses that it knows.
   node.alternates = alternate_addresses(node.address, net::own_addresses());
   if (node.id.empty()) node.id = fmt::format("{}_{}_0", node.address, ::getpid());
   id_ = node.id;

@@ -31,7 +31,7 @@ class Membership {
   }
   /// A worker has failed: the group is being stopped, although it is a member.
   void fail(TimePoint now) { stops_by_ = now + self_.grace; }
-  /// Its group has to stop; false: it is no member.
+  /// Its group has to stop; false: it was not a member.
   bool give_up(TimePoint now, bool attempt_spent) {
     if (state_ != MemberState::Held) return false;
     state_ = MemberState::None;
@@ -44,7 +44,7 @@ class Membership {
     leaves_ = true;
     stops_by_ = now + grace;
   }
-  /// There is that world, of which it is no member.
+  /// Learns of a world that it does not belong to.
   void learn(const PreviousWorld& world) {
     if (world.id.is_later_than(knows_.id)) knows_ = world;
   }

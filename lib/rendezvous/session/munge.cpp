@@ -179,6 +179,7 @@ Result<std::shared_ptr<const Munge>> load_munge() {
     return fail(Code::Io, fmt::format("no libmunge: {}", text == nullptr ? "" : text));
   }
   auto munge = std::make_shared<const LoadedMunge>(library);
+  // libmunge may be installed where munged does not run; only a credential tells.
   if (const auto tried = munge->encode("", ::geteuid()); !tried) {
     return std::unexpected(tried.error());
   }

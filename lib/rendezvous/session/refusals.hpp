@@ -10,8 +10,8 @@ namespace elastrun::rendezvous {
 
 /// Whether those who refuse a node at the place of an elected coordinator are that one. Its entry
 /// outlives a leader that has died, and meanwhile anybody may have its port: another job, a proxy,
-/// whoever got its address. What such a stranger says must not end a job that goes on elsewhere.
-/// Only an entry that is still there after its life has been renewed since. Pure.
+/// the next owner of its address. What such a stranger says must not end a job that goes on
+/// elsewhere. Only an entry that is still there after its life has been renewed since. Pure.
 class Refusals {
  public:
   /// The one at the place of that epoch has refused this node. `entry_life`: how long an entry

@@ -122,6 +122,8 @@ class RemoteSession final : public Session {
                   [this](const Error& error) { hung_up(error); }});
     greeted_at_ = clock_.now();
     Hello hello = own_hello(settings_.run_id, settings_.start, epoch_, settings_.guardian);
+    // In the first message: a coordinator that learns it later takes this node for gone, and begins
+    // a world beside the last save of this one.
     if (const auto left = membership_.at_work(greeted_at_)) hello.at_work = {describe(), *left};
     link_->send(encode(FromAgent(std::move(hello))));
     heartbeat_->arm(clock_.now() + search_.time_to_answer(), [this] {
@@ -194,7 +196,9 @@ class RemoteSession final : public Session {
     welcomed_ = true;
     search_.found(welcome.stand_alone);
     refusals_.forget();
+    // From the greeting, not from its answer, which the network may have kept for a minute.
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
+    // Or TCP_USER_TIMEOUT ends a connection whose silence both sides have agreed to bear.
     link_->bear_silence(welcome.heartbeat * (welcome.heartbeats_missed + 2));
     put_off_.clear();
     watch_heartbeats();
@@ -220,6 +224,8 @@ class RemoteSession final : public Session {
   }
 
   void refused(const Refusal& refusal) {
+    // With an election the entry of a dead leader stands for a while, and its port may be another
+    // job's or a web server's by now.
     const bool final = !locator_->elects() || (refusal.final && (welcomed_ || is_final()));
     hang_up();
     if (!final) return ended({Code::Closed, refusal.text});
@@ -254,6 +260,7 @@ class RemoteSession final : public Session {
       epoch_ = epoch;
       membership_.sit(ready->round);
     } else if (const auto* restart = std::get_if<Restart>(&told)) {
+      // Its group may have stopped before, when another connection was lost.
       if (!membership_.give_up(clock_.now(), restart->attempt_spent)) return;
       if (fences_) send(Stopping{*membership_.at_work(clock_.now())});
     } else if (const auto* spare = std::get_if<Spare>(&told)) {
@@ -286,7 +293,7 @@ class RemoteSession final : public Session {
     if (closed_) return retire();
     if (is_through()) return;
     if (!was_welcomed) {
-      // It never took us in: another secret or protocol is no use trying again.
+      // It never took us in: a retry cannot mend another secret or protocol.
       const bool refused = error.code == Code::Rendezvous || error.code == Code::Protocol;
       return refused && is_final() ? lose(trouble, false)
                                    : search_.try_again({error.code, trouble});
@@ -350,6 +357,7 @@ class RemoteSession final : public Session {
   }
 
   void push(Push told) {
+    // Later, since the agent may call close() from within `on_push_`.
     boost::asio::post(loop_, [this, alive = lifetime_.token(), told = std::move(told)]() mutable {
       if (alive && !closed_) on_push_(std::move(told));
     });
@@ -370,7 +378,7 @@ class RemoteSession final : public Session {
   std::shared_ptr<Link> link_;
   std::vector<std::shared_ptr<Link>> held_;  // whose ends will say that our group has ended
   bool welcomed_ = false;
-  bool fences_ = false;  // it waits for whoever says that it is being stopped
+  bool fences_ = false;  // it waits for agents that say they are being stopped
   bool stacks_ = false;  // it wants to hear of workers that stand still
   std::int64_t epoch_ = 0;
   TimePoint greeted_at_;

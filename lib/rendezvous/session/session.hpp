@@ -57,7 +57,7 @@ class Session {
   virtual bool serves_others() const { return false; }
 
   /// `tell` gets what is learnt of the coordinator's clock, from before the first round on. Set
-  /// before open(); where there is no coordinator on a connection it is not called.
+  /// before open(); without a coordinator on a connection it is not called.
   virtual void on_clock(std::function<void(const ClockReading&)>) {}
 
   /// "static", "c10d", ...: as RendezvousHandler.get_backend.

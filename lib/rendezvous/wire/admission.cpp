@@ -48,8 +48,8 @@ bool may_be_same_start(std::string_view one, std::string_view other) {
 std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start) {
   if (!run_id.empty() && !hello.run_id.empty() && hello.run_id != run_id) {
     return fmt::format(
-        "the job that meets here is \"{}\", not \"{}\" (--rdzv-id); give each job a "
-        "port of its own",
+        "the job that meets here is \"{}\", not \"{}\" (--rdzv-id); give each job its "
+        "own port",
         run_id, printable(hello.run_id));
   }
   if (!start.empty() && !hello.start.empty() && !may_be_same_start(hello.start, start)) {

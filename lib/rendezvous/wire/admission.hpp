@@ -14,14 +14,14 @@ namespace elastrun::rendezvous {
 Hello own_hello(const std::string& run_id, const std::string& start, std::int64_t epoch,
                 pid_t guardian);
 
-/// Why the coordinator of the job `run_id` (empty: of any), in its start `start`, does not talk to
-/// whoever says this; empty if it does. A side that does not know its start, or only
-/// how often the job was requeued ("/0"), is not refused for what it does not know.
+/// Why the coordinator of the job `run_id` (empty: of any), in its start `start`, rejects this
+/// Hello; empty if it does not. A side that does not know its start, or only how often the job was
+/// requeued ("/0"), is not refused for what it does not know.
 std::string refusal_of(const Hello& hello, const std::string& run_id, const std::string& start);
 /// Why an agent with these rules cannot be of the job with those; empty if it can.
 std::string refusal_of(const Rules& its, const Rules& rules);
 
-/// What is said to somebody whose secret is another one than that of the job `run_id` (empty: any).
+/// The refusal for a secret that differs from that of the job `run_id` (empty: any).
 std::string secret_refusal_of(const std::string& run_id);
 
 /// Warns in the log where that node's --max-restarts are not those that count.

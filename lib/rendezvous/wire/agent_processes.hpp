@@ -15,7 +15,7 @@ struct ProcessMark {
 };
 
 /// The processes of an agent, and of which kernel and pid namespace these numbers are: as it claims
-/// in its first word. Whoever is told a lie is misled about the liar's own end, and no other.
+/// in its first word. A lie misleads only about the liar's own end.
 struct AgentProcesses {
   std::string boot;              // /proc/sys/kernel/random/boot_id; empty: not told
   std::uint64_t namespace_ = 0;  // process::own_pid_namespace

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/describe/members.hpp>
+#include <boost/mp11/algorithm.hpp>
 #include <fmt/format.h>
+#include <type_traits>
 #include <utility>
 
 namespace elastrun::rendezvous {
@@ -70,6 +73,11 @@ json::object write_place(const World& world, int group_rank) {
           {"role_world_size", bases.role_world_size},
           {"master_addr", world.master_addr},
           {"master_port", world.master_port}};
+}
+
+void for_each_rule(auto&& call) {
+  using namespace boost::describe;
+  boost::mp11::mp_for_each<describe_members<Rules, mod_public>>(call);
 }
 
 }  // namespace
@@ -218,23 +226,36 @@ Cause read_cause(const Reader& reader) {
 }
 
 json::object write_rules(const Rules& rules) {
-  return {{"min_nodes", rules.min_nodes},
-          {"max_nodes", rules.max_nodes},
-          {"max_restarts", rules.max_restarts},
-          {"fixed_ranks", rules.fixed_ranks},
-          {"join_timeout", to_seconds(rules.join_timeout)},
-          {"last_call_timeout", to_seconds(rules.last_call_timeout)}};
+  json::object out;
+  for_each_rule([&](auto rule) {
+    const auto& value = rules.*rule.pointer;
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, Duration>) {
+      out[rule.name] = to_seconds(value);
+    } else {
+      out[rule.name] = value;
+    }
+  });
+  return out;
 }
 
+/// A rule that an agent of another version does not know is at its default.
 Rules read_rules(const Reader& reader) {
   constexpr double kYear = 366.0 * 86400;
   Rules rules;
-  rules.min_nodes = static_cast<int>(reader.integer("min_nodes", 1, kMaxCount, 1));
-  rules.max_nodes = static_cast<int>(reader.integer("max_nodes", rules.min_nodes, kMaxCount));
-  rules.max_restarts = static_cast<int>(reader.integer("max_restarts", 0, kMaxCount));
-  rules.fixed_ranks = reader.flag("fixed_ranks");
-  rules.join_timeout = from_seconds(reader.number("join_timeout", 0.001, kYear, 600));
-  rules.last_call_timeout = from_seconds(reader.number("last_call_timeout", 0, kYear, 30));
+  for_each_rule([&](auto rule) {
+    auto& value = rules.*rule.pointer;
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, Duration>) {
+      value = from_seconds(reader.number(rule.name, 0, kYear, to_seconds(value)));
+    } else if constexpr (std::is_same_v<Value, bool>) {
+      value = reader.flag(rule.name);
+    } else {
+      value = static_cast<Value>(reader.integer(rule.name, 0, kMaxCount, value));
+    }
+  });
+  const bool possible = rules.min_nodes >= 1 && rules.max_nodes >= rules.min_nodes &&
+                        rules.join_timeout >= std::chrono::milliseconds(1);
+  if (!possible) reader.sound() = false;
   return rules;
 }
 

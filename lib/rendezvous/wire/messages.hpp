@@ -29,10 +29,10 @@ struct AtWork {
   Join member;
   Duration left{};
 };
-/// The first message of whoever connects.
+/// The first message on each connection.
 struct Hello {
   std::string run_id;          // empty: any, only for status queries
-  bool wants_status = false;   // only asks, is no agent
+  bool wants_status = false;   // only asks, not an agent
   std::int64_t epoch = 0;      // the highest that this agent has seen
   std::string start{};         // which start of the job, as its scheduler tells; empty: not known
   std::string host{}, user{};  // of the process
@@ -71,7 +71,7 @@ struct Refusal {
   std::string text;
   bool final = false;  // another coordinator of this job would say the same
 };
-/// The coordinator was elected anew and stays the same.
+/// The coordinator was elected again and stays the same.
 struct NewEpoch {
   std::int64_t epoch = 0;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <utility>
 
 namespace elastrun::rendezvous {
@@ -16,6 +17,8 @@ using Kind = hangs::NodeProgress::Kind;
 constexpr std::array<std::string_view, 3> kKinds = {"moves", "stands", "excused"};
 constexpr double kLongest = 1e9;  // seconds
 constexpr std::size_t kMostDumps = 64;
+constexpr std::size_t kMostHeld = 64;  // of a node that are named
+constexpr std::size_t kLongestHeld = 256;
 // Few bytes can stand for many ranks of a job.
 constexpr std::int64_t kMostRanks = 1 << 21;
 
@@ -98,6 +101,25 @@ std::vector<hangs::StackGroup> read_groups(const Reader& reader, std::int64_t& r
   return groups;
 }
 
+json::array write_held(const std::map<int, std::string>& held) {
+  json::array list;
+  for (const auto& [rank, by] : held | std::views::take(kMostHeld)) {
+    list.emplace_back(object{{"rank", rank}, {"by", fit_text(by, kLongestHeld)}});
+  }
+  return list;
+}
+
+std::map<int, std::string> read_held(const Reader& reader) {
+  std::map<int, std::string> held;
+  for (const auto& one : reader.elements("held")) {
+    const Reader worker(one, reader.sound());
+    const auto rank = static_cast<int>(worker.integer("rank", 0, kMaxCount));
+    auto by = fit_text(worker.text("by"), kLongestHeld);
+    if (held.size() < kMostHeld) held.emplace(rank, std::move(by));
+  }
+  return held;
+}
+
 double seconds(Duration duration) {
   return std::clamp(to_seconds(duration), 0.0, kLongest);
 }
@@ -122,7 +144,8 @@ object write(const ProgressReport& report) {
           {"round", report.round},
           {"state", kKinds[static_cast<std::size_t>(report.what.kind)]},
           {"by_steps", report.what.by_steps},
-          {"standing", seconds(report.standing)}};
+          {"standing", seconds(report.standing)},
+          {"held", write_held(report.held)}};
 }
 object write(const NodeStacks& stacks) {
   return {{"type", "stacks"},
@@ -151,7 +174,8 @@ object write(const StacksReport& report) {
 ProgressReport read_progress_report(const Reader& reader) {
   ProgressReport report{reader.integer("round"),
                         {Kind::Moves, reader.flag("by_steps")},
-                        from_seconds(reader.number("standing", 0, kLongest, 0))};
+                        from_seconds(reader.number("standing", 0, kLongest, 0)),
+                        read_held(reader)};
   const auto kind = std::ranges::find(kKinds, reader.text("state"));
   if (kind == kKinds.end()) {
     reader.sound() = false;

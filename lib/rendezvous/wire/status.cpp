@@ -80,9 +80,15 @@ json::array gone_nodes(const State& state, TimePoint now) {
   return nodes;
 }
 
+json::array held_workers(const std::map<int, std::string>& held) {
+  json::array list;
+  for (const auto& [rank, by] : held) list.emplace_back(json::object{{"rank", rank}, {"by", by}});
+  return list;
+}
+
 }  // namespace
 
-json::object describe(const State& state, TimePoint now) {
+json::object describe(const State& state, const std::map<int, std::string>& held, TimePoint now) {
   std::vector<const Member*> order;
   for (const auto& [peer, member] : state.roster().all()) order.push_back(&member);
   std::ranges::sort(order, [](const Member* left, const Member* right) {
@@ -103,11 +109,12 @@ json::object describe(const State& state, TimePoint now) {
                    {"missing", std::max(rules.min_nodes - here, 0)},
                    {"nodes", std::move(nodes)}};
   if (auto gone = gone_nodes(state, now); !gone.empty()) job["gone"] = std::move(gone);
+  if (!held.empty()) job["held"] = held_workers(held);
   if (rules.fixed_ranks) job["missing_node_ranks"] = missing_ranks(state);
   if (state.phase() == Phase::Joining && here > 0) {
     job["seconds"] = to_seconds(now - state.join_phase().since());
     job["text"] =
-        progress_text(rules, state.quorum(), state.join_phase(), state.world_fence(), now);
+        progress_text(rules, state.quorum(), state.join_phase(), state.world_fence(), {}, now);
   }
   if (state.phase() == Phase::Ended) {
     job["failed"] = state.verdict().failed;

@@ -5,10 +5,14 @@
 #include "core/json.hpp"
 #include "rendezvous/membership/state.hpp"
 
+#include <map>
+#include <string>
+
 namespace elastrun::rendezvous {
 
 /// Who is in, who is missing, which phase each node waits in and for how long
 /// (elastrun-protocol(7)). Pure.
-json::object describe(const State& state, TimePoint now);
+/// `held`: as Standstill::held().
+json::object describe(const State& state, const std::map<int, std::string>& held, TimePoint now);
 
 }  // namespace elastrun::rendezvous

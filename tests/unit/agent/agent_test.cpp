@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using process::ExitStatus;
-using Kind = Ending::Kind;
+using EndingKind = Ending::Kind;
 
 struct FakeStore final : RoundStore {
   Result<std::uint16_t> prepare() override {
@@ -36,8 +36,12 @@ struct Recorder final : Observer {
   void failed(const workers::Judgement& judgement) override {
     failures.push_back(judgement.first().rank);
   }
+  void hang(const JobHang& hang) override { hangs.push_back(hang.attempt); }
+  void timer_expired(const ExpiredTimer& timer) override { timers.push_back("! " + timer.scope); }
+  void timer_killed(const ExpiredTimer& timer) override { timers.push_back("x " + timer.scope); }
   std::vector<Phase> phases;
-  std::vector<int> failures;
+  std::vector<int> failures, hangs;
+  std::vector<std::string> timers;
 };
 
 /// One that hosts the rendezvous, and waits for nodes that do not hang up.
@@ -142,7 +146,7 @@ struct Node {
     clock.advance(time);
     settle_down();
   }
-  Kind ended() {
+  EndingKind ended() {
     REQUIRE(result.has_value());
     CHECK(launcher.alive() == 0);
     return result->ending.kind;
@@ -156,7 +160,7 @@ TEST_CASE("agent: workers that all succeed make a job that succeeds") {
   node.end(0, ExitStatus::exited(0));
   CHECK_FALSE(node.result.has_value());
   node.end(1, ExitStatus::exited(0));
-  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.ended() == EndingKind::Succeeded);
   CHECK(node.result->attempts.size() == 1);
 }
 
@@ -176,7 +180,7 @@ TEST_CASE(
   node.settle_down();
   REQUIRE(node.agent->phase() == Phase::Ended);
   session.closed();
-  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.ended() == EndingKind::Succeeded);
 }
 
 TEST_CASE("agent: after a failure the group is started again, with the next attempt's number") {
@@ -191,7 +195,7 @@ TEST_CASE("agent: after a failure the group is started again, with the next atte
   CHECK(node.store.served == 5002);
   node.end(2, ExitStatus::exited(0));
   node.end(3, ExitStatus::exited(0));
-  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.ended() == EndingKind::Succeeded);
   CHECK(node.result->restarts == 1);
   CHECK(node.result->attempts.size() == 2);
 }
@@ -201,12 +205,12 @@ TEST_CASE("agent: a store is needed as long as groups of other nodes may take to
   const auto now = node.clock.now();
   SUBCASE("not after the success of the whole job") {
     node.end(0, ExitStatus::exited(0));
-    CHECK(node.ended() == Kind::Succeeded);
+    CHECK(node.ended() == EndingKind::Succeeded);
     CHECK(node.result->store_needed_until == now);
   }
   SUBCASE("after a failure, since that is known") {
     node.end(0, ExitStatus::exited(3));
-    CHECK(node.ended() == Kind::WorkersFailed);
+    CHECK(node.ended() == EndingKind::WorkersFailed);
     CHECK(node.result->store_needed_until == now + 30s + process::kKillBound);
   }
 }
@@ -215,7 +219,7 @@ TEST_CASE("agent: when no restart is left the first failure is the verdict") {
   Node node(3);
   node.end(1, ExitStatus::exited(3));
   node.obey();
-  CHECK(node.ended() == Kind::WorkersFailed);
+  CHECK(node.ended() == EndingKind::WorkersFailed);
   REQUIRE(node.result->judgement.has_value());
   CHECK(node.result->judgement->first().rank == 1);
   CHECK(node.result->judgement->failures.size() == 3);
@@ -227,7 +231,7 @@ TEST_CASE("agent: a failure that explains itself stops the others at that moment
   node.end(1, ExitStatus::exited(1));
   CHECK(node.launcher[0].signals == std::vector{SIGTERM});
   node.obey();
-  CHECK(node.ended() == Kind::WorkersFailed);
+  CHECK(node.ended() == EndingKind::WorkersFailed);
 }
 
 TEST_CASE("agent: after a victim the culprit has a moment to end by itself") {
@@ -240,7 +244,7 @@ TEST_CASE("agent: after a victim the culprit has a moment to end by itself") {
   node.end(1, ExitStatus::exited(4));
   CHECK_MESSAGE(node.launcher[2].signals == std::vector{SIGTERM}, "at once, not after 30 ms more");
   node.obey();
-  CHECK(node.ended() == Kind::WorkersFailed);
+  CHECK(node.ended() == EndingKind::WorkersFailed);
   CHECK(node.result->judgement->first().rank == 1);
   CHECK(node.recorder.failures == std::vector{1});
 }
@@ -254,7 +258,7 @@ TEST_CASE("agent: a victim whose culprit is elsewhere is waited with for a momen
   node.advance(1ms);
   CHECK(node.launcher[1].signals == std::vector{SIGTERM});
   node.obey();
-  CHECK(node.ended() == Kind::WorkersFailed);
+  CHECK(node.ended() == EndingKind::WorkersFailed);
   CHECK(node.result->judgement->first().rank == 0);
 }
 
@@ -269,7 +273,7 @@ TEST_CASE("agent: twenty restarts in a row leave nothing behind") {
   CHECK(node.launcher.alive() == 2);
   node.end(40, ExitStatus::exited(0));
   node.end(41, ExitStatus::exited(0));
-  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.ended() == EndingKind::Succeeded);
   CHECK(node.result->restarts == 20);
 }
 
@@ -280,7 +284,7 @@ TEST_CASE("agent: a signal goes to the workers, and their codes do not matter") 
   CHECK(node.launcher[0].signals == std::vector{SIGINT});
   node.end(0, ExitStatus::exited(0));
   node.end(1, ExitStatus::exited(7));
-  CHECK(node.ended() == Kind::Signalled);
+  CHECK(node.ended() == EndingKind::Signalled);
   CHECK(node.launcher.size() == 2);
 }
 
@@ -296,7 +300,7 @@ TEST_CASE("agent: a second signal does not wait for the deaf, if its sender insi
   node.settle_down();
   CHECK(node.launcher[0].signals == std::vector{SIGTERM, SIGKILL});
   node.obey();
-  CHECK(node.ended() == Kind::Signalled);
+  CHECK(node.ended() == EndingKind::Signalled);
 }
 
 TEST_CASE("agent: a host that waits for other nodes ends when somebody insists") {
@@ -308,7 +312,7 @@ TEST_CASE("agent: a host that waits for other nodes ends when somebody insists")
   CHECK_FALSE(node.result.has_value());
   node.agent->signal(SIGINT, true);
   node.settle_down();
-  CHECK(node.ended() == Kind::Signalled);
+  CHECK(node.ended() == EndingKind::Signalled);
   static_cast<WaitingSession&>(*node.session).closed();  // too late to matter
   node.settle_down();
 }
@@ -321,7 +325,7 @@ TEST_CASE("agent: a worker that dies of the signal which is on its way to us is 
     node.advance(249ms);
     node.agent->signal(SIGTERM, false);
     node.settle_down();
-    CHECK(node.ended() == Kind::Signalled);
+    CHECK(node.ended() == EndingKind::Signalled);
     CHECK(node.recorder.failures.empty());
     CHECK(node.launcher.size() == 2);
   }
@@ -348,7 +352,7 @@ TEST_CASE("agent: the dead guardian's job is killed") {
   node.settle_down();
   CHECK(node.launcher[1].signals == std::vector{SIGKILL});
   node.obey();
-  CHECK(node.ended() == Kind::GuardianLost);
+  CHECK(node.ended() == EndingKind::GuardianLost);
 }
 
 TEST_CASE("agent: a start that fails half-way ends the job with the reason and no worker") {
@@ -356,7 +360,7 @@ TEST_CASE("agent: a start that fails half-way ends the job with the reason and n
   node.launcher.fails_at = 3;  // the second worker of the second attempt
   node.end(0, ExitStatus::exited(1));
   node.obey();
-  CHECK(node.ended() == Kind::NoStart);
+  CHECK(node.ended() == EndingKind::NoStart);
   CHECK(node.result->ending.why == "too many open files");
 }
 
@@ -364,7 +368,7 @@ TEST_CASE("agent: a store that cannot listen ends the job before anything starts
   Node node(1, 1);
   node.store.refuses = true;
   node.end(0, ExitStatus::exited(1));
-  CHECK(node.ended() == Kind::NoStart);
+  CHECK(node.ended() == EndingKind::NoStart);
   CHECK(node.result->ending.why == "the port is in use");
   CHECK(node.launcher.size() == 1);
 }
@@ -381,6 +385,25 @@ TEST_CASE("agent: a process is known by the session of its worker") {
   Node node(1);
   CHECK(node.agent->worker_of(1000) != nullptr);
   CHECK(node.agent->worker_of(::getpid()) == nullptr);
+}
+
+TEST_CASE("agent: facts of hangs and timers reach observers in order, later, and change nothing") {
+  Node node(1);
+  const auto phases = node.recorder.phases;
+  ExpiredTimer timer;
+  timer.scope = "load";
+  node.agent->post(TimerExpired{std::make_shared<ExpiredTimer>(timer)});
+  node.agent->post(TimerKilled{std::make_shared<ExpiredTimer>(timer)});
+  JobHang hang;
+  hang.attempt = 3;
+  node.agent->post(HangSeen{std::make_shared<JobHang>(hang)});
+  CHECK(node.recorder.timers.empty());
+  CHECK(node.recorder.hangs.empty());
+  node.settle_down();
+  CHECK(node.recorder.timers == std::vector<std::string>{"! load", "x load"});
+  CHECK(node.recorder.hangs == std::vector{3});
+  CHECK(node.recorder.phases == phases);
+  CHECK_FALSE(node.result);
 }
 
 }  // namespace

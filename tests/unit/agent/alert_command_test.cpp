@@ -32,7 +32,7 @@ struct Reading final : process::Launcher {
   std::vector<std::string> inputs;
 };
 
-struct Place {
+struct AlertPlace {
   test::FakeClock clock;
   Reading launcher{clock};
   AlertCommand command{clock, launcher, {"notify", "a b"}, {"PATH=/bin"}};
@@ -41,7 +41,7 @@ struct Place {
 }  // namespace
 
 TEST_CASE("alert command: runs with the alert on its input, one at a time, then the latest") {
-  Place place;
+  AlertPlace place;
   const std::string first(AlertCommand::kMostInput, 'x');
   place.command.run(first);
   place.command.run("second");
@@ -60,7 +60,7 @@ TEST_CASE("alert command: runs with the alert on its input, one at a time, then 
 }
 
 TEST_CASE("alert command: is killed after its time, and what waits has its turn") {
-  Place place;
+  AlertPlace place;
   place.command.run("one");
   place.command.run("two");
   place.clock.advance(AlertCommand::kTimeLimit - 1s);
@@ -72,7 +72,7 @@ TEST_CASE("alert command: is killed after its time, and what waits has its turn"
 }
 
 TEST_CASE("alert command: one that cannot be started costs a line of the log") {
-  Place place;
+  AlertPlace place;
   place.launcher.fake.fails_at = 0;
   place.command.run("one");
   CHECK(place.clock.armed() == 0);

@@ -17,7 +17,7 @@ namespace elastrun::agent {
 namespace {
 
 using process::ExitStatus;
-using Kind = Ending::Kind;
+using EndingKind = Ending::Kind;
 using Why = rendezvous::Cause::Kind;
 
 workers::Failure failure(int rank, ExitStatus status, bool stopped) {
@@ -51,7 +51,7 @@ std::vector<rendezvous::Cause> causes() {
 }
 
 /// `nodes`: of the last round; 0: there was none.
-JobResult result_of(Kind kind, const rendezvous::Cause& cause,
+JobResult result_of(EndingKind kind, const rendezvous::Cause& cause,
                     const std::vector<workers::Failure>& group, int nodes) {
   JobResult result;
   result.ending.kind = kind;
@@ -64,9 +64,10 @@ JobResult result_of(Kind kind, const rendezvous::Cause& cause,
   return result;
 }
 
-constexpr std::array kKinds{Kind::Succeeded,      Kind::WorkersFailed, Kind::JobFailed,
-                            Kind::NotNeeded,      Kind::Signalled,     Kind::NoStart,
-                            Kind::RendezvousLost, Kind::Stuck,         Kind::GuardianLost};
+constexpr std::array kKinds{
+    EndingKind::Succeeded,      EndingKind::WorkersFailed, EndingKind::JobFailed,
+    EndingKind::NotNeeded,      EndingKind::Signalled,     EndingKind::NoStart,
+    EndingKind::RendezvousLost, EndingKind::Stuck,         EndingKind::GuardianLost};
 
 /// Calls `check` with each combination.
 void with_each(const std::function<void(const JobResult&)>& check) {
@@ -109,7 +110,7 @@ TEST_CASE("culprit: text, report and exit code name the same one, whatever has h
     }
     ++named;
     if (result.judgement) CHECK(text.contains("  who       rank " + rank + " (local rank "));
-    if (result.ending.kind == Kind::WorkersFailed) {
+    if (result.ending.kind == EndingKind::WorkersFailed) {
       CHECK(verdict_sentence(result).starts_with("rank " + rank + " "));
     }
     const int number = std::stoi(in_report(result, "exit_code"));
@@ -122,7 +123,7 @@ TEST_CASE("culprit: text, report and exit code name the same one, whatever has h
 TEST_CASE("culprit: a worker that was stopped is none, nor is anybody after a signal") {
   with_each([](const JobResult& result) {
     if (!result.culprit) return;
-    CHECK(result.ending.kind != Kind::Signalled);
+    CHECK(result.ending.kind != EndingKind::Signalled);
     if (result.culprit->agreed) return;
     REQUIRE(result.judgement);
     CHECK_FALSE(result.judgement->first().stopped_by_us);
@@ -132,7 +133,7 @@ TEST_CASE("culprit: a worker that was stopped is none, nor is anybody after a si
 
 TEST_CASE("culprit: what several nodes have agreed on wins over what this one has seen") {
   const auto lost = causes()[3];
-  const auto result = result_of(Kind::WorkersFailed, lost, groups()[1], 2);
+  const auto result = result_of(EndingKind::WorkersFailed, lost, groups()[1], 2);
   REQUIRE(result.culprit);
   CHECK(result.culprit->agreed);
   CHECK_FALSE(result.culprit->is_worker());
@@ -143,14 +144,14 @@ TEST_CASE("culprit: what several nodes have agreed on wins over what this one ha
 TEST_CASE("culprit: of a node that is alone the last judgement counts, and its id is told") {
   auto told = causes()[1];
   told.rank = 0;  // when the failure was told, another one seemed to be first
-  const auto result = result_of(Kind::WorkersFailed, told, groups()[3], 1);
+  const auto result = result_of(EndingKind::WorkersFailed, told, groups()[3], 1);
   CHECK(in_report(result, "rank") == "1");
   CHECK(in_report(result, "node") == "\"n0\"");
   CHECK(exit_code(result, true) == 7);
 }
 
 TEST_CASE("culprit: a node that comes late to a job that has failed takes its word for it") {
-  const auto result = result_of(Kind::JobFailed, causes()[2], {}, 0);
+  const auto result = result_of(EndingKind::JobFailed, causes()[2], {}, 0);
   CHECK(in_report(result, "rank") == "4");
   CHECK(exit_code(result, true) == 139);
   CHECK(verdict_sentence(result) == "rank 4 was killed by SIGSEGV (node n1)");

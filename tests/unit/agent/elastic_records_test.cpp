@@ -12,10 +12,11 @@ namespace {
 
 using namespace std::chrono_literals;
 using process::ExitStatus;
-using Kind = Ending::Kind;
+using EndingKind = Ending::Kind;
 using Names = std::vector<std::string>;
 
-const std::string kAgentScope = "torchelastic.agent", kWorkerScope = "torchelastic.worker";
+const std::string kTorchAgentScope = "torchelastic.agent",
+                  kTorchWorkerScope = "torchelastic.worker";
 
 /// "RENDEZVOUS" of "torchelastic.worker.status.RENDEZVOUS".
 Names states(const Listening& job) {
@@ -35,7 +36,7 @@ rendezvous::Round second_of_two(int attempt = 0) {
   return round;
 }
 
-JobResult result_of(Kind kind) {
+JobResult result_of(EndingKind kind) {
   JobResult result;
   result.ending.kind = kind;
   return result;
@@ -48,13 +49,13 @@ telemetry::events::AgentFacts trainer() {
   return facts;
 }
 
-struct Job : Listening {
+struct ElasticJob : Listening {
   spec::JobSpec job;
   ElasticRecords records{pipeline, trainer(), job};
-  explicit Job(const std::string& scope, int max_restarts = 0) : Listening(scope) {
+  explicit ElasticJob(const std::string& scope, int max_restarts = 0) : Listening(scope) {
     job.max_restarts = max_restarts;
   }
-  Job& round(Duration waited, const std::vector<workers::Worker>& group, int attempt = 0) {
+  ElasticJob& round(Duration waited, const std::vector<workers::Worker>& group, int attempt = 0) {
     records.phase(Phase::Joining, clock.now());
     clock.advance(waited);
     records.round_ready(second_of_two(attempt), waited);
@@ -70,12 +71,12 @@ json::object inner(const telemetry::Record& record) {
 }  // namespace
 
 TEST_CASE("elastic records: a job that succeeds is told as torchelastic would") {
-  Job job("torchelastic.*");
+  ElasticJob job("torchelastic.*");
   const auto group = workers_of({ExitStatus::exited(0), ExitStatus::exited(0)});
   job.round(250ms, group);
   job.clock.advance(90s);
   job.records.stopped(group, 0s);
-  job.records.ended(result_of(Kind::Succeeded), &group);
+  job.records.ended(result_of(EndingKind::Succeeded), &group);
   CHECK(states(job) == Names{"RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "START", "SUCCEEDED",
                              "SUCCEEDED", "SUCCEEDED"});
   const auto& all = job.heard->records;
@@ -89,11 +90,11 @@ TEST_CASE("elastic records: a job that succeeds is told as torchelastic would") 
 }
 
 TEST_CASE("elastic records: each worker's end is told for itself") {
-  Job job(kWorkerScope);
+  ElasticJob job(kTorchWorkerScope);
   const auto group =
       workers_of({ExitStatus::exited(3), ExitStatus::signaled(SIGTERM), ExitStatus::exited(0)});
   job.round(0s, group);
-  auto result = result_of(Kind::WorkersFailed);
+  auto result = result_of(EndingKind::WorkersFailed);
   auto stopped = failure_of(1, ExitStatus::signaled(SIGTERM));
   stopped.stopped_by_us = true;
   result.judgement = workers::judge({failure_of(0, ExitStatus::exited(3)), stopped});
@@ -107,17 +108,27 @@ TEST_CASE("elastic records: each worker's end is told for itself") {
   CHECK(attribute<std::string>(all[4], "raw_error") == R"({"message": "<NONE>"})");
 }
 
+TEST_CASE("elastic records: torch's watchdog is told of between the ranks and the workers") {
+  ElasticJob job("torchelastic.*");
+  ElasticRecords with_fifo(job.pipeline, trainer(), job.job, [] { return true; });
+  job.heard->records.clear();
+  with_fifo.round_ready(second_of_two(), 1s);
+  with_fifo.started(second_of_two(), workers_of({ExitStatus::exited(0)}), 3ms);
+  with_fifo.stopped({}, 1ms);
+  CHECK(states(job) == Names{"RENDEZVOUS", "ASSIGN_WORKER_RANKS", "watchdog started", "START",
+                             "watchdog stopped"});
+}
+
 TEST_CASE("elastic records: an expired timer is told as torch's watchdog does") {
-  Job job("torchelastic.*");
+  ElasticJob job("torchelastic.*");
   job.heard->records.clear();
   ExpiredTimer timer;
   timer.pid = 4242;
   timer.scope = "train.py#57";
   timer.expiry = WallTime(1500ms);
   timer.signal = SIGKILL;
-  job.records.watchdog("watchdog started", nullptr);
-  job.records.watchdog("timer expired", &timer);
-  CHECK(states(job) == Names{"watchdog started", "timer expired"});
+  job.records.timer_expired(timer);
+  CHECK(states(job) == Names{"timer expired"});
   CHECK(
       attribute<std::string>(job.last(), "metadata")
           .ends_with(
@@ -126,21 +137,21 @@ TEST_CASE("elastic records: an expired timer is told as torch's watchdog does") 
 }
 
 TEST_CASE("elastic records: an error file is passed on as it is") {
-  Job job(kWorkerScope);
+  ElasticJob job(kTorchWorkerScope);
   const auto group = workers_of({ExitStatus::exited(1)});
   job.round(0s, group);
   const std::string raw = R"({"message": ")" + std::string(10'000, 'x') + "\"}";
   auto failure = failure_of(0, ExitStatus::exited(1));
   failure.error_file = workers::parse_error_file(raw);
   REQUIRE(failure.error_file->understood);
-  auto result = result_of(Kind::WorkersFailed);
+  auto result = result_of(EndingKind::WorkersFailed);
   result.judgement = workers::judge({failure});
   job.records.ended(result, &group);
   CHECK(attribute<std::string>(job.last(), "raw_error") == raw);
 }
 
 TEST_CASE("elastic records: metrics of a restart, in torchelastic's order") {
-  Job job("torchelastic", 3);
+  ElasticJob job("torchelastic", 3);
   job.round(5ms, workers_of({ExitStatus::exited(1)}));
   job.heard->records.clear();
   job.records.failed({});
@@ -166,10 +177,10 @@ TEST_CASE("elastic records: metrics of a restart, in torchelastic's order") {
 }
 
 TEST_CASE("elastic records: ended while nodes are waited for is a failed rendezvous") {
-  Job job("*", 1);
+  ElasticJob job("*", 1);
   job.records.phase(Phase::Joining, job.clock.now());
   job.clock.advance(7s);
-  auto result = result_of(Kind::Signalled);
+  auto result = result_of(EndingKind::Signalled);
   result.ending.signal = SIGTERM;
   job.records.ended(result, nullptr);
   const auto names = job.names();
@@ -183,14 +194,14 @@ TEST_CASE("elastic records: ended while nodes are waited for is a failed rendezv
 }
 
 TEST_CASE("elastic records: ended in the middle of a restart, whose start failed") {
-  Job job("torchelastic", 1);
+  ElasticJob job("torchelastic", 1);
   job.round(0s, workers_of({ExitStatus::exited(1)}));
   job.records.restarting({});
   job.records.stopped(workers_of({ExitStatus::exited(1)}), 0s);
   job.records.phase(Phase::Joining, job.clock.now());
   job.records.round_ready(second_of_two(1), 0s);
   job.heard->records.clear();
-  auto result = result_of(Kind::NoStart);
+  auto result = result_of(EndingKind::NoStart);
   result.ending.why = "too many open files";
   job.records.ended(result, nullptr);
   const auto names = job.names();
@@ -200,14 +211,14 @@ TEST_CASE("elastic records: ended in the middle of a restart, whose start failed
 }
 
 TEST_CASE("elastic records: a spare without any worker, and nobody who listens") {
-  Job job("torchelastic.*");
-  job.records.ended(result_of(Kind::NotNeeded), nullptr);
+  ElasticJob job("torchelastic.*");
+  job.records.ended(result_of(EndingKind::NotNeeded), nullptr);
   CHECK(states(job) == Names{"SUCCEEDED"});
-  Job deaf("somebody else's");
+  ElasticJob deaf("somebody else's");
   const auto group = workers_of({});
   deaf.round(0s, group);
   deaf.records.failed({});
-  deaf.records.ended(result_of(Kind::Succeeded), &group);
+  deaf.records.ended(result_of(EndingKind::Succeeded), &group);
   CHECK(deaf.heard->records.empty());
 }
 

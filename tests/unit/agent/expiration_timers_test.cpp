@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 using Names = std::vector<std::string>;
 
 /// A worker that hangs, and what the agent has around it.
-struct Hanging final : Observer {
+struct Hanging {
   boost::asio::io_context loop;
   test::FakeClock clock;
   std::unique_ptr<process::PosixLauncher> launcher = process::make_posix_launcher(loop, clock);
@@ -30,7 +30,11 @@ struct Hanging final : Observer {
   ExpirationTimers timers{{.loop = loop,
                            .clock = clock,
                            .launcher = *launcher,
-                           .observers = *this,
+                           .post =
+                               [this](const Fact& fact) {
+                                 const bool kill = std::holds_alternative<TimerKilled>(fact);
+                                 events.emplace_back(kill ? "killed" : "expired");
+                               },
                            .offers = offers,
                            .worker_of = [this](pid_t pid) -> const workers::Worker* {
                              return pid == worker.pid ? &worker : nullptr;
@@ -52,20 +56,16 @@ struct Hanging final : Observer {
   }
   Hanging(const Hanging&) = delete;
   Hanging& operator=(const Hanging&) = delete;
-  ~Hanging() override {
+  ~Hanging() {
     ::kill(worker.pid, SIGKILL);
     ::waitpid(worker.pid, nullptr, 0);
   }
-  void watchdog(std::string_view event, const ExpiredTimer*) override {
-    events.emplace_back(event);
-  }
   void ask(std::string scope, double after, int signal = SIGTERM) {
     const double now = to_seconds(clock.now().time_since_epoch());
-    CHECK(timers.heard(worker.pid,
-                       workers::TimerSet{1, std::move(scope), now + after, after, signal}));
+    timers.heard(worker.pid, workers::TimerSet{1, std::move(scope), now + after, after, signal});
   }
   void release(std::string scope) {
-    CHECK(timers.heard(worker.pid, workers::TimerSet{1, std::move(scope)}));
+    timers.heard(worker.pid, workers::TimerSet{1, std::move(scope)});
   }
   const ExpiredTimer& expired() {
     test::run_until(loop, [this] { return !timers.expired().empty(); });
@@ -93,7 +93,7 @@ TEST_CASE("expiration timers: the stack is taken before the signal, and explains
   CHECK(timer.reaped);
   REQUIRE_FALSE(timer.stack.empty());
   CHECK(timer.stack[0].starts_with("thread " + std::to_string(job.worker.pid)));
-  CHECK(job.events == Names{"timer expired", "kill worker process"});
+  CHECK(job.events == Names{"expired", "killed"});
   const auto failure = job.failure(ExitStatus::signaled(SIGTERM));
   CHECK(failure.expired_timer == "expired timer 'load' after 2.0 s");
   CHECK(failure.stack == timer.stack);
@@ -107,11 +107,11 @@ TEST_CASE("expiration timers: a group that is stopped while a stack is taken has
   job.clock.advance(2s + 2ms);
   job.timers.phase(Phase::Stopping, job.clock.now());
   CHECK_FALSE(job.expired().reaped);
-  CHECK(job.events == Names{"timer expired"});
+  CHECK(job.events == Names{"expired"});
   CHECK(::kill(job.worker.pid, 0) == 0);
   job.ask("while it saves", 1);
   job.clock.advance(1h);
-  CHECK(job.events == Names{"timer expired"});
+  CHECK(job.events == Names{"expired"});
 }
 
 TEST_CASE("expiration timers: time in which the agent stands still ends nobody") {
@@ -129,7 +129,7 @@ TEST_CASE("expiration timers: time in which the agent stands still ends nobody")
 TEST_CASE("expiration timers: what is heard late has its whole time from then on") {
   Hanging job;
   const double now = to_seconds(job.clock.now().time_since_epoch());
-  CHECK(job.timers.heard(job.worker.pid, workers::TimerSet{1, "load", now - 60, 0.2}));
+  job.timers.heard(job.worker.pid, workers::TimerSet{1, "load", now - 60, 0.2});
   job.clock.advance(190ms);
   CHECK(job.events.empty());
   job.clock.advance(20ms);
@@ -167,9 +167,8 @@ TEST_CASE("expiration timers: of those that end nobody not all are kept for ever
   CHECK(job.timers.expired().front().scope == "4");
 }
 
-TEST_CASE("expiration timers: other messages are for others, and far deadlines are bounded") {
+TEST_CASE("expiration timers: far deadlines are bounded") {
   Hanging job;
-  CHECK_FALSE(job.timers.heard(job.worker.pid, workers::StepDone{1}));
   job.ask("for ever", 1e300);
   job.ask("never", -1e300);  // the same timer, and long over
   job.clock.advance(2ms);

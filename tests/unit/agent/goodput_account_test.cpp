@@ -27,17 +27,17 @@ std::vector<workers::Worker> group_of(std::initializer_list<ExitStatus> statuses
 const auto kWell = ExitStatus::exited(0), kBadly = ExitStatus::exited(1);
 
 /// A job whose time passes phase by phase, as its agent would tell it.
-struct Job {
+struct AccountedJob {
   test::FakeClock clock;
   GoodputAccount account;
-  explicit Job(bool several_nodes = false) : account(clock, clock.now(), several_nodes) {}
+  explicit AccountedJob(bool several_nodes = false) : account(clock, clock.now(), several_nodes) {}
 
-  Job& in(Phase phase, Duration time) {
+  AccountedJob& in(Phase phase, Duration time) {
     account.phase(phase, clock.now());
     clock.advance(time);
     return *this;
   }
-  Job& started() { return in(Phase::Joining, 1s).in(Phase::Starting, 2s); }
+  AccountedJob& started() { return in(Phase::Joining, 1s).in(Phase::Starting, 2s); }
   void ended(Ending::Kind kind) {
     JobResult result;
     result.ending.kind = kind;
@@ -55,7 +55,7 @@ struct Job {
 }  // namespace
 
 TEST_CASE("account: a job of one node starts up, runs and stops") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 20s).in(Phase::Stopping, 1s);
   job.account.stopped(group_of({kWell, kWell}), 1s);
   job.in(Phase::Barrier, 0s).ended(Ending::Kind::Succeeded);
@@ -66,7 +66,7 @@ TEST_CASE("account: a job of one node starts up, runs and stops") {
 }
 
 TEST_CASE("account: the connections of the ranks tell imports and initialization apart") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 20s);
   job.account.joined(false);
   job.clock.advance(5s);
@@ -99,7 +99,7 @@ TEST_CASE("account: the connections of the ranks tell imports and initialization
 }
 
 TEST_CASE("account: ranks that never connect take nothing from what may be training") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 2s);
   job.account.joined(false);
   job.clock.advance(10s);
@@ -110,7 +110,7 @@ TEST_CASE("account: ranks that never connect take nothing from what may be train
 }
 
 TEST_CASE("account: recorders, steps and phases of rank 0 count, checkpoints of all that save") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 1s);
   workers::Worker zero, one;
   zero.rank = 0;
@@ -121,42 +121,42 @@ TEST_CASE("account: recorders, steps and phases of rank 0 count, checkpoints of 
   const auto say = [&](const workers::Worker& who, goodput::MeasurementKind kind, double ago) {
     workers::GoodputEntries said;
     said.entries.push_back({{kind, -1, 0, posix() - ago}, {}, {}});
-    job.account.heard(who, said);
+    job.account.worker_said(who, said);
   };
   say(zero, goodput::MeasurementKind::DataLoadingStart, 0);
   say(one, goodput::MeasurementKind::DataLoadingEnd, 0);
   job.clock.advance(4s);
   say(zero, goodput::MeasurementKind::DataLoadingEnd, 1);
-  job.account.heard(one, workers::StepDone{7});
+  job.account.worker_said(one, workers::StepDone{7});
   CHECK_FALSE(job.account.summary().last_step);
-  job.account.heard(one, workers::CheckpointDone{3});
+  job.account.worker_said(one, workers::CheckpointDone{3});
   CHECK_MESSAGE(!job.account.summary().last_checkpoint, "what rank 1 alone saves is its own");
-  job.account.heard(zero, workers::CheckpointDone{4});
+  job.account.worker_said(zero, workers::CheckpointDone{4});
   CHECK_MESSAGE(job.account.summary().last_checkpoint == 3, "a part of 4 is not there");
-  job.account.heard(one, workers::CheckpointDone{4});
+  job.account.worker_said(one, workers::CheckpointDone{4});
   CHECK(job.account.summary().last_checkpoint == 4);
   CHECK(job.of(Bucket::DataLoading) == 3s);
   CHECK(job.of(Bucket::Running) == 2s);
-  job.account.heard(one, workers::PhaseEntered{"eval"});
-  job.account.heard(zero, workers::PhaseEntered{"Validation"});
+  job.account.worker_said(one, workers::PhaseEntered{"eval"});
+  job.account.worker_said(zero, workers::PhaseEntered{"Validation"});
   job.clock.advance(5s);
-  job.account.heard(one, workers::PhaseEntered{"train"});
-  job.account.heard(zero, workers::PhaseEntered{"export"});
+  job.account.worker_said(one, workers::PhaseEntered{"train"});
+  job.account.worker_said(zero, workers::PhaseEntered{"export"});
   job.clock.advance(7s);
-  job.account.heard(zero, workers::PhaseEntered{"train"});
+  job.account.worker_said(zero, workers::PhaseEntered{"train"});
   CHECK(job.of(Bucket::Evaluation) == 5s);
   CHECK(job.of(Bucket::Custom) == 7s);
 }
 
 TEST_CASE("account: on several nodes waiting for them is no start-up") {
-  Job job(true);
+  AccountedJob job(true);
   job.in(Phase::Joining, 30s).in(Phase::Starting, 2s).in(Phase::Running, 5s);
   CHECK(job.of(Bucket::Rendezvous) == 30s);
   CHECK(job.of(Bucket::Startup) == 2s);
 }
 
 TEST_CASE("account: all from a failure to the next start is restart, also before it is ordered") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 20s).in(Phase::Settling, 1s).in(Phase::Stopping, 2s);
   job.account.stopped(group_of({kBadly, kWell}), 2s);
   job.in(Phase::Waiting, 3s);
@@ -169,7 +169,7 @@ TEST_CASE("account: all from a failure to the next start is restart, also before
 }
 
 TEST_CASE("account: a failure without a restart is the end of the job") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 20s).in(Phase::Settling, 1s).in(Phase::Stopping, 2s);
   job.account.stopped(group_of({kBadly}), 2s);
   job.ended(Ending::Kind::WorkersFailed);
@@ -178,7 +178,7 @@ TEST_CASE("account: a failure without a restart is the end of the job") {
 }
 
 TEST_CASE("account: no checkpoint told, and what a failure costs is not known") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 20s);
   job.account.step(1);
   job.in(Phase::Stopping, 1s);
@@ -190,7 +190,7 @@ TEST_CASE("account: no checkpoint told, and what a failure costs is not known") 
 }
 
 TEST_CASE("account: a checkpoint saved while the workers are being stopped still counts") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 10s);
   job.account.step(1);
   job.account.checkpoint(1);
@@ -207,7 +207,7 @@ TEST_CASE("account: a checkpoint saved while the workers are being stopped still
 }
 
 TEST_CASE("account: what ran since the checkpoint is lost, whoever is to blame") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 10s);
   job.account.checkpoint(-1);
   job.clock.advance(7s);
@@ -238,7 +238,7 @@ TEST_CASE("account: what ran since the checkpoint is lost, whoever is to blame")
 }
 
 TEST_CASE("account: an order to restart that comes twice, or while joining, changes nothing") {
-  Job job(true);
+  AccountedJob job(true);
   job.in(Phase::Joining, 5s);
   job.account.restarting({});
   job.clock.advance(5s);
@@ -256,7 +256,7 @@ TEST_CASE("account: an order to restart that comes twice, or while joining, chan
 }
 
 TEST_CASE("account: ended in the middle of a restart") {
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 10s);
   job.account.checkpoint(-1);
   job.clock.advance(2s);
@@ -274,12 +274,12 @@ TEST_CASE("account: ended in the middle of a restart") {
 }
 
 TEST_CASE("account: a job without workers, and a clock that is set back") {
-  Job spare(true);
+  AccountedJob spare(true);
   spare.in(Phase::Joining, 9s).ended(Ending::Kind::NotNeeded);
   CHECK(spare.of(Bucket::Rendezvous) == 9s);
   CHECK(spare.account.summary().goodput_at_most() == 0);
 
-  Job job;
+  AccountedJob job;
   job.started().in(Phase::Running, 10s);
   job.account.phase(Phase::Settling, job.clock.now() - 60s);  // before it ran: not one second
   job.account.restarting({});

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using telemetry::Record;
 
-struct Heard final : telemetry::Sink {
+struct HeardGoodput final : telemetry::Sink {
   void consume(const Record& record) override { records.push_back(record); }
   std::vector<Record> of(std::string_view name) const {
     std::vector<Record> found;
@@ -31,7 +31,7 @@ struct Told final : exporter::MetricsSink {
 };
 
 /// A job on the node of rank 0, or on another one.
-struct Job {
+struct MonitoredJob {
   test::FakeClock clock;
   telemetry::Pipeline pipeline{clock};
   telemetry::Registry registry{clock};
@@ -63,8 +63,8 @@ struct Job {
   }
   void step(std::int64_t number) {
     const workers::Message message = workers::StepDone{number};
-    account.heard(worker, message);
-    monitor->heard(worker, message);
+    account.worker_said(worker, message);
+    monitor->worker_said(worker, message);
   }
   void steps(std::int64_t first, std::int64_t last, Duration each) {
     for (auto number = first; number <= last; ++number) {
@@ -89,7 +89,7 @@ struct Job {
 }  // namespace
 
 TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wakes nobody up") {
-  Job job;
+  MonitoredJob job;
   job.watch();
   job.clock.advance(4s);
   job.run();
@@ -112,7 +112,7 @@ TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wake
 }
 
 TEST_CASE("goodput monitor: where the scheduler says since when, the share in which workers ran") {
-  Job job;
+  MonitoredJob job;
   job.scheduled = job.clock.wall() - 20s;
   job.watch();
   job.clock.advance(10s);
@@ -123,7 +123,7 @@ TEST_CASE("goodput monitor: where the scheduler says since when, the share in wh
   CHECK(job.pulled().at("scheduling_goodput") == doctest::Approx(0.5));
   CHECK_MESSAGE(job.pulled().at("proxy_runtime_goodput") == doctest::Approx(0.5),
                 "without steps it may all have been training");
-  Job wrong;
+  MonitoredJob wrong;
   wrong.scheduled = wrong.clock.wall() + 20s;
   wrong.watch();
   wrong.run();
@@ -133,7 +133,7 @@ TEST_CASE("goodput monitor: where the scheduler says since when, the share in wh
 }
 
 TEST_CASE("goodput monitor: and the share in which they trained, be it lost") {
-  Job job;
+  MonitoredJob job;
   job.scheduled = job.clock.wall() - 20s;
   job.watch();
   job.clock.advance(10s);
@@ -153,15 +153,34 @@ TEST_CASE("goodput monitor: and the share in which they trained, be it lost") {
   CHECK(job.pulled().at("badput_time|lost") == doctest::Approx(30));
 }
 
+TEST_CASE("goodput monitor: where fewer ranks did a part of the steps, the share at full pace") {
+  MonitoredJob job;
+  job.watch();
+  std::int64_t step = 0;
+  for (const int ranks : {8, 4}) {
+    rendezvous::Round round;
+    round.world_size = ranks;
+    job.account.round_ready(round, {});
+    job.run();
+    CHECK(!job.pulled().contains("goodput_at_full_pace"));
+    for (int i = 0; i < 20; ++i) {
+      job.clock.advance(ranks == 8 ? 1s : 2s);
+      job.step(++step);
+    }
+    if (ranks == 8) job.phase(Phase::Starting);
+  }
+  CHECK(job.pulled().at("goodput_at_full_pace") == doctest::Approx(40.0 / 60).epsilon(0.03));
+}
+
 TEST_CASE("goodput monitor: what is not known is not told, and other nodes tell nothing") {
-  Job job;
+  MonitoredJob job;
   job.watch();
   job.run();
   job.clock.advance(5s);
   CHECK(!job.pulled().contains("goodput_time|TOTAL"));
   CHECK(job.pulled().contains("badput_time|running"));
   CHECK(job.monitor->status().at("goodput").is_null());
-  Job other;
+  MonitoredJob other;
   other.watch();
   CHECK(other.pulled().empty());  // nobody has any rank yet
   other.run(1);
@@ -171,8 +190,8 @@ TEST_CASE("goodput monitor: what is not known is not told, and other nodes tell 
 }
 
 TEST_CASE("goodput monitor: a sink is told at every interval, also while nothing happens") {
-  Job job;
-  const auto heard = std::make_shared<Heard>();
+  MonitoredJob job;
+  const auto heard = std::make_shared<HeardGoodput>();
   job.pipeline.route({.kind = Record::Kind::Window}, heard);
   job.watch();
   job.run();
@@ -195,9 +214,9 @@ TEST_CASE("goodput monitor: a sink is told at every interval, also while nothing
 
 TEST_CASE(
     "goodput monitor: an alert is an event and a note when goodput falls and when it recovers") {
-  Job job;
+  MonitoredJob job;
   job.options.alert = {0.6, 50s, {"notify"}};
-  const auto heard = std::make_shared<Heard>();
+  const auto heard = std::make_shared<HeardGoodput>();
   job.pipeline.route({.kind = Record::Kind::Event}, heard);
   job.watch(false);
   job.run();
@@ -229,7 +248,7 @@ TEST_CASE(
 }
 
 TEST_CASE("goodput monitor: the status has the whole job, its windows and the alert") {
-  Job job;
+  MonitoredJob job;
   job.options.alert = {0.5, 1h, {}};
   job.watch(false);
   job.run();

@@ -17,7 +17,7 @@ namespace elastrun::agent {
 namespace {
 
 using namespace std::chrono_literals;
-using Kind = hangs::NodeProgress::Kind;
+using ProgressKind = hangs::NodeProgress::Kind;
 
 spec::JobSpec spec_of(Duration limit, spec::OnHang on_hang) {
   spec::JobSpec spec;
@@ -27,22 +27,28 @@ spec::JobSpec spec_of(Duration limit, spec::OnHang on_hang) {
 }
 
 /// One node of two, with two workers each; what it tells the rendezvous.
-struct Node final : Observer {
+struct WatchedNode {
   test::FakeClock clock;
   spec::JobSpec spec;
   std::vector<rendezvous::Report> reports;
   std::vector<JobHang> heard;
+  std::map<int, std::string> held;
   TimePoint activity = TimePoint::min();
   bool ended = false;  // the worker that it has
   std::optional<HangWatch> watch;
 
-  explicit Node(Duration limit, spec::OnHang on_hang = spec::OnHang::Report, int group_rank = 0)
-      : Node(spec_of(limit, on_hang), group_rank) {}
-  explicit Node(spec::JobSpec what, int group_rank = 0) : spec(std::move(what)) {
+  explicit WatchedNode(Duration limit, spec::OnHang on_hang = spec::OnHang::Report,
+                       int group_rank = 0)
+      : WatchedNode(spec_of(limit, on_hang), group_rank) {}
+  explicit WatchedNode(spec::JobSpec what, int group_rank = 0) : spec(std::move(what)) {
     watch.emplace(HangWatch::Parts{
         .clock = clock,
         .spec = spec,
-        .observers = *this,
+        .post =
+            [this](const Fact& fact) {
+              if (const auto* seen = std::get_if<HangSeen>(&fact)) heard.push_back(*seen->hang);
+              if (const auto* seen = std::get_if<HeldSeen>(&fact)) held = seen->ranks;
+            },
         .report = [this](rendezvous::Report report) { reports.push_back(std::move(report)); },
         .activity = [this] { return activity; },
         .has_ended = [this](pid_t) { return ended; }});
@@ -58,9 +64,8 @@ struct Node final : Observer {
     watch->phase(Phase::Running, clock.now());
   }
   void stand() { clock.advance(31s); }
-  void hang(const JobHang& hang) override { heard.push_back(hang); }
-  std::vector<Kind> told() const {
-    std::vector<Kind> kinds;
+  std::vector<ProgressKind> told() const {
+    std::vector<ProgressKind> kinds;
     for (const auto& report : reports) {
       if (const auto* progress = std::get_if<rendezvous::ProgressReport>(&report)) {
         CHECK(progress->round == 4);
@@ -113,7 +118,7 @@ rendezvous::StacksReport a_hang() {
 }  // namespace
 
 TEST_CASE("hang watch: without --hang-timeout it costs no wake-up until the pace is known") {
-  Node node(0s);
+  WatchedNode node(0s);
   CHECK(node.clock.armed() == 0);
   node.watch->heard(0, workers::StepDone{1});
   node.clock.advance(1h);
@@ -122,7 +127,7 @@ TEST_CASE("hang watch: without --hang-timeout it costs no wake-up until the pace
 }
 
 TEST_CASE("hang watch: without --hang-timeout a hang is told and booked, and nothing is done") {
-  Node node(spec_of(0s, spec::OnHang::Restart));
+  WatchedNode node(spec_of(0s, spec::OnHang::Restart));
   GoodputAccount account(node.clock, node.clock.now(), false);
   account.phase(Phase::Running, node.clock.now());
   for (int step = 0; step < 100; ++step) {
@@ -130,14 +135,14 @@ TEST_CASE("hang watch: without --hang-timeout a hang is told and booked, and not
     account.step(step);
     node.watch->heard(0, workers::StepDone{step});
   }
-  CHECK(node.told() == std::vector{Kind::Moves});
+  CHECK(node.told() == std::vector{ProgressKind::Moves});
   node.watch->heard(0, workers::PhaseEntered{"eval"});  // the next look tells of it
   node.watch->heard(0, workers::PhaseEntered{"train"});
   CHECK(node.told().size() == 1);
   node.clock.advance(hangs::PaceLimit::kShortest - 1s);
   CHECK(node.told().size() == 1);
   node.clock.advance(1s);
-  REQUIRE(node.told() == std::vector{Kind::Moves, Kind::Stands});
+  REQUIRE(node.told() == std::vector{ProgressKind::Moves, ProgressKind::Stands});
   node.watch->hangs(a_hang());
   REQUIRE(node.heard.size() == 1);
   node.heard[0].standing = std::get<rendezvous::ProgressReport>(node.reports.back()).standing;
@@ -146,11 +151,11 @@ TEST_CASE("hang watch: without --hang-timeout a hang is told and booked, and not
   CHECK(account.summary().of(goodput::Bucket::Hang) == 11min);
   CHECK(node.failures().empty());
   node.watch->heard(0, workers::StepDone{100});  // at once
-  CHECK(node.told().back() == Kind::Moves);
+  CHECK(node.told().back() == ProgressKind::Moves);
 }
 
 TEST_CASE("hang watch: whatever a worker reports is progress, as long as it reports no steps") {
-  Node node(30s);
+  WatchedNode node(30s);
   const std::vector<workers::Message> said{
       workers::MetricSample{"loss", 0.5, "worker"}, workers::WorkerEvent{"epoch", {}},
       workers::TimerSet{7, "train.py#57", 60.0}, workers::TimerSet{7, "train.py#57"}};
@@ -158,7 +163,7 @@ TEST_CASE("hang watch: whatever a worker reports is progress, as long as it repo
     node.clock.advance(29s);
     node.watch->heard(1, said[static_cast<std::size_t>(i) % said.size()]);
   }
-  CHECK(node.told() == std::vector{Kind::Moves});
+  CHECK(node.told() == std::vector{ProgressKind::Moves});
   SUBCASE("but not what the package counts by itself") {
     workers::GoodputEntries counts{.job = "", .entries = {}, .lost = 0};
     counts.entries.push_back({{.kind = goodput::MeasurementKind::SliceCounts}, "", {}});
@@ -171,19 +176,19 @@ TEST_CASE("hang watch: whatever a worker reports is progress, as long as it repo
     for (const auto& one : said) node.watch->heard(1, one);
   }
   node.clock.advance(1s);
-  CHECK(node.told().back() == Kind::Stands);
+  CHECK(node.told().back() == ProgressKind::Stands);
 }
 
 TEST_CASE("hang watch: an excuse that has ended excuses no more, and what follows is a hang") {
-  Node node(30s, spec::OnHang::Restart);
+  WatchedNode node(30s, spec::OnHang::Restart);
   node.watch->heard(0, workers::PhaseEntered{"eval", 5min});
   node.watch->heard(1, workers::PhaseEntered{"eval", 6min});
   node.clock.advance(6min - 1s);
-  CHECK(node.told().back() == Kind::Excused);
+  CHECK(node.told().back() == ProgressKind::Excused);
   node.clock.advance(1s);
-  CHECK(node.told().back() == Kind::Stands);
+  CHECK(node.told().back() == ProgressKind::Stands);
   node.watch->heard(1, workers::MetricSample{"loss", 0.5, "worker"});
-  CHECK(node.told().back() == Kind::Moves);
+  CHECK(node.told().back() == ProgressKind::Moves);
   node.stand();
   node.watch->hangs(a_hang());
   REQUIRE(node.failures().size() == 1);
@@ -194,30 +199,30 @@ TEST_CASE("hang watch: an excuse that has ended excuses no more, and what follow
 }
 
 TEST_CASE("hang watch: what is no progress does not say that workers go on") {
-  Node node(30s, spec::OnHang::Restart);
+  WatchedNode node(30s, spec::OnHang::Restart);
   node.watch->heard(0, workers::StepDone{1});
   node.stand();
   node.watch->heard(0, workers::MetricSample{"gpu.temperature", 60, "machine"});
   node.watch->hangs(a_hang());
   CHECK(node.failures().size() == 1);
-  CHECK(node.told().back() == Kind::Stands);
+  CHECK(node.told().back() == ProgressKind::Stands);
 }
 
 TEST_CASE("hang watch: the rendezvous hears each change once, and at once when the workers go on") {
-  Node node(30s);
-  CHECK(node.told() == std::vector{Kind::Moves});
+  WatchedNode node(30s);
+  CHECK(node.told() == std::vector{ProgressKind::Moves});
   node.clock.advance(20s);
   node.activity = node.clock.now();  // a line of output
   node.clock.advance(29s);           // from then on, not from the look that saw it
   CHECK(node.told().size() == 1);
   node.clock.advance(1s);
-  CHECK(node.told() == std::vector{Kind::Moves, Kind::Stands});
+  CHECK(node.told() == std::vector{ProgressKind::Moves, ProgressKind::Stands});
   node.clock.advance(1h);
   CHECK(node.told().size() == 2);
   node.watch->heard(1, workers::StepDone{1});
-  CHECK(node.told() == std::vector{Kind::Moves, Kind::Stands, Kind::Moves});
+  CHECK(node.told() == std::vector{ProgressKind::Moves, ProgressKind::Stands, ProgressKind::Moves});
   node.watch->heard(1, workers::PhaseEntered{"eval"});
-  CHECK(node.told().back() == Kind::Excused);
+  CHECK(node.told().back() == ProgressKind::Excused);
   node.watch->phase(Phase::Stopping, node.clock.now());
   node.clock.advance(1h);
   CHECK(node.told().size() == 4);
@@ -226,7 +231,7 @@ TEST_CASE("hang watch: the rendezvous hears each change once, and at once when t
 
 TEST_CASE("hang watch: what a script says for the account of goodput may take its time, too") {
   using Entry = goodput::MeasurementKind;
-  Node node(30s);
+  WatchedNode node(30s);
   const auto say = [&](Entry kind, bool by_hooks = false, const std::string& name = "") {
     workers::GoodputEntries said{.job = "", .entries = {}, .lost = 0, .by_hooks = by_hooks};
     said.entries.push_back({{.kind = kind}, name, {}});
@@ -234,9 +239,9 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
   };
   const auto ends = [&] {
     node.clock.advance(29s);
-    CHECK(node.told().back() == Kind::Moves);
+    CHECK(node.told().back() == ProgressKind::Moves);
     node.clock.advance(1s);
-    CHECK(node.told().back() == Kind::Stands);
+    CHECK(node.told().back() == ProgressKind::Stands);
   };
   SUBCASE("in what has a begin and an end") {
     for (const auto& [begin, end] :
@@ -247,7 +252,7 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
                                               {Entry::ElasticWaitStart, Entry::ElasticWaitEnd}}) {
       say(begin, false, "x");
       node.clock.advance(9min);
-      CHECK(node.told().back() == Kind::Excused);
+      CHECK(node.told().back() == ProgressKind::Excused);
       say(end, false, "x");
       ends();
     }
@@ -267,15 +272,15 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
     node.clock.advance(500ms);
     node.watch->heard(0, said);
     node.clock.advance(29s);
-    CHECK(node.told().back() == Kind::Moves);
+    CHECK(node.told().back() == ProgressKind::Moves);
     node.clock.advance(500ms);
-    CHECK(node.told().back() == Kind::Stands);
+    CHECK(node.told().back() == ProgressKind::Stands);
   }
   SUBCASE("another custom event goes on") {
     say(Entry::CustomStart, false, "EVAL");
     say(Entry::CustomEnd, false, "EXPORT");
     node.clock.advance(29min);
-    CHECK(node.told().back() == Kind::Excused);
+    CHECK(node.told().back() == ProgressKind::Excused);
   }
   SUBCASE("not for ever, if its end is lost") {
     say(Entry::SaveStart);
@@ -288,12 +293,12 @@ TEST_CASE("hang watch: what a script says for the account of goodput may take it
       node.clock.advance(20s);
       node.activity = node.clock.now();
     }
-    CHECK(node.told() == std::vector{Kind::Moves});
+    CHECK(node.told() == std::vector{ProgressKind::Moves});
   }
 }
 
 TEST_CASE("hang watch: output just before a pause of everything is not forgotten") {
-  Node node(30s);
+  WatchedNode node(30s);
   node.clock.advance(20s);
   node.activity = node.clock.now();
   node.clock.pause(1h);
@@ -302,10 +307,10 @@ TEST_CASE("hang watch: output just before a pause of everything is not forgotten
 }
 
 TEST_CASE("hang watch: an excuse ends with the worker that has it") {
-  Node node(30s);
+  WatchedNode node(30s);
   node.watch->heard(0, workers::PhaseEntered{"eval"});
   node.clock.advance(20min);
-  CHECK(node.told().back() == Kind::Excused);
+  CHECK(node.told().back() == ProgressKind::Excused);
   SUBCASE("as it ends") {
     node.ended = true;
   }
@@ -313,22 +318,22 @@ TEST_CASE("hang watch: an excuse ends with the worker that has it") {
     node.watch->heard(0, workers::Returned{});
   }
   node.clock.advance(15s);
-  CHECK(node.told().back() == Kind::Moves);
+  CHECK(node.told().back() == ProgressKind::Moves);
   node.clock.advance(30s);
-  CHECK(node.told().back() == Kind::Stands);
+  CHECK(node.told().back() == ProgressKind::Stands);
 }
 
 TEST_CASE("hang watch: a node that has no opinion any more takes its excuse back") {
   spec::JobSpec spec;
   spec.hang_auto = true;
-  Node node(spec);
+  WatchedNode node(spec);
   CHECK(node.told().empty());
   node.watch->heard(0, workers::StepDone{1});
   CHECK(node.told().empty());
   node.watch->heard(0, workers::PhaseEntered{"eval"});
-  CHECK(node.told() == std::vector{Kind::Excused});
+  CHECK(node.told() == std::vector{ProgressKind::Excused});
   node.watch->heard(0, workers::PhaseEntered{"train"});
-  CHECK(node.told() == std::vector{Kind::Excused, Kind::Moves});
+  CHECK(node.told() == std::vector{ProgressKind::Excused, ProgressKind::Moves});
   // Which hinders nobody.
   CHECK_FALSE(std::get<rendezvous::ProgressReport>(node.reports.back()).what.by_steps);
   node.watch->heard(0, workers::StepDone{2});
@@ -336,38 +341,43 @@ TEST_CASE("hang watch: a node that has no opinion any more takes its excuse back
 }
 
 TEST_CASE("hang watch: a process that was stopped as a whole was no hang") {
-  Node node(30s);
+  WatchedNode node(30s);
   node.clock.advance(10s);
   node.clock.pause(1h);
   node.clock.advance(15s);
   CHECK(node.told().size() == 1);
   node.clock.advance(15s);
-  CHECK(node.told().back() == Kind::Stands);
+  CHECK(node.told().back() == ProgressKind::Stands);
 }
 
 TEST_CASE("hang watch: a stopped process that the worker does not wait for hides no hang") {
   const StoppedChild helper([] {});
-  Node node(30s);
+  WatchedNode node(30s);
   node.stand();
-  CHECK(node.told().back() == Kind::Stands);
+  CHECK(node.told().back() == ProgressKind::Stands);
 }
 
 TEST_CASE("hang watch: the time of a worker that debugs its child does not count") {
   const StoppedChild debugged([] { ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr); });
-  Node node(30s);
+  WatchedNode node(30s);
   node.stand();
-  CHECK(node.told().back() != Kind::Stands);
+  CHECK(node.told().back() != ProgressKind::Stands);
+  REQUIRE_MESSAGE(node.held.size() == 1, "observers and the coordinator know of it");
+  CHECK(node.held.at(0).starts_with("waiting for "));
+  CHECK(std::get<rendezvous::ProgressReport>(node.reports.back()).held == node.held);
+  node.watch->phase(Phase::Stopping, node.clock.now());
+  CHECK(node.held.empty());
 }
 
 TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --on-hang says") {
-  Node report(30s);
+  WatchedNode report(30s);
   report.stand();
   report.watch->hangs(a_hang());
   REQUIRE(report.heard.size() == 1);
   CHECK(report.watch->all().size() == 1);
   CHECK(report.failures().empty());
 
-  Node restart(30s, spec::OnHang::Restart);
+  WatchedNode restart(30s, spec::OnHang::Restart);
   restart.stand();
   restart.watch->hangs(a_hang());
   REQUIRE(restart.failures().size() == 1);
@@ -381,12 +391,12 @@ TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --o
   CHECK_FALSE(cause.final);
   CHECK(restart.failures()[0].goes_on);  // nobody stops it here
 
-  Node fail(30s, spec::OnHang::Fail);
+  WatchedNode fail(30s, spec::OnHang::Fail);
   fail.stand();
   fail.watch->hangs(a_hang());
   CHECK(fail.failures().at(0).cause.final);
 
-  Node other(30s, spec::OnHang::Fail, 1);  // one says it for all
+  WatchedNode other(30s, spec::OnHang::Fail, 1);  // one says it for all
   other.stand();
   auto hang = a_hang();
   other.watch->hangs(hang);
@@ -399,7 +409,7 @@ TEST_CASE("hang watch: a hang is told to observers, and to the rendezvous as --o
 }
 
 TEST_CASE("hang watch: a hang that is over when its stacks are there is none") {
-  Node node(30s, spec::OnHang::Restart);
+  WatchedNode node(30s, spec::OnHang::Restart);
   node.stand();
   const auto known = node.told().size();
   SUBCASE("by a step") {
@@ -422,19 +432,19 @@ TEST_CASE("hang watch: a hang that is over when its stacks are there is none") {
 }
 
 TEST_CASE("hang watch: asked to look, it tells at once that the workers go on") {
-  Node node(30s);
+  WatchedNode node(30s);
   node.stand();
-  REQUIRE(node.told().back() == Kind::Stands);
+  REQUIRE(node.told().back() == ProgressKind::Stands);
   node.activity = node.clock.now();
   node.watch->look_now();
-  CHECK(node.told().back() == Kind::Moves);
-  Node off(0s);
+  CHECK(node.told().back() == ProgressKind::Moves);
+  WatchedNode off(0s);
   off.watch->look_now();
   CHECK(off.clock.armed() == 0);
 }
 
 TEST_CASE("hang watch: of a job that counts steps a node without hears, too, but does not act") {
-  Node node(30s, spec::OnHang::Fail, 1);
+  WatchedNode node(30s, spec::OnHang::Fail, 1);
   auto hang = a_hang();
   node.watch->hangs(hang);
   CHECK(node.heard.size() == 1);
@@ -444,7 +454,7 @@ TEST_CASE("hang watch: of a job that counts steps a node without hears, too, but
 }
 
 TEST_CASE("hang watch: hangs are counted among the instruments of the agent") {
-  Node node(30s);
+  WatchedNode node(30s);
   auto& registry = telemetry::process_registry();
   telemetry::Cursor cursor(registry, telemetry::Cursor::Temporality::Delta);
   registry.collect(cursor, "elastrun.hang.*");
@@ -460,14 +470,15 @@ TEST_CASE("hang watch: hangs are counted among the instruments of the agent") {
 TEST_CASE("hang watch: the verdict of an attempt that hung has where its workers stood") {
   JobResult result;
   result.attempts.resize(1);
-  CHECK(hang_verdict(result).empty());
+  CHECK(hang_verdict(result, {}).empty());
   result.hangs.push_back({0, WallTime(1h), 31s, a_hang().stacks});
-  const auto text = hang_verdict(result);
+  const auto text = hang_verdict(result, {});
+  CHECK(hang_verdict(result, hangs::hang_text(result.hangs.back().stacks)).size() < text.size());
   CHECK(text.contains(" no worker had made progress for 31.0 s: rank 3 hangs in load"));
   CHECK(text.contains("\n    rank 3 in load (data.py:41)\n      | Current thread 0x1"));
   CHECK(text.contains("\n    dump of the flight recorder: /tmp/dump\n"));
   result.attempts.resize(2);  // the next one did not
-  CHECK(hang_verdict(result).empty());
+  CHECK(hang_verdict(result, {}).empty());
 }
 
 }  // namespace elastrun::agent

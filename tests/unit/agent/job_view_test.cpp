@@ -78,17 +78,29 @@ TEST_CASE("job view: steps have a rate, which begins anew with a round or a smal
   Watched watched;
   watched.group.emplace_back();
   for (int step = 1; step <= 41; ++step) {
-    watched.view->step(0, step);
+    watched.view->worker_said({}, workers::StepDone{step});
     watched.clock.advance(std::chrono::milliseconds(500));
   }
   watched.clock.advance(seconds(3));
   CHECK(watched.worker().at("step") == 41);
   CHECK(watched.worker().at("steps_per_s").as_double() == doctest::Approx(2));
   CHECK(watched.worker().at("step_age_s") == 3.5);
-  watched.view->step(0, 7);  // from a checkpoint
+  watched.view->worker_said({}, workers::StepDone{7});  // from a checkpoint
   CHECK(watched.worker().at("steps_per_s") == 0.0);
   watched.view->round_ready(round_of(1, 2), {});
   CHECK(watched.worker().at("step").is_null());
+}
+
+TEST_CASE("job view: workers that are stopped or traced are told as long as they are") {
+  Watched watched;
+  watched.group.resize(2);
+  watched.group[1].rank = 1;
+  watched.view->held({{1, "stopped by a signal"}});
+  CHECK(watched.changes == 1);
+  CHECK(watched.worker(0).at("held").is_null());
+  CHECK(watched.worker(1).at("held") == "stopped by a signal");
+  watched.view->held({});
+  CHECK(watched.worker(1).at("held").is_null());
 }
 
 TEST_CASE("job view: restarts are told with their causes, as many as fit") {

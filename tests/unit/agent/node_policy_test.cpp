@@ -7,7 +7,7 @@
 namespace elastrun::agent {
 namespace {
 
-using Kind = Ending::Kind;
+using EndingKind = Ending::Kind;
 using Words = std::vector<std::string>;
 
 /// One word for each action, so that a test reads as a script.
@@ -32,7 +32,7 @@ struct Wording {
 };
 
 /// A policy and the ending it came to.
-struct Node {
+struct PolicyNode {
   NodePolicy policy{};
   std::optional<Ending> ending{};
 
@@ -56,7 +56,7 @@ struct Node {
     CHECK(on(GroupStarted{}) == Words{"started!"});
     CHECK(policy.phase() == Phase::Running);
   }
-  Kind ended() {
+  EndingKind ended() {
     REQUIRE(ending.has_value());
     CHECK(policy.phase() == Phase::Ended);
     return ending->kind;
@@ -71,17 +71,17 @@ rendezvous::Done failed_elsewhere() {
 }
 
 TEST_CASE("policy: a job whose workers succeed ends well, when the other nodes are done too") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.on(AllSucceeded{}) == Words{"succeeded!", "barrier", "finish"});
   CHECK(node.on(GroupGone{}).empty());
   CHECK(node.policy.phase() == Phase::Barrier);
   CHECK(node.push(rendezvous::Done{}) == Words{"end"});
-  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.ended() == EndingKind::Succeeded);
 }
 
 TEST_CASE("policy: it does not end before the group is gone") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(AllSucceeded{});
   CHECK(node.push(rendezvous::Done{}).empty());
@@ -92,7 +92,7 @@ TEST_CASE(
     "policy: a job that has lost its nodes is to be submitted again; one that never met is not") {
   for (const bool ran : {false, true}) {
     CAPTURE(ran);
-    Node node;
+    PolicyNode node;
     if (ran) {
       node.run();
       node.push(rendezvous::Restart{});
@@ -102,13 +102,13 @@ TEST_CASE(
     done.failed = true;
     done.cause.kind = rendezvous::Cause::Kind::Timeout;
     CHECK(node.push(done) == Words{"end"});
-    CHECK(node.ended() == Kind::JobFailed);
+    CHECK(node.ended() == EndingKind::JobFailed);
     CHECK(node.ending->requeue == ran);
   }
 }
 
 TEST_CASE("policy: a failure is told and the group stopped at the same moment") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.on(WorkerFailed{true, true}) == Words{"failed!", "stop"});
   CHECK(node.push(rendezvous::Restart{}).empty());
@@ -117,7 +117,7 @@ TEST_CASE("policy: a failure is told and the group stopped at the same moment") 
 }
 
 TEST_CASE("policy: after a victim the culprit is given a moment to end") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.on(WorkerFailed{false, true}) == Words{"settle"});
   CHECK(node.on(WorkerFailed{false, true}).empty());
@@ -125,7 +125,7 @@ TEST_CASE("policy: after a victim the culprit is given a moment to end") {
 }
 
 TEST_CASE("policy: the moment is over when the culprit has ended, or nobody is left") {
-  Node known, alone, last;
+  PolicyNode known, alone, last;
   known.run();
   CHECK(known.on(WorkerFailed{false, true}) == Words{"settle"});
   CHECK(known.on(WorkerFailed{true, true}) == Words{"failed!", "stop"});
@@ -139,26 +139,26 @@ TEST_CASE("policy: the moment is over when the culprit has ended, or nobody is l
 }
 
 TEST_CASE("policy: a failure with no restart left ends the job as failed here") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(WorkerFailed{});
   node.on(GroupGone{});
   CHECK(node.policy.phase() == Phase::Waiting);
   CHECK(node.push(failed_elsewhere()) == Words{"end"});
-  CHECK(node.ended() == Kind::WorkersFailed);
+  CHECK(node.ended() == EndingKind::WorkersFailed);
 }
 
 TEST_CASE("policy: a failure elsewhere stops the group and names the cause") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.push(failed_elsewhere()) == Words{"stop"});
   CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == Kind::JobFailed);
+  CHECK(node.ended() == EndingKind::JobFailed);
   CHECK(node.ending->cause.text == "rank 7 ended with exit code 3");
 }
 
 TEST_CASE("policy: a restart asked for elsewhere stops the group and joins again") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.push(rendezvous::Restart{}) == Words{"stop"});
   CHECK_MESSAGE(node.on(WorkerFailed{}).empty(), "what ends by our stop is no failure of its own");
@@ -167,14 +167,14 @@ TEST_CASE("policy: a restart asked for elsewhere stops the group and joins again
 }
 
 TEST_CASE("policy: a restart of a round that it was never told makes it join again") {
-  Node node;
+  PolicyNode node;
   node.words(node.policy.begin());
   CHECK(node.push(rendezvous::Restart{}) == Words{"join"});
   node.again();
 }
 
 TEST_CASE("policy: a node that has finished runs again when another one fails") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(AllSucceeded{});
   node.on(GroupGone{});
@@ -183,26 +183,26 @@ TEST_CASE("policy: a node that has finished runs again when another one fails") 
 }
 
 TEST_CASE("policy: the verdict wins over a restart that came before it") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.push(rendezvous::Restart{});
   CHECK(node.push(failed_elsewhere()).empty());
   CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == Kind::JobFailed);
+  CHECK(node.ended() == EndingKind::JobFailed);
 }
 
 TEST_CASE("policy: a signal is passed on, and the job ends by it") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.on(SignalCame{SIGINT}) == Words{"leaving!", "stop by " + std::to_string(SIGINT)});
   CHECK(node.push(rendezvous::Restart{}).empty());
   CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == Kind::Signalled);
+  CHECK(node.ended() == EndingKind::Signalled);
   CHECK(node.ending->signal == SIGINT);
 }
 
 TEST_CASE("policy: only who insists kills the workers") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(SignalCame{SIGTERM});
   CHECK_MESSAGE(node.on(SignalCame{SIGHUP}).empty(), "one end may arrive by two signals");
@@ -211,24 +211,24 @@ TEST_CASE("policy: only who insists kills the workers") {
 }
 
 TEST_CASE("policy: nobody insists on what nobody has asked for") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"leaving!", "stop"});
 }
 
 TEST_CASE("policy: a signal after the verdict changes nothing but the time") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(AllSucceeded{});
   node.push(rendezvous::Done{});
   CHECK(node.on(SignalCame{SIGTERM}) == Words{"stop"});
   CHECK(node.on(SignalCame{SIGTERM, true}) == Words{"kill"});
   CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.ended() == EndingKind::Succeeded);
 }
 
 TEST_CASE("policy: after the end, who insists does not wait for the goodbyes to other nodes") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(SignalCame{SIGINT});
   node.on(GroupGone{});
@@ -237,18 +237,18 @@ TEST_CASE("policy: after the end, who insists does not wait for the goodbyes to 
 }
 
 TEST_CASE("policy: a signal during a wait ends that wait") {
-  Node joining, barrier;
+  PolicyNode joining, barrier;
   joining.words(joining.policy.begin());
   CHECK(joining.on(SignalCame{SIGTERM}) == Words{"leaving!", "end"});
   barrier.run();
   barrier.on(AllSucceeded{});
   barrier.on(GroupGone{});
   CHECK(barrier.on(SignalCame{SIGTERM}) == Words{"leaving!", "end"});
-  CHECK(barrier.ended() == Kind::Signalled);
+  CHECK(barrier.ended() == EndingKind::Signalled);
 }
 
 TEST_CASE("policy: a signal while a failed group is stopped is passed on as well") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(WorkerFailed{});
   CHECK(node.on(SignalCame{SIGHUP}) == Words{"leaving!", "stop by " + std::to_string(SIGHUP)});
@@ -257,16 +257,16 @@ TEST_CASE("policy: a signal while a failed group is stopped is passed on as well
 }
 
 TEST_CASE("policy: workers that cannot be started end this node's part") {
-  Node node;
+  PolicyNode node;
   node.words(node.policy.begin());
   node.push(rendezvous::RoundReady{});
   CHECK(node.on(StartFailed{{Code::Spawn, "no such file"}}) == Words{"leaving!", "end"});
-  CHECK(node.ended() == Kind::NoStart);
+  CHECK(node.ended() == EndingKind::NoStart);
   CHECK(node.ending->why == "no such file");
 }
 
 TEST_CASE("policy: a node that is known to be unable to start waits until the others know") {
-  Node node{NodePolicy("no such program"), {}};
+  PolicyNode node{NodePolicy("no such program"), {}};
   CHECK(node.words(node.policy.begin()) == Words{"join"});
   SUBCASE("and that has failed the job") {
     CHECK(node.push(failed_elsewhere()) == Words{"end"});
@@ -279,50 +279,50 @@ TEST_CASE("policy: a node that is known to be unable to start waits until the ot
   }
   SUBCASE("or somebody ends it") {
     CHECK(node.on(SignalCame{SIGTERM}) == Words{"leaving!", "end"});
-    CHECK(node.ended() == Kind::Signalled);
+    CHECK(node.ended() == EndingKind::Signalled);
     return;
   }
-  CHECK(node.ended() == Kind::NoStart);
+  CHECK(node.ended() == EndingKind::NoStart);
   CHECK(node.ending->why == "no such program");
   CHECK(!node.ending->requeue);
 }
 
 TEST_CASE("policy: a dead guardian means that everything is killed") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.on(GuardianGone{}) == Words{"leaving!", "kill"});
   CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == Kind::GuardianLost);
+  CHECK(node.ended() == EndingKind::GuardianLost);
 }
 
 TEST_CASE("policy: who has said why it goes does not say it again when the guardian dies") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(SignalCame{SIGTERM});
   CHECK(node.on(GuardianGone{}) == Words{"kill"});
 }
 
 TEST_CASE("policy: a worker stuck in the kernel ends the job with a report") {
-  Node node;
+  PolicyNode node;
   node.run();
   CHECK(node.on(WorkerStuck{4711, 1, std::chrono::seconds(3)}) == Words{"leaving!", "stop"});
   CHECK(node.on(GroupGone{}) == Words{"end"});
-  CHECK(node.ended() == Kind::Stuck);
+  CHECK(node.ended() == EndingKind::Stuck);
   CHECK(node.ending->why.contains("4711"));
 }
 
 TEST_CASE("policy: the end of the exit barrier is a success with a remark") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(AllSucceeded{});
   node.on(GroupGone{});
   CHECK(node.on(BarrierOver{}) == Words{"end"});
-  CHECK(node.ended() == Kind::Succeeded);
+  CHECK(node.ended() == EndingKind::Succeeded);
   CHECK_FALSE(node.ending->why.empty());
 }
 
 TEST_CASE("policy: a barrier of an earlier round rings in vain") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(AllSucceeded{});
   node.on(GroupGone{});
@@ -333,7 +333,7 @@ TEST_CASE("policy: a barrier of an earlier round rings in vain") {
 }
 
 TEST_CASE("policy: whoever serves the others stays until the last of them has ended") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(AllSucceeded{});
   CHECK(node.on(BarrierOver{0, true}) == Words{"stay"});
@@ -341,12 +341,12 @@ TEST_CASE("policy: whoever serves the others stays until the last of them has en
   CHECK(node.policy.phase() == Phase::Barrier);
   SUBCASE("which is told by the verdict") {
     CHECK(node.push(rendezvous::Done{}) == Words{"end"});
-    CHECK(node.ended() == Kind::Succeeded);
+    CHECK(node.ended() == EndingKind::Succeeded);
     CHECK(node.ending->why.empty());
   }
   SUBCASE("or by a signal to itself") {
     CHECK(node.on(SignalCame{SIGTERM}) == Words{"leaving!", "end"});
-    CHECK(node.ended() == Kind::Signalled);
+    CHECK(node.ended() == EndingKind::Signalled);
   }
   SUBCASE("and is at work again if one of them fails") {
     CHECK(node.push(rendezvous::Restart{}) == Words{"join"});
@@ -355,7 +355,7 @@ TEST_CASE("policy: whoever serves the others stays until the last of them has en
 }
 
 TEST_CASE("policy: a barrier that ends before the group is gone does not outdo a restart") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(AllSucceeded{});
   CHECK(node.on(BarrierOver{}).empty());
@@ -364,7 +364,7 @@ TEST_CASE("policy: a barrier that ends before the group is gone does not outdo a
 }
 
 TEST_CASE("policy: whatever comes while a group is being started is done once it has") {
-  Node node;
+  PolicyNode node;
   node.words(node.policy.begin());
   node.push(rendezvous::RoundReady{});
   SUBCASE("a restart") {
@@ -377,12 +377,12 @@ TEST_CASE("policy: whatever comes while a group is being started is done once it
     CHECK(node.on(SignalCame{SIGINT}) == Words{"leaving!"});
     CHECK(node.on(GroupStarted{}) == Words{"stop by " + std::to_string(SIGINT)});
     CHECK(node.on(GroupGone{}) == Words{"end"});
-    CHECK(node.ended() == Kind::Signalled);
+    CHECK(node.ended() == EndingKind::Signalled);
   }
   SUBCASE("a signal, and then it could not be started") {
     node.on(SignalCame{SIGINT});
     CHECK(node.on(StartFailed{{Code::Spawn, "no such file"}}) == Words{"end"});
-    CHECK(node.ended() == Kind::Signalled);
+    CHECK(node.ended() == EndingKind::Signalled);
   }
   SUBCASE("the end of the guardian") {
     CHECK(node.on(GuardianGone{}) == Words{"leaving!"});
@@ -392,70 +392,70 @@ TEST_CASE("policy: whatever comes while a group is being started is done once it
 }
 
 TEST_CASE("policy: a success that is to be done again is none, whoever is lost then") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(AllSucceeded{});
   node.on(GroupGone{});
   node.push(rendezvous::Restart{});
   CHECK(node.push(rendezvous::Lost{"connection refused", true}) == Words{"linger"});
   CHECK(node.on(LingerOver{}) == Words{"end"});
-  CHECK(node.ended() == Kind::RendezvousLost);
+  CHECK(node.ended() == EndingKind::RendezvousLost);
 }
 
 TEST_CASE("policy: whoever ends the job at all nodes ends this one, though the first to hear led") {
   const rendezvous::Lost lost{"the node that hosts the rendezvous has left", true};
   for (const bool gone : {true, false}) {
     CAPTURE(gone);
-    Node node;
+    PolicyNode node;
     node.run();
     CHECK(node.push(lost) == Words{"linger", "stop"});
     if (gone) CHECK(node.on(GroupGone{}).empty());
     node.on(SignalCame{SIGTERM});
     if (!gone) CHECK(node.on(GroupGone{}) == Words{"end"});
-    CHECK(node.ended() == Kind::Signalled);
+    CHECK(node.ended() == EndingKind::Signalled);
     CHECK(node.on(LingerOver{}).empty());
   }
-  Node late;
+  PolicyNode late;
   late.run();
   late.push(lost);
   CHECK(late.on(LingerOver{}).empty());
   CHECK(late.on(GroupGone{}) == Words{"end"});
-  CHECK(late.ended() == Kind::RendezvousLost);
+  CHECK(late.ended() == EndingKind::RendezvousLost);
 }
 
 TEST_CASE("policy: a lost coordinator stops the group, but spares who has finished") {
-  Node running, finished;
+  PolicyNode running, finished;
   rendezvous::Lost lost{"connection refused", true};
   running.run();
   CHECK(running.push(lost) == Words{"linger", "stop"});
   CHECK(running.on(GroupGone{}).empty());
   CHECK(running.on(LingerOver{}) == Words{"end"});
-  CHECK(running.ended() == Kind::RendezvousLost);
+  CHECK(running.ended() == EndingKind::RendezvousLost);
   CHECK(running.ending->requeue);
   finished.run();
   finished.on(AllSucceeded{});
   finished.on(GroupGone{});
   CHECK(finished.push(lost) == Words{"end"});
-  CHECK(finished.ended() == Kind::Succeeded);
+  CHECK(finished.ended() == EndingKind::Succeeded);
 }
 
 TEST_CASE("policy: a spare that is let go was not needed") {
-  Node node;
+  PolicyNode node;
   node.words(node.policy.begin());
   CHECK(node.push(rendezvous::Spare{1}).empty());
   CHECK(node.push(rendezvous::Done{}) == Words{"end"});
-  CHECK(node.ended() == Kind::NotNeeded);
+  CHECK(node.ended() == EndingKind::NotNeeded);
 }
 
 TEST_CASE("policy: a rendezvous that fails before any round ends the job") {
-  Node node;
+  PolicyNode node;
   node.words(node.policy.begin());
   CHECK(node.push(failed_elsewhere()) == Words{"end"});
-  CHECK(node.ended() == Kind::JobFailed);
+  CHECK(node.ended() == EndingKind::JobFailed);
 }
 
 TEST_CASE("policy: after the end nothing moves any more") {
-  Node node;
+  PolicyNode node;
   node.run();
   node.on(SignalCame{SIGTERM});
   node.on(GroupGone{});

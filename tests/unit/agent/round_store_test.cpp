@@ -36,8 +36,8 @@ rendezvous::Round round_of_two(int group_rank) {
 }
 
 /// The store of a node whose session says nothing of it.
-struct Place {
-  explicit Place(std::uint16_t first_port = 0, std::uint16_t last_port = 0)
+struct StorePlace {
+  explicit StorePlace(std::uint16_t first_port = 0, std::uint16_t last_port = 0)
       : session(rendezvous::make_local_session(loop, clock, {})),
         store(make_served_store(loop, clock, *session,
                                 rendezvous::StorePlan{.ports = {first_port, last_port}})) {}
@@ -61,7 +61,7 @@ int count(test::RawClient& client) {
   return answer.size() == 8 ? answer.front() : 0;
 }
 
-test::RawClient visitor(Place& at, std::uint16_t port) {
+test::RawClient visitor(StorePlace& at, std::uint16_t port) {
   using namespace std::string_literals;
   test::RawClient client(at.loop, port);
   CHECK(client.send("\0\xCE\xF7\x85\x3C"s));
@@ -104,7 +104,7 @@ TEST_CASE("round store: a name counts only where no address is known") {
 }
 
 TEST_CASE("round store: it says when the first rank has connected, and when all have") {
-  Place at;
+  StorePlace at;
   std::vector<bool> heard;
   at.store->on_join([&](bool all) { heard.push_back(all); });
   for (int round = 0; round < 2; ++round) {
@@ -127,7 +127,7 @@ TEST_CASE("round store: it says when the first rank has connected, and when all 
 }
 
 TEST_CASE("round store: it serves those who save until the next round begins") {
-  Place at;
+  StorePlace at;
   const auto port = at.prepare();
   at.store->begin(round_of_two(0));
   auto worker = visitor(at, port);
@@ -155,8 +155,8 @@ TEST_CASE("round store: it serves those who save until the next round begins") {
 }
 
 TEST_CASE("round store: on its only port, it serves those who are there until the next round") {
-  const auto port = Place().prepare();
-  Place at(port, port);
+  const auto port = StorePlace().prepare();
+  StorePlace at(port, port);
   CHECK(at.prepare() == port);
   at.store->begin(round_of_two(0));
   auto worker = visitor(at, port);
@@ -172,10 +172,10 @@ TEST_CASE("round store: on its only port, it serves those who are there until th
 
 TEST_CASE("round store: where all ports of its range are taken, it keeps the one that it has") {
   for (int attempt = 0; attempt < 100; ++attempt) {
-    Place first;
+    StorePlace first;
     const auto port = first.prepare();
     const auto next = static_cast<std::uint16_t>(port + 1);
-    Place at(port, next);
+    StorePlace at(port, next);
     if (next == 0 || !at.store->prepare()) continue;  // somebody else has that one
     at.store->begin(round_of_two(0));
     auto worker = visitor(at, next);

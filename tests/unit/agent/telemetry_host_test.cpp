@@ -21,7 +21,7 @@ struct Place {
   Counter<std::int64_t> count{{.name = "count"}, registry};
 };
 
-struct Heard final : Sink {
+struct HeardNames final : Sink {
   void consume(const Record& record) override { names.push_back(record.name); }
   std::vector<std::string> names;
 };
@@ -40,8 +40,8 @@ TEST_CASE("telemetry host: no wake-up unless somebody is told of windows and one
   place.count.add();
   place.host.recorded();
   CHECK(place.clock.armed() == 0);  // nobody is told
-  const auto windows = std::make_shared<Heard>();
-  place.pipeline.route({.kind = Record::Kind::Event}, std::make_shared<Heard>());
+  const auto windows = std::make_shared<HeardNames>();
+  place.pipeline.route({.kind = Record::Kind::Event}, std::make_shared<HeardNames>());
   place.host.recorded();
   CHECK(place.clock.armed() == 0);  // of events only
   place.pipeline.route({.kind = Record::Kind::Window}, windows);
@@ -182,7 +182,7 @@ TEST_CASE("telemetry host: who is told hears of what is gathered if its user has
   place.host.recorded();
   place.clock.advance(std::chrono::seconds(1));
   REQUIRE(answer);
-  const auto heard = std::make_shared<Heard>();
+  const auto heard = std::make_shared<HeardNames>();
   place.pipeline.route({}, heard);
   const auto gathered = [&] {
     std::vector<Point> points(2);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/verdict/verdict.hpp"
 
+#include "agent/verdict/failure_report.hpp"
+#include "agent/verdict/outcome.hpp"
+
 #include <csignal>
 #include <doctest/doctest.h>
 
@@ -9,7 +12,7 @@ namespace {
 
 using process::ExitStatus;
 
-workers::Failure failure(int rank, ExitStatus status, bool stopped = false) {
+workers::Failure failure_of(int rank, ExitStatus status, bool stopped = false) {
   workers::Failure one;
   one.rank = one.local_rank = rank;
   one.status = status;
@@ -42,15 +45,15 @@ JobResult alone_with(workers::Failure failure) {
 
 TEST_CASE("verdict: every node has the same sentence about the culprit that all agreed on") {
   const std::string sentence = "rank 1 ended with exit code 3 (node n2)";
-  const auto own = result_with({failure(1, ExitStatus::exited(3))});
-  const auto other = result_with({failure(2, ExitStatus::exited(1))});
+  const auto own = result_with({failure_of(1, ExitStatus::exited(3))});
+  const auto other = result_with({failure_of(2, ExitStatus::exited(1))});
   CHECK(verdict_sentence(own) == sentence);
   CHECK(verdict_sentence(other) == sentence);
 }
 
 TEST_CASE("verdict: another node's culprit is not mixed up with a worker of this one") {
-  const auto text = verdict_text(result_with({failure(2, ExitStatus::exited(1)),
-                                              failure(3, ExitStatus::signaled(SIGTERM), true)}),
+  const auto text = verdict_text(result_with({failure_of(2, ExitStatus::exited(1)),
+                                              failure_of(3, ExitStatus::signaled(SIGTERM), true)}),
                                  "here");
   CHECK(text.contains("  who       rank 1 (local rank -1) on node n2, at "));
   CHECK(text.contains("  here      rank 2 ended with exit code 1\n"));
@@ -59,12 +62,12 @@ TEST_CASE("verdict: another node's culprit is not mixed up with a worker of this
 }
 
 TEST_CASE("verdict: a culprit of this node is shown with its process") {
-  const auto text = verdict_text(result_with({failure(1, ExitStatus::exited(3))}), "here");
+  const auto text = verdict_text(result_with({failure_of(1, ExitStatus::exited(3))}), "here");
   CHECK(text.contains("  who       rank 1 (local rank 1, pid 0) on here"));
 }
 
 TEST_CASE("verdict: what the culprit last wrote into its page is told") {
-  auto one = failure(1, ExitStatus::signaled(SIGKILL));
+  auto one = failure_of(1, ExitStatus::signaled(SIGKILL));
   one.at = TimePoint(std::chrono::seconds(100));
   auto& page = one.page.emplace();
   CHECK_FALSE(verdict_text(result_with({one}), "here").contains("  last "));
@@ -81,17 +84,17 @@ TEST_CASE("verdict: what the culprit last wrote into its page is told") {
 }
 
 TEST_CASE("verdict: only of failed workers it says why they were not restarted") {
-  auto result = result_with({failure(1, ExitStatus::exited(3))});
-  CHECK(outcome_text(result, {}).contains("not restarted, because --max-restarts is 0"));
+  auto result = result_with({failure_of(1, ExitStatus::exited(3))});
+  CHECK(outcome_text(result, {}, {}).contains("not restarted, because --max-restarts is 0"));
   result.ending.kind = Ending::Kind::JobFailed;
   result.ending.cause.kind = rendezvous::Cause::Kind::Timeout;
   result.judgement.reset();
   result.culprit = choose_culprit(result.ending, result.judgement, result.round);
-  CHECK_FALSE(outcome_text(result, {}).contains("not restarted"));
+  CHECK_FALSE(outcome_text(result, {}, {}).contains("not restarted"));
 }
 
 TEST_CASE("verdict: workers that were stopped are nobody's culprits") {
-  auto result = result_with({failure(0, ExitStatus::signaled(SIGTERM), true)});
+  auto result = result_with({failure_of(0, ExitStatus::signaled(SIGTERM), true)});
   result.ending = {};
   result.ending.kind = Ending::Kind::RendezvousLost;
   result.ending.why = "no answer";
@@ -102,12 +105,12 @@ TEST_CASE("verdict: workers that were stopped are nobody's culprits") {
 }
 
 TEST_CASE("verdict: alone, the first failure is named as before") {
-  auto result = alone_with(failure(1, ExitStatus::exited(3)));
+  auto result = alone_with(failure_of(1, ExitStatus::exited(3)));
   CHECK(verdict_sentence(result) == "rank 1 failed first: it ended with exit code 3");
 }
 
 TEST_CASE("verdict: without a traceback the last words on stderr are quoted, wherever they stand") {
-  auto one = failure(1, ExitStatus::exited(1));
+  auto one = failure_of(1, ExitStatus::exited(1));
   one.stderr_shown = true;
   one.last_lines = {"loading", "data set not found", ""};
   CHECK(workers::last_words(one) == "data set not found");
@@ -119,7 +122,7 @@ TEST_CASE("verdict: without a traceback the last words on stderr are quoted, whe
 }
 
 TEST_CASE("verdict: a quoted line steers no terminal, and is as wide as it looks") {
-  auto one = failure(1, ExitStatus::exited(1));
+  auto one = failure_of(1, ExitStatus::exited(1));
   std::string wide;
   for (int i = 0; i < 400; ++i) wide += "\x1b[31m\xC3\xBC";
   one.last_lines = {"\x1b[?1049h\x1b[31mred\x1b]0;title\x07", wide};
@@ -132,11 +135,76 @@ TEST_CASE("verdict: a quoted line steers no terminal, and is as wide as it looks
 }
 
 TEST_CASE("verdict: lines of two streams in one pipe are not said to be of stderr") {
-  auto one = failure(1, ExitStatus::exited(1));
+  auto one = failure_of(1, ExitStatus::exited(1));
   one.last_lines = {"step 7"};
   one.lines_are_mixed = true;
   const auto text = verdict_text(result_with({one}), "here");
   CHECK(text.contains("  its last output:\n    | step 7\n"));
+}
+
+TEST_CASE("verdict: what the console has shown already is quoted only if others spoke as well") {
+  auto one = failure_of(1, ExitStatus::exited(1));
+  one.stderr_shown = true;
+  one.exception = workers::PythonException{"ValueError", "boom"};
+  one.last_lines = {"Traceback", "ValueError: boom"};
+  auto peer = failure_of(0, ExitStatus::signaled(SIGTERM), true);
+  peer.last_lines = {"a warning"};
+  CHECK_FALSE(verdict_text(result_with({one, peer}), "here").contains("its last lines"));
+  peer = failure_of(0, ExitStatus::exited(1));
+  peer.last_lines = {"Traceback of another"};
+  CHECK(verdict_text(result_with({one, peer}), "here").contains("    | ValueError: boom\n"));
+}
+
+TEST_CASE("outcome: the last line names the rank and what it raised") {
+  auto one = failure_of(1, ExitStatus::exited(1));
+  one.exception = workers::PythonException{"SyntaxError", "invalid syntax", "train.py:12"};
+  auto result = alone_with(one);
+  result.goodput.elapsed = std::chrono::milliseconds(12'400);
+  spec::JobSpec job;
+  job.max_restarts = 1;
+  const std::string line =
+      "elastrun: FAILED after 12.4 s: rank 1: SyntaxError: invalid syntax (train.py:12)";
+  CHECK(outcome_text(result, job, {}) == "  note      0 of 1 restarts used\n" + line + "\n");
+  const Reader colours{.looks_on = true, .colour = true, .columns = 80};
+  CHECK(outcome_text(result, job, colours).ends_with("\n\x1b[1;31m" + line + "\x1b[0m\n"));
+  const Reader narrow{.looks_on = true, .columns = 21};
+  CHECK(outcome_text(result, job, narrow)
+            .ends_with("\nelastrun: FAILED after 12.4 s: rank 1: SyntaxError: invalid..\n"));
+}
+
+TEST_CASE("outcome: without an exception it says how the worker ended") {
+  auto one = failure_of(1, ExitStatus::exited(3));
+  CHECK(reason_text(alone_with(one)) == "rank 1 ended with exit code 3");
+  CHECK(reason_text(result_with({one})) == "rank 1 ended with exit code 3 (node n2)");
+  // What happened on another node is known by the sentence alone.
+  CHECK(reason_text(result_with({failure_of(2, ExitStatus::exited(1))})) ==
+        "rank 1 ended with exit code 3 (node n2)");
+  CHECK(reason_text(alone_with(failure_of(1, ExitStatus::signaled(SIGKILL)))) ==
+        "rank 1 was killed by SIGKILL");
+}
+
+TEST_CASE("verdict: who had to be killed is named, with what it cost") {
+  auto result = alone_with(failure_of(1, ExitStatus::exited(3)));
+  result.attempts.resize(2);
+  result.attempts[1].stopping = std::chrono::seconds(30);
+  CHECK_FALSE(verdict_text(result, "here").contains("slow"));
+  result.attempts[1].deaf = {0, 2};
+  CHECK(verdict_text(result, "here")
+            .contains("  slow      ranks 0, 2 did not end when asked to: killed after 30.0 s\n"));
+}
+
+TEST_CASE("verdict: in brief torchrun's block is its title, three workers and a count") {
+  std::vector<workers::Failure> failures;
+  for (int rank = 0; rank < 8; ++rank) {
+    failures.push_back(rank == 5 ? failure_of(rank, ExitStatus::exited(1))
+                                 : failure_of(rank, ExitStatus::signaled(SIGTERM), true));
+  }
+  CHECK(brief_report(workers::judge(std::move(failures)), "train.py") ==
+        "\ntrain.py FAILED\n"
+        "  [0] rank 5 (local_rank 5), exitcode 1, pid 0: root cause\n"
+        "  [1] rank 0 (local_rank 0), exitcode -15 SIGTERM, pid 0\n"
+        "  [2] rank 1 (local_rank 1), exitcode -15 SIGTERM, pid 0\n"
+        "  and 5 more\n");
 }
 
 Attempt attempt(int number, Duration ran, std::string why) {
@@ -158,13 +226,12 @@ TEST_CASE("summary: it tells why each restart was needed, when the screen has fo
       attempt(1, std::chrono::seconds(9), "rank 0 ended with exit code 2"),
       attempt(2, std::chrono::seconds(3), "")};
   result.attempts[1].cause->node = "n2";
-  CHECK(summary_text(result, job, false) ==
-        "elastrun: succeeded after 0 us, 1 of 1 restarts used\n"
+  CHECK(account_text(result, job, {}) ==
         "  restarted after 8.0 s: rank 1 ended with exit code 1 (RuntimeError: crash)\n"
         "  restarted after 17.5 s: rank 0 ended with exit code 2\n");
   result.round.emplace().members.resize(2);
-  CHECK(summary_text(result, job, false).contains("rank 0 ended with exit code 2 (node n2)\n"));
-  CHECK(outcome_text(result, job) == "elastrun: succeeded after 0 us, 1 of 1 restarts used\n");
+  CHECK(account_text(result, job, {}).contains("rank 0 ended with exit code 2 (node n2)\n"));
+  CHECK(outcome_text(result, job, {}) == "elastrun: succeeded after 0 us, 1 of 1 restarts used\n");
 }
 
 TEST_CASE("summary: of many restarts the last ones are told") {
@@ -172,7 +239,7 @@ TEST_CASE("summary: of many restarts the last ones are told") {
   for (int i = 0; i < 9; ++i) {
     result.attempts.push_back(attempt(i, std::chrono::seconds(1), "cause " + std::to_string(i)));
   }
-  const auto text = summary_text(result, {}, false);
+  const auto text = account_text(result, {}, {});
   CHECK(text.contains("  restarted 3 times before that\n"));
   CHECK_FALSE(text.contains("cause 2\n"));
   CHECK(text.contains(": cause 3\n"));
@@ -181,7 +248,7 @@ TEST_CASE("summary: of many restarts the last ones are told") {
 }
 
 TEST_CASE("verdict: of a worker whose timer has expired the stack is shown, bounded") {
-  auto result = alone_with(failure(1, ExitStatus::signaled(SIGKILL)));
+  auto result = alone_with(failure_of(1, ExitStatus::signaled(SIGKILL)));
   auto& first = result.judgement->failures[0];
   first.expired_timer = "expired timer 'load' after 2.0 s";
   for (int i = 0; i < 50; ++i) first.stack.push_back("frame " + std::to_string(i));
@@ -193,7 +260,7 @@ TEST_CASE("verdict: of a worker whose timer has expired the stack is shown, boun
 }
 
 TEST_CASE("verdict: who mostly sends SIGKILL is told where nobody knows who did") {
-  auto result = alone_with(failure(1, ExitStatus::signaled(SIGKILL)));
+  auto result = alone_with(failure_of(1, ExitStatus::signaled(SIGKILL)));
   CHECK(verdict_text(result, "here").contains("  next      mostly an OOM killer "));
   result.judgement->failures[0].out_of_memory = "the kernel killed it: out of memory";
   CHECK_FALSE(verdict_text(result, "here").contains("mostly an OOM killer"));

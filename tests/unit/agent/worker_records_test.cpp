@@ -11,13 +11,13 @@ namespace elastrun::agent {
 namespace {
 
 using Whole = std::int64_t;
-using Kind = telemetry::Record::Kind;
+using RecordKind = telemetry::Record::Kind;
 using workers::Message;
 
-struct Job : Listening {
+struct TalkingJob : Listening {
   spec::JobSpec spec;
   WorkerRecords records{pipeline, spec};
-  explicit Job(const std::string& scope = "*") : Listening(scope) {
+  explicit TalkingJob(const std::string& scope = "*") : Listening(scope) {
     spec.role = "trainer";
     rendezvous::Round round;
     round.attempt = 2;
@@ -40,9 +40,9 @@ struct Job : Listening {
 }  // namespace
 
 TEST_CASE("worker records: what workers say keeps its group and gets its labels") {
-  Job job;
+  TalkingJob job;
   job.heard_from(0, workers::StepDone{12});
-  CHECK(job.last().kind == Kind::Sample);
+  CHECK(job.last().kind == RecordKind::Sample);
   CHECK(std::get<Whole>(job.last().value) == 12);
   job.heard_from(1, workers::StepDone{13});  // rank 0 counts the steps
   CHECK(job.heard->records.size() == 1);
@@ -55,7 +55,7 @@ TEST_CASE("worker records: what workers say keeps its group and gets its labels"
   job.check_labels(job.last(), 1);
   job.heard_from(2, workers::MetricSample{"loss", 0.25, "training"});
   CHECK(job.last().scope == "training");
-  CHECK(job.last().kind == Kind::Sample);
+  CHECK(job.last().kind == RecordKind::Sample);
   CHECK(std::get<double>(job.last().value) == 0.25);
   job.check_labels(job.last(), 2);
   job.heard_from(2, workers::WorkerEvent{"epoch", {{"number", Whole{4}}}});
@@ -66,14 +66,14 @@ TEST_CASE("worker records: what workers say keeps its group and gets its labels"
 }
 
 TEST_CASE("worker records: an event that tells when it happened keeps that time") {
-  Job job;
+  TalkingJob job;
   job.heard_from(0, workers::WorkerEvent{"late", {}, 12.5});
   CHECK(job.last().stamp.wall == WallTime(std::chrono::milliseconds(12'500)));
   CHECK(job.last().stamp.mono == job.clock.now());
 }
 
 TEST_CASE("worker records: samples that a worker has summed up are the last one and a window") {
-  Job job;
+  TalkingJob job;
   workers::MetricSample metric{"loss", 3, "g"};
   metric.batch = {4, 10, 1, 5};
   metric.step = 109;
@@ -82,7 +82,7 @@ TEST_CASE("worker records: samples that a worker has summed up are the last one 
   CHECK(std::get<double>(job.heard->records[0].value) == 3);
   for (const auto& record : job.heard->records) CHECK(attribute<Whole>(record, "step") == 109);
   const auto& window = job.heard->records[1];
-  CHECK(window.kind == Kind::Window);
+  CHECK(window.kind == RecordKind::Window);
   job.check_labels(window, 1);
   REQUIRE(window.window != nullptr);
   CHECK(window.window->count == 4);
@@ -90,7 +90,7 @@ TEST_CASE("worker records: samples that a worker has summed up are the last one 
 }
 
 TEST_CASE("worker records: what a counter has come to is told, for each rank and over restarts") {
-  Job job;
+  TalkingJob job;
   job.heard_from(0, workers::MetricSample{"tokens", 32, "g", {}, true});
   CHECK(std::get<double>(job.last().value) == 32);
   CHECK(attribute<bool>(job.last(), "total"));
@@ -105,25 +105,25 @@ TEST_CASE("worker records: what a counter has come to is told, for each rank and
 }
 
 TEST_CASE("worker records: a window of torch.monitor is a series for each aggregation, too") {
-  Job job;
+  TalkingJob job;
   job.heard_from(1, workers::WorkerEvent{"torch.monitor.Stat", {{"a.sum", 3.0}, {"a.count", 2.0}}});
   CHECK(job.names() == std::vector<std::string>{"a.sum", "a.count", "torch.monitor.Stat"});
   CHECK(job.heard->records[0].scope == "torch.monitor");
-  CHECK(job.heard->records[0].kind == Kind::Sample);
+  CHECK(job.heard->records[0].kind == RecordKind::Sample);
   CHECK(std::get<double>(job.heard->records[0].value) == 3);
   job.check_labels(job.heard->records[0], 1);
-  CHECK(job.last().kind == Kind::Event);
+  CHECK(job.last().kind == RecordKind::Event);
 }
 
 TEST_CASE("worker records: a flood is limited and counted") {
-  Job job;
+  TalkingJob job;
   for (int i = 0; i < 1500; ++i) job.heard_from(0, workers::WorkerEvent{"e", {}});
   CHECK(job.heard->records.size() == 1000);
   CHECK(job.records.statistics().suppressed == 500);
 }
 
 TEST_CASE("worker records: windows of torch.monitor make no names without end") {
-  Job job;
+  TalkingJob job;
   std::set<std::string> names;
   for (int i = 0; i < 900; ++i) {
     workers::WorkerEvent event{"torch.monitor.Stat", {}};
@@ -131,21 +131,21 @@ TEST_CASE("worker records: windows of torch.monitor make no names without end") 
     job.heard_from(0, std::move(event));
   }
   for (const auto& record : job.heard->records) {
-    if (record.kind == Kind::Sample) names.insert(record.name);
+    if (record.kind == RecordKind::Sample) names.insert(record.name);
   }
   CHECK(names.size() == workers::Intake::kMostSeries + 1);
   CHECK(job.records.statistics().overflowed == 700);
 }
 
 TEST_CASE("worker records: a worker does not say who it is") {
-  Job job;
+  TalkingJob job;
   job.heard_from(1, workers::WorkerEvent{"e", {{"rank", Whole{INT64_MAX}}, {"number", Whole{4}}}});
   CHECK(job.last().attributes.size() == 5);
   job.check_labels(job.last(), 1);
 }
 
 TEST_CASE("worker records: nobody who listens to something else gets any of it") {
-  Job job("elsewhere");
+  TalkingJob job("elsewhere");
   job.heard_from(0, workers::StepDone{1});
   job.heard_from(0, workers::MetricSample{"loss", 1, "training"});
   job.heard_from(0, workers::WorkerEvent{"torch.monitor.Stat", {{"a.sum", 3.0}}});

@@ -88,13 +88,13 @@ const elastrun_plugin* table() {
   return &all;
 }
 
-struct Place {
+struct PluginPlace {
   Gate& gate = *gates().emplace_back(std::make_unique<Gate>());
   boost::asio::io_context loop;
   test::FakeClock clock;
   std::shared_ptr<PluginSink> sink;
 
-  Place() {
+  PluginPlace() {
     gate_of_the_next = &gate;
     auto made = PluginSink::open(loop.get_executor(), clock, "plugin:gate",
                                  [] { return plugin::Library::open(table(), "gate", {}); });
@@ -102,7 +102,7 @@ struct Place {
     sink = *made;
     test::run_ready(loop);
   }
-  ~Place() { gate.open(); }
+  ~PluginPlace() { gate.open(); }
 
   void give(std::string name, Record::Kind kind = Record::Kind::Event) {
     Record record;
@@ -120,7 +120,7 @@ struct Place {
 }  // namespace
 
 TEST_CASE("plugin sink: events at once, samples a little later, series together, then the end") {
-  Place place;
+  PluginPlace place;
   place.give("sample", Record::Kind::Sample);
   place.give("unwanted", Record::Kind::Window);
   CHECK(place.gate.count("sample") == 0);
@@ -143,7 +143,7 @@ TEST_CASE("plugin sink: events at once, samples a little later, series together,
 }
 
 TEST_CASE("plugin sink: what fails is counted, and the first reason kept") {
-  Place place;
+  PluginPlace place;
   place.give("good");
   place.give("bad");
   place.give("bad");
@@ -154,7 +154,7 @@ TEST_CASE("plugin sink: what fails is counted, and the first reason kept") {
 }
 
 TEST_CASE("plugin sink: one that blocks holds up nobody, and costs what does not fit") {
-  Place place;
+  PluginPlace place;
   place.gate.close();
   place.give("first");
   place.gate.wait_for_visitor();
@@ -170,7 +170,7 @@ TEST_CASE("plugin sink: one that blocks holds up nobody, and costs what does not
 }
 
 TEST_CASE("plugin sink: one that never returns is left to itself") {
-  Place place;
+  PluginPlace place;
   place.gate.close();
   place.give("event");
   place.gate.wait_for_visitor();
@@ -194,7 +194,7 @@ TEST_CASE("plugin sink: one that does not open in time is refused") {
 }
 
 TEST_CASE("plugin sink: health is asked for when somebody wants to know, and every 10 s then") {
-  Place place;
+  PluginPlace place;
   place.clock.advance(seconds(100));
   CHECK(place.gate.count("health") == 0);
   CHECK(place.clock.armed() == 0);
@@ -212,7 +212,7 @@ TEST_CASE("plugin sink: health is asked for when somebody wants to know, and eve
 }
 
 TEST_CASE("plugin sink: a check that does not return is a bad sign, one that has to wait is none") {
-  Place place;
+  PluginPlace place;
   place.gate.close();
   place.give("event");
   place.gate.wait_for_visitor();

@@ -29,7 +29,7 @@ struct SlowWriter final : PieceWriter {
   bool closed = false;
 };
 
-struct Place {
+struct StreamPlace {
   test::FakeClock clock;
   SlowWriter* writer = new SlowWriter;
   StreamSink sink{clock, "file:x", [](const Record& record) { return record.name; },
@@ -60,7 +60,7 @@ TEST_CASE("piece queue: beyond its bound the oldest go, counted") {
 }
 
 TEST_CASE("stream sink: events go at once, samples with them, after a pause, or by the batch") {
-  Place place;
+  StreamPlace place;
   place.give("sample", Record::Kind::Sample);
   CHECK(place.writer->batches.empty());
   CHECK(place.clock.armed() == 1);
@@ -78,7 +78,7 @@ TEST_CASE("stream sink: events go at once, samples with them, after a pause, or 
 }
 
 TEST_CASE("stream sink: what is written in part, dropped or still open at the end is lost") {
-  Place place;
+  StreamPlace place;
   place.give("one");
   place.give("two");
   place.writer->answer(1);
@@ -92,7 +92,7 @@ TEST_CASE("stream sink: what is written in part, dropped or still open at the en
 }
 
 TEST_CASE("stream sink: its end comes after the last batch, and closes the writer") {
-  Place place;
+  StreamPlace place;
   bool done = false;
   place.give("one");
   place.give("two");
@@ -107,7 +107,7 @@ TEST_CASE("stream sink: its end comes after the last batch, and closes the write
 }
 
 TEST_CASE("stream sink: with nothing to write its end is at once") {
-  Place place;
+  StreamPlace place;
   place.give("");  // not for this format
   bool done = false;
   place.sink.finish([&] { done = true; });

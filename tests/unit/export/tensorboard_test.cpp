@@ -25,12 +25,12 @@ std::string hex(const std::string& bytes) {
 
 const WallTime kWhen{std::chrono::seconds(1763690000)};
 
-struct Scratch {
-  Scratch() {
+struct BoardFolder {
+  BoardFolder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "events_XXXXXX").string();
     directory = ::mkdtemp(pattern.data());
   }
-  ~Scratch() { std::filesystem::remove_all(directory); }
+  ~BoardFolder() { std::filesystem::remove_all(directory); }
   std::string content(const std::string& path) {
     REQUIRE(calls.finish(std::chrono::minutes(1)));
     std::ifstream in(path, std::ios::binary);
@@ -92,7 +92,7 @@ TEST_CASE("tensorboard: a file is named as TensorBoard looks for it") {
 }
 
 TEST_CASE("tensorboard: M16: a Stat of torch.monitor gives its aggregations, once") {
-  Scratch scratch;
+  BoardFolder scratch;
   const auto sink =
       std::make_shared<TensorBoard>(scratch.calls, scratch.directory, kWhen, "host", 1);
   const auto id = telemetry::process_pipeline().route({.scope = "torch.monitor"}, sink);
@@ -115,7 +115,7 @@ TEST_CASE("tensorboard: M16: a Stat of torch.monitor gives its aggregations, onc
 }
 
 TEST_CASE("tensorboard: steps rise with each value of a tag, or are those that are given") {
-  Scratch scratch;
+  BoardFolder scratch;
   TensorBoard sink(scratch.calls, scratch.directory, kWhen, "host", 1);
   Record sample;
   sample.kind = Record::Kind::Sample;
@@ -138,7 +138,7 @@ TEST_CASE("tensorboard: steps rise with each value of a tag, or are those that a
 }
 
 TEST_CASE("tensorboard: a gap is not written, and a histogram has its buckets") {
-  Scratch scratch;
+  BoardFolder scratch;
   TensorBoard sink(scratch.calls, scratch.directory, kWhen, "host", 1);
   Record gap = a_window();
   Window window = *gap.window;
@@ -158,7 +158,7 @@ TEST_CASE("tensorboard: a gap is not written, and a histogram has its buckets") 
 }
 
 TEST_CASE("tensorboard: a directory that is not there costs the records, counted") {
-  Scratch scratch;
+  BoardFolder scratch;
   TensorBoard sink(scratch.calls, "/nowhere", kWhen, "host", 1);
   sink.flush({});
   REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));

@@ -23,12 +23,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Place {
-  Place() {
+struct WholePlace {
+  WholePlace() {
     std::string pattern = (fs::temp_directory_path() / "whole_file_XXXXXX").string();
     path = ::mkdtemp(pattern.data());
   }
-  ~Place() { fs::remove_all(path); }
+  ~WholePlace() { fs::remove_all(path); }
   std::string path;
 };
 
@@ -47,7 +47,7 @@ std::string refusal(const std::string& path, const std::string& folder) {
 }
 
 /// A folder of everybody's, as /tmp, with something in it that a stranger has put there.
-struct Everybodys : Place {
+struct Everybodys : WholePlace {
   Everybodys() { REQUIRE(::chmod(path.c_str(), 01777) == 0); }
   std::string give_away(const std::string& name) const {
     const auto file = path + "/" + name;
@@ -91,7 +91,7 @@ std::ptrdiff_t files_in(const std::string& path) {
 }  // namespace
 
 TEST_CASE("whole file: it is made, then replaced, and no draft stays") {
-  const Place place;
+  const WholePlace place;
   const auto file = place.path + "/report.json";
   REQUIRE(put_file(file, "old and long", 0644));
   const std::ifstream reader(file);
@@ -104,7 +104,7 @@ TEST_CASE("whole file: it is made, then replaced, and no draft stays") {
 }
 
 TEST_CASE("whole file: a symbolic link stays, and what it leads to is replaced") {
-  const Place place;
+  const WholePlace place;
   REQUIRE(put_file(place.path + "/target", "old", 0644));
   fs::create_symlink("target", place.path + "/link");
   REQUIRE(put_file(place.path + "/link", "new", 0644));
@@ -113,7 +113,7 @@ TEST_CASE("whole file: a symbolic link stays, and what it leads to is replaced")
 }
 
 TEST_CASE("whole file: what a dangling link leads to is made") {
-  const Place place;
+  const WholePlace place;
   fs::create_directory(place.path + "/there");
   fs::create_symlink("there/second", place.path + "/first");
   fs::create_symlink("target", place.path + "/there/second");
@@ -129,7 +129,7 @@ TEST_CASE("whole file: what a dangling link leads to is made") {
 TEST_CASE("whole file: a stranger's link in a folder of everybody's is not followed") {
   if (!is_root()) return;
   const Everybodys place;
-  const Place apart;
+  const WholePlace apart;
   REQUIRE(put_file(apart.path + "/there", "old", 0644));
   for (const auto* name : {"there", "absent"}) {
     const auto target = apart.path + "/" + name;
@@ -208,7 +208,7 @@ TEST_CASE("whole file: what is not a stranger's, or not in everybody's folder, i
 }
 
 TEST_CASE("whole file: a file that is replaced keeps its mode") {
-  const Place place;
+  const WholePlace place;
   const auto file = place.path + "/report.json";
   REQUIRE(put_file(file, "old", 0644));
   for (const mode_t mode : {0600u, 0666u}) {
@@ -221,7 +221,7 @@ TEST_CASE("whole file: a file that is replaced keeps its mode") {
 }
 
 TEST_CASE("whole file: in a folder that may not be changed, the file is written in place") {
-  const Place place;
+  const WholePlace place;
   const auto file = place.path + "/report.json", other = place.path + "/other";
   REQUIRE(put_file(file, "old and long", 0644));
   REQUIRE(put_file(other, "locked", 0444));
@@ -247,7 +247,7 @@ TEST_CASE("whole file: in a folder that may not be changed, the file is written 
 }
 
 TEST_CASE("whole file: a device is written to, and stays one") {
-  const Place place;
+  const WholePlace place;
   CHECK(is_written_to("/dev/null"));
   CHECK(is_written_to("/dev/stdout"));
   CHECK_FALSE(is_written_to(place.path + "/absent"));
@@ -264,7 +264,7 @@ TEST_CASE("whole file: a device is written to, and stays one") {
 }
 
 TEST_CASE("whole file: a FIFO is written to, when its reader is there") {
-  const Place place;
+  const WholePlace place;
   const auto fifo = place.path + "/fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   std::thread writer([&] { CHECK(put_file(fifo, "text", 0644)); });
@@ -275,7 +275,7 @@ TEST_CASE("whole file: a FIFO is written to, when its reader is there") {
 }
 
 TEST_CASE("whole file: what cannot be written is an error that names it, and leaves nothing") {
-  const Place place;
+  const WholePlace place;
   const auto missing = put_file(place.path + "/no/report.json", "text", 0644);
   REQUIRE_FALSE(missing);
   CHECK(missing.error().text ==
@@ -293,7 +293,7 @@ TEST_CASE("whole file: a word is put before the ending of the name") {
 }
 
 TEST_CASE("whole file: what a descriptor has open is known under every name, and nothing else") {
-  const Place place;
+  const WholePlace place;
   const auto file = place.path + "/out", other = place.path + "/other";
   REQUIRE(put_file(other, "same text", 0644));
   REQUIRE(put_file(file, "same text", 0644));

@@ -198,6 +198,30 @@ TEST_CASE("http server: requests that are sent by half take the answers of nobod
   CHECK(served.read(halves.back(), "for /half").contains(" 200 OK"));  // the last has not
 }
 
+TEST_CASE("http server: streams of events take nobody else's room") {
+  http::Server::Settings settings;
+  settings.max_connections = 4;
+  settings.max_streams = 2;
+  Served served(settings);
+  std::vector<tcp::socket> streams;
+  for (int i = 0; i < 8; ++i) {
+    streams.push_back(served.connect());
+    served.send(streams.back(), get("/events"));
+    const auto text = served.read(streams.back(), i < 2 ? "event: first" : "streams");
+    CHECK(text.starts_with(i < 2 ? "HTTP/1.1 200 " : "HTTP/1.1 503 "));
+    CHECK(served.ask(get("/healthz"), "for /healthz").contains(" 200 OK"));
+  }
+  streams.front().close();
+  auto next = served.connect();
+  std::string text;
+  for (int tries = 0; tries < 100 && !text.starts_with("HTTP/1.1 200 "); ++tries) {
+    next = served.connect();
+    served.send(next, get("/events"));
+    text = served.read(next, "\r\n\r\n");
+  }
+  CHECK_MESSAGE(text.starts_with("HTTP/1.1 200 "), "there is room again");
+}
+
 TEST_CASE("http server: events reach all who listen, in order") {
   Served served;
   auto one = served.connect(), two = served.connect();

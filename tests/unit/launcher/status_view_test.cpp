@@ -13,6 +13,7 @@ spec::JobSpec job_of(int workers, int max_restarts, bool several_nodes) {
   job.nproc_per_node = workers;
   job.max_restarts = max_restarts;
   job.max_nodes = several_nodes ? 2 : 1;
+  job.rdzv_endpoint = "node1:29400";
   return job;
 }
 
@@ -85,8 +86,7 @@ TEST_CASE("view: several nodes, who is missing, and what a restart leaves") {
   view.phase(Phase::Joining, {});
   view.progress("1 of 2 nodes is here");
   CHECK(screen.shown() ==
-        "[waiting for other nodes] 0/2 workers | 0/3 restarts | "
-        "1 of 2 nodes is here | 0:00");
+        "[waiting for other nodes] 0/3 restarts | at node1:29400: 1 of 2 nodes is here | 0:00");
   view.round_ready(round_of(2), 1s);
   view.started(round_of(2), group_of(2), 0s);
   view.phase(Phase::Running, {});
@@ -112,12 +112,17 @@ TEST_CASE("view: the newest step is shown, and none any more when the job is ove
   const auto job = job_of(1, 0, false);
   StatusView view(*screen.line, job);
   view.phase(Phase::Running, {});
-  view.step(7);
-  view.step(8);
+  workers::Worker worker;
+  view.worker_said(worker, workers::StepDone{7});
+  view.worker_said(worker, workers::StepDone{8});
+  worker.rank = 1;  // which is about there, too
+  view.worker_said(worker, workers::StepDone{6});
+  view.worker_said(worker, workers::Returned{});
   CHECK(screen.shown() == "[running] 0/1 workers | step 8 | 0:00");
+  worker.rank = 0;
   view.phase(Phase::Ended, {});
   CHECK(screen.shown().empty());
-  view.step(9);
+  view.worker_said(worker, workers::StepDone{9});
   view.progress("too late");
   view.ended({}, nullptr);
   CHECK(screen.shown().empty());
@@ -129,7 +134,7 @@ TEST_CASE("view: a job without workers, and more failures than the line can know
   const auto job = job_of(0, 0, true);
   StatusView view(*screen.line, job);
   view.phase(Phase::Joining, {});
-  CHECK(screen.shown() == "[waiting for other nodes] 0:00");
+  CHECK(screen.shown() == "[waiting for other nodes] at node1:29400:  | 0:00");
   const auto small_job = job_of(1, 0, false);
   StatusView small(*screen.line, small_job);
   small.phase(Phase::Running, {});
@@ -146,7 +151,7 @@ TEST_CASE("view: a very long name stays on its line, also on a narrow terminal")
     view.phase(Phase::Joining, {});
     view.progress("missing: " + std::string(5000, 'n') + "\x1b[31m\n\xff");
     const auto shown = screen.shown();
-    CHECK(shown.size() < std::max<std::size_t>(columns, 3));
+    CHECK(shown.size() + 1 < std::max<std::size_t>(columns, 4));  // room for ^C
     CHECK_FALSE(shown.contains('\n'));
     CHECK_FALSE(shown.contains('\x1b'));
   }

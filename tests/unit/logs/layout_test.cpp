@@ -18,13 +18,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Scratch {
-  Scratch() {
+struct LayoutFolder {
+  LayoutFolder() {
     std::string pattern = (fs::temp_directory_path() / "layout_test_XXXXXX").string();
     path = ::mkdtemp(pattern.data());
     ::setenv("TMPDIR", path.c_str(), 1);
   }
-  ~Scratch() {
+  ~LayoutFolder() {
     ::unsetenv("TMPDIR");
     fs::remove_all(path);
   }
@@ -42,7 +42,7 @@ int entries(const fs::path& path) {
 }  // namespace
 
 TEST_CASE("layout: a run has the directories that torchrun makes") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan((scratch.path / "a/b c").string(), "job-7").value();
   CHECK(entries(scratch.path) == 0);
   CHECK(layout.journal().empty());
@@ -61,7 +61,7 @@ TEST_CASE("layout: a run has the directories that torchrun makes") {
 }
 
 TEST_CASE("layout: a second start under one number keeps the logs of the first") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan(scratch.path.string(), "x").value();
   write(layout.make_attempt(0).value() + "/stdout.log", "old");
   CHECK(layout.make_attempt(0).value().ends_with("/attempt_0.1"));
@@ -71,7 +71,7 @@ TEST_CASE("layout: a second start under one number keeps the logs of the first")
 }
 
 TEST_CASE("layout: two agents with one base and run id do not meet") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto one = Layout::plan(scratch.path.string(), "x").value();
   auto two = Layout::plan(scratch.path.string(), "x").value();
   REQUIRE(one.make_run());
@@ -80,7 +80,7 @@ TEST_CASE("layout: two agents with one base and run id do not meet") {
 }
 
 TEST_CASE("layout: /dev/null means no directories and an empty error file name") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan("/dev/null", "x").value();
   CHECK(layout.is_null());
   const auto attempt = layout.make_attempt(0).value();
@@ -91,7 +91,7 @@ TEST_CASE("layout: /dev/null means no directories and an empty error file name")
 }
 
 TEST_CASE("layout: a log directory that is a file is refused in torchrun's words") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   const auto taken = (scratch.path / "taken").string();
   write(taken, "text");
   const auto refused = Layout::plan(taken, "x");
@@ -112,14 +112,14 @@ TEST_CASE("layout: a directory that cannot be made is named with the reason") {
 TEST_CASE("layout: a run id is made safe as a file name") {
   CHECK(file_name_of("a/b\nc..") == "a_b_c..");
   CHECK(file_name_of(std::string(1000, 'x')).size() == 200);
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan(scratch.path.string(), "../" + std::string(300, 'y')).value();
   REQUIRE(layout.make_run());
   CHECK(fs::path(layout.run_directory()).parent_path() == scratch.path);
 }
 
 TEST_CASE("layout: a temporary run goes at the end unless it holds something of use") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan("", "x").value();
   CHECK(layout.is_temporary());
   const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
@@ -133,7 +133,7 @@ TEST_CASE("layout: a temporary run goes at the end unless it holds something of 
 }
 
 TEST_CASE("layout: a place that cannot be used is skipped, as Python's tempfile does") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   write(scratch.path / "file", "");
   const auto good = scratch.path / "good";
   fs::create_directory(good);
@@ -163,7 +163,7 @@ TEST_CASE("layout: a place that cannot be used is skipped, as Python's tempfile 
 }
 
 TEST_CASE("layout: without TMPDIR a run of error files alone is made in memory") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   ::unsetenv("TMPDIR");
   auto logs = Layout::plan("", "x").value();
   REQUIRE(logs.make_run());
@@ -183,7 +183,7 @@ TEST_CASE("layout: without TMPDIR a run of error files alone is made in memory")
 }
 
 TEST_CASE("layout: what somebody has tidied away is made anew") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan("", "x").value();
   REQUIRE(layout.make_attempt(0));
   const std::string first = layout.temporary_root();
@@ -196,7 +196,7 @@ TEST_CASE("layout: what somebody has tidied away is made anew") {
 }
 
 TEST_CASE("layout: a temporary root is announced before it exists") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan("", "x").value();
   std::string announced;
   layout.announce_temporary_root([&](const std::string& path) {
@@ -208,7 +208,7 @@ TEST_CASE("layout: a temporary root is announced before it exists") {
 }
 
 TEST_CASE("layout: a temporary run with an error file stays after a failure only") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan("", "x").value();
   const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
   write(error_file(rank), "{}");
@@ -220,7 +220,7 @@ TEST_CASE("layout: a temporary run with an error file stays after a failure only
 }
 
 TEST_CASE("layout: what a worker has put into its own directory stays after a failure, too") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   auto layout = Layout::plan("", "x").value();
   const auto rank = layout.make_rank(layout.make_attempt(0).value(), 0).value();
   for (const std::string& ours :
@@ -239,7 +239,7 @@ TEST_CASE("layout: what a worker has put into its own directory stays after a fa
 
 TEST_CASE(
     "layout: only a known kind of file system of this machine is taken for one that answers") {
-  const Scratch scratch;
+  const LayoutFolder scratch;
   CHECK_FALSE(Layout::plan(scratch.path, "x").value().is_local());
   ::setenv("TMPDIR", "/proc", 1);
   CHECK_FALSE(Layout::plan("", "x").value().is_local());

@@ -45,7 +45,7 @@ class Series {
  public:
   Series& signal(int number, Route route, Duration later = {}) {
     now_ += later;
-    switch (insistence_.heard({number, route == Route::Kernel ? 0 : 42, 0, route}, now_)) {
+    switch (escalation_.heard({number, route == Route::Kernel ? 0 : 42, 0, route}, now_)) {
       case Demand::Stop:
         asked_ += 'S';
         break;
@@ -61,7 +61,7 @@ class Series {
   const std::string& asked() const { return asked_; }
 
  private:
-  Insistence insistence_;
+  SignalEscalation escalation_;
   TimePoint now_{};
   std::string asked_;
 };

@@ -23,11 +23,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kLong = 60s;  // a limit that only a defect reaches
+constexpr auto kOneMinute = 60s;  // a limit that only a defect reaches
 
-struct Contained : Nursery {
+struct ContainedGroup : Nursery {
   Containment containment{io, *launcher, nullptr};
-  ~Contained() { ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); }
+  ~ContainedGroup() { ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); }
 };
 
 /// A cgroup with one process in it, named as if its owner were dead, in a place of its own.
@@ -51,7 +51,7 @@ struct StaleCgroup {
   StaleCgroup& operator=(const StaleCgroup&) = delete;
   ~StaleCgroup() {
     if (member > 0) end(member);
-    if (!parent.empty()) destroy_cgroup(parent, kLong);
+    if (!parent.empty()) destroy_cgroup(parent, kOneMinute);
   }
 
   template <class Body>
@@ -98,11 +98,11 @@ TEST_CASE("cgroup: a live agent whose process cannot be seen is left alone, a de
     return;
   }
   const auto holder = here.start_holder();
-  end_stale_cgroups(here.parent, kLong);
+  end_stale_cgroups(here.parent, kOneMinute);
   CHECK(std::filesystem::exists(here.path));
   CHECK(here.member_lives());
   here.end(holder);
-  const auto ended = end_stale_cgroups(here.parent, kLong);
+  const auto ended = end_stale_cgroups(here.parent, kOneMinute);
   CHECK(ended.stuck.empty());
   REQUIRE(ended.killed == std::vector{here.name});
   int status = 0;  // it may be out of the cgroup before it is a zombie
@@ -118,14 +118,14 @@ TEST_CASE("cgroup: of an empty one nothing is said, and one that was never locke
     return;
   }
   empty.end(std::exchange(empty.member, 0));
-  CHECK(end_stale_cgroups(empty.parent, kLong).killed.empty());
+  CHECK(end_stale_cgroups(empty.parent, kOneMinute).killed.empty());
   CHECK_FALSE(std::filesystem::exists(empty.path));
-  CHECK(end_stale_cgroups(unlocked.parent, kLong).killed.empty());
+  CHECK(end_stale_cgroups(unlocked.parent, kOneMinute).killed.empty());
   CHECK(unlocked.member_lives());
 }
 
 TEST_CASE("cgroup: the lock is the agent's, and no worker inherits it") {
-  Contained here;
+  ContainedGroup here;
   here.containment.begin_attempt();
   const std::string path = here.containment.cgroup_path();
   if (path.empty()) {

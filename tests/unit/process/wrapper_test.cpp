@@ -43,5 +43,20 @@ TEST_CASE("wrapper: so is a process that waits for a child and does not hear SIG
   CHECK(wrapper_by("/usr/bin/python3", "futex_wait_queue", ignored) == Wrapper::None);
 }
 
+TEST_CASE("wrapper: who waits for a child that hears SIGTERM leaves the signal to it") {
+  const auto leaves = [](const std::string& where, const std::string& caught) {
+    const test::FakeFiles proc;
+    proc.add("7/wchan", where);
+    proc.add("8/status", "Name:\tx\nSigCgt:\t" + caught + "\n");
+    ProcessEntry parent, child;
+    parent.pid = 7, child.pid = 8;
+    parent.state = 'S';
+    return leaves_to(parent, child, proc.root());
+  };
+  CHECK(leaves("do_wait", "0000000000004000"));
+  CHECK_FALSE(leaves("do_wait", "0000000000000002"));
+  CHECK_FALSE(leaves("futex_wait_queue", "0000000000004000"));
+}
+
 }  // namespace
 }  // namespace elastrun::process

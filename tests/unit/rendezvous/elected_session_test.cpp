@@ -21,7 +21,7 @@ using namespace elastrun::rendezvous::test;
 namespace {
 
 /// A register in memory, whose entry lapses, and whose line breaks, when the test says so.
-struct Register {
+struct ElectedRegister {
   LeaderLease::Leader leader;
   std::string record;
   bool away = false;
@@ -38,7 +38,7 @@ struct Register {
 
 class MemoryLeaderLease final : public LeaderLease {
  public:
-  MemoryLeaderLease(boost::asio::io_context& loop, Register& shared, Duration ttl)
+  MemoryLeaderLease(boost::asio::io_context& loop, ElectedRegister& shared, Duration ttl)
       : loop_(loop), register_(shared), ttl_(ttl) {}
   ~MemoryLeaderLease() override { *alive_ = false; }
 
@@ -96,7 +96,7 @@ class MemoryLeaderLease final : public LeaderLease {
   }
 
   boost::asio::io_context& loop_;
-  Register& register_;
+  ElectedRegister& register_;
   const Duration ttl_;
   std::int64_t mine_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
@@ -121,7 +121,7 @@ struct Parish {
         make_remote_session(network.loop, *network.clock, sealer, std::move(locator), settings));
   }
   Network network;
-  Register shared;
+  ElectedRegister shared;
 };
 
 /// Who gets the port of a leader that has died, and does not take its members in.

@@ -28,7 +28,7 @@ void must(bool holds, const char* what) {
 }
 
 /// One entry. What was written is never answered before it was written.
-struct Register {
+struct ElectionRegister {
   std::string value;
   std::int64_t epoch = 0, count = 0;
   TimePoint until;
@@ -131,7 +131,7 @@ class Agent {
     must(!election.next(now), "!election.next(now)");
   }
 
-  Register reg;
+  ElectionRegister reg;
   TimePoint now{1000s};
   Election election{kLease};
   std::optional<Request> under_way;

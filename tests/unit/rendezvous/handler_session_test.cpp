@@ -60,7 +60,7 @@ struct OneNode {
   }
   template <class T>
   T next() {
-    test::run_until(loop, [this] { return !told.empty(); });
+    elastrun::test::run_until(loop, [this] { return !told.empty(); });
     REQUIRE(std::holds_alternative<T>(told.front()));
     T push = std::get<T>(told.front());
     told.erase(told.begin());
@@ -74,7 +74,7 @@ struct OneNode {
     bool closed = false;
     session->close([&closed] { closed = true; });
     CHECK_FALSE(closed);
-    test::run_until(loop, [&closed] { return closed; });
+    elastrun::test::run_until(loop, [&closed] { return closed; });
   }
 
   const spec::JobSpec job;
@@ -88,12 +88,12 @@ struct OneNode {
   Node self;
 };
 
-struct Folder {
+struct HandlerFolder {
   std::string path = [] {
     std::string name = std::filesystem::temp_directory_path() / "elastrun_testXXXXXX";
     return std::string(::mkdtemp(name.data()));
   }();
-  ~Folder() { std::filesystem::remove_all(path); }
+  ~HandlerFolder() { std::filesystem::remove_all(path); }
 };
 
 }  // namespace
@@ -196,7 +196,7 @@ TEST_CASE("handler session: worlds that cannot be are refused with a sentence") 
   };
   CHECK(refused({.rank = 2, .world_size = 2}).find("rank 2 in a world of 2") != std::string::npos);
   CHECK(refused({.rank = 0, .world_size = 2}).find("needs a store") != std::string::npos);
-  const Folder folder;
+  const HandlerFolder folder;
   const auto store = *store::BlockingStore::open_file(folder.path + "/s");
   CHECK(refused({.world_size = 2, .store = store}).find("local_addr") != std::string::npos);
 }
@@ -234,7 +234,7 @@ TEST_CASE("handler session: a handler that does not return keeps nobody from end
 }
 
 TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and leave together") {
-  const Folder folder;
+  const HandlerFolder folder;
   OneNode first(job_with(3), "127.0.0.1"), second(job_with(3), "127.0.0.2");
   second.self.local_world_size = 3;
   second.self.store_port = 89;
@@ -270,7 +270,7 @@ TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and
   CHECK(ours.number == theirs.number);
 
   first.session->report(Succeeded{ours.number});
-  test::run_ready(first.loop);
+  elastrun::test::run_ready(first.loop);
   CHECK(first.told.empty());  // the other one is not done
   second.session->report(Succeeded{theirs.number});
   CHECK_FALSE(second.next<Done>().failed);
@@ -279,7 +279,7 @@ TEST_CASE("handler session: two nodes agree about ranks, attempt and master, and
 
 TEST_CASE(
     "handler session: whoever serves the store waits on for the others when the time is over") {
-  const Folder folder;
+  const HandlerFolder folder;
   OneNode first(job_with(0, 1ms), "127.0.0.1"), second(job_with(0, 1ms), "127.0.0.2");
   const auto give = [path = folder.path + "/store"](OneNode& node, int rank) {
     node.handler->next = [path, rank] {
@@ -293,7 +293,7 @@ TEST_CASE(
   SUBCASE("until all have come") {
     first.session->report(Succeeded{ours.number});
     const auto later = first.clock->now() + 200ms;
-    test::run_until(first.loop, [&] { return first.clock->now() > later; });
+    elastrun::test::run_until(first.loop, [&] { return first.clock->now() > later; });
     CHECK(first.told.empty());
     second.session->report(Succeeded{theirs.number});
     CHECK_FALSE(second.next<Done>().failed);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/membership/join_phase.hpp"
 
+#include "spec/job_spec.hpp"
 #include "unit/rendezvous/script.hpp"
 
 #include <doctest/doctest.h>
@@ -46,4 +47,23 @@ TEST_CASE("join phase: a restart that only a latecomer has heard of is not count
   job.join("a");
   CHECK(job.last<RoundReady>("a")->round.attempt == 2);
   CHECK(job.last<RoundReady>("b")->round.attempt == 2);
+}
+
+TEST_CASE("rules: all of them come from the job; a static one has its own") {
+  elastrun::spec::JobSpec job;
+  job.min_nodes = 2, job.max_nodes = 4, job.max_restarts = 3;
+  job.rdzv_backend = "c10d";
+  job.rdzv_conf = {{"join_timeout", "60"}, {"last_call_timeout", "5"}, {"timeout", "70"}};
+  const Rules rules = rules_of(job);
+  CHECK(rules.min_nodes == 2);
+  CHECK(rules.max_nodes == 4);
+  CHECK(rules.max_restarts == 3);
+  CHECK_FALSE(rules.fixed_ranks);
+  CHECK(rules.join_timeout == 60s);
+  CHECK(rules.last_call_timeout == 5s);
+  job.rdzv_backend = "static";
+  const Rules fixed = rules_of(job);
+  CHECK(fixed.fixed_ranks);
+  CHECK(fixed.min_nodes == 4);
+  CHECK(fixed.join_timeout == 70s);
 }

@@ -26,7 +26,7 @@ using namespace elastrun::rendezvous::test;
 
 namespace {
 
-using Maker = std::function<std::unique_ptr<LeaderLease>()>;
+using LeaseMaker = std::function<std::unique_ptr<LeaderLease>()>;
 
 /// Asks, and waits for the answer, again and again while it is a transient error: a server that has
 /// just been started needs a moment.
@@ -86,7 +86,7 @@ void wait_until_free(Clerk& clerk, LeaderLease& lease) {
   lease.unwatch();
 }
 
-void check_contract(Network& network, const Maker& make) {
+void check_contract(Network& network, const LeaseMaker& make) {
   Clerk clerk(network);
   const auto mine = make(), theirs = make();
   CHECK(!clerk.read(*mine));
@@ -159,7 +159,7 @@ TEST_CASE("leader lease: a file of something else is refused, not overwritten") 
   lease->claim("me", [&](const auto& found) { error = found.error(); });
   run_until(network.loop, [&] { return error.has_value(); });
   CHECK(error->code == Code::Usage);
-  CHECK(error->text.find("is no entry of a rendezvous") != std::string::npos);
+  CHECK(error->text.find("is not a rendezvous file") != std::string::npos);
 }
 
 TEST_CASE("leader lease: an entry left over from another day is taken after a term and a half") {
@@ -384,5 +384,5 @@ TEST_CASE("leader lease: settings that cannot be are refused before anything is 
   auto file = make_file_lease(network.loop, *network.clock, "/nowhere/at/all", "job",
                               spec::RendezvousConfig{});
   REQUIRE(!file.has_value());
-  CHECK(file.error().text.find("/nowhere/at is no directory") != std::string::npos);
+  CHECK(file.error().text.find("/nowhere/at is not a directory") != std::string::npos);
 }

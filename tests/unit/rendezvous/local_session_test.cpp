@@ -13,8 +13,8 @@ using namespace elastrun::rendezvous;
 
 namespace {
 
-struct OneNode {
-  explicit OneNode(LocalSettings settings = {})
+struct LocalNode {
+  explicit LocalNode(LocalSettings settings = {})
       : session(make_local_session(loop, *clock, std::move(settings))) {
     session->open([this](Push push) { told.push_back(std::move(push)); });
   }
@@ -50,7 +50,7 @@ struct OneNode {
 }  // namespace
 
 TEST_CASE("local session: the only node gets its round on the loop, with its own store as master") {
-  OneNode node;
+  LocalNode node;
   node.join();
   const Round round = node.next<RoundReady>().round;
   CHECK(round.master_addr == "127.0.0.1");
@@ -62,7 +62,7 @@ TEST_CASE("local session: the only node gets its round on the loop, with its own
 }
 
 TEST_CASE("local session: a failure spends a restart, the next one ends the job") {
-  OneNode node({.rules = {.max_restarts = 1}});
+  LocalNode node({.rules = {.max_restarts = 1}});
   node.join();
   auto round = node.next<RoundReady>().round;
   Cause cause;
@@ -81,7 +81,7 @@ TEST_CASE("local session: a failure spends a restart, the next one ends the job"
 }
 
 TEST_CASE("local session: success ends the job, and nothing is pushed after close") {
-  OneNode node;
+  LocalNode node;
   node.join();
   const auto round = node.next<RoundReady>().round;
   node.session->report(Succeeded{round.number});
@@ -94,7 +94,7 @@ TEST_CASE("local session: success ends the job, and nothing is pushed after clos
 }
 
 TEST_CASE("local session: destroying it forgets what was on the way") {
-  OneNode node;
+  LocalNode node;
   Node self;
   self.id = "a_1_0";
   node.session->join(self);

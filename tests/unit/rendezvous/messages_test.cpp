@@ -48,7 +48,8 @@ std::vector<std::string> from_agents() {
       encode(FromAgent(Succeeded{3})),
       encode(FromAgent(Leaving{"bye", 3s, true, false, true})),
       encode(FromAgent(Hello{.run_id = "job", .wants_stacks = true})),
-      encode(FromAgent(ProgressReport{7, {hangs::NodeProgress::Kind::Excused, true}, 90s})),
+      encode(FromAgent(
+          ProgressReport{7, {hangs::NodeProgress::Kind::Excused, true}, 90s, {{3, "stopped"}}})),
       encode(FromAgent(NodeStacks{3, {{{0, 2}, {"thread 1 (x): running"}}}, {"/tmp/d0"}, true})),
       encode(FromAgent(AskStacks{})),
       encode(FromAgent(Heartbeat{})),

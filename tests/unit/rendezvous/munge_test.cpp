@@ -49,9 +49,9 @@ class FakeMunge final : public Munge {
 };
 
 /// A coordinator and agents of which each has its own MUNGE, or none.
-struct Cluster {
-  explicit Cluster(std::shared_ptr<const Munge> munge, std::string start = {},
-                   Rules rules = rules_for(1, 1))
+struct MungeCluster {
+  explicit MungeCluster(std::shared_ptr<const Munge> munge, std::string start = {},
+                        Rules rules = rules_for(1, 1))
       : job_rules(rules) {
     Coordinator::Settings settings;
     settings.run_id = "job";
@@ -93,7 +93,7 @@ struct Cluster {
 }  // namespace
 
 TEST_CASE("admission: an agent of an earlier start of the job does not join") {
-  Cluster cluster(nullptr, "170/1");
+  MungeCluster cluster(nullptr, "170/1");
   auto late = cluster.agent(nullptr, "60/0");
   CHECK(late->hear<Lost>().why.contains("earlier start"));
   CHECK(cluster.agent(nullptr, "170/1")->round().group_world_size() == 1);
@@ -102,17 +102,17 @@ TEST_CASE("admission: an agent of an earlier start of the job does not join") {
 TEST_CASE("admission: nodes meet of which only some are told when the job has started") {
   for (const char* start : {"170/1", "/1"}) {
     CAPTURE(start);
-    Cluster cluster(nullptr, start);
+    MungeCluster cluster(nullptr, start);
     CHECK(cluster.agent(nullptr, "/0")->hear<Lost>().why.contains("earlier start"));
     CHECK(cluster.agent(nullptr, "/1")->round().group_world_size() == 1);
   }
-  Cluster cluster(nullptr, "/1");
+  MungeCluster cluster(nullptr, "/1");
   CHECK(cluster.agent(nullptr, "170/1")->round().group_world_size() == 1);
 }
 
 TEST_CASE("munge: agents of one user meet by MUNGE, without a secret") {
   const auto munge = std::make_shared<FakeMunge>();
-  Cluster cluster(munge, "", rules_for(2, 2));
+  MungeCluster cluster(munge, "", rules_for(2, 2));
   auto a = cluster.agent(munge), b = cluster.agent(munge, "", false);
   CHECK(a->round().group_world_size() == 2);
   CHECK(b->round().group_world_size() == 2);
@@ -120,7 +120,7 @@ TEST_CASE("munge: agents of one user meet by MUNGE, without a secret") {
 
 TEST_CASE("munge: without a credential, or with one of another user or cluster, nobody joins") {
   const auto munge = std::make_shared<FakeMunge>();
-  Cluster cluster(munge);
+  MungeCluster cluster(munge);
   CHECK(cluster.agent(nullptr)->hear<Lost>().why.contains("MUNGE"));
   const auto elsewhere = std::make_shared<FakeMunge>();
   CHECK(cluster.agent(elsewhere)->hear<Lost>().why.contains("Invalid credential"));
@@ -132,7 +132,7 @@ TEST_CASE("munge: without a credential, or with one of another user or cluster, 
 
 TEST_CASE("munge: a host that wants no credential is refused by those who need one") {
   const auto munge = std::make_shared<FakeMunge>();
-  Cluster cluster(nullptr);
+  MungeCluster cluster(nullptr);
   CHECK(cluster.agent(munge)->hear<Lost>().why.contains("does not authenticate by MUNGE"));
   CHECK(cluster.agent(munge, "", false)->round().group_world_size() == 1);
 }

@@ -19,11 +19,11 @@ using boost::asio::ip::tcp;
 namespace {
 
 /// The agent of group rank 0, as far as it holds a port.
-struct Agent {
+struct ProbedAgent {
   boost::asio::io_context loop;
   std::optional<tcp::acceptor> port;
 
-  explicit Agent(bool listens) : port(loop) {
+  explicit ProbedAgent(bool listens) : port(loop) {
     port->open(tcp::v6());
     port->set_option(tcp::acceptor::reuse_address(true));
     port->bind({boost::asio::ip::address_v6::any(), 0});
@@ -54,7 +54,7 @@ TEST_CASE(
     "previous world: on this machine a port that nobody holds proves that its agent is gone") {
   for (const bool listens : {true, false}) {
     CAPTURE(listens);  // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: held, and every connection refused
-    Agent agent(listens);
+    ProbedAgent agent(listens);
     Question question;
     question.ask(agent.record());
     CHECK(!question.gone);
@@ -68,7 +68,7 @@ TEST_CASE(
 }
 
 TEST_CASE("previous world: of another machine nothing is proved by a port that refuses") {
-  Agent agent(false);
+  ProbedAgent agent(false);
   Question question;
   RecordedWorld recorded = agent.record();
   agent.port.reset();
@@ -94,7 +94,7 @@ TEST_CASE("previous world: of another machine nothing is proved by a port that r
 }
 
 TEST_CASE("previous world: a question that is taken back is not answered") {
-  Agent agent(true);
+  ProbedAgent agent(true);
   Question question;
   question.ask(agent.record());
   question.probe.stop();

@@ -66,6 +66,23 @@ struct Nodes {
 
 }  // namespace
 
+TEST_CASE("standstill: who is held is known for as long as the round runs, from its own node") {
+  Nodes nodes(2);
+  const ProgressReport report{1, {Kind::Excused}, 0s, {{1, "stopped by a signal"}, {2, "x"}}};
+  nodes.standstill.says(Nodes::peer(0), report, nodes.now);
+  CHECK(nodes.standstill.held() == std::map<int, std::string>{{1, "stopped by a signal"}});
+  SUBCASE("until the node says otherwise") {
+    nodes.say(0, Kind::Moves);
+  }
+  SUBCASE("until it has gone") {
+    nodes.standstill.gone(Nodes::peer(0), nodes.now);
+  }
+  SUBCASE("until the round has ended") {
+    nodes.standstill.broken_up();
+  }
+  CHECK(nodes.standstill.held().empty());
+}
+
 TEST_CASE("standstill: the job hangs when all nodes stand that count steps") {
   Nodes nodes(3);
   nodes.say(0, Kind::Moves);

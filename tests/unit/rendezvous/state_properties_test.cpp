@@ -19,7 +19,7 @@ using namespace elastrun::rendezvous::test;
 namespace {
 
 /// What an agent does, by its own lights.
-struct Agent {
+struct RandomAgent {
   enum class Doing { Waiting, Working, Finished, Reported, Stopping, Over } doing = Doing::Waiting;
   Node node;
   std::int64_t round = 0;
@@ -72,7 +72,7 @@ class Simulation {
 
   void arrive() {
     if (agents_.size() > 8) return;
-    Agent agent;
+    RandomAgent agent;
     // Few names, so that some come back under the name of one that is thought to be there.
     agent.node = make_node("n" + std::to_string(draw(12)), 1 + draw(3));
     agent.node.role = draw(2) == 0 ? "trainer" : "reader";
@@ -95,21 +95,21 @@ class Simulation {
 
   // The agent does what it was told: it stops its workers and joins again.
   void cooperate(Peer peer) {
-    Agent& agent = agents_.at(peer);
-    if (agent.doing == Agent::Doing::Over) {
+    RandomAgent& agent = agents_.at(peer);
+    if (agent.doing == RandomAgent::Doing::Over) {
       state_.depart(peer, "end of file", now_);
       agents_.erase(peer);
-    } else if (agent.doing == Agent::Doing::Stopping && !agent.stuck) {
-      agent.doing = Agent::Doing::Waiting;
+    } else if (agent.doing == RandomAgent::Doing::Stopping && !agent.stuck) {
+      agent.doing = RandomAgent::Doing::Waiting;
       state_.join(peer, agent.node, {{1, agent.round}, 0, 0}, now_);
     }
     read();
   }
 
   void rejoin_unasked(Peer peer) {
-    Agent& agent = agents_.at(peer);
-    if (agent.doing != Agent::Doing::Working) return;
-    agent.doing = Agent::Doing::Waiting;
+    RandomAgent& agent = agents_.at(peer);
+    if (agent.doing != RandomAgent::Doing::Working) return;
+    agent.doing = RandomAgent::Doing::Waiting;
     unasked_ = peer;
     state_.join(peer, agent.node, {}, now_);
     read();
@@ -117,9 +117,9 @@ class Simulation {
   }
 
   void report(Peer peer, bool failed) {
-    Agent& agent = agents_.at(peer);
-    if (agent.doing != Agent::Doing::Working) return;
-    agent.doing = failed ? Agent::Doing::Reported : Agent::Doing::Finished;
+    RandomAgent& agent = agents_.at(peer);
+    if (agent.doing != RandomAgent::Doing::Working) return;
+    agent.doing = failed ? RandomAgent::Doing::Reported : RandomAgent::Doing::Finished;
     Cause cause;
     cause.node = agent.node.id;
     if (failed) {
@@ -140,9 +140,9 @@ class Simulation {
   }
 
   void go(Peer peer, Cause::Kind kind) {
-    const Agent& agent = agents_.at(peer);
+    const RandomAgent& agent = agents_.at(peer);
     const bool at_work =
-        agent.doing == Agent::Doing::Working || agent.doing == Agent::Doing::Stopping;
+        agent.doing == RandomAgent::Doing::Working || agent.doing == RandomAgent::Doing::Stopping;
     if (kind == Cause::Kind::NodeLeft && at_work && !over_) {
       leavers_[peer] = now_ + agent.node.grace;
       leaving_.insert(agent.node.id);
@@ -188,11 +188,11 @@ class Simulation {
     hold(false);
     for (int step = 0; step < 500 && !agents_.empty(); ++step) {
       bool acted = false;
-      for (auto& [peer, agent] : std::map<Peer, Agent>(agents_)) {
+      for (auto& [peer, agent] : std::map<Peer, RandomAgent>(agents_)) {
         if (!agents_.contains(peer)) continue;
-        acted = acted || agent.doing == Agent::Doing::Working ||
-                (agent.doing == Agent::Doing::Stopping && !agent.stuck) ||
-                agent.doing == Agent::Doing::Over;
+        acted = acted || agent.doing == RandomAgent::Doing::Working ||
+                (agent.doing == RandomAgent::Doing::Stopping && !agent.stuck) ||
+                agent.doing == RandomAgent::Doing::Over;
         cooperate(peer);
         if (agents_.contains(peer)) report(peer, false);
       }
@@ -235,9 +235,9 @@ class Simulation {
 
   void sit(Peer peer, const Assigned& assigned) {
     if (!agents_.contains(peer)) return;
-    Agent& agent = agents_.at(peer);
-    REQUIRE_MESSAGE(agent.doing == Agent::Doing::Waiting, "only who waits gets a place");
-    agent.doing = Agent::Doing::Working;
+    RandomAgent& agent = agents_.at(peer);
+    REQUIRE_MESSAGE(agent.doing == RandomAgent::Doing::Waiting, "only who waits gets a place");
+    agent.doing = RandomAgent::Doing::Working;
     REQUIRE(assigned.world->id.round > agent.round);
     agent.round = assigned.world->id.round;
   }
@@ -246,8 +246,8 @@ class Simulation {
     if (const auto* restart = std::get_if<Restart>(&push)) {
       if (restart->attempt_spent) spent_rounds_.insert(last_number_);
       if (!agents_.contains(peer) || peer == unasked_) return;
-      REQUIRE(agents_.at(peer).doing != Agent::Doing::Waiting);
-      agents_.at(peer).doing = Agent::Doing::Stopping;
+      REQUIRE(agents_.at(peer).doing != RandomAgent::Doing::Waiting);
+      agents_.at(peer).doing = RandomAgent::Doing::Stopping;
       return;
     }
     const auto* done = std::get_if<Done>(&push);
@@ -260,7 +260,7 @@ class Simulation {
     if (done != nullptr && done->cause.kind != Cause::Kind::Closed) {
       REQUIRE_MESSAGE(done->failed == failed_, "one verdict for all");
     }
-    if (agents_.contains(peer)) agents_.at(peer).doing = Agent::Doing::Over;
+    if (agents_.contains(peer)) agents_.at(peer).doing = RandomAgent::Doing::Over;
   }
 
   // Only too few nodes fail a job: not one that does not stop, while enough others are there.
@@ -312,7 +312,8 @@ class Simulation {
   // round before has been stopped, or its agent is known to be gone.
   void check_live_worlds() {
     for (const auto& [peer, agent] : agents_) {
-      if (agent.doing == Agent::Doing::Working || agent.doing == Agent::Doing::Finished) {
+      if (agent.doing == RandomAgent::Doing::Working ||
+          agent.doing == RandomAgent::Doing::Finished) {
         REQUIRE(agent.round == last_number_);
       }
     }
@@ -322,7 +323,7 @@ class Simulation {
   const Rules rules_;
   State state_;
   TimePoint now_{1000s};
-  std::map<Peer, Agent> agents_;
+  std::map<Peer, RandomAgent> agents_;
   std::map<Peer, TimePoint> leavers_;  // until when their groups may be at work
   std::set<std::string> leaving_;      // the names of all that ever were
   Peer last_peer_ = 0, unasked_ = 0;

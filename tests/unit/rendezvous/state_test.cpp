@@ -51,7 +51,7 @@ TEST_CASE("rendezvous: whoever waits is told who is missing") {
   REQUIRE(progress != nullptr);
   CHECK(progress->present == 1);
   CHECK(progress->wanted == 2);
-  CHECK(progress->text == "1 of 2 here; waiting for 1 more, at most 9 min 59 s");
+  CHECK(progress->text == "1 of 2 nodes here (a); waiting for 1 more, at most 9 min 59 s");
 }
 
 TEST_CASE("rendezvous: a node that stays alone is told so after join_timeout") {
@@ -62,7 +62,7 @@ TEST_CASE("rendezvous: a node that stays alone is told so after join_timeout") {
   REQUIRE(done != nullptr);
   CHECK(done->failed);
   CHECK(done->cause.kind == Cause::Kind::Timeout);
-  CHECK(done->cause.text == "1 node of at least 2 came within 10 min 00 s (join_timeout)");
+  CHECK(done->cause.text == "1 node (a) of at least 2 came within 10 min 00 s (join_timeout)");
 }
 
 TEST_CASE("rendezvous: a failure restarts every node under one attempt, without a last call") {
@@ -309,7 +309,7 @@ TEST_CASE("rendezvous: fixed ranks follow the node rank, and a second owner is r
   job.hear("a");
   REQUIRE(job.last<Lost>("c") != nullptr);
   CHECK(job.last<Lost>("c")->why ==
-        "--node-rank 1 is already taken by a_1_0: give each node a rank of its own");
+        "--node-rank 1 is already taken by a_1_0: give each node a different rank");
   job.join("d", {}, 2);
   CHECK(job.last<Lost>("d")->why.starts_with("--node-rank 2 of d_1_0 is not one of the 2 nodes"));
   job.join("b", {}, 0);

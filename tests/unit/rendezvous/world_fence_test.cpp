@@ -223,7 +223,7 @@ TEST_CASE("world fence: an inherited world is waited for, but not for ever") {
     const auto* progress = job.last<Progress>("x");
     REQUIRE(progress != nullptr);
     CHECK(progress->text ==
-          "2 nodes here; nobody of the 2 nodes of the last round, which may still be at work out "
+          "2 nodes here; none of the 2 nodes of the last round, which may still be at work out "
           "of reach: waiting for one of them, at most 50.0 s");
     job.pass(50s);
     CHECK(job.assignment("x") == "0/2#8");

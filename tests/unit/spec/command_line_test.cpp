@@ -94,7 +94,7 @@ TEST_CASE("command line: each action has its answer") {
     return answer_to(*parse_command_line(words), "er", 90);
   };
   CHECK(answer({"-h"}).starts_with("usage: er [OPTION]..."));
-  CHECK(answer({"--version"}) == "elastrun " ELASTRUN_VERSION "\n");
+  CHECK(answer({"--version"}).starts_with("elastrun " ELASTRUN_VERSION " (OpenSSL "));
   CHECK(contains(answer({"--print-config"}), "[rendezvous]"));
   CHECK(
       contains(answer({"--print-completion=bash"}), "complete -o filenames -F _elastrun elastrun"));

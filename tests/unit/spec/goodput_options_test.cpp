@@ -66,7 +66,8 @@ TEST_CASE("goodput options: a refusal says where the value is, what is wrong and
   CHECK(refusal_of("[goodput]\nalert_below = -0.1").find("above 0") != std::string::npos);
   CHECK(refusal_of("[goodput]\nalert_below = nan").find("above 0") != std::string::npos);
   CHECK(refusal_of("[goodput]\nalert_below = 1\nwindow = \"1w\"").find("1d") != std::string::npos);
-  CHECK(refusal_of("[goodput]\nwindows = [\"x\"]").find("'x' is no window") != std::string::npos);
+  CHECK(refusal_of("[goodput]\nwindows = [\"x\"]").find("'x' is not a window") !=
+        std::string::npos);
   CHECK(refusal_of("[goodput]\nwindows = [1,2,3,4,5,6,7,8,9]").find("8 at most") !=
         std::string::npos);
   CHECK(refusal_of("[goodput]\ninterval = 0").find("at least 0.1") != std::string::npos);

@@ -40,8 +40,8 @@ TEST_CASE("listen address: what is none is refused with its reason") {
   CHECK(refused("80 ") == "--http 80 : the port is a number from 0 to 65535");
   CHECK(refused("-1") == "--http -1: the port is a number from 0 to 65535");
   CHECK(refused("+80") == "--http +80: the port is a number from 0 to 65535");
-  CHECK(refused("node7:80") == "--http node7:80: node7 is no address of numbers");
+  CHECK(refused("node7:80") == "--http node7:80: node7 is not a numeric address");
   CHECK(refused("::1:80") == "--http ::1:80: an IPv6 address stands in brackets");
-  CHECK(refused("[127.0.0.1]:80") == "--http [127.0.0.1]:80: 127.0.0.1 is no address of numbers");
-  CHECK(refused("1.2.3:80") == "--http 1.2.3:80: 1.2.3 is no address of numbers");
+  CHECK(refused("[127.0.0.1]:80") == "--http [127.0.0.1]:80: 127.0.0.1 is not a numeric address");
+  CHECK(refused("1.2.3:80") == "--http 1.2.3:80: 1.2.3 is not a numeric address");
 }

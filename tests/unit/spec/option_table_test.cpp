@@ -3,9 +3,13 @@
 
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
+#include "spec/option_fields.hpp"
 #include "unit/spec/fakes.hpp"
 
 #include <doctest/doctest.h>
+#include <limits>
+#include <type_traits>
+#include <variant>
 
 namespace elastrun::spec {
 
@@ -53,6 +57,45 @@ TEST_CASE("options: torchrun's have its PET_ variables, except three") {
     if (option.torchrun && !option.pet) without.emplace_back(option.name);
   }
   CHECK(without == Words{"numa-binding", "logs-specs", "help"});
+}
+
+TEST_CASE("options: a choice gives the enumerator of its name, and text what it says") {
+  const auto job_with = [](Opt id, const std::string& text) {
+    Values values;
+    values.imply(id, text, "test");
+    JobSpec job;
+    CHECK_FALSE(fill_fields(job, values));
+    return job;
+  };
+  CHECK(job_with(Opt::Status, "auto").status == Switch::Auto);
+  CHECK(job_with(Opt::Status, "off").status == Switch::Off);
+  CHECK(job_with(Opt::Summary, "short").summary == Summary::Short);
+  CHECK(job_with(Opt::Goodput, "auto").goodput == Goodput::Auto);
+  CHECK(job_with(Opt::Goodput, "agent").goodput == Goodput::Agent);
+  CHECK(job_with(Opt::OnHang, "fail").on_hang == OnHang::Fail);
+  CHECK(job_with(Opt::NumaBinding, "").numa == NumaBinding::None);
+  CHECK(job_with(Opt::NumaBinding, "node").numa == NumaBinding::Node);
+  CHECK(job_with(Opt::NumaBinding, "core-complex").numa == NumaBinding::CoreComplex);
+  CHECK(job_with(Opt::ExitCode, "worker").exit_code_of_worker);
+  CHECK_FALSE(job_with(Opt::LogFormat, "text").json_log);
+  CHECK(job_with(Opt::Role, "trainer").role == "trainer");
+  CHECK(job_with(Opt::MaxRestarts, "99999999999").max_restarts == std::numeric_limits<int>::max());
+}
+
+TEST_CASE("options: a default in the table is the default of the member") {
+  JobSpec filled;
+  CHECK_FALSE(fill_fields(filled, Values()));
+  const JobSpec plain;
+  for (const auto& option : options()) {
+    CAPTURE(option.name);
+    std::visit(
+        [&](auto field) {
+          if constexpr (!std::is_same_v<decltype(field), std::monostate>) {
+            CHECK(filled.*field == plain.*field);
+          }
+        },
+        option.field);
+  }
 }
 
 }  // namespace elastrun::spec

@@ -79,7 +79,7 @@ TEST_CASE("program: Windows' line end after the interpreter of a script is named
 TEST_CASE("program: a missing interpreter is said before anything starts") {
   FakeMachine machine;
   machine.programs.clear();
-  CHECK(machine.refusal({"train.py"}).starts_with("1: there is no python3 and no python in PATH"));
+  CHECK(machine.refusal({"train.py"}).starts_with("1: no python3 and no python in PATH"));
   machine.variables["PYTHON_EXEC"] = "/opt/py";
   CHECK(machine.refusal({"train.py"}) ==
         "1: cannot run the interpreter '/opt/py': No such file or directory");

@@ -10,7 +10,7 @@
 namespace elastrun::spec {
 namespace {
 
-constexpr const char* kUuid = "00000000-0000-4000-8000-000000000010";
+constexpr const char* kRunUuid = "00000000-0000-4000-8000-000000000010";
 
 }  // namespace
 
@@ -243,9 +243,10 @@ TEST_CASE("resolve: a variable PET_* that no option reads is a warning with the 
 TEST_CASE("resolve: a filter of local ranks that do not run is a warning") {
   FakeMachine machine;
   machine.variables["OMP_NUM_THREADS"] = "1";
-  CHECK(machine.job({"--nproc-per-node=2", "--local-ranks-filter=1,7", "train.py"}).warnings ==
-        Words{"--local-ranks-filter on the command line: there is no local rank 7: this node runs "
-              "local ranks 0 to 1"});
+  CHECK(
+      machine.job({"--nproc-per-node=2", "--local-ranks-filter=1,7", "train.py"}).warnings ==
+      Words{"--local-ranks-filter on the command line: local rank 7 does not exist: this node runs "
+            "local ranks 0 to 1"});
   CHECK(
       machine.job({"--nproc-per-node=2", "--local-ranks-filter=0,1", "train.py"}).warnings.empty());
 }
@@ -294,7 +295,7 @@ TEST_CASE("explain: each value stands beside its source") {
   CHECK(has("interpreter", "/usr/bin/python3", "PATH"));
   CHECK(has("nproc-per-node", "gpu (2)", "--nproc-per-node on the command line"));
   CHECK(has("role", "reader", "PET_ROLE"));
-  CHECK(has("rdzv-id", kUuid, "implied: one node"));
+  CHECK(has("rdzv-id", kRunUuid, "implied: one node"));
   CHECK(has("max-restarts", "0", "default"));
   CHECK(!contains(text, "print-config"));
 }

@@ -112,6 +112,9 @@ TEST_CASE("toml: bad TOML is named with its place") {
   CHECK(problem("[job\n").starts_with("job.toml:1:"));
   CHECK(problem("[job]\nrole = \"a\"\nrole = \"b\"").starts_with("job.toml:3:"));
   CHECK(problem("\xff\xfe") != "accepted");
+  CHECK(problem("[job]\nrole = \"a\"\nrole = \"b\"").contains("keep one of the two"));
+  CHECK(problem("[job\n").contains("not closed"));
+  CHECK(problem("[job]\nrole = worker").contains("double quotes"));
 }
 
 TEST_CASE("toml: a file cut short anywhere is read or refused, never worse") {

@@ -39,7 +39,7 @@ std::string ask(Query query, std::string_view key, std::string_view value = {}) 
   return bytes;
 }
 
-std::string text(std::string_view bytes) {
+std::string words(std::string_view bytes) {
   std::string out;
   append_text(out, bytes);
   return out;
@@ -77,7 +77,7 @@ TEST_CASE("server: says who changes something, and not who only looks") {
   CHECK(a.receive(4) == "abcd");
   CHECK(changes == 1);
   a.send(ask(Query::Get, "/k"));
-  CHECK(a.receive(13) == text("value"));
+  CHECK(a.receive(13) == words("value"));
   CHECK(changes == 1);
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("server: serves on the port it names") {
   a.send(ask(Query::Set, "/k", "value") + kPing);
   CHECK(a.receive(4) == "abcd");
   b.send(ask(Query::Get, "/k"));
-  CHECK(b.receive(13) == text("value"));
+  CHECK(b.receive(13) == words("value"));
   const auto now = at.server->statistics();
   CHECK(now.accepted == 2);
   CHECK(now.connections == 2);
@@ -106,14 +106,14 @@ TEST_CASE("server: a value larger than any buffer comes back whole") {
   for (std::size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 31 >> 3);
   REQUIRE(
       client.send(ask(Query::Set, "/k", value) + ask(Query::Get, "/k") + ask(Query::Get, "/k")));
-  CHECK(client.receive(value.size() + 8) == text(value));
-  CHECK(client.receive(value.size() + 8) == text(value));
+  CHECK(client.receive(value.size() + 8) == words(value));
+  CHECK(client.receive(value.size() + 8) == words(value));
 }
 
 TEST_CASE("server: one SET wakes all that wait") {
   Fixture at;
   std::vector<RawClient> waiters;
-  std::string wait = "\x06\1\0\0\0\0\0\0\0"s + text("/k");
+  std::string wait = "\x06\1\0\0\0\0\0\0\0"s + words("/k");
   for (int i = 0; i < 200; ++i) {
     waiters.push_back(at.served_client());
     waiters.back().send(wait);
@@ -157,7 +157,7 @@ TEST_CASE("server: who shuts its sending side still gets its answers, then the e
   auto client = at.served_client();
   client.send(ask(Query::Set, "/k", "v") + ask(Query::Get, "/k"));
   ::shutdown(client.fd(), SHUT_WR);
-  CHECK(client.receive(9) == text("v"));
+  CHECK(client.receive(9) == words("v"));
   CHECK(client.closed());
 }
 
@@ -183,7 +183,7 @@ TEST_CASE("server: a peer for which too much piles up is cut off") {
   settings.max_backlog = 100'000;
   Fixture at(settings);
   RawClient lazy(at.loop, at.server->port(), 4096);
-  lazy.send("\x07"s + text("/watched"));  // WATCH_KEY of torch 1.13
+  lazy.send("\x07"s + words("/watched"));  // WATCH_KEY of torch 1.13
   CHECK(lazy.receive(1) == "\3");
   auto reader = at.served_client();
   while (at.server->statistics().cut_off == 0) {
@@ -206,7 +206,7 @@ TEST_CASE("server: start_afresh closes all connections and forgets all keys, on 
   CHECK(at.server->port() == port);
   auto after = at.served_client();
   after.send(ask(Query::Get, "/k"));
-  CHECK(after.receive(8) == text(""));
+  CHECK(after.receive(8) == words(""));
   CHECK(at.server->statistics().connections == 1);
 }
 
@@ -215,7 +215,7 @@ static std::string fill(RawClient& writer) {
   std::string request = "\x0A"s + std::string("\xE8\3\0\0\0\0\0\0", 8);
   for (int i = 0; i < 1000; ++i) {
     writer.send(ask(Query::Set, fmt::format("/{}", i), std::string(4000, 'x')));
-    request += text(fmt::format("/{}", i));
+    request += words(fmt::format("/{}", i));
   }
   writer.send(kPing);
   CHECK(writer.receive(4) == "abcd");
@@ -247,7 +247,7 @@ TEST_CASE("server: who was sent enough for a turn gets the rest, though its sock
   client.send(ask(Query::Set, "/v", value) + kPing);
   CHECK(client.receive(4) == "abcd");
   std::string request = "\x0A"s + std::string("\xC8\0\0\0\0\0\0\0", 8);
-  for (int i = 0; i < 200; ++i) request += text("/v");
+  for (int i = 0; i < 200; ++i) request += words("/v");
   client.send(request);
   constexpr std::size_t kAll = 200 * 5008;
   CHECK(client.receive(kAll).size() == kAll);  // hangs if no turn follows

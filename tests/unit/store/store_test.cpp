@@ -6,8 +6,6 @@
 #include "core/text.hpp"
 #include "store/client.hpp"
 #include "store/file_store.hpp"
-#include "store/memory_store.hpp"
-#include "store/prefix_store.hpp"
 #include "store/server.hpp"
 
 #include <algorithm>
@@ -44,20 +42,11 @@ struct World {
     if (kind == "file") {
       use(FileStore::open(loop, *clock, path, 2).value(),
           FileStore::open(loop, *clock, path, 2).value());
-    } else if (kind == "tcp") {
+    } else {
       server = Server::listen(loop, "127.0.0.1", 0, {}).value();
       auto first = connect();
       use(std::move(first), connect());
-    } else {
-      auto memory = std::make_unique<MemoryStore>(loop, *clock);
-      Store* shared = memory.get();
-      parts.push_back(std::move(memory));
-      a = b = shared;
     }
-    if (kind != "prefix") return;
-    auto prefixed = std::make_unique<PrefixStore>("pre/in", *a);
-    a = b = prefixed.get();
-    parts.push_back(std::move(prefixed));
   }
   ~World() {
     parts.clear();
@@ -119,7 +108,7 @@ struct World {
   }
 };
 
-const std::vector<std::string> kKinds = {"memory", "prefix", "file", "tcp"};
+const std::vector<std::string> kKinds = {"file", "tcp"};
 
 /// Runs the same script against every kind of store.
 template <class Script>
@@ -190,11 +179,9 @@ TEST_CASE("store: counters are shared, and text is no counter") {
     CHECK(at.add(b, "n", -7) == -2);
     CHECK(at.get(a, "n") == "-2");
   });
-  for (const char* kind : {"memory", "prefix", "file"}) {
-    World at(kind);
-    CHECK(at.set(*at.a, "n", "text"));
-    CHECK(at.add(*at.a, "n", 1).error().code == Code::Store);
-  }
+  World at("file");
+  CHECK(at.set(*at.a, "n", "text"));
+  CHECK(at.add(*at.a, "n", 1).error().code == Code::Store);
 }
 
 TEST_CASE("store: compare_set stores on a match only") {
@@ -249,17 +236,6 @@ TEST_CASE("store: a destroyed store calls nobody back") {
   }
 }
 
-TEST_CASE("prefix store: lists its own keys only, and nests") {
-  World at("memory");
-  PrefixStore outer("p", *at.a), inner("q", outer), similar("pq", *at.a);
-  CHECK(at.set(inner, "k", "1"));
-  CHECK(at.set(similar, "k", "2"));
-  CHECK(at.get(*at.a, "p/q/k") == "1");
-  CHECK(at.keys(inner) == Keys{"k"});
-  CHECK(at.keys(outer) == Keys{"q/k"});
-  CHECK(at.keys(similar) == Keys{"k"});
-}
-
 TEST_CASE("file store: writes torch's bytes and reads them, deletions included") {
   World at("file");
   CHECK(at.set(*at.a, "k", "v"));
@@ -277,7 +253,7 @@ TEST_CASE("file store: writes torch's bytes and reads them, deletions included")
 }
 
 TEST_CASE("file store: the last of its users removes the file") {
-  World at("memory");
+  World at("tcp");
   auto first = FileStore::open(at.loop, *at.clock, at.path, 2).value();
   auto second = FileStore::open(at.loop, *at.clock, at.path, 2).value();
   first.reset();
@@ -289,7 +265,7 @@ TEST_CASE("file store: the last of its users removes the file") {
 }
 
 TEST_CASE("file store: a torn or foreign file is named, and where it is torn") {
-  World at("memory");
+  World at("tcp");
   for (const std::string& bytes :
        {"\5\0\0\0/k"s, "text of somebody else"s, "\2\0\0\0/k\xFF\xFF\xFF\xFF"s}) {
     std::ofstream(at.path, std::ios::binary) << bytes;
@@ -304,7 +280,7 @@ TEST_CASE("file store: a torn or foreign file is named, and where it is torn") {
 }
 
 TEST_CASE("tcp client: a server that is not there is tried until the timeout, and then named") {
-  World at("memory");
+  World at("tcp");
   asio::ip::tcp::acceptor nobody(at.loop, {asio::ip::address_v4::loopback(), 0});
   const auto endpoint = nobody.local_endpoint();
   nobody.close();
@@ -318,7 +294,7 @@ TEST_CASE("tcp client: a server that is not there is tried until the timeout, an
 }
 
 TEST_CASE("tcp client: finds a server that comes up later") {
-  World at("memory");
+  World at("tcp");
   auto early = Server::listen(at.loop, "127.0.0.1", 0, {}).value();
   const asio::ip::tcp::endpoint endpoint(asio::ip::address_v4::loopback(), early->port());
   early.reset();

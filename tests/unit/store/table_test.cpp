@@ -8,7 +8,7 @@
 
 using namespace elastrun::store;
 using Peers = std::vector<Peer>;
-using Keys = std::vector<std::string_view>;
+using KeyTexts = std::vector<std::string_view>;
 
 /// Who has been told that a wait or barrier ended since this was last asked, in order.
 static Peers woken(Table& table) {
@@ -25,7 +25,7 @@ static std::string value_of(const Table& table, std::string_view key) {
   return value != nullptr ? std::string(value->view()) : "(none)";
 }
 
-static bool wait(Table& table, Peer peer, Keys keys) {
+static bool wait(Table& table, Peer peer, KeyTexts keys) {
   return table.wait(peer, keys);
 }
 
@@ -41,7 +41,7 @@ TEST_CASE("table: what was set is there until it is erased, once") {
   CHECK(table.erase("a"));
   CHECK(!table.erase("a"));
   CHECK(table.size() == 1);
-  CHECK(table.keys() == Keys{""});
+  CHECK(table.keys() == KeyTexts{""});
 }
 
 TEST_CASE("table: append creates, extends, and leaves bytes that are on their way alone") {
@@ -325,7 +325,7 @@ struct RandomPlay {
   std::mt19937 random;
   Table table;
   std::vector<int> pending = std::vector<int>(8, 0);
-  const Keys names = {"a", "b", "c", "d"};
+  const KeyTexts names = {"a", "b", "c", "d"};
 };
 
 }  // namespace

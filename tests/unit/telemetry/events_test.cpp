@@ -2,7 +2,6 @@
 #include "telemetry/events.hpp"
 
 #include "clock.hpp"
-#include "telemetry/destinations.hpp"
 
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -145,59 +144,6 @@ TEST_CASE("events: an unknown handler is refused at once, with the names there a
   const auto mine = std::make_shared<Recorder>();
   register_handler("mine", [mine](const LineWriter&) { return mine; });
   CHECK(find_handler("mine").value() == mine);
-}
-
-TEST_CASE("events: K9: with nobody to listen a rendezvous event is not even built") {
-  const RdzvEvent event{.name = "n",
-                        .run_id = "R",
-                        .message = "m",
-                        .hostname = "h",
-                        .pid = 5,
-                        .node_state = NodeState::Failed,
-                        .rank = 3};
-  int built = 0;
-  const auto make = [&] {
-    built += 1;
-    return event;
-  };
-  record_rdzv_event(make);
-  CHECK(built == 0);
-  struct Keeper final : EventHandler {
-    void record(const Event& one) override { events.push_back(one); }
-    void record_rdzv(const RdzvEvent& one) override { rdzv.push_back(one); }
-    std::vector<Event> events;
-    std::vector<RdzvEvent> rdzv;
-  };
-  const auto keeper = std::make_shared<Keeper>();
-  configure(keeper);
-  record_rdzv_event(make);
-  CHECK(keeper->rdzv == std::vector{event});
-  CHECK(keeper->events.empty());
-  configure(nullptr);
-  record_rdzv_event(make);
-  CHECK(built == 1);
-}
-
-TEST_CASE("events: a destination has its handler, made once; an unknown one is refused by name") {
-  int made = 0;
-  const auto mine = std::make_shared<Recorder>(), all = std::make_shared<Recorder>();
-  register_handler("test-destination", [&](const LineWriter&) {
-    made += 1;
-    return mine;
-  });
-  configure(all);
-  CHECK(record({.name = "one"}));
-  CHECK(record({.name = "two", .source = Source::Worker}, "test-destination"));
-  CHECK(record({.name = "three"}, "test-destination"));
-  const auto unknown = record({.name = "x"}, "test-destinatoin");
-  REQUIRE_FALSE(unknown);
-  CHECK(unknown.error().text.find("did you mean test-destination?") != std::string::npos);
-  configure(nullptr);
-  CHECK(made == 1);
-  REQUIRE(mine->seen.size() == 2);
-  CHECK(mine->seen[0].source == Source::Worker);
-  CHECK(mine->seen[1].source == Source::Agent);
-  CHECK(all->seen.size() == 3);
 }
 
 TEST_CASE("events: a handler that throws loses its own events only, counted") {

@@ -13,7 +13,7 @@ using namespace elastrun::telemetry::metrics;
 
 namespace {
 
-struct Recorder final : MetricHandler {
+struct MetricRecorder final : MetricHandler {
   void emit(const MetricData& data) override {
     lines.push_back(data.group_name + "/" + data.name + "=" + to_text(data.value));
   }
@@ -29,7 +29,7 @@ TEST_CASE("metrics: a handler without a group gets the groups that have none of 
   Pipeline pipeline(clock);
   Metrics metrics(pipeline);
   metrics.put("early", 1);
-  const auto all = std::make_shared<Recorder>(), mine = std::make_shared<Recorder>();
+  const auto all = std::make_shared<MetricRecorder>(), mine = std::make_shared<MetricRecorder>();
   metrics.configure(all);
   metrics.configure(mine, "mine");
   metrics.put("a", 1);
@@ -43,7 +43,7 @@ TEST_CASE("metrics: a handler of one group alone leaves the others silent") {
   const SetClock clock;
   Pipeline pipeline(clock);
   Metrics metrics(pipeline);
-  const auto mine = std::make_shared<Recorder>();
+  const auto mine = std::make_shared<MetricRecorder>();
   metrics.configure(mine, "mine");
   metrics.put("a", 1);
   CHECK(mine->lines.empty());
@@ -68,7 +68,7 @@ TEST_CASE("metrics: a profile tells success or failure, then whole milliseconds"
   SetClock clock;
   Pipeline pipeline(clock);
   Metrics metrics(pipeline);
-  const auto all = std::make_shared<Recorder>();
+  const auto all = std::make_shared<MetricRecorder>();
   metrics.configure(all);
   {
     const auto guard = metrics.prof("A.run");
@@ -92,7 +92,7 @@ TEST_CASE("metrics: the end of a run is told in torchelastic's order and numbers
   const SetClock clock;
   Pipeline pipeline(clock);
   Metrics metrics(pipeline);
-  const auto all = std::make_shared<Recorder>();
+  const auto all = std::make_shared<MetricRecorder>();
   metrics.configure(all);
   put_run(metrics, {.role = "r", .failed = false, .remaining_restarts = 1, .max_restarts = 2});
   CHECK(all->lines == Lines{"torchelastic/workers.r.flakiness=33",
@@ -108,7 +108,7 @@ TEST_CASE("metrics: the end of a run is told in torchelastic's order and numbers
 }
 
 TEST_CASE("metrics: the process-wide functions reach their handler and pass results on") {
-  const auto all = std::make_shared<Recorder>();
+  const auto all = std::make_shared<MetricRecorder>();
   configure(all, "test");
   put_metric("a", 3u, "test");
   CHECK(prof(
@@ -132,7 +132,7 @@ TEST_CASE("metrics: a handler that throws disturbs neither the caller nor other 
   struct Bad final : MetricHandler {
     void emit(const MetricData&) override { throw std::runtime_error("no"); }
   };
-  const auto good = std::make_shared<Recorder>();
+  const auto good = std::make_shared<MetricRecorder>();
   metrics.configure(std::make_shared<Bad>(), "bad");
   metrics.configure(good);
   metrics.put("a", 1, "bad");
@@ -169,7 +169,7 @@ TEST_CASE("metrics: K3: a profile is named after its class and method, or namesp
   };
   struct Derived final : Base {};
   Metrics metrics(pipeline);
-  const auto all = std::make_shared<Recorder>();
+  const auto all = std::make_shared<MetricRecorder>();
   metrics.configure(all);
   Derived().work(metrics);
   CHECK(all->lines.at(0).ends_with("Base.work.success=1"));

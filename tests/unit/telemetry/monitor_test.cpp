@@ -23,8 +23,8 @@ using Int = std::int64_t;
 using Got = std::map<A, Value>;
 using Data = std::map<std::string, Value>;
 
-struct Place {
-  Place() {
+struct MonitorPlace {
+  MonitorPlace() {
     handle = monitor.register_event_handler([this](const Event& event) {
       events.push_back(event);
       if (then) then(event);
@@ -47,7 +47,7 @@ struct Place {
 }  // namespace
 
 TEST_CASE("monitor: M1: mean and count of doubles") {
-  Place place;
+  MonitorPlace place;
   monitor::Stat<double> stat("a", {A::Mean, A::Count}, seconds(100), 2, place.monitor);
   stat.add(5.0);
   CHECK(stat.count() == 1);
@@ -58,7 +58,7 @@ TEST_CASE("monitor: M1: mean and count of doubles") {
 }
 
 TEST_CASE("monitor: M2 to M5: each aggregation of whole numbers") {
-  Place place;
+  MonitorPlace place;
   const auto check = [&](A aggregation, std::vector<Int> values, Int expected) {
     auto stat = place.ints({aggregation}, seconds(100), 2);
     CHECK(stat.get() == Got{{aggregation, Int{0}}});
@@ -73,7 +73,7 @@ TEST_CASE("monitor: M2 to M5: each aggregation of whole numbers") {
 }
 
 TEST_CASE("monitor: M6: smallest and largest") {
-  Place place;
+  MonitorPlace place;
   auto stat = place.ints({A::Min, A::Max}, seconds(100), 6);
   CHECK(stat.get() == Got{{A::Max, Int{0}}, {A::Min, Int{0}}});
   for (const Int value : {0, 5, -5, -6, 9, 2}) stat.add(value);
@@ -82,7 +82,7 @@ TEST_CASE("monitor: M6: smallest and largest") {
 
 TEST_CASE("monitor: M7, M8: after its number of values a window takes no more") {
   for (const milliseconds window : {milliseconds(seconds(100)), milliseconds(hours(87'600))}) {
-    Place place;
+    MonitorPlace place;
     auto stat = place.ints({A::Count, A::Sum}, window, 3);
     stat.add(1);
     stat.add(2);
@@ -117,7 +117,7 @@ TEST_CASE("monitor: M9, M13: with the kernel's clock a window of 1 ms ends by it
 }
 
 TEST_CASE("monitor: M10: a window that is over is one event with exactly its aggregations") {
-  Place place;
+  MonitorPlace place;
   auto stat = place.ints({A::Count, A::Sum}, seconds(1));
   place.at(1, seconds(1));
   stat.add(1);
@@ -132,7 +132,7 @@ TEST_CASE("monitor: M10: a window that is over is one event with exactly its agg
 }
 
 TEST_CASE("monitor: M11, D7: the end of a Stat tells what is open, and nothing if nothing is") {
-  Place place;
+  MonitorPlace place;
   { place.ints({A::Count, A::Sum}, hours(10)).add(1); }
   REQUIRE(place.events.size() == 1);
   CHECK(place.events[0].data == Data{{"a.sum", Int{1}}, {"a.count", Int{1}}});
@@ -166,7 +166,7 @@ TEST_CASE("monitor: M12, M15: handlers get the event as it was logged, while the
 }
 
 TEST_CASE("monitor: M14: three values in a window of 100 hours") {
-  Place place;
+  MonitorPlace place;
   monitor::Stat<double> stat("a", {A::Sum, A::Count}, hours(100), 3, place.monitor);
   stat.add(1);
   stat.add(2);
@@ -177,7 +177,7 @@ TEST_CASE("monitor: M14: three values in a window of 100 hours") {
 }
 
 TEST_CASE("monitor: D2: the next window takes values; deviation: get() keeps the last with any") {
-  Place place;
+  MonitorPlace place;
   auto stat = place.ints({A::Sum}, seconds(1), 3);
   for (const Int value : {1, 2, 3, 4}) stat.add(value);
   place.at(2, seconds(1));
@@ -188,7 +188,7 @@ TEST_CASE("monitor: D2: the next window takes values; deviation: get() keeps the
 }
 
 TEST_CASE("monitor: deviation: handlers may log, register, unregister and use the Stat") {
-  Place place;
+  MonitorPlace place;
   auto stat = place.ints({A::Sum}, seconds(1), 1);
   int late = 0;
   place.then = [&](const Event& event) {
@@ -205,7 +205,7 @@ TEST_CASE("monitor: deviation: handlers may log, register, unregister and use th
 }
 
 TEST_CASE("monitor: deviation: a handler that throws loses only its own event, counted") {
-  Place place;
+  MonitorPlace place;
   place.then = [](const Event&) { throw std::runtime_error("no"); };
   int others = 0;
   place.monitor.register_event_handler([&](const Event&) { others += 1; });
@@ -216,7 +216,7 @@ TEST_CASE("monitor: deviation: a handler that throws loses only its own event, c
 }
 
 TEST_CASE("monitor: deviation: a window closes on time though nobody adds") {
-  Place place;
+  MonitorPlace place;
   auto stat = place.ints({A::Sum}, seconds(1));
   CHECK_FALSE(place.monitor.close_due());
   stat.add(4);
@@ -228,7 +228,7 @@ TEST_CASE("monitor: deviation: a window closes on time though nobody adds") {
 }
 
 TEST_CASE("monitor: deviation: a window of no time is refused, and so is another Stat of a name") {
-  Place place;
+  MonitorPlace place;
   const auto stat = place.ints({A::Sum}, seconds(1));
   CHECK_THROWS_AS(place.ints({A::Sum}, milliseconds(0), 1, "b"), std::invalid_argument);
   CHECK_THROWS_AS(place.ints({A::Sum}, seconds(1), 0, "b"), std::invalid_argument);
@@ -243,7 +243,7 @@ TEST_CASE("monitor: deviation: a window of no time is refused, and so is another
 }
 
 TEST_CASE("monitor: what torch announced and never built: deviation and quantiles") {
-  Place place;
+  MonitorPlace place;
   auto stat = place.ints({A::Stddev, A::P99}, seconds(1), 100);
   for (Int i = 1; i <= 100; ++i) stat.add(i);
   const auto& data = place.events.at(0).data;
@@ -252,7 +252,7 @@ TEST_CASE("monitor: what torch announced and never built: deviation and quantile
 }
 
 TEST_CASE("monitor: many threads add, nothing is lost") {
-  Place place;
+  MonitorPlace place;
   {
     auto stat = place.ints({A::Sum, A::Count}, seconds(1), 10);
     std::vector<std::jthread> threads;

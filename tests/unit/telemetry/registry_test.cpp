@@ -16,7 +16,7 @@ using A = Aggregation;
 
 namespace {
 
-struct Recorder final : Sink {
+struct SinkRecorder final : Sink {
   void consume(const Record& record) override { records.push_back(record); }
   std::vector<Record> records;
 };
@@ -34,7 +34,7 @@ struct Place {
   Registry registry{clock};
   Pipeline pipeline{clock};
   Collector collector{registry, pipeline};
-  std::shared_ptr<Recorder> sink = std::make_shared<Recorder>();
+  std::shared_ptr<SinkRecorder> sink = std::make_shared<SinkRecorder>();
 };
 
 constexpr Duration kMinute = std::chrono::minutes(1);

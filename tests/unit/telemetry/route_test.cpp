@@ -14,7 +14,7 @@ using namespace elastrun::telemetry;
 
 namespace {
 
-struct Recorder final : Sink {
+struct RoutedSink final : Sink {
   void consume(const Record& record) override {
     names.push_back(record.name);
     if (then) then(record);
@@ -42,7 +42,7 @@ TEST_CASE("pipeline: with no route nobody wants anything and nothing happens") {
 TEST_CASE("pipeline: a route carries what its selector matches, in order") {
   const SetClock clock;
   Pipeline pipeline(clock);
-  const auto events = std::make_shared<Recorder>(), agent = std::make_shared<Recorder>();
+  const auto events = std::make_shared<RoutedSink>(), agent = std::make_shared<RoutedSink>();
   pipeline.route({{}, {}, Record::Kind::Event}, events);
   pipeline.route({"elastrun.*", "worker.*", {}}, agent);
   CHECK(pipeline.wants("anything"));
@@ -60,7 +60,7 @@ TEST_CASE("pipeline: records carry the time, the value and their attributes") {
   SetClock clock;
   clock.mono += std::chrono::seconds(5);
   Pipeline pipeline(clock);
-  const auto sink = std::make_shared<Recorder>();
+  const auto sink = std::make_shared<RoutedSink>();
   pipeline.route({}, sink);
   sink->then = [&](const Record& record) {
     CHECK(record.stamp.mono == clock.mono);
@@ -76,7 +76,7 @@ TEST_CASE("pipeline: records carry the time, the value and their attributes") {
 TEST_CASE("pipeline: a sink that throws loses its own records, counted, and disturbs nobody") {
   const SetClock clock;
   Pipeline pipeline(clock);
-  const auto bad = std::make_shared<Recorder>(), good = std::make_shared<Recorder>();
+  const auto bad = std::make_shared<RoutedSink>(), good = std::make_shared<RoutedSink>();
   bad->then = [](const Record&) { throw std::runtime_error("no"); };
   pipeline.route({}, bad);
   pipeline.route({}, good);
@@ -89,7 +89,7 @@ TEST_CASE("pipeline: a sink that throws loses its own records, counted, and dist
 TEST_CASE("pipeline: what a sink emits comes after the record in hand, at every sink") {
   const SetClock clock;
   Pipeline pipeline(clock);
-  const auto first = std::make_shared<Recorder>(), second = std::make_shared<Recorder>();
+  const auto first = std::make_shared<RoutedSink>(), second = std::make_shared<RoutedSink>();
   first->then = [&](const Record& record) {
     if (record.name == "one") pipeline.event("s", "two");
     if (record.name == "two") pipeline.event("s", "three");
@@ -104,8 +104,8 @@ TEST_CASE("pipeline: what a sink emits comes after the record in hand, at every 
 TEST_CASE("pipeline: a sink may route and unroute, also itself, while it is called") {
   const SetClock clock;
   Pipeline pipeline(clock);
-  auto leaving = std::make_shared<Recorder>();
-  const auto late = std::make_shared<Recorder>(), last = std::make_shared<Recorder>();
+  auto leaving = std::make_shared<RoutedSink>();
+  const auto late = std::make_shared<RoutedSink>(), last = std::make_shared<RoutedSink>();
   const auto id = pipeline.route({}, leaving);
   pipeline.route({}, last);
   leaving->then = [&, id](const Record&) {
@@ -113,7 +113,7 @@ TEST_CASE("pipeline: a sink may route and unroute, also itself, while it is call
     CHECK_FALSE(pipeline.unroute(id));
     pipeline.route({}, late);
   };
-  const std::weak_ptr<Recorder> watch = leaving;
+  const std::weak_ptr<RoutedSink> watch = leaving;
   leaving.reset();
   pipeline.event("s", "one");
   CHECK(watch.expired());
@@ -125,7 +125,7 @@ TEST_CASE("pipeline: a sink may route and unroute, also itself, while it is call
 TEST_CASE("pipeline: records of many threads reach a sink one at a time, and none is lost") {
   const SetClock clock;
   Pipeline pipeline(clock);
-  const auto sink = std::make_shared<Recorder>();
+  const auto sink = std::make_shared<RoutedSink>();
   std::atomic<int> inside{0};
   bool alone = true;
   sink->then = [&](const Record&) {
@@ -150,7 +150,7 @@ TEST_CASE(
     "pipeline: a sink that stands still delays no other thread; what is too much is counted") {
   const SetClock clock;
   Pipeline pipeline(clock);
-  const auto sink = std::make_shared<Recorder>();
+  const auto sink = std::make_shared<RoutedSink>();
   std::promise<void> inside, free;
   sink->then = [&, first = true](const Record&) mutable {
     if (!std::exchange(first, false)) return;

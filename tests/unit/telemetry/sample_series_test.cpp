@@ -11,7 +11,7 @@ using namespace elastrun::telemetry;
 
 namespace {
 
-struct Place {
+struct SeriesPlace {
   SetClock clock;
   Registry registry{clock};
   SampleSeries series{registry};
@@ -29,7 +29,7 @@ struct Place {
 }  // namespace
 
 TEST_CASE("sample series: the last value of each name and rank is a gauge of its scope") {
-  Place place;
+  SeriesPlace place;
   place.sample("loss", 2.5, {{"rank", std::int64_t{3}}});
   place.sample("loss", 1.5, {{"rank", std::int64_t{3}}});
   place.sample("loss", std::int64_t{4}, {{"rank", std::int64_t{0}}});
@@ -45,7 +45,7 @@ TEST_CASE("sample series: the last value of each name and rank is a gauge of its
 }
 
 TEST_CASE("sample series: a total is a counter, which never falls") {
-  Place place;
+  SeriesPlace place;
   const auto total = [&](Value value) {
     place.sample("tokens", std::move(value), {{"rank", std::int64_t{0}}, {"total", true}});
   };
@@ -66,7 +66,7 @@ TEST_CASE("sample series: a total is a counter, which never falls") {
 }
 
 TEST_CASE("sample series: names are bound, not the ranks that have them") {
-  Place place;
+  SeriesPlace place;
   int refused = 0;
   SampleSeries series(place.registry, {{}, [&](const Record&, auto why) {
                                          CHECK(why == "there are too many names");
@@ -89,7 +89,7 @@ TEST_CASE("sample series: names are bound, not the ranks that have them") {
 }
 
 TEST_CASE("sample series: what has ended is seen no more, and may begin anew") {
-  Place place;
+  SeriesPlace place;
   Cursor all_along(place.registry);
   const auto sample = [&](std::string name, std::int64_t rank, double value, bool total) {
     place.sample(std::move(name), value, {{"rank", rank}, {"total", total}});
@@ -114,7 +114,7 @@ TEST_CASE("sample series: what has ended is seen no more, and may begin anew") {
 }
 
 TEST_CASE("sample series: who is told of records is not told of the gauges as well") {
-  Place place;
+  SeriesPlace place;
   place.sample("loss", 2.5);
   place.clock.mono += std::chrono::hours(1);
   CHECK(place.registry.close_windows().empty());
@@ -131,7 +131,7 @@ TEST_CASE("sample series: any text becomes the name of an instrument") {
 }
 
 TEST_CASE("sample series: what is no number or the name of another instrument is counted") {
-  Place place;
+  SeriesPlace place;
   const Counter<std::int64_t> other({.name = "mine", .scope = "g"}, place.registry);
   place.sample("mine", 1.0);
   place.sample("mine", 1.0);
@@ -144,7 +144,7 @@ TEST_CASE("sample series: what is no number or the name of another instrument is
 }
 
 TEST_CASE("sample series: names without end are limited") {
-  Place place;
+  SeriesPlace place;
   for (int i = 0; i < 6000; ++i) place.sample("n" + std::to_string(i), 1.0);
   CHECK(place.series.refused() == 1000);
   place.sample("n7", 2.0);

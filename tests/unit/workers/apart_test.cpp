@@ -6,9 +6,9 @@
 namespace elastrun::workers {
 namespace {
 
-constexpr pid_t kAgent = 2, kWorker = 10;
+constexpr pid_t kAgentPid = 2, kWorkerPid = 10;
 
-process::ProcessEntry process_of(pid_t pid, pid_t parent, pid_t group, pid_t session = kWorker) {
+process::ProcessEntry process_of(pid_t pid, pid_t parent, pid_t group, pid_t session = kWorkerPid) {
   process::ProcessEntry entry;
   entry.pid = pid;
   entry.parent = parent;
@@ -20,38 +20,42 @@ process::ProcessEntry process_of(pid_t pid, pid_t parent, pid_t group, pid_t ses
 std::vector<pid_t> apart(const process::ProcessTable& job, bool waits = true) {
   std::vector<pid_t> found;
   for (const auto& one :
-       set_apart(job, {kWorker}, [=](const process::ProcessEntry&) { return waits; })) {
+       set_apart(job, {kWorkerPid}, [=](const process::ProcessEntry&) { return waits; })) {
     found.push_back(one.pid);
   }
   return found;
 }
 
 using Pids = std::vector<pid_t>;
-const auto kLeader = process_of(kWorker, kAgent, kWorker);
+const auto kLeader = process_of(kWorkerPid, kAgentPid, kWorkerPid);
 
 TEST_CASE("apart: what a script of the group waits for, and nobody below that") {
-  CHECK(apart({kLeader, process_of(11, kWorker, 11), process_of(12, 11, 11),
+  CHECK(apart({kLeader, process_of(11, kWorkerPid, 11), process_of(12, 11, 11),
                process_of(13, 11, 13)}) == Pids{11});
-  CHECK(apart({kLeader, process_of(11, kWorker, kWorker), process_of(12, 11, 12)}) == Pids{12});
+  CHECK(apart({kLeader, process_of(11, kWorkerPid, kWorkerPid), process_of(12, 11, 12)}) ==
+        Pids{12});
 }
 
 TEST_CASE("apart: the group has had its signal") {
-  CHECK(apart({kLeader, process_of(11, kWorker, kWorker), process_of(12, 11, kWorker)}).empty());
+  CHECK(apart({kLeader, process_of(11, kWorkerPid, kWorkerPid), process_of(12, 11, kWorkerPid)})
+            .empty());
 }
 
 TEST_CASE("apart: a service is spared while its user works") {
-  CHECK(apart({kLeader, process_of(11, kWorker, 11)}, false).empty());
-  CHECK_MESSAGE(apart({kLeader, process_of(11, kAgent, 11)}).empty(), "an orphan, nobody waits");
-  CHECK_MESSAGE(apart({kLeader, process_of(11, kWorker, 11, 11)}).empty(), "a session of its own");
+  CHECK(apart({kLeader, process_of(11, kWorkerPid, 11)}, false).empty());
+  CHECK_MESSAGE(apart({kLeader, process_of(11, kAgentPid, 11)}).empty(), "an orphan, nobody waits");
+  CHECK_MESSAGE(apart({kLeader, process_of(11, kWorkerPid, 11, 11)}).empty(),
+                "a session of its own");
   CHECK_MESSAGE(
-      apart({kLeader, process_of(11, kWorker, 11, 11), process_of(12, 11, 12, 11)}).empty(),
+      apart({kLeader, process_of(11, kWorkerPid, 11, 11), process_of(12, 11, 12, 11)}).empty(),
       "and what is in it");
 }
 
 TEST_CASE("apart: what a worker has left has no user, though other workers go on") {
-  CHECK(apart({process_of(11, kAgent, 11), process_of(12, 11, 11)}) == Pids{11});
-  CHECK_MESSAGE(apart({process_of(12, kAgent, kWorker), process_of(11, kAgent, 11)}).empty(),
-                "somebody of its group lives");
+  CHECK(apart({process_of(11, kAgentPid, 11), process_of(12, 11, 11)}) == Pids{11});
+  CHECK_MESSAGE(
+      apart({process_of(12, kAgentPid, kWorkerPid), process_of(11, kAgentPid, 11)}).empty(),
+      "somebody of its group lives");
 }
 
 }  // namespace

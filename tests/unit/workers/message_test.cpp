@@ -20,6 +20,7 @@ T parsed(std::string_view packet) {
 TEST_CASE("message: each kind is read") {
   CHECK(parsed<StepDone>(R"({"kind":"step","step":12})").step == 12);
   CHECK(parsed<CheckpointDone>(R"({"kind":"checkpoint","step":-1})").step == -1);
+  CHECK(parsed<CheckpointDone>(R"({"kind":"checkpoint","step":-2})").step == -2);
   const auto metric =
       parsed<MetricSample>(R"({"kind":"metric","name":"loss","value":0.5,"group":"train"})");
   CHECK(metric.name == "loss");
@@ -241,7 +242,7 @@ TEST_CASE("message: what means nothing is refused with a sentence") {
                                   R"({"kind":"metric","name":"x","value":"many"})",
                                   R"({"kind":"event"})",
                                   R"({"kind":"event","name":"x","attributes":[]})",
-                                  R"({"kind":"checkpoint","step":-2})"};
+                                  R"({"kind":"checkpoint","step":-3})"};
   for (const auto packet : bad) {
     const auto message = parse_message(packet);
     REQUIRE_MESSAGE(!message.has_value(), packet);

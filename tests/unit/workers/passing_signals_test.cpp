@@ -3,7 +3,6 @@
 
 #include <csignal>
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 namespace elastrun::workers {
 namespace {
@@ -12,13 +11,19 @@ using namespace std::chrono_literals;
 using process::Route;
 
 struct Orders {
-  bool heard(Route route, Duration later = {}) {
+  /// Whether it is the first of an order.
+  bool heard(Route route, Duration later = {}, pid_t sender = 42) {
     now += later;
-    return signals.heard({SIGUSR1, 42, 0, route}, now);
+    const auto before = signals.due(SIGUSR1);
+    signals.heard({SIGUSR1, sender, 0, route}, now);
+    return signals.due(SIGUSR1) != before;
   }
   bool passed() {
-    now += PassingSignals::kWait;
-    return signals.is_for_workers(SIGUSR1);
+    const auto due = signals.due(SIGUSR1);
+    REQUIRE(due.has_value());
+    CHECK_FALSE(signals.is_for_workers(SIGUSR1, *due - 1ms));
+    now = *due;
+    return signals.is_for_workers(SIGUSR1, now);
   }
   PassingSignals signals;
   TimePoint now{};
@@ -32,6 +37,7 @@ TEST_CASE("passing signals: what only guardian or agent has heard is for the wor
     CHECK(orders.passed());
     CHECK_MESSAGE(orders.heard(route, 1s), "another one");
     CHECK(orders.passed());
+    CHECK_FALSE(orders.signals.due(SIGUSR1).has_value());
   }
 }
 
@@ -53,12 +59,34 @@ TEST_CASE("passing signals: a guardian that is slow passes nothing on twice") {
   CHECK(orders.heard(Route::ThroughGuardian, 20s));
 }
 
-TEST_CASE("passing signals: who catches, blocks or ignores a signal survives it") {
-  CHECK_FALSE(survives(::getpid(), SIGUSR2));
-  const auto before = std::signal(SIGUSR2, [](int) {});
-  CHECK(survives(::getpid(), SIGUSR2));
-  std::signal(SIGUSR2, before);
-  CHECK_FALSE(survives(0, SIGUSR2));
+TEST_CASE("passing signals: two processes that signal are two orders, however soon") {
+  Orders orders;
+  CHECK(orders.heard(Route::Process));
+  SUBCASE("after the first was passed on") {
+    CHECK(orders.passed());
+    CHECK(orders.heard(Route::ThroughGuardian, 5s, 43));
+    CHECK(orders.passed());
+    CHECK_MESSAGE(!orders.heard(Route::ThroughGuardian), "that of the first, late");
+  }
+  SUBCASE("before that") {
+    orders.heard(Route::ThroughGuardian, 200ms, 43);
+    CHECK(orders.passed());
+    CHECK(orders.passed());
+  }
+  SUBCASE("one of which signals every process, whichever is heard first") {
+    CHECK(orders.passed());
+    CHECK(orders.heard(Route::ThroughGuardian, 2s, 43));
+    CHECK_FALSE(orders.heard(Route::Process, {}, 43));
+    CHECK_FALSE(orders.passed());
+  }
+}
+
+TEST_CASE("passing signals: a storm of them costs no memory") {
+  Orders orders;
+  for (pid_t sender = 1; sender < 10'000; ++sender) orders.heard(Route::Process, {}, sender);
+  int passed = 0;
+  while (orders.signals.due(SIGUSR1)) passed += orders.passed() ? 1 : 0;
+  CHECK(passed == 1);
 }
 
 }  // namespace

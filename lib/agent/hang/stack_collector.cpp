@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/hang/stack_desk.hpp"
+#include "agent/hang/stack_collector.hpp"
 
 #include "rendezvous/membership/standstill.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -19,9 +19,10 @@ constexpr Duration kDumpsLimit = std::chrono::milliseconds(500);
 
 }  // namespace
 
-StackDesk::StackDesk(Parts parts) : parts_(std::move(parts)), calls_(parts_.loop.get_executor()) {}
+StackCollector::StackCollector(Parts parts)
+    : parts_(std::move(parts)), calls_(parts_.loop.get_executor()) {}
 
-rendezvous::Session::OnPush StackDesk::before(rendezvous::Session::OnPush on_push) {
+rendezvous::Session::OnPush StackCollector::before(rendezvous::Session::OnPush on_push) {
   return [this, on_push = std::move(on_push)](rendezvous::Push push) {
     if (const auto* order = std::get_if<rendezvous::TakeStacks>(&push)) return take(*order);
     if (const auto* report = std::get_if<rendezvous::StacksReport>(&push)) return reported(*report);
@@ -29,28 +30,29 @@ rendezvous::Session::OnPush StackDesk::before(rendezvous::Session::OnPush on_pus
   };
 }
 
-void StackDesk::asked() {
+void StackCollector::asked() {
   const auto now = parts_.clock.now();
   // An answer is lost with the connection to the coordinator.
+  // One question for all clients; after kLost its answer will not come any more.
   if (asked_at_ && now - *asked_at_ < kLost) return;
   asked_at_ = now;
   parts_.report(rendezvous::AskStacks{});
 }
 
-void StackDesk::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
-                        Duration took) {
+void StackCollector::started(const rendezvous::Round&, const std::vector<workers::Worker>& group,
+                             Duration took) {
   began_ = parts_.clock.wall() - took;
   workers_.clear();
   for (const auto& worker : group) workers_.push_back({worker.rank, worker.pid, worker.pid});
 }
 
-void StackDesk::stopped(const std::vector<workers::Worker>&, Duration) {
+void StackCollector::stopped(const std::vector<workers::Worker>&, Duration) {
   workers_.clear();
 }
 
 /// Of a worker that is a script, or numactl(8), the first of its processes that has something to
 /// tell; the data loaders of Python come later.
-std::vector<StackDesk::Subject> StackDesk::subjects() const {
+std::vector<StackCollector::Subject> StackCollector::subjects() const {
   auto subjects = workers_;
   for (const pid_t process : parts_.offers.processes()) {
     const auto* worker = parts_.worker_of(process);
@@ -64,9 +66,9 @@ std::vector<StackDesk::Subject> StackDesk::subjects() const {
 }
 
 /// A worker may have another environment than its agent, by its job file or its script.
-std::vector<std::string> StackDesk::dumps_of(const std::vector<Subject>& subjects,
-                                             const std::vector<std::string>& environment,
-                                             WallTime since) {
+std::vector<std::string> StackCollector::dumps_of(const std::vector<Subject>& subjects,
+                                                  const std::vector<std::string>& environment,
+                                                  WallTime since) {
   std::vector<system::FlightRecorder> recorders;
   for (const auto& subject : subjects) {
     const auto own = system::environment_of(subject.process);
@@ -75,7 +77,7 @@ std::vector<std::string> StackDesk::dumps_of(const std::vector<Subject>& subject
   return system::find_dumps(recorders, since);
 }
 
-void StackDesk::take(const rendezvous::TakeStacks& order) {
+void StackCollector::take(const rendezvous::TakeStacks& order) {
   const auto environment = parts_.environment();
   if (!hung_stacks_) {
     hung_stacks_ =
@@ -108,7 +110,7 @@ void StackDesk::take(const rendezvous::TakeStacks& order) {
 }
 
 /// Stacks may be there first; a folder that does not answer holds them up no longer than this.
-void StackDesk::await_dumps(std::shared_ptr<Taking> taking) {
+void StackCollector::await_dumps(std::shared_ptr<Taking> taking) {
   if (!dumps_limit_) dumps_limit_ = parts_.clock.make_alarm();
   dumps_limit_->arm(parts_.clock.now() + kDumpsLimit, [this, taking = std::move(taking)] {
     if (!taking->dumps) taking->dumps.emplace();
@@ -117,7 +119,7 @@ void StackDesk::await_dumps(std::shared_ptr<Taking> taking) {
 }
 
 /// Once, when all is there.
-void StackDesk::report(Taking& taking) {
+void StackCollector::report(Taking& taking) {
   if (!taking.stacks || !taking.dumps || std::exchange(taking.is_told, true)) return;
   std::vector<hangs::WorkerStack> all;
   for (const auto& subject : taking.subjects) {
@@ -129,7 +131,7 @@ void StackDesk::report(Taking& taking) {
   }
 }
 
-void StackDesk::reported(const rendezvous::StacksReport& report) {
+void StackCollector::reported(const rendezvous::StacksReport& report) {
   if (std::exchange(asked_at_, std::nullopt)) {
     parts_.answer(rendezvous::encode(rendezvous::FromCoordinator(rendezvous::Push(report))));
   }

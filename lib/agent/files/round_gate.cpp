@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/files/push_gate.hpp"
+#include "agent/files/round_gate.hpp"
 
 #include <utility>
 
@@ -18,18 +18,19 @@ bool ends_round(const rendezvous::Push& push) {
 
 }  // namespace
 
-rendezvous::Session::OnPush PushGate::before(rendezvous::Session::OnPush on_push) {
+rendezvous::Session::OnPush RoundGate::before(rendezvous::Session::OnPush on_push) {
   on_push_ = std::move(on_push);
   return [this](rendezvous::Push push) { hear(std::move(push)); };
 }
 
-void PushGate::hear(rendezvous::Push push) {
+void RoundGate::hear(rendezvous::Push push) {
+  // The agent never hears of a round that ended before its directories were made.
   if (ends_round(push) && std::erase_if(held_, is_round) > 0) dropped_ = preparing_;
   held_.push_back(std::move(push));
   pass_on();
 }
 
-void PushGate::prepare(const rendezvous::Round& round) {
+void RoundGate::prepare(const rendezvous::Round& round) {
   preparing_ = true;
   prepare_(round, [this, alive = lifetime_.token()] {
     if (!alive) return;
@@ -39,7 +40,7 @@ void PushGate::prepare(const rendezvous::Round& round) {
   });
 }
 
-void PushGate::pass_on() {
+void RoundGate::pass_on() {
   while (!held_.empty()) {
     if (const auto* ready = std::get_if<rendezvous::RoundReady>(&held_.front())) {
       if (preparing_) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/files/last_visitors.hpp"
+#include "agent/files/store_drain.hpp"
 
 #include "core/log.hpp"
 #include "core/text.hpp"
@@ -10,8 +10,8 @@
 namespace elastrun::agent {
 namespace {
 
-constexpr std::string_view kArea = "agent";
-constexpr Duration kLook = std::chrono::milliseconds(20);
+constexpr std::string_view kDrainArea = "agent";
+constexpr Duration kDrainLook = std::chrono::milliseconds(20);
 constexpr Duration kLong = std::chrono::seconds(1);
 
 std::size_t visitors_of(const RoundStore& store) {
@@ -20,8 +20,9 @@ std::size_t visitors_of(const RoundStore& store) {
 
 }  // namespace
 
-void LastVisitors::wait(RoundStore& store, Duration limit) {
+void StoreDrain::wait(RoundStore& store, Duration limit) {
   if (limit <= Duration::zero() || visitors_of(store) == 0) return;
+  // From here on dead peers are looked for: this stay ends before a scheduler sends SIGKILL.
   store.rounds_are_over();
   store_ = &store;
   since_ = clock_.now();
@@ -35,7 +36,7 @@ void LastVisitors::wait(RoundStore& store, Duration limit) {
   alarm_->disarm();
 }
 
-void LastVisitors::look() {
+void StoreDrain::look() {
   const TimePoint now = clock_.now();
   const auto visitors = visitors_of(*store_);
   if (visitors == 0 || now >= until_) {
@@ -43,21 +44,22 @@ void LastVisitors::look() {
     return;
   }
   if (now >= since_ + kLong && !std::exchange(told_, true)) {
-    log::info(kArea,
+    log::info(kDrainArea,
               "{} connections of workers on other nodes to the store of this node are open: it "
               "stays until they have ended, for {} at most; a second signal ends that at once",
               visitors, format_duration(until_ - now));
   }
-  alarm_->arm(now + kLook, [this] { look(); });
+  alarm_->arm(now + kDrainLook, [this] { look(); });
 }
 
-void LastVisitors::hear_signal(bool insisted) {
+void StoreDrain::hear_signal(bool insisted) {
   if (insisted) {
-    log::warning(kArea, "a signal came again: workers on other nodes lose the store of this node");
+    log::warning(kDrainArea,
+                 "a signal came again: workers on other nodes lose the store of this node");
     waiting_ = false;
     return boost::asio::post(loop_, [] {});  // which looks at that
   }
-  log::warning(kArea,
+  log::warning(kDrainArea,
                "the job has ended here; this node serves {} connections of workers on other nodes, "
                "for {} at most; once more ends that at once",
                visitors_of(*store_), format_duration(until_ - clock_.now()));

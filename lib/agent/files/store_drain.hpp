@@ -14,17 +14,17 @@ namespace elastrun::agent {
 /// At the end of a node that has served the store of a round: workers of the other nodes may be
 /// saving, with the help of the store. It stays until they have hung up, after its own processes
 /// have ended and all has been told that it has to tell.
-class LastVisitors {
+class StoreDrain {
  public:
   /// The loop must have been stopped. Borrows both.
-  LastVisitors(boost::asio::io_context& loop, Clock& clock)
+  StoreDrain(boost::asio::io_context& loop, Clock& clock)
       : loop_(loop), clock_(clock), alarm_(clock_.make_alarm()) {}
 
-  /// Runs the loop until nobody is there, or `limit` is over: not at all if nobody is. In one log
-  /// line if that takes long.
+  /// Runs the loop until the last visitor has gone, or `limit` is over: not at all without one. In
+  /// one log line if that takes long.
   void wait(RoundStore& store, Duration limit);
   bool waiting() const { return waiting_; }
-  /// Somebody asks for the end, or (`insisted`) has done so before: then they are left alone.
+  /// A signal asks for the end, or (`insisted`) asks again: then the visitors lose the store.
   void hear_signal(bool insisted);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/files/last_visitors.hpp"
+#include "agent/files/store_drain.hpp"
 
 #include "core/system_clock.hpp"
 
@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// Its visitors go when they have been looked at so often.
-struct FakeStore final : RoundStore {
+struct VisitedStore final : RoundStore {
   Result<std::uint16_t> prepare() override { return 1; }
   void begin(const rendezvous::Round&) override {}
   bool serves_workers() const override { return true; }
@@ -34,13 +34,13 @@ struct FakeStore final : RoundStore {
 struct Stay {
   boost::asio::io_context loop;
   std::unique_ptr<Clock> clock = make_system_clock(loop.get_executor());
-  FakeStore store;
-  LastVisitors visitors{loop, *clock};
+  VisitedStore store;
+  StoreDrain visitors{loop, *clock};
 };
 
 }  // namespace
 
-TEST_CASE("last visitors: it stays until they have hung up, and lets the loop serve them") {
+TEST_CASE("store drain: it stays until they have hung up, and lets the loop serve them") {
   Stay end;
   bool served = false;
   boost::asio::post(end.loop, [&served] { served = true; });
@@ -51,7 +51,7 @@ TEST_CASE("last visitors: it stays until they have hung up, and lets the loop se
   CHECK(!end.visitors.waiting());
 }
 
-TEST_CASE("last visitors: it stays for nobody after their time, or if all work was its own") {
+TEST_CASE("store drain: it does not stay after their time, or if all work was its own") {
   Stay end;
   end.store.looks = 1'000'000;
   SUBCASE("no time") {
@@ -69,7 +69,7 @@ TEST_CASE("last visitors: it stays for nobody after their time, or if all work w
   CHECK(!end.visitors.waiting());
 }
 
-TEST_CASE("last visitors: a second signal ends that at once, the first does not") {
+TEST_CASE("store drain: a second signal ends that at once, the first does not") {
   Stay end;
   end.store.looks = 1'000'000;
   int looks = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/files/push_gate.hpp"
+#include "agent/files/round_gate.hpp"
 
 #include <doctest/doctest.h>
 #include <random>
@@ -22,7 +22,7 @@ rendezvous::RoundReady ready(std::int64_t number) {
 struct SlowFiles {
   std::vector<std::int64_t> asked;
   std::function<void()> done;
-  PushGate gate{[this](const rendezvous::Round& next, std::function<void()> then) {
+  RoundGate gate{[this](const rendezvous::Round& next, std::function<void()> then) {
     CHECK_FALSE(done);
     asked.push_back(next.number);
     done = std::move(then);
@@ -44,7 +44,7 @@ struct SlowFiles {
 
 }  // namespace
 
-TEST_CASE("push gate: the end of the job waits for no directories, and its round is never told") {
+TEST_CASE("round gate: the end of the job waits for no directories, and its round is never told") {
   for (const bool lost : {false, true}) {
     SlowFiles files;
     files.push(ready(1));
@@ -57,7 +57,7 @@ TEST_CASE("push gate: the end of the job waits for no directories, and its round
   }
 }
 
-TEST_CASE("push gate: a round that breaks up before it is prepared is dropped for the next one") {
+TEST_CASE("round gate: a round that breaks up before it is prepared is dropped for the next one") {
   SlowFiles files;
   files.push(ready(1));
   files.push(rendezvous::Restart{});
@@ -89,14 +89,14 @@ TEST_CASE("push gate: a round that breaks up before it is prepared is dropped fo
   CHECK(files.heard == "Rp2R");
 }
 
-TEST_CASE("push gate: whatever comes, all passes in order, and no round that is not prepared") {
+TEST_CASE("round gate: whatever comes, all passes in order, and no round that is not prepared") {
   for (unsigned seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
     const auto chance = [&](unsigned of) { return random() % of == 0; };
     std::function<void()> done;
     std::int64_t asked = 0, prepared = 0;
-    PushGate gate([&](const rendezvous::Round& round, std::function<void()> then) {
+    RoundGate gate([&](const rendezvous::Round& round, std::function<void()> then) {
       CHECK(round.number == asked + 1);
       asked = round.number;
       CHECK_FALSE(done);  // one at a time

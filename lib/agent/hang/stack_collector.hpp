@@ -14,10 +14,10 @@
 
 namespace elastrun::agent {
 
-/// The stacks of this node's workers, for the job when it hangs and for whoever asks: takes them
-/// when the rendezvous wants them, and brings those of the whole job to processes of elastrunctl(1)
-/// on this machine.
-class StackDesk final : public Observer {
+/// The stacks of this node's workers, for the job when it hangs and for clients that ask: takes
+/// them when the rendezvous wants them, and brings those of the whole job to processes of
+/// elastrunctl(1) on this machine.
+class StackCollector final : public Observer {
  public:
   struct Parts {
     boost::asio::io_context& loop;
@@ -31,7 +31,7 @@ class StackDesk final : public Observer {
     std::function<void(const rendezvous::StacksReport&)> on_hang;
     std::function<std::vector<std::string>()> environment;  // of the agent
   };
-  explicit StackDesk(Parts parts);
+  explicit StackCollector(Parts parts);
 
   /// What the rendezvous says, of which this takes its own part away.
   rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);

@@ -14,11 +14,11 @@ namespace elastrun::agent {
 /// that may take a file system's time: directories are made. So the agent's policy knows of no
 /// round that cannot be started, and its heartbeats go on meanwhile. A round that is over before
 /// that is dropped: its end (Restart, Done, Lost) passes at once.
-class PushGate {
+class RoundGate {
  public:
   /// `prepare` calls `done` once, inside or later on the loop; it is not called again before.
   using Prepare = std::function<void(const rendezvous::Round&, std::function<void()> done)>;
-  explicit PushGate(Prepare prepare) : prepare_(std::move(prepare)) {}
+  explicit RoundGate(Prepare prepare) : prepare_(std::move(prepare)) {}
 
   /// What to give to Session::open for an agent that wants `on_push`. Borrows this object.
   rendezvous::Session::OnPush before(rendezvous::Session::OnPush on_push);

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/telemetry/run_telemetry.hpp"
+
+#include "core/text.hpp"
+#include "telemetry/events.hpp"
+#include "workers/environment.hpp"
+
+#include <functional>
+#include <utility>
+
+namespace elastrun::agent {
+namespace {
+
+/// Other schedulers tell their processes nothing of the kind.
+std::optional<WallTime> start_of_allocation(const std::vector<std::string>& environment) {
+  const auto text = workers::find_variable(environment, "SLURM_JOB_START_TIME");
+  const auto seconds = text ? parse_int(*text) : std::nullopt;
+  if (!seconds || *seconds <= 0 || *seconds > 9'000'000'000) return std::nullopt;
+  return WallTime(std::chrono::seconds(*seconds));
+}
+
+}  // namespace
+
+Started<std::unique_ptr<RunTelemetry>> RunTelemetry::make(Parts parts) {
+  std::unique_ptr<RunTelemetry> made(new RunTelemetry(std::move(parts)));
+  if (const auto done = made->attach_event_handler(); !done) return std::unexpected(done.error());
+  if (const auto done = made->open_sinks(); !done) return std::unexpected(done.error());
+  made->watch_goodput();
+  made->parts_.session.on_clock(std::bind_front(&JobRecords::clock, &made->job_records_));
+  return made;
+}
+
+RunTelemetry::RunTelemetry(Parts parts)
+    : parts_(std::move(parts)),
+      pipeline_(parts_.clock),
+      job_records_(pipeline_, parts_.spec),
+      worker_records_(pipeline_, parts_.spec),
+      elastic_records_(pipeline_, parts_.agent, parts_.spec, parts_.has_fifo),
+      account_(parts_.clock, parts_.job_start, parts_.spec.max_nodes > 1,
+               parts_.spec.goodput != spec::Goodput::Off) {}
+
+Status RunTelemetry::attach_event_handler() {
+  const auto& name = parts_.spec.event_log_handler;
+  const auto write = [&console = parts_.console](std::string_view line) {
+    console.write(logs::Console::Stream::Err, line);
+  };
+  const auto handler = telemetry::events::find_handler(name, write);
+  if (!handler) return std::unexpected(handler.error());
+  if (name != "null") telemetry::events::attach(pipeline_, *handler);
+  return {};
+}
+
+Started<void> RunTelemetry::open_sinks() {
+  auto metrics = RunMetrics::make(
+      parts_.spec, {parts_.loop, parts_.clock, pipeline_, parts_.console, parts_.containment,
+                    parts_.streams, parts_.channel, worker_records_, parts_.store, parts_.group});
+  if (!metrics) return std::unexpected(metrics.error());
+  metrics_ = std::move(*metrics);
+  return {};
+}
+
+void RunTelemetry::watch_goodput() {
+  const auto& options = parts_.spec.goodput_options;
+  const bool watched = metrics_ || options.alert;
+  if (parts_.spec.goodput == spec::Goodput::Off || !watched) return;
+  GoodputMonitor::Parts monitor{.clock = parts_.clock,
+                                .account = account_,
+                                .pipeline = pipeline_,
+                                .host = metrics_ ? &metrics_->host() : nullptr,
+                                .scheduled = start_of_allocation(workers::own_environment()),
+                                .notify = {}};
+  if (options.alert && !options.alert->command.empty()) {
+    programs_ = process::make_posix_launcher(parts_.loop, parts_.clock);
+    parts_.containment.spare([programs = programs_.get(), alive = lifetime_.token()] {
+      return alive ? programs->children() : std::vector<pid_t>();
+    });
+    alert_command_ = std::make_unique<AlertCommand>(
+        parts_.clock, *programs_, options.alert->command, workers::own_environment());
+    monitor.notify = [this](std::string json) { alert_command_->run(std::move(json)); };
+  }
+  monitor_ = std::make_unique<GoodputMonitor>(std::move(monitor), parts_.job_start, options);
+}
+
+std::vector<Observer*> RunTelemetry::observers() {
+  std::vector<Observer*> all{&account_};
+  if (monitor_) all.push_back(monitor_.get());  // looks at what the account has heard
+  for (Observer* one :
+       std::initializer_list<Observer*>{&elastic_records_, &job_records_, &worker_records_}) {
+    all.push_back(one);
+  }
+  if (metrics_) all.push_back(&metrics_->observer());
+  return all;
+}
+
+void RunTelemetry::write_journal(const std::shared_ptr<exporter::JsonLines>& journal) {
+  pipeline_.route({}, journal);
+  if (metrics_) metrics_->watch_journal(journal);
+}
+
+void RunTelemetry::sum_up(JobResult& result) {
+  account_.tell(result);
+  job_records_.summary(result.goodput);
+}
+
+std::vector<exporter::SinkAccount> RunTelemetry::end_metrics() {
+  return metrics_ ? metrics_->end() : std::vector<exporter::SinkAccount>();
+}
+
+}  // namespace elastrun::agent

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "agent/hang/expiration_timers.hpp"
+#include "agent/hang/hang_response.hpp"
+#include "agent/telemetry/worker_records.hpp"
+#include "workers/channel.hpp"
+
+#include <functional>
+
+namespace elastrun::agent {
+
+/// Brings each packet of the workers' channel to the one consumer of its type: the table is in the
+/// source. What workers say of their training is for all observers.
+class WorkerMessages {
+ public:
+  struct Parts {
+    std::function<const workers::Worker*(pid_t process)> worker_of;
+    Observer& observers;
+    WorkerRecords& records;
+    ExpirationTimers& timers;
+    HangResponse& hang;
+    std::function<void(pid_t worker)> returned;  // the script of that worker
+    std::function<void(pid_t sender)> release;   // what belongs to no worker
+  };
+  explicit WorkerMessages(Parts parts) : parts_(std::move(parts)) {}
+
+  void heard(workers::Channel::Sender from, workers::Message message) const;
+
+ private:
+  const Parts parts_;
+};
+
+}  // namespace elastrun::agent

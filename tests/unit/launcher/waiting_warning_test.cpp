@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/waiting_warning.hpp"
+
+#include "support/logged_text.hpp"
+#include "unit/logs/plumbing.hpp"
+
+#include <algorithm>
+#include <doctest/doctest.h>
+
+namespace elastrun::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+spec::JobSpec nodes_of(int nodes) {
+  spec::JobSpec job;
+  job.max_nodes = nodes;
+  job.rdzv_endpoint = "node1:29400";
+  return job;
+}
+
+TEST_CASE(
+    "waiting: after ten seconds it is said, then ever more rarely, until the nodes have met") {
+  test::LoggedText log;
+  plumbing::ManualClock clock;
+  WaitingWarning waiting(clock, nodes_of(2), false);
+  const auto lines = [&log] { return std::ranges::count(log.text, '\n'); };
+  waiting.phase(Phase::Joining, clock.now());
+  waiting.progress("1 of 2 nodes here (node1); waiting for 1 more, at most 9 min 50 s");
+  clock.advance(9s);
+  CHECK(log.text.empty());
+  clock.advance(1s);
+  CHECK(
+      log.text.contains("1 of 2 nodes here (node1); waiting for 1 more, at most 9 min 50 s; "
+                        "nodes meet at node1:29400"));
+  clock.advance(19s);
+  CHECK(lines() == 1);
+  clock.advance(1s);
+  CHECK(lines() == 2);
+  clock.advance(1h);
+  CHECK(lines() < 14);
+  waiting.phase(Phase::Starting, clock.now());
+  CHECK(clock.armed() == 0);
+}
+
+TEST_CASE("waiting: one node waits for nobody, and a status line says it all the time") {
+  plumbing::ManualClock clock;
+  WaitingWarning alone(clock, nodes_of(1), false), seen(clock, nodes_of(2), true);
+  alone.phase(Phase::Joining, clock.now());
+  seen.phase(Phase::Joining, clock.now());
+  CHECK(clock.armed() == 0);
+}
+
+}  // namespace
+}  // namespace elastrun::agent
