@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does a question about the account of a running job cost, when it has run for long? One JSON
 // line for each length of the history, with the processor time of one answer.
-#include "goodput/job_account.hpp"
+#include "goodput/account/job_account.hpp"
 
 #include <cstdio>
 #include <time.h>

@@ -7,8 +7,8 @@ on logs of the same entries. A Markdown table.
 
 Each figure is of a process of its own, and the best of all runs. The original reads a logger in
 memory, as it has no file to read, and copies what it reads into a file of its own; ours reads a
-file of JSON lines. Its rows are left out, with a word on stderr, where this Python has no such
-package.
+file of JSON lines, in a process of elastrunctl (in PATH), whose time and memory count. The
+original's rows are left out, with a word on stderr, where this Python has no such package.
 """
 from __future__ import annotations
 
@@ -66,9 +66,25 @@ class Memory:
         pass
 
 
-def resident_mb() -> float:
-    """The most that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def program_of(calculator: Any) -> str | None:
+    """The folder in /proc of the process that calculates for ours."""
+    pid = getattr(getattr(calculator, "_program", None), "pid", None)
+    return None if pid is None else f"/proc/{pid}"
+
+
+def resident_mb(calculator: Any) -> float:
+    """The most that this process has had, and its program."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if program := program_of(calculator):
+        most += int(Path(program, "status").read_text().split("VmHWM:")[1].split()[0])
+    return most / 1024
+
+
+def cpu_seconds(calculator: Any) -> float:
+    used = time.process_time()
+    if program := program_of(calculator):
+        used += int(Path(program, "schedstat").read_text().split()[0]) / 1e9
+    return used
 
 
 def ours(steps: int, folder: str) -> tuple[Any, Any, Any]:
@@ -100,9 +116,9 @@ def theirs(steps: int, folder: str) -> tuple[Any, Any, Any]:
 
 
 def seconds(call: Any, *arguments: Any) -> float:
-    begin = time.process_time()
+    begin = cpu_seconds(call.__self__)
     call(*arguments)
-    return time.process_time() - begin
+    return cpu_seconds(call.__self__) - begin
 
 
 def measure(who: str, steps: int) -> dict[str, float]:
@@ -111,9 +127,9 @@ def measure(who: str, steps: int) -> dict[str, float]:
         make = {"elastrun": ours, "original": theirs}[who]
         make(1, tempfile.mkdtemp(dir=folder))  # imports
         calculator, one_more, recorder = make(steps, folder)
-        before = resident_mb()
+        before = resident_mb(calculator)
         took = {"first_s": seconds(calculator.get_job_goodput)}
-        took["memory_mb"] = resident_mb() - before
+        took["memory_mb"] = resident_mb(calculator) - before
         one_more()
         took["again_s"] = seconds(calculator.get_job_goodput)
         took["idle_us"] = seconds(calculator.get_job_goodput) * 1e6

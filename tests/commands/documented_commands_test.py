@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """documented_commands_test.py ELASTRUN ELASTRUNCTL: what the documents tell people to type works.
 
-Each command is found by documented.py and run as it stands there, but for the substitutions of
-`here()`: hosts and ports become ones of this machine, a service is ended once it listens, and what
-would wait for more nodes is typed as often as nodes are needed. A command that nobody has decided
-how to run fails the test: add it to HOW, or give the reason why another test runs it to ELSEWHERE.
+Each command and each piece of a job file is found by documented.py in the rendered pages. Commands
+are run as they stand there, but for the substitutions of `here()`: hosts and ports become ones of
+this machine, a service is ended once it listens, and what would wait for more nodes is typed as
+often as nodes are needed. A command that nobody has decided how to run fails the test: add it to
+HOW, or give the reason why another test runs it to ELSEWHERE; so does an entry of these that no
+document needs any more. Job files are read by elastrun itself.
 """
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -17,13 +20,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(SOURCE / "tests" / "system"), str(SOURCE / "tests" / "commands")]
-from documented import all_commands  # noqa: E402
+from documented import (all_commands, all_toml, commands_of_display,  # noqa: E402
+                        lines_on_a_terminal, pages_of, rendered)
 from ports import free_port  # noqa: E402
 
 ELASTRUN, CTL = (os.path.abspath(word) for word in sys.argv[1:3])
@@ -179,6 +184,10 @@ def with_etcd(shell: Shell, command: str) -> None:
         server.wait(LIMIT)
 
 
+def with_a_page(shell: Shell, command: str) -> None:
+    once(shell, command.replace("ADDRESS:PORT", "127.0.0.1:0") + " train.py")
+
+
 def with_the_plugin(shell: Shell, command: str) -> None:
     """That of the example, which tests/install builds as its README says."""
     (shell.folder / "build").mkdir()
@@ -209,6 +218,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"(build/release/apps/)?elastrun (--nproc-per-node|--config|--dry-run|--print-|--worker-lib)",
      once),
     (r"elastrun --hang-timeout ", once),
+    (r"elastrun --http ADDRESS:PORT$", with_a_page),
     (r"elastrun --metrics 'plugin:", with_the_plugin),
 ]
 # Commands that install or build: what runs them instead.
@@ -218,7 +228,7 @@ ELSEWHERE = {
     "scripts/test quick": "tests/scripts has its options and what it chooses",
     "scripts/bench": "hand: it takes ten minutes; tests/scripts has its options",
     "cmake --preset release && cmake --build --preset release --target elastrun_installed":
-        "scripts/quickstart, which does the same",
+        "tests/install, which installs what that builds",
     "cmake --install build/release --prefix ~/.local": "tests/install",
     "cmake -B build && cmake --build build": "tests/install",
     "python3 config/examples/elastic/demo.py build/release/apps/elastrun": "the test elastic_demo",
@@ -228,6 +238,7 @@ ELSEWHERE = {
     "pip install .": "tests/install/wheel_test.py",
     "cpack --preset release": "tests/install/package_test.py",
     "apt install ./build/elastrun_*.deb": "tests/install/package_test.py",
+    "pkill -9 elastrun": "tests/elastrunctl/local_test.py, by pid",
 }
 
 
@@ -241,19 +252,60 @@ class Documented(unittest.TestCase):
             helps[" ".join(words) + " --help"] = subprocess.run(
                 [*words, "--help"], capture_output=True, text=True, check=True).stdout
         found = list(all_commands(SOURCE, helps))
+        unused = {pattern for pattern, _ in HOW} | set(ELSEWHERE)
         self.assertGreater(len(found), 15, "the documents are not read any more")
         for number, (where, command) in enumerate(found):
             with self.subTest(where=where, command=command):
                 if command in ELSEWHERE:
+                    unused.discard(command)
                     program = next(word for word in command.split() if word != "python3")
                     self.assertTrue((SOURCE / program).exists() or shutil.which(program))
                     print(f"\n  run by {ELSEWHERE[command]}: {command}", file=sys.stderr)
                     continue
-                how = next((run for pattern, run in HOW if re.match(pattern, command)), None)
+                pattern, how = next((one for one in HOW if re.match(one[0], command)), ("", None))
                 self.assertIsNotNone(how, "nobody has said how this command is run in a test")
+                unused.discard(pattern)
                 folder = self.folder / str(number)
                 folder.mkdir()
                 how(Shell(folder), command)
+        self.assertEqual(unused, set(), "of commands that no document shows")
+
+    def test_each_piece_of_a_job_file_is_one(self) -> None:
+        found = list(all_toml(SOURCE))
+        self.assertGreater(len(found), 4, "the documents are not read any more")
+        for number, (where, text) in enumerate(found):
+            with self.subTest(where=where, text=text):
+                if "\n" not in text:  # one key, whose section the text around it names
+                    self.assertEqual(len(tomllib.loads(text)), 1)
+                    continue
+                folder = self.folder / str(number)
+                folder.mkdir()
+                shell = Shell(folder)
+                (folder / "shown.toml").write_text(text.replace("/etc/job.secret", "secret"))
+                shell.env["PET_NPROC_PER_NODE"] = "1"  # there may be no GPU
+                del shell.env["PET_RDZV_CONF"]  # which would win
+                script = [] if "script" in tomllib.loads(text).get("job", {}) else ["train.py"]
+                once(shell, " ".join(["elastrun --config shown.toml --dry-run", *script]))
+
+    def test_each_display_can_be_copied(self) -> None:
+        """No line of it is broken at 80 columns, and what looks like JSON or Python is."""
+        kinds = {"command": 0, "json": 0, "python": 0}
+        for page in pages_of(SOURCE):
+            lines = lines_on_a_terminal(page, 80)
+            for display in rendered(page).displays:
+                with self.subTest(page=page.name, display=display):
+                    if list(commands_of_display(display)) or "\n" not in display:
+                        kinds["command"] += 1
+                        broken = [one for one in display.splitlines() if one.strip() not in lines]
+                        self.assertEqual(broken, [])
+                    elif display.startswith("{"):
+                        kinds["json"] += 1
+                        while display := display.strip():
+                            display = display[json.JSONDecoder().raw_decode(display)[1]:]
+                    elif re.match(r"(from|import) \w", display):
+                        kinds["python"] += 1
+                        compile(display, page.name, "exec")
+        self.assertTrue(all(kinds.values()), kinds)
 
     def test_a_new_command_is_noticed(self) -> None:
         """The reading itself: of each kind of document one command that is there, by its place."""

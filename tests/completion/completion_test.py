@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -34,10 +35,36 @@ OFFERS = [
     (["elastrunctl", "goodput", "report", "--ht"], {"--html"}),
     (["elastrunctl", "goodput", "--to", ""], {"chrome-trace", "tensorboard"}),
     (["elastrunctl", "store", "--secret-file", "tr"], {"train.py"}),
+    (["elastrun", "--metrics", "pro"], {"prometheus:"}),
+    (["elastrun", "--metrics", ""], {"console", "jsonl:", "otlp:", "exec:", "plugin:"}),
+    (["elastrun", "--rdzv-conf", "l"], {"last_call_timeout=", "lease_ttl="}),
+    (["elastrunctl", "logs", "ni"], {"night"}),
+    (["elastrunctl", "stacks", "ni"], {"night"}),
+    (["elastrunctl", "status", ""], {"night", "other"}),
 ]
 # What must not be offered: options of the other subcommand.
 ALIENS = [(["elastrunctl", "status", "--co"], "--coordinator-only"),
           (["elastrunctl", "store", "--js"], "--json")]
+
+
+JOBS = tempfile.TemporaryDirectory()
+
+
+def setUpModule() -> None:
+    """Two jobs of this machine, whose names are offered."""
+    unittest.addModuleCleanup(JOBS.cleanup)
+    env = os.environ | {"ELASTRUN_RUNTIME_DIR": JOBS.name}
+    for name in ("night", "other"):
+        job = subprocess.Popen([PROGRAMS["elastrun"], "--rdzv-backend=c10d",
+                                "--rdzv-endpoint=localhost:0", f"--rdzv-id={name}", "--no-python",
+                                "sleep", "600"], env=env, stdin=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+        unittest.addModuleCleanup(job.wait)
+        unittest.addModuleCleanup(job.terminate)
+        while name not in subprocess.run([PROGRAMS["elastrunctl"], "status"], env=env,
+                                         capture_output=True, text=True).stdout:
+            assert job.poll() is None
+            time.sleep(0.02)
 
 
 class Case(unittest.TestCase):
@@ -53,7 +80,8 @@ class Case(unittest.TestCase):
                                     capture_output=True, text=True).stdout
             (self.folder / f"{name}.script").write_text(script)
         self.env = dict(os.environ, HOME=str(self.folder), XDG_CONFIG_HOME=str(self.folder),
-                        TERM="dumb", LC_ALL="C.UTF-8")
+                        TERM="dumb", LC_ALL="C.UTF-8", ELASTRUN_RUNTIME_DIR=JOBS.name,
+                        PATH=f"{PROGRAMS['elastrunctl'].parent}:{os.environ['PATH']}")
 
     def run_shell(self, *words: str) -> list[str]:
         done = subprocess.run([self.shell, *words], capture_output=True, text=True, env=self.env,
@@ -92,6 +120,15 @@ class Bash(Case):
 
 class Fish(Case):
     shell = "fish"
+
+    def test_words_have_descriptions(self) -> None:
+        for typed, line in (("elastrun --metrics js", "jsonl:\tsink"),
+                            ("elastrun --rdzv-conf is", "is_host=\tkey of --rdzv-conf"),
+                            ("elastrunctl logs ni", "night\tjob of this machine")):
+            with self.subTest(typed):
+                script = typed.split()[0]
+                self.assertIn(line, self.run_shell("--no-config", "-c", f"source ./{script}.script;"
+                                                                        f" complete -C '{typed}'"))
 
     def offers(self, words: list[str]) -> set[str]:
         typed = " ".join(words)
@@ -137,6 +174,9 @@ class Zsh(Case):
                             ("elastrun tr", "ain.py"),
                             ("elastrunctl stat", "us"),
                             ("elastrunctl status --js", "on"),
+                            ("elastrunctl logs ni", "ght"),
+                            ("elastrun --metrics pro", "metheus:"),
+                            ("elastrun --rdzv-conf is_h", "ost="),
                             ("elastrunctl store --co", "ordinator-only"),
                             ("elastrunctl store --secret-file tr", "ain.py")):
             with self.subTest(typed):

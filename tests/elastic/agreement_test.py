@@ -5,6 +5,7 @@ agreement_test.py ELASTRUN STUB_WORKER"""
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -90,7 +91,8 @@ class Verdicts(Elastic):
         self.assertEqual(reports[0]["restarts"], 1)
         culprit, verdict = reports[0]["culprit"], reports[0]["verdict"]
         for job, report in zip(jobs, reports):
-            self.assertIn(f"elastrun: {verdict}\n", job.errors())
+            self.assertRegex(job.errors(),
+                             rf"(?m)^elastrun: (FAILED after \S+ \w+: )?{re.escape(str(verdict))}$")
             self.assertRegex(job.errors(), rf"(?m)^  who       rank {culprit['rank']} ")
             self.assertIn("1 of 1 restarts used", job.errors())
             self.assertEqual([attempt["attempt"] for attempt in report["attempts"]], [0, 1])

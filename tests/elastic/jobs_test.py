@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -392,6 +393,69 @@ class Members(Elastic):
         self.all_end(nodes[0], kept, last)
 
 
+REPORTER = """
+import os, time
+from elastrun import channel, metrics
+world, attempt = os.environ["WORLD_SIZE"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+channel.metric("here", 1)
+channel.metric("world_" + world + "_" + attempt, 1)
+metrics.count_metric("starts")
+print("RANK=" + os.environ["RANK"], "WORLD_SIZE=" + world, sep="\\n", flush=True)
+while not os.path.exists("go" + attempt): time.sleep(0.02)
+raise SystemExit(3 if attempt == "0" else 0)
+"""
+
+
+class Pages(Elastic):
+    """What a scraper of all nodes sees of the ranks of their workers."""
+
+    def node(self) -> tuple[Job, str]:
+        library = Path(__file__).resolve().parents[2] / "lib" / "python"
+        job = self.job("2:3", ["--nproc-per-node=2", "--max-restarts=1", "--http=0", "train.py"],
+                       env={"PYTHONPATH": str(library), "PYTHONDONTWRITEBYTECODE": "1"})
+        (job.folder / "train.py").write_text(REPORTER)
+        return job, job.wait_for(r"is shown at (http://\S+?)/?$", path=job.err)[0]
+
+    def series(self, *addresses: str) -> dict[str, list[tuple[int, float]]]:
+        """By name: rank and value of each sample, of all nodes."""
+        found: dict[str, list[tuple[int, float]]] = {}
+        for address in addresses:
+            with urllib.request.urlopen(address + "/metrics", timeout=30) as answer:
+                text = answer.read().decode()
+            for name, rank, value in re.findall(r'^(\w+){.*?\brank="(\d+)".*} (\S+)$', text, re.M):
+                found.setdefault(name, []).append((int(rank), float(value)))
+        return found
+
+    def show(self, addresses: list[str], world: int, attempt: int) -> None:
+        own = f"world_{world}_{attempt}"
+        wait_until(lambda: len(self.series(*addresses).get(own, [])) == world, f"all tell {own}")
+        shown = self.series(*addresses)
+        self.assertLess(max(rank for samples in shown.values() for rank, _ in samples), world)
+        for name in ("here", own):
+            self.assertEqual(sorted(shown[name]), [(rank, 1.0) for rank in range(world)])
+        self.assertEqual([name for name in shown if name.startswith("world_")], [own])
+
+    def test_series_of_ranks_end_with_their_round(self) -> None:
+        nodes = [self.node()]
+        wait_until(lambda: listens(int(self.where[1].rsplit(":", 1)[1])), "the host listens")
+        nodes += [self.node(), self.node()]
+        self.world(*(job for job, _ in nodes), size=6)
+        self.show([address for _, address in nodes], 6, 0)
+        # One that is not last: of those that stay, one gets other ranks.
+        leaver = min(nodes[1:], key=lambda node: min(map(int, node[0].lines("^RANK=(.*)"))))
+        nodes.remove(leaver)
+        leaver[0].process.send_signal(signal.SIGTERM)
+        self.world(*(job for job, _ in nodes), size=4)
+        self.show([address for _, address in nodes], 4, 0)
+        for job, _ in nodes:  # all fail, and begin again
+            (job.folder / "go0").touch()
+        self.show([address for _, address in nodes], 4, 1)
+        for job, _ in nodes:
+            (job.folder / "go1").touch()
+        self.all_end(*(job for job, _ in nodes))
+        self.assertNotEqual(leaver[0].end(), 0)
+
+
 class Preemption(Elastic):
     """A node that leaves saves as long as it may; no other world begins meanwhile."""
 
@@ -622,7 +686,7 @@ class Stores(Elastic):
         fresh = [self.agent("1:2", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
                  for _ in range(2)]
         for job in fresh:
-            wait_until(lambda j=job: "nobody of the 2 nodes of the last round" in j.errors()
+            wait_until(lambda j=job: "none of the 2 nodes of the last round" in j.errors()
                        or j.lines("^WORLD_SIZE="), "it waits, or does not")
             self.assertEqual(job.lines("^WORLD_SIZE="), [], job.errors())
         self.forward(old)

@@ -105,6 +105,14 @@ class Agents(unittest.TestCase):
         self.assertEqual((agents_of["journals"], alone.pop("agents")["journals"]), (2, 1))
         self.assertEqual(both, alone)
         self.assertEqual(self.report(*reversed(journals))["buckets_s"], both["buckets_s"])
+        for journal in journals:  # the first line of either one is torn: one record is missing
+            whole = journal.read_text()
+            journal.write_text(whole[40:])
+            torn = self.report(*journals)
+            self.assertEqual((torn["submissions"], torn["agents"]["journals"]), (1, 2))
+            self.assertAlmostEqual(torn["buckets_s"]["productive"],
+                                   both["buckets_s"]["productive"], places=6)
+            journal.write_text(whole)
 
     def test_a_spare_that_was_never_needed_changes_nothing(self) -> None:
         (self.folder / "train.py").write_text(

@@ -130,9 +130,18 @@ class GoodputPage(unittest.TestCase):
             self.assertIn(share, text)
         for cause in ("rank 1 was killed by SIGKILL", "ended with exit code 7"):
             self.assertIn(cause, text)
-        self.assertEqual(page.value("document.querySelectorAll('#disruptions tr').length"), 2)
+        # The job has no name but a random run id: the script's is the page's.
+        self.assertEqual(page.value("document.querySelector('h1').textContent"), "train.py")
+        self.assertIn(f"run id {account['job']}", text)
+        # The steps of 0.3 s are cut off, and marked; the axes have numbers.
+        self.assertGreater(page.value("document.querySelectorAll('.clips i').length"), 0)
+        self.assertRegex(page.value("document.querySelector('.clips i').title"),
+                         r"^step \d+: \d")
+        self.assertGreater(page.value("document.querySelectorAll('.plot span').length"), 1)
+        self.assertRegex(text, r"step \d+")
         self.assertEqual(page.value("document.querySelectorAll('svg.time line.restart').length"), 2)
-        self.assertEqual(page.value("document.querySelectorAll('.fall').length"), 2)
+        self.assertEqual(page.value("document.querySelectorAll('#disruptions .fall').length"), 2)
+        self.assertEqual(page.value("document.querySelectorAll('.fall .bar').length"), 2)
         # How far rank 0 came until it was stopped is chance.
         self.assertEqual(page.value(
             "[...document.querySelectorAll('#starts tr')].map("
@@ -157,8 +166,8 @@ class GoodputPage(unittest.TestCase):
         clean = HOSTILE.replace("\u202e", "")
         self.assertEqual(page.value("document.querySelector('h1').textContent"), clean)
         self.assertEqual(page.value("document.title"), "Goodput of " + clean)
-        rows = page.value("[...document.querySelectorAll('#disruptions tr')].map("
-                          "r => [r.id, r.cells[2].innerText])")
+        rows = page.value("[...document.querySelectorAll('#disruptions .fall')].map("
+                          "r => [r.id, r.querySelector('.cause').innerText])")
         self.assertEqual(rows[0], ["r1", CAUSE])
         self.assertEqual(rows[1], ["s2", "submitted again: the one before had failed, "
                                          "30.0 s earlier"])
@@ -182,6 +191,8 @@ class GoodputPage(unittest.TestCase):
         address, _ = self.page(self.write("journal.jsonl", hostile_job()))
         page = self.open(address, 390, dark=True)
         self.assertEqual(page.value("document.documentElement.scrollWidth"), 390)
+        self.assertEqual(page.value("[...document.querySelectorAll('.scroll')].filter("
+                                    "e => e.scrollWidth > e.clientWidth + 1).length"), 0)
         self.assertEqual(page.value("getComputedStyle(document.body).backgroundColor"),
                          "rgb(14, 17, 22)")
         page.media("print")
@@ -206,7 +217,7 @@ class GoodputPage(unittest.TestCase):
     def test_a_journal_is_never_overwritten(self) -> None:
         journal = self.write("journal.jsonl", hostile_job())
         before = (self.folder / journal).read_bytes()
-        for words, said in (((journal, journal), "is there and is no page"),
+        for words, said in (((journal, journal), "exists and is not an HTML page"),
                             ((journal,), "files is required"),
                             (("no/folder/page.html", journal), "No such file")):
             with self.subTest(words=words):

@@ -152,7 +152,7 @@ class Goodput(unittest.TestCase):
             self.assertEqual(account["restarts"], 3)
             text = ctl("report", str(first), str(second)).stdout
             self.assertIn('submitted 2 times', text)
-            self.assertIn("(left out: 1 lines that are no record)", text)
+            self.assertIn("(left out: 1 lines that are not records)", text)
 
     def test_a_job_that_is_submitted_again_goes_on_with_its_file(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,6 @@ class Frameworks(unittest.TestCase):
                 "checkpoint": clock.spent("save", "saved") + clock.spent("load", "loaded"),
                 "lost": 0.0, "productive": 0.0,
                 "data_loading": clock.spent("fetch", "fetched")}
-        ending = 0.0
         for attempt in RESUMED:
             first = clock.times("step", attempt)[0]
             end = clock.times("step", attempt)[-1]
@@ -74,18 +74,20 @@ class Frameworks(unittest.TestCase):
             if attempt + 1 in RESUMED:
                 kept = next(when for what, number, when, step in clock.lines
                             if (what, number, step) == ("saved", attempt, RESUMED[attempt + 1]))
-                said["lost"] += clock.training(kept, end)
-                # Steps alone; until the process is gone it is lost, or on the way to the next.
-                ending += clock.times("spawned", attempt + 1)[0] - end
+                # Of the step that the crash broke off, what a usual one takes; the rest is restart.
+                told = clock.times("step", attempt)
+                broken_off = clock.training(end, clock.times("crash", attempt)[0])
+                usual = statistics.median(map(clock.training, told, told[1:]))
+                broken_off = min(broken_off, usual)
+                said["lost"] += clock.training(kept, end) + broken_off
+                said["productive"] += broken_off
         said["productive"] -= said["lost"]
         seen = report["buckets_s"]
         far = []
         for name, seconds in said.items():
             line = f"{name:11} {seen[name]:7.3f} s, the script saw {seconds:7.3f}"
             print(line)
-            most = seconds + (ending if name == "lost" else 0.0)
-            away = max(SHARE * seconds, SECONDS)
-            if not seconds - away <= seen[name] <= most + away:
+            if abs(seen[name] - seconds) > max(SHARE * seconds, SECONDS):
                 far.append(line)
         self.assertEqual(far, [])
 

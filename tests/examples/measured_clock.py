@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For measured_lightning.py and measured_hf.py: writes what happened into clock.jsonl, with the
-attempt, the time in seconds since the epoch, and a step where there is one.
+attempt, the time in seconds since the epoch, and a step where there is one. Imports no torch before
+the clock runs: how long that takes is measured, too.
 """
 import json
 import os
@@ -13,3 +14,32 @@ _LINES = open("clock.jsonl", "a", buffering=1)
 
 def clock(what, step=None):
     _LINES.write(json.dumps([what, ATTEMPT, time.time(), step]) + "\n")
+
+
+def stepped(step):
+    clock("step", step)
+    if step == CRASHES.get(ATTEMPT):
+        time.sleep(0.3)  # until the last step is told
+        clock("crash")
+        os._exit(5)
+
+
+clock("spawned")
+from torch import full  # noqa: E402
+from torch.utils.data import Dataset  # noqa: E402
+
+
+class Numbers(Dataset):
+    def __init__(self, length, seconds, clocked=False):
+        self.length, self.seconds, self.clocked = length, seconds, clocked
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if self.clocked:
+            clock("fetch")
+        time.sleep(self.seconds)
+        if self.clocked:
+            clock("fetched")
+        return full((4,), float(index % 5))

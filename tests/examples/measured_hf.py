@@ -3,31 +3,16 @@
 frameworks_test.py beside it. Crashes in two attempts; plain SGD.
 """
 import glob
-import os
 import time
 
-from measured_clock import ATTEMPT, CRASHES, clock
-
-clock("spawned")
-import torch  # noqa: E402
-from torch.utils.data import Dataset  # noqa: E402
-from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+from measured_clock import Numbers, clock, stepped  # whose import starts the clock
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
-class Numbers(Dataset):
-    def __init__(self, length, seconds, clocked=False):
-        self.length, self.seconds, self.clocked = length, seconds, clocked
-
-    def __len__(self):
-        return self.length
-
+class Named(Numbers):
     def __getitem__(self, index):
-        if self.clocked:
-            clock("fetch")
-        time.sleep(self.seconds)
-        if self.clocked:
-            clock("fetched")
-        return {"x": torch.full((4,), float(index % 5))}
+        return {"x": super().__getitem__(index)}
 
 
 class Model(torch.nn.Module):
@@ -42,11 +27,7 @@ class Model(torch.nn.Module):
 
 class Clock(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
-        clock("step", state.global_step)
-        if state.global_step == CRASHES.get(ATTEMPT):
-            time.sleep(0.3)  # until the last step is told
-            clock("crash")
-            os._exit(5)
+        stepped(state.global_step)
 
 
 class Clocked(Trainer):
@@ -73,8 +54,8 @@ settings = TrainingArguments(
     eval_strategy="epoch", save_strategy="steps", save_steps=10, use_cpu=True, report_to=[],
     disable_tqdm=True, logging_strategy="no", prediction_loss_only=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-trainer = Clocked(model, settings, train_dataset=Numbers(10, 0.02, True),
-                  eval_dataset=Numbers(6, 0.01), callbacks=[Clock()],
+trainer = Clocked(model, settings, train_dataset=Named(10, 0.02, True),
+                  eval_dataset=Named(6, 0.01), callbacks=[Clock()],
                   optimizers=(optimizer, None))
 trainer.train(resume_from_checkpoint=bool(glob.glob("saved/checkpoint-*")))
 clock("end")

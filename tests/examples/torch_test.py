@@ -162,7 +162,8 @@ class TorchTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, said)
         self.assertIn("RuntimeError: crash on purpose in epoch 4", said)
         # Where a person looks last: the other rank's traceback is longer than a screen.
-        closing = done.stderr[done.stderr.index("elastrun: succeeded after"):]
+        self.assertRegex(done.stderr, r"\nelastrun: succeeded after [^\n]*\n$")
+        closing = done.stderr[done.stderr.index("elastrun: goodput "):]
         self.assertRegex(closing, r"\n  restarted after .* s: rank 1 ended with exit code 1 "
                                   r"\(RuntimeError: crash on purpose in epoch 4, step 875\)\n")
         self.assertIn("attempt 1: resume after epoch 3, step 750", done.stdout)

@@ -4,14 +4,14 @@
 // begins the journal of the next agent: put together, they must hold to the same.
 #include "export/plain_record.hpp"
 #include "export/record_line.hpp"
-#include "goodput/hints.hpp"
-#include "goodput/journal_books.hpp"
-#include "goodput/one_clock.hpp"
-#include "goodput/restart_table.hpp"
-#include "goodput/start_table.hpp"
-#include "goodput/stitched_journals.hpp"
-#include "goodput/submissions.hpp"
-#include "goodput/summary.hpp"
+#include "goodput/journals/journal_books.hpp"
+#include "goodput/journals/one_clock.hpp"
+#include "goodput/journals/stitched_journals.hpp"
+#include "goodput/journals/submissions.hpp"
+#include "goodput/reports/hints.hpp"
+#include "goodput/reports/restart_table.hpp"
+#include "goodput/reports/start_table.hpp"
+#include "goodput/reports/summary.hpp"
 
 #include <algorithm>
 #include <cstdint>

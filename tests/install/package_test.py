@@ -30,7 +30,7 @@ usr/share/doc/elastrun/copyright
 usr/share/doc/elastrun/changelog.Debian.gz
 usr/share/elastrun/config/examples/ddp/train.py
 usr/share/elastrun/observability/elastrun.rules.yml
-usr/share/elastrun/python/elastrun/metrics.py
+usr/share/elastrun/python/elastrun/metrics/api.py
 """.split()
 # On a system in memory above this one, which apt may change: installed, used, removed.
 BESIDE = r"""

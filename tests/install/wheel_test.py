@@ -29,7 +29,7 @@ share/fish/vendor_completions.d/elastrun.fish
 share/doc/elastrun/LICENSE
 share/elastrun/config/examples/ddp/train.py
 share/elastrun/observability/elastrun.rules.yml
-share/elastrun/python/elastrun/metrics.py
+share/elastrun/python/elastrun/metrics/api.py
 """.split()
 
 

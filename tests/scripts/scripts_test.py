@@ -2,7 +2,9 @@
 """scripts_test.py: the scripts of a newcomer's first hour, with apt, CMake and CTest played."""
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 import report  # noqa: E402
 
-TOOLS = "awk basename bash cat chmod cut date dirname find grep head mkdir rm sed tail tr".split()
+TOOLS = ("awk basename bash cat chmod cut date dirname find grep head mkdir rm sed sleep tail "
+         "tr").split()
 INSTALLED = 'printf installed'
 CTEST = """
 results=build/release/Testing/Temporary
@@ -73,6 +76,50 @@ class Scripts(unittest.TestCase):
             self.assertIn(f"scripts/{name}", done.stdout)
         self.assertEqual(self.marks(), "")
 
+    def test_the_compiler_shows_how_far_it_is(self) -> None:
+        self.play("cmake", "case $1 in --build) echo '[7/404] Building'; sleep 2.5 ;; esac")
+        self.play("step", '. scripts/prepare.sh && build release elastrun')
+        done = self.run_in_folder("bash", "-c", "PROGRESS_SECONDS=1 bash bin/step")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout,
+                         r"compile release +\n    \[7/404\] +\n    \[7/404\] +2\.\d s\n")
+        # On a terminal it stays one line.
+        with self.subTest("terminal"):
+            shown = self.on_a_terminal("bash", "bin/step")
+            self.assertRegex(shown, r"\r  compile release +\[7/404\]")
+            self.assertRegex(shown.split("\r")[-2], r"compile release +\S* +2\.\d s\S*$")
+
+    def test_without_a_network_that_is_said_once(self) -> None:
+        for words in ("W: Failed to fetch http://a/b  Temporary failure resolving 'a'",
+                      "WARNING: Retrying: Failed to establish a new connection: [Errno -3]"):
+            self.play("apt-get", f'for i in $(seq 50); do echo "{words}"; done; exit 100')
+            (self.folder / "bin" / "seq").unlink(missing_ok=True)
+            (self.folder / "bin" / "seq").symlink_to(shutil.which("seq") or "/no/seq")
+            done = self.run_in_folder("bash", "-c",
+                                      ". scripts/prepare.sh && step 'install it' apt-get install x")
+            self.assertEqual((done.returncode, done.stderr), (100, ""))
+            self.assertEqual(len(done.stdout.splitlines()), 2, done.stdout)
+            self.assertIn("  No network: ", done.stdout)
+        self.play("apt-get", "echo 'E: Unable to locate package x'; exit 100")
+        done = self.run_in_folder("bash", "-c",
+                                  ". scripts/prepare.sh && step 'install it' apt-get install x")
+        self.assertNotIn("No network", done.stdout)
+        self.assertIn("Unable to locate", done.stdout)
+
+    def on_a_terminal(self, *words: str) -> str:
+        master, terminal = pty.openpty()
+        env = {"PATH": f"{self.folder}/bin", "FOLDER": str(self.folder)}
+        child = subprocess.Popen(words, cwd=self.folder, env=env, stdin=terminal, stdout=terminal,
+                                 stderr=terminal)
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # of a terminal whose last user has gone
+            while piece := os.read(master, 65536):
+                shown += piece
+        os.close(master)
+        self.assertEqual(child.wait(), 0)
+        return shown.decode()
+
     def test_an_unknown_word_is_refused(self) -> None:
         for name in ("quickstart", "test", "bench"):
             done = self.run_in_folder("bash", f"scripts/{name}", "relaese")
@@ -97,6 +144,7 @@ class Scripts(unittest.TestCase):
         done = self.run_in_folder("bash", "scripts/quickstart")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         steps = done.stdout.partition("Next")[2]
+        self.assertIn("--target elastrun_installed", steps)
         self.assertIn("cmake --install build/release", steps)
         self.assertNotIn("pip", steps)
         (self.folder / ".venv").mkdir()

@@ -21,6 +21,23 @@ import cluster  # noqa: E402
 ELASTRUN, CTL = "", ""
 SHOW = 'echo "at $GROUP_RANK: rank $RANK of $WORLD_SIZE, run $TORCHELASTIC_RUN_ID"'
 
+# Counts SIGUSR1, and says at SIGTERM how often it has heard it.
+NOTER = """
+import os, signal, sys
+heard = 0
+def note(number, frame):
+    global heard
+    heard += 1
+    open(sys.argv[1] + '/heard', 'w').close()
+def end(number, frame):
+    open(sys.argv[1] + f'/saved{heard}', 'w').close()
+    os._exit(0)
+signal.signal(signal.SIGUSR1, note)
+signal.signal(signal.SIGTERM, end)
+open(sys.argv[1] + '/' + os.environ['TORCHELASTIC_RUN_ID'] + '.runs', 'w').close()
+while True: signal.pause()
+"""
+
 
 class UnderSlurm(unittest.TestCase):
     slurm: cluster.Cluster
@@ -105,20 +122,7 @@ class UnderSlurm(unittest.TestCase):
         """scancel --signal reaches launcher and workers alike: each worker hears it once."""
         folder = self.slurm.folder / "announced"
         folder.mkdir()
-        (folder / "train.py").write_text(
-            "import os, signal, sys\n"
-            "heard = 0\n"
-            "def note(number, frame):\n"
-            "    global heard\n"
-            "    heard += 1\n"
-            "    open(sys.argv[1] + '/heard', 'w').close()\n"
-            "def end(number, frame):\n"
-            "    open(sys.argv[1] + f'/saved{heard}', 'w').close()\n"
-            "    os._exit(0)\n"
-            "signal.signal(signal.SIGUSR1, note)\n"
-            "signal.signal(signal.SIGTERM, end)\n"
-            "open(sys.argv[1] + '/' + os.environ['TORCHELASTIC_RUN_ID'] + '.runs', 'w').close()\n"
-            "while True: signal.pause()\n")
+        (folder / "train.py").write_text(NOTER)
         env = self.slurm.env | {"LOGLEVEL": "INFO"}
         job = subprocess.Popen(["srun", "-N1", "-n1", ELASTRUN, str(folder / "train.py"),
                                 str(folder)], env=env, stdout=subprocess.PIPE,
@@ -139,6 +143,37 @@ class UnderSlurm(unittest.TestCase):
         self.slurm.run("scancel", "--signal=TERM", number)
         said = job.communicate(timeout=90)[1]
         self.assertTrue((folder / "saved1").exists(), said + str(list(folder.iterdir())))
+
+    def test_a_signal_before_the_time_limit_reaches_each_worker_once(self) -> None:
+        """#SBATCH --signal=USR1@N, for every process of each step, and B:USR1@N, for the batch
+        script alone. Slurm looks at the limits of jobs twice a minute."""
+        jobs = []
+        for where, run in (("", "srun -n1"), ("B:", "exec")):
+            folder = self.slurm.folder / f"limit-{run[:4]}"
+            folder.mkdir()
+            (folder / "train.py").write_text(NOTER)
+            (folder / "batch").write_text(
+                f"#!/bin/sh\n#SBATCH --time=2 --signal={where}USR1@110 -N1 -n1\n"
+                f"{run} {ELASTRUN} {folder}/train.py {folder}\n")
+            batch = self.slurm.run("sbatch", "--parsable", "-o", f"{folder}/out",
+                                   str(folder / "batch"), env={"LOGLEVEL": "INFO"})
+            self.assertEqual(batch.returncode, 0, batch.stderr)
+            self.addCleanup(self.slurm.run, "scancel", batch.stdout.strip())
+            jobs.append((batch.stdout.strip(), folder, ["--batch"] if where else []))
+        for number, folder, alone in jobs:
+            self.wait_for(folder / "heard", folder / "out")
+            if not alone:
+                self.wait_for(folder / "out", folder / "out", "SIGUSR1 was sent to every process")
+            self.slurm.run("scancel", "--signal=TERM", *alone, number)
+            self.wait_for(folder / "saved1", folder / "out")
+
+    def wait_for(self, path: Path, log: Path, text: str = "") -> None:
+        """Until the file has that text."""
+        end = time.monotonic() + 120
+        while not (path.exists() and text in path.read_text()):
+            said = log.read_text() if log.exists() else ""
+            self.assertLess(time.monotonic(), end, f"{path} {text}: {said}\n{self.slurm.logs()}")
+            time.sleep(0.05)
 
     def test_a_lost_coordinator_asks_for_a_requeue(self) -> None:
         """With c10d the job goes with its coordinator's agent; the others say what to type."""

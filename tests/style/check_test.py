@@ -92,7 +92,7 @@ class CheckTest(unittest.TestCase):
             self.assertEqual("at most 40" not in said, allowed, said)
 
     def test_names_that_say_nothing(self) -> None:
-        self.assertIn("no name", self.check("lib/core/utils.cpp", SPDX))
+        self.assertIn("names nothing", self.check("lib/core/utils.cpp", SPDX))
         self.assertIn("no row", self.check("lib/newcomer/a.cpp", SPDX))
 
     def test_a_header_must_compile_alone(self) -> None:
@@ -120,6 +120,12 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(self.check("man/a.7", page.format(good)), "")
         self.assertIn("man/a.7", self.check("man/a.7", page.format(good + ".Xq nothing\n")))
 
+    def test_stiff_phrases_are_counted(self) -> None:
+        line = "// Nobody waits.\n// Of\n// its own.\n"
+        self.assertEqual(self.check("lib/core/a.cpp", SPDX + line), "")
+        self.assertIn('a.cpp:3: "Of', self.check("lib/core/a.cpp", SPDX + 60 * line))
+        self.assertEqual(self.check("tests/a.cpp", SPDX + 60 * line), "")
+
 
 class AffectedTest(unittest.TestCase):
     """What `scripts/test quick` runs for a change of this source tree."""
@@ -132,15 +138,16 @@ class AffectedTest(unittest.TestCase):
         return targets.split(), tests
 
     def test_a_source_brings_its_units_and_a_process_test(self) -> None:
-        targets, tests = self.of("lib/goodput/ledger.hpp")
+        targets, tests = self.of("lib/goodput/ledger/ledger.hpp")
         self.assertEqual(targets[0], "unit_goodput")
         self.assertIn("elastrun", targets)
         for one in ("system_goodput", "^system_start$", "^unit_goodput(_|$)"):
             self.assertIn(one, tests)
-        self.assertIn("unit_agent", self.of("lib/goodput/ledger.cpp")[0], "which includes it")
+        targets = self.of("lib/goodput/ledger/ledger.cpp")[0]
+        self.assertIn("unit_agent", targets, "which includes it")
 
     def test_python_and_pages_need_no_program(self) -> None:
-        self.assertEqual(self.of("lib/python/elastrun/metrics.py"), ([], "python_worker_metrics"))
+        self.assertEqual(self.of("lib/python/elastrun/monitor.py"), ([], "python_worker_monitor"))
         self.assertEqual(self.of("man/elastrun.1"), ([], "style_manual"))
 
     def test_a_test_brings_itself(self) -> None:

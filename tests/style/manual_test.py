@@ -21,7 +21,7 @@ OTHERS = {
     "PET_ROLE",             # an example of PET_NAME
     "STAT_EVENT",           # a name that elastrun.monitor exports
     # Buckets of ml-goodput-measurement.
-    *re.findall(r'"([A-Z_]+)"', SOURCES[ROOT / "lib/goodput/measured_times.cpp"]),
+    *re.findall(r'"([A-Z_]+)"', SOURCES[ROOT / "lib/goodput/compat/measured_times.cpp"]),
     # What it calls its operations on checkpoints, also without the first two words.
     *re.findall(r"^OPERATION_TYPE_([A-Z_]+) =", BADPUT, re.M),
     *re.findall(r"^(OPERATION_TYPE_[A-Z_]+) =", BADPUT, re.M),
@@ -59,6 +59,16 @@ class Variables(unittest.TestCase):
         missing = [name for name in sorted(told)
                    if not name.startswith("PET_") and not re.search(rf'"{name}\b', CODE)]
         self.assertEqual(missing, [])
+
+
+class References(unittest.TestCase):
+    def test_each_page_that_a_page_names_is_in_its_see_also(self) -> None:
+        for page, text in PAGES.items():
+            own = tuple(page.rsplit(".", 1))
+            told = re.findall(r"^\.Xr (elastrun[\w.-]*) (\d)", section(page, "SEE ALSO"), re.M)
+            named = set(re.findall(r"\bXr (elastrun[\w.-]*) (\d)", text)) - {own}
+            self.assertEqual(told, sorted(named, key=lambda one: (one[1], one[0])), page)
+            self.assertEqual([one for one in told if ".".join(one) not in PAGES], [], page)
 
 
 class ExitCodes(unittest.TestCase):

@@ -24,6 +24,7 @@ What is promised, and where it is tried (here, unless another file is named):
   worker that closes its stdout    test_a_worker_that_closes_its_output_goes_on
   worker that stops (SIGSTOP)      ending_test.py: test_a_stopped_worker_...
   clock stepping backwards         kernel_test.py: ClockSetBack
+  the mistakes of a first hour     mistakes.py: a table of them
 """
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ import resource
 import socket
 from pathlib import Path
 
+import mistakes
 from launched import STUB, Case, main
 
 # What no person should have to read: names of our libraries, types and exceptions.
@@ -52,7 +54,7 @@ class Refusals(Case):
             self.assertEqual(done.stdout, "")
             self.assertNotIn("Root Cause", done.stderr)
             sentences = [line for line in done.stderr.splitlines()
-                         if line.startswith("elastrun: ") and "FAILED after" not in line]
+                         if line.startswith("elastrun: ")]
             self.assertEqual(len(sentences), 1, done.stderr)
         return done.stderr
 
@@ -173,6 +175,31 @@ class Refusals(Case):
             self.assertRegex(said, says)
         self.refused("--config", "gone.toml", code=2, says=(
             "cannot read the job file gone.toml", "--config on the command line"))
+
+    def test_each_mistake_of_a_first_hour_is_answered(self) -> None:
+        (self.folder / "ok.py").write_text("pass\n")
+        cases = [(words.split(), {}, code, says) for words, code, says in mistakes.OPTIONS]
+        cases += [(["ok.py"], dict([pair.split("=")]), code, says)
+                  for pair, code, says in mistakes.VARIABLES]
+        for words, variables, code, says in cases:
+            with self.subTest(words=words, variables=variables):
+                done = self.run_elastrun("--dry-run", *words, env=variables)
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertRegex(done.stderr + done.stdout, says)
+        for text, says in mistakes.JOB_FILES:
+            with self.subTest(text):
+                (self.folder / "job.toml").write_text(text)
+                done = self.run_elastrun("--dry-run", "--config", "job.toml", "ok.py")
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertRegex(done.stderr, says)
+
+    def test_each_script_of_a_first_hour_ends_with_its_reason(self) -> None:
+        for text, says in mistakes.SCRIPTS:
+            with self.subTest(text):
+                (self.folder / "train.py").write_text(text)
+                done = self.run_elastrun("train.py")
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertRegex(done.stderr, f"elastrun: FAILED after [^:\n]*: {says}\n$")
 
     def test_an_environment_too_large_for_exec_names_the_largest_variable(self) -> None:
         size = 200 * 1024  # more than one text may have: 32 pages

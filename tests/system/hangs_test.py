@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 from harness import PROGRAM, Job, main, wait_until
@@ -96,7 +97,9 @@ class Hangs(unittest.TestCase):
                 report = self.report(job)
                 self.assertRegex(report["verdict"], "^rank 1 hangs in wait_for")
                 self.assertEqual((report["restarts"], report["culprit"]["rank"]), (0, 1))
-                self.assertRegex(job.errors(), r"\n  hang      at .* progress for .*: rank 1 hangs")
+                self.assertRegex(job.errors(), r"\n  hang      at .* made progress for [0-9.]+ s\n")
+                self.assertRegex(job.errors(),
+                                 r"\nelastrun: FAILED after [^\n]*: rank 1 hangs in [^\n]*\n$")
                 self.assertNotIn("rank -1", job.errors())
 
     def test_without_steps_output_is_progress(self) -> None:
@@ -230,7 +233,7 @@ class Hangs(unittest.TestCase):
                          "--max-restarts=1")
         self.assertEqual(job.end(), 0, job.errors())
         late = r"rank 1 has been in the phase 'eval' since \S+, for \S+ m?s"
-        self.assertRegex(job.errors(), late + ": hangs of the job are no longer excused")
+        self.assertRegex(job.errors(), late + ": this no longer excuses hangs of the job")
         hang, = self.report(job)["hangs"]
         self.assertGreaterEqual(hang["standing_s"], 2)
         self.assertRegex(self.report(job)["attempts"][0]["cause"]["text"], "; " + late)
@@ -326,21 +329,29 @@ class Asked(unittest.TestCase):
     def test_status_tells_at_once_who_is_stopped(self) -> None:
         # Also without --hang-timeout.
         job = self.start("if RANK == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
-                         "load()\n", "--nproc-per-node=2")
+                         "load()\n", "--nproc-per-node=2", "--http=0")
+        address, = job.wait_for(r"is shown at (http://\S+)$", path=job.err)
+
+        def held() -> list[str | None]:
+            with urllib.request.urlopen(address + "status", timeout=10) as answer:
+                return [worker["held"] for worker in json.load(answer)["workers"]]
+
         stopped, = job.wait_for(r"Rank 1 \(pid (\d+)\) is stopped by a signal$", path=job.err)
         wait_until(lambda: "  rank 1 is stopped by a signal\n" in self.ctl(what="status")[1],
                    "status tells of it")
         self.assertNotIn("rank 0 is", self.ctl(what="status")[1])
+        self.assertEqual(held(), [None, "stopped by a signal"])
         os.kill(int(stopped), signal.SIGCONT)
         job.wait_for("Rank 1 goes on", path=job.err)
+        self.assertEqual(held(), [None, None])
         (job.folder / "loaded").touch()
         self.assertEqual(job.end(), 0, job.errors())
 
-    def nodes(self, script: str, *options: str) -> tuple[list[Job], str]:
+    def nodes(self, script: str, *options: str,
+              limit: tuple[str, ...] = ("--hang-timeout=2",)) -> tuple[list[Job], str]:
         endpoint = f"127.0.0.1:{free_port()}"
         jobs = [self.start(script, "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d",
-                           "--hang-timeout=2", f"--rdzv-endpoint={endpoint}", "--rdzv-id=night",
-                           *options)
+                           *limit, f"--rdzv-endpoint={endpoint}", "--rdzv-id=night", *options)
                 for _ in range(2)]
         for job in jobs:
             job.wait_for("ready", 2)
@@ -357,6 +368,27 @@ class Asked(unittest.TestCase):
             self.assertRegex(told, r"^rank 3 hangs in wait_for .* while ranks 0-2 in wait_for ")
             for name in ("reduced", "loaded"):
                 (job.folder / name).touch()
+        self.assertEqual([job.end() for job in jobs], [0, 0])
+
+    def test_the_status_of_all_nodes_tells_of_a_worker_that_is_stopped(self) -> None:
+        # Also without --hang-timeout, and of the node that does not host the rendezvous.
+        jobs, endpoint = self.nodes("print('ready', RANK, os.getpid(), flush=True)\nload()\n",
+                                    limit=())
+        pids = dict(map(int, line.split()) for job in jobs for line in job.lines("ready (.*)"))
+        text = "  rank {} is stopped by a signal\n".format
+        shown = lambda: self.ctl(endpoint, what="status")[1]  # noqa: E731
+        for rank in (0, 3):
+            os.kill(pids[rank], signal.SIGSTOP)
+        wait_until(lambda: text(0) in shown() and text(3) in shown(), "status tells of them")
+        self.assertNotIn("rank 1 is", shown())
+        os.kill(pids[0], signal.SIGCONT)
+        wait_until(lambda: text(0) not in shown(), "status tells that one goes on")
+        held = json.loads(self.ctl("--json", endpoint, what="status")[1])["jobs"][0]["held"]
+        self.assertEqual(held, [{"rank": 3, "by": "stopped by a signal"}])
+        os.kill(pids[3], signal.SIGCONT)
+        wait_until(lambda: "rank" not in shown(), "status tells that all go on")
+        for job in jobs:
+            (job.folder / "loaded").touch()
         self.assertEqual([job.end() for job in jobs], [0, 0])
 
     def test_nodes_that_hang_are_ended_although_the_first_one_has_finished(self) -> None:

@@ -209,7 +209,7 @@ class HealthCheck(unittest.TestCase):
                 "TORCHELASTIC_HEALTH_CHECK_PORT": value, "LOGLEVEL": "INFO"}))
             self.assertEqual(job.end(), 0, job.errors())
             self.assertRegex(job.errors(), "Invalid healthcheck port value: 'yes', expecting "
-                             "integer. Not starting healthcheck server.|is no port")
+                             "integer. Not starting healthcheck server.|is not a port")
 
     def test_a_port_that_is_taken_does_not_hold_the_job_up(self) -> None:
         with socket.create_server(("", 0)) as taken:

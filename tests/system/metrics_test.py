@@ -97,7 +97,7 @@ class Refused(unittest.TestCase):
     def test_an_unknown_sink_is_told_the_known_ones(self) -> None:
         with Job("--metrics", "promteus:x", *stub("exit=0")) as job:
             self.assertEqual(job.end(), 2)
-            self.assertIn("there is no sink 'promteus'", job.errors())
+            self.assertIn("unknown sink 'promteus'", job.errors())
             for name in ("console", "jsonl:FILE", "prometheus:FILE", "otlp:URL", "exec:COMMAND"):
                 self.assertIn(name, job.errors())
 

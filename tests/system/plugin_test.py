@@ -219,7 +219,7 @@ name = "worker.ended"
             address = job.errors().split("is shown at ")[1].split()[0]
             wait_until(lambda: health(address)[0] == 503, "the health check has failed")
             why = health(address)[1]["why"]
-            self.assertEqual(why, [f"plugin:{library}?loss.csv: the loss is no number"])
+            self.assertEqual(why, [f"plugin:{library}?loss.csv: the loss is not a number"])
             job.process.terminate()
             job.end()
             lines = [one.split(",") for one in (job.folder / "loss.csv").read_text().splitlines()]
@@ -251,7 +251,8 @@ class Difficult(Built):
 
     def test_what_throws_is_counted_and_shown_once(self) -> None:
         for word, why in (("throw", "metric(): it threw: thrown on purpose"),
-                          ("throw-int", "metric(): it threw something that is no std::exception"),
+                          ("throw-int", "metric(): it threw something that does not derive "
+                           "from std::exception"),
                           ("fail", "the disk is full of eels")):
             one, errors, said, _ = self.run_with(word)
             metrics = sum(line.startswith("metric") for line in said)

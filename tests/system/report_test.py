@@ -50,7 +50,27 @@ class Reports(unittest.TestCase):
             self.assertIn("rank 2 failed first: it ended with exit code 7 (ValueError: boom)",
                           job.errors())
             self.assertIn("ranks 0, 1, 3: stopped by elastrun", job.errors())
-            self.assertIn("    | ValueError: boom", job.errors())
+            self.assertRegex(job.errors(), r"\nelastrun: FAILED after [^\n]*: rank 2: "
+                                           r"ValueError: boom\n$")
+            # The console has it already, and nobody else has said anything.
+            self.assertEqual(job.errors().count("ValueError: boom\n"), 2)
+
+    def test_a_worker_that_does_not_end_when_asked_to_is_named(self) -> None:
+        script = """
+import os, signal, time
+rank, ready = os.environ["RANK"], "ready"
+if rank == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(ready, "w").close()
+while not os.path.exists(ready): time.sleep(0.001)
+while rank == "0": time.sleep(1)
+raise ValueError("boom")
+"""
+        with Job("--nproc-per-node=2", "--shutdown-timeout=1", "train.py",
+                 files={"train.py": script}) as job:
+            self.assertEqual(job.end(), 1)
+            self.assertRegex(job.errors(), r"\n  slow      rank 0 did not end when asked to: "
+                                           r"killed after [0-9.]+ m?s\n")
 
     def test_a_crash_is_named_by_its_signal(self) -> None:
         with Job(*stub("die=SEGV")) as job:
@@ -140,7 +160,7 @@ class Reports(unittest.TestCase):
                 host.process.terminate()
                 self.assertEqual((other.end(), host.end()), (1, 1))
                 self.assertNotIn("Restarting the workers", host.errors())
-                self.assertIn("elastrun: ended by SIGTERM", host.errors())
+                self.assertRegex(host.errors(), "elastrun: FAILED after .*: ended by SIGTERM\n$")
 
     def test_a_report_that_cannot_be_written_does_not_change_the_end(self) -> None:
         with Job("--report=/nowhere/report.json", *stub("exit=0")) as job:

@@ -12,6 +12,7 @@ import unittest
 from pathlib import Path
 
 from launched import ELASTRUN, LIMIT, STUB, Case, main, state_of
+from ports import free_port, listens
 from screen import OnTerminal
 
 LONG = "1000"  # seconds; more than LIMIT, so that only the wanted end is in time
@@ -187,6 +188,20 @@ class Stop(Files):
         self.assertIn("Sending SIGTERM to processes in other process groups: ",
                       self.saved(child))
 
+    def test_so_does_one_below_a_program_that_catches_the_signal_and_only_waits(self) -> None:
+        (self.folder / "waiter.py").write_text(
+            "import signal, subprocess, sys\n"
+            "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+            "subprocess.call([sys.executable, 'forker.py'])\n")
+        child = self.start_elastrun("--shutdown-timeout", "40", "waiter.py")
+        self.line_with(child.stdout, "trainer")
+        child.terminate()
+        said = child.communicate(timeout=LIMIT)[1]
+        self.assertEqual(self.alive(), [])
+        self.assertEqual((self.folder / "checkpoint").read_text(), "whole", said)
+        self.assertRegex(said, r"to processes that others wait for: \d+ \(\S+ forker")
+        self.assertNotIn("SIGKILL", said)
+
     def test_what_a_trainer_has_forked_lives_until_it_has_saved(self) -> None:
         for line in ("", "python3 forker.py", "trap true TERM; python3 forker.py",
                      "timeout 1000 python3 forker.py",
@@ -242,6 +257,16 @@ class Stop(Files):
         self.assertEqual((child.returncode, said, self.alive()), (1, "", []), err)
         self.assertEqual((self.folder / "checkpoint").read_text(), "whole")
 
+    def test_two_who_signal_agent_and_guardian_are_two_orders(self) -> None:
+        self.environment["LOGLEVEL"] = "INFO"
+        child = self.train("noter.py")
+        agent = int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text())
+        for pid in (agent, child.pid):  # each by a process of its own
+            subprocess.run(["sh", "-c", f"kill -USR1 {pid}"], check=True)
+            self.line_with(child.stdout, "heard 10")
+        child.terminate()
+        self.saved(child)
+
     def test_sigusr1_for_every_process_reaches_the_workers_once(self) -> None:
         self.environment["LOGLEVEL"] = "INFO"
         child = self.train("noter.py")
@@ -258,6 +283,18 @@ class Stop(Files):
         self.line_with(child.stderr, "SIGUSR1: no worker handles it")
         child.terminate()
         self.saved(child)
+
+    def test_sigusr1_that_comes_while_no_workers_run_is_said_to_be_lost(self) -> None:
+        port = free_port()
+        child = self.start_elastrun("--nnodes=2", "--rdzv-backend=c10d",
+                                    f"--rdzv-endpoint=127.0.0.1:{port}", "noter.py")
+        while not listens(port):  # before it waits for the other node
+            self.assertIsNone(child.poll())
+            time.sleep(0.01)
+        child.send_signal(signal.SIGUSR1)
+        self.line_with(child.stderr, "SIGUSR1: no workers run, so none got it")
+        child.terminate()
+        child.communicate(timeout=LIMIT)
 
     def test_a_signal_to_forward_reaches_the_workers_and_ends_nothing(self) -> None:
         child = self.train("--forward-signals", "SIGHUP,SIGUSR1", "noter.py")

@@ -130,6 +130,23 @@ class Terminal(Case):
         self.assertIn("[starting]", job.raw)
         self.assertNotRegex(job.raw, r"\x1b\[[0-9;]*m")
 
+    def test_the_last_line_is_the_verdict_and_red(self) -> None:
+        script = self.script("import os, time\n"
+                             "if os.environ['RANK'] == '5': raise ValueError('boom')\n"
+                             "time.sleep(60)\n")
+        for variables in ({}, {"NO_COLOR": "1"}):
+            with self.subTest(variables):
+                job = self.on_terminal("--nproc-per-node", "8", script, columns=80, **variables)
+                self.assertEqual(job.finish(), 1, str(job))
+                lines = [line for line in job.screen.lines if line]
+                self.assertRegex(lines[-1], r"^elastrun: FAILED after .*: rank 5: ValueError: boom")
+                last = job.raw.rstrip().splitlines()[-1]
+                self.assertEqual(last.startswith("\x1b[1;31m"), not variables, last)
+                self.assertEqual("\x1b[1;31m" in job.raw, not variables)
+                # torchrun's block of eight failures would take a screen and more.
+                block = lines[lines.index("  and 5 more"):]
+                self.assertLess(len(block), 15, str(job))
+
     def test_stdout_to_a_file_and_the_line_on_stderr(self) -> None:
         path = self.folder / "output"
         with open(path, "wb") as output:

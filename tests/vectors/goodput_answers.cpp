@@ -19,7 +19,7 @@ bool close_enough(double wanted, double got) {
   return std::abs(wanted - got) <= 1e-6 * scale;
 }
 
-json::array pairs(const std::map<std::int64_t, double>& deviations, std::size_t from,
+json::array pairs(const std::vector<goodput::StepSeconds>& deviations, std::size_t from,
                   std::size_t count) {
   json::array array;
   std::size_t place = 0;
@@ -47,7 +47,7 @@ void compare_objects(const std::string& path, const json::object& wanted, const 
 
 }  // namespace
 
-json::object as_json(const std::map<std::int64_t, double>& deviations) {
+json::object as_json(const std::vector<goodput::StepSeconds>& deviations) {
   json::object object;
   if (deviations.empty()) return object;
   double sum = 0, most = 0;
@@ -67,7 +67,8 @@ json::object as_json(const std::map<std::int64_t, double>& deviations) {
   return object;
 }
 
-json::object as_json(const goodput::JobGoodput& answer) {
+json::object as_json(const goodput::JobGoodput& answer,
+                     const std::vector<goodput::StepSeconds>& deviations) {
   json::object details;
   details["goodput_time"] = json::object{{"TOTAL", answer.productive_seconds}};
   details["badput_time"] = goodput::badput_json(answer.badput_seconds);
@@ -76,7 +77,7 @@ json::object as_json(const goodput::JobGoodput& answer) {
   details["disruption_count"] = answer.disruptions;
   details["ideal_step_time"] = answer.ideal_step_time.value_or(0);
   details["total_excluded_time"] = 0.0;
-  details["step_time_deviation"] = as_json(answer.step_deviations);
+  details["step_time_deviation"] = as_json(deviations);
   details["step_deviation_metric"] = answer.step_deviation_metric;
   add_slices(details, answer.slices);
   return {{"goodput_pct", answer.percent},

@@ -2,19 +2,19 @@
 #pragma once
 
 #include "core/json.hpp"
-#include "goodput/goodput_calculator.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
 
-#include <map>
 #include <string>
 #include <vector>
 
 /// Our answers in the form of the recorded ones, and their comparison.
 namespace elastrun::vectors {
 
-json::object as_json(const goodput::JobGoodput& answer);
+json::object as_json(const goodput::JobGoodput& answer,
+                     const std::vector<goodput::StepSeconds>& deviations);
 json::object as_json(const goodput::WindowGoodput& answer);
 json::object as_json(const goodput::ExcludedGoodput& answer);
-json::object as_json(const std::map<std::int64_t, double>& deviations);
+json::object as_json(const std::vector<goodput::StepSeconds>& deviations);
 
 /// One line for each number that differs by more than 1e-6 relative. A number that only one of both
 /// has must be 0.

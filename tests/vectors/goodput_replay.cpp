@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput_replay.hpp"
 
-#include "goodput/goodput_calculator.hpp"
-#include "goodput/step_times.hpp"
+#include "goodput/compat/goodput_calculator.hpp"
+#include "goodput/compat/step_times.hpp"
 #include "goodput_answers.hpp"
 
 #include <cmath>
@@ -119,12 +119,16 @@ Result<json::object> Scenario::answer(const std::string& what, const json::value
     return as_json(*got);
   };
   const auto ideal = maybe_number(call, "ideal");
-  if (what == "job") return render(current_->calculator.job(number_or(call, "now", 0), ideal));
+  if (what == "job") {
+    const auto got = current_->calculator.job(number_or(call, "now", 0), ideal);
+    if (!got) return std::unexpected(got.error());
+    return as_json(*got, current_->calculator.deviations());
+  }
   if (what == "interval") {
     return render(current_->calculator.window({number_or(call, "a", 0), number_or(call, "b", 0)}));
   }
   if (what == "deviation") {
-    const auto& deviations = current_->calculator.step_deviations(ideal);
+    const auto& deviations = current_->calculator.step_deviations(kForever, ideal);
     if (deviations.empty()) return fail(Code::Usage, "no step time is known");
     return json::object{{"step_time_deviation", as_json(deviations)}};
   }

@@ -29,8 +29,10 @@ n = 0
 while not os.path.exists("go" + attempt):
     n += 1
     elastrun.step(n)
+    elastrun.metrics.put_metric("loss", 1 / n, "model")
     time.sleep(0.05)
 if attempt == "0" and rank == "1":
+    print("why it failed", flush=True)
     sys.exit(3)
 """
 STATES = "[...document.querySelectorAll('#workers tr')].map(r => r.cells[1].innerText).join()"
@@ -39,7 +41,7 @@ STATES = "[...document.querySelectorAll('#workers tr')].map(r => r.cells[1].inne
 class Page(unittest.TestCase):
     def start(self) -> tuple[Job, str]:
         job = self.enterContext(Job(
-            "--http=0", "--nproc-per-node=2", "--max-restarts=2", "train.py",
+            "--http=0", "--nproc-per-node=2", "--max-restarts=2", "--log-dir=logs", "train.py",
             files={"train.py": TRAIN}, env={"PYTHON_EXEC": sys.executable, "PYTHONPATH": PACKAGE,
                                             "PYTHONDONTWRITEBYTECODE": "1"}))
         return job, job.wait_for(r"is shown at (http://\S+)$", path=job.err)[0]
@@ -55,24 +57,29 @@ class Page(unittest.TestCase):
             page.open(address)
             page.wait_for(f"{STATES} === 'running,running'")
             page.wait_for("document.querySelector('#workers tr').cells[2].innerText > 3")
-            page.wait_for("document.querySelectorAll('#charts svg').length >= 5")
+            page.wait_for("document.querySelectorAll('#charts svg').length >= 4")
+            for name in ("steps/s", "goodput", "loss"):
+                page.wait_for(f"at('measures').innerText.includes('{name}')")
             page.wait_for("at('output').innerText.includes('hello from rank 0, attempt 0')")
             page.wait_for("at('output').innerText.includes('<b>not bold</b>')")
             page.wait_for("at('output').querySelector('.err').innerText.includes('a warning')")
-            page.value("document.querySelectorAll('#tabs button')[1].click()")
-            page.wait_for("at('output').innerText.includes('hello from rank 1, attempt 0')")
             page.wait_for("at('restarts').innerText === 'none so far'")
             page.value("window.same = true")
             (job.folder / "go0").touch()
             page.wait_for("at('restarts').innerText.includes('rank 1 ended with exit code 3')")
+            # The worker that failed is selected, without a click.
             page.wait_for("at('output').innerText.includes('hello from rank 1, attempt 1')")
             page.wait_for(f"{STATES} === 'running,running'")
             self.keep_picture(page, "wide")
             (job.folder / "go1").touch()
-            page.wait_for("at('phase').innerText === 'ended' || "
-                          "at('live').innerText.startsWith('no answer')")
+            page.wait_for("at('phase').innerText === 'succeeded'")
             self.assertEqual(job.end(), 0, job.errors())
-            page.wait_for("at('live').innerText.startsWith('no answer since')")
+            page.wait_for("at('live').innerText.startsWith('ended ')")
+            self.assertEqual(page.value("at('phase').innerText"), "succeeded")
+            self.assertEqual(page.value(STATES), "succeeded,succeeded")
+            self.assertIn("report.json", page.value("at('report').innerText"))
+            self.assertTrue(page.value("at('alarm').hidden"))
+            self.keep_picture(page, "ended")
             self.assertTrue(page.value("window.same"), "it was loaded again")
             self.assertEqual({one.removeprefix(address) for one in page.asked}, {"", "events"})
             told = [one for one in page.said if "ERR_CONNECTION" not in one
@@ -84,7 +91,10 @@ class Page(unittest.TestCase):
         with browser.Browser(390, 844, dark=True) as page:
             page.open(address)
             page.wait_for(f"{STATES} === 'running,running'")
-            page.wait_for("document.querySelectorAll('#charts svg').length >= 5")
+            page.wait_for("document.querySelectorAll('.charts svg').length >= 6")
+            self.assertEqual(page.value(
+                "[...document.querySelectorAll('.chart span, .chart b')].filter(e => "
+                "e.scrollWidth > e.clientWidth).map(e => e.innerText).join()"), "")
             self.assertEqual(page.value("document.documentElement.scrollWidth"), 390)
             self.assertEqual(page.value(
                 "[...document.querySelectorAll('.card')].filter(c => "
@@ -102,10 +112,13 @@ class Page(unittest.TestCase):
         with browser.Browser(800, 600) as page:
             page.open(address)
             page.wait_for(f"{STATES} === 'running,running'")
+            # The charts of a page that was opened later begin with the job, not empty.
+            page.wait_for("(history.get('cpu') || []).length >= 2")
             page.value("events.close(), events.dispatchEvent(new Event('error'))")
             page.wait_for("at('live').innerText.startsWith('no answer since')")
             page.open(address + "?again")
-            page.wait_for("at('live').innerText === 'live'")
+            page.wait_for("at('live').innerText === 'live' && history.size > 0")
+            self.assertGreaterEqual(page.value("history.get('cpu').length"), 2)
 
 
 if __name__ == "__main__":

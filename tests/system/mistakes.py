@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mistakes of a first hour: what was typed, the exit code, and the words that put it right.
+
+Rows of words and variables run as --dry-run; those of SCRIPTS and JOB_FILES are the file that is
+wrong. The words are a regular expression that stderr or stdout has.
+"""
+from __future__ import annotations
+
+C10D = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint "
+OPTIONS: tuple[tuple[str, int, str], ...] = (
+    ("", 2, "the following arguments are required: training_script"),
+    ("-m", 2, "the following arguments are required: training_script"),
+    ("--nonesuch ok.py", 2, "unrecognized arguments: --nonesuch"),
+    ("--nodes 2 ok.py", 2, "unrecognized arguments: --nodes"),
+    ("--nproc 2 ok.py", 2, "ambiguous option: --nproc"),
+    ("--goodput-alert 300 ok.py", 2, "could match --goodput-alert-below"),
+    ("--module --no-python ok.py", 1, "both the '--no-python' flag and the '--module' flag"),
+    ("--standalone --nnodes 2 ok.py", 1, "--standalone is for one node, but --nnodes 2"),
+    ("--nnodes 2:1 ok.py", 1, "min_nodes=2, max_nodes=1"),
+    ("--nnodes 0 ok.py", 1, "min_nodes must be > 0"),
+    ("--nnodes a ok.py", 1, "--nnodes: invalid literal"),
+    ("--nproc-per-node 0 ok.py", 1, "nproc_per_node must be > 0, got 0"),
+    ("--nproc-per-node two ok.py", 1, "Unsupported nproc_per_node value: two"),
+    ("--nproc-per-node gpus ok.py", 1, "Unsupported nproc_per_node value: gpus"),
+    ("--max-restarts -1 ok.py", 1, "max_restarts must be >= 0"),
+    ("--max-restarts x ok.py", 2, "invalid int value: 'x'"),
+    ("--shutdown-timeout -1 ok.py", 1, "shutdown_timeout must be non-negative, got -1"),
+    ("--hang-timeout x ok.py", 1, "a number of seconds above 0, auto or off, got x"),
+    ("--node-rank 5 --nnodes 2 ok.py", 1, "--node-rank 5 is not a rank of 2 nodes"),
+    ("--rdzv-backend foo ok.py", 1, "'foo' is not registered"),
+    (C10D + "localhost:99999 ok.py", 1, "65535; it comes from --rdzv-endpoint"),
+    ("--master-port 99999 ok.py", 1, "65535; it comes from --master-port"),
+    ("--master-port x ok.py", 2, "invalid int value: 'x'"),
+    (C10D + "h:1 --rdzv-conf joint_timeout=3 ok.py", 0, r"did you mean join_timeout\?"),
+    (C10D + "h:1 --rdzv-conf join_timeout=x ok.py", 1, "'join_timeout' does not represent"),
+    ("--tee 5 ok.py", 1, "--tee on the command line: 5 does not match"),
+    ("--redirects 9 ok.py", 1, "--redirects on the command line: 9 does not match"),
+    ("--local-ranks-filter 7 ok.py", 0, "local rank 7 does not exist: this node runs one worker"),
+    ("--log-format xml ok.py", 2, "invalid choice: 'xml'"),
+    ("--on-hang explode ok.py", 2, "choose from 'report', 'restart', 'fail'"),
+    ("--goodput loud ok.py", 2, "invalid choice: 'loud'"),
+    ("--summary loud ok.py", 2, "invalid choice: 'loud'"),
+    ("--exit-code 3 ok.py", 2, "choose from 'torchrun', 'worker'"),
+    ("--start-method x ok.py", 2, "choose from 'spawn', 'fork', 'forkserver'"),
+    ("--status maybe ok.py", 2, "choose from 'auto', 'on', 'off'"),
+    ("--numa-binding x ok.py", 2, "invalid choice: 'x'"),
+    ("--virtual-local-rank=x ok.py", 2, "ignored explicit argument 'x'"),
+    ("--journal-size x ok.py", 2, "'x' is not a journal size"),
+    ("--http 99999 ok.py", 2, "the port is a number from 0 to 65535"),
+    ("--metrics promteus ok.py", 2, r"did you mean prometheus\?"),
+    ("--metrics statsd:h:99999 ok.py", 2, "expected HOST or HOST:PORT"),
+    ("--metrics otlp:ftp://x ok.py", 2, "expected http://HOST"),
+    ("--signals-to-handle SIGKILL ok.py", 0, "SIGKILL cannot be handled by any process"),
+    ("--signals-to-handle FOO ok.py", 0, "unknown signal 'FOO', ignored"),
+    ("--forward-signals FOO ok.py", 0, "unknown signal 'FOO', ignored"),
+    ("--worker-lib x ok.py", 0, "the script 'x' does not exist"),
+    ("gone.py", 0, "the script 'gone.py' does not exist in the current directory"),
+    ("--config gone.toml", 2, "cannot read the job file gone.toml"),
+    ("--nnodes 1:2 ok.py", 0, "job none: 1 to 2 nodes, 1 worker on each, 0 restarts"),
+    ("--nproc-per-node 2 --max-restarts 1 ok.py", 0, ": 1 node, 2 workers, 1 restart\n"),
+)
+VARIABLES: tuple[tuple[str, int, str], ...] = (
+    ("PET_MAX_RESTART=3", 0, r"did you mean PET_MAX_RESTARTS\?"),
+    ("PET_NPROC_PER_NODE=x", 1, "Unsupported nproc_per_node value: x"),
+    ("PET_NNODES=a:b", 1, "invalid literal for int"),
+    ("PET_RDZV_BACKEND=foo", 1, "'foo' is not registered"),
+    ("PET_STANDALONE=maybe", 1, "PET_STANDALONE: invalid literal"),
+    ("LOGLEVEL=loud", 1, "LOGLEVEL is one of"),
+)
+JOB_FILES: tuple[tuple[str, str], ...] = (
+    ("[job", "job.toml:1:5: .*\n.*not closed"),
+    ("[job\nrole = 'a'", "job.toml:1:5: .*\n.*not closed"),
+    ("[job]\nrole = a", "job.toml:2:8: .*\n.*double quotes"),
+    ('[job]\nrole = "a"\nrole = "b"', "job.toml:3:8: .*\n.*keep one of the two"),
+    ("[jobs]\n", r"job.toml:1:2: .*\n.*did you mean \[job\]\?"),
+    ("[job]\nnproc_per_node = true", "job.toml:2:18: .* expected a text or a number"),
+    ("[job]\nnproc_per_nod = 2", "job.toml:2:1: unknown key 'nproc_per_nod'"),
+    ("nproc_per_node = 2", r"job.toml:1:1: .*\n.*belongs into the section \[job\]"),
+    ('[restarts]\nmax_restarts = "many"', "job.toml:2:16: .* expected a whole number"),
+    ('[restarts]\non_hang = "explode"', "job.toml:2:11: .* expected one of report"),
+    ('[metrics]\nsinks = ["promteus:x"]', r"job.toml:2: .*\n.*did you mean prometheus\?"),
+    ("metrics = []", "job.toml:1:11: .* expected a section"),
+    ('[rendezvous]\nrdzv_endpoint = "h:1"', r"job.toml:2:1: .*\n.*did you mean 'endpoint'\?"),
+)
+SCRIPTS: tuple[tuple[str, str], ...] = (  # each fails with 1; the last line of stderr ends so
+    ("x = (", r"rank 0: SyntaxError: .* \(train.py:1\)"),
+    ("x = 1\n  y = 2", r"rank 0: IndentationError: unexpected indent \(train.py:2\)"),
+    ("import nosuch", r"rank 0: ModuleNotFoundError: No module named 'nosuch' \(train.py:1\)"),
+    ("raise ValueError('boom')", "rank 0: ValueError: boom"),
+    ("raise SystemExit(7)", "rank 0 ended with exit code 7"),
+    ("import os; os._exit(137)", "rank 0 ended with exit code 137"),
+    ("import os; os.kill(os.getpid(), 9)", "rank 0 was killed by SIGKILL"),
+)
