@@ -41,6 +41,8 @@ PLACES = (
 PROGRAMS = ["elastrun", "elastrunctl", "stub_worker", "fake_nvml", "clock_step", "stuck_write"]
 OTHERS = {"tcpstore": ["tcpstore_vectors"], "hostile": ["store_host", "store_file"],
           "goodput_vectors": ["goodput_vectors"], "oracle": ["oracle_samples"],
+          "python_worker_goodput_calculator": ["elastrunctl"],
+          "python_worker_checkpoint_badput": ["elastrunctl"],
           "worker_header": ["worker_header"], "store_torch": ["store_host", "store_file"]}
 
 
@@ -88,6 +90,7 @@ def of_python(name: str) -> str:
 def other_tests(changed: list[str]) -> list[str]:
     tests = []
     for path in changed:
+        path = re.sub(r"^(lib/python/elastrun/\w+)/\w+\.py$", r"\1.py", path)  # of a subpackage
         found = re.match(r"(tests/\w+|lib/python/elastrun)/(\w+?)(_test)?\.py$", path)
         if found and found[1] in ("tests/python", "lib/python/elastrun"):
             tests.append(of_python(found[2]))

@@ -36,19 +36,47 @@ if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' plain=$'\e[0m'; fi
 say() { printf '%s\n' "$@"; }
 stop() { printf '%s%s%s\n' "$red" "$*" "$plain" >&2; exit 1; }
 
+# progress NAME LOG: until it is killed, how far the compiler is, which Ninja writes as [n/m]: on a
+# terminal in the line of the step, elsewhere as a line each half minute.
+progress() {
+  local at waited=0
+  while sleep 1 >/dev/null 2>&1; do
+    at=$(tail -c 4096 "$2" 2>/dev/null | grep -oE '^\[[0-9]+/[0-9]+\]' | tail -n 1)
+    waited=$((waited + 1))
+    if [ -n "$at" ] && [ -t 1 ]; then printf '\r  %-44s%s' "$1" "$at"
+    elif [ -n "$at" ] && [ $((waited % ${PROGRESS_SECONDS:-30})) = 0 ]; then printf '\n    %-42s' "$at"; fi
+  done
+}
+
+# lacks_network LOG: whether a download failed because no server could be reached, in the words of
+# apt and pip, which repeat them for every file.
+lacks_network() {
+  grep -qE "Temporary failure resolving|Could not resolve|Network is unreachable|Could not connect to|\
+Failed to establish a new connection|Name or service not known|No route to host" "$1"
+}
+
 # step NAME COMMAND...: one line when it begins, its time when it ends. The output goes to a log file
 # that is shown if the command fails.
 step() {
-  local name=$1 log before
+  local name=$1 log before watcher code=0
   log=$log_folder/$(tr -c 'a-zA-Z0-9\n' '-' <<<"$1").log before=$(now)
   shift
   mkdir -p "$log_folder"
+  : >"$log"
   printf '  %-44s' "$name"
-  if "$@" >"$log" 2>&1 </dev/null; then
+  progress "$name" "$log" &
+  watcher=$!
+  "$@" >"$log" 2>&1 </dev/null || code=$?
+  { kill "$watcher" && wait "$watcher"; } 2>/dev/null
+  if [ -t 1 ]; then printf '\r\e[K  %-44s' "$name"; fi
+  if [ "$code" = 0 ]; then
     printf '%s%8s%s\n' "$dim" "$(seconds_since "$before")" "$plain"
   else
-    local code=$?
     printf '%sfailed%s %s\n' "$red" "$plain" "$(seconds_since "$before")"
+    if lacks_network "$log"; then
+      say "  No network: the servers it comes from cannot be reached. The details are in $log."
+      return "$code"
+    fi
     grep -E -A12 '^FAILED|error:|^E:' "$log" | head -60 || true
     say "  The last lines of $log:"
     tail -n 15 "$log" | sed 's/^/    /'

@@ -25,7 +25,7 @@ struct OneNode : rendezvous::RendezvousHandler {  // knows all of its nodes: the
 };
 
 int main(int argc, char** argv) {
-  auto guardian = guardian::split();  // first of all: so nothing is left, whoever is killed
+  auto guardian = guardian::split();  // first of all: so nothing is left, whichever is killed
   metrics::configure(std::make_shared<Printer>());
   events::register_handler("print", [](auto&) { return std::make_shared<Printer>(); });
   agent::WorkerSpec spec;

@@ -61,7 +61,7 @@ class Etcd:
 
 
 class Job:
-    """One training in a folder of its own, with as many agents as were started."""
+    """One training in a separate folder, with as many agents as were started."""
 
     def __init__(self, elastrun: str, folder: Path, endpoint: str, run_id: str) -> None:
         self.folder = folder / run_id
@@ -180,7 +180,7 @@ def obstacle(elastrun: str) -> str:
         return (f"{sys.executable} has no torch; run this by a Python that has it, such as the "
                 ".venv/bin/python3 of scripts/quickstart")
     if not shutil.which("etcd"):
-        return "there is no etcd in PATH (Debian: apt-get install etcd-server)"
+        return "etcd is not in PATH (Debian: apt-get install etcd-server)"
     return ""
 
 

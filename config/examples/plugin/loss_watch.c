@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A plug-in of elastrun: metrics and failures as lines of a CSV file, and a health check that fails
- * when the loss is no number any more. See README.md and elastrun-plugin(7). */
+ * when the loss is not a number any more. See README.md and elastrun-plugin(7). */
 #include <elastrun/plugin/elastrun_plugin.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -45,7 +45,7 @@ static int metric(void* self, const elastrun_record* record) {
   if (record->value.type == ELASTRUN_WHOLE) value = (double)record->value.as.whole;
   if (strcmp(record->name, "loss") == 0 && isnan(value) && !is_lost) {
     is_lost = 1;
-    host->log(host, ELASTRUN_WARN, "the loss is no number");
+    host->log(host, ELASTRUN_WARN, "the loss is not a number");
   }
   return put(record, value);
 }
@@ -64,7 +64,7 @@ static int flush(void* self) {
 
 static int health(void* self) {
   (void)self;
-  if (is_lost) trouble = "the loss is no number";
+  if (is_lost) trouble = "the loss is not a number";
   return is_lost;
 }
 
