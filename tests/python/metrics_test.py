@@ -208,6 +208,10 @@ class Events(unittest.TestCase):
         self.assertFalse(logging.getLogger("elastrun-events-console").handlers)
 
 
+# Until the block ends the reporter's thread, which the first sample starts, tells the agent nothing.
+HELD = "with elastrun.metrics.api._reporter._lock:\n"
+
+
 class Agent(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -268,8 +272,9 @@ class Agent(unittest.TestCase):
 
     def test_odd_values_spoil_no_sum(self) -> None:
         packets = self.run_worker(
-            "for v in (1, float('nan'), 3, float('inf'), True, 10**400, 'x', None):\n"
-            "    elastrun.metrics.put_metric('a', v)\n"
+            HELD +
+            "    for v in (1, float('nan'), 3, float('inf'), True, 10**400, 'x', None):\n"
+            "        elastrun.metrics.put_metric('a', v)\n"
             "elastrun.metrics.put_metric('a' * 300, 1)\n"
             "elastrun.metrics.put_metric(3, 1)\n"
             "elastrun.metrics.api._reporter.flush()\n"
@@ -283,7 +288,9 @@ class Agent(unittest.TestCase):
         packets = self.run_worker(
             "elastrun.step(3)\n"
             "put = elastrun.metrics.put_metric\n"
-            "put('a', 1, step=7)\nput('a', 2, step=8)\nput('b', 1)\nput('c', 1, step='x')\n"
+            + HELD +
+            "    put('a', 1, step=7)\n    put('a', 2, step=8)\n"
+            "    put('b', 1)\n    put('c', 1, step='x')\n"
             "elastrun.metrics.api._reporter.flush()\n"
             "put('a', 3)\n"
             "elastrun.metrics.api._reporter.flush()\n"
@@ -295,9 +302,10 @@ class Agent(unittest.TestCase):
 
     def test_lone_surrogates_in_names_are_replaced(self) -> None:
         packets = self.run_worker(
-            "for name in ('a\\ud800', 'a\\udfff'):\n"
-            "    elastrun.metrics.put_metric(name, 1, '\\ud800')\n"
-            "elastrun.metrics.count_metric('n\\ud800', 2)\n"
+            HELD +
+            "    for name in ('a\\ud800', 'a\\udfff'):\n"
+            "        elastrun.metrics.put_metric(name, 1, '\\ud800')\n"
+            "    elastrun.metrics.count_metric('n\\ud800', 2)\n"
             "elastrun.metrics.api._reporter.flush()\n"
             "print(elastrun.metrics.api._reporter.refused)")
         self.assertEqual([(one["group"], one["name"], one.get("count")) for one in packets],
