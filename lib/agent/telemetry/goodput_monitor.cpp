@@ -5,6 +5,7 @@
 #include "core/host_name.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/reports/summary.hpp"
 #include "telemetry/value.hpp"
@@ -76,6 +77,7 @@ json::object window_json(const WindowView& view) {
   const auto known = view.goodput();
   object["goodput"] = known ? json::value(*known) : nullptr;
   object["goodput_at_most"] = view.goodput_at_most();
+  object["goodput_at_least"] = view.goodput_at_least();
   object["buckets_s"] = std::move(buckets);
   return object;
 }
@@ -214,6 +216,9 @@ void GoodputMonitor::observe_all() {
           &Self::tell_goodput);
   observe(Kind::Gauge, "badput_time", "s", "All other time, by where it went.", {"badput_source"},
           &Self::tell_badput);
+  observe(Kind::Gauge, "doubtful_time", "s",
+          "Time in steps that failures may have cost: which were saved could not be told.", {},
+          &Self::tell_doubtful);
   observe(Kind::Gauge, "goodput_at_full_pace", "1",
           "Share of the time that the kept steps would have taken at the pace of the most ranks.",
           {}, &Self::tell_full_pace);
@@ -270,8 +275,16 @@ void GoodputMonitor::tell_badput(const Report& report) const {
   for (std::size_t i = 0; i < goodput::kBuckets; ++i) {
     const auto bucket = static_cast<Bucket>(i);
     if (bucket == Bucket::Productive || now().of(bucket) <= Duration::zero()) continue;
+    if (bucket == Bucket::Custom && !now().custom.empty()) continue;
     report(to_seconds(now().of(bucket)), {std::string(goodput::bucket_name(bucket))});
   }
+  for (const auto& [name, time] : now().custom) {
+    report(to_seconds(time), {"custom." + valid_utf8(name)});
+  }
+}
+
+void GoodputMonitor::tell_doubtful(const Report& report) const {
+  if (now().untold_saves > 0) report(to_seconds(now().doubtful), {});
 }
 
 void GoodputMonitor::tell_full_pace(const Report& report) const {

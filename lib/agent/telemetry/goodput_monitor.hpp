@@ -57,6 +57,7 @@ class GoodputMonitor final : public Observer {
                std::vector<std::string> label_keys, Tell tell);
   void tell_goodput(const Report& report) const;
   void tell_badput(const Report& report) const;
+  void tell_doubtful(const Report& report) const;
   void tell_full_pace(const Report& report) const;
   void tell_elapsed(const Report& report) const;
   void tell_disruptions(const Report& report) const;

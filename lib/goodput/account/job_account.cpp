@@ -44,7 +44,7 @@ void JobAccount::phase(NodePhase phase, TimePoint now) {
       stopping_since_.reset();
       ledger_.enter(Bucket::Running, now);
       if (!again) starts_.begin(now, ledger_.productive());
-      if (!open_.empty() || doing_ != Bucket::Running) show(now);  // a worker was faster
+      if (!open_.empty() || doing_.bucket != Bucket::Running) show(now);  // a worker was faster
       break;
     case NodePhase::Settling:
     case NodePhase::Stopping:
@@ -156,18 +156,19 @@ void JobAccount::submitted_again(TimePoint now) {
 
 void JobAccount::forget_phases() {
   open_.clear();
-  doing_ = Bucket::Running;
+  doing_ = {};
   safe_.start();
 }
 
 /// Where the time goes from `at` on, if the workers run; before and after that the agent knows.
 void JobAccount::show(TimePoint at) {
   if (phase_ != NodePhase::Running) return;
-  ledger_.enter(open_.empty() ? doing_ : open_.back().bucket, at);
+  const auto& now = open_.empty() ? doing_ : open_.back();
+  ledger_.enter(now.bucket, at, now.name);
 }
 
 void JobAccount::entered(std::string_view name, TimePoint now) {
-  doing_ = bucket_of_phase(name);
+  doing_ = {bucket_of_phase(name), std::string(name)};
   show(now);
 }
 
@@ -214,7 +215,7 @@ void JobAccount::begin_step(std::int64_t number, TimePoint at) {
 
 /// A step is training, whatever the worker said before.
 void JobAccount::end_phase(TimePoint at) {
-  if (std::exchange(doing_, Bucket::Running) != Bucket::Running) show(at);
+  if (std::exchange(doing_, Open()).bucket != Bucket::Running) show(at);
 }
 
 void JobAccount::end_step(TimePoint at) {

@@ -80,7 +80,7 @@ class JobAccount {
  private:
   /// A phase of the workers that has begun.
   struct Open {
-    Bucket bucket;
+    Bucket bucket = Bucket::Running;
     std::string name;
     bool operator==(const Open&) const = default;
   };
@@ -106,7 +106,7 @@ class JobAccount {
   enum class Joining { None, Some, Over };
   Joining joining_ = Joining::None;  // how many ranks have connected to the store
   std::vector<Open> open_;           // the innermost last
-  Bucket doing_ = Bucket::Running;   // what the worker says, beside them
+  Open doing_;                       // what the worker says, beside them
   SafeStep safe_;
   std::optional<std::int64_t> step_;         // that has begun, as far as recorders tell
   TimePoint stepped_at_ = TimePoint::min();  // the end of the last step

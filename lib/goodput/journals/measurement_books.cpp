@@ -24,10 +24,14 @@ struct Fact {
   double time = 0;
   Do what = Do::Step;
   Bucket bucket = Bucket::Custom;
-  std::int64_t step = 0;
+  std::int64_t step = 0;  // Begin and End: the name, see MeasurementEntry::detail
 
   auto order() const { return std::tuple(time, what); }
 };
+
+auto is_of(const Fact& end) {
+  return [&end](const Fact& one) { return one.bucket == end.bucket && one.step == end.step; };
+}
 
 /// The facts of a log, phases only where both ends are known. Steps, of which there may be a
 /// million, are not copied.
@@ -72,15 +76,15 @@ class Facts {
       if (begun == open_.end()) continue;
       const bool custom = phase.bucket == Bucket::Custom;
       add_span({begun->second, entry.time},
-               custom ? bucket_of_phase(log_.name(entry)) : phase.bucket);
+               custom ? bucket_of_phase(log_.name(entry)) : phase.bucket, entry.detail);
       open_.erase(begun);
     }
   }
 
-  void add_span(const TimeSpan& span, Bucket bucket) {
+  void add_span(const TimeSpan& span, Bucket bucket, std::int32_t name = 0) {
     if (!(span.length() > 0)) return;
-    add(span.begin, Fact::Do::Begin, bucket);
-    add(span.end, Fact::Do::End, bucket);
+    add(span.begin, Fact::Do::Begin, bucket, name);
+    add(span.end, Fact::Do::End, bucket, name);
   }
 
   void add(double time, Fact::Do what, Bucket bucket = Bucket::Custom, std::int64_t step = 0) {
@@ -95,7 +99,8 @@ class Facts {
 
 class Books {
  public:
-  explicit Books(double job_start) : start_(job_start), ledger_(TimePoint()) {
+  Books(double job_start, const MeasurementLog& log)
+      : log_(log), start_(job_start), ledger_(TimePoint()) {
     ledger_.keep_timeline();
   }
 
@@ -115,11 +120,12 @@ class Books {
   void break_off(double time);
   void enter(double time);
 
+  const MeasurementLog& log_;
   double start_;
   Ledger ledger_;
   StepSeries steps_;
   bool running_ = false;
-  std::vector<Bucket> open_;  // phases, the innermost last
+  std::vector<Fact> open_;  // begun phases, the innermost last
   std::optional<std::int64_t> step_;
   double step_start_ = 0;
   double known_steps_ = 0;  // of this start of the job: how many, and how long all of them took
@@ -127,7 +133,11 @@ class Books {
 };
 
 void Books::enter(double time) {
-  if (running_) ledger_.enter(open_.empty() ? Bucket::Running : open_.back(), at(time));
+  if (!running_) return;
+  if (open_.empty()) return ledger_.enter(Bucket::Running, at(time));
+  const auto& phase = open_.back();
+  const bool custom = phase.bucket == Bucket::Custom;
+  ledger_.enter(phase.bucket, at(time), custom ? log_.name_at(phase.step) : std::string_view());
 }
 
 /// The step that was under way is taken to have lasted as long as the others.
@@ -194,10 +204,10 @@ void Books::take(const Fact& fact) {
     case Fact::Do::Saved:
       return ledger_.checkpoint(fact.step, at(fact.time));
     case Fact::Do::Begin:
-      open_.push_back(fact.bucket);
+      open_.push_back(fact);
       return enter(fact.time);
     case Fact::Do::End:
-      if (const auto one = std::ranges::find(open_, fact.bucket); one != open_.end()) {
+      if (const auto one = std::ranges::find_if(open_, is_of(fact)); one != open_.end()) {
         open_.erase(one);
       }
       return enter(fact.time);
@@ -231,7 +241,7 @@ std::optional<MeasuredBooks> keep_books(const MeasurementLog& log) {
   const auto start = std::ranges::find(entries, Kind::JobStart, &MeasurementEntry::kind);
   if (start == entries.end()) return std::nullopt;
   books.first = start->time;
-  Books kept(books.first);
+  Books kept(books.first, log);
   Facts(entries, log).each([&](const Fact& fact) {
     if (fact.time < books.first) {
       ++kept.misplaced;

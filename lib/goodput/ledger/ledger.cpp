@@ -76,8 +76,9 @@ void Ledger::world(std::int64_t ranks) {
   usual_.clear();  // others have another pace
 }
 
-void Ledger::enter(Bucket bucket, TimePoint now) {
+void Ledger::enter(Bucket bucket, TimePoint now, std::string_view name) {
   settle(now);
+  if (bucket == Bucket::Custom) custom_.enter(name, of(bucket));
   const Bucket before = std::exchange(current_, bucket);
   if (!begun_ && bucket != Bucket::Running) lead_ = {};
   if (bucket == Bucket::Checkpoint) counter_.save_begins();
@@ -400,9 +401,14 @@ std::optional<Duration> Ledger::at_full_pace() const {
 
 /// By hand and not by a copy that is settled: asked while the job runs, and steps are many.
 Ledger::Summary Ledger::summary(TimePoint now) const {
-  Summary summary{last_ - start_,    buckets_,         restarts_,
-                  last_step_,        last_checkpoint_, !broken_ || checkpoint_seen_,
-                  counter_.counts(), at_full_pace()};
+  Summary summary{.elapsed = last_ - start_,
+                  .buckets = buckets_,
+                  .restarts = restarts_,
+                  .last_step = last_step_,
+                  .last_checkpoint = last_checkpoint_,
+                  .loss_known = !broken_ || checkpoint_seen_,
+                  .work = counter_.counts(),
+                  .at_full_pace = at_full_pace()};
   summary.doubtful = doubtful();
   summary.loss_known = summary.loss_known && summary.doubtful <= Duration::zero();
   summary.untold_saves = numbers_.untold_saves();
@@ -417,6 +423,7 @@ Ledger::Summary Ledger::summary(TimePoint now) const {
   const auto lost = lost_at_the_end();
   in(work()) -= lost;
   in(Bucket::Lost) += lost;
+  summary.custom = custom_.times(summary.of(Bucket::Custom));
   const auto stalls = stands_still(bucket == Bucket::Productive ? passed : Duration::zero());
   in(Bucket::Productive) -= stalls;
   in(Bucket::Stalled) += stalls;

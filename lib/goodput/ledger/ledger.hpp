@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/ring.hpp"
 #include "goodput/ledger/bucket.hpp"
+#include "goodput/ledger/custom_times.hpp"
 #include "goodput/ledger/kept_steps.hpp"
 #include "goodput/ledger/step_numbers.hpp"
 #include "goodput/ledger/timeline.hpp"
@@ -12,7 +13,10 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace elastrun::goodput {
@@ -28,8 +32,8 @@ class Ledger {
   void world(std::int64_t ranks);
   /// From `now` on, seconds go to `bucket`: any but Productive and Lost, which follow from steps
   /// and failures, and Hang. Entering Running again counts as a restart, unless it comes after
-  /// Checkpoint or another of the buckets that workers name.
-  void enter(Bucket bucket, TimePoint now);
+  /// Checkpoint or another of the buckets that workers name. `name`: what they call it, of Custom.
+  void enter(Bucket bucket, TimePoint now, std::string_view name = {});
   /// Rank 0's training step `step` ended. Running time is Productive from the end of the first step
   /// of this start of workers on. That step counts with the usual time of a step, as soon as it is
   /// known; what it took beyond that (compilation), and what lies before it, stays Running. A later
@@ -77,6 +81,7 @@ class Ledger {
   struct Summary {
     Duration elapsed{};
     std::array<Duration, kBuckets> buckets{};  // adds up to elapsed
+    std::map<std::string, Duration> custom{};  // of the bucket, by the names that scripts give
     int restarts = 0;
     std::optional<std::int64_t> last_step, last_checkpoint;
     /// Whether it is known what every failure cost: by a checkpoint that was reported before it, or
@@ -170,6 +175,7 @@ class Ledger {
   Duration since_step_{};  // Productive, after the last step of this start that is known
   bool hanging_ = false;
   WorkCounter counter_;
+  CustomTimes custom_;
   int restarts_ = 0;
   std::optional<std::int64_t> last_step_, last_checkpoint_, safe_step_;
 };

@@ -2,9 +2,12 @@
 #include "goodput/reports/summary.hpp"
 
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <functional>
+#include <utility>
 #include <vector>
 
 namespace elastrun::goodput {
@@ -12,6 +15,7 @@ namespace {
 
 constexpr std::size_t kBarWidth = 16;
 constexpr std::size_t kNameWidth = 10;
+constexpr std::size_t kCustomRows = 5;
 
 /// A bar of `share` of the width; what is not zero is at least a thin line.
 std::string bar(double share, bool unicode) {
@@ -72,6 +76,21 @@ std::string remarks_text(const Ledger::Summary& summary) {
                         summary.begun_again, summary.begun_again == 1 ? "" : "s");
   }
   return text;
+}
+
+/// Below the row of the Custom bucket, the largest first.
+std::string custom_text(const Ledger::Summary& summary, std::size_t width) {
+  std::vector<std::pair<Duration, std::string_view>> rows;
+  for (const auto& [name, time] : summary.custom) rows.emplace_back(time, name);
+  std::ranges::sort(rows, std::greater());
+  std::string text;
+  for (std::size_t i = 0; i < std::min(rows.size(), kCustomRows); ++i) {
+    text += fmt::format("    {:<{}} {:>10}\n", cut(without_controls(rows[i].second), kNameWidth + 8),
+                        width, format_duration(rows[i].first));
+  }
+  return rows.size() <= kCustomRows
+             ? text
+             : text + fmt::format("    and {} more\n", rows.size() - kCustomRows);
 }
 
 json::object work_json(const WorkCounts& work) {
@@ -167,6 +186,7 @@ std::string summary_text(const Ledger::Summary& summary, bool unicode) {
     text += fmt::format("  {:<{}} {:>12} {:>7}  {} {}\n", bucket_name(bucket), width,
                         format_duration(time), bucket_share(bucket, summary), bar(share, unicode),
                         bucket_meaning(bucket, summary));
+    if (bucket == Bucket::Custom) text += custom_text(summary, width);
   }
   if (summary.repeated > Duration::zero()) {
     text += fmt::format("  of these {} for restarts to reach their first step\n",
@@ -191,6 +211,9 @@ json::object summary_json(const Ledger::Summary& summary) {
   object["repeated_startup_s"] = to_seconds(summary.repeated);
   object["elapsed_s"] = to_seconds(summary.elapsed);
   object["buckets_s"] = std::move(buckets);
+  json::object custom;
+  for (const auto& [name, time] : summary.custom) custom[valid_utf8(name)] = to_seconds(time);
+  object["custom_s"] = std::move(custom);
   object["restarts"] = summary.restarts;
   object["last_step"] = nullptr;
   object["last_checkpoint"] = nullptr;

@@ -109,6 +109,9 @@ TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wake
       {"interval_badput|20|startup", 0},  {"interval_badput|20|stopping", 50},
       {"interval_badput|100|startup", 8}, {"interval_badput|100|stopping", 20}};
   CHECK(seen == expected);
+  job.account.checkpoint(-2);
+  job.clock.advance(1s);
+  CHECK(job.pulled().at("doubtful_time") == 0);
 }
 
 TEST_CASE("goodput monitor: where the scheduler says since when, the share in which workers ran") {
@@ -260,6 +263,7 @@ TEST_CASE("goodput monitor: the status has the whole job, its windows and the al
   REQUIRE(status.at("windows").as_array().size() == 3);
   CHECK(status.at("windows").at(0).at("size_s") == 20.0);
   CHECK(status.at("windows").at(2).at("covered_s") == 30.0);
+  CHECK(status.at("windows").at(2).at("goodput_at_least") == 1.0);
   CHECK(status.at("windows").at(0).at("buckets_s").at("productive") == 20.0);
   CHECK(status.at("alert").at("below") == 0.5);
 }

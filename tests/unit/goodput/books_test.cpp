@@ -86,7 +86,14 @@ TEST_CASE("measurement books: two runs, evaluations, loads, ranks that say the s
   entries.push_back(entry("data_loading_start_time", 5));
   entries.push_back(entry("data_loading_end_time", 6));
   entries.push_back(step(1, 8.25));  // of another rank
+  begin["custom_badput_event_type"] = end["custom_badput_event_type"] = "logging";
+  begin["custom_badput_event_start_time"] = 105;
+  end["custom_badput_event_end_time"] = 105.5;
+  entries.push_back(begin);
+  entries.push_back(end);
   summary = books_of(entries);
+  REQUIRE(summary.custom.size() == 1);
+  CHECK(to_seconds(summary.custom.at("logging")) == doctest::Approx(0.5));
   CHECK(seconds_of(summary, Bucket::Evaluation) == doctest::Approx(1.5));
   CHECK(seconds_of(summary, Bucket::DataLoading) == doctest::Approx(1));
   CHECK(seconds_of(summary, Bucket::Productive) == doctest::Approx(12));
@@ -240,6 +247,7 @@ TEST_CASE("journal books: what a recorder has told is where it says, whenever it
   CHECK(summary.of(Bucket::DataLoading) == 1s);
   CHECK(summary.of(Bucket::Evaluation) == 3s);
   CHECK(summary.of(Bucket::Custom) == 1s);
+  CHECK(summary.custom == std::map<std::string, Duration>{{"evaluated", 1s}});
   CHECK(summary.of(Bucket::Checkpoint) == 1s);
   CHECK(summary.of(Bucket::Preparation) == 1s);  // 2 to 3
   CHECK(summary.of(Bucket::Running) == 3s);      // 6 to 7, 8 to 10

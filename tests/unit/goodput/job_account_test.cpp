@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput/account/job_account.hpp"
 
+#include "goodput/reports/summary.hpp"
+
 #include "unit/goodput/moments.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <map>
+#include <string>
 
 using namespace elastrun;
 using namespace elastrun::goodput;
@@ -115,4 +120,36 @@ TEST_CASE("job account: a recorder that begins again further back says what is l
   account.recorded(begin_of(2), "", at(10s));
   account.recorded(begin_of(3), "", at(12s));
   CHECK(account.summary(at(12s)).of(Bucket::Lost) == 6s);  // 2 to 4
+}
+
+TEST_CASE("job account: phases of other names are custom, each by its name") {
+  JobAccount account(kStart, false, kStart);
+  account.phase(NodePhase::Running, at(1s));
+  account.step(1, at(2s));
+  account.entered("sync \x1b[31m", at(3s));
+  account.entered("logging", at(5s));
+  account.entered("eval", at(6s));
+  account.entered("logging", at(7s));
+  const auto summary = account.summary(at(10s));
+  CHECK(summary.of(Bucket::Custom) == 6s);
+  CHECK(summary.custom == std::map<std::string, Duration>{{"sync \x1b[31m", 2s}, {"logging", 4s}});
+  const auto text = summary_text(summary, false);
+  CHECK(text.find("\n    logging         4.0 s\n    sync") != std::string::npos);
+  CHECK(text.find('\x1b') == std::string::npos);
+  CHECK(summary_json(summary).at("custom_s").at("logging") == 4.0);
+  account.step(2, at(10s));
+  CHECK(account.summary(at(20s)).of(Bucket::Custom) == 6s);
+}
+
+TEST_CASE("custom times: names are bounded, and a hang takes from them") {
+  CustomTimes times;
+  for (int i = 0; i < 100; ++i) times.enter(fmt::format("phase {}", i), Duration(i * 1s));
+  const auto all = times.times(100s);
+  CHECK(all.size() == CustomTimes::kMost + 1);
+  CHECK(all.at("other") == 68s);
+  times.enter("", 100s);
+  CHECK(times.times(101s).at("other") == 69s);
+  Duration left{};
+  for (const auto& [name, time] : times.times(40s)) left += time;
+  CHECK(left == 40s);
 }
