@@ -67,8 +67,8 @@ constexpr std::array kTable = {
     row<workers::GoodputEntries>(to_observers),
     // Not from workers, who could have their neighbours asked again and again.
     row<workers::StacksAsked>(to_nothing),
-    // The channel keeps it for itself.
-    row<workers::SentFrom>(to_nothing)};
+    // The channel keeps these for itself.
+    row<workers::SentFrom>(to_nothing), row<workers::NotTold>(to_nothing)};
 
 consteval bool is_in_order() {
   for (std::size_t i = 0; i < kTable.size(); ++i) {

@@ -157,7 +157,17 @@ class Channel {
     return owed_->empty();
   }
 
-  bool deliver(std::string_view packet) { return connected() && pay() && push(packet); }
+  bool deliver(std::string_view packet) {
+    const bool delivered = connected() && pay() && push(packet);
+    if (delivered && dropped() != told_) tell_dropped();
+    return delivered;
+  }
+
+  /// The agent counts what it was not told.
+  void tell_dropped() {
+    const auto all = dropped();
+    if (push(R"({"kind":"lost","count":)" + std::to_string(all - told_) + '}')) told_ = all;
+  }
 
   bool push(std::string_view packet) {
     if (fd_ < 0) return false;
@@ -177,6 +187,7 @@ class Channel {
       if (fd_ >= 0) ::close(std::exchange(fd_, -1));
       owed_ = nullptr;  // the debts, too, in the middle of which it may have been forked
       owes_.store(false, std::memory_order_relaxed);
+      told_ = dropped();  // by the parent
       owner_ = ::getpid();
       next_try_ = {};
     }
@@ -209,6 +220,7 @@ class Channel {
   Clock::time_point next_try_{};
   std::vector<std::string>* owed_ = nullptr;  // never freed: others say something at the very end
   std::atomic<bool> owes_{false};
+  std::uint64_t told_ = 0;  // of dropped_, to the agent
   std::atomic<std::uint64_t> dropped_{0};
 };
 

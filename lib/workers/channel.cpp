@@ -39,6 +39,7 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // without a desc
 constexpr int kMaxRefused = 8;           // packets without meaning before a stranger is cut off
 constexpr int kPacketsAtOnce = 64;       // then others have their turn
 constexpr int kPacketsToCatchUp = 4096;  // more than the kernel holds of one sender
+constexpr std::uint64_t kMostNotTold = 1ull << 40;  // at once: a worker may say anything
 constexpr int kBacklog = 256;
 
 /// One connected process.
@@ -246,7 +247,8 @@ class UnixChannel final : public Channel {
   /// and without it a process that is well would be ended.
   bool take(Connection& one, Result<Message> message) {
     if (message) {
-      one.heard = one.heard || !std::holds_alternative<SentFrom>(*message);
+      one.heard = one.heard || !(std::holds_alternative<SentFrom>(*message) ||
+                                 std::holds_alternative<NotTold>(*message));
       one.waits = one.waits || std::holds_alternative<Returned>(*message);
       one.asks = one.asks || std::holds_alternative<StacksAsked>(*message);
       hear(one.sender, std::move(*message));
@@ -262,6 +264,10 @@ class UnixChannel final : public Channel {
     if (const auto* from = std::get_if<SentFrom>(&message)) {
       // Only where no living process could tell: a worker must not speak for another one.
       if (sender.worker == 0 && workers_.in) sender.worker = workers_.in(from->directory);
+      return;
+    }
+    if (const auto* lost = std::get_if<NotTold>(&message)) {
+      statistics_.not_told += std::min(lost->count, kMostNotTold);
       return;
     }
     ++statistics_.messages;

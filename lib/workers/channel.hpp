@@ -57,7 +57,8 @@ class Channel {
  public:
   struct Statistics {
     std::uint64_t connections = 0, messages = 0, refused = 0;
-    std::uint64_t strange = 0;  // of the messages: from processes that belong to no worker
+    std::uint64_t strange = 0;   // of the messages: from processes that belong to no worker
+    std::uint64_t not_told = 0;  // by workers, who count what they could not send
   };
   /// The process that connected, by its credentials, and that of the worker which it is or is
   /// below; 0: none is known.

@@ -202,6 +202,12 @@ Result<Message> sender_from(const json::object& object) {
   return SentFrom{std::string(std::string_view(directory->get_string()))};
 }
 
+Result<Message> lost_from(const json::object& object) {
+  const auto count = whole(object, "count").value_or(0);
+  if (count < 1) return refuse("of kind lost needs a whole `count` of at least 1");
+  return NotTold{static_cast<std::uint64_t>(count)};
+}
+
 Result<Message> phase_from(const json::object& object) {
   auto name = text_in(object, "phase");
   if (!name || name->empty()) return refuse("of kind phase needs a text `phase` of 1 to 256 bytes");
@@ -238,6 +244,7 @@ Result<Message> parse_message(std::string_view packet) {
   if (*kind == "phase") return phase_from(object);
   if (*kind == "goodput") return goodput_from(object);
   if (*kind == "from") return sender_from(object);
+  if (*kind == "lost") return lost_from(object);
   if (*kind == "ask_stacks") return StacksAsked{};
   if (*kind == "returned") return Returned{};
   return refuse(fmt::format("has the unknown kind '{}'", *kind));

@@ -89,14 +89,18 @@ struct GoodputEntries {
 struct SentFrom {
   std::string directory;
 };
+/// So much more the sender could not tell: the agent was behind, or it meant nothing.
+struct NotTold {
+  std::uint64_t count = 0;
+};
 /// The sender, which is not a worker, asks where the workers of the job stand.
 struct StacksAsked {};
 using Message =
     std::variant<StepDone, CheckpointDone, MetricSample, WorkerEvent, Returned, TimerSet,
-                 StacksOffered, PhaseEntered, GoodputEntries, StacksAsked, SentFrom>;
+                 StacksOffered, PhaseEntered, GoodputEntries, StacksAsked, SentFrom, NotTold>;
 
 /// One packet of the worker channel: a JSON object with `kind` step, checkpoint, metric, event,
-/// timer, stacks, phase, goodput, ask_stacks, from or returned.
+/// timer, stacks, phase, goodput, ask_stacks, from, lost or returned.
 /// Hostile until parsed: anything else fails with Protocol and one sentence. Pure.
 Result<Message> parse_message(std::string_view packet);
 

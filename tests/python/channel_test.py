@@ -31,6 +31,7 @@ class Listener:
 
     def __init__(self, folder: str) -> None:
         self.path = folder + "/channel"
+        self.lost = 0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.bind(self.path)
         self.socket.listen(16)
@@ -38,7 +39,8 @@ class Listener:
 
     def packets(self, with_offers: bool = False) -> list[list[object]]:
         """Per connection, in the order of connecting. All senders have ended by now. The offer of
-        stacks, which is the import's, is left out."""
+        stacks, which is the import's, is left out; what they say that they have lost is counted.
+        """
         found = []
         while True:
             try:
@@ -49,7 +51,9 @@ class Listener:
                 got = []
                 while packet := connection.recv(65536):
                     message = json.loads(packet)
-                    if with_offers or message["kind"] != "stacks":
+                    if message["kind"] == "lost":
+                        self.lost += message["count"]
+                    elif with_offers or message["kind"] != "stacks":
                         got.append(message)
                 found.append(got)
 
@@ -189,6 +193,22 @@ class ChannelTest(unittest.TestCase):
         self.assertEqual(len(got) + int(done.stdout), 20000)
         self.assertEqual(got[0], {"kind": "step", "step": 0})
         self.assertGreater(int(done.stdout), 0)
+
+    def test_an_agent_that_was_behind_hears_how_much_it_was_not_told(self) -> None:
+        listener = self.listen()
+        done = worker("import os, socket\n"
+                      "while elastrun.dropped() < 7: elastrun.step(1)\n"
+                      "channel = elastrun.channel._channel\n"
+                      "if (child := os.fork()) == 0:\n"
+                      "    elastrun.step(2)\n"  # another connection, and nothing of its own lost
+                      "    os._exit(0)\n"
+                      "os.waitpid(child, 0)\n"
+                      "channel._socket = None\n"  # as if the agent had read all of them
+                      "elastrun.step(3)\nelastrun.step('x')\nelastrun.step(4)\nelastrun.step(5)\n"
+                      "elastrun.step(None)", listener.path)
+        self.assertEqual((done.stdout, done.stderr), ("", ""))
+        listener.packets()
+        self.assertEqual(listener.lost, 9)
 
     def test_what_is_told_at_the_exit_waits_for_an_agent_that_is_behind(self) -> None:
         # More than a socket holds: a metric of each of 700 layers, and as many windows.

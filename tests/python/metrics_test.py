@@ -208,7 +208,7 @@ class Events(unittest.TestCase):
         self.assertFalse(logging.getLogger("elastrun-events-console").handlers)
 
 
-# Until the block ends the reporter's thread, which the first sample starts, tells the agent nothing.
+# Until the block ends, the reporter's thread, which the first sample starts, tells nothing.
 HELD = "with elastrun.metrics.api._reporter._lock:\n"
 
 

@@ -221,6 +221,7 @@ class Together(unittest.TestCase):
             self.assertRegex(text, r"(?m)^elastrun_store_connections\{.*\} 0$")
             self.assertRegex(text, r"(?m)^elastrun_channel_messages_total\{.*\} [2-9]$")
             self.assertRegex(text, r'(?m)^elastrun_channel_dropped_total\{reason="refused".*\} 0$')
+            self.assertRegex(text, r'(?m)^elastrun_channel_dropped_total\{reason="worker".*\} 0$')
             self.assertRegex(
                 text, r'(?m)^elastrun_telemetry_dropped_total\{sink="prometheus:a.prom".*\} 0$')
             self.assertRegex(

@@ -83,6 +83,7 @@ void RunObservations::observe_channel() {
             report(number(parts.channel.statistics().strange), {"stranger"});
             report(number(records.suppressed), {"suppressed"});
             report(number(records.overflowed), {"overflowed"});
+            report(number(parts.channel.statistics().not_told), {"worker"});
           });
 }
 

@@ -38,9 +38,7 @@ class MeasurementLog {
 
   const std::vector<MeasurementEntry>& entries() const { return entries_; }
   /// Of a custom event in capitals, of an elastic wait as written.
-  const std::string& name(const MeasurementEntry& entry) const {
-    return name_at(entry.detail);
-  }
+  const std::string& name(const MeasurementEntry& entry) const { return name_at(entry.detail); }
   /// By MeasurementEntry::detail.
   const std::string& name_at(std::int64_t detail) const {
     return names_[static_cast<std::size_t>(detail)];

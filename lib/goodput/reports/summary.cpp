@@ -85,8 +85,9 @@ std::string custom_text(const Ledger::Summary& summary, std::size_t width) {
   std::ranges::sort(rows, std::greater());
   std::string text;
   for (std::size_t i = 0; i < std::min(rows.size(), kCustomRows); ++i) {
-    text += fmt::format("    {:<{}} {:>10}\n", cut(without_controls(rows[i].second), kNameWidth + 8),
-                        width, format_duration(rows[i].first));
+    text +=
+        fmt::format("    {:<{}} {:>10}\n", cut(without_controls(rows[i].second), kNameWidth + 8),
+                    width, format_duration(rows[i].first));
   }
   return rows.size() <= kCustomRows
              ? text

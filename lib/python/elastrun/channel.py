@@ -30,8 +30,8 @@ class Channel:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._forget()
         self.dropped = 0
+        self._forget()
         # A forked child (a data loader, a pool) gets another connection: the agent tells
         # senders apart by the credentials of the connecting process.
         os.register_at_fork(after_in_child=self._forget)
@@ -43,6 +43,8 @@ class Channel:
         self._linger_until: float | None = None
         self._owed: collections.deque[bytes] = collections.deque()
         self._paying = threading.Lock()
+        self._told = self.dropped  # of these, to the agent; a child's are not its parent's
+        self._telling = threading.Lock()
         self._connecting = threading.Lock()  # a new one: another thread may have held the old
 
     def _connect(self) -> socket.socket | None:
@@ -70,6 +72,9 @@ class Channel:
     def connected(self) -> bool:
         return (self._socket or self._connect()) is not None
 
+    def ends(self) -> bool:
+        return self._linger_until is not None
+
     def linger(self) -> None:
         """This process is at its end: what it says from now on may wait, for a second in all, for
         an agent that is behind.
@@ -80,6 +85,7 @@ class Channel:
             self._send_owed()
             if self._owed:  # another thread is at it
                 time.sleep(_LINGER_PAUSE)
+        self.tell_dropped()
 
     def _try(self, packet: bytes) -> int:
         """An errno; 0: it is with the agent."""
@@ -88,7 +94,21 @@ class Channel:
                and time.monotonic() < self._linger_until):
             time.sleep(_LINGER_PAUSE)
             code = self._try_once(packet)
+        if code == 0 and self.dropped != self._told:
+            self.tell_dropped()
         return code
+
+    def tell_dropped(self) -> None:
+        """The agent counts what it was not told."""
+        if not self._telling.acquire(blocking=False):
+            return
+        try:
+            dropped = self.dropped
+            packet = b'{"kind":"lost","count":%d}' % (dropped - self._told)
+            if dropped != self._told and self._try_once(packet) == 0:
+                self._told = dropped
+        finally:
+            self._telling.release()
 
     def _try_once(self, packet: bytes) -> int:
         connection = self._socket or self._connect()
@@ -191,6 +211,8 @@ def lost(count: int = 1) -> None:
     """What could not be told: it is counted."""
     if _channel is not None:
         _channel.dropped += count
+        if _channel.ends():  # no later message takes it along
+            _channel.tell_dropped()
 
 
 def refused() -> None:

@@ -2,7 +2,6 @@
 #include "goodput/account/job_account.hpp"
 
 #include "goodput/reports/summary.hpp"
-
 #include "unit/goodput/moments.hpp"
 
 #include <doctest/doctest.h>

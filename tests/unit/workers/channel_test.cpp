@@ -116,6 +116,18 @@ TEST_CASE("channel: a sender that has ended when it is heard has said whose it i
   CHECK(hearing.workers[3] == 7);
 }
 
+TEST_CASE("channel: what workers could not tell is counted, and is no message") {
+  Hearing hearing;
+  const auto worker = connect_to(hearing.channel->path());
+  say(worker, R"({"kind":"lost","count":3})");
+  say(worker, R"({"kind":"lost","count":9223372036854775807})");
+  say(worker, R"({"kind":"lost","count":-1})");
+  say(worker, R"({"kind":"lost"})");
+  hearing.until_refused(2);
+  CHECK(hearing.channel->statistics().not_told == 3 + (1ull << 40));
+  CHECK(hearing.channel->statistics().messages == 0);
+}
+
 TEST_CASE("channel: nonsense is counted, and who goes on with it is cut off") {
   Hearing hearing;
   const auto worker = connect_to(hearing.channel->path());
