@@ -60,7 +60,7 @@ std::string nodes_text(const spec::JobSpec& spec) {
 }  // namespace
 
 Result<std::string> dry_run_text(const spec::JobSpec& spec) {
-  const auto layout = logs::Layout::plan(spec.log_dir, spec.run_id);
+  const auto layout = logs::Layout::plan(spec.log_dir, spec.directory_name());
   if (!layout) return std::unexpected(layout.error());
   const auto place = assumed_placement(spec);
   const workers::JobFacts facts{spec, "<agent>"};
@@ -70,14 +70,14 @@ Result<std::string> dry_run_text(const spec::JobSpec& spec) {
   std::string text = fmt::format(
       "job {}: {}, {}{}, {}\n"
       "rendezvous: {} at {}\n",
-      spec.run_id, nodes_text(spec), counted(spec.nproc_per_node, "worker"),
+      spec.name, nodes_text(spec), counted(spec.nproc_per_node, "worker"),
       spec.max_nodes == 1 ? "" : " on each", counted(spec.max_restarts, "restart"),
       spec.rdzv_backend, spec.rdzv_endpoint);
   agent::Binding binding(spec);
   for (int local_rank = 0; local_rank < spec.nproc_per_node; ++local_rank) {
-    const std::string directory =
-        base.empty() ? ""
-                     : fmt::format("{}/{}_<random>/attempt_0/{}", base, spec.run_id, local_rank);
+    const std::string directory = base.empty() ? ""
+                                               : fmt::format("{}/{}_<random>/attempt_0/{}", base,
+                                                             spec.directory_name(), local_rank);
     const auto variables = workers::contract_variables(
         environment, facts, place, local_rank,
         {logs::error_file(directory), directory, base.empty() ? "" : "<channel>"});

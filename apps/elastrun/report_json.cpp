@@ -225,6 +225,7 @@ std::string report_json(const agent::JobResult& result, const spec::JobSpec& spe
   out["format"] = 1;
   out["versions"] = versions_json();
   out["run_id"] = spec.run_id;
+  out["name"] = spec.name;
   out["entry_point"] = workers::entry_name(spec);
   out["host"] = host_name();
   out["ending"] = agent::ending_name(result.ending.kind);

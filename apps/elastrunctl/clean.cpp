@@ -11,10 +11,10 @@ namespace elastrun::ctl {
 int run_clean() {
   int code = kExitDone;
   for (const auto& run : runs::end_dead_runs(runs::registry_places(), process::kKillBound)) {
-    const auto id = shown(run.entry.run_id);
-    fmt::print("job \"{}\": killed {}\n", id, runs::names_of(run.killed));
+    const auto name = shown(run.entry.name);
+    fmt::print("job \"{}\": killed {}\n", name, runs::names_of(run.killed));
     if (run.alive.empty()) continue;
-    code = report_error(fmt::format("job \"{}\": cannot end {}", id, runs::names_of(run.alive)),
+    code = report_error(fmt::format("job \"{}\": cannot end {}", name, runs::names_of(run.alive)),
                         kExitFailed);
   }
   return code;

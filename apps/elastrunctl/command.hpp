@@ -27,7 +27,7 @@ Result<std::string> secret_of(const JobChoice& job);
 
 /// `elastrunctl status`
 struct StatusOptions {
-  std::string endpoint;  // HOST[:PORT] as --rdzv-endpoint; empty: the jobs of this machine
+  std::string target;  // a job of this machine, or HOST[:PORT]; empty: the jobs of this machine
   JobChoice job;
   double timeout = 5;  // seconds
   bool json = false;
@@ -48,7 +48,7 @@ int run_clean();
 
 /// `elastrunctl logs`
 struct LogsOptions {
-  std::string job;          // its run id or how it begins; empty: the only one
+  std::string job;          // as runs_of takes it; empty: the only one
   std::optional<int> rank;  // nothing: all of this machine
   bool follow = true;
   std::optional<int> lines;  // of the end of each file; nothing: all of the current attempt

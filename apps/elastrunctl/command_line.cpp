@@ -26,6 +26,9 @@ constexpr const char* kAbout =
     "Looks after jobs of elastrun: who is in, who is missing, and a coordinator that no node of a "
     "job has to carry. See elastrunctl(1).";
 
+constexpr const char* kJob =
+    "A job of this user on this machine: its name, run id or agent, or how they begin";
+
 constexpr const char* kSecretHelp =
     "File with the job's secret, as secret_file in --rdzv-conf; else ELASTRUN_SECRET";
 
@@ -46,9 +49,10 @@ CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
       "status", "Who is in, who is missing, who waits for what; which jobs run on this machine");
   command
       ->add_option(
-          "endpoint", options.endpoint,
-          "The rendezvous endpoint (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT of a static "
-          "job): HOST[:PORT]. If left out: the jobs of this user on this machine")
+          "job", options.target,
+          fmt::format("{}, or a rendezvous endpoint (--rdzv-endpoint, or MASTER_ADDR:MASTER_PORT "
+                      "of a static job): HOST[:PORT]. If left out: the jobs that run here",
+                      kJob))
       ->envname("PET_RDZV_ENDPOINT");
   command->add_flag("--json", options.json, "Print the answer as one line of JSON");
   command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
@@ -63,8 +67,9 @@ CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
   auto* command = app.add_subcommand("stacks", "Where the workers of a running job stand");
   command->add_option(
       "job", options.target,
-      "Run id of a job of this user on this machine, or how it begins, or the rendezvous endpoint "
-      "of a job: HOST[:PORT]; not needed for the only one here");
+      fmt::format("{}, or the rendezvous endpoint of a job: HOST[:PORT]; not needed for the only "
+                  "one here",
+                  kJob));
   command->add_flag("--json", options.json, "Print the answer as one line of JSON");
   command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
       ->check(CLI::Range(0.001, 86400.0))
@@ -77,9 +82,7 @@ CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
 CLI::App* add_logs(CLI::App& app, LogsOptions& options) {
   auto* command =
       app.add_subcommand("logs", "Show and follow what the workers on this machine write");
-  command->add_option(
-      "job", options.job,
-      "Run id of a job of this user, or how it begins; not needed for the only one");
+  command->add_option("job", options.job, fmt::format("{}; not needed for the only one", kJob));
   command->add_option("rank", options.rank, "Rank of the worker; all of this machine if left out")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("!--no-follow", options.follow, "Print what is there and end");
@@ -187,8 +190,9 @@ void add_watch(CLI::App& goodput, GoodputCommands& commands) {
   auto* watch = goodput.add_subcommand("watch", "Show the account of a job as it goes on");
   watch
       ->add_option("job", options.target,
-                   "Run id of a job of this user on this machine, or how it begins, or a "
-                   "journal.jsonl or its directory; not needed for the only job here")
+                   fmt::format("{}, or a journal.jsonl or its directory; not needed for the only "
+                               "job here",
+                               kJob))
       ->type_name("FILE");
   watch->callback([&] { commands.run = [&] { return run_goodput_watch(options); }; });
 }
@@ -246,9 +250,7 @@ Commands commands_of(const CLI::App& app) {
   Commands commands{choices_of(app), {}};
   for (const CLI::App* one : app.get_subcommands({})) {
     Subcommand command{one->get_name(), one->get_description(), choices_of(*one), {}, false};
-    for (const char* argument : {"job", "endpoint"}) {
-      if (one->get_option_no_throw(argument) != nullptr) command.names_job = true;
-    }
+    command.names_job = one->get_option_no_throw("job") != nullptr;
     for (const CLI::App* inner : one->get_subcommands({})) {
       command.inner.emplace_back(inner->get_name(), inner->get_description());
       for (auto& choice : choices_of(*inner)) {

@@ -20,8 +20,8 @@ std::vector<std::string> words_of(const Choice& option) {
 
 /// A line for each job of this machine, for bash and zsh.
 constexpr std::string_view kJobs =
-    R"~(elastrunctl status --json 2>/dev/null | sed 's/"run_id": *"/\n&/g' | )~"
-    R"~(sed -n 's/^"run_id": *"\([^"]*\)".*/\1/p')~";
+    R"~(elastrunctl status --json 2>/dev/null | sed 's/"name": *"/\n&/g' | )~"
+    R"~(sed -n 's/^"name": *"\([^"]*\)".*/\1/p')~";
 
 constexpr std::string_view kBashScript = R"(# bash completion for elastrunctl
 _elastrunctl_jobs() {{

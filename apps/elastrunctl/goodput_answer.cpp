@@ -63,7 +63,7 @@ Result<GoodputAnswer> answer_of_log(const GoodputInput& input) {
     return fail(Code::Usage, "the log has no job_start_time, so nothing is known of the job");
   }
   const auto summary = books->summary;
-  return GoodputAnswer{input.job, summary, std::move(books), {}};
+  return GoodputAnswer{input.job, input.job, summary, std::move(books), {}};
 }
 
 Result<GoodputAnswer> answer_of_journal(const GoodputInput& input) {
@@ -71,7 +71,7 @@ Result<GoodputAnswer> answer_of_journal(const GoodputInput& input) {
   if (!summary) {
     return fail(Code::Usage, "no job starts in what was given: no line with job.started");
   }
-  return GoodputAnswer{input.journal.run_id(), *summary, {}, {}};
+  return GoodputAnswer{input.journal.run_id(), input.name, *summary, {}, {}};
 }
 
 }  // namespace
@@ -100,6 +100,7 @@ json::object account_json(const GoodputInput& input, const GoodputAnswer& answer
   object["restart_waterfall"] = goodput::restarts_json(restarts);
   object["goodput_attempts"] = goodput::starts_json(input.journal.starts());
   object["job"] = answer.job;
+  object["name"] = answer.name;
   object["submissions"] = books ? json::value(nullptr) : input.journal.submissions();
   object["records"] = input.records;
   object["agents"] = agents_json(input);
@@ -114,7 +115,7 @@ json::object account_json(const GoodputInput& input, const GoodputAnswer& answer
 std::string job_line(const GoodputInput& input, const GoodputAnswer& answer) {
   const int submissions = input.journal.submissions();
   const auto missing = left_out(input, answer);
-  return fmt::format("job \"{}\"{}, {} record{}{}{}", shown(answer.job),
+  return fmt::format("job \"{}\"{}, {} record{}{}{}", shown(answer.name),
                      submissions > 1 ? fmt::format(", submitted {} times", submissions) : "",
                      input.records, input.records == 1 ? "" : "s", agents_text(input),
                      missing.empty() ? "" : fmt::format(" (left out: {})", missing));

@@ -11,7 +11,8 @@ namespace elastrun::ctl {
 
 /// The account of one job, whichever kind of file it came from.
 struct GoodputAnswer {
-  std::string job;
+  std::string job;   // run id
+  std::string name;  // what people call it
   goodput::Ledger::Summary summary;
   std::optional<goodput::MeasuredBooks> measured;  // of a log of ml-goodput-measurement
   std::optional<goodput::JobGoodput> compatible;   // if asked for

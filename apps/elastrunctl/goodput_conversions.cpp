@@ -38,7 +38,7 @@ class ToChromeTrace final : public GoodputConversion {
     const auto journal = input.journal.history();
     const auto& history = history_of(answer, journal);
     std::string text =
-        exporter::trace_process(kAccount, fmt::format("goodput of {}", printable(answer.job)), -1);
+        exporter::trace_process(kAccount, fmt::format("goodput of {}", printable(answer.name)), -1);
     for (const auto& span : history.spans) text += line_of(span);
     for (const auto& path : input.journal.restarts()) text += lines_of(path);
     for (const auto& point : history.steps) text += line_of(point);

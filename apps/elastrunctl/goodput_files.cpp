@@ -157,10 +157,11 @@ void GoodputReader::add(const telemetry::Record& record) {
   journal_ = true;
   ++input.records;
   input.last_wall = record.stamp.wall;
-  if (record.name == "job.started" && input.script.empty()) {
-    const auto* script = record.find("entry_point");
-    const auto* text = script == nullptr ? nullptr : std::get_if<std::string>(script);
-    if (text != nullptr) input.script = *text;
+  if (record.name == "job.started" && input.name.empty()) {
+    const auto* name = record.find("job_name");
+    if (name == nullptr) name = record.find("run_id");
+    const auto* text = name == nullptr ? nullptr : std::get_if<std::string>(name);
+    if (text != nullptr) input.name = *text;
   }
   input.journal.take(record);
   // What a recorder has told the agent, for --compatible.

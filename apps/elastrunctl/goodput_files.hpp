@@ -21,7 +21,7 @@ struct PlainStep;
 /// What files about goodput hold: journals of ours, or a log of ml-goodput-measurement.
 struct GoodputInput {
   std::string job;        // of the log: its first job_name
-  std::string script;     // of a journal: what the job runs
+  std::string name;       // of a journal: what people call the job; may be empty
   bool measured = false;  // a log of ml-goodput-measurement, not a journal with such entries
   goodput::MeasurementLog measurements;
   goodput::JournalBooks journal;

@@ -188,22 +188,12 @@ std::string start_rows(const GoodputPage& page) {
   return text;
 }
 
-/// "8d1f7c3e-....": nobody knows a job by that.
-bool is_random_id(std::string_view id) {
-  constexpr std::size_t kLength = 36;
-  const auto fits = [](char c) { return c == '-' || std::isxdigit(static_cast<unsigned char>(c)); };
-  return id.size() == kLength && id[8] == '-' && id[13] == '-' && std::ranges::all_of(id, fits);
-}
-
 }  // namespace
 
 GoodputPage goodput_page_of(const GoodputInput& input, const GoodputAnswer& answer) {
   GoodputPage page;
-  page.job = answer.job;
-  if (is_random_id(answer.job) && !input.script.empty()) {
-    page.run_id = answer.job;
-    page.job = input.script.substr(input.script.rfind('/') + 1);
-  }
+  page.job = answer.name;
+  if (answer.job != answer.name) page.run_id = answer.job;
   page.left_out = left_out(input, answer);
   page.records = input.records;
   page.summary = answer.summary;

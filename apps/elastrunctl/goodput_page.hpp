@@ -12,7 +12,7 @@ namespace elastrun::ctl {
 
 /// What the page of a job shows.
 struct GoodputPage {
-  std::string job;  // as people call it: of a run id that is a random one, the script
+  std::string job;  // as people call it
   std::string run_id, left_out;
   std::uint64_t records = 0;
   std::optional<WallTime> started;

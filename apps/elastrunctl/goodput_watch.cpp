@@ -67,7 +67,7 @@ Result<Source> source_of(const std::string& target) {
   if (run.entry.run_directory.empty()) {
     return fail(Code::Usage, fmt::format("the job \"{}\" has no log directory yet, and so no "
                                          "journal; ask again in a moment",
-                                         printable(run.entry.run_id)));
+                                         printable(run.entry.name)));
   }
   return Source{run.entry.run_directory + "/journal.jsonl", std::move(run)};
 }
@@ -192,8 +192,8 @@ void Display::show(const WatchedJob& job) {
 /// it was: lines are not wrapped while they are written, and the cursor stays below them.
 void Display::draw(const WatchedJob& job, const Summary& summary) {
   std::string text = fmt::format(
-      "job \"{}\", {} records, now: {}{}\n", printable(job.input().journal.run_id()),
-      job.input().records, job.now(),
+      "job \"{}\", {} records, now: {}{}\n", printable(job.input().name), job.input().records,
+      job.now(),
       job.silence() > kSilence ? fmt::format(", no record for {}", format_duration(job.silence()))
                                : "");
   text += goodput::summary_text(summary, locale_is_utf8()) +

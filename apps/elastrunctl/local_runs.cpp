@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <iterator>
 #include <set>
+#include <tuple>
 
 namespace elastrun::ctl {
 namespace {
@@ -15,10 +17,23 @@ namespace {
 using runs::ListedRun;
 using runs::RunEntry;
 
-std::string names_of(const std::set<std::string>& ids) {
-  std::vector<std::string> names;
-  for (const auto& id : ids) names.push_back(fmt::format("\"{}\"", shown(id)));
-  return join(names, ", ");
+/// Nodes of one job on one machine share both.
+auto job_of(const RunEntry& run) {
+  return std::tie(run.name, run.run_id);
+}
+
+bool are_one_job(const std::vector<ListedRun>& runs) {
+  return std::ranges::all_of(
+      runs, [&](const auto& run) { return job_of(run.entry) == job_of(runs.front().entry); });
+}
+
+/// "\"night\" (agent 4711), \"train\" (agent 4722)".
+std::string names_of(const std::vector<ListedRun>& runs) {
+  std::set<std::string> names;
+  for (const auto& run : runs) {
+    names.insert(fmt::format("\"{}\" (agent {})", shown(run.entry.name), run.entry.pid));
+  }
+  return join({names.begin(), names.end()}, ", ");
 }
 
 std::string age(WallTime since, WallTime now) {
@@ -35,7 +50,7 @@ std::string overview(const std::vector<ListedRun>& runs, WallTime now) {
   std::vector<std::vector<std::string>> rows{
       {"JOB", "PHASE", "RESTARTS", "NODES", "WORKERS", "UP", "AGENT", "SCRIPT"}};
   for (const auto& [run, path] : runs) {
-    rows.push_back({shown(run.run_id), shown(run.phase),
+    rows.push_back({shown(run.name), shown(run.phase),
                     fmt::format("{} of {}", run.attempt, run.max_restarts), nodes_text(run),
                     fmt::format("{}", run.workers.size()), age(run.started, now),
                     fmt::format("{}", run.pid), shown(run.entry_point)});
@@ -63,10 +78,11 @@ std::string held_text(const RunEntry& run) {
 
 std::string details(const RunEntry& run, WallTime now) {
   std::string text =
-      fmt::format("job \"{}\": {} for {}, {} of {} restarts spent, up {}\n  {}, agent {}{}\n",
-                  shown(run.run_id), shown(run.phase), age(run.phase_since, now), run.attempt,
+      fmt::format("job \"{}\": {} for {}, {} of {} restarts spent, up {}\n  {}, agent {}{}{}\n",
+                  shown(run.name), shown(run.phase), age(run.phase_since, now), run.attempt,
                   run.max_restarts, age(run.started, now), shown(run.entry_point), run.pid,
-                  run.max_nodes > 1 ? fmt::format(", one of {} nodes", nodes_text(run)) : "");
+                  run.max_nodes > 1 ? fmt::format(", one of {} nodes", nodes_text(run)) : "",
+                  run.name == run.run_id ? "" : ", run id " + shown(run.run_id));
   text += files_text(run);
   if (!run.endpoint.empty()) {
     text += fmt::format("  all nodes: elastrunctl status {}\n", shown(run.endpoint));
@@ -83,36 +99,38 @@ std::string details(const RunEntry& run, WallTime now) {
 }  // namespace
 
 Result<std::vector<ListedRun>> runs_of(std::vector<ListedRun> all, const std::string& job) {
-  std::set<std::string> there, meant;
-  for (const auto& run : all) there.insert(run.entry.run_id);
-  for (const auto& id : there) {
-    if (id.starts_with(job)) meant.insert(id);
-  }
-  if (!job.empty() && there.contains(job)) meant = {job};
-  if (there.empty()) {
-    return fail(Code::Rendezvous, "no job of this user runs on this machine");
+  using Meant = bool (*)(const RunEntry&, const std::string&);
+  constexpr Meant kWays[] = {
+      [](const RunEntry& run, const std::string& word) {
+        return run.name == word || run.run_id == word;
+      },
+      [](const RunEntry& run, const std::string& word) { return fmt::to_string(run.pid) == word; },
+      [](const RunEntry& run, const std::string& word) {
+        return run.name.starts_with(word) || run.run_id.starts_with(word);
+      }};
+  if (all.empty()) return fail(Code::Rendezvous, "no job of this user runs on this machine");
+  std::vector<ListedRun> meant;
+  for (const auto is_meant : kWays) {
+    if (!meant.empty()) break;
+    std::ranges::copy_if(all, std::back_inserter(meant),
+                         [&](const auto& run) { return is_meant(run.entry, job); });
   }
   if (meant.empty()) {
     return fail(Code::Rendezvous,
                 fmt::format("no job \"{}\" of this user runs on this machine; jobs: {}", shown(job),
-                            names_of(there)));
+                            names_of(all)));
   }
-  if (meant.size() > 1) {
-    return fail(Code::Rendezvous,
-                job.empty() ? fmt::format("several jobs run here, name one: {}", names_of(meant))
-                            : fmt::format("\"{}\" begins the names of several jobs: {}", shown(job),
-                                          names_of(meant)));
-  }
-  std::erase_if(all, [&](const auto& run) { return run.entry.run_id != *meant.begin(); });
-  return all;
+  if (are_one_job(meant)) return meant;
+  return fail(Code::Usage,
+              (job.empty() ? "several jobs run here, name one or its agent: "
+                           : fmt::format("\"{}\" means several jobs, name one or its agent: ",
+                                         shown(job))) +
+                  names_of(meant));
 }
 
 std::string local_status_text(const std::vector<ListedRun>& runs, WallTime now) {
   if (runs.empty()) return "no job of this user runs on this machine\n";
-  const auto& first = runs.front().entry.run_id;
-  const bool one_job =
-      std::ranges::all_of(runs, [&](const auto& run) { return run.entry.run_id == first; });
-  if (!one_job) return overview(runs, now);
+  if (!are_one_job(runs)) return overview(runs, now);
   std::string text;
   for (const auto& run : runs) text += details(run.entry, now);
   return text;
@@ -122,7 +140,7 @@ std::string dead_runs_text(const std::vector<runs::DeadRun>& dead) {
   std::string text;
   for (const auto& one : dead) {
     text += fmt::format("job \"{}\": agent and guardian were killed, and these live on: {}\n",
-                        shown(one.run.entry.run_id), runs::names_of(one.left));
+                        shown(one.run.entry.name), runs::names_of(one.left));
   }
   if (dead.empty()) return text;
   return text + "  elastrunctl clean kills them, and so does the next start of elastrun\n";

@@ -10,10 +10,10 @@
 
 namespace elastrun::ctl {
 
-/// The runs of one job: those whose run id is `job`, else those of the only run id that begins with
-/// it; an empty `job` means the only one there is. Several runs of one job are several nodes on one
-/// machine. Fails with Rendezvous if there is none or more than one job, and names what there is.
-/// Pure.
+/// The runs of one job: that whose name or run id is `job`, else the one whose agent has that pid,
+/// else the only one whose name or run id begins so; an empty `job` means the only one there is.
+/// Several runs of one job are several nodes on one machine. Fails with Rendezvous if there is
+/// none, with Usage if there is more than one job, and names what there is. Pure.
 Result<std::vector<runs::ListedRun>> runs_of(std::vector<runs::ListedRun> all,
                                              const std::string& job);
 

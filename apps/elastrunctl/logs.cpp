@@ -16,12 +16,12 @@ namespace {
 
 /// Why nothing can be shown; empty if something can, now or later.
 std::string obstacle(const std::vector<runs::ListedRun>& chosen, const LogsOptions& options) {
-  const auto& id = chosen.front().entry.run_id;
+  const auto& name = chosen.front().entry.name;
   if (std::ranges::none_of(chosen, [](const auto& run) { return run.entry.keeps_output; })) {
     return fmt::format(
         "the job \"{}\" keeps no log files: its output goes to where elastrun was started. Start "
         "it with --tee 3 (to both) or --redirects 3 (to files)",
-        shown(id));
+        shown(name));
   }
   if (!options.rank) return {};
   std::vector<std::string> ranks;
@@ -32,7 +32,7 @@ std::string obstacle(const std::vector<runs::ListedRun>& chosen, const LogsOptio
     }
   }
   if (ranks.empty()) return {};  // no worker runs at the moment: that one may come
-  return fmt::format("the job \"{}\" has no rank {} on this machine; ranks here: {}", shown(id),
+  return fmt::format("the job \"{}\" has no rank {} on this machine; ranks here: {}", shown(name),
                      *options.rank, join(ranks, ", "));
 }
 

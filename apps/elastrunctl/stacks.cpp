@@ -7,6 +7,7 @@
 #include "hangs/stacks_report.hpp"
 #include "local_runs.hpp"
 #include "query.hpp"
+#include "table.hpp"
 
 #include <array>
 #include <cerrno>
@@ -83,7 +84,7 @@ Result<UniqueFd> connect_to(const std::string& path) {
 Result<StacksReport> ask_agent(const runs::RunEntry& run, Duration limit) {
   if (run.channel.empty() || run.workers.empty()) {
     return fail(Code::Rendezvous, fmt::format("no worker of the job \"{}\" runs here: it is {}",
-                                              run.run_id, run.phase));
+                                              shown(run.name), run.phase));
   }
   const auto socket = connect_to(run.channel);
   if (!socket) return std::unexpected(socket.error());
@@ -118,7 +119,8 @@ Result<StacksReport> ask(const StacksOptions& options, const std::string& secret
   const auto runs = runs_of(runs::list_runs(runs::registry_places()),
                             options.target.empty() ? options.job.run_id : options.target);
   if (runs) return ask_agent(runs->front().entry, from_seconds(options.timeout));
-  if (options.target.empty()) return std::unexpected(runs.error());
+  const bool is_here = runs.error().code == Code::Usage;
+  if (options.target.empty() || is_here) return std::unexpected(runs.error());
   auto answer = ask_coordinator(options, secret);
   if (!answer && !options.target.contains(':')) {
     return fail(answer.error().code, fmt::format("{}; {}", runs.error().text, answer.error().text));

@@ -41,20 +41,34 @@ Result<json::value> only(json::value status, const std::string& run_id) {
   return status;
 }
 
-int run_local_status(const StatusOptions& options) {
+/// The jobs of this machine that are asked for.
+Result<std::vector<runs::ListedRun>> local_runs(const StatusOptions& options) {
   auto listed = runs::list_runs(runs::registry_places());
+  const auto& job = options.target.empty() ? options.job.run_id : options.target;
+  return job.empty() ? listed : runs_of(std::move(listed), job);
+}
+
+int print_local_status(const StatusOptions& options, const std::vector<runs::ListedRun>& listed) {
   const auto dead = runs::list_dead_runs(runs::registry_places());
-  if (!options.job.run_id.empty()) {
-    auto chosen = runs_of(std::move(listed), options.job.run_id);
-    if (!chosen) {
-      return report_error(
-          chosen.error().text + "; give the endpoint of a job to ask its coordinator", kExitFailed);
-    }
-    listed = std::move(*chosen);
-  }
   const WallTime now = std::chrono::system_clock::now();
   fmt::print("{}", options.json ? local_status_json(listed) : local_status_text(listed, now));
   if (!options.json) fmt::print("{}", dead_runs_text(dead));
+  return kExitDone;
+}
+
+int print_answer(const StatusOptions& options, const net::Endpoint& endpoint,
+                 const std::string& secret, const std::string& not_here) {
+  boost::asio::io_context loop;
+  const auto clock = make_system_clock(loop.get_executor());
+  Query query(loop, *clock, endpoint, sealer_for(loop, secret));
+  const rendezvous::Hello question{options.job.run_id, true, 0};
+  const auto said = query.ask(question, from_seconds(options.timeout));
+  auto answer = said ? parse_json(std::get<rendezvous::StatusText>(*said).json)
+                     : Result<json::value>(std::unexpected(said.error()));
+  if (answer) answer = only(std::move(*answer), options.job.run_id);
+  if (!answer) return report_error(not_here + answer.error().text, kExitFailed);
+  const std::string where = net::format_endpoint(endpoint.host, endpoint.port);
+  fmt::print("{}", options.json ? json::serialize(*answer) + "\n" : status_text(*answer, where));
   return kExitDone;
 }
 
@@ -63,21 +77,19 @@ int run_local_status(const StatusOptions& options) {
 int run_status(const StatusOptions& options) {
   const auto secret = secret_of(options.job);
   if (!secret) return report_error(secret.error().text, kExitUsage);
-  if (options.endpoint.empty()) return run_local_status(options);
-  const auto endpoint = net::parse_endpoint(options.endpoint, spec::kC10dPort);
+  std::string not_here;
+  if (!options.target.contains(':')) {
+    const auto listed = local_runs(options);
+    if (listed) return print_local_status(options, *listed);
+    not_here = listed.error().text + "; ";
+    if (options.target.empty() || listed.error().code == Code::Usage) {
+      return report_error(not_here + "give the endpoint of a job to ask its coordinator",
+                          kExitFailed);
+    }
+  }
+  const auto endpoint = net::parse_endpoint(options.target, spec::kC10dPort);
   if (!endpoint) return report_error(endpoint.error().text, kExitUsage);
-  boost::asio::io_context loop;
-  const auto clock = make_system_clock(loop.get_executor());
-  Query query(loop, *clock, *endpoint, sealer_for(loop, *secret));
-  const rendezvous::Hello question{options.job.run_id, true, 0};
-  const auto said = query.ask(question, from_seconds(options.timeout));
-  auto answer = said ? parse_json(std::get<rendezvous::StatusText>(*said).json)
-                     : Result<json::value>(std::unexpected(said.error()));
-  if (answer) answer = only(std::move(*answer), options.job.run_id);
-  if (!answer) return report_error(answer.error().text, kExitFailed);
-  const std::string where = net::format_endpoint(endpoint->host, endpoint->port);
-  fmt::print("{}", options.json ? json::serialize(*answer) + "\n" : status_text(*answer, where));
-  return kExitDone;
+  return print_answer(options, *endpoint, *secret, not_here);
 }
 
 }  // namespace elastrun::ctl

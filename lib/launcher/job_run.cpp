@@ -43,8 +43,8 @@ pid_t pid_of(const workers::Worker* worker) {
 Result<logs::Layout> plan_layout(const spec::JobSpec& spec) {
   const auto expected =
       keeps_output(spec) ? logs::Layout::Expected::Logs : logs::Layout::Expected::ErrorFiles;
-  const auto plan = [dir = spec.log_dir, run_id = spec.run_id, expected] {
-    return logs::Layout::plan(dir, run_id, expected);
+  const auto plan = [dir = spec.log_dir, name = spec.directory_name(), expected] {
+    return logs::Layout::plan(dir, name, expected);
   };
   const bool temporary = spec.log_dir.empty() || spec.log_dir == "/dev/null";
   const auto what = temporary ? "the temporary directory" : "--log-dir " + spec.log_dir;

@@ -46,6 +46,7 @@ RunRegistration::RunRegistration(const boost::asio::any_io_executor& loop, Clock
       soon_(clock.make_alarm()),
       calls_(loop) {
   entry_.run_id = spec.run_id;
+  entry_.name = spec.name;
   entry_.entry_point = workers::entry_name(spec);
   entry_.started = entry_.phase_since = clock.wall();
   entry_.min_nodes = spec.min_nodes;
@@ -153,13 +154,13 @@ void RunRegistration::end_dead_runs() {
                         ended.error().text);
   }
   for (const auto& run : *ended) {
-    const auto& id = run.entry.run_id;
+    const auto& name = run.entry.name;
     log::warning("runs",
                  "killed what the job \"{}\" had left, of which agent and guardian were "
                  "killed: {}",
-                 id, runs::names_of(run.killed));
+                 name, runs::names_of(run.killed));
     if (run.alive.empty()) continue;
-    log::warning("runs", "cannot end these processes of the job \"{}\": {}", id,
+    log::warning("runs", "cannot end these processes of the job \"{}\": {}", name,
                  runs::names_of(run.alive));
   }
 }

@@ -54,6 +54,7 @@ std::vector<RunWorker> read_workers(const json::value& value) {
 std::string encode(const RunEntry& entry) {
   return json::serialize(json::object{{"format", kFormat},
                                       {"run_id", valid_utf8(entry.run_id)},
+                                      {"name", valid_utf8(entry.name)},
                                       {"pid", entry.pid},
                                       {"start_time", entry.start_time},
                                       {"pid_namespace", entry.pid_namespace},
@@ -82,6 +83,7 @@ Result<RunEntry> decode(std::string_view text) {
   if (!value) return std::unexpected(value.error());
   RunEntry entry;
   entry.run_id = member_text_or(*value, "run_id", "");
+  entry.name = member_text_or(*value, "name", entry.run_id);
   entry.pid = small_number(*value, "pid", 0);
   entry.start_time = static_cast<std::uint64_t>(member_int_or(*value, "start_time", 0));
   if (entry.run_id.empty() || entry.pid <= 0 || entry.start_time == 0) {

@@ -25,6 +25,7 @@ struct RunWorker {
 /// (elastrun-protocol(7), RUN REGISTRY).
 struct RunEntry {
   std::string run_id;
+  std::string name;                 // what people call the job
   pid_t pid = 0;                    // of the agent
   std::uint64_t start_time = 0;     // of that process: process::ProcessEntry
   std::uint64_t pid_namespace = 0;  // inode of /proc/self/ns/pid: where those numbers hold

@@ -43,6 +43,9 @@ struct JobSpec {
   // What to run
   std::string script;
   std::vector<std::string> script_args;
+  std::string name;    // what people call the job; never empty
+  bool named = false;  // by --name: log directories are called so, too
+  const std::string& directory_name() const { return named ? name : run_id; }
   Mode mode = Mode::Script;
   std::string interpreter;                        // PYTHON_EXEC, or python3/python found in PATH
   bool interpreter_given = false;                 // by PYTHON_EXEC: the report is titled with it

@@ -26,6 +26,9 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::StartMethod, "start-method", 0, Kind::Choice, Group::Script, kTorchrun, kPet,
      "job.start_method", "spawn", "spawn,fork,forkserver", "METHOD",
      "How --run-path makes its children", "Ignored without run_path.", &JobSpec::start_method},
+    {Opt::Name, "name", 0, Kind::Text, Group::Script, kOurs, kPet, "job.name", kNone, kNone, "NAME",
+     "What people call the job: in elastrunctl, in reports and on pages",
+     "Default: the id given for the rendezvous, else the script's name without .py."},
 
     {Opt::NprocPerNode, "nproc-per-node", 0, Kind::Text, Group::Workers, kTorchrun, kPet,
      "job.nproc_per_node", "1", kNone, "N|auto|gpu|cpu", "How many workers to start on this node",

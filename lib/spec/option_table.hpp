@@ -26,6 +26,7 @@ enum class Opt {
   NoPython,
   RunPath,
   StartMethod,
+  Name,
   // Workers
   NprocPerNode,
   Role,

@@ -69,6 +69,7 @@ class RendezvousChoice {
   }
 
   void warn_of_replaced() {
+    const bool is_name = values_.is_given(Opt::RdzvId) && job_.name == text(Opt::RdzvId);
     std::vector<std::string> names;
     for (const Opt id :
          {Opt::RdzvBackend, Opt::RdzvEndpoint, Opt::RdzvId, Opt::MasterAddr, Opt::MasterPort}) {
@@ -78,7 +79,7 @@ class RendezvousChoice {
     if (names.empty()) return;
     const bool asked = values_.is_on(Opt::Standalone);
     warnings_.push_back(fmt::format(
-        "{} is not used: {}{}", join(names, ", "),
+        "{} is not used{}: {}{}", join(names, ", "), is_name ? ", except as the job's name" : "",
         asked ? "--standalone overrides it" : "one node without an endpoint gets a random run id",
         asked ? ""
               : " and localhost (as torchrun); to keep it, give --rdzv-backend c10d "

@@ -3,6 +3,7 @@
 
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
+#include "spec/job_name.hpp"
 #include "spec/journal_size.hpp"
 #include "spec/option_fields.hpp"
 #include "spec/option_values.hpp"
@@ -37,7 +38,7 @@ class Resolver {
 
   Answer<Resolved> run() {
     for (const auto step :
-         {&Resolver::collect, &Resolver::take_script, &Resolver::ask_scheduler,
+         {&Resolver::collect, &Resolver::take_script, &Resolver::name, &Resolver::ask_scheduler,
           &Resolver::count_nodes, &Resolver::limit_restarts, &Resolver::count_workers,
           &Resolver::meet, &Resolver::take_logs, &Resolver::take_reports, &Resolver::choose_mode,
           &Resolver::take_worker_library}) {
@@ -120,6 +121,8 @@ class Resolver {
     }
     return std::nullopt;
   }
+
+  Refused name() { return name_job(job_, values()); }
 
   Refused count_nodes() {
     const auto range = parse_nnodes(text(Opt::Nnodes));

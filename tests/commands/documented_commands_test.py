@@ -134,8 +134,7 @@ def beside_a_service(shell: Shell, command: str) -> None:
 
 def beside_a_job(shell: Shell, command: str) -> None:
     """What it says to the end of a job of that name with two workers whose output is in files."""
-    job = shell.start("elastrun --nproc-per-node 2 --redirects 3 --log-dir logs --rdzv-backend "
-                      "c10d --rdzv-endpoint localhost:0 --rdzv-id night --no-python sh -c "
+    job = shell.start("elastrun --nproc-per-node 2 --redirects 3 --name night --no-python sh -c "
                       "'echo started; until [ -e go ]; do sleep 0.02; done'")
     while subprocess.run(["elastrunctl", "logs", "--no-follow", "night", "1"], env=shell.env,
                          capture_output=True, text=True).stdout != "started\n":
@@ -148,8 +147,7 @@ def beside_a_job(shell: Shell, command: str) -> None:
 
 def of_a_job(shell: Shell, command: str) -> None:
     """What asks a job of that name that runs, as the only one of this user."""
-    job = shell.start("elastrun --redirects 3 --log-dir logs --rdzv-backend c10d --rdzv-endpoint "
-                      "localhost:0 --rdzv-id night --no-python sh -c "
+    job = shell.start("elastrun --name night --no-python sh -c "
                       "'until [ -e go ]; do sleep 0.02; done'")
     while 'job "night": running' not in subprocess.run(
             ["elastrunctl", "status"], env=shell.env, text=True, capture_output=True).stdout:
@@ -161,8 +159,7 @@ def of_a_job(shell: Shell, command: str) -> None:
 
 def after_a_job(shell: Shell, command: str) -> None:
     """What reads the files of a job of that name that has ended."""
-    once(shell, "elastrun --redirects 3 --log-dir logs --rdzv-backend c10d --rdzv-endpoint "
-                "localhost:0 --rdzv-id night --no-python true")
+    once(shell, "elastrun --name night --redirects 3 --log-dir logs --no-python true")
     once(shell, command)
 
 
@@ -215,8 +212,7 @@ HOW: list[tuple[str, Callable[[Shell, str], None]]] = [
     (r"(srun|mpirun|pbsdsh) [^|;&]*\belastrun ", once),
     (r"(ln -s elastrun|openssl rand) ", once),
     (r"mkdir -p out && elastrun --config ", once),
-    (r"(build/release/apps/)?elastrun (--nproc-per-node|--config|--dry-run|--print-|--worker-lib)",
-     once),
+    (r"(build/release/apps/)?elastrun (--n|--config|--dry-run|--print-|--worker-lib)", once),
     (r"elastrun --hang-timeout ", once),
     (r"elastrun --http ADDRESS:PORT$", with_a_page),
     (r"elastrun --metrics 'plugin:", with_the_plugin),

@@ -131,7 +131,7 @@ class GoodputPage(unittest.TestCase):
         for cause in ("rank 1 was killed by SIGKILL", "ended with exit code 7"):
             self.assertIn(cause, text)
         # The job has no name but a random run id: the script's is the page's.
-        self.assertEqual(page.value("document.querySelector('h1').textContent"), "train.py")
+        self.assertEqual(page.value("document.querySelector('h1').textContent"), "train")
         self.assertIn(f"run id {account['job']}", text)
         # The steps of 0.3 s are cut off, and marked; the axes have numbers.
         self.assertGreater(page.value("document.querySelectorAll('.clips i').length"), 0)

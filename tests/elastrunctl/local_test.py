@@ -91,7 +91,8 @@ class Status(Case):
             self.assertTrue((Path(worker["directory"]) / "stdout.log").exists())
         code, text, _ = self.ctl("status")
         self.assertEqual(code, 0)
-        self.assertRegex(text, rf'job "{run["run_id"]}": running for .*, 0 of 3 restarts spent, up')
+        self.assertRegex(text, r'job "sh": running for .*, 0 of 3 restarts spent, up')
+        self.assertIn(f", agent {run['pid']}, run id {run['run_id']}\n", text)
         self.assertIn(f"log folder: {self.folder}/logs/{run['run_id']}_", text)
         self.assertRegex(text, rf"1 +1 +{run['workers'][1]['pid']} ")
         (self.folder / "fail").touch()
@@ -115,13 +116,33 @@ class Status(Case):
         self.assertEqual(code, 0)
         self.assertIn('job "day": running', text)
         self.assertIn("not to log files", text)
-        for command in (("status", "--rdzv-id", "night"), ("logs", "night")):
+        for command in (("status", "--rdzv-id", "night"), ("status", "night"), ("logs", "night")):
             code, out, text = self.ctl(*command)
             self.assertEqual((code, out), (1, ""))
-            self.assertIn('"night" begins the names of several jobs: "night-a", "night-b"', text)
+            self.assertRegex(text, r'"night" means several jobs, name one or its agent: '
+                                   r'"night-a" \(agent \d+\), "night-b" \(agent \d+\)')
         code, _, text = self.ctl("status", "--rdzv-id", "week")
         self.assertEqual(code, 1)
         self.assertIn('no job "week" of this user runs on this machine', text)
+
+    def test_a_job_of_one_node_has_a_name_which_others_may_share(self) -> None:
+        named = self.job("--name", "night", "--tee", "3", "--log-dir", "logs")
+        for _ in range(2):
+            self.job()
+        agents = [run["pid"] for run in self.running(3) if run["name"] == "sh"]
+        code, text, _ = self.ctl("status", "night")
+        self.assertEqual(code, 0)
+        self.assertRegex(text, r'job "night": running for .*\n  sh, agent \d+, run id \S{36}\n'
+                               rf"  log folder: {self.folder}/logs/night_")
+        while "rank 1 begins" not in self.ctl("logs", "--no-follow", "night", "1")[1]:
+            pass
+        self.assertEqual(self.ctl("stacks", "night")[0], 0)
+        for command in ("status", "logs", "stacks"):
+            code, out, text = self.ctl(command, "sh")
+            self.assertEqual((code, out), (1, ""))
+            self.assertRegex(text, r'"sh" means several .*: "sh" \(agent \d+\), "sh" \(agent')
+        self.assertIn(f"sh, agent {agents[1]}, run", self.ctl("status", str(agents[1]))[1])
+        self.assertIsNone(named.poll())
 
     def test_the_guardian_removes_the_entry_of_a_killed_agent(self) -> None:
         job = self.job()
@@ -234,7 +255,7 @@ class Logs(Case):
         self.running(2)
         code, out, text = self.ctl("logs")
         self.assertEqual((code, out), (1, ""))
-        self.assertIn('several jobs run here, name one: "day", "night"', text)
+        self.assertRegex(text, r'name one or its agent: "day" \(.*"night" \(')
         code, out, text = self.ctl("logs", "day", "2")
         self.assertEqual((code, out), (1, ""))
         self.assertIn("no rank 2 on this machine; ranks here: 0, 1", text)

@@ -53,10 +53,11 @@ OPTIONS: tuple[tuple[str, int, str], ...] = (
     ("--signals-to-handle SIGKILL ok.py", 0, "SIGKILL cannot be handled by any process"),
     ("--signals-to-handle FOO ok.py", 0, "unknown signal 'FOO', ignored"),
     ("--forward-signals FOO ok.py", 0, "unknown signal 'FOO', ignored"),
+    ("--name a/b ok.py", 2, "--name on the command line: 'a/b' cannot be the name of a job"),
     ("--worker-lib x ok.py", 0, "the script 'x' does not exist"),
     ("gone.py", 0, "the script 'gone.py' does not exist in the current directory"),
     ("--config gone.toml", 2, "cannot read the job file gone.toml"),
-    ("--nnodes 1:2 ok.py", 0, "job none: 1 to 2 nodes, 1 worker on each, 0 restarts"),
+    ("--nnodes 1:2 ok.py", 0, "job ok: 1 to 2 nodes, 1 worker on each, 0 restarts"),
     ("--nproc-per-node 2 --max-restarts 1 ok.py", 0, ": 1 node, 2 workers, 1 restart\n"),
 )
 VARIABLES: tuple[tuple[str, int, str], ...] = (

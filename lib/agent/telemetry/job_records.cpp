@@ -58,6 +58,7 @@ void JobRecords::begin(Duration since_start) {
   if (!pipeline_.wants(kScope)) return;
   tell("job.started", {{"format", whole(1)},
                        {"run_id", job_.run_id},
+                       {"job_name", job_.name},
                        {"entry_point", workers::entry_name(job_)},
                        {"host", host_name()},
                        {"pid", whole(::getpid())},

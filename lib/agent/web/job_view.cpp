@@ -49,6 +49,7 @@ std::string JobView::phase_name() const {
 json::object JobView::job_json() const {
   json::object job;
   job["run_id"] = spec_.run_id;
+  job["name"] = spec_.name;
   job["script"] = spec_.script;
   job["role"] = spec_.role;
   job["min_nodes"] = spec_.min_nodes;

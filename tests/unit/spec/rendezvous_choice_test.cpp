@@ -37,11 +37,12 @@ TEST_CASE("rendezvous choice: what the rules of one node drop is said") {
   FakeMachine machine;
   const auto implicit = machine.job({"--rdzv-id=mine", "train.py"});
   CHECK(implicit.spec.run_id == kUuid);
-  CHECK(has_warning(implicit, "--rdzv-id=mine is not used: one node without an endpoint"));
+  CHECK(has_warning(implicit, "--rdzv-id=mine is not used, except as the job's name: one node"));
   const auto asked = machine.job(
       {"--standalone", "--rdzv-backend=etcd", "--rdzv-endpoint=h:1", "--rdzv-id=x", "train.py"});
   CHECK(asked.spec.rdzv_backend == "c10d");
-  CHECK(has_warning(asked, "--rdzv-backend=etcd, --rdzv-endpoint=h:1, --rdzv-id=x is not used"));
+  CHECK(has_warning(asked,
+                    "--rdzv-backend=etcd, --rdzv-endpoint=h:1, --rdzv-id=x is not used, except"));
   const auto port = machine.job({"--standalone", "--master-port", "70000", "train.py"});
   CHECK(has_warning(port, "--master-port=70000 is not used: --standalone overrides it"));
   const auto ranked = machine.job({"--node-rank", "-1", "train.py"});
