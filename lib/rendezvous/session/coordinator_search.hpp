@@ -58,6 +58,8 @@ class CoordinatorSearch {
   const Place& place() const { return place_; }
   std::string where() const;
   bool connected_once() const { return connected_once_; }
+  /// Until the search is given up.
+  Duration time_left() const;
   /// How long the peer may take to answer once it has the connection.
   Duration time_to_answer() const;
   /// Why the search has not succeeded yet; empty: not tried yet.
@@ -70,7 +72,6 @@ class CoordinatorSearch {
   void dial();
   void watch_progress();
   void give_up();
-  Duration time_left() const;
 
   AwakeClock clock_;  // who is paused has not looked meanwhile
   Locator& locator_;

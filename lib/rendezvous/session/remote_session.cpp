@@ -106,8 +106,9 @@ class RemoteSession final : public Session {
     if (!membership_.wants_membership()) return;
     if (link_) search_.set_trouble(silent_port_text(place().endpoint, link_->remote_address()));
     if (search_.trouble().empty()) return;
-    push(Progress{fmt::format("looking for the coordinator: {}", search_.trouble()), 0,
-                  settings_.rules.min_nodes});
+    push(Progress{fmt::format("looking for the coordinator, at most {} more: {}",
+                              format_duration(search_.time_left()), search_.trouble()),
+                  0, settings_.rules.min_nodes});
     search_.warn();
   }
 
