@@ -22,6 +22,17 @@
 namespace elastrun::ctl {
 namespace {
 
+/// Unlike CLI::Range it refuses NaN.
+CLI::Validator seconds(double least, double most) {
+  const auto look = [least, most](const std::string& text) {
+    const auto value = parse_float(text);
+    return value && *value >= least && *value <= most
+               ? std::string()
+               : fmt::format("Value {} not in range [{} - {}]", text, least, most);
+  };
+  return {look, ""};
+}
+
 constexpr const char* kAbout =
     "Looks after jobs of elastrun: who is in, who is missing, and a coordinator that no node of a "
     "job has to carry. See elastrunctl(1).";
@@ -56,7 +67,7 @@ CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
       ->envname("PET_RDZV_ENDPOINT");
   command->add_flag("--json", options.json, "Print the answer as one line of JSON");
   command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(seconds(0.001, 86400))
       ->type_name("SECONDS")
       ->capture_default_str();
   add_job_options(*command, options.job, conf);
@@ -72,7 +83,7 @@ CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
                   kJob));
   command->add_flag("--json", options.json, "Print the answer as one line of JSON");
   command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(seconds(0.001, 86400))
       ->type_name("SECONDS")
       ->capture_default_str();
   add_job_options(*command, options.job, conf);
@@ -204,10 +215,10 @@ void add_what_if(CLI::App& goodput, GoodputCommands& commands) {
   what_if->add_option("files", options.files, "As of report")->required()->type_name("FILE");
   what_if->add_option("--mtbf", options.mtbf, "Seconds from a failure to the next, on average")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 1e9));
+      ->check(seconds(0.001, 1e9));
   what_if->add_option("--save-time", options.save_time, "Seconds that a checkpoint takes")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(seconds(0, 1e9));
   what_if->add_option("--interval", options.interval, "Steps from a checkpoint to the next")
       ->type_name("STEPS")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));

@@ -21,7 +21,9 @@
 #include <iterator>
 #include <limits>
 #include <set>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace elastrun::ctl {
@@ -52,8 +54,12 @@ double begins_at(const std::string& path) {
 /// A pattern of the shell names parts, too: each file once, where the first of its parts stands.
 std::vector<JournalFiles> with_parts(const std::vector<std::string>& paths) {
   std::set<std::string> further;
+  std::set<std::pair<dev_t, ino_t>> seen;
   std::vector<JournalFiles> all;
   for (const auto& path : paths) {
+    struct stat file {};
+    const bool known = path != "-" && ::stat(path.c_str(), &file) == 0;
+    if (known && !seen.emplace(file.st_dev, file.st_ino).second && S_ISREG(file.st_mode)) continue;
     auto& files = all.emplace_back(1, path);
     if (path == "-") continue;
     for (const auto& part : files::parts_of(path)) {

@@ -139,7 +139,7 @@ std::optional<double> parse_float(std::string_view text) {
 
 std::string format_duration(Duration duration) {
   const double seconds = to_seconds(duration);
-  if (seconds < 0) return "-" + format_duration(-duration);
+  if (seconds < 0) return "-" + format_duration(std::max(-Duration::max(), duration) * -1);
   if (seconds < 0.001) return fmt::format("{:.0f} us", seconds * 1e6);
   if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 60) return fmt::format("{:.1f} s", seconds);

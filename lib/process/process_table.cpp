@@ -224,12 +224,13 @@ bool any_live_child_in_group(pid_t group) {
   return live_child(P_PGID, static_cast<id_t>(group));
 }
 
-bool waits_for_child(const ProcessEntry& process, const std::string& proc) {
+bool waits_for_child(const ProcessEntry& process, const std::string& proc, bool unless_hidden) {
   if (process.state != 'S') return false;
   const std::string file = proc + "/" + std::to_string(process.pid) + "/wchan";
   const std::string text = read_kernel_file(file);
   const auto where = trim(text);
-  return where.empty() || where == "0" || where.find("do_wait") != std::string_view::npos;
+  if (where.empty() || where == "0") return !unless_hidden;
+  return where.find("do_wait") != std::string_view::npos;
 }
 
 bool is_subreaper() {

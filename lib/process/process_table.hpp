@@ -68,8 +68,10 @@ bool any_live_child();
 /// The same among the children in one process group.
 bool any_live_child_in_group(pid_t group);
 /// Whether the main thread of a process waits for a child, as a shell does for what it has started;
-/// yes as well where a process sleeps and the kernel does not tell on what (wchan in proc(5)).
-bool waits_for_child(const ProcessEntry& process, const std::string& proc = "/proc");
+/// yes as well where a process sleeps and the kernel does not tell on what (wchan in proc(5)),
+/// `unless_hidden`.
+bool waits_for_child(const ProcessEntry& process, const std::string& proc = "/proc",
+                     bool unless_hidden = false);
 /// Whether orphaned descendants of this process become its children.
 bool is_subreaper();
 

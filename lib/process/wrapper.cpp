@@ -54,7 +54,7 @@ Wrapper wrapper_of(const ProcessEntry& process, const std::string& proc) {
 }
 
 bool leaves_to(const ProcessEntry& parent, const ProcessEntry& child, const std::string& proc) {
-  return waits_for_child(parent, proc) &&
+  return waits_for_child(parent, proc, true) &&
          (read_status(child.pid, proc).caught & bit_of(SIGTERM)) != 0;
 }
 

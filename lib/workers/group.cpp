@@ -15,8 +15,9 @@ namespace {
 constexpr Duration kLongestLook = std::chrono::milliseconds(20);
 // A worker that has not ended so long after its signal saves something, or waits for its children.
 constexpr Duration kMoment = std::chrono::milliseconds(250);
-// What is left of the grace when all are asked: enough for those that need no disk. After as long
-// those are asked for whom others wait.
+// What is left of the grace when all are asked: enough for those that need no disk. Those for whom
+// others wait are asked in the middle of it: a trainer may wait for the upload of what it has
+// saved.
 constexpr Duration kLastCall = std::chrono::seconds(5);
 constexpr std::string_view kArea = "workers";
 
@@ -189,7 +190,7 @@ bool Group::ask_trainers(int signal) {
   for (const auto& worker : workers_) pids.push_back(worker.pid);
   summons_.emplace(parts_.wrapper_of, std::move(pids), job, asked_at_);
   if (parts_.leaves_to) {
-    ask_waited_for_at_ = clock_.now() + std::min(kLastCall, (deadline_ - clock_.now()) / 4);
+    ask_waited_for_at_ = clock_.now() + (deadline_ - clock_.now()) / 2;
   }
   parts_.signal_each(summons_->next(job), signal);
   for (const auto& worker : workers_) {

@@ -139,7 +139,16 @@ class Goodput(unittest.TestCase):
                 self.assertAlmostEqual(answer[name]["simulated_goodput"], answer[name]["goodput"],
                                        delta=0.1)
             self.assertIn("  asked         20 steps", ctl(*words).stdout)
-            self.assertEqual(ctl("what-if", "--mtbf=0", str(journal)).returncode, 2)
+            for odd in ("--mtbf=0", "--mtbf=nan", "--save-time=nan", "--mtbf=inf"):
+                self.assertEqual(ctl("what-if", odd, str(journal)).returncode, 2, odd)
+
+    def test_a_journal_that_is_named_twice_counts_once(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            journal, *_ = self.run_job(folder)
+            alias = Path(folder) / "alias.jsonl"
+            alias.symlink_to(journal)
+            self.assertEqual(self.account(str(journal), str(journal), str(alias)),
+                             self.account(str(journal)))
 
     def test_two_submissions_and_a_torn_tail(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -163,6 +163,7 @@ void WorkerRecords::tell_stat(const workers::Worker& worker, const workers::Work
                               const Attributes& labels) {
   if (!pipeline_.wants(telemetry::monitor::kScope)) return;
   for (const auto& [name, value] : event.attributes) {
+    if (std::holds_alternative<std::string>(value)) continue;  // a histogram: the event has it
     const std::string group(telemetry::monitor::kScope);
     workers::Message one = workers::MetricSample{name.substr(0, workers::kMaxName), 0, group};
     if (!admits(worker, one)) continue;

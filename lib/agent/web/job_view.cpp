@@ -88,8 +88,10 @@ json::object JobView::worker_json(const workers::Worker& worker) const {
   }
   const auto& steps = found->second;
   text["step"] = steps.last;
-  text["step_age_s"] = to_seconds(clock_.now() - steps.at);
-  text["steps_per_s"] = steps.rate;
+  const double age = to_seconds(clock_.now() - steps.at);
+  text["step_age_s"] = age;
+  // One that stands still has not the pace of before.
+  text["steps_per_s"] = steps.rate * age > 1 ? 1 / age : steps.rate;
   return text;
 }
 

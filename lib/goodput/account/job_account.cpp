@@ -122,8 +122,9 @@ void JobAccount::step(std::int64_t number, TimePoint now) {
   ledger_.step(number, now);
   stepped_at_ = now;
   end_phase(now);
-  starts_.step(number, ledger_.productive());
-  restarts_.step(number, now);
+  const auto counted = ledger_.last_step().value_or(number);
+  starts_.step(counted, ledger_.productive());
+  restarts_.step(counted, now);
   if (steps_) steps_->end(number, now - job_start_);
 }
 

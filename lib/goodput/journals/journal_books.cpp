@@ -124,6 +124,7 @@ void JournalBooks::take(const Record& record) {
   const bool agent = record.scope == kAgentScope;
   const bool recorder = record.scope == kRecorderScope;
   if (!agent && !recorder && record.scope != kWorkerScope) return;
+  if (record.kind == Record::Kind::SpanEnd) return;  // which is written with earlier times
   if (agent && record.name == "job.started") return begin(record);
   if (of_other_job_) {
     ++other_jobs_;

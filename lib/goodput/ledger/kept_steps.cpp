@@ -44,12 +44,13 @@ void KeptSteps::prolong(Duration time) {
   }
 }
 
-bool KeptSteps::prolong(std::int64_t step, Duration time) {
+bool KeptSteps::prolong(std::int64_t step, Duration time, std::int64_t more) {
   for (auto& marks : widths_) {
     for (auto& mark : marks | std::views::reverse) {
       if (mark.last < step) return false;
       if (mark.first != step || mark.last != step) continue;
       mark.done.time += time;
+      mark.done.steps += more;
       return true;
     }
   }

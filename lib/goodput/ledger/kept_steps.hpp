@@ -30,8 +30,9 @@ class KeptSteps {
   void add(std::int64_t step, Done done, std::int64_t ranks = 0);
   /// The newest step took so much longer.
   void prolong(Duration time);
-  /// So did `step`, or less; false where it is not kept, or not told apart any more.
-  bool prolong(std::int64_t step, Duration time);
+  /// So did `step`, or less, which was so many `more` steps; false where it is not kept, or not
+  /// told apart any more.
+  bool prolong(std::int64_t step, Duration time, std::int64_t more = 0);
   /// `step` and all after it are done again; the time that they took.
   Duration take_back(std::int64_t step);
   /// What all steps above `step` took.

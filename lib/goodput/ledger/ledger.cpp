@@ -17,6 +17,8 @@ bool is_within_a_start(Bucket bucket) {
 
 // A number that jumps further does not count steps that were done.
 constexpr double kFarthest = 1 << 20;
+// Of a worker that has failed: from its last step on, with a traceback, destructors, a core dump.
+constexpr Duration kLongestExit = std::chrono::seconds(10);
 
 /// What all starts took until their first steps, and these longer than others.
 Duration until_first_steps(const std::array<Duration, kBuckets>& buckets) {
@@ -90,6 +92,7 @@ void Ledger::enter(Bucket bucket, TimePoint now, std::string_view name) {
   if (ran_ && restarts_ == 0) before_restarts_ = until_first_steps(buckets_);
   restarts_ += std::exchange(ran_, true) ? 1 : 0;
   steps_seen_ = stepped_ = false;
+  safe_before_ = safe_step_.value_or(0);
   first_steps_.clear();
   running_ = lead_ = {};
   numbers_.start();
@@ -129,14 +132,14 @@ void Ledger::hang(Duration standing, TimePoint now) {
 
 void Ledger::resume(std::int64_t step, TimePoint now) {
   settle(now);
-  step = numbers_.of_step(step, kept_.last(), safe_step_);
+  step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   // Only the first step of a start tells where the job resumed.
   if (!stepped_) go_back(step, broken_at_);
 }
 
 void Ledger::begin_step(std::int64_t step, TimePoint now) {
   settle(now);
-  step = numbers_.of_step(step, kept_.last(), safe_step_);
+  step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   progressed();
   if (!stepped_) {
     go_back(step, broken_at_);
@@ -161,7 +164,7 @@ void Ledger::go_back(std::int64_t step, TimePoint until) {
 
 void Ledger::step(std::int64_t step, TimePoint now) {
   settle(now);
-  step = numbers_.of_step(step, kept_.last(), safe_step_);
+  step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   progressed();
   if (is_within_a_start(current_)) steps_seen_ = true;
   if (!std::exchange(stepped_, true)) {
@@ -179,17 +182,24 @@ void Ledger::step(std::int64_t step, TimePoint now) {
 
 void Ledger::first_step(std::int64_t step) {
   go_back(step, broken_at_);
+  const auto before = std::max({kept_.last().value_or(0), safe_before_, std::int64_t{0}});
   kept_.add(step, {1, std::exchange(unmarked_, {})}, ranks_);
-  first_ = {step, lead_, {}, last_};
+  first_ = {.step = step, .before = before, .most = lead_, .credited = {}, .at = last_};
   credit_first(usual_.time());
 }
 
-/// As much of the first step of this start as is usual was work, the rest led to it.
+/// As much of the first step of this start as is usual was work, the rest led to it. Where not all
+/// steps are told, it may be several.
 void Ledger::credit_first(std::optional<Duration> usual) {
   if (!first_ || !usual) return;
-  const Duration more = std::min(first_->most, *usual) - first_->credited;
-  if (!kept_.prolong(first_->step, more)) return first_.reset();
+  const auto steps = std::clamp<std::int64_t>(first_->step - first_->before, 1, stride_);
+  const double all = static_cast<double>(usual->count()) * static_cast<double>(steps);
+  const auto most = static_cast<double>(first_->most.count());
+  const Duration work(static_cast<std::int64_t>(std::min(all, most)));
+  const Duration more = work - first_->credited;
+  if (!kept_.prolong(first_->step, more, steps - first_->steps)) return first_.reset();
   first_->credited += more;
+  first_->steps = steps;
   if (more > Duration::zero()) move(Bucket::Running, Bucket::Productive, more, first_->at);
   if (more < Duration::zero()) move(Bucket::Productive, Bucket::Running, -more, first_->at);
 }
@@ -286,14 +296,14 @@ void Ledger::untold_checkpoint(TimePoint now) {
 }
 
 /// The step that was under way is done again. What lies beyond its usual time was no step, but the
-/// end of the workers, or they stood still.
+/// end of the workers, or, where that would be very long, they stood still.
 void Ledger::break_off(Bucket then) {
   end_first_step();
   Duration lost = std::exchange(unmarked_, {});
   covered_ = {};
   if (const auto due = usual_.due(stride_)) {
-    const bool stood = usual_.stall(lost, stride_) > Duration::zero();
     const Duration rest = std::max(lost - *due, Duration::zero());
+    const bool stood = rest > kLongestExit && usual_.stall(lost, stride_) > Duration::zero();
     move(Bucket::Productive, stood ? Bucket::Stalled : then, rest, last_);
     lost -= rest;
   }

@@ -148,9 +148,10 @@ class Ledger {
   static constexpr std::size_t kFirstSteps = 8;
   Ring<Duration, kFirstSteps> first_steps_;
   struct FirstStep {
-    std::int64_t step;
-    Duration most, credited;  // of Running: at most its time; what counts of that
-    TimePoint at;
+    std::int64_t step, before;    // it, and the last one of what the start resumed from
+    Duration most{}, credited{};  // of Running: at most its time; what counts of that
+    TimePoint at{};
+    std::int64_t steps = 1;  // that end with it
   };
   std::optional<FirstStep> first_;  // of this start, as long as its time is not settled
   bool begun_ = false;              // the begin of the first step was told
@@ -158,6 +159,7 @@ class Ledger {
   std::int64_t ranks_ = 0;
   bool several_worlds_ = false;
   std::int64_t stride_ = 1;           // how many steps were told at once, the last time
+  std::int64_t safe_before_ = 0;      // in a checkpoint, before this start
   Duration stalled_{};                // of the last stall, as long as steps may make up for it
   Duration before_restarts_{};        // until_first_steps() of the first start
   Duration unmarked_{};               // Productive, and of no step that has ended

@@ -31,7 +31,8 @@ void StepNumbers::untold(std::optional<Number> last) {
   saved_ = std::max(saved_, last);
 }
 
-Number StepNumbers::of_step(Number told, std::optional<Number> last, std::optional<Number> safe) {
+Number StepNumbers::of_step(Number told, std::optional<Number> last, std::optional<Number> safe,
+                            Number stride) {
   const bool first = !std::exchange(begun_, true);
   if (!base_) base_ = told;
   if (is_far(told) || (last && is_far(*last))) return told;
@@ -41,7 +42,7 @@ Number StepNumbers::of_step(Number told, std::optional<Number> last, std::option
   }
   if (first) return first_of_start(told, *last, safe);
   if (told <= *base_ && told + ahead_ < *last) {
-    ahead_before_ = std::exchange(ahead_, *last + 1 - told);
+    ahead_before_ = std::exchange(ahead_, std::max(*last, safe.value_or(*last)) + stride - told);
     ++begun_again_;
   }
   return told + ahead_;
@@ -52,10 +53,13 @@ Number StepNumbers::first_of_start(Number told, Number last, std::optional<Numbe
   if (told + ahead_ > last + 1) ahead_ = ahead_before_;
   if (told + ahead_ > last + 1) ahead_ = ahead_before_ = 0;
   const Number number = told + ahead_;
-  const auto kept = !loaded_ ? saved_ : saved_ || safe ? std::max(saved_, safe) : last;
+  auto kept = !loaded_ ? saved_ : saved_ || safe ? std::max(saved_, safe) : last;
+  // Of a job that counts epochs, and of one whose last step was saved, it may be the next epoch.
+  const bool epochs = begun_again_ > 0;
+  if (epochs || safe == last) kept = std::max(kept, safe);
   if (told <= *base_ && kept >= number) {
-    ahead_ += *kept + 1 - number;
-    doubt(*kept);
+    ahead_before_ = std::exchange(ahead_, *kept + 1 - told);
+    if (!epochs || kept != safe || safe != last) doubt(*kept);
     return *kept + 1;
   }
   // Of several epochs it may have resumed in any.

@@ -18,8 +18,10 @@ class StepNumbers {
   /// A checkpoint was saved, or loaded if there was no step in this start yet, and nobody can tell
   /// of which step. `last`: of those that are counted.
   void untold(std::optional<Number> last);
-  /// Of a step that the job tells, or of its begin. `safe`: the last one that a checkpoint holds.
-  Number of_step(Number told, std::optional<Number> last, std::optional<Number> safe);
+  /// Of a step that the job tells, or of its begin. `safe`: the last one that a checkpoint holds;
+  /// `stride`: how many steps lie between those that are told.
+  Number of_step(Number told, std::optional<Number> last, std::optional<Number> safe,
+                 Number stride = 1);
   /// Of a checkpoint.
   Number of_checkpoint(Number told, std::optional<Number> last) const;
 

@@ -10,6 +10,7 @@ namespace {
 constexpr int kTimesLonger = 5;
 constexpr Duration kLeast = std::chrono::milliseconds(500);
 constexpr std::size_t kEnough = 8;
+constexpr int kRush = 5;  // times shorter
 
 constexpr std::size_t kBursts = 5, kAlike = 3;
 constexpr std::int64_t kFarthestAhead = 32;  // steps, where no burst is known
@@ -42,8 +43,11 @@ void UsualStep::add(const Steps& steps) {
   if (!steps.late) {
     auto ahead = kFarthestAhead;
     for (const auto& burst : bursts_) ahead = std::max(ahead, 2 * burst.steps);
-    early_ = std::clamp(early_ + times(pace_, steps.count) - steps.time, Duration::zero(),
-                        times(pace_, ahead));
+    // Only what is told in a rush is ahead of its time: steps that vary are not, and one that is
+    // done now has waited for all before it.
+    const Duration due = times(pace_, steps.count);
+    if (steps.time < due / kRush) early_ = std::min(early_ + due - steps.time, times(pace_, ahead));
+    if (steps.time >= due / 2) early_ = {};
     times_.add(steps.time / steps.count);
     // Looking for the median costs more than all else.
     if (++added_ % kEnough == 0 || times_.size() <= kEnough) pace_ = *time();

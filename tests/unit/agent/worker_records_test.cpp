@@ -106,7 +106,9 @@ TEST_CASE("worker records: what a counter has come to is told, for each rank and
 
 TEST_CASE("worker records: a window of torch.monitor is a series for each aggregation, too") {
   TalkingJob job;
-  job.heard_from(1, workers::WorkerEvent{"torch.monitor.Stat", {{"a.sum", 3.0}, {"a.count", 2.0}}});
+  job.heard_from(1,
+                 workers::WorkerEvent{"torch.monitor.Stat",
+                                      {{"a.sum", 3.0}, {"a.count", 2.0}, {"a.histogram", "1:2"}}});
   CHECK(job.names() == std::vector<std::string>{"a.sum", "a.count", "torch.monitor.Stat"});
   CHECK(job.heard->records[0].scope == "torch.monitor");
   CHECK(job.heard->records[0].kind == RecordKind::Sample);

@@ -39,6 +39,8 @@ TEST_CASE("text: floats are read as Python's float() reads them") {
 
 TEST_CASE("text: durations are written for people") {
   CHECK(format_duration(850us) == "850 us");
+  CHECK(format_duration(-850us) == "-850 us");
+  CHECK(format_duration(Duration::min()) == "-2562047 h 47 min");
   CHECK(format_duration(1300us) == "1.3 ms");
   CHECK(format_duration(12400ms) == "12.4 s");
   CHECK(format_duration(185s) == "3 min 05 s");

@@ -162,6 +162,9 @@ class Journal {
     attributes.emplace_back(name, 50'000 + to_seconds(when));
     take(at, "elastrun.goodput", std::move(name), {}, std::move(attributes));
   }
+  void span_end(Duration at) {
+    take(at, "elastrun.agent", "worker", {}, {}, Record::Kind::SpanEnd);
+  }
   /// The next submission starts at `at`, and its steady clock anywhere.
   void start(Duration at) {
     boot_ = 7 * at + 1000s;
@@ -173,8 +176,9 @@ class Journal {
 
  private:
   void take(Duration at, std::string scope, std::string name, telemetry::Value value,
-            std::vector<telemetry::Attribute> attributes) {
+            std::vector<telemetry::Attribute> attributes, Record::Kind kind = Record::Kind::Event) {
     Record record;
+    record.kind = kind;
     record.stamp = {TimePoint(boot_ + at - begun_), WallTime(50'000s + at)};
     record.scope = std::move(scope);
     record.name = std::move(name);
@@ -205,6 +209,7 @@ TEST_CASE("journal books: two submissions, the second one goes on where the firs
   journal.agent(234s, "worker.ended", {{"exit_code", std::int64_t{0}}});
   journal.agent(234s, "group.gone");
   journal.agent(235s, "job.ended", {{"succeeded", true}});
+  journal.span_end(204s);  // written late: not out of place
   journal.agent(235s, "goodput");
   const auto summary = journal.books.summary().value();
   CHECK(closed(summary));

@@ -81,6 +81,8 @@ class RandomJob {
     ledger.enter(Bucket::Running, now += between(1s, 20s));
     now += between(1s, 20s);
     std::int64_t step = somewhere();
+    // Back at the first one of all with everything saved, it may as well be the next epoch.
+    if (step == 1 && !kept_.empty() && safe_ == kept_.back().step) step = 2;
     resume(step);
     const auto count = 2 + random_() % 30;
     std::vector<Duration> here;
@@ -207,6 +209,89 @@ TEST_CASE(
   CHECK(summary.of(Bucket::Productive) == 250s);
   CHECK(summary.of(Bucket::Lost) == 20s);
   CHECK(summary.goodput() == doctest::Approx(250.0 / 270));
+}
+
+TEST_CASE("ledger: steps of different length hide no stall") {
+  std::mt19937_64 random(5);
+  for (const auto shorter : {300ms, 500ms, 900ms}) {
+    Ledger ledger(TimePoint(0s));
+    TimePoint now(0s);
+    Duration training{};
+    ledger.enter(Bucket::Running, now);
+    for (int step = 0; step < 1000; ++step) {
+      const Duration took = random() % 5 < 2 ? Duration(shorter) : Duration(1s);
+      training += took;
+      ledger.step(step, now += took + (step % 100 == 99 ? 25s : 0s));
+    }
+    CHECK(ledger.summary(now).of(Bucket::Stalled) >= 240s);
+    CHECK(ledger.summary(now).of(Bucket::Stalled) <= 251s);
+  }
+}
+
+TEST_CASE("ledger: an epoch that ended in a checkpoint is followed by the next one") {
+  for (const int epochs : {1, 3}) {
+    Ledger ledger(TimePoint(0s));
+    TimePoint now(0s);
+    const auto epoch = [&] {
+      for (int step = 0; step < 100; ++step) ledger.step(step, now += 100ms);
+      ledger.checkpoint(99, now);
+    };
+    ledger.enter(Bucket::Running, now);
+    for (int i = 0; i < epochs; ++i) epoch();
+    ledger.failed(now);  // in its evaluation
+    ledger.enter(Bucket::Running, now);
+    for (int i = 0; i < 3; ++i) epoch();
+    const auto summary = ledger.summary(now);
+    CHECK(summary.of(Bucket::Lost) == 0s);
+    CHECK(summary.last_step == 100 * (epochs + 3) - 1);
+    // One epoch may have begun again from nothing.
+    CHECK(summary.goodput().has_value() == (epochs == 3));
+    CHECK(summary.goodput_at_least() <= 3.0 / (epochs + 3) + (epochs == 3 ? 1 : 0));
+  }
+}
+
+TEST_CASE("ledger: where only each so manieth step is told, all of them are training") {
+  for (const int apart : {1, 10, 50}) {
+    Ledger ledger(TimePoint(0s));
+    TimePoint now(0s);
+    std::int64_t done = 0;
+    for (int start = 0; start < 4; ++start) {
+      ledger.enter(Bucket::Running, now);
+      now += 1s;
+      for (int i = 0; i < 230; ++i) {
+        now += 100ms;
+        if (++done % apart == 0) ledger.step(done, now);
+      }
+      ledger.checkpoint(done, now);
+      ledger.failed(now);
+    }
+    const auto summary = ledger.summary(now);
+    CHECK(summary.of(Bucket::Productive) >= 91s - 100ms * apart);
+    CHECK(summary.of(Bucket::Productive) <= 92s);
+    CHECK(summary.of(Bucket::Stalled) == 0s);
+  }
+  Ledger epochs(TimePoint(0s));
+  TimePoint now(0s);
+  epochs.enter(Bucket::Running, now);
+  for (int i = 0; i < 300; ++i) {
+    now += 100ms;
+    if (i % 50 % 10 == 9) epochs.step(i % 50, now);
+  }
+  CHECK(epochs.summary(now).last_step == 299);
+  CHECK(epochs.summary(now).of(Bucket::Stalled) == 0s);
+  CHECK(epochs.summary(now).of(Bucket::Productive) >= 29s);
+}
+
+TEST_CASE("ledger: the exit of a worker that failed is no stall, unless it lasts") {
+  for (const auto exit : {Duration(1400ms), Duration(60s)}) {
+    Ledger ledger(TimePoint(0s));
+    TimePoint now(0s);
+    ledger.enter(Bucket::Running, now);
+    for (int step = 0; step < 50; ++step) ledger.step(step, now += 100ms);
+    ledger.failed(now += exit);
+    const auto summary = ledger.summary(now);
+    CHECK(summary.of(exit < 10s ? Bucket::Restart : Bucket::Stalled) == exit - 100ms);
+  }
 }
 
 TEST_CASE("ledger: where a save or a resume cannot be told, goodput has bounds") {

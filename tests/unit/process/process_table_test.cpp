@@ -93,6 +93,7 @@ TEST_CASE("process table: who waits for a child, and who for something else") {
   CHECK_FALSE(waits_in("hrtimer_nanosleep"));
   CHECK_FALSE(waits_in("0", 'R'));
   CHECK_MESSAGE(waits_in("0"), "a kernel that does not tell");
+  CHECK_FALSE(waits_for_child(entry(7, 1, 'S'), proc, true));
   std::filesystem::remove_all(proc);
 }
 
