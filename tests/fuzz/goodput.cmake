@@ -6,7 +6,8 @@ elastrun_fuzz_target(journal SOURCES tests/fuzz/journal_fuzz.cpp lib/export/plai
   lib/goodput/journals/journal_books.cpp lib/goodput/journals/catch_up.cpp
   lib/goodput/journals/journal_outline.cpp lib/goodput/journals/one_clock.cpp
   lib/goodput/journals/stitched_journals.cpp lib/goodput/journals/submissions.cpp
-  lib/goodput/ledger/kept_steps.cpp lib/goodput/ledger/phase_bucket.cpp
+  lib/goodput/ledger/custom_times.cpp lib/goodput/ledger/kept_steps.cpp
+  lib/goodput/ledger/phase_bucket.cpp
   lib/goodput/ledger/step_numbers.cpp
   lib/goodput/account/safe_step.cpp lib/goodput/ledger/usual_step.cpp lib/goodput/ledger/ledger.cpp
   lib/goodput/compat/measurement_log.cpp lib/goodput/account/node_phase.cpp
