@@ -185,7 +185,7 @@ std::string fish_script(const Commands& commands) {
     if (command.names_job) {
       out += fmt::format(
           "complete -c elastrunctl -n '{}' -a '(elastrunctl status --json 2>/dev/null | string "
-          "match -rag \\'\"run_id\": *\"([^\"]*)\"\\')' -d 'job of this machine'\n",
+          "match -rag \\'\"name\": *\"([^\"]*)\"\\')' -d 'job of this machine'\n",
           here);
     }
     out += fish_lines(here, command.options);

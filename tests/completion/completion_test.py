@@ -55,8 +55,7 @@ def setUpModule() -> None:
     unittest.addModuleCleanup(JOBS.cleanup)
     env = os.environ | {"ELASTRUN_RUNTIME_DIR": JOBS.name}
     for name in ("night", "other"):
-        job = subprocess.Popen([PROGRAMS["elastrun"], "--rdzv-backend=c10d",
-                                "--rdzv-endpoint=localhost:0", f"--rdzv-id={name}", "--no-python",
+        job = subprocess.Popen([PROGRAMS["elastrun"], f"--name={name}", "--no-python",
                                 "sleep", "600"], env=env, stdin=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
         unittest.addModuleCleanup(job.wait)
