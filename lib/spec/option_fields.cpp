@@ -86,7 +86,7 @@ struct Filler {
 std::optional<Refusal> fill_fields(JobSpec& job, const Values& values) {
   for (const auto& option : options()) {
     auto refusal = std::visit(Filler{job, option, values[option.id]}, option.field);
-    if (refusal) return refusal;
+    if (refusal) return placed(std::move(*refusal), values[option.id]);
   }
   return std::nullopt;
 }

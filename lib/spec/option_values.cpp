@@ -60,6 +60,13 @@ Refusal launcher_refusal(std::string text, std::string hint) {
   return {std::move(text), 1, false, std::move(hint)};
 }
 
+Refusal placed(Refusal refusal, const Override& given) {
+  if (given.origin != Origin::File) return refusal;
+  refusal.text = given.source + ": " + refusal.text;
+  refusal.exit_code = 2;
+  return refusal;
+}
+
 std::string python_int_error(std::string_view text) {
   return "invalid literal for int() with base 10: " + in_quotes(text);
 }

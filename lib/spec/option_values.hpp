@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
-/// Text to values, with torchrun's rules and its texts. All refusals here carry exit code 1, as the
+/// Text to values, with torchrun's rules and its texts. Refusals of texts carry exit code 1, as the
 /// exceptions of torchrun's launcher do.
 namespace elastrun::spec {
 
 /// A refusal as torchrun's launcher raises it.
 Refusal launcher_refusal(std::string text, std::string hint = {});
+/// Of a value from the job file, which torchrun does not have: with where it stands, exit code 2.
+Refusal placed(Refusal refusal, const Override& given);
 /// "invalid literal for int() with base 10: 'x'".
 std::string python_int_error(std::string_view text);
 

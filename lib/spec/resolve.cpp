@@ -126,7 +126,7 @@ class Resolver {
 
   Refused count_nodes() {
     const auto range = parse_nnodes(text(Opt::Nnodes));
-    if (!range) return range.error();
+    if (!range) return placed(range.error(), values()[Opt::Nnodes]);
     job_.min_nodes = range->min;
     job_.max_nodes = range->max;
     return std::nullopt;
@@ -145,10 +145,12 @@ class Resolver {
     if (seconds && *seconds > 0 && std::isfinite(*seconds)) {
       job_.hang_limit = from_seconds(std::min(*seconds, kLongest));
     } else if (given != "auto" && given != "off") {
-      return launcher_refusal(
-          fmt::format("hang_timeout must be a number of seconds above 0, auto or off, got {}",
-                      given),
-          "see --hang-timeout");
+      return placed(
+          launcher_refusal(fmt::format("hang_timeout must be a number of seconds above 0, auto or "
+                                       "off, got {}",
+                                       given),
+                           "see --hang-timeout"),
+          values()[Opt::HangTimeout]);
     }
     return std::nullopt;
   }
@@ -176,12 +178,13 @@ class Resolver {
     const std::string& given = text(Opt::NprocPerNode);
     if (const auto count = parse_int(given)) {
       if (*count <= 0) {
-        return launcher_refusal(fmt::format("nproc_per_node must be > 0, got {}", *count),
-                                "see --nproc-per-node");
+        return placed(launcher_refusal(fmt::format("nproc_per_node must be > 0, got {}", *count),
+                                       "see --nproc-per-node"),
+                      values()[Opt::NprocPerNode]);
       }
       job_.nproc_per_node = clamped(*count);
     } else if (auto refusal = count_devices(given)) {
-      return refusal;
+      return placed(std::move(*refusal), values()[Opt::NprocPerNode]);
     }
     job_.limit_omp_threads = job_.nproc_per_node > 1 && !around_.variable("OMP_NUM_THREADS") &&
                              !job_.worker_env.contains("OMP_NUM_THREADS");
@@ -237,7 +240,7 @@ class Resolver {
     job_.redirects = *redirects;
     job_.tee = *tee;
     auto filter = parse_ranks_filter(text(Opt::LocalRanksFilter));
-    if (!filter) return filter.error();
+    if (!filter) return placed(filter.error(), values()[Opt::LocalRanksFilter]);
     job_.local_ranks_filter = std::move(*filter);
     check_ranks_filter();
     job_.stdout_filters = filters(Opt::StdoutFilters);
