@@ -173,11 +173,10 @@ void Group::ask_all(int signal) {
   if (std::exchange(asked_, true) && !again) return;
   asked_with_ = signal;
   if (!again) asked_at_ = process::start_time_now();
-  for (const auto& worker : workers_) {
-    if (!worker.exit) {
-      log::warning("api", "Sending process {} closing signal {}", worker.pid,
-                   process::signal_name(signal));
-    }
+  const auto left = std::ranges::count_if(workers_, [](const auto& one) { return !one.exit; });
+  if (left > 0) {
+    log::warning("api", "Sending {} process{} closing signal {}", left, left == 1 ? "" : "es",
+                 process::signal_name(signal));
   }
   if (!ask_trainers(signal)) send_signal(workers_, signal);
 }

@@ -584,7 +584,7 @@ class Failures(Elastic):
         self.world(host, other, size=2)
         host.process.send_signal(signal.SIGTERM)
         # It is the last to hear, and its coordinator has gone already.
-        other.wait_for("Sending process .* closing signal SIGTERM", 1, other.err)
+        other.wait_for("Sending 1 process closing signal SIGTERM", 1, other.err)
         host.end()
         other.process.send_signal(signal.SIGTERM)
         self.all_end(host, other, code=1)

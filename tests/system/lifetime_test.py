@@ -102,7 +102,7 @@ class Signals(unittest.TestCase):
                  *stub("ignore=INT", "ignore=TERM", "pid", "stay")) as job:
             pids = job.wait_for(r"^pid (\d+)", 2)
             job.process.send_signal(signal.SIGINT)
-            job.wait_for("closing signal SIGINT", 2, job.err)
+            job.wait_for("Sending 2 processes closing signal SIGINT", 1, job.err)
             self.assertTrue(all(lives(int(pid)) for pid in pids))
             time.sleep(1.1)  # sooner, it could be the same Ctrl+C, passed on by another process
             job.process.send_signal(signal.SIGINT)
