@@ -111,8 +111,7 @@ if(ELASTRUN_SANITIZE)
 else()
   # One file that can be copied to every node: ldd shows libc alone.
   target_link_options(elastrun_flags INTERFACE -static-libstdc++ -static-libgcc)
-  # At a fixed address: the dynamic linker would otherwise write 25,000 addresses, mostly OpenSSL's,
-  # into half a megabyte of pages at each start.
+  # At a fixed address: what another one costs is in elastrun-design(7), STARTING QUICKLY.
   target_link_options(elastrun_flags INTERFACE $<$<CONFIG:Release>:-no-pie>)
   # Code that is never called, much of it libstdc++'s, lies between that which runs and costs
   # memory.
