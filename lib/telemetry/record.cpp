@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace elastrun::telemetry {
 
@@ -17,6 +18,19 @@ std::string_view to_text(Severity severity) {
                                                       "WARN",  "ERROR", "FATAL"};
   const auto number = std::clamp<std::size_t>(static_cast<std::size_t>(severity), 1, 24);
   return kNames[(number - 1) / 4];
+}
+
+std::optional<Severity> severity_named(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, Severity>, 7> kNames = {
+      {{"trace", Severity::Trace},
+       {"debug", Severity::Debug},
+       {"info", Severity::Info},
+       {"warn", Severity::Warn},
+       {"warning", Severity::Warn},
+       {"error", Severity::Error},
+       {"fatal", Severity::Fatal}}};
+  const auto* found = std::ranges::find(kNames, name, [](const auto& one) { return one.first; });
+  return found == kNames.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace elastrun::telemetry

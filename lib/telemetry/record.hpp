@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,8 @@ enum class Severity : std::uint8_t {
 };
 /// "TRACE", "DEBUG", ...
 std::string_view to_text(Severity severity);
+/// "error", "warning", ... in small letters; none: it is no severity.
+std::optional<Severity> severity_named(std::string_view name);
 
 class Sketch;
 

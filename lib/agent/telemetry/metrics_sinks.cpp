@@ -40,14 +40,6 @@ using telemetry::Severity;
 using Kind = SinkChoice::Kind;
 using Made = Result<std::shared_ptr<exporter::MetricsSink>>;
 
-Severity severity_of(std::string_view name) {
-  if (name == "debug") return Severity::Debug;
-  if (name == "info") return Severity::Info;
-  if (name == "warn" || name == "warning") return Severity::Warn;
-  if (name == "error") return Severity::Error;
-  return name == "fatal" ? Severity::Fatal : Severity::Trace;
-}
-
 std::unexpected<Error> trouble(const SinkChoice& sink, const Error& error) {
   return fail(error.code, fmt::format("--metrics {}: {}", sink.text, error.text));
 }
@@ -119,7 +111,10 @@ bool MetricsSinks::may_share(const SinkChoice& sink) const {
 std::vector<telemetry::Selector> MetricsSinks::selectors_of(const SinkChoice& sink) {
   std::vector<telemetry::Selector> all;
   for (const auto& route : sink.routes) {
-    all.push_back({route.group, route.name, {}, severity_of(route.severity)});
+    all.push_back({route.group,
+                   route.name,
+                   {},
+                   telemetry::severity_named(route.severity).value_or(Severity::Trace)});
   }
   if (!all.empty()) return all;
   telemetry::Selector one;

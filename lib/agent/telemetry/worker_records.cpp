@@ -15,6 +15,18 @@ namespace {
 using telemetry::Record;
 using telemetry::Value;
 
+bool is_severity(const telemetry::Attribute& attribute) {
+  return attribute.first == "severity";
+}
+
+/// That of an event, as routes and readers know it.
+std::optional<telemetry::Severity> severity_in(
+    const std::vector<telemetry::Attribute>& attributes) {
+  const auto found = std::ranges::find_if(attributes, is_severity);
+  const auto* text = found == attributes.end() ? nullptr : std::get_if<std::string>(&found->second);
+  return text == nullptr ? std::nullopt : telemetry::severity_named(*text);
+}
+
 Value whole_number(std::int64_t number) {
   return number;
 }
@@ -131,6 +143,10 @@ void WorkerRecords::tell(const workers::Worker& worker, workers::WorkerEvent eve
     told.stamp.wall = WallTime(from_seconds(*event.time));
   }
   told.attributes = std::move(event.attributes);
+  if (const auto severity = severity_in(told.attributes)) {
+    told.severity = *severity;
+    std::erase_if(told.attributes, is_severity);
+  }
   // Who it was is for us to say.
   std::erase_if(told.attributes, [&](const telemetry::Attribute& given) {
     return std::ranges::find(who, given.first, &telemetry::Attribute::first) != who.end();

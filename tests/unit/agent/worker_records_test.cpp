@@ -117,6 +117,16 @@ TEST_CASE("worker records: a window of torch.monitor is a series for each aggreg
   CHECK(job.last().kind == RecordKind::Event);
 }
 
+TEST_CASE("worker records: the severity of an event is the record's") {
+  TalkingJob job;
+  job.heard_from(1, workers::WorkerEvent{"e", {{"severity", "error"}, {"a", true}}});
+  CHECK(job.last().severity == telemetry::Severity::Error);
+  CHECK(job.last().find("severity") == nullptr);
+  job.heard_from(1, workers::WorkerEvent{"e", {{"severity", "loud"}}});
+  CHECK(job.last().severity == telemetry::Severity::Info);
+  CHECK(*job.last().find("severity") == telemetry::Value("loud"));
+}
+
 TEST_CASE("worker records: a flood is limited and counted") {
   TalkingJob job;
   for (int i = 0; i < 1500; ++i) job.heard_from(0, workers::WorkerEvent{"e", {}});
