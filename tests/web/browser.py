@@ -54,9 +54,7 @@ class Browser:
                                       {"targetId": page, "flatten": True})["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._command(domain + ".enable")
-        self._command("Emulation.setDeviceMetricsOverride",
-                      {"width": width, "height": height, "deviceScaleFactor": 1,
-                       "mobile": width < 600})
+        self.resize(width, height)
         self._command("Emulation.setEmulatedMedia", {"features": [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
 
@@ -102,6 +100,21 @@ class Browser:
             self.said.append(json.dumps(details["entry"]))
         elif event == "Network.requestWillBeSent":
             self.asked.append(details["request"]["url"])
+
+    def resize(self, width: int, height: int = 900) -> None:
+        self._command("Emulation.setDeviceMetricsOverride",
+                      {"width": width, "height": height, "deviceScaleFactor": 1,
+                       "mobile": width < 600})
+
+    def cut(self, selector: str) -> object:
+        """The texts of what is wider than its box, at four widths."""
+        found = {}
+        for width in (360, 768, 1280, 1920):
+            self.resize(width)
+            found[width] = self.value(
+                f"[...document.querySelectorAll('{selector}')].filter("
+                "e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText).join()")
+        return {width: text for width, text in found.items() if text}
 
     def open(self, address: str) -> None:
         self._command("Page.navigate", {"url": address})
