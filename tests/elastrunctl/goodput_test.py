@@ -142,6 +142,30 @@ class Goodput(unittest.TestCase):
             for odd in ("--mtbf=0", "--mtbf=nan", "--save-time=nan", "--mtbf=inf"):
                 self.assertEqual(ctl("what-if", odd, str(journal)).returncode, 2, odd)
 
+    def test_bounds_and_named_phases_stand_wherever_goodput_is_told(self) -> None:
+        script = """import elastrun, os, sys, time
+for step in range(8):
+    time.sleep(0.05)
+    elastrun.step(step)
+    if step == 5: elastrun.channel.offer(b'{"kind":"checkpoint","step":-2}')  # as hooks do
+with elastrun.phase("logging"): time.sleep(0.1)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            journal, told, _ = self.run_job(folder, script=script)
+            account = self.account(str(journal))
+            for one in (told, account):
+                self.assertIsNone(one["goodput"])
+                self.assertTrue(0 < one["goodput_at_least"] < one["goodput_at_most"] < 1)
+                self.assertEqual(list(one["custom_s"]), ["logging"])
+                self.assertAlmostEqual(one["custom_s"]["logging"], one["buckets_s"]["custom"], 6)
+            text = ctl("report", str(journal)).stdout
+            self.assertRegex(text, r"goodput between \S+ % and \S+ % of ")
+            self.assertRegex(text, r"\n  custom +\S+ m?s .*\n    logging +\S+ m?s\n")
+            page = Path(folder, "page.html")
+            ctl("report", "--html", str(page), str(journal))
+            self.assertIn("goodput, at least", page.read_text())
+
     def test_a_journal_that_is_named_twice_counts_once(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             journal, *_ = self.run_job(folder)
