@@ -10,10 +10,10 @@ namespace {
 using Number = StepNumbers::Number;
 
 // No job does so many; what is beyond counts as it is told.
-constexpr Number kFarthest = Number{1} << 53;
+constexpr Number kMostCounted = Number{1} << 53;
 
 bool is_far(Number number) {
-  return number < -kFarthest || number > kFarthest;
+  return number < -kMostCounted || number > kMostCounted;
 }
 
 }  // namespace
