@@ -134,7 +134,8 @@ def beside_a_service(shell: Shell, command: str) -> None:
 
 def beside_a_job(shell: Shell, command: str) -> None:
     """What it says to the end of a job of that name with two workers whose output is in files."""
-    job = shell.start("elastrun --nproc-per-node 2 --redirects 3 --name night --no-python sh -c "
+    job = shell.start("elastrun --name night --nproc-per-node 2 --redirects 3 --log-dir logs "
+                      "--no-python sh -c "
                       "'echo started; until [ -e go ]; do sleep 0.02; done'")
     while subprocess.run(["elastrunctl", "logs", "--no-follow", "night", "1"], env=shell.env,
                          capture_output=True, text=True).stdout != "started\n":
