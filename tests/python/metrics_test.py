@@ -340,6 +340,17 @@ class Agent(unittest.TestCase):
             "import os; os._exit(0)\n")
         self.assertEqual([packet["name"] for packet in packets], ["a"])
 
+    def test_something_due_that_fails_is_counted_and_the_thread_goes_on(self) -> None:
+        self.run_worker(
+            "import time\n"
+            "reporter, calls = elastrun.metrics.api._reporter, []\n"
+            "def due():\n    calls.append(1)\n    1 / 0\n"
+            "reporter.call(due)\n"
+            "elastrun.metrics.put_metric('a', 1)\n"
+            "while len(calls) < 2 and reporter._thread.is_alive(): time.sleep(0.01)\n"
+            "print(reporter._thread.is_alive(), elastrun.telemetry.losses()['messages'] > 0)\n")
+        self.assertEqual(self.said, "True True\n")
+
     def test_a_forked_child_tells_its_own_samples_only(self) -> None:
         packets = self.run_worker(
             "import os\n"

@@ -14,13 +14,14 @@ import time
 import unittest
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from types import FrameType
 
 from channel_test import PACKAGE, Listener, worker
 from shared_page import SharedPage
 
 sys.path.insert(0, PACKAGE)
 sys.dont_write_bytecode = True
-from elastrun import monitor  # noqa: E402
+from elastrun import monitor, telemetry  # noqa: E402
 from elastrun.monitor import Aggregation as A  # noqa: E402
 from elastrun.monitor import Event, Stat  # noqa: E402
 
@@ -399,6 +400,27 @@ class Wishes(unittest.TestCase):
         before.add(7)
         self.assertEqual(collector.report(), {"c.a.count": 1, "c.a.mean": 7, "c.a.sum": 7,
                                               "c.b.count": 0})
+
+    def test_stats_and_collectors_may_be_made_while_others_list_them(self) -> None:
+        kept: list[object] = [Stat("l.a", [A.SUM], HOUR), Stat("l.b", [A.SUM], HOUR)]
+        collector = monitor.Collector("l.*")
+
+        def make(frame: FrameType, event: str, _: object) -> object:
+            """As another thread would, in the middle of a loop over weak references."""
+            if event == "line":
+                kept.append(Stat(f"l.{len(kept)}", [A.SUM], HOUR))
+                kept.append(monitor.Collector("none"))
+            return make if "weakref" in frame.f_code.co_filename else None
+
+        before = sys.gettrace()
+        self.addCleanup(sys.settrace, before)
+        for call in (monitor.stats, monitor.close_due, collector.report, telemetry.losses,
+                     lambda: monitor.Collector("l.*"), lambda: Stat("l.c", [A.SUM], HOUR)):
+            sys.settrace(make)
+            call()
+            sys.settrace(before)
+        self.assertGreater(len(kept), 3)
+        self.assertIn("l.b.count", collector.report())
 
     def test_a_callback_is_asked_when_values_are_collected(self) -> None:
         asked: list[int] = []

@@ -34,9 +34,8 @@ class Collector:
         self._pattern = pattern
         self._instead = dict(aggregations or {})
         self._seen: dict[str, tuple[tuple[Aggregation, ...], _Window]] = {}
-        with monitor._change:
-            monitor._collectors.add(self)
-        for core in list(monitor._cores.values()):
+        monitor.add_collector(self)
+        for core in monitor.living():
             self.notice(core)
 
     def notice(self, core: _Core) -> None:
@@ -59,8 +58,8 @@ class Collector:
         """NAME.AGGREGATION of what was added since reset(). NAME.count is always there, and 0 where
         nothing was added; then COUNT and SUM are all there is, as the others have no value.
         """
-        for name, core in list(monitor._cores.items()):
-            if name in self._seen:
+        for core in monitor.living():
+            if core.name in self._seen:
                 core.observe()
         told: dict[str, float | str] = {}
         for name, (chosen, window) in sorted(self._seen.items()):

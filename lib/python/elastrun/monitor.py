@@ -510,7 +510,22 @@ class _Core:
 
 
 _cores: weakref.WeakValueDictionary[str, _Core] = weakref.WeakValueDictionary()
-_collectors: weakref.WeakSet[Collector] = weakref.WeakSet()
+_collectors: tuple[weakref.ref[Collector], ...] = ()  # replaced, never changed
+
+
+def living() -> list[_Core]:
+    """Taken at once: a loop over values() fails when another thread makes a Stat meanwhile."""
+    return [core for one in _cores.valuerefs() if (core := one()) is not None]
+
+
+def _living_collectors() -> list[Collector]:
+    return [found for one in _collectors if (found := one()) is not None]
+
+
+def add_collector(collector: Collector) -> None:
+    global _collectors
+    with _change:
+        _collectors = (*map(weakref.ref, _living_collectors()), weakref.ref(collector))
 
 
 class Stat:
@@ -543,7 +558,7 @@ class Stat:
                              "window_size or max_samples")
         core.unit, core.help = unit or core.unit, help or core.help
         self._core = core
-        for collector in list(_collectors):
+        for collector in _living_collectors():
             collector.notice(core)
 
     @contextlib.contextmanager
@@ -611,10 +626,10 @@ class Stat:
 def stats(pattern: str = "*") -> dict[str, Stat]:
     """Those that exist and match `pattern` (with * and ?), by name."""
     found = {}
-    for name, core in sorted(_cores.items()):
-        if fnmatchcase(name, pattern):
-            found[name] = Stat.__new__(Stat)
-            found[name]._core = core
+    for core in sorted(living(), key=lambda one: one.name):
+        if fnmatchcase(core.name, pattern):
+            found[core.name] = Stat.__new__(Stat)
+            found[core.name]._core = core
     return found
 
 
@@ -622,13 +637,13 @@ def close_due() -> float | None:
     """Ends windows whose time is over, also when no value comes. Returns in how many seconds
     the next one ends, if any has values. Under elastrun a thread calls it.
     """
-    waits = (core.close_due() for core in list(_cores.values()))
+    waits = (core.close_due() for core in living())
     return min((wait for wait in waits if wait is not None), default=None)
 
 
 def _finish_all() -> None:
     linger()
-    for core in list(_cores.values()):
+    for core in living():
         core.finish()
 
 
@@ -685,9 +700,9 @@ def wait_counter_values() -> dict[str, dict[str, int]]:
 def _forget() -> None:
     global _change
     _change = threading.RLock()
-    for core in list(_cores.values()):
+    for core in living():
         core.forget()
-    for collector in list(_collectors):
+    for collector in _living_collectors():
         collector.reset()
 
 

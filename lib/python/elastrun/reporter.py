@@ -249,7 +249,15 @@ class Reporter:
         channel.lost(len(self._cells) + len(self._risen))
 
     def _next_due(self) -> float | None:
-        waits = [wait for wait in (due() for due in self._due) if wait is not None]
+        waits = []
+        for due in self._due:
+            try:
+                wait = due()
+            except Exception:  # what it had to tell is lost, and the samples of others are not
+                channel.lost()
+                wait = _INTERVAL
+            if wait is not None:
+                waits.append(wait)
         return max(min(waits), 0.001) if waits else None
 
     def _has_more(self) -> bool:
