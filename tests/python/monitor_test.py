@@ -5,7 +5,9 @@ all that its Python has; what we do otherwise is called a deviation.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -367,6 +369,18 @@ class Wishes(unittest.TestCase):
         self.assertEqual(self.events[0].data["a.histogram"], "[[-4.0,1],[1.0,2],[100.863,1]]")
         self.assertEqual(stat.get(), {A.HISTOGRAM: 4, A.P50: stat.get()[A.P50]})
 
+    def test_the_largest_doubles_have_buckets_too(self) -> None:
+        most = sys.float_info.max
+        stat = Stat("a", [A.HISTOGRAM, A.P50, A.P99, A.STDDEV], max_samples=3)
+        for value in (most, -most, most):
+            stat.add(value)
+        self.assertEqual([count for _, count in stat.histogram()], [1, 2])
+        values = stat.get()
+        for one in (A.P50, A.P99):
+            self.assertLessEqual(abs(values[one] / most - 1), 0.035, one)
+        self.assertTrue(math.isnan(values[A.STDDEV]), "no double holds its squares")
+        self.assertEqual(len(self.events), 1)
+
     def test_a_block_is_timed_also_if_it_raises(self) -> None:
         stat = Stat("a", [A.SUM], max_samples=2)
         with stat.add_time():
@@ -455,6 +469,27 @@ class Wishes(unittest.TestCase):
         last = self.events[4].data
         self.assertEqual((last["number"], last["span.error"]), (3, "KeyError"))
         self.assertGreaterEqual(last["span.seconds"], self.events[3].data["span.seconds"])
+
+    def test_a_span_that_ends_in_another_context_raises_nothing_and_changes_nothing_there(
+            self) -> None:
+        def batches() -> Iterator[int]:
+            with monitor.span("inside"):
+                yield 1
+
+        generator = batches()
+        contextvars.copy_context().run(next, generator)
+        with monitor.span("around") as around:
+            generator.close()
+            monitor.log_event(Event("e"))
+        start, _, stop, event, _ = self.events
+        self.assertEqual((stop.span, stop.parent), (start.span, None))
+        self.assertEqual(stop.data["span.error"], "GeneratorExit")
+        self.assertEqual((event.name, event.span), ("e", around))
+
+    def test_a_span_that_cannot_begin_is_around_nothing(self) -> None:
+        with self.assertRaises(TypeError), monitor.span("bad", data=[1]):  # type: ignore[arg-type]
+            pass
+        self.assertIsNone(Event("e").span)
 
     def test_events_can_be_sampled_and_asked_for(self) -> None:
         self.addCleanup(setattr, monitor, "_sampling", ())

@@ -135,20 +135,23 @@ def span(name: str, severity: str = "info", **data: data_value_t) -> Iterator[st
     stop, `span.seconds`, and `span.error` where an exception ends it. Events in it know it by
     `span`, and spans in it by `parent`. Gives its id.
     """
-    mine, around = new_id(), _span.get()[0]
-    before = _span.set((mine, around))
-    begin = time.monotonic()
+    mine, before = new_id(), _span.get()
+    around = before[0]
     ends: dict[str, data_value_t] = {"span.phase": "stop"}
+    log_event(Event(name, data={**data, "span.phase": "start"}, severity=severity, span=mine,
+                    parent=around))
+    _span.set((mine, around))
+    begin = time.monotonic()
     try:
-        log_event(Event(name, data={**data, "span.phase": "start"}, severity=severity))
         yield mine
     except BaseException as error:
         ends["span.error"] = type(error).__name__
         raise
     finally:
         ends["span.seconds"] = time.monotonic() - begin
-        log_event(Event(name, data={**data, **ends}, severity=severity))
-        _span.reset(before)
+        if _span.get()[0] == mine:  # a generator may be closed elsewhere, as asyncio does
+            _span.set(before)
+        log_event(Event(name, data={**data, **ends}, severity=severity, span=mine, parent=around))
 
 
 class _Sampling:
@@ -289,17 +292,19 @@ class Aggregation(Enum):
 _RANKS = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P95: 0.95,
           Aggregation.P99: 0.99, Aggregation.P999: 0.999}
 _BUCKETS = 32  # for each doubling: quantiles are within 1.09 %
+_LAST_BUCKET = 1024 * _BUCKETS - 1  # whose end is a double still
 
 
 class _Sketch:
-    """A histogram with buckets that grow by 2^(1/32)."""
+    """A histogram with buckets that grow by 2^(1/32); the last one also has what is beyond."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, int], int] = {}
 
     def add(self, number: float) -> None:
         sign = (number > 0) - (number < 0)
-        key = (sign, sign * math.ceil(math.log2(abs(number)) * _BUCKETS) if sign else 0)
+        bucket = min(math.ceil(math.log2(abs(number)) * _BUCKETS), _LAST_BUCKET) if sign else 0
+        key = (sign, sign * bucket)
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def buckets(self) -> list[tuple[float, int]]:
@@ -313,7 +318,7 @@ class _Sketch:
             left -= count
             if left <= 0:
                 upper = math.pow(2, sign * bucket / _BUCKETS)
-                return sign * 2 * upper / (math.pow(2, 1 / _BUCKETS) + 1)
+                return sign * upper * (2 / (math.pow(2, 1 / _BUCKETS) + 1))
         return 0.0
 
 
@@ -355,8 +360,11 @@ class _Window:
         return {Aggregation.VALUE: self.last, Aggregation.COUNT: float(self.count),
                 Aggregation.SUM: self.total, Aggregation.MEAN: self.total / self.count,
                 Aggregation.MAX: self.largest, Aggregation.MIN: self.smallest,
-                Aggregation.STDDEV: math.sqrt(self.squares / self.count)}[aggregation]
+                Aggregation.STDDEV: self._deviation()}[aggregation]
 
+    def _deviation(self) -> float:
+        """NaN: the squares are beyond what a double holds."""
+        return math.sqrt(self.squares / self.count) if self.squares >= 0 else math.nan
 
     def buckets(self) -> list[tuple[float, int]]:
         return [] if self.sketch is None else self.sketch.buckets()
