@@ -443,6 +443,27 @@ class Program(InFolder):
         self.assertTrue(self.ended(other))
         parent.stdout.close()
 
+    def test_its_end_waits_for_no_fork_that_has_its_pipe(self) -> None:
+        self.addCleanup(setattr, calculator_program, "_END_LIMIT", calculator_program._END_LIMIT)
+        calculator_program._END_LIMIT = 60.0
+        self.write(entries(1, 3, 5))
+        calculator = self.calculator()
+        calculator.get_job_goodput()
+        lives, ends = os.pipe()
+        fork = os.fork()
+        if fork == 0:
+            os.close(ends)
+            os.read(lives, 1)  # for as long as the parent has its end
+            os._exit(0)
+        os.close(lives)
+        begin = time.monotonic()
+        del calculator
+        gc.collect()
+        took = time.monotonic() - begin
+        os.close(ends)
+        os.waitpid(fork, 0)
+        self.assertLess(took, 30)
+
     def test_without_the_program_it_says_so(self) -> None:
         self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
         os.environ["PATH"] = str(self.folder)
@@ -547,6 +568,17 @@ class Monitor(InFolder):
         while not self.said and datetime.now() < deadline:
             threading.Event().wait(0.01)
         self.assertTrue(self.said)
+
+    def test_without_the_program_it_is_a_warning_once(self) -> None:
+        self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
+        os.environ["PATH"] = str(self.folder)
+        monitor = GoodputMonitor("j", "l", "", 3600, True, path=self.file)
+        with self.assertLogs("elastrun.goodput", "INFO") as said:
+            monitor.start_goodput_uploader()
+            monitor._uploaders["goodput"]._once()
+            monitor.stop_goodput_uploader()
+        self.assertEqual([one.levelname for one in said.records], ["WARNING", "INFO"])
+        self.assertIn("neither beside this package nor in PATH", said.output[0])
 
     def test_a_log_without_an_answer_ends_no_uploader(self) -> None:
         monitor = GoodputMonitor("j", "l", "", 0.005, True, path=self.file)

@@ -52,6 +52,7 @@ class _Uploader:
         self._period = period
         self._over = threading.Event()
         self._last = False
+        self._warned = False
         self._thread = threading.Thread(target=self._run, name=f"elastrun-{name}", daemon=True)
         self._thread.start()
 
@@ -67,8 +68,11 @@ class _Uploader:
     def _once(self) -> None:
         try:
             self._upload()
-        except Exception as error:  # no start of the job yet, say
-            _log.info("no goodput is told this time: %s", error)
+        except Exception as error:  # no start of the job yet, say; OSError: no program to ask
+            level = logging.INFO
+            if isinstance(error, OSError) and not self._warned:
+                self._warned, level = True, logging.WARNING
+            _log.log(level, "no goodput is told this time: %s", error)
 
     def stop(self, last: bool, seconds: float | None) -> None:
         """Waits for so long at most; None: for ever."""
