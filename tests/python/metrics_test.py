@@ -300,6 +300,19 @@ class Agent(unittest.TestCase):
         self.assertEqual(self.said, "{'messages': 0, 'samples': 1, 'metric_handlers': 0, "
                          "'event_handlers': 0, 'stat_values': 0, 'goodput_entries': 0}\n")
 
+    def test_a_step_goes_with_its_sample_only(self) -> None:
+        packets = self.run_worker(
+            "elastrun.step(3)\n"
+            "put, reporter = elastrun.metrics.put_metric, elastrun.metrics.api._reporter\n"
+            + HELD +
+            "    put('a', float, step=5)\n    put('a', 1)\n"  # refused, and its step with it
+            "    for i in range(4000): put(f'n{i}', 1, step=i)\n"
+            "    print(reporter.refused, len(reporter._steps) < 2001)\n"
+            "reporter.flush()\n"
+            "print(len(reporter._steps))")
+        self.assertEqual([one["step"] for one in packets if one.get("name") == "a"], [3])
+        self.assertEqual(self.said, "1 True\n0\n")
+
     def test_lone_surrogates_in_names_are_replaced(self) -> None:
         packets = self.run_worker(
             HELD +

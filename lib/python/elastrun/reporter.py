@@ -118,7 +118,11 @@ class Reporter:
     def put_at(self, key: tuple[str, str], value: Any, step: Any) -> None:
         """One sample that is of training step `step`."""
         try:
-            self._steps[_clean(key)] = channel.whole(step)
+            value, number, key = float(value), channel.whole(step), _clean(key)
+            if key not in self._series:
+                self._add(key)
+            if key in self._series:  # and not one of those that are told as one
+                self._steps[key] = number
         except Exception:
             self.refused += 1
             return
