@@ -346,6 +346,15 @@ class FileTimer(unittest.TestCase):
         self.server.run_once()
         self.assertEqual((ended, self.server._timers), ([(me, 15)], {}))
 
+    def test_one_without_a_signal_that_expires_leaves_the_others_of_its_process(self) -> None:
+        me = os.getpid()
+        self.server.register_timers([self.request(me, "told", -3, 0),
+                                     self.request(me, "hang", 600, 9)])
+        self.server.start()
+        self.server.run_once()
+        self.assertEqual(list(self.server._timers), [(me, "hang")])
+        self.assertEqual(self.told, [("watchdog started", None), ("timer expired", "told")])
+
     def test_timers_of_a_process_that_has_ended_and_released_ones_are_forgotten(self) -> None:
         gone = subprocess.Popen(["true"])
         gone.wait()

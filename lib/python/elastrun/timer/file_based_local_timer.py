@@ -143,7 +143,8 @@ class FileTimerServer:
     forgotten. `log_event` is called with what happens, and the request that it is about or None.
 
     Other than torch's, it does not end its own process along with a worker; it goes on after an
-    invalid request, and tries again in the next pass to end a process if that failed.
+    invalid request, and tries again in the next pass to end a process if that failed. A timer
+    without a signal ends alone: the others of its process stay.
     """
 
     def __init__(self, file_path: str, run_id: str, max_interval: float = 10, daemon: bool = True,
@@ -241,12 +242,14 @@ class FileTimerServer:
         expired = self.get_expired_timers(time.time())
         log_debug_info_for_expired_timers(self._run_id, {
             pid: [timer.to_json() for timer in timers] for pid, timers in expired.items()})
-        done = {pid for pid, timers in expired.items() if self._expire(pid, timers)}
-        self._again = len(done) < len(expired)
-        self.clear_timers(done)
+        done = {pid: self._expire(pid, timers) for pid, timers in expired.items()}
+        self._again = False in done.values()
+        self.clear_timers({pid for pid, ended in done.items() if ended})
 
-    def _expire(self, pid: int, timers: list[FileTimerRequest]) -> bool:
-        """The first one with a signal counts. False: try again in the next pass."""
+    def _expire(self, pid: int, timers: list[FileTimerRequest]) -> bool | None:
+        """The first one with a signal counts. False: try again in the next pass. None: it is let
+        run, and its other timers are kept.
+        """
         ends: FileTimerRequest | None = None
         for timer in sorted(timers, key=lambda one: one.expiration_time):
             self._log_event("timer expired", timer)
@@ -255,7 +258,9 @@ class FileTimerServer:
                 break
         if ends is None:
             _log.info("No signal for process %s, whose timers have expired. It is let run.", pid)
-            return True
+            for timer in timers:
+                self._timers.pop((timer.worker_pid, timer.scope_id), None)
+            return None
         if not self._reap_worker(pid, ends.signal):
             return False
         _log.info("Ended process %s by signal %s: timer '%s' has expired", pid, ends.signal,
