@@ -256,8 +256,8 @@ class Journal:
     def _tell_of_losses(self, lost: int) -> None:
         if self._told == 0:
             logging.getLogger("elastrun.goodput").warning(
-                "%d entries about goodput are lost: they came faster than they could be written",
-                lost)
+                "%d entries about goodput are lost: they came faster than they could be written, "
+                "or had no valid step or time", lost)
         self._told += lost
 
     def _run(self) -> None:
