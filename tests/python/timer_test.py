@@ -353,7 +353,18 @@ class FileTimer(unittest.TestCase):
         self.server.start()
         self.server.run_once()
         self.assertEqual(list(self.server._timers), [(me, "hang")])
-        self.assertEqual(self.told, [("watchdog started", None), ("timer expired", "told")])
+        self.assertEqual([scope for _, scope in self.told if scope], ["told"])
+
+    def test_a_listener_that_raises_keeps_no_process_alive(self) -> None:
+        ended: list[int] = []
+        self.server._log_event_to = lambda name, request: 1 / 0
+        self.server._reap_worker = lambda pid, number: ended.append(pid) or True
+        self.server.register_timers([self.request(os.getpid(), "a", -1)])
+        with self.assertLogs("elastrun.timer", "ERROR"):
+            self.server.start()
+            self.server.run_once()
+        self.server._log_event_to = None
+        self.assertEqual(ended, [os.getpid()])
 
     def test_timers_of_a_process_that_has_ended_and_released_ones_are_forgotten(self) -> None:
         gone = subprocess.Popen(["true"])
@@ -433,6 +444,23 @@ class LocalTimer(unittest.TestCase):
             server._run_watchdog()
             server._run_watchdog()
         self.assertEqual(tried, [1, 2, 3, 3])
+
+    def test_a_pass_that_fails_at_once_does_not_spin(self) -> None:
+        waited: list[float] = []
+        server = timer.LocalTimerServer(self.queue)
+        passes: list[int] = []
+
+        class Stopping:
+            def is_set(self) -> bool:
+                return len(waited) == 2 or len(passes) == 9
+
+            wait = waited.append
+
+        server._stopping = Stopping()
+        server._run_watchdog = lambda: passes.append(1) or 1 / 0
+        with self.assertLogs("elastrun.timer", "ERROR"):
+            server._watch()
+        self.assertEqual((waited, len(passes)), ([1, 1], 2))
 
     def test_v15_a_queue_gives_no_more_than_asked_and_ends_by_its_timeout(self) -> None:
         queue = timer.MultiprocessingRequestQueue(self.queue)

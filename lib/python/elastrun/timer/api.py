@@ -266,6 +266,7 @@ class TimerServer(ABC):
                 self._run_watchdog()
             except Exception:
                 _log().exception("Error running watchdog")
+                self._stopping.wait(min(self._max_interval, 1))  # a queue that is closed, say
 
     def start(self) -> None:
         self._stopping.clear()

@@ -153,7 +153,7 @@ class FileTimerServer:
         self._run_id = run_id
         self._max_interval = max_interval
         self._daemon = daemon
-        self._log_event = log_event or (lambda name, request: None)
+        self._log_event_to = log_event
         self._timers: dict[tuple[int, str], FileTimerRequest] = {}
         self._request_count = 0
         self._again = False  # a process could not be ended in the last pass
@@ -164,6 +164,13 @@ class FileTimerServer:
         with contextlib.suppress(FileNotFoundError):
             os.remove(file_path)
         os.mkfifo(file_path, 0o600)
+
+    def _log_event(self, name: str, request: FileTimerRequest | None) -> None:
+        if self._log_event_to is not None:
+            try:
+                self._log_event_to(name, request)
+            except Exception:  # it must not keep a process alive whose time is over
+                _log.exception("log_event failed")
 
     def start(self) -> None:
         """Fails with OSError if the FIFO has gone."""
