@@ -266,6 +266,17 @@ class ChannelTest(unittest.TestCase):
             listener.path)
         self.assertEqual((done.stdout, done.stderr), ("alive False\n", ""))
 
+    def test_without_a_descriptor_for_a_connection_nothing_raises(self) -> None:
+        done = worker("import resource\n"
+                      "from elastrun.channel import _channel\n"
+                      "limits = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+                      "resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))\n"
+                      "_channel._forget()\n"  # as a forked child, or after the agent has gone
+                      "elastrun.step(1)\n"
+                      "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
+                      "print(elastrun.dropped())", self.listen().path)
+        self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
+
     def test_a_packet_that_is_too_large_costs_only_itself(self) -> None:
         listener = self.listen()
         done = worker("elastrun.event('big', text='x' * 10_000_000)\nelastrun.step(1)\n"

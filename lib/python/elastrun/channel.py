@@ -53,12 +53,14 @@ class Channel:
         try:
             if self._socket is not None:  # another thread was faster
                 return self._socket
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection = None
             try:
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 connection.setblocking(False)
                 connection.connect(self._path)
-            except OSError:  # not there, not listening, or its queue of connections is full
-                connection.close()
+            except OSError:  # not there, not listening, its queue is full, or no descriptor is left
+                if connection is not None:
+                    connection.close()
                 self._next_try = time.monotonic() + _RETRY_SECONDS
                 return None
             if _from:  # this process may have ended before the agent looks whose it is
