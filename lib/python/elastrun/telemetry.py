@@ -21,20 +21,21 @@ def losses() -> dict[str, int]:
     messages            to the agent: it was behind or had gone, or they could not be told
     samples             of metrics that are not numbers, or whose names are empty or too long
     metric_handlers     metrics that a handler of elastrun.metrics has refused by raising
-    event_handlers      events that a handler of elastrun.monitor has refused by raising
+    event_handlers      events that a handler of elastrun.monitor, or a destination of
+                        elastrun.events, has refused by raising
     stat_values         of Stats that still exist: a full window, NaN, infinities
     goodput_entries     of recorders
 
     What the agent itself refuses is in its log and its metrics, elastrun-telemetry(7).
     """
     reporter, metrics = _of("reporter"), _of("metrics.api")
-    monitor, journal = _of("monitor"), _of("journal")
+    monitor, journal, events = _of("monitor"), _of("journal"), _of("events.api")
     told = None if reporter is None else reporter.reporter()
     return {
         "messages": channel.dropped(),
         "samples": 0 if told is None else told.refused,
         "metric_handlers": 0 if metrics is None else metrics.failures(),
-        "event_handlers": 0 if monitor is None else monitor.failures(),
+        "event_handlers": sum(one.failures() for one in (monitor, events) if one is not None),
         "stat_values": 0 if monitor is None else sum(
             stat.dropped for stat in monitor.stats().values()),
         "goodput_entries": 0 if journal is None else sum(

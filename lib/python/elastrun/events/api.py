@@ -9,6 +9,7 @@ Under elastrun each event reaches the agent, whatever its destination; elsewhere
 """
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import logging
@@ -115,6 +116,7 @@ _log_handlers: dict[str, logging.Handler] = {
     "console": logging.StreamHandler(), _RDZV: logging.NullHandler(), "null": logging.NullHandler()}
 _handlers: dict[str, EventHandler] = {}
 _loggers: dict[str, logging.Logger] = {}
+_failures = 0
 
 
 def get_logging_handler(destination: str = "null") -> logging.Handler:
@@ -136,14 +138,22 @@ def _logger(destination: str) -> logging.Logger:
         handler = get_logging_handler(destination)
         # Not torch's name for it, which torch hangs its own handler on.
         logger = logging.getLogger(f"elastrun-events-{destination}")
-        logger.setLevel(os.environ.get("LOGLEVEL", "INFO"))
+        with contextlib.suppress(ValueError):  # a level that only others know
+            logger.setLevel(logging.INFO)
+            logger.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
         logger.propagate = False
         logger.addHandler(handler)
         _loggers[destination] = logger
     return _loggers[destination]
 
 
+def failures() -> int:
+    """How many events their destinations have refused by raising."""
+    return _failures
+
+
 def _deliver(event: Event | RdzvEvent, destination: str) -> None:
+    global _failures
     handler = _handlers.get(destination)
     logger = _logger(destination) if handler is None else None
     try:
@@ -152,6 +162,7 @@ def _deliver(event: Event | RdzvEvent, destination: str) -> None:
         elif logger is not None:
             logger.info(event.serialize())
     except Exception:
+        _failures += 1
         logging.getLogger(__name__).debug("an event was not recorded", exc_info=True)
 
 
@@ -173,9 +184,12 @@ def record(event: Event, destination: str = "null") -> None:
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
-    attributes: dict[str, Any] = asdict(event)
-    attributes["node_state"] = event.node_state.value
-    send_event(attributes.pop("name"), attributes)
+    try:
+        attributes: dict[str, Any] = asdict(event)
+        attributes["node_state"] = getattr(event.node_state, "value", event.node_state)
+        send_event(attributes.pop("name"), attributes)
+    except Exception:
+        refused()
     _deliver(event, _RDZV)
 
 
