@@ -268,6 +268,37 @@ class Recorder(unittest.TestCase):
         self.assertEqual(done.stderr, "")
         self.assertEqual([one["step_count"] for one in self.lines(self.folder / "f")], [1, 2])
 
+    def test_a_forked_child_waits_for_no_lock_of_its_parent(self) -> None:
+        done = self.run_code(
+            "import os, signal, sys, threading\n"
+            "from elastrun import journal\nfrom elastrun.goodput import GoodputRecorder\n"
+            "held, done = threading.Event(), threading.Event()\n"
+            "def hold():\n"
+            "    with journal._making:\n        held.set()\n        done.wait()\n"
+            "threading.Thread(target=hold).start()\n"
+            "held.wait()\n"
+            "if os.fork() == 0:\n"
+            "    signal.alarm(60)\n"
+            "    GoodputRecorder('j', 'l', True, path='f').record_step_start_time(1)\n"
+            "    sys.exit()\n"
+            "print(os.wait()[1])\ndone.set()\n")
+        self.assertEqual((done.stdout, done.stderr), ("0\n", ""))
+        self.assertEqual(len(self.lines(self.folder / "f")), 1)
+
+    def test_where_no_thread_can_start_a_later_entry_tries_again(self) -> None:
+        done = self.run_code(
+            "import threading\nfrom elastrun.goodput import GoodputRecorder\n"
+            "recorder = GoodputRecorder('j', 'l', True, path='f')\n"
+            "start = threading.Thread.start\n"
+            "def refuse(thread): raise RuntimeError('no more threads')\n"
+            "threading.Thread.start = refuse\n"
+            "recorder.record_step_start_time(1)\n"
+            "threading.Thread.start = start\n"
+            "recorder.record_step_start_time(2)\n"
+            "print(recorder._journal._thread is not None)\n")
+        self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
+        self.assertEqual([one["step_count"] for one in self.lines(self.folder / "f")], [1, 2])
+
     def test_what_is_lost_is_counted_and_written(self) -> None:
         file = self.folder / "f"
         held = journal.File(str(file))

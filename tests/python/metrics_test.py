@@ -19,7 +19,7 @@ from shared_page import SharedPage
 
 sys.path.insert(0, PACKAGE)
 sys.dont_write_bytecode = True
-from elastrun import events, metrics  # noqa: E402
+from elastrun import events, metrics, telemetry  # noqa: E402
 
 
 class Recorder(metrics.MetricHandler):
@@ -200,6 +200,21 @@ class Events(unittest.TestCase):
         events.record(event, "mine")
         self.assertEqual(keeper.got, [event])
 
+    def test_a_level_that_only_others_know_raises_nothing(self) -> None:
+        record = "elastrun.events.record(elastrun.events.Event('e', None), 'console')"
+        for level, shown in (("info", True), ("verbose", True), ("error", False)):
+            done = worker(record, None, LOGLEVEL=level)
+            self.assertEqual((done.returncode, bool(done.stderr)), (0, shown), done.stderr)
+
+    def test_what_cannot_be_recorded_is_counted(self) -> None:
+        before = telemetry.losses()["event_handlers"]
+        events.record(events.Event("e", events.EventSource.WORKER, metadata={"a": object()}),
+                      "console")
+        events.configure(Keeper(), "dynamic_rendezvous")
+        self.addCleanup(events.api._handlers.pop, "dynamic_rendezvous")
+        events.record_rdzv_event(events.RdzvEvent("e", "r", "m", "h", 1, "RUNNING"))
+        self.assertEqual(telemetry.losses()["event_handlers"], before + 1)
+
     def test_the_console_is_stderr(self) -> None:
         done = worker("from elastrun.events import *\n"
                       "record(Event('e', EventSource.WORKER), 'console')", None)
@@ -363,6 +378,34 @@ class Agent(unittest.TestCase):
             "while len(calls) < 2 and reporter._thread.is_alive(): time.sleep(0.01)\n"
             "print(reporter._thread.is_alive(), elastrun.telemetry.losses()['messages'] > 0)\n")
         self.assertEqual(self.said, "True True\n")
+
+    def test_where_no_thread_can_start_a_later_sample_tries_again(self) -> None:
+        self.run_worker(
+            "import threading\n"
+            "put, reporter = elastrun.metrics.put_metric, elastrun.metrics.api._reporter\n"
+            "start = threading.Thread.start\n"
+            "def refuse(thread): raise RuntimeError('no more threads')\n"
+            "threading.Thread.start = refuse\n"
+            "put('a', 1)\n"
+            "threading.Thread.start = start\n"
+            "for _ in range(1024): put('a', 1)\n"
+            "print(reporter._thread is not None and reporter._thread.is_alive())\n")
+        self.assertEqual(self.said, "True\n")
+
+    def test_a_sample_as_the_thread_goes_to_sleep_makes_it_not_spin_while_the_agent_is_behind(
+            self) -> None:
+        self.run_worker(
+            "import types\n"
+            "reporter, more, passes = elastrun.metrics.api._reporter, [False], []\n"
+            "reporter._has_more = lambda: more.pop() if more else True\n"
+            "reporter.flush = lambda: passes.append(1) if len(passes) < 9 else exit('it spins')\n"
+            "def sleep(seconds): raise InterruptedError\n"
+            "import elastrun.reporter\n"
+            "elastrun.reporter.time = types.SimpleNamespace(sleep=sleep)\n"
+            "try: reporter._run()\n"
+            "except InterruptedError: print(len(passes))\n"
+            "del reporter.flush\n")
+        self.assertEqual(self.said, "2\n")
 
     def test_a_forked_child_tells_its_own_samples_only(self) -> None:
         packets = self.run_worker(

@@ -197,8 +197,9 @@ class Journal:
                                               daemon=True)
                     thread.start()
                     self._thread = thread
-            except RuntimeError:  # the interpreter ends: flush() is called then
-                pass
+            except RuntimeError:  # no more threads: with a later entry, or by flush() at the end
+                self._asleep = True
+                return
             finally:
                 self._starting.release()
         self._wake.put(None)
@@ -317,6 +318,15 @@ def own_file(job: str) -> str:
 _journals: dict[tuple[str, str], Journal] = {}
 _files: dict[str, File] = {}
 _making = threading.Lock()
+
+
+def _forget() -> None:
+    """In a forked child: a thread that it does not have may hold the lock."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def journal(job: str, path: str = "") -> Journal:

@@ -200,13 +200,12 @@ class Reporter:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="elastrun-reporter",
-                                              daemon=True)
-                    self._thread = thread
+                    self._thread = threading.Thread(target=self._run, name="elastrun-reporter",
+                                                    daemon=True)
                     try:
-                        thread.start()
-                    except RuntimeError:  # the interpreter ends: flush() is called then
-                        pass
+                        self._thread.start()
+                    except RuntimeError:  # no more threads, or the interpreter ends: then flush()
+                        self._thread = None
         self._wake.set()
 
     def _turn(self) -> None:
@@ -216,6 +215,8 @@ class Reporter:
             return
         with self._lock:
             self._sum_up()
+        if self._thread is None:  # it could not be started
+            self.wake()
 
     def _sum_up(self) -> None:
         for key, (values, _) in list(self._series.items()):
@@ -276,6 +277,7 @@ class Reporter:
             if not self._has_more():
                 self._asleep = True
                 if self._has_more():
+                    self._asleep = False  # or nothing slows this loop while the agent is behind
                     continue
                 wake.wait(due)
                 wake.clear()
