@@ -107,6 +107,11 @@ class LinkCoordinator final : public Coordinator {
       job->state.set_epoch(epoch);
       for (auto& [peer, link] : job->links) link->send(text);
     }
+    for (const auto& [peer, hello] : std::unordered_map(hellos_)) {
+      const auto early = connections_.find(peer);
+      if (early != connections_.end() && !early->second.greeted)
+        welcome(peer, early->second, hello);
+    }
   }
 
   void on_newer_epoch(std::function<void(std::int64_t)> ask) override {
@@ -184,6 +189,10 @@ class LinkCoordinator final : public Coordinator {
     if (connection.greeted) return dismiss(peer, "a second \"hello\"");
     const auto refusal = refusal_of(hello, settings_.run_id, settings_.start);
     if (!refusal.empty()) return dismiss(peer, refusal);
+    if (settings_.epoch == 0) {
+      hellos_[peer] = hello;
+      return;
+    }
     if (hello.epoch > settings_.epoch) {
       // It has seen our successor. The election must find out before we decide anything more.
       if (on_newer_) on_newer_(hello.epoch);

@@ -43,6 +43,8 @@ class Coordinator {
     Rules rules;
     std::string master_addr;  // given to every round; empty: that of group rank 0
     std::uint16_t master_port = 0;
+    /// 0: not elected yet. Agents that come first, by an entry whose writer does not know yet that
+    /// it has won, are greeted once it does: what they say of the last world goes with its record.
     std::int64_t epoch = 1;
     Duration heartbeat = std::chrono::seconds(5);  // keep_alive_interval
     int heartbeats_missed = 3;                     // keep_alive_max_attempt
@@ -90,7 +92,7 @@ class Coordinator {
   virtual void disinherit(Duration left) = 0;
   /// The job whose last world that was is over: members of it that come late are told so.
   virtual void conclude(const WorldId& last, const Done& verdict) = 0;
-  /// Elected again: agents hear the new epoch and go on.
+  /// Elected, or elected again: agents hear the new epoch and go on.
   virtual void set_epoch(std::int64_t epoch) = 0;
   /// Runs `ask` (once per agent) when an agent says that it has seen a higher epoch than ours.
   virtual void on_newer_epoch(std::function<void(std::int64_t)> ask) = 0;

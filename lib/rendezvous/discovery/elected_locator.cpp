@@ -272,6 +272,7 @@ class ElectedLocator final : public Locator {
 
   Status open_host() {
     Coordinator::Settings coordinator = settings_.coordinator;
+    coordinator.epoch = 0;
     coordinator.entitled = [this] { return election_.is_entitled(clock_.now()); };
     coordinator.record_world = [this](auto&, const WorldRecord& world, auto recorded) {
       records_.record(world, std::move(recorded));
