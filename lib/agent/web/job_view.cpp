@@ -96,9 +96,9 @@ json::object JobView::worker_json(const workers::Worker& worker) const {
 }
 
 json::array JobView::workers_json() const {
-  json::array all;
   const auto* workers = sources_.workers();
-  if (workers == nullptr) return all;
+  if (workers == nullptr) return last_workers_;
+  json::array all;
   for (const auto& worker : *workers) all.push_back(worker_json(worker));
   return all;
 }
@@ -254,6 +254,7 @@ void JobView::held(const std::map<int, std::string>& ranks) {
 
 void JobView::ended(const JobResult& result, const std::vector<workers::Worker>*) {
   succeeded_ = result.ending.kind == Ending::Kind::Succeeded;
+  last_workers_ = workers_json();
   tell();
 }
 

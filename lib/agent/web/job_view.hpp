@@ -104,6 +104,7 @@ class JobView final : public Observer {
   int spent_ = 0;
   std::optional<int> failed_rank_;  // that failed last, and first of those that did
   std::optional<bool> succeeded_;   // once the job has ended
+  json::array last_workers_;        // from then on; the group has gone
 };
 
 }  // namespace elastrun::agent

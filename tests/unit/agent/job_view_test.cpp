@@ -105,6 +105,15 @@ TEST_CASE("job view: workers that are stopped or traced are told as long as they
   CHECK(watched.worker(1).at("held").is_null());
 }
 
+TEST_CASE("job view: once the job has ended, its workers stay although their group has gone") {
+  Watched watched;
+  watched.group = workers_of({process::ExitStatus::exited(0)});
+  watched.view->ended({}, &watched.group);
+  const auto last = watched.worker();
+  watched.group.clear();
+  CHECK(watched.worker() == last);
+}
+
 TEST_CASE("job view: restarts are told with their causes, as many as fit") {
   Watched watched;
   rendezvous::Restart order;
