@@ -154,7 +154,7 @@ class Agents(unittest.TestCase):
         self.assertGreater(account["elapsed_s"], self.report(first)["elapsed_s"])
         text = subprocess.run([CTL, "goodput", "report", first, second], text=True, check=True,
                               capture_output=True, timeout=60, env=ENVIRONMENT).stdout
-        self.assertRegex(text, r"from 2 agents whose clocks are known within 0\.\d+ s")
+        self.assertRegex(text, r"from 2 agents whose clocks are known within \d+\.\d+ s")
 
     def test_where_the_agent_of_rank_0_leaves_the_other_one_waits_for_a_round(self) -> None:
         agents = [self.agent(name, "2", WAIT="") for name in ("a", "b")]
@@ -165,6 +165,7 @@ class Agents(unittest.TestCase):
         self.await_records(
             lambda records: [one.get("attributes") for one in records].count(joins) == 2)
         self.await_records(lambda records: any(one["name"] == "job.ended" for one in records))
+        time.sleep(1)  # the other one waits for longer than the clocks of both may differ
         self.signal(second, signal.SIGTERM)
         for agent in agents:
             agent.wait(LIMIT)
