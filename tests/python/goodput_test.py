@@ -198,7 +198,7 @@ class Recorder(unittest.TestCase):
             "for step in range(10_500): recorder.record_step_start_time(step)\n"
             "print(400 <= recorder.lost <= 500)\n", ELASTRUN_CHANNEL=f"{self.folder}/channel")
         self.assertEqual((done.stdout, done.returncode), ("True\n", 0), done.stderr)
-        self.assertLess(time.monotonic() - begin, 4)
+        self.assertLess(time.monotonic() - begin, 30)  # with a second for each packet it were 100
 
     def test_the_file_has_a_name_of_the_job_unless_one_is_given(self) -> None:
         code = ("from elastrun.goodput import GoodputRecorder\n"

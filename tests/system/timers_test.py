@@ -38,6 +38,11 @@ def take_back(scope):
 """
 
 
+def expired(scope: str) -> str:
+    """What is said of such a timer. One that a pause of the machine lets arrive late says so."""
+    return rf"(?:expired timer '{scope}' after \d+\.0 ms|timer '{scope}' had expired when it came)"
+
+
 class Timers(unittest.TestCase):
     def start(self, script: str, *options: str, **env: str) -> Job:
         env.setdefault("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
@@ -60,11 +65,10 @@ class Timers(unittest.TestCase):
         self.assertEqual(report["restarts"], 1)
         first, second = report["attempts"]
         self.assertRegex(first["cause"]["text"],
-                         r"^rank 1 was killed by SIGKILL: expired timer 'load' after \d+\.0 ms$")
+                         f"^rank 1 was killed by SIGKILL: {expired('load')}$")
         timer, = first["expired_timers"]
         self.assertEqual((timer["rank"], timer["scope"], timer["signal"]), (1, "load", "SIGKILL"))
         # From when it was read to its expiry: torch's request does not say for how long it is.
-        self.assertGreater(timer["after_s"], 0)
         self.assertLessEqual(timer["after_s"], 0.2)
         self.assertRegex(timer["stack"][0],
                          rf"^thread {timer['pid']} \(.*, main\): sleeping.*nanosleep")
@@ -77,7 +81,7 @@ class Timers(unittest.TestCase):
         self.assertEqual(job.end(), 1, job.errors())
         report = self.report(job)
         failure, = report["failures"]
-        self.assertRegex(failure["expired_timer"], r"^expired timer 'load' after \d+\.0 ms$")
+        self.assertRegex(failure["expired_timer"], f"^{expired('load')}$")
         self.assertEqual(report["verdict"], "rank 0 failed first: it was killed by SIGKILL: "
                          + failure["expired_timer"])
         self.assertEqual(failure["stack"], report["attempts"][0]["expired_timers"][0]["stack"])
@@ -134,15 +138,15 @@ class Timers(unittest.TestCase):
             "def wait_for(name):\n    while not os.path.exists(name): time.sleep(0.01)\n"
             "wait_for('stopped')\nif RANK % 2: elastrun.step(0)\n"
             "for _ in range(500):\n"
-            "    with elastrun.timer.expires(after=0.5): pass\n"
-            "open(f'full{RANK}', 'w').close()\nwait_for('goes on')\ntime.sleep(1)\n"
+            "    with elastrun.timer.expires(after=3): pass\n"
+            "open(f'full{RANK}', 'w').close()\nwait_for('goes on')\ntime.sleep(4)\n"
             "print('went through')\n", "--nproc-per-node=2")
         job.wait_for("^goes", 2)
         agent = job.agent()
         os.kill(agent, signal.SIGSTOP)
         (job.folder / "stopped").touch()
         wait_until(lambda: len(list(job.folder.glob("full*"))) == 2, "nothing more can be said")
-        time.sleep(1)
+        time.sleep(3.5)
         os.kill(agent, signal.SIGCONT)
         (job.folder / "goes on").touch()
         self.assertEqual(job.end(), 0, job.errors())
@@ -150,23 +154,23 @@ class Timers(unittest.TestCase):
 
     def test_a_job_that_was_stopped_as_a_whole_goes_on(self) -> None:
         job = self.channel("print('goes', os.getpid(), flush=True)\n"
-                           "with elastrun.timer.expires(after=2):\n"
+                           "with elastrun.timer.expires(after=5):\n"
                            "    for _ in range(10): time.sleep(0.1)\n"
                            "print('went through')\n")
         worker = int(job.wait_for(r"^goes (\d+)")[0])
         processes = [job.agent(), worker]
         for pid in processes:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(3)
+        time.sleep(6)
         for pid in processes:
             os.kill(pid, signal.SIGCONT)
         self.assertEqual(job.end(), 0, job.errors())
 
     def test_words_without_a_meaning_cost_no_worker_the_end_of_a_timer(self) -> None:
-        job = self.channel("with elastrun.timer.expires(after=1):\n"
+        job = self.channel("with elastrun.timer.expires(after=4):\n"
                            "    for i in range(20):\n"
                            "        elastrun.event('many', **{f'a{n}': n for n in range(100)})\n"
-                           "time.sleep(2)\nprint('went through')\n")
+                           "time.sleep(5)\nprint('went through')\n")
         self.assertEqual(job.end(), 0, job.errors())
 
     def test_a_script_with_torchs_timers_can_offer_its_stacks_too(self) -> None:
@@ -190,8 +194,7 @@ class Timers(unittest.TestCase):
                          "while not os.path.exists('go'): time.sleep(0.01)\n"
                          "print('went through')\n")
         wait_until(lambda: "Stack of rank 0" in job.errors(), "the stack is in the log")
-        self.assertRegex(job.errors(),
-                         r"expired timer 'slow' after \d+\.0 ms; taking its stack, no signal")
+        self.assertRegex(job.errors(), expired("slow") + "; taking its stack, no signal")
         (job.folder / "go").touch()
         self.assertEqual(job.end(), 0, job.errors())
         timer, = self.report(job)["attempts"][0]["expired_timers"]
@@ -212,7 +215,7 @@ class Timers(unittest.TestCase):
                          "ask('below', 0.1); time.sleep(600)\n")
         self.assertEqual(job.end(), 1, job.errors())
         self.assertRegex(self.report(job)["verdict"], "^rank 0 failed first: it ended with exit "
-                         r"code 137: expired timer 'below' after \d+\.0 ms$")
+                         f"code 137: {expired('below')}$")
 
     def test_a_worker_that_is_being_stopped_has_no_timers(self) -> None:
         job = self.start("if RANK == 1:\n"
