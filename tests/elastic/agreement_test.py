@@ -150,7 +150,7 @@ class Refusals(Elastic):
         self.all_end(stranger, code=1)
         self.assertRegex(stranger.errors(), told)
         self.assertEqual(stranger.output(), "")
-        wait_until(lambda: logged in host.errors(), f"{logged!r} is logged:\n{host.errors()}")
+        wait_until(lambda: logged in host.errors(), f"{logged!r} is logged:", host.errors)
 
     def job_goes_on(self, host: Job, **more: object) -> None:
         more = {"conf": SLOW_TO_GIVE_UP, **more}

@@ -101,13 +101,13 @@ class FullDisk(unittest.TestCase):
         self.fill()
         second = self.agent("1:2")
         for job in (first, second):
-            wait_until(lambda j=job: j.lines("^WORLD_SIZE=2"), f"a world of 2:\n{job.errors()}")
+            wait_until(lambda j=job: j.lines("^WORLD_SIZE=2"), "a world of 2:", job.errors)
         leader = first if "coordinates the job" in first.errors() else second
         other = second if leader is first else first
         leader.process.terminate()
         self.assertNotEqual(leader.end(), 0)
         wait_until(lambda: (other.lines(r"^WORLD_SIZE=(\d)") or [""])[-1] == "1",
-                   f"the other one goes on:\n{other.errors()}")
+                   "the other one goes on:", other.errors)
         self.go.touch()
         self.assertEqual(other.end(), 0, other.errors())
         for job in (first, second):

@@ -67,7 +67,8 @@ class Elastic(unittest.TestCase):
     def world(self, *jobs: Job, size: int) -> None:
         for job in jobs:
             wait_until(lambda j=job: (j.lines(r"^WORLD_SIZE=(\d+)") or [""])[-1] == str(size)
-                       or j.process.poll() is not None, f"a world of {size}:\n{job.errors()}")
+                       or j.process.poll() is not None, f"a world of {size}:",
+                       lambda: "".join(one.errors() for one in jobs))
             self.assertIsNone(job.process.poll(), job.errors())
 
     def all_end(self, *jobs: Job, code: int = 0) -> None:
@@ -108,7 +109,7 @@ class Elastic(unittest.TestCase):
         """The coordinator is killed while a member saves: who follows must know of that, too."""
         first = self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
         wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+                   first.process.poll() is not None, "the first is elected:", first.errors)
         leaver = self.job("1:3", self.saver(), conf=conf)
         last = self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
         self.world(first, leaver, last, size=3)
@@ -150,7 +151,7 @@ class Elastic(unittest.TestCase):
         first = self.agent(nodes, *SAY, f"wait={self.go}", conf=conf, options=options,
                            env={"LOGLEVEL": "INFO"})
         wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+                   first.process.poll() is not None, "the first is elected:", first.errors)
         return first
 
     def save_beyond_the_leader(self, conf: str) -> None:
@@ -183,7 +184,7 @@ class Elastic(unittest.TestCase):
     def leave_as_elected(self, conf: str) -> None:
         first = self.job("1:3", self.saver(), conf=conf, env={"LOGLEVEL": "INFO"})
         wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+                   first.process.poll() is not None, "the first is elected:", first.errors)
         others = [self.agent("1:3", *SAY, f"wait={self.go}", conf=conf, env={"LOGLEVEL": "INFO"})
                   for _ in range(2)]
         self.leave_saving(first, *others)
@@ -213,7 +214,7 @@ class Elastic(unittest.TestCase):
             wait_until(lambda: listens(port), "the host listens")
         elif not first:
             wait_until(lambda: "coordinates the job" in one.errors() or
-                       one.process.poll() is not None, f"the first is elected:\n{one.errors()}")
+                       one.process.poll() is not None, "the first is elected:", one.errors)
         two = self.agent("2", *say, f"wait={self.go}", options=(*options, *second), conf=conf)
         self.serve(one, two)
 
@@ -273,7 +274,7 @@ class Elected(Elastic):
         say = ["pid", *SAY, f"wait={self.go}"]
         first = self.agent("2:3", *say, conf=conf, env={"LOGLEVEL": "INFO"})
         wait_until(lambda: "coordinates the job" in first.errors() or
-                   first.process.poll() is not None, f"the first is elected:\n{first.errors()}")
+                   first.process.poll() is not None, "the first is elected:", first.errors)
         others = [self.agent("2:3", *say, conf=conf) for _ in range(2)]
         self.world(first, *others, size=3)
         paused = first.agent()
@@ -787,7 +788,7 @@ class Coordinators(Elected):
             record = json.loads(max(slots, key=lambda slot: slot["version"])["record"])
             return record.get("stopping") == 0
 
-        wait_until(broken_up, f"all have stopped, and that is recorded:\n{first.errors()}")
+        wait_until(broken_up, "all have stopped, and that is recorded:", first.errors)
         self.kill(first)
         others += [self.agent("4", *SAY, f"wait={self.go}", conf=conf, options=patient)
                    for _ in range(2)]

@@ -28,11 +28,13 @@ def main() -> None:
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str,
+               shown: Callable[[], str] = lambda: "") -> None:
+    """`shown` is asked at the end of a wait in vain: what there is to see by then."""
     end = time.monotonic() + LIMIT
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"waited in vain until {what}")
+            raise AssertionError(f"waited in vain until {what}\n{shown()}".rstrip())
         time.sleep(0.005)
 
 
@@ -124,7 +126,7 @@ class Job:
         """Until so many lines of stdout match; what the first group matched."""
         ended = self.process.poll
         wait_until(lambda: len(self.lines(pattern, path)) >= count or ended() is not None,
-                   f"{count} lines match {pattern!r}:\n{self.errors()}")
+                   f"{count} lines match {pattern!r}:", self.errors)
         found = self.lines(pattern, path)
         if len(found) < count:
             raise AssertionError(f"ended without {count} lines {pattern!r}:\n{self.errors()}")
