@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ class Auto(unittest.TestCase):
         return entries
 
     def names(self, entries: list[dict[str, object]]) -> list[str]:
-        return [str(one.get("kind") or next(key for key in one if "time" in key))
+        return [str(one.get("kind") or next(key for key in one if key.endswith("_time")))
                 for one in entries]
 
     def steps(self) -> list[object]:
@@ -480,7 +481,8 @@ print(kept == [pickle.dumps(one) for one in things],
       all(pickle.loads(text) is one for text, one in zip(kept, things)))
 """)
         self.assertEqual(done.stdout, "True True\n")
-        self.assertEqual(self.names(self.said()), ["step", "step"])
+        self.assertEqual(self.names(self.said()), ["step", "step", "checkpoint_save_start_time",
+                                                   "checkpoint_save_end_time", "checkpoint"])
 
     def test_torch_that_was_imported_before_is_watched_just_so(self) -> None:
         done = self.run_script(MODEL + """
@@ -496,19 +498,72 @@ print(pickle.loads(pickle.dumps(torch.save)) is torch.save)
         self.assertEqual(self.names(self.said()), ["step_end_time", "checkpoint_save_start_time",
                                                    "checkpoint_save_end_time", "checkpoint"])
 
-    def test_it_ends_when_the_script_reports_by_hand(self) -> None:
-        for by_hand in ("elastrun.step(0)", "elastrun.goodput.GoodputRecorder('j', 'l', True)"):
-            with self.subTest(by_hand):
-                self.run_script(MODEL + f"""
+    TRAINING = MODEL + """
 import elastrun
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 1
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.ones(4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-one(optimizer)
-{by_hand}
-for _ in range(5): one(optimizer)
-torch.save(model, "a.pt")
+def data():
+    next(iter(DataLoader(Slow())))
+def evaluation():
+    model.eval()
+    with torch.no_grad(): model(torch.ones(2, 4))
+    model.train()
+def save(): torch.save(model.state_dict(), "a.pt")
+"""
+
+    def test_steps_that_the_script_reports_are_told_once_and_the_rest_by_hooks(self) -> None:
+        self.run_script(self.TRAINING + """
+for number in range(100, 103):
+    data(), one(optimizer)
+    elastrun.step(number)
+    evaluation(), save()
 """)
-                self.assertEqual([one for one in self.names(self.said())
-                                  if one not in ("from", "stacks", "step", "checkpoint")], [])
+        said = self.said()
+        load = ["data_loading_start_time", "data_loading_end_time"]
+        rest = ["custom_badput_event_start_time", "custom_badput_event_end_time",
+                "checkpoint_save_start_time", "checkpoint_save_end_time", "checkpoint"]
+        names = [one for one in self.names(said) if "training_prep" not in one]
+        first = names.index("step")
+        self.assertEqual(set(names[:first]), set(load))
+        again = [one for one in names[first:] if one not in load]
+        self.assertEqual(again, ["step", *rest] * 3)
+        self.assertEqual(names[names.index("checkpoint") + 1:][:2], load)
+        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
+                         [100, 101, 102])
+
+    def test_beside_a_recorder_hooks_tell_what_it_does_not_and_in_one_order(self) -> None:
+        self.run_script(self.TRAINING + """
+from elastrun.measurement import Event, GoodputRecorder
+recorder = GoodputRecorder("j", "l", True)
+with recorder.record_event(Event.TRAINING_PREP): one(optimizer), data()
+for number in range(7, 9):
+    with recorder.record_event(Event.DATA_LOADING): data()
+    with recorder.record_event(Event.STEP, number):
+        save()  # of the step before
+        one(optimizer)
+    save()
+    with recorder.record_event(Event.CUSTOM, "100 %"): evaluation(), save()
+    data(), evaluation()
+elastrun.checkpoint_done(8)
+save()
+""")
+        said = self.said()
+        names = [re.sub("_time|custom_badput_event_|checkpoint_|data_", "", one)
+                 for one in self.names(said)]
+        load, save = ["loading_start", "loading_end"], ["save_start", "save_end", "checkpoint"]
+        told = [*load, "step_start", *save, *save, "start", "checkpoint", "end",
+                *load, *load, "start", "end"]  # a loader makes its iterator, too
+        self.assertEqual(names, ["training_prep_start", "training_prep_end", *told, *told,
+                                 "checkpoint", *save[:2]])
+        self.assertEqual([one["step"] for one in said if one.get("kind") == "checkpoint"],
+                         [6, 7, 7, 7, 8, 8, 8])
+        self.assertEqual({str(one["custom_badput_event_type"]) for one in said
+                          if "custom_badput_event_type" in one}, {"100 %", "eval"})
 
     def test_other_ranks_tell_steps_alone(self) -> None:
         self.run_script(MODEL + """

@@ -7,8 +7,9 @@ in the main thread, are told as such; from the first batch to the first step it 
 checkpoint that another thread saves is of the step at which the optimizer's state was last asked
 for, and takes no time of the training. All ranks tell steps, rank 0 the rest.
 
-Does nothing more as soon as the script reports steps, checkpoints or goodput by hand. What it has
-put around torch's functions stays: a script may hold them by name, and pickles them by reference.
+What the script reports by hand, it is not told of: steps, checkpoints, and what lies within a phase
+of a recorder. Checkpoints have the numbers of the script's steps then. What has been put around
+torch's functions stays: a script may hold them by name, and pickles them by reference.
 Imports no torch: it waits until the script does.
 """
 from __future__ import annotations
@@ -40,7 +41,7 @@ _OTHERS = 16  # steps of another optimizer, until the first one is taken to be o
 _GRACE = 1.0  # seconds that the end of the process waits for what has been put in
 _STEP_END = '{"step_count":%d,"step_end_time":%r}'
 _INIT = ('{"tpu_init_start_time":%r}', '{"tpu_init_end_time":%r}')
-_LOADING = ('{"data_loading_start_time":%r}', '{"data_loading_end_time":%r}')
+_LOADING = (journal.LOADING % "start", journal.LOADING % "end")
 _PREPARATION = ('{"training_prep_start_time":%r}', '{"training_prep_end_time":%r}')
 _SAVE = ('{"checkpoint_save_start_time":%r}', '{"checkpoint_save_end_time":%r}')
 _UNTOLD = b'{"kind":"checkpoint","step":-2}'
@@ -66,7 +67,7 @@ def _is_file(file: Any) -> bool:
 
 
 class Watch:
-    """Of this process, from its start until the script reports by hand."""
+    """Of this process, from its start on."""
 
     def __init__(self) -> None:
         self.off = False
@@ -84,11 +85,12 @@ class Watch:
         self._async_saves = 0  # of torch's own, that are under way
         self._snapshot = -1  # the step at which the optimizer's state was last asked for
         self._preparing = False
+        self._steps_by_hand = self._checkpoints_by_hand = False
         self._evaluation = Evaluation(self._put_next, self._is_elsewhere, self._trainer)
         self._compiling: Callable[[], bool] = bool  # Dynamo knows torch's, and traces no further
 
     def begin(self) -> None:
-        channel.when_told_by_hand(self.end)
+        channel.when_told_by_hand(self._told_by_hand)
         os.register_at_fork(after_in_child=self._forked)
         self._journal.at_each_pass = self._show_step
         atexit.register(self._last_word)
@@ -104,14 +106,23 @@ class Watch:
         after_import("torch.distributed.checkpoint.state_dict_loader", self._hook_loader)
         self._hook_frameworks()
 
-    def end(self) -> None:
-        self._evaluation.end()
-        self.off = True
-        self._first.clear()
-        self._journal.at_each_pass = None
+    def _told_by_hand(self, what: str, step: int) -> None:
+        if self.off:
+            return
+        if what == "checkpoint":
+            self._checkpoints_by_hand = True
+        else:
+            self._steps_by_hand = True
+            self._first.clear()
+            self._number = step
+            self._end_preparation(time())
+        with contextlib.suppress(Exception):  # an entry that cannot be formatted
+            self._journal.drain()  # what was before
+
+    def _end_preparation(self, now: float) -> None:
         if self._preparing:
             self._preparing = False
-            self._put((_PREPARATION[1], (time(),)))
+            self._put((_PREPARATION[1], (now,)))
 
     def _forked(self) -> None:
         self.off = True
@@ -128,9 +139,14 @@ class Watch:
         return self._compiling() or self.off
 
     def _is_elsewhere(self) -> bool:
-        """The main thread cannot begin to evaluate at this time."""
+        """The main thread cannot begin to evaluate now, or a recorder tells what it does."""
         return (self._is_out() or not self._rank0 or self._inside is not None
-                or threading.get_ident() != self._main)
+                or threading.get_ident() != self._main or self._is_told())
+
+    def _is_told(self) -> bool:
+        """A recorder says what the script does; waits for data can be part of an evaluation."""
+        phases = self._journal.phases
+        return bool(phases) and phases != {journal.LOADING}
 
     def _put_next(self, entry: journal.Entry) -> None:
         if self._first:
@@ -166,7 +182,7 @@ class Watch:
             if self._is_out():
                 return state_dict(mine, *args, **kwargs)
             if self._leader is not None and self._leader() is mine:
-                self._snapshot = self._number
+                self._snapshot = self._done()
             return state_dict(mine, *args, **kwargs)
 
         self._replace(module.Optimizer, "state_dict", noted)
@@ -182,17 +198,29 @@ class Watch:
             self._others.clear()
         if self._evaluation.is_open:
             self._evaluation.stepped()
-        self._number = number = self._number + 1
-        entry = (_STEP_END, (number, time()))
+        now = time()
         if leader is None:
-            if self._preparing:
-                self._preparing = False
-                self._put((_PREPARATION[1], entry[1][1:]))
+            self._end_preparation(now)
+        recorded = self._journal.step
+        if recorded is not None:
+            self._number = recorded
+            self._first.clear()
+            return
+        self._number = number = self._number + 1
+        if self._steps_by_hand or self._is_told():
+            return
+        entry = (_STEP_END, (number, now))
+        if leader is None:
             self._first.append(entry)
             return
         if self._first:
             self._tell_first()
         self._put(entry)
+
+    def _done(self) -> int:
+        """The last step. In one that a recorder has begun there may be none of the optimizer."""
+        begun = self._journal.step
+        return self._number if begun is None or begun == self._number else begun - 1
 
     def _tell_first(self) -> None:
         """The script goes on without a word about its first step."""
@@ -217,7 +245,8 @@ class Watch:
     @contextlib.contextmanager
     def _during(self, ends: tuple[str, str], a_save: bool = False) -> Iterator[bool]:
         """Something other than training, unless another thread does it. False: part of such; a
-        signal handler may save meanwhile (`a_save`), which is part only of a save.
+        signal handler may save meanwhile (`a_save`), which is part only of a save. What a recorder
+        tells of is not told again.
         """
         me = threading.get_ident()
         outer = self._inside if me == self._main else None
@@ -234,14 +263,18 @@ class Watch:
             finally:
                 self._busy.discard(me)
             return
+        told = (self._is_told() or (ends is _INIT and self._journal.recorded)
+                or (ends is _LOADING and bool(self._journal.phases)))
         try:
             self._inside = ends
             self._tell_first()
-            self._put((ends[0], (time(),)))
+            if not told:
+                self._put((ends[0], (time(),)))
             yield True
         finally:
             self._inside = outer
-            self._put((ends[1], (time(),)))
+            if not told:
+                self._put((ends[1], (time(),)))
 
     def _hook_process_group(self, module: ModuleType) -> None:
         make = module.init_process_group
@@ -259,7 +292,7 @@ class Watch:
         iterator = module._BaseDataLoaderIter
         fetch = iterator.__next__
         make = module.DataLoader.__iter__
-        put, waiting, main, ident = self._put, self._journal, self._main, threading.get_ident
+        put, recorded, main, ident = self._put, self._journal, self._main, threading.get_ident
         evaluation = self._evaluation
         told = 0.0  # when the last one ended that was told
 
@@ -286,6 +319,8 @@ class Watch:
             evaluation.look(getattr(mine, "_dataset", None))
             if evaluation.is_open:
                 return fetch_to_evaluate(mine)
+            if recorded.phases:
+                return fetch(mine)
             begin = time()
             entry = (_LOADING[0], (begin,))
             put(entry)
@@ -297,10 +332,10 @@ class Watch:
                 end = time()
                 # The clock may be set back.
                 if (end - begin > _SHORT or not 0 <= end - told < _QUIET
-                        or not waiting.take_back(entry)):
+                        or not recorded.take_back(entry)):
                     told = end
                     put((_LOADING[1], (end,)))
-                if self._leader is None and not self._preparing:
+                if self._leader is None and not (self._preparing or recorded.recorded):
                     self._preparing = True
                     put((_PREPARATION[0], (end,)))
 
@@ -377,7 +412,7 @@ class Watch:
         def start_and_tell(*args: Any, **kwargs: Any) -> Any:
             if self._is_out():
                 return async_save(*args, **kwargs)  # type: ignore[misc]
-            number = self._number if is_checkpoint(what(*args, **kwargs)) else -1
+            number = self._done() if is_checkpoint(what(*args, **kwargs)) else -1
             self._async_saves += 1
             try:
                 with self._during(_SAVE, number >= 0) as told:
@@ -419,7 +454,7 @@ class Watch:
             def save_and_tell(trainer: Any, *args: Any, **kwargs: Any) -> Any:
                 if self._is_out() or not self._rank0:
                     return method(trainer, *args, **kwargs)
-                number = self._number
+                number = self._done()
                 with self._during(_SAVE, True) as told:
                     result = method(trainer, *args, **kwargs)
                 file, is_there = frameworks.place_of(trainer, args, kwargs)
@@ -446,17 +481,19 @@ class Watch:
         if not is_checkpoint(what):
             return -1
         if threading.get_ident() == self._main or self._snapshot < 0:
-            return self._number
+            return self._done()
         number, self._snapshot = self._snapshot, -1
         return number
 
     def _saved(self, file: Any, number: int) -> None:
         if number < 0 or self.off or not self._rank0:
             return
+        self._checkpoints.saved(file, number)
+        if self._checkpoints_by_hand:
+            return
         self._tell_first()
         packet = b'{"kind":"checkpoint","step":%d}' % number
         self._put(lambda: channel.offer(packet))  # after the entries about these steps
-        self._checkpoints.saved(file, number)
         with contextlib.suppress(Exception):  # an entry that cannot be formatted
             self._journal.drain()
 
@@ -466,14 +503,14 @@ class Watch:
             step = self._checkpoints.step_of(file, steps_told(what) - 1)
             if step is not None and step >= 0:
                 self._number = step
-            elif holds_optimizer(what):
+            elif holds_optimizer(what) and not (self._steps_by_hand or self._journal.recorded):
                 self._untold()
 
     def _untold(self) -> None:
         """A checkpoint was saved, or is loaded, and of which step is not known: what a failure
         costs is not, then, either.
         """
-        if not self.off and self._rank0:
+        if not self.off and self._rank0 and not self._checkpoints_by_hand:
             self._tell_first()
             self._put(lambda: channel.offer(_UNTOLD))
 

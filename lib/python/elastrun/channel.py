@@ -229,22 +229,17 @@ _from = json.dumps({"kind": "from", "directory": _directory}).encode() if _direc
 _channel = Channel(_path) if _path else None
 
 
-_by_hand: Callable[[], None] | None = None
+# Of the hooks of --goodput auto, which do not tell what the script says itself: "step" or
+# "checkpoint", and its number.
+_by_hand: Callable[[str, int], None] | None = None
 
 
-def when_told_by_hand(call: Callable[[], None] | None) -> None:
-    """For the other modules of this package: `call` is called, once, when the script reports steps,
-    checkpoints or goodput itself.
+def when_told_by_hand(call: Callable[[str, int], None] | None) -> None:
+    """For the other modules of this package: `call` is called before each step and checkpoint that
+    the script reports itself.
     """
     global _by_hand
     _by_hand = call
-
-
-def told_by_hand() -> None:
-    global _by_hand
-    call, _by_hand = _by_hand, None
-    if call is not None:
-        call()
 
 
 _step: int | None = None  # the last one that has ended here
@@ -258,8 +253,6 @@ def last_step() -> int | None:
 def step(number: int) -> None:
     """Training step `number` has ended. Say it on rank 0 at least."""
     global _step
-    if _by_hand is not None:
-        told_by_hand()
     if _channel is not None:
         try:
             packet = b'{"kind":"step","step":%d}' % number
@@ -267,6 +260,8 @@ def step(number: int) -> None:
         except Exception:
             refused()
             return
+        if _by_hand is not None:
+            _by_hand("step", _step)
         _channel.send(packet)
         if (mine := page()) is not None:
             mine.step(_step)
@@ -282,8 +277,6 @@ def whole(value: Any, least: int = 0) -> int:
 
 def checkpoint_done(step: int = -1) -> None:
     """A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far."""
-    if _by_hand is not None:
-        told_by_hand()
     if _channel is not None:
         try:
             packet = b'{"kind":"checkpoint","step":%d}' % step
@@ -291,6 +284,8 @@ def checkpoint_done(step: int = -1) -> None:
         except Exception:
             refused()
             return
+        if _by_hand is not None:
+            _by_hand("checkpoint", step)
         _channel.send(packet)
 
 

@@ -51,8 +51,8 @@ class Evaluation:
         self._train: Any = None  # its method, while ours is in its place
 
     def begin(self, said: bool = False) -> bool:
-        """False: it is part of one."""
-        if self.is_open:
+        """False: it is part of one, or not to be told."""
+        if self.is_open or self._is_out():
             return False
         self.is_open, self._said = True, said
         self._without_gradients = not self._keeps_gradients()
@@ -91,7 +91,7 @@ class Evaluation:
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
         """What a framework calls an evaluation."""
-        mine = not self._is_out() and self.begin(said=True)
+        mine = self.begin(said=True)
         try:
             yield
         finally:
@@ -105,9 +105,8 @@ class Evaluation:
 
         @functools.wraps(evaluate)
         def eval_and_tell(mine: Any) -> Any:
-            if not self._is_out() and not self.is_open:
-                if self._is_meant(mine) and self.begin():
-                    self._module = weakref.ref(mine)
+            if not self.is_open and not self._is_out() and self._is_meant(mine) and self.begin():
+                self._module = weakref.ref(mine)
             return evaluate(mine)
 
         module.Module.eval = eval_and_tell

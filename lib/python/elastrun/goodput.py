@@ -51,7 +51,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastrun import channel
-from elastrun.journal import Entry, Journal, journal, own_file
+from elastrun.journal import LOADING, Entry, Journal, journal, own_file
 
 if TYPE_CHECKING:
     from elastrun.checkpoint_badput import (OPERATION_TYPE_EMERGENCY_RESTORE,
@@ -95,14 +95,9 @@ _ELSEWHERE = {"MonitoringWindowType": "step_times",
 _JOB_START = '{"job_start_time":%r}'
 _JOB_END = '{"job_end_time":%r}'
 _STEP_START = '{"step_count":%d,"step_start_time":%r}'
-_INIT_START = '{"tpu_init_start_time":%r}'
-_INIT_END = '{"tpu_init_end_time":%r}'
-_PREPARATION_START = '{"training_prep_start_time":%r}'
-_PREPARATION_END = '{"training_prep_end_time":%r}'
-_LOADING_START = '{"data_loading_start_time":%r}'
-_LOADING_END = '{"data_loading_end_time":%r}'
-_CUSTOM_START = '{"custom_badput_event_type":%s,"custom_badput_event_start_time":%r}'
-_CUSTOM_END = '{"custom_badput_event_type":%s,"custom_badput_event_end_time":%r}'
+_INIT = '{"tpu_init_%s_time":%%r}'
+_PREPARATION = '{"training_prep_%s_time":%%r}'
+_CUSTOM = '{"custom_badput_event_type":%s,"custom_badput_event_%%s_time":%%%%r}'
 _SLICES = ('{"active_slices":%d,"total_slices":%d,"available_slices":%d,'
            '"elastic_slice_counts_timestamp":%r}')
 _WAIT_START = '{"elastic_wait_event_type":%s,"elastic_wait_start_time":%r}'
@@ -129,7 +124,8 @@ def _seconds(when: datetime.datetime | None) -> float:
 
 
 def _name(text: object) -> str:
-    return json.dumps(channel.text(text)[:_LONGEST_NAME])
+    """As JSON, and as part of a template."""
+    return json.dumps(channel.text(text)[:_LONGEST_NAME]).replace("%", r"\u0025")
 
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
@@ -164,6 +160,7 @@ class GoodputRecorder:
         self._grace = background_grace_period_s
         self._cloud_logger: Any = cloud_logger if logging_enabled else None
         self._journal: Journal | None = None
+        self._phases: set[str] = set()  # that are open
         self._refused = 0
         self._put: Any = None  # takes an Entry; None: disabled
         if not logging_enabled:
@@ -172,12 +169,21 @@ class GoodputRecorder:
             self._put = self._hand_over
             return
         if path is None and channel.is_configured():
-            channel.told_by_hand()
             self._journal = journal(channel.text(job_name))
         else:
             file = own_file(job_name) if path is None else os.fspath(path)
             self._journal = journal(channel.text(job_name), os.path.abspath(file))
-        self._put = self._journal.put
+        self._put, self._phases = self._journal.put, self._journal.phases
+
+    def _begin(self, phase: str, when: datetime.datetime | None) -> None:
+        seconds = _seconds(when)
+        self._phases.add(phase)
+        self._put((phase % "start", (seconds,)))
+
+    def _end(self, phase: str, when: datetime.datetime | None) -> None:
+        seconds = _seconds(when)
+        self._phases.discard(phase)
+        self._put((phase % "end", (seconds,)))
 
     def _hand_over(self, entry: Entry) -> None:
         template, values = entry
@@ -207,49 +213,52 @@ class GoodputRecorder:
     def record_step_start_time(self, step: int,
                                start_time: datetime.datetime | None = None) -> None:
         """The step lasts until the next one, or the end of the job."""
-        self._put((_STEP_START, (
-            channel.whole(step), _now() if start_time is None else _seconds(start_time))))
+        entry = (_STEP_START, (
+            channel.whole(step), _now() if start_time is None else _seconds(start_time)))
+        if self._journal is not None:
+            self._journal.step = entry[1][0]
+        self._phases.clear()
+        self._put(entry)
 
     @_never_raises
     def record_tpu_init_start_time(self, start_time: datetime.datetime | None = None) -> None:
         """Of accelerators of any kind."""
-        self._put((_INIT_START, (_seconds(start_time),)))
+        self._begin(_INIT, start_time)
 
     @_never_raises
     def record_tpu_init_end_time(self, end_time: datetime.datetime | None = None) -> None:
-        self._put((_INIT_END, (_seconds(end_time),)))
+        self._end(_INIT, end_time)
 
     @_never_raises
     def record_training_preparation_start_time(
             self, start_time: datetime.datetime | None = None) -> None:
-        self._put((_PREPARATION_START, (_seconds(start_time),)))
+        self._begin(_PREPARATION, start_time)
 
     @_never_raises
     def record_training_preparation_end_time(
             self, end_time: datetime.datetime | None = None) -> None:
-        self._put((_PREPARATION_END, (_seconds(end_time),)))
+        self._end(_PREPARATION, end_time)
 
     @_never_raises
     def record_data_loading_start_time(
             self, start_time: datetime.datetime | None = None) -> None:
-        self._put((_LOADING_START, (_seconds(start_time),)))
+        self._begin(LOADING, start_time)
 
     @_never_raises
     def record_data_loading_end_time(self, end_time: datetime.datetime | None = None) -> None:
-        self._put((_LOADING_END, (_seconds(end_time),)))
+        self._end(LOADING, end_time)
 
     @_never_raises
     def record_custom_badput_event_start_time(
             self, start_time: datetime.datetime | None = None,
             custom_badput_event_type: str = "unknown") -> None:
-        self._put((_CUSTOM_START, (_name(custom_badput_event_type),
-                                        _seconds(start_time))))
+        self._begin(_CUSTOM % _name(custom_badput_event_type), start_time)
 
     @_never_raises
     def record_custom_badput_event_end_time(
             self, end_time: datetime.datetime | None = None,
             custom_badput_event_type: str = "unknown") -> None:
-        self._put((_CUSTOM_END, (_name(custom_badput_event_type), _seconds(end_time))))
+        self._end(_CUSTOM % _name(custom_badput_event_type), end_time)
 
     @contextlib.contextmanager
     def record_event(self, event: Event, detail: int | str | None = None) -> Iterator[None]:

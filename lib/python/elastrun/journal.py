@@ -33,7 +33,7 @@ _INTERVAL = 0.05  # seconds; between two looks at what waits
 _IDLE = 20  # looks in vain before the thread sleeps until it is woken
 _PATIENCE = 1.0  # seconds that one job waits for another to write into the same file
 _GRACE = 5.0  # seconds that the end of the process waits for a file at most
-
+LOADING = '{"data_loading_%s_time":%%r}'
 
 # A template and what goes into it: the training does not wait for the text to be made.
 Entry = tuple[str, tuple[Any, ...]]
@@ -139,9 +139,13 @@ class Journal:
     """For all threads. `put` neither waits nor raises."""
 
     def __init__(self, write: Write, target: File | None = None) -> None:
-        self._write = write
+        self.write = write
         self._target = target  # None: the agent
         self.lost = 0
+        # For hooks: whether there is a recorder, its open phases, the step that has begun.
+        self.recorded = False
+        self.phases: set[str] = set()
+        self.step: int | None = None
         self.at_each_pass: Callable[[], None] | None = None  # of the thread
         self._forget()
         os.register_at_fork(after_in_child=self._forget_all)
@@ -219,7 +223,7 @@ class Journal:
             lost = self.lost - self._told
             if self._taken or lost:
                 count = self._fitting()
-                done = self._write(self._taken[:count], lost)
+                done = self.write(self._taken[:count], lost)
                 if done is None:
                     return False
                 if lost:
@@ -330,7 +334,9 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def journal(job: str, path: str = "") -> Journal:
-    """That of a job: to the agent if there is one and no path is given, else into that file."""
+    """That of a job: to the agent if there is one and no path is given, else into that file. The
+    first job takes over that of the hooks, so that the entries of both go in one order.
+    """
     with _making:
         found = _journals.get((job, path))
         if found is None:
@@ -338,6 +344,8 @@ def journal(job: str, path: str = "") -> Journal:
                 file = _files.setdefault(path, File(path))
                 found = Journal(file.of(job), file)
             else:
-                found = Journal(to_agent(job))
+                found = _journals.pop(("", ""), None) or Journal(to_agent(job))
+                found.drain()
+                found.write, found.recorded = to_agent(job), bool(job)
             _journals[job, path] = found
         return found
