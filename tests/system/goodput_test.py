@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import subprocess
 import sys
 import unittest
+from pathlib import Path
 
-from harness import LIMIT, STUB, Job, main, wait_until
+from harness import LIMIT, PROGRAM, STUB, Job, main, wait_until
+
+PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
 
 STUCK_WRITE = STUB.parent / "libstuck_write.so"
 
@@ -31,6 +36,24 @@ print("eval", flush=True)
 while not os.path.exists("go"): time.sleep(0.01)
 recorder.record_custom_badput_event_end_time(custom_badput_event_type="eval")
 train(lambda: os.path.exists("end"))
+"""
+# A step that compiles, and others.
+FIRST = """
+import os, time, elastrun
+from elastrun.measurement import Event, GoodputRecorder
+recorder = GoodputRecorder("one", "log", logging_enabled=os.environ["HOW"] == "recorder")
+with recorder.record_event(Event.JOB):
+    for step in range(6):
+        with recorder.record_event(Event.STEP, step):
+            time.sleep(1.1 if step else 6)
+        if os.environ["HOW"] == "step": elastrun.step(step)
+"""
+ASK = """
+import sys
+from elastrun.goodput import GoodputCalculator, GoodputType
+calculator = GoodputCalculator("one", "log", path=sys.argv[1])
+calculator.get_job_goodput()
+print(calculator.get_job_goodput_details()["goodput_time"][GoodputType.TOTAL])
 """
 ALERT = """
 [goodput]
@@ -128,6 +151,36 @@ class Goodput(unittest.TestCase):
         self.assertGreater(len(told), 5)
         self.assertLess(min(told), 30)
         self.assertGreater(max(told), 70)
+
+    def test_all_that_tell_goodput_tell_the_same(self) -> None:
+        """Five of 5 * 1.1 s and, of the first step's 6 s, what such a step takes."""
+        jobs = {how: self.enterContext(Job(
+            "--worker-lib", "--log-dir=logs", "--metrics=jsonl:records.jsonl", "--report=report",
+            "train.py", files={"train.py": FIRST}, env={"PYTHON_EXEC": sys.executable, "HOW": how}))
+            for how in ("recorder", "step")}
+        for how, job in jobs.items():
+            self.assertEqual(job.end(), 0, job.errors())
+            report = json.loads((job.folder / "report").read_text())["goodput"]
+            elapsed, told = report["elapsed_s"], {"report": report["buckets_s"]["productive"]}
+            [percent] = job.wait_for(r"^elastrun: goodput ([\d.]+) % of", path=job.err)
+            told["summary"] = float(percent) / 100 * elapsed
+            for line in (job.folder / "records.jsonl").read_text().splitlines():
+                one = json.loads(line)
+                if one["name"] == "elastrun.goodput_time":
+                    told["metric"] = one["window"]["aggregates"]["value"]
+                elif one["name"] == "elastrun.interval_goodput":
+                    told["window"] = one["window"]["aggregates"]["value"] / 100 * elapsed
+            if how == "recorder":
+                [journal] = job.folder.glob("logs/*/journal.jsonl")
+                asked = subprocess.run([sys.executable, "-c", ASK, journal], text=True, check=True,
+                                       env=os.environ | {"PYTHONPATH": str(PACKAGE)} |
+                                       {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"},
+                                       capture_output=True, timeout=LIMIT)
+                told["calculator"] = float(asked.stdout)
+            self.assertEqual(len(told), 5 if how == "recorder" else 4, told)
+            for one, seconds in told.items():
+                self.assertAlmostEqual(seconds / told["report"], 1, delta=0.05, msg=f"{one} {told}")
+            self.assertLess(told["report"], elapsed - 2)  # 4.9 s of the first step were none
 
     def test_bad_settings_are_refused_with_place_and_remedy(self) -> None:
         job = self.start(toml="[goodput]\nalert_below = 80\n")
