@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import inspect
 import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from goodput_vectors import replay, when
 
 os.environ.pop("ELASTRUN_CHANNEL", None)
 from elastrun import calculator_program, goodput_calculator, metrics  # noqa: E402
+from elastrun.event_file import masked_crc32c  # noqa: E402
 from elastrun.goodput import (BadputType, ElasticGoodputCalculator,  # noqa: E402
                               ElasticGoodputMonitor, GoodputCalculator, GoodputMonitor,
                               GoodputRecorder, GoodputType, IntervalMetricType, MetricType)
@@ -543,17 +546,52 @@ class Monitor(InFolder):
         self.assertEqual([(tag, step) for tag, _, step in Writer.scalars],
                          [("step_deviation", step) for step in range(4)])
 
-    def test_disabled_it_does_nothing_and_a_folder_without_a_writer_is_told(self) -> None:
+    def test_disabled_it_does_nothing_and_a_folder_that_cannot_be_made_is_told(self) -> None:
         monitor = GoodputMonitor("j", "l", str(self.folder), 1)
         monitor.start_goodput_uploader()
         monitor.start_step_deviation_uploader()
-        monitor.start_rolling_window_goodput_uploader([1])
+        monitor.start_rolling_window_goodput_uploader(1)
         for stop in ("goodput", "step_deviation", "rolling_window_goodput"):
             getattr(monitor, f"stop_{stop}_uploader")()
         self.assertEqual(self.said, [])
+        self.assertFalse((self.folder / "goodput").exists())
+        self.file.touch()
         with self.assertLogs("elastrun.goodput", "WARNING") as said:
-            GoodputMonitor("j", "l", str(self.folder), 1, True, path=self.file)
-        self.assertIn("--metrics tensorboard:DIR", said.output[0])
+            GoodputMonitor("j", "l", str(self.file), 1, True, path=self.file)
+        self.assertIn("nothing is written into", said.output[0])
+
+    def test_an_event_file_of_tensorboard_has_the_scalars_of_the_original(self) -> None:
+        self.write([*entries(1, 3, 5), {"job_end_time": T0 + 8}])
+        monitor = GoodputMonitor("j", "l", str(self.folder), 3600, True, path=self.file,
+                                 include_badput_breakdown=True, include_step_deviation=True)
+        monitor.stop_goodput_uploader()
+        monitor.stop_step_deviation_uploader()
+        (file,) = (self.folder / "goodput").iterdir()
+        self.assertRegex(file.name, r"^events\.out\.tfevents\.\d{10}\.")
+        data, records = file.read_bytes(), []
+        while data:
+            size, check = struct.unpack("<QI", data[:12])
+            self.assertEqual(check, masked_crc32c(data[:8]))
+            records.append(data[12:12 + size])
+            self.assertEqual(struct.unpack("<I", data[12 + size:16 + size])[0],
+                             masked_crc32c(records[-1]))
+            data = data[16 + size:]
+        self.assertEqual(records[0][9:], b"\x1a\x0dbrain.Event:2")
+        for tag, value, step in ((b"goodput/goodput", 87.5, 2), (b"badput/other", 12.5, 2),
+                                 (b"step_deviation", 0.0, 1)):
+            scalar = b"\x0a%c%b\x15" % (len(tag), tag) + struct.pack("<f", value)
+            event = b"\x10%c\x2a%c\x0a%c" % (step, len(scalar) + 2, len(scalar)) + scalar
+            self.assertIn(event, [one[9:] for one in records])
+        self.assertEqual(masked_crc32c(b"123456789"), 0xC78AB0E5)
+        if importlib.util.find_spec("tensorboard") is not None:
+            self.by_tensorboard(file)
+
+    def by_tensorboard(self, file: Path) -> None:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        read = EventAccumulator(str(file)).Reload()
+        [scalar] = read.Scalars("goodput/goodput")
+        self.assertEqual((scalar.step, scalar.value), (2, 87.5))
+        self.assertEqual([one.step for one in read.Scalars("step_deviation")], [0, 1])
 
     def test_an_uploader_goes_on_without_anybody_who_holds_the_monitor(self) -> None:
         self.write([*entries(1, 3, 5), {"job_end_time": T0 + 8}])

@@ -246,7 +246,7 @@ def train_loop():
 @contextlib.contextmanager
 def maybe_monitor_goodput():
     goodput_monitor = monitoring.GoodputMonitor(
-        job_name="seed", logger_name="goodput_seed", tensorboard_dir="", upload_interval=600,
+        job_name="seed", logger_name="goodput_seed", tensorboard_dir=folder, upload_interval=600,
         monitoring_enabled=True, pathway_enabled=False, include_badput_breakdown=True,
         gcp_options=monitoring.GCPOptions(enable_gcp_goodput_metrics=False))
     goodput_monitor.start_goodput_uploader()
@@ -260,7 +260,8 @@ goodput_recorder.flush()
 calculator = goodput.GoodputCalculator(job_name="seed", logger_name="goodput_seed")
 percent, badput, last_step = calculator.get_job_goodput(include_badput_breakdown=True)
 print(0 <= percent <= 100, last_step,
-      goodput.BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION in badput)
+      goodput.BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION in badput,
+      len(os.listdir(folder + "/goodput")))
 """,
     "monitor: the RFC's counters and its collector": """
 from elastrun.monitor import Aggregation, Collector, Stat
@@ -286,7 +287,7 @@ log_event(Event("torch.elastic.RdzvEvent", data={"rank": 0}, severity="warn"))
 EXPECTED = {
     "metrics: the names of the document": "True\n",
     "events: a handler of the user's": "e AGENT\n",
-    "goodput: the training loop, the monitor and the analysis": "True 3 True\n",
+    "goodput: the training loop, the monitor and the analysis": "True 3 True 1\n",
     "monitor: the RFC's counters and its collector":
         "['training.batch.latency.count', 'training.batch.latency.histogram', "
         "'training.batch.latency.mean'] 3.0\n{'training.batch.latency.count': 0.0}\n",

@@ -5,6 +5,7 @@ elastrun.goodput): goodput, step deviations and rolling windows as metrics, whil
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from elastrun import metrics
 from elastrun.calculator_program import Path
+from elastrun.event_file import EventFile
 from elastrun.goodput_calculator import (BadputType, Breakdown, ElasticGoodputCalculator,
                                          GoodputCalculator)
 
@@ -87,17 +89,15 @@ class _Uploader:
 class GoodputMonitor:
     """Tells what the calculator of a job says as metrics of the group "goodput" (elastrun.metrics):
     under elastrun they reach the agent and its sinks, elsewhere the handlers that are configured.
-    `writer`, a SummaryWriter of torch or tensorboardX, gets scalars with the original's tags.
-    `path`: as for GoodputCalculator.
+    An event file below `tensorboard_dir`, in "goodput" as there, gets scalars with the original's
+    tags, or a SummaryWriter, `writer`. `path`: as for GoodputCalculator.
 
     As there nothing happens without `monitoring_enabled`, meant for all processes but one; values
     come one period after the start for the first time, and once more at the stop, within
     `final_flush_timeout_seconds`. An uploader goes on until it is stopped or the process ends, also
     if the script keeps no monitor. Threads do it, where the original needs processes: each entry is
     read once, and three uploaders share one calculator. Nothing is sent to a cloud: `gcp_options`,
-    `gcs_sync_interval_seconds`, `cache_dir` and `max_logs_retention_period` change nothing; a
-    `tensorboard_dir` without `writer` is refused with a warning, as this package has no writer
-    (`elastrun --metrics tensorboard:DIR` has).
+    `gcs_sync_interval_seconds`, `cache_dir` and `max_logs_retention_period` change nothing.
     """
 
     _calculator_class: type[GoodputCalculator] = GoodputCalculator
@@ -117,9 +117,6 @@ class GoodputMonitor:
         self._uploaders: dict[str, _Uploader] = {}
         if not monitoring_enabled:
             return
-        if tensorboard_dir and writer is None:
-            _log.warning("nothing is written into %s: pass writer=SummaryWriter(...), or run the "
-                         "job with --metrics tensorboard:DIR", tensorboard_dir)
         self._calculator = self._calculator_class(job_name, logger_name, path=path)
         self._period = upload_interval
         self._breakdown = include_badput_breakdown
@@ -129,6 +126,11 @@ class GoodputMonitor:
         self._skip_last = skip_final_flush
         self._patience = final_flush_timeout_seconds
         self._writer = writer
+        if writer is None and tensorboard_dir:
+            try:
+                self._writer = EventFile(os.path.join(tensorboard_dir, "goodput"))
+            except OSError as error:
+                _log.warning("nothing is written into %s: %s", tensorboard_dir, error)
         self._newest_step = -1  # whose deviation the writer has
         self._windows: list[float] = []
 
@@ -166,10 +168,11 @@ class GoodputMonitor:
             self._stop("step deviation", skip_final_flush, self._upload_deviation)
 
     def start_rolling_window_goodput_uploader(
-            self, rolling_windows_seconds: Sequence[float]) -> None:
-        """Windows until now, of so many seconds each."""
+            self, rolling_windows_seconds: float | Sequence[float]) -> None:
+        """Windows until now, of so many seconds each; or one."""
         if self._enabled:
-            self._windows = list(rolling_windows_seconds)
+            one = isinstance(rolling_windows_seconds, (int, float))
+            self._windows = [rolling_windows_seconds] if one else list(rolling_windows_seconds)
             self._start("rolling window", self._period, self._upload_windows)
 
     def stop_rolling_window_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:
