@@ -35,7 +35,7 @@ enum class Severity : std::uint8_t {
 };
 /// "TRACE", "DEBUG", ...
 std::string_view to_text(Severity severity);
-/// "error", "warning", ... in small letters; none: it is no severity.
+/// "error", "warning", ... in small letters; none: an unknown one.
 std::optional<Severity> severity_named(std::string_view name);
 
 class Sketch;

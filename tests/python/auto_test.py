@@ -707,6 +707,116 @@ one(optimizer), one(optimizer)
 """)
         self.assertEqual(self.steps(), [5, 6])
 
+    def test_a_step_of_another_optimizer_says_that_the_one_under_way_goes_on(self) -> None:
+        self.run_script(MODEL + """
+first, critic = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+for _ in range(3):
+    one(first)
+    for _ in range(4): time.sleep(0.06); one(critic)
+""")
+        steps = self.steps()
+        self.assertEqual(steps, sorted(steps))
+        self.assertEqual(set(steps), {0, 1, 2})
+        self.assertGreaterEqual(steps.count(1), 3)
+
+    def test_where_a_start_goes_on_is_what_the_best_of_its_checkpoints_says(self) -> None:
+        script = MODEL + """
+# Of the first parameter Adam counts every second step only.
+other = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.Adam([other, *model.parameters()], lr=0.1)
+def save(name, **more): torch.save({"model": model.state_dict(), **more}, name)
+def train(count):
+    for i in range(count):
+        optimizer.zero_grad()
+        (model(torch.ones(2, 4)).sum() + (other.sum() if i % 2 else 0)).backward()
+        optimizer.step()
+if os.path.exists("last.pt"):
+    optimizer.load_state_dict(torch.load("last.pt")["optimizer"])
+    torch.load("best.pt")                                 # for its score
+    torch.load("teacher.pt")
+else:
+    torch.save({"model": {}, "step": 7000}, "teacher.pt")
+    train(10)
+    save("best.pt")
+    train(10)
+    save("last.pt", optimizer=optimizer.state_dict())
+train(2)
+"""
+        self.run_script(script)
+        self.assertEqual(self.steps()[-3:], [19, 20, 21])
+        self.run_script(script)
+        self.assertEqual(self.steps(), [20, 21])
+
+    def test_a_checkpoint_that_the_script_reports_leaves_the_steps_to_the_hooks(self) -> None:
+        script = MODEL + """
+import elastrun
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(5): one(optimizer)
+elastrun.checkpoint_done(100)  # it counts in its own way
+one(optimizer)
+"""
+        for first in (0, 5):
+            self.run_script(script)
+            said = self.said()
+            self.assertEqual([one["step_count"] for one in said if "step_end_time" in one],
+                             list(range(first, first + 6)))
+            self.assertEqual([one for one in said if one.get("kind") == "checkpoint"],
+                             [{"kind": "checkpoint", "step": first + 4}])
+
+    def test_a_script_that_reports_its_steps_does_so_after_a_restart(self) -> None:
+        script = MODEL + """
+import elastrun
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(10, 16):
+    one(optimizer)
+    if i % 5 == 4: elastrun.step(i)
+"""
+        self.run_script(script)
+        self.said()
+        self.run_script(script)
+        self.assertEqual([one for one in self.said() if "step_end_time" in one], [])
+
+    def test_what_distils_or_fetches_without_gradients_trains(self) -> None:
+        for around, each in (("", "with torch.no_grad(): teacher.eval(); teacher(batch)"),
+                             ("@torch.no_grad()", "")):
+            with self.subTest(around or each):
+                self.run_script(MODEL + f"""
+from torch.utils.data import DataLoader
+teacher = torch.nn.Linear(4, 1).requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = iter(DataLoader([torch.ones(4)] * 40, batch_size=1))
+{around}
+def fetch(): return next(batches)
+for i in range(40):
+    batch = fetch()
+    {each}
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    time.sleep(0.01)
+    optimizer.step()
+""")
+                names = self.names(self.said())
+                self.assertEqual(names.count("step_end_time"), 40)
+                self.assertLessEqual(names.count("custom_badput_event_start_time"), 2)
+
+    @unittest.skipUnless(importlib.util.find_spec("safetensors"), "safetensors is not installed")
+    def test_saves_by_safetensors_are_told(self) -> None:
+        script = MODEL + """
+from safetensors.torch import load_file, save_file
+if os.path.exists("a.safetensors"): model.load_state_dict(load_file("a.safetensors"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(4): one(optimizer)
+save_file(model.state_dict(), "a.safetensors")
+one(optimizer)
+"""
+        for first in (0, 4):
+            self.run_script(script)
+            said = self.said()
+            self.assertEqual([one for one in said if one.get("kind") == "checkpoint"],
+                             [{"kind": "checkpoint", "step": first + 3}])
+            self.assertEqual(next(one["step_count"] for one in said if "step_end_time" in one),
+                             first)
+
     def test_making_the_process_group_is_told(self) -> None:
         self.run_script("""
 import os, torch.distributed as dist

@@ -165,7 +165,7 @@ def sleep(_): raise SystemExit("slept")
 time.sleep = sleep
 print(CheckpointSteps(".").step_of("."), "elastrun.auto" in sys.modules)  # and the end
 """, ELASTRUN_GOODPUT="auto", ELASTRUN_CHANNEL=listener.path)
-        self.assertEqual(told, "None True\n")
+        self.assertEqual(told, "-1 True\n")
 
     def test_threads_of_the_package_are_known_by_their_names(self) -> None:
         for path in sorted(START.parent.glob("*.py")):

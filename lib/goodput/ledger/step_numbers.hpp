@@ -7,7 +7,7 @@
 namespace elastrun::goodput {
 
 /// The numbers under which the steps of a job are counted, from those that its scripts tell. They
-/// differ where a script counts each epoch from the beginning, which is no work done again; and
+/// differ where a script counts each epoch from the beginning, though it repeats no work; and
 /// where nothing tells at which step it resumed, so that it counts from the beginning. Then it is
 /// taken to have resumed where it can have at best, and the steps before that are doubtful. Pure.
 class StepNumbers {
@@ -15,8 +15,8 @@ class StepNumbers {
   using Number = std::int64_t;
   /// Workers start: their first step says where they resume.
   void start();
-  /// A checkpoint was saved, or loaded if there was no step in this start yet, and nobody can tell
-  /// of which step. `last`: of those that are counted.
+  /// A checkpoint was saved, or loaded if there was no step in this start yet, of a step that is
+  /// not known. `last`: of those that are counted.
   void untold(std::optional<Number> last);
   /// Of a step that the job tells, or of its begin. `safe`: the last one that a checkpoint holds;
   /// `stride`: how many steps lie between those that are told.

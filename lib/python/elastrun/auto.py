@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """--goodput auto: what a script that knows nothing of us does with its time, by torch's hooks.
 
-Steps are those of the first optimizer, numbered from 0 and on from the checkpoint that is loaded;
+Steps are those of the first optimizer, numbered from 0 and on from the checkpoint that is loaded,
+or that the script has reported last; a step of another one says that it goes on with its own;
 making the process group, waits of data loaders, evaluations, and saving and loading of checkpoints
 in the main thread, are told as such; from the first batch to the first step it is preparation. A
 checkpoint that another thread saves is of the step at which the optimizer's state was last asked
@@ -27,8 +28,8 @@ from types import ModuleType
 from typing import Any
 
 from elastrun import channel, frameworks, journal
-from elastrun.checkpoint_steps import (CheckpointSteps, holds_optimizer, is_checkpoint,
-                                       steps_told)
+from elastrun.checkpoint_steps import (BY_HAND, DONE, NO_MARK, CheckpointSteps, holds_optimizer,
+                                       is_checkpoint, steps_told)
 from elastrun.dynamo import stay_out
 from elastrun.evaluation import Evaluation
 from elastrun.imports import after_import
@@ -37,6 +38,7 @@ from elastrun.page import page
 _VARIABLE = "ELASTRUN_GOODPUT"
 _SHORT = 0.0005  # seconds: a shorter wait for data is part of the step
 _QUIET = 1.0  # seconds: then a short one is told, too, or an evaluation would be a hang
+_BESIDE = 0.05  # seconds from a step, until one of another optimizer is told
 _OTHERS = 16  # steps of another optimizer, until the first one is taken to be out of use
 _GRACE = 1.0  # seconds that the end of the process waits for what has been put in
 _STEP_END = '{"step_count":%d,"step_end_time":%r}'
@@ -46,6 +48,9 @@ _PREPARATION = ('{"training_prep_start_time":%r}', '{"training_prep_end_time":%r
 _SAVE = ('{"checkpoint_save_start_time":%r}', '{"checkpoint_save_end_time":%r}')
 _UNTOLD = b'{"kind":"checkpoint","step":-2}'
 _RESTORE = ('{"checkpoint_restore_start_time":%r}', '{"checkpoint_restore_end_time":%r}')
+# How well it is known where a start goes on: from a number in a checkpoint, and one that has the
+# optimizer, too; from the mark of this job, the same.
+_OPTIMIZER, _MARK = 1, 2
 
 
 def _own_count(optimizer: Any) -> int | None:
@@ -77,6 +82,9 @@ class Watch:
         self._checkpoints = CheckpointSteps(os.environ.get("ELASTRUN_RUN_DIR", "."))
         self._main = threading.main_thread().ident
         self._number = -1  # of the last step
+        self._known = 0  # how well, before the first one here
+        self._loaded: int | None = None  # later: of which step, until the optimizer has it
+        self._told_at = 0.0  # the last step, or one of another optimizer
         self._first: list[journal.Entry] = []  # kept back: the script may tell its own
         self._leader: weakref.ref[Any] | None = None
         self._others: dict[int, int] = {}  # steps of each other one since the last of the leader
@@ -102,22 +110,40 @@ class Watch:
             after_import("torch.utils.data.dataloader", self._hook_loaders)
             after_import("torch.nn.modules.module", self._evaluation.hook_modules)
         after_import("torch.serialization", self._hook_files)
+        after_import("safetensors.torch", self._hook_safetensors)
         after_import("torch.distributed.checkpoint.state_dict_saver", self._hook_saver)
         after_import("torch.distributed.checkpoint.state_dict_loader", self._hook_loader)
         self._hook_frameworks()
 
-    def _told_by_hand(self, what: str, step: int) -> None:
+    def _told_by_hand(self, what: str, step: int) -> int:
         if self.off:
-            return
+            return step
         if what == "checkpoint":
             self._checkpoints_by_hand = True
+            if not self._tells_steps() and self._done() >= 0:
+                # Scripts that count otherwise are ahead, or say too little rather than too much.
+                step = self._done() if step < 0 else min(step, self._done())
+            if self._rank0 and step >= 0:
+                self._checkpoints.note(DONE, step)
         else:
-            self._steps_by_hand = True
-            self._first.clear()
-            self._number = step
+            self._take_steps(step)
             self._end_preparation(time())
         with contextlib.suppress(Exception):  # an entry that cannot be formatted
             self._journal.drain()  # what was before
+        return step
+
+    def _take_steps(self, number: int) -> None:
+        """The script tells its steps, and will do so in later starts before hooks tell others."""
+        if not self._steps_by_hand and self._rank0:
+            self._checkpoints.note(BY_HAND, number)
+        self._steps_by_hand = True
+        self._first.clear()
+        self._number = number
+
+    def _tells_steps(self) -> bool:
+        if self._rank0 and not self._steps_by_hand and self._leader is None:
+            self._steps_by_hand = self._checkpoints.noted(BY_HAND) is not None
+        return self._steps_by_hand or self._journal.step is not None
 
     def _end_preparation(self, now: float) -> None:
         if self._preparing:
@@ -175,7 +201,7 @@ class Watch:
 
     def _hook_steps(self, module: ModuleType) -> None:
         module.register_optimizer_step_post_hook(self._stepped)
-        state_dict = module.Optimizer.state_dict
+        state_dict, load_state_dict = module.Optimizer.state_dict, module.Optimizer.load_state_dict
 
         @functools.wraps(state_dict)
         def noted(mine: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,14 +211,22 @@ class Watch:
                 self._snapshot = self._done()
             return state_dict(mine, *args, **kwargs)
 
+        @functools.wraps(load_state_dict)
+        def goes_on(mine: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._loaded is not None and not self._is_out():
+                self._number, self._loaded = self._loaded, None
+            return load_state_dict(mine, *args, **kwargs)
+
         self._replace(module.Optimizer, "state_dict", noted)
+        self._replace(module.Optimizer, "load_state_dict", goes_on)
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._compiling() or self.off:
+        if self._compiling() or self.off or self._is_tried():
             return
         leader = self._leader
         if leader is None or leader() is not optimizer:
             if not self._follows(optimizer):
+                self._tell_beside()
                 return
         if self._others:
             self._others.clear()
@@ -203,12 +237,12 @@ class Watch:
             self._end_preparation(now)
         recorded = self._journal.step
         if recorded is not None:
-            self._number = recorded
-            self._first.clear()
+            self._take_steps(recorded)
             return
         self._number = number = self._number + 1
         if self._steps_by_hand or self._is_told():
             return
+        self._told_at = now
         entry = (_STEP_END, (number, now))
         if leader is None:
             self._first.append(entry)
@@ -227,13 +261,38 @@ class Watch:
         with contextlib.suppress(IndexError):  # one of several threads, or a signal handler
             self._put(self._first.pop())
 
+    def _is_tried(self) -> bool:
+        """A framework makes steps that it takes back."""
+        return self._inside is _PREPARATION or (
+            bool(self._busy) and threading.get_ident() in self._busy)
+
+    def _tell_beside(self) -> None:
+        """A step of an optimizer that does not count: the one under way has not stood still."""
+        now = time()
+        if 0 <= now - self._told_at < _BESIDE or self._first or self._evaluation.is_open:
+            return  # the clock may be set back
+        if self._tells_steps() or self._is_told():
+            return
+        self._told_at = now
+        self._put((_STEP_END, (self._number, now)))
+
+    def _find_begin(self, optimizer: Any) -> None:
+        """What tells better where this start goes on than a number in what was loaded."""
+        if self._tells_steps() or self._known >= _OPTIMIZER:
+            return
+        reported = self._checkpoints.noted(DONE)
+        if reported is not None:
+            self._number = reported
+            return
+        count = _own_count(optimizer)
+        # A new one knows nothing of the checkpoint from which the script goes on.
+        if count is not None and not (count == 1 and self._number >= 0):
+            self._number = count - 2  # this one has been counted already
+
     def _follows(self, optimizer: Any) -> bool:
         """Whether steps of this optimizer count: the first one's, or that of its successor."""
         if self._leader is None:
-            count = _own_count(optimizer)
-            # A new one knows nothing of the checkpoint from which the script goes on.
-            if count is not None and not (count == 1 and self._number >= 0):
-                self._number = count - 2  # this one has been counted already
+            self._find_begin(optimizer)
         elif self._leader() is not None:
             # Of hundreds, one for each parameter, each steps once between two steps of the first.
             steps = self._others[id(optimizer)] = self._others.get(id(optimizer), 0) + 1
@@ -354,8 +413,14 @@ class Watch:
         self._replace(module.DataLoader, "__iter__", __iter__)
 
     def _hook_files(self, module: ModuleType) -> None:
-        save, load = module.save, module.load
         self._checkpoints.start()
+        self._hook_save_and_load(module, "save", "load")
+
+    def _hook_safetensors(self, module: ModuleType) -> None:
+        self._hook_save_and_load(module, "save_file", "load_file")
+
+    def _hook_save_and_load(self, module: ModuleType, *names: str) -> None:
+        save, load = (getattr(module, name) for name in names)
 
         @functools.wraps(save)
         def save_and_tell(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -383,12 +448,12 @@ class Watch:
             else:
                 with self._during(_RESTORE) as told:
                     result = load(f, *args, **kwargs)
-            if told and is_checkpoint(result):
+            if told:
                 self._restored(f, result)
             return result
 
-        self._replace(module, "save", save_and_tell)
-        self._replace(module, "load", load_and_tell)
+        self._replace(module, names[0], save_and_tell)
+        self._replace(module, names[1], load_and_tell)
 
     def _hook_saver(self, module: ModuleType) -> None:
         save, async_save = module.save, getattr(module, "async_save", None)
@@ -467,6 +532,8 @@ class Watch:
 
         for place in frameworks.SAVES:
             frameworks.wrap(place, save)
+        for place in frameworks.TRIALS:
+            frameworks.wrap(place, frameworks.within(lambda: self._during(_PREPARATION)))
         for place in frameworks.RESTORES:
             frameworks.wrap(place, frameworks.within(lambda: self._during(_RESTORE)))
         frameworks.on_resume(self._resumed)
@@ -498,13 +565,23 @@ class Watch:
             self._journal.drain()
 
     def _restored(self, file: Any, what: Any = None) -> None:
-        """Before the first step: the steps go on where a checkpoint of this job was saved."""
-        if self._leader is None:
-            step = self._checkpoints.step_of(file, steps_told(what) - 1)
-            if step is not None and step >= 0:
-                self._number = step
-            elif holds_optimizer(what) and not (self._steps_by_hand or self._journal.recorded):
-                self._untold()
+        """The steps go on where a checkpoint of this job was saved; of several that are loaded, the
+        last one of which that is known best. After the first step: if the optimizer takes it.
+        """
+        whole = holds_optimizer(what)
+        if self._leader is not None and not whole:
+            return
+        step, known = self._checkpoints.step_of(file), _MARK + whole
+        if step == NO_MARK:
+            step, known = steps_told(what) - 1 if is_checkpoint(what) else NO_MARK, int(whole)
+        if step is not None and step >= 0:
+            if self._leader is not None:
+                self._loaded = step if known > _MARK else None
+            elif known >= self._known:
+                self._number, self._known = step, known
+        elif (whole and self._leader is None and self._known < _MARK
+              and not (self._tells_steps() or self._journal.recorded)):
+            self._untold()
 
     def _untold(self) -> None:
         """A checkpoint was saved, or is loaded, and of which step is not known: what a failure
@@ -517,7 +594,7 @@ class Watch:
     def _resumed(self, steps: int) -> None:
         """A trainer says how many steps were made before the first one of this process."""
         if self._leader is None and not self.off:
-            self._number = steps - 1
+            self._number, self._known = steps - 1, _MARK + 1
 
 
 def start() -> None:

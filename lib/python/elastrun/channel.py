@@ -230,11 +230,11 @@ _channel = Channel(_path) if _path else None
 
 
 # Of the hooks of --goodput auto, which do not tell what the script says itself: "step" or
-# "checkpoint", and its number.
-_by_hand: Callable[[str, int], None] | None = None
+# "checkpoint", and its number; the result is that of the same step as the agent knows it.
+_by_hand: Callable[[str, int], int] | None = None
 
 
-def when_told_by_hand(call: Callable[[str, int], None] | None) -> None:
+def when_told_by_hand(call: Callable[[str, int], int] | None) -> None:
     """For the other modules of this package: `call` is called before each step and checkpoint that
     the script reports itself.
     """
@@ -279,14 +279,15 @@ def checkpoint_done(step: int = -1) -> None:
     """A checkpoint that holds everything up to `step` is safe on disk; -1: everything so far."""
     if _channel is not None:
         try:
-            packet = b'{"kind":"checkpoint","step":%d}' % step
-            whole(step, -1)
+            packet = b'{"kind":"checkpoint","step":%d}'
+            packet % step  # refuses text
+            number = whole(step, -1)
         except Exception:
             refused()
             return
         if _by_hand is not None:
-            _by_hand("checkpoint", step)
-        _channel.send(packet)
+            number = _by_hand("checkpoint", number)
+        _channel.send(packet % number)
 
 
 def metric(name: str, value: Any, group: str = "worker", step: int | None = None) -> None:

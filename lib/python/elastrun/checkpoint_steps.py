@@ -20,6 +20,10 @@ _MOST_SAVED = 64  # checkpoints whose step is remembered
 _PATIENCE = 1.0  # seconds that loading waits for the list of an earlier attempt, at most
 _DEEPEST = 3  # containers in containers that are looked into
 _MOST_SEEN = 1000  # values
+NO_MARK = -1  # in place of a step
+# What is remembered beside checkpoints.
+DONE = "checkpoint_done"  # of which step the last one was that the script reported
+BY_HAND = "step"  # one that the script reported
 # Under which a checkpoint tells how many steps it holds: Lightning's, and what scripts have.
 _STEPS = ("global_step", "step", "steps", "iteration", "iter_num")
 
@@ -84,6 +88,7 @@ class CheckpointSteps:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._read_already = False
         self._runs = False  # the thread
+        self._patience = _PATIENCE
 
     def start(self) -> None:
         self._work.put(self._read)
@@ -109,31 +114,35 @@ class CheckpointSteps:
         with contextlib.suppress(Exception):  # of a file object of the script, too
             _set_mark(file, step)
         with contextlib.suppress(Exception):
-            key = _inode(file)
-            self._work.put(lambda: self._write(key, step))
+            self.note(_inode(file), step)
+
+    def note(self, key: str, step: int) -> None:
+        self._work.put(lambda: self._write(key, step))
 
     def _write(self, key: str, step: int) -> None:
         self._steps.pop(key, None)  # the newest is the last
         self._steps[key] = step
-        for old in list(self._steps)[:-_MOST_SAVED]:
+        for old in [one for one in self._steps if one not in (DONE, BY_HAND)][:-_MOST_SAVED]:
             del self._steps[old]
         unfinished = f"{self._path}.new"  # which a process that is killed leaves to the next one
         with open(unfinished, "w", encoding="utf-8") as out:
             json.dump(self._steps, out)
         os.replace(unfinished, self._path)
 
-    def step_of(self, file: Any, otherwise: int = -1) -> int | None:
-        """`otherwise`: what its content says, -1 nothing; where neither a mark nor the list does.
-        None: it is not one of this job, as far as is known in time.
-        """
+    def step_of(self, file: Any) -> int | None:
+        """None: it is of another job. NO_MARK: nothing tells, as far as is known in time."""
         with contextlib.suppress(Exception):  # without a mark
             return _marked(file)
         step = None
         with contextlib.suppress(Exception):
-            key = _inode(file)
-            self._wait(lambda: self._read_already, _PATIENCE)
-            step = self._steps.get(key)
-        return step if step is not None or otherwise < 0 else otherwise
+            step = self.noted(_inode(file))
+        return NO_MARK if step is None else step
+
+    def noted(self, key: str) -> int | None:
+        """By this process, or one before it."""
+        self._wait(lambda: self._read_already, self._patience)
+        self._patience = 0
+        return self._steps.get(key)
 
     def flush(self, seconds: float) -> None:
         done: list[bool] = []

@@ -4,7 +4,9 @@
 It begins when a batch is fetched, or Module.eval() is called, while torch keeps no gradients; or
 when eval() is called on the module that the optimizer trains, once there was a step. It ends when
 that module is told to train(), at the next step, when the training's data are fetched again, or at
-the next fetch or save with gradients if it began without. Frameworks say both themselves.
+the next fetch or save with gradients if it began without. Frameworks say both themselves. A step
+right after one batch, or after batches of the training's data, was made with these: from then on
+they are fetched to train, also without gradients.
 """
 from __future__ import annotations
 
@@ -20,6 +22,8 @@ from typing import Any
 
 _BEGIN = '{"custom_badput_event_start_time":%r,"custom_badput_event_type":"eval"}'
 _END = '{"custom_badput_event_end_time":%r,"custom_badput_event_type":"eval"}'
+
+_ONE_BATCH = 2  # looks at the most: a loop over one batch looks a third time
 
 
 def _trains(optimizer: Any, module: Any) -> bool:
@@ -45,6 +49,9 @@ class Evaluation:
         self._without_gradients = False
         self._module: Callable[[], Any] = lambda: None  # on which eval() was called
         self._data = 0  # id of the training's
+        self._without = 0  # the same of what it fetches without gradients
+        self._fetched = 0  # what an evaluation began with
+        self._looks = 0  # fetches since: to make the iterator is one, too
         self._trusted = True  # eval() alone: no step was made in what it began
         self._keeps_gradients: Callable[[], bool] = lambda: True
         self._class: Any = None  # torch.nn.Module
@@ -64,6 +71,7 @@ class Evaluation:
         if not self.is_open:
             return
         self.is_open = self._said = False
+        self._fetched = 0
         self._module = lambda: None
         if self._class is not None and self._train is not None:
             self._class.train, self._train = self._train, None
@@ -73,20 +81,26 @@ class Evaluation:
         """An optimizer's step: not an evaluation, so eval() has meant something else."""
         if not self._said and not self._without_gradients:
             self._trusted = False
+        if self._fetched and (self._looks <= _ONE_BATCH or self._fetched == self._data):
+            self._without = self._fetched
         self.end()
 
     def look(self, data: Any = None) -> None:
         """At the begin of a fetch of `data`, or of a save, in the main thread."""
-        if not self._keeps_gradients():
-            if self.is_open:
+        keeps = self._keeps_gradients()
+        trains = data is not None and id(data) == (self._data if keeps else self._without)
+        if self.is_open:
+            self._looks += data is not None
+            if not self._said and (trains or (keeps and self._without_gradients)):
+                self.end()
+            elif not keeps:
                 self._without_gradients = True
-            elif data is not None:
-                self.begin()
-        elif not self.is_open:
-            if data is not None:
-                self._data = id(data)
-        elif not self._said and (self._without_gradients or id(data) == self._data):
-            self.end()
+        elif data is None or trains:
+            return
+        elif keeps:
+            self._data = id(data)
+        elif self.begin():
+            self._fetched, self._looks = id(data), 1
 
     @contextlib.contextmanager
     def during(self) -> Iterator[None]:
@@ -113,7 +127,7 @@ class Evaluation:
 
     def _is_meant(self, module: Any) -> bool:
         if not self._keeps_gradients():
-            return True
+            return module.training is True
         leader = self._leader()
         return (self._trusted and leader is not None and module.training is True
                 and _trains(leader, module))
