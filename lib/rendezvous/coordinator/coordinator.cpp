@@ -6,7 +6,7 @@
 #include "core/pause_tolerant_alarm.hpp"
 #include "core/text.hpp"
 #include "net/link.hpp"
-#include "rendezvous/coordinator/connection.hpp"
+#include "rendezvous/coordinator/job.hpp"
 #include "rendezvous/coordinator/job_book.hpp"
 #include "rendezvous/coordinator/leave_taking.hpp"
 #include "rendezvous/coordinator/local_agents.hpp"
@@ -148,6 +148,16 @@ class LinkCoordinator final : public Coordinator {
   std::string status() const override { return book_.status(); }
 
  private:
+  // A connection of a coordinator, from its first byte on.
+  struct Connection {
+    std::shared_ptr<net::Link> link;
+    Job* job = nullptr;  // once it has said hello as an agent
+    bool greeted = false;
+    std::string host;    // its name, by its hello
+    int missed = 0;      // heartbeats in a row
+    bool ended = false;  // it has said that its group has ended
+  };
+
   // Before each decision: a process that was paused reads what has arrived, and sees the ends of
   // connections, before the timer rings that says its lease is over.
   void check_entitlement() {

@@ -4,9 +4,9 @@
 #include "core/clock.hpp"
 #include "net/seal.hpp"
 #include "rendezvous/membership/join_phase.hpp"
-#include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/membership/world_fence.hpp"
+#include "rendezvous/membership/world_id.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>

@@ -5,10 +5,9 @@
 #include "core/log.hpp"
 #include "core/pause_tolerant_alarm.hpp"
 #include "core/text.hpp"
+#include "net/outward.hpp"
 #include "rendezvous/coordinator/host.hpp"
-#include "rendezvous/discovery/advertised.hpp"
 #include "rendezvous/discovery/arrival_watch.hpp"
-#include "rendezvous/discovery/isolation.hpp"
 #include "rendezvous/discovery/leader_watch.hpp"
 #include "rendezvous/discovery/stagger.hpp"
 #include "rendezvous/discovery/world_records.hpp"
@@ -16,6 +15,7 @@
 #include "rendezvous/election/election_entry.hpp"
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 #include <utility>
@@ -23,6 +23,36 @@
 
 namespace elastrun::rendezvous {
 namespace {
+
+namespace ip = boost::asio::ip;
+
+// After which the group of a member that does not hear us has ended (see HeartbeatLease).
+Duration time_to_stop(const ElectedLocatorSettings& settings) {
+  return settings.coordinator.heartbeat * (settings.coordinator.heartbeats_missed + 2) +
+         settings.grace;
+}
+
+// In which all who are cut off from a leader notice that, and find that it does not answer. `ttl`:
+// of its lease.
+Duration yield_pause(const ElectedLocatorSettings& settings, Duration ttl) {
+  return time_to_stop(settings) - settings.grace + ttl;
+}
+
+// The address under which other machines find a coordinator in this process. `seen`: of the last
+// coordinator, as a hint at the network in question. Fails if there is none and others may come.
+Result<std::string> advertised_address(const ElectedLocatorSettings& settings,
+                                       const LeaderLease& lease, const ip::address& seen) {
+  if (!settings.advertise.empty()) return settings.advertise;
+  ip::address own = lease.own_address();
+  // A register on this machine is reached over loopback, which means nothing to other machines.
+  if (own.is_unspecified() || own.is_loopback()) {
+    const auto outward = net::outward_address(seen);
+    const bool alone = settings.coordinator.rules.max_nodes == 1;
+    if (!outward && !alone) return std::unexpected(outward.error());
+    own = outward ? *outward : ip::address(ip::address_v4::loopback());
+  }
+  return own.to_string();
+}
 
 class ElectedLocator final : public Locator {
  public:
@@ -386,7 +416,7 @@ class ElectedLocator final : public Locator {
   WorldRecords records_;
   std::unique_ptr<Host> host_;
   std::string own_text_;
-  boost::asio::ip::address seen_;  // of the last coordinator that was not us
+  ip::address seen_;  // of the last coordinator that was not us
   std::string value_;
   bool suspended_ = false, retiring_ = false, forget_ = false;
   std::function<void()> resigned_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/world_id.hpp"
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/stack_reports.hpp"
+#include "rendezvous/membership/world_id.hpp"
 
 #include <cstdint>
 #include <map>

@@ -3,14 +3,14 @@
 
 #include "core/clock.hpp"
 #include "rendezvous/membership/join_phase.hpp"
-#include "rendezvous/membership/notice.hpp"
 #include "rendezvous/membership/past_worlds.hpp"
 #include "rendezvous/membership/phase.hpp"
-#include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/rank_claims.hpp"
 #include "rendezvous/membership/restart_rule.hpp"
 #include "rendezvous/membership/unable_nodes.hpp"
+#include "rendezvous/membership/world.hpp"
 #include "rendezvous/membership/world_fence.hpp"
+#include "rendezvous/membership/world_id.hpp"
 
 #include <optional>
 #include <string>

@@ -52,4 +52,11 @@ Round round_of(const World& world, int group_rank) {
   return round;
 }
 
+Push to_push(const Notice& notice) {
+  if (const auto* assigned = std::get_if<Assigned>(&notice)) {
+    return RoundReady{round_of(*assigned->world, assigned->group_rank)};
+  }
+  return *std::get<std::shared_ptr<const Push>>(notice);
+}
+
 }  // namespace elastrun::rendezvous

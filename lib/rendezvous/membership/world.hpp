@@ -2,10 +2,13 @@
 #pragma once
 
 #include "rendezvous/membership/ranks.hpp"
+#include "rendezvous/membership/roster.hpp"
 #include "rendezvous/membership/round.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace elastrun::rendezvous {
@@ -32,5 +35,19 @@ World make_world(std::vector<Node> members, bool by_node_rank, std::string maste
 
 /// The round as the member with that group rank sees it.
 Round round_of(const World& world, int group_rank);
+
+/// A member's place in a round. The world is shared, not copied, between thousands of members.
+struct Assigned {
+  std::shared_ptr<const World> world;
+  int group_rank = 0;
+};
+/// What one agent has to be told: its assignment, or something that is the same for all who hear
+/// it.
+using Notice = std::variant<Assigned, std::shared_ptr<const Push>>;
+struct Delivery {
+  Peer to = 0;
+  Notice notice;
+};
+Push to_push(const Notice& notice);
 
 }  // namespace elastrun::rendezvous

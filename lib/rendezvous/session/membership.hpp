@@ -2,16 +2,25 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "rendezvous/membership/previous_world.hpp"
 #include "rendezvous/membership/round.hpp"
+#include "rendezvous/membership/world_id.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace elastrun::rendezvous {
+
+/// Those of `all`, the addresses of this machine, from which its workers may come to the store
+/// instead of `address`: theirs is that of the route to the store, which need not be the one by
+/// which their agent came to the coordinator. Without loopback, which is every machine's own, and
+/// kMaxAlternateAddresses at most.
+std::vector<std::string> alternate_addresses(const std::string& address,
+                                             const std::vector<boost::asio::ip::address>& all);
 
 /// An agent's own part in the job, across connections and coordinators. Pure.
 class Membership {

@@ -4,8 +4,8 @@
 #include "core/lifetime.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
+#include "net/endpoint.hpp"
 #include "net/link.hpp"
-#include "rendezvous/discovery/silent_port.hpp"
 #include "rendezvous/membership/wording.hpp"
 #include "rendezvous/session/coordinator_search.hpp"
 #include "rendezvous/session/heartbeat_lease.hpp"
@@ -13,6 +13,7 @@
 #include "rendezvous/session/refusals.hpp"
 #include "rendezvous/wire/admission.hpp"
 #include "rendezvous/wire/messages.hpp"
+#include "store/port_owner.hpp"
 
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
@@ -25,6 +26,26 @@ namespace {
 
 using boost::asio::ip::tcp;
 using net::Link;
+
+// What to say of one who takes connections at `endpoint`, seen as `remote`, and says nothing: the
+// port may be that of a program which has nothing to do with us. It is named if it runs on this
+// machine and may be seen.
+std::string silent_port_text(const net::Endpoint& endpoint,
+                             const boost::asio::ip::address& remote) {
+  const auto text =
+      fmt::format("{} takes the connection, but does not answer as a coordinator does",
+                  net::format_endpoint(endpoint.host, endpoint.port));
+  if (!net::is_own_address(remote)) return text;
+  const auto owner = store::find_port_owner(endpoint.port);
+  return owner.empty() ? text : fmt::format("{}: {} listens there", text, owner);
+}
+
+CoordinatorSearch::Limits search_limits(const RemoteSettings& settings) {
+  const Rules& rules = settings.rules;
+  const Duration silence = settings.keep_alive_interval * settings.keep_alive_max_attempt;
+  return {settings.run_id, rules.join_timeout, rules.progress_interval, silence,
+          settings.read_timeout};
+}
 
 class RemoteSession final : public Session {
  public:

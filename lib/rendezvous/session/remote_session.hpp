@@ -5,7 +5,6 @@
 #include "net/seal.hpp"
 #include "rendezvous/discovery/locator.hpp"
 #include "rendezvous/membership/join_phase.hpp"
-#include "rendezvous/session/coordinator_search.hpp"
 #include "rendezvous/session/session.hpp"
 #include "spec/rendezvous_config.hpp"
 
@@ -34,9 +33,6 @@ struct RemoteSettings {
   StorePlan store_plan;
   pid_t guardian = 0;  // of this process; 0: there is none
 };
-
-/// How long its search for a coordinator may take.
-CoordinatorSearch::Limits search_limits(const RemoteSettings& settings);
 
 /// One agent's connection to a coordinator, whichever way it is found, and across coordinators:
 /// when one is lost and another may follow, this node's group is stopped and joins again there.

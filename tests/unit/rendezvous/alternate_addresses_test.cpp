@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rendezvous/session/alternate_addresses.hpp"
-
+#include "rendezvous/session/membership.hpp"
 #include "rendezvous/wire/message_parts.hpp"
 #include "rendezvous/wire/messages.hpp"
 
