@@ -3,10 +3,10 @@
 
 #include "agent/verdict/verdict.hpp"
 #include "core/log.hpp"
-#include "core/user_locale.hpp"
+#include "core/utf8.hpp"
 #include "exit_code.hpp"
 #include "files/whole_file.hpp"
-#include "logs/own_stream.hpp"
+#include "logs/console.hpp"
 #include "report.hpp"
 #include "report_json.hpp"
 

@@ -5,18 +5,36 @@
 #include "core/log.hpp"
 #include "dry_run.hpp"
 #include "end_of_run.hpp"
-#include "host_environment.hpp"
 #include "launcher/job_run.hpp"
 #include "plugin/library.hpp"
 #include "process/descriptor_limit.hpp"
+#include "process/devices.hpp"
 #include "process/guardian.hpp"
+#include "rendezvous/session/handler.hpp"
 #include "spec/explain.hpp"
 #include "start_of_run.hpp"
+#include "telemetry/events.hpp"
 
+#include <cstdlib>
 #include <signal.h>
+#include <utility>
 
 namespace elastrun {
 namespace {
+
+/// This machine, for `spec::resolve`. `called_as`: argv[0].
+spec::HostEnvironment real_host_environment(std::string called_as) {
+  const process::ReadVariable variable = [](const char* name) { return std::getenv(name); };
+  auto around = spec::system_host_environment([variable] { return process::count_gpus(variable); },
+                                              [] { return process::count_xpus(); });
+  around.called_as = std::move(called_as);
+  around.rdzv_backends = rendezvous::registered_backends();
+  around.event_handlers = telemetry::events::handler_names();
+  // resolve knows these two by itself.
+  std::erase_if(around.event_handlers,
+                [](const auto& name) { return name == "null" || name == "console"; });
+  return around;
+}
 
 int run_job(guardian::Agent& guardian, int argc, char** argv) {
   const auto program = program_name(argc, argv);

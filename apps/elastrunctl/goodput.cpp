@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command.hpp"
-#include "core/user_locale.hpp"
+#include "core/utf8.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/start_table.hpp"

@@ -5,7 +5,6 @@
 #include "export/chrome_trace.hpp"
 #include "export/record_line.hpp"
 #include "export/tensorboard.hpp"
-#include "export/trace_lines.hpp"
 #include "goodput/journals/measurement_journal.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #include "command.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
-#include "core/user_locale.hpp"
+#include "core/utf8.hpp"
 #include "core/write_all.hpp"
 #include "files/parts.hpp"
 #include "goodput/reports/restart_table.hpp"

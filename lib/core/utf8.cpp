@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/utf8.hpp"
 
+#include "core/text.hpp"
+
+#include <cstdlib>
+
 namespace elastrun {
 
 char32_t take_code_point(std::string_view& text) {
@@ -67,6 +71,16 @@ std::string_view cut(std::string_view text, std::size_t size) {
   };
   while (end > 0 && size - end < kLongestRest && is_rest(end)) --end;
   return text.substr(0, is_rest(end) ? size : end);
+}
+
+bool locale_is_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const auto locale = to_lower(value);
+    return locale.contains("utf-8") || locale.contains("utf8");
+  }
+  return false;
 }
 
 }  // namespace elastrun

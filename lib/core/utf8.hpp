@@ -19,4 +19,8 @@ std::string without_controls(std::string_view text);
 /// Its beginning, of at most `size` bytes, that does not end inside a character.
 std::string_view cut(std::string_view text, std::size_t size);
 
+/// Whether the user's locale is of UTF-8, by the first of LC_ALL, LC_CTYPE and LANG that is set, as
+/// the C library decides.
+bool locale_is_utf8();
+
 }  // namespace elastrun

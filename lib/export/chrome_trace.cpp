@@ -6,8 +6,10 @@
 #include "export/series_name.hpp"
 #include "telemetry/value.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <fmt/format.h>
 
 namespace elastrun::exporter {
 namespace {
@@ -109,6 +111,19 @@ std::optional<TraceEvent> trace_event_of(const Record& record) {
   event.phase = Phase::Counter;
   event.name = series_name(record);
   return event;
+}
+
+std::string TraceLines::of(const telemetry::Record& record) {
+  auto event = trace_event_of(record);
+  if (!event) return {};
+  event->time = std::max(event->time - start_.time_since_epoch(), Duration::zero());
+  std::string text;
+  if (named_.insert(event->process).second) {
+    const auto rank = event->process - 1;
+    text = trace_process(event->process, rank < 0 ? "agent" : fmt::format("rank {}", rank),
+                         static_cast<int>(std::clamp<std::int64_t>(event->process, 0, 1 << 30)));
+  }
+  return text + trace_line(*event);
 }
 
 }  // namespace elastrun::exporter

@@ -4,6 +4,7 @@
 #include "telemetry/record.hpp"
 
 #include <optional>
+#include <set>
 #include <string>
 
 /// Traces for Perfetto and chrome://tracing, in the array form of Chrome's "Trace Event Format":
@@ -47,5 +48,18 @@ std::string trace_process(std::int64_t process, std::string_view name, int place
 /// a SpanEnd as a stretch, if it has the attribute "duration_ns". "rank" is the process; the agent,
 /// which has none, is process 0, and rank r is r + 1. Nothing for what cannot be shown.
 std::optional<TraceEvent> trace_event_of(const telemetry::Record& record);
+
+/// The records of a run as the lines of one Chrome trace, whose time begins with the run. Each
+/// process is named when it is first heard of: the agent above, the ranks below in order.
+class TraceLines {
+ public:
+  explicit TraceLines(TimePoint start) : start_(start) {}
+  /// Nothing for what a trace cannot show.
+  std::string of(const telemetry::Record& record);
+
+ private:
+  const TimePoint start_;
+  std::set<std::int64_t> named_;
+};
 
 }  // namespace elastrun::exporter

@@ -3,7 +3,7 @@
 
 #include "core/text.hpp"
 #include "core/utf8.hpp"
-#include "telemetry/scope.hpp"
+#include "telemetry/record.hpp"
 #include "telemetry/value.hpp"
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 #include "logs/console.hpp"
 
 #include "core/log.hpp"
+#include "files/whole_file.hpp"
 
 #include <csignal>
 #include <cstdlib>
@@ -211,6 +212,14 @@ void Console::finish(Duration time_limit) {
 void ignore_console_signals() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGTTOU, SIG_IGN);
+}
+
+std::optional<Console::Stream> own_stream(const std::string& path, int out, int err) {
+  using Stream = Console::Stream;
+  // By name first: where /dev has no such link, a file of that name is not what is meant.
+  if (path == "/dev/stdout" || files::is_open_at(path, out)) return Stream::Out;
+  if (path == "/dev/stderr" || files::is_open_at(path, err)) return Stream::Err;
+  return std::nullopt;
 }
 
 }  // namespace elastrun::logs

@@ -5,8 +5,9 @@
 #include "core/log.hpp"
 #include "net/acceptor.hpp"
 #include "net/bytes.hpp"
-#include "net/first_bytes.hpp"
+#include "net/frame.hpp"
 
+#include <algorithm>
 #include <array>
 #include <fmt/format.h>
 #include <list>
@@ -158,6 +159,18 @@ class PortListener final : public Listener {
 };
 
 }  // namespace
+
+Protocol recognise(std::string_view first_bytes) {
+  if (first_bytes.empty()) return Protocol::Undecided;
+  const auto first = static_cast<unsigned char>(first_bytes.front());
+  // 19-31 are not assigned yet; the store refuses what it does not know, and says so in its own
+  // words.
+  if (first < 32) return Protocol::Store;
+  if (first >= 'A' && first <= 'Z') return Protocol::Http;
+  const std::size_t known = std::min(first_bytes.size(), kMagic.size());
+  if (first_bytes.substr(0, known) != kMagic.substr(0, known)) return Protocol::Unknown;
+  return known == kMagic.size() ? Protocol::Agent : Protocol::Undecided;
+}
 
 Result<std::unique_ptr<Listener>> Listener::open(boost::asio::io_context& loop, Clock& clock,
                                                  const Settings& settings, Takers takers) {

@@ -10,11 +10,25 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace elastrun::net {
 
+/// What a new connection to a shared port wants.
+enum class Protocol {
+  Undecided,  // too few bytes so far
+  Agent,      // elastrun's own protocol (frame.hpp)
+  Store,      // a TCPStore client, of either protocol
+  Http,
+  Unknown,
+};
+
+/// Tells by the first bytes. The three cannot be mistaken for each other: TCPStore queries begin
+/// with a byte of 0 to 31, HTTP with a capital letter, ours with 0xE5 and the rest of its magic.
+Protocol recognise(std::string_view first_bytes);
+
 /// One listening port for several protocols: agents, workers' store clients and HTTP are told apart
-/// by their first bytes (first_bytes.hpp) and handed to the taker of that kind. Strangers, and
+/// by their first bytes and handed to the taker of that kind. Strangers, and
 /// kinds without a taker, are closed with a line in the log.
 class Listener {
  public:

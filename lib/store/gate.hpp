@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "net/endpoint.hpp"
+
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <set>
@@ -22,10 +24,19 @@ class Gate {
 
   bool is_shut() const { return shut_; }
   /// Open for these addresses from now on; for all if there are none.
-  void open(const std::vector<boost::asio::ip::address>& addresses);
+  void open(const std::vector<boost::asio::ip::address>& addresses) {
+    shut_ = false;
+    allowed_.clear();
+    for (const auto& address : addresses) allowed_.insert(net::plain(address));
+  }
   /// Shut again; those who waited are closed.
-  void shut();
-  bool admits(const boost::asio::ip::address& address) const;
+  void shut() {
+    shut_ = true;
+    early_.clear();
+  }
+  bool admits(const boost::asio::ip::address& address) const {
+    return allowed_.empty() || allowed_.contains(net::plain(address));
+  }
 
   void keep(boost::asio::ip::tcp::socket socket, std::string first_bytes) {
     early_.emplace_back(std::move(socket), std::move(first_bytes));

@@ -68,4 +68,10 @@ class Server {
   virtual void adopt(boost::asio::ip::tcp::socket socket, std::string first_bytes) = 0;
 };
 
+/// The stores of a node, where it has any, for the acceptor of their connections. Borrowed.
+struct Stores {
+  Server* current = nullptr;  // of a round whose members may be at work
+  Server* next = nullptr;     // of the one that is being formed
+};
+
 }  // namespace elastrun::store

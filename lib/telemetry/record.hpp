@@ -38,6 +38,12 @@ std::string_view to_text(Severity severity);
 /// "error", "warning", ... in small letters; none: an unknown one.
 std::optional<Severity> severity_named(std::string_view name);
 
+/// Whether a scope, or what torchelastic calls a group, is one of this program's own, in which
+/// workers report nothing.
+constexpr bool is_own_scope(std::string_view scope) {
+  return scope == "elastrun" || scope.starts_with("elastrun.");
+}
+
 class Sketch;
 
 /// What a series did from `start` to `end`. In one window mean = sum / count holds.

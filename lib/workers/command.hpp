@@ -14,6 +14,12 @@ namespace elastrun::workers {
 /// in process, as torchrun's child does.
 std::vector<std::string> worker_command(const spec::JobSpec& spec, int local_rank);
 
+/// A Python program for `python -c`: its first argument is a script, the rest its arguments. Runs
+/// the script with runpy as `__main__`; an exception is written to TORCHELASTIC_ERROR_FILE in the
+/// form of torch's `@record` and raised again. When the script has returned, it waits until those
+/// of all workers of this node have (Channel::release). Standard library only.
+extern const std::string_view kRunPathProgram;
+
 /// As Python's Template.safe_substitute with the one name `local_rank`: `$local_rank`,
 /// `${local_rank}` and `$$` are replaced, every other `$` stays.
 std::string fill_local_rank(std::string_view text, int local_rank);

@@ -2,7 +2,7 @@
 #include "workers/intake.hpp"
 
 #include "core/text.hpp"
-#include "telemetry/scope.hpp"
+#include "telemetry/record.hpp"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,6 @@
 #include "spec/job_spec.hpp"
 #include "workers/environment.hpp"
 #include "workers/group.hpp"
-#include "workers/placement.hpp"
 
 #include <functional>
 #include <string>

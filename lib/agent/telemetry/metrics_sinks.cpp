@@ -16,11 +16,10 @@
 #include "export/statsd_sink.hpp"
 #include "export/stream_sink.hpp"
 #include "export/tensorboard.hpp"
-#include "export/trace_lines.hpp"
 #include "files/bounded_call.hpp"
 #include "files/parts.hpp"
 #include "files/whole_file.hpp"
-#include "logs/own_stream.hpp"
+#include "logs/console.hpp"
 #include "telemetry/metrics.hpp"
 #include "workers/environment.hpp"
 

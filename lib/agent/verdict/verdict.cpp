@@ -2,11 +2,11 @@
 #include "agent/verdict/verdict.hpp"
 
 #include "agent/loop/shared_pages.hpp"
-#include "agent/verdict/hang_report.hpp"
 #include "core/escapes.hpp"
 #include "core/signal_names.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
+#include "hangs/stacks_report.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -20,6 +20,7 @@ constexpr std::size_t kShownLines = 12;
 constexpr std::size_t kShownAgain = 3;    // of those that the console has already
 constexpr std::size_t kShownWidth = 300;  // of one quoted line
 constexpr std::size_t kShownStack = 40;
+constexpr std::size_t kHangStack = 12;
 constexpr std::size_t kShownValues = 6;  // of those that the culprit last had in its page
 
 std::string rank_list(const std::vector<int>& ranks) {
@@ -266,6 +267,18 @@ std::string verdict_sentence(const JobResult& result) {
       return "the elastrun process that was started by the user has been killed";
   }
   return {};
+}
+
+std::string hang_verdict(const JobResult& result, std::string_view told) {
+  const auto last = static_cast<int>(result.attempts.size()) - 1;
+  if (result.hangs.empty() || result.hangs.back().attempt != last) return {};
+  const auto& hang = result.hangs.back();
+  const auto what = hangs::hang_text(hang.stacks);
+  return fmt::format("  hang      at {} no worker had made progress for {}{}{}\n",
+                     format_local_time(hang.at),
+                     format_duration(std::chrono::round<std::chrono::milliseconds>(hang.standing)),
+                     told.contains(what) ? std::string() : ": " + what,
+                     hangs::stacks_lines(hang.stacks, "\n    ", kHangStack));
 }
 
 std::string verdict_text(const JobResult& result, const std::string& host,

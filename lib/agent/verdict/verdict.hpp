@@ -4,6 +4,7 @@
 #include "agent/loop/job_result.hpp"
 
 #include <string>
+#include <string_view>
 
 namespace elastrun::agent {
 
@@ -13,6 +14,10 @@ namespace elastrun::agent {
 /// `requeue_command` starts the job again, if there is such a command.
 std::string verdict_text(const JobResult& result, const std::string& host,
                          const std::string& requeue_command = {});
+
+/// For the verdict: that the job hung, and where its workers stood; empty if it did not in its last
+/// attempt. What `told`, the sentence above it, says already is not said again. Pure.
+std::string hang_verdict(const JobResult& result, std::string_view told);
 
 /// The one sentence of it.
 std::string verdict_sentence(const JobResult& result);

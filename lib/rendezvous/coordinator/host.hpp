@@ -6,7 +6,7 @@
 #include "net/listener.hpp"
 #include "rendezvous/coordinator/coordinator.hpp"
 #include "spec/rendezvous_config.hpp"
-#include "store/stores.hpp"
+#include "store/server.hpp"
 
 #include <functional>
 #include <memory>

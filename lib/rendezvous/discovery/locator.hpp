@@ -4,7 +4,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "net/endpoint.hpp"
-#include "store/stores.hpp"
+#include "store/server.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -5,7 +5,7 @@
 #include "rendezvous/membership/round.hpp"
 #include "rendezvous/session/clock_offset.hpp"
 #include "spec/rendezvous_config.hpp"
-#include "store/stores.hpp"
+#include "store/server.hpp"
 
 #include <cstdint>
 #include <functional>

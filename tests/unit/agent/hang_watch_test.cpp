@@ -2,7 +2,7 @@
 #include "agent/hang/hang_watch.hpp"
 
 #include "agent/telemetry/goodput_account.hpp"
-#include "agent/verdict/hang_report.hpp"
+#include "agent/verdict/verdict.hpp"
 #include "core/text.hpp"
 #include "support/fake_clock.hpp"
 

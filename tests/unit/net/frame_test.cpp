@@ -2,7 +2,7 @@
 #include "net/frame.hpp"
 
 #include "net/bytes.hpp"
-#include "net/first_bytes.hpp"
+#include "net/listener.hpp"
 #include "support/hex.hpp"
 
 #include <doctest/doctest.h>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/command.hpp"
 
-#include "workers/run_path.hpp"
-
 #include <doctest/doctest.h>
 
 namespace elastrun::workers {
