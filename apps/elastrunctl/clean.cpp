@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "process/descendants.hpp"
-#include "runs/leftovers.hpp"
-#include "table.hpp"
+#include "runs/dead_runs.hpp"
+#include "subcommands.hpp"
+#include "text_table.hpp"
 
 #include <fmt/format.h>
 

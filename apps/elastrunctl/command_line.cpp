@@ -2,11 +2,11 @@
 // The only file of this program that includes CLI11.
 #include "command_line.hpp"
 
-#include "command.hpp"
 #include "completion.hpp"
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
 #include "spec/rdzv_conf.hpp"
+#include "subcommands.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>

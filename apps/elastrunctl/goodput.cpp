@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "core/utf8.hpp"
 #include "goodput/reports/hints.hpp"
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "goodput_page.hpp"
-#include "table.hpp"
+#include "subcommands.hpp"
+#include "text_table.hpp"
 
 #include <cstdio>
 #include <fmt/format.h>

@@ -6,7 +6,7 @@
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/start_table.hpp"
 #include "goodput/reports/summary.hpp"
-#include "table.hpp"
+#include "text_table.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

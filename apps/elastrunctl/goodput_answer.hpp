@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "command.hpp"
 #include "goodput_files.hpp"
+#include "subcommands.hpp"
 
 #include <optional>
 #include <string>

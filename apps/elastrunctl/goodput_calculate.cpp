@@ -2,10 +2,10 @@
 // `elastrunctl goodput calculate`: the calculator of ml-goodput-measurement for other programs. A
 // line of stdin that is an object with "ask" is a question, answered by one line; every other one
 // is an entry. elastrun.goodput of the Python package asks so.
-#include "command.hpp"
 #include "core/write_all.hpp"
 #include "goodput/compat/goodput_calculator.hpp"
 #include "measurement_files.hpp"
+#include "subcommands.hpp"
 
 #include <algorithm>
 #include <cerrno>

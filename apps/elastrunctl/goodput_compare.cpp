@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "core/text.hpp"
 #include "goodput_answer.hpp"
+#include "subcommands.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "core/host_name.hpp"
 #include "core/text.hpp"
 #include "export/tensorboard.hpp"
 #include "goodput_conversions.hpp"
 #include "goodput_output.hpp"
+#include "subcommands.hpp"
 
 #include <filesystem>
 #include <fmt/format.h>

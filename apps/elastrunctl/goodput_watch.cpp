@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "core/text.hpp"
 #include "core/unique_fd.hpp"
 #include "core/utf8.hpp"
@@ -10,6 +9,7 @@
 #include "goodput_answer.hpp"
 #include "local_runs.hpp"
 #include "log_tail.hpp"
+#include "subcommands.hpp"
 
 #include <algorithm>
 #include <csignal>

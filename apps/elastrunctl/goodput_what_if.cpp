@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "goodput/reports/save_times.hpp"
 #include "goodput/reports/what_if.hpp"
 #include "goodput_answer.hpp"
 #include "goodput_files.hpp"
+#include "subcommands.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 
 #include "core/text.hpp"
 #include "process/held.hpp"
-#include "table.hpp"
+#include "text_table.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/error.hpp"
-#include "runs/leftovers.hpp"
-#include "runs/registry.hpp"
+#include "runs/dead_runs.hpp"
+#include "runs/run_registry.hpp"
 
 #include <string>
 #include <vector>

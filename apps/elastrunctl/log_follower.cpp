@@ -3,7 +3,7 @@
 
 #include "core/text.hpp"
 #include "core/write_all.hpp"
-#include "table.hpp"
+#include "text_table.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "command.hpp"
 #include "core/unique_fd.hpp"
 #include "log_tail.hpp"
-#include "runs/registry.hpp"
+#include "runs/run_registry.hpp"
+#include "subcommands.hpp"
 
 #include <compare>
 #include <map>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "core/text.hpp"
 #include "local_runs.hpp"
 #include "log_follower.hpp"
-#include "table.hpp"
+#include "subcommands.hpp"
+#include "text_table.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

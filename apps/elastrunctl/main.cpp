@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "command_line.hpp"
 #include "core/standard_streams.hpp"
+#include "subcommands.hpp"
 
 #include <cerrno>
 #include <cstdio>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "core/json.hpp"
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
@@ -7,7 +6,8 @@
 #include "hangs/stacks_report.hpp"
 #include "local_runs.hpp"
 #include "query.hpp"
-#include "table.hpp"
+#include "subcommands.hpp"
+#include "text_table.hpp"
 
 #include <array>
 #include <cerrno>

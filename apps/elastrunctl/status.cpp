@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "core/json.hpp"
 #include "core/system_clock.hpp"
 #include "core/text.hpp"
@@ -7,6 +6,7 @@
 #include "net/endpoint.hpp"
 #include "query.hpp"
 #include "status_text.hpp"
+#include "subcommands.hpp"
 
 #include <cstdio>
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 #include "status_text.hpp"
 
 #include "core/text.hpp"
-#include "table.hpp"
+#include "text_table.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

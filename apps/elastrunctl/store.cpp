@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command.hpp"
 #include "core/log.hpp"
 #include "core/system_clock.hpp"
 #include "net/endpoint.hpp"
 #include "rendezvous/coordinator/host.hpp"
 #include "rendezvous/coordinator/known_worlds.hpp"
 #include "store/server.hpp"
+#include "subcommands.hpp"
 
 #include <boost/asio/signal_set.hpp>
 #include <csignal>

@@ -3,8 +3,8 @@
 
 #include "core/clock.hpp"
 #include "http/answer.hpp"
+#include "http/http_server.hpp"
 #include "http/request_reader.hpp"
-#include "http/server.hpp"
 
 #include <array>
 #include <boost/asio/ip/tcp.hpp>

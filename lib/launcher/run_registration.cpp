@@ -5,7 +5,7 @@
 #include "core/text.hpp"
 #include "files/bounded_call.hpp"
 #include "process/process_table.hpp"
-#include "runs/leftovers.hpp"
+#include "runs/dead_runs.hpp"
 #include "workers/command.hpp"
 
 #include <filesystem>

@@ -5,7 +5,7 @@
 #include "core/clock.hpp"
 #include "files/blocking_calls.hpp"
 #include "process/guardian.hpp"
-#include "runs/registry.hpp"
+#include "runs/run_registry.hpp"
 #include "spec/job_spec.hpp"
 
 #include <boost/asio/any_io_executor.hpp>

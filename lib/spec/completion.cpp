@@ -2,10 +2,10 @@
 #include "spec/completion.hpp"
 
 #include "core/text.hpp"
-#include "spec/metrics_sinks.hpp"
 #include "spec/option_table.hpp"
 #include "spec/rdzv_conf.hpp"
 #include "spec/rendezvous_config.hpp"
+#include "spec/sink_choices.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>

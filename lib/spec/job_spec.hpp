@@ -4,8 +4,8 @@
 #include "core/clock.hpp"
 #include "spec/goodput_options.hpp"
 #include "spec/listen_address.hpp"
-#include "spec/metrics_sinks.hpp"
 #include "spec/rendezvous_config.hpp"
+#include "spec/sink_choices.hpp"
 
 #include <cstdint>
 #include <map>

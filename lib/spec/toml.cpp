@@ -3,8 +3,8 @@
 
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
-#include "spec/metrics_sinks.hpp"
 #include "spec/option_values.hpp"
+#include "spec/sink_choices.hpp"
 
 #include <fmt/format.h>
 

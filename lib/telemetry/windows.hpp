@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "telemetry/summary.hpp"
+#include "telemetry/value_summary.hpp"
 
 #include <vector>
 

@@ -4,7 +4,7 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "goodput/journals/journal_books.hpp"
-#include "telemetry/monitor.hpp"
+#include "telemetry/torch_monitor.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -7,7 +7,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/lifetime.hpp"
-#include "http/server.hpp"
+#include "http/http_server.hpp"
 #include "spec/listen_address.hpp"
 
 #include <boost/asio/io_context.hpp>

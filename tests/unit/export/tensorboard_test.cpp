@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/tensorboard.hpp"
 
-#include "telemetry/monitor.hpp"
+#include "telemetry/torch_monitor.hpp"
 
 #include <boost/algorithm/hex.hpp>
 #include <boost/asio/io_context.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runs/leftovers.hpp"
+#include "runs/dead_runs.hpp"
 
 #include "core/read_file.hpp"
 #include "core/text.hpp"

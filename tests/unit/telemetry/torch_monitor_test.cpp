@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vectors M1 to M16 and D1, D2 are those of torch.monitor's own tests, and what follows from
 // its rules; what we do otherwise is called a deviation.
-#include "telemetry/monitor.hpp"
+#include "telemetry/torch_monitor.hpp"
 
 #include "clock.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/metrics_sinks.hpp"
+#include "spec/sink_choices.hpp"
 
 #include "spec/toml.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/monitor.hpp"
+#include "telemetry/torch_monitor.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/metrics_sinks.hpp"
+#include "spec/sink_choices.hpp"
 
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"

@@ -56,7 +56,7 @@ struct ListedRun {
 bool is_alive(const RunEntry& entry);
 enum class Agents { Alive, Gone };
 /// The runs whose agents are so, the oldest first. Removes the files of runs that have gone and can
-/// have left nothing that one could find (leftovers.hpp). Entries of another pid namespace (a
+/// have left nothing that one could find (dead_runs.hpp). Entries of another pid namespace (a
 /// container that shares the directory), another boot or another machine are not listed; they are
 /// removed when their lock is free, those of this boot a day later. No more than some hundred files
 /// are opened at a time.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runs/registry.hpp"
+#include "runs/run_registry.hpp"
 
 #include "core/read_file.hpp"
 #include "core/text.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "http/server.hpp"
+#include "http/http_server.hpp"
 
 #include "core/system_clock.hpp"
 #include "support/loop.hpp"

@@ -3,7 +3,7 @@
 
 #include "core/clock.hpp"
 #include "process/process_table.hpp"
-#include "runs/registry.hpp"
+#include "runs/run_registry.hpp"
 
 #include <string>
 #include <vector>
