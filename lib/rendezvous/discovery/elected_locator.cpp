@@ -54,6 +54,15 @@ Result<std::string> advertised_address(const ElectedLocatorSettings& settings,
   return own.to_string();
 }
 
+// Election has the states. What ends or interrupts the time as coordinator, and who asks for it:
+//
+//   retire            the session: this node goes        then hand_over, once all have saved
+//   hand_over         retire                             then give_lease_back, with what is left
+//   end_job           hand_over, after the last word     then give_lease_back, with the verdict
+//   end_candidacy     hand_over of one not elected       a lease that comes yet is given back
+//   let_others_lead   no agent comes, or most are lost   decides nothing for yield_pause
+//   stop_world        its lease cannot be renewed        members stop; it stays the coordinator
+//   obey(StepDown)    the election: another one leads    agents look for that one
 class ElectedLocator final : public Locator {
  public:
   ElectedLocator(boost::asio::io_context& loop, Clock& clock,
@@ -87,7 +96,7 @@ class ElectedLocator final : public Locator {
   void accept(const Place&) override { watch_.forget_intervals(); }
   void reject(const Place& place) override { election_.reject(place.epoch); }
 
-  void heed(std::int64_t epoch, int nodes) override {
+  void learn(std::int64_t epoch, int nodes) override {
     nodes_ = nodes;
     election_.hear_of(epoch);
   }
@@ -101,19 +110,19 @@ class ElectedLocator final : public Locator {
   void retire(const std::string& why, Duration limit, std::function<void()> retired) override {
     retiring_ = true;
     cancel();
-    if (!leads() || why.empty()) return leave(why, limit, std::move(retired));
+    if (!leads() || why.empty()) return hand_over(why, limit, std::move(retired));
     // A successor would know nothing of those who have said goodbye and are saving still.
     host_->coordinator().hold(true);
     host_->coordinator().await_leavers([this, alive = lifetime_.token(), why, limit, retired] {
-      if (alive) leave(why, limit, retired);
+      if (alive) hand_over(why, limit, retired);
     });
   }
 
  private:
-  void leave(const std::string& why, Duration limit, std::function<void()> retired) {
+  void hand_over(const std::string& why, Duration limit, std::function<void()> retired) {
     disarm();
     election_.retire();
-    if (!leads()) return withdraw(std::move(retired));
+    if (!leads()) return end_candidacy(std::move(retired));
     if (why.empty()) {
       // First the last word, then the entry: until then agents still find us by it.
       return host_->retire(why, true, limit, [this, retired = std::move(retired)]() mutable {
@@ -127,7 +136,7 @@ class ElectedLocator final : public Locator {
     forget_ = is_forgettable() && remnant.at_work.count == 0;
     const bool noteworthy = !forget_ && is_forgettable() && records_.has_any();
     if (noteworthy) records_.leave(remnant);
-    resign(noteworthy, [this, why, limit, retired = std::move(retired)]() mutable {
+    give_lease_back(noteworthy, [this, why, limit, retired = std::move(retired)]() mutable {
       host_->retire(why, true, limit, std::move(retired));
     });
   }
@@ -232,11 +241,11 @@ class ElectedLocator final : public Locator {
     // The register may have lost the record with the entry.
     if (lead.again) return records_.has_any() ? record() : void();
     // As a rule they have not been started yet: no reason for a warning.
-    arrivals_.start(host_->coordinator(), [this] { yield(); });
+    arrivals_.start(host_->coordinator(), [this] { let_others_lead(); });
   }
 
   void obey(const Election::Trust&) {
-    isolation_->arm(isolated_at(), [this] { suspend(); });
+    isolation_->arm(isolated_at(), [this] { stop_world(); });
     end_suspension();
     host_->coordinator().hold(retiring_ || !election_.is_entitled(clock_.now()));
     if (answer_) give(own_place());
@@ -276,19 +285,19 @@ class ElectedLocator final : public Locator {
 
   void obey(const Election::Fail& failed) { give(std::unexpected(failed.error)); }
 
-  void resign(bool with_record, std::function<void()> resigned) {
-    await_resignation(std::move(resigned));
+  void give_lease_back(bool with_record, std::function<void()> resigned) {
+    await_lease_given_back(std::move(resigned));
     election_.resign(with_record);
     step();
   }
 
   // It may be elected yet.
-  void withdraw(std::function<void()> withdrawn) {
+  void end_candidacy(std::function<void()> withdrawn) {
     if (!election_.is_campaigning()) return boost::asio::post(loop_, std::move(withdrawn));
-    await_resignation(std::move(withdrawn));
+    await_lease_given_back(std::move(withdrawn));
   }
 
-  void await_resignation(std::function<void()> resigned) {
+  void await_lease_given_back(std::function<void()> resigned) {
     resigned_ = std::move(resigned);
     // The entry lapses by itself, so do not wait for a register that does not answer.
     doubt_->arm(clock_.now() + leader_lease_->ttl(), [this] { obey(Election::Resigned{}); });
@@ -308,7 +317,7 @@ class ElectedLocator final : public Locator {
       records_.record(world, std::move(recorded));
       record();
     };
-    coordinator.cut_off = [this] { yield(); };
+    coordinator.cut_off = [this] { let_others_lead(); };
     // If this leader dies, the record alone tells its successor who is saving, and for how long.
     coordinator.leavers_changed = [this] { records_.has_any() ? record() : void(); };
     coordinator.remnant_changed = [this] {
@@ -329,7 +338,7 @@ class ElectedLocator final : public Locator {
 
   // The register is in reach, but perhaps not for the nodes that could go on without us: no other
   // leader is elected while we renew. Our agents stay, so that others come first.
-  void yield() {
+  void let_others_lead() {
     const TimePoint now = clock_.now();
     if (retiring_ || !election_.is_entitled(now)) return;
     const Duration pause = yield_pause(settings_, leader_lease_->ttl());
@@ -355,7 +364,7 @@ class ElectedLocator final : public Locator {
     return {{ours ? address.to_string() : "127.0.0.1", host_->port()}, election_.epoch(), true};
   }
 
-  void suspend() {
+  void stop_world() {
     if (!leads() || election_.is_entitled(clock_.now())) return;
     host_->coordinator().suspend(
         fmt::format("the coordinator could not renew its election for {} (isolation_timeout)",
@@ -367,7 +376,7 @@ class ElectedLocator final : public Locator {
     const auto verdict = host_->coordinator().verdict();
     forget_ = is_forgettable() && !verdict;
     if (verdict) records_.conclude(*verdict);
-    resign(verdict.has_value(), std::move(retired));
+    give_lease_back(verdict.has_value(), std::move(retired));
   }
 
   // The record: no later agent needs it.

@@ -36,7 +36,7 @@ class Locator {
   virtual void reject(const Place&) {}
   /// What this node knows of its job: the highest epoch, which any later coordinator's must exceed,
   /// and the size of its world, for as many agents look for that one at the same time.
-  virtual void heed(std::int64_t /*epoch*/, int /*nodes*/) {}
+  virtual void learn(std::int64_t /*epoch*/, int /*nodes*/) {}
   /// Takes the answer away.
   virtual void cancel() = 0;
   /// Whether another coordinator takes the place of one that was lost.

@@ -111,7 +111,7 @@ class State {
   void advance_running(TimePoint now);
   void try_to_close_round(TimePoint now);
   void await_record(TimePoint now);
-  void state(const std::vector<Member*>& chosen, World world, TimePoint now);
+  void give_out(const std::vector<Member*>& chosen, World world, TimePoint now);
   std::vector<Member*> choose_members();
   void dismiss_stuck();
   void tell_spares();

@@ -158,10 +158,10 @@ void State::try_to_close_round(TimePoint now) {
     unacknowledged_ = std::move(record);
     return;
   }
-  state(chosen, std::move(world), now);
+  give_out(chosen, std::move(world), now);
 }
 
-void State::state(const std::vector<Member*>& chosen, World world, TimePoint now) {
+void State::give_out(const std::vector<Member*>& chosen, World world, TimePoint now) {
   for (Member* member : chosen) {
     roster_.move(*member, MemberState::Running, now);
     member->started = member->knows_stop = false;

@@ -29,7 +29,7 @@ class CoordinatorSearch {
     Duration read_timeout;
   };
   struct Handlers {
-    /// Before the locator is asked: what it must heed.
+    /// Before the locator is asked: what it has to know.
     std::function<void()> asking;
     std::function<void(boost::asio::ip::tcp::socket)> connected;
     /// The search has ended in vain; `requeue`: the scheduler should start the job again.

@@ -47,6 +47,19 @@ CoordinatorSearch::Limits search_limits(const RemoteSettings& settings) {
           settings.read_timeout};
 }
 
+//   state          left by                                              for
+//   searching      greet: the search has a connection                   greeted
+//                  declare_lost: it was in vain                         over
+//   greeted        welcomed                                             taken in
+//                  refused, disconnected, or no answer in time          searching, or over
+//   taken in       abandon: silent, outdated, or another one elected    searching, group stopped
+//                  disconnected                                         searching, group stopped
+//                  obey: Done, Lost                                     over
+//   any of them    close                                                closing
+//   closing        the last word is answered, or disconnected           closed: finish_close
+//
+// A link that was set aside stays open, though nothing is heard on it, until the group has ended:
+// its end tells the coordinator so.
 class RemoteSession final : public Session {
  public:
   RemoteSession(boost::asio::io_context& loop, Clock& clock,
@@ -65,21 +78,22 @@ class RemoteSession final : public Session {
   ~RemoteSession() override {
     lifetime_.end();
     if (link_) link_->close();
-    release();
+    close_links_aside();
   }
 
   void open(OnPush on_push) override {
     on_push_ = std::move(on_push);
-    locator_->on_moved([this] { moved(); });
-    search_.begin({[this] { heed(); }, [this](tcp::socket socket) { greet(std::move(socket)); },
-                   [this](const std::string& why, bool requeue) { lose(why, requeue); },
+    locator_->on_moved([this] { coordinator_moved(); });
+    search_.begin({[this] { brief_locator(); },
+                   [this](tcp::socket socket) { greet(std::move(socket)); },
+                   [this](const std::string& why, bool requeue) { declare_lost(why, requeue); },
                    [this] { tell_trouble(); }});
   }
 
   void join(Node self) override {
     if (!settings_.local_addr.empty()) self.address = settings_.local_addr;
     membership_.want(std::move(self));
-    release();
+    close_links_aside();
     if (welcomed_) send(describe());
   }
 
@@ -100,11 +114,11 @@ class RemoteSession final : public Session {
     search_.stop();
     heartbeat_->disarm();
     const bool matters = leaving_ && (leaving_->unable || (locator_->elects() && serves_others()));
-    if (!matters || over_ || !link_ || !welcomed_) return retire();
+    if (!matters || over_ || !link_ || !welcomed_) return finish_close();
     // The coordinator may be this process: before it goes it is to hear why, or its successor would
     // wait for this node. It reads in order, so its answer to what is said now tells.
     send_heartbeat();
-    heartbeat_->arm(clock_.now() + settings_.close_timeout, [this] { retire(); });
+    heartbeat_->arm(clock_.now() + settings_.close_timeout, [this] { finish_close(); });
   }
 
   StorePlan store_plan() const override { return settings_.store_plan; }
@@ -119,8 +133,8 @@ class RemoteSession final : public Session {
  private:
   // Finding the coordinator
 
-  void heed() {
-    locator_->heed(epoch_, std::max(membership_.previous().nodes, settings_.rules.min_nodes));
+  void brief_locator() {
+    locator_->learn(epoch_, std::max(membership_.previous().nodes, settings_.rules.min_nodes));
   }
 
   void tell_trouble() {
@@ -141,7 +155,7 @@ class RemoteSession final : public Session {
     link_ = Link::make(std::move(socket), sealer_, Link::Side::Connector);
     link_->frame_limit(16u << 20);  // a round of a large world lists its members for group rank 0
     link_->start({[this](const std::string& payload) { hear(payload); },
-                  [this](const Error& error) { hung_up(error); }});
+                  [this](const Error& error) { hung_up_on(error); }});
     greeted_at_ = clock_.now();
     Hello hello = own_hello(settings_.run_id, settings_.start, epoch_, settings_.guardian);
     // In the first message: a coordinator that learns it later takes this node for gone, and begins
@@ -150,7 +164,7 @@ class RemoteSession final : public Session {
     link_->send(encode(FromAgent(std::move(hello))));
     heartbeat_->arm(clock_.now() + search_.time_to_answer(), [this] {
       const std::string why = silent_port_text(place().endpoint, link_->remote_address());
-      part();  // it may have read that we are at work
+      set_link_aside();  // it may have read that we are at work
       search_.try_mute_again({Code::Timeout, why});
     });
   }
@@ -159,7 +173,7 @@ class RemoteSession final : public Session {
     // After a pause of this process, words of long ago come before any alarm.
     if (welcomed_ && !holds_lease()) return;
     auto message = decode_from_coordinator(payload);
-    if (!message) return drop(message.error());
+    if (!message) return abandon(message.error());
     if (closed_) return hear_last(*message);
     if (const auto* welcome = std::get_if<Welcome>(&*message)) return welcomed(*welcome);
     if (const auto* refusal = std::get_if<Refusal>(&*message)) return refused(*refusal);
@@ -183,15 +197,15 @@ class RemoteSession final : public Session {
     if (told != nullptr && std::holds_alternative<Done>(*told)) done_ = true;
     if (!std::holds_alternative<Heartbeat>(message)) return;
     heartbeat_lease_.answered();
-    if (heartbeat_lease_.is_answered()) retire();
+    if (heartbeat_lease_.is_answered()) finish_close();
   }
 
-  void retire() {
+  void finish_close() {
     if (!on_closed_) return;
     heartbeat_->disarm();
     if (link_ && fences_) send(Leaving{{}, {}, true});  // its end alone could be a proxy's
     if (link_) hang_up();
-    release();
+    close_links_aside();
     // The others have been told what we were told, if that was the verdict on the job.
     locator_->retire(done_ ? "" : "the node that hosts the rendezvous has left",
                      settings_.close_timeout, std::exchange(on_closed_, {}));
@@ -234,15 +248,14 @@ class RemoteSession final : public Session {
     std::exchange(link_, nullptr)->close();
   }
 
-  // The same, but its end says that our group has ended: until that is true it stays open.
-  void part() {
+  void set_link_aside() {
     heartbeat_->disarm();
     if (membership_.wants_membership()) return hang_up();
     link_->hold();
-    held_.push_back(std::exchange(link_, nullptr));
+    aside_.push_back(std::exchange(link_, nullptr));
   }
-  void release() {
-    for (const auto& link : std::exchange(held_, {})) link->close();
+  void close_links_aside() {
+    for (const auto& link : std::exchange(aside_, {})) link->close();
   }
 
   void refused(const Refusal& refusal) {
@@ -250,8 +263,8 @@ class RemoteSession final : public Session {
     // job's or a web server's by now.
     const bool final = !locator_->elects() || (refusal.final && (welcomed_ || is_final()));
     hang_up();
-    if (!final) return ended({Code::Closed, refusal.text});
-    lose(fmt::format("{} refuses this node: {}", search_.where(), refusal.text), false);
+    if (!final) return disconnected({Code::Closed, refusal.text});
+    declare_lost(fmt::format("{} refuses this node: {}", search_.where(), refusal.text), false);
   }
 
   // Of one who has not taken us in: whether that is our job's coordinator all the same.
@@ -275,7 +288,7 @@ class RemoteSession final : public Session {
       // must hear that, or it takes us for a member at work: our next hello and join say why.
       const auto epoch = ready->round.epoch, number = ready->round.number;
       if (epoch < epoch_ || number <= membership_.previous().id.round) {
-        return drop(
+        return abandon(
             {Code::Closed, fmt::format("it gave out round {} of epoch {} after {} of {}", number,
                                        epoch, membership_.previous().id.round, epoch_)});
       }
@@ -296,28 +309,28 @@ class RemoteSession final : public Session {
 
   // Losing it
 
-  void drop(const Error& error) {
-    part();
-    ended(error);
+  void abandon(const Error& error) {
+    set_link_aside();
+    disconnected(error);
   }
 
-  void hung_up(const Error& error) {
+  void hung_up_on(const Error& error) {
     const bool in_vain = !welcomed_ && (error.code == Code::Closed || error.code == Code::Io);
-    ended(in_vain ? Error{error.code, hung_up_text(error.text)} : error);
+    disconnected(in_vain ? Error{error.code, hung_up_text(error.text)} : error);
   }
 
-  void ended(const Error& error) {
+  void disconnected(const Error& error) {
     link_.reset();
     heartbeat_->disarm();
     const std::string trouble = fmt::format("{}: {}", search_.where(), error.text);
     search_.set_trouble(trouble);
     const bool was_welcomed = std::exchange(welcomed_, false);
-    if (closed_) return retire();
+    if (closed_) return finish_close();
     if (is_through()) return;
     if (!was_welcomed) {
       // It never took us in: a retry cannot mend another secret or protocol.
       const bool refused = error.code == Code::Rendezvous || error.code == Code::Protocol;
-      return refused && is_final() ? lose(trouble, false)
+      return refused && is_final() ? declare_lost(trouble, false)
                                    : search_.try_again({error.code, trouble});
     }
     log::warning("rendezvous", "lost the connection to the coordinator: {}", trouble);
@@ -331,10 +344,10 @@ class RemoteSession final : public Session {
     push(membership_.restart_after_loss(why, settings_.rules));
   }
 
-  void moved() {
+  void coordinator_moved() {
     if (is_through()) return;
     search_.interrupt();
-    if (link_) return drop({Code::Closed, "another coordinator was elected"});
+    if (link_) return abandon({Code::Closed, "another coordinator was elected"});
     search_.locate();
   }
 
@@ -344,7 +357,7 @@ class RemoteSession final : public Session {
     return over_ || closed_ || (leaving_ && !comes_back);
   }
 
-  void lose(const std::string& why, bool requeue) {
+  void declare_lost(const std::string& why, bool requeue) {
     over_ = true;
     if (!leaving_) push(Lost{why, requeue});
   }
@@ -366,7 +379,7 @@ class RemoteSession final : public Session {
   bool holds_lease() {
     const auto look = heartbeat_lease_.look(clock_.now());
     if (look == HeartbeatLease::Look::Over) {
-      drop({Code::Timeout, "silent for " + format_duration(heartbeat_lease_.silence())});
+      abandon({Code::Timeout, "silent for " + format_duration(heartbeat_lease_.silence())});
       return false;
     }
     if (look == HeartbeatLease::Look::Ask) {
@@ -398,7 +411,7 @@ class RemoteSession final : public Session {
 
   // The coordinator
   std::shared_ptr<Link> link_;
-  std::vector<std::shared_ptr<Link>> held_;  // whose ends will say that our group has ended
+  std::vector<std::shared_ptr<Link>> aside_;  // whose ends will say that our group has ended
   bool welcomed_ = false;
   bool fences_ = false;  // it waits for agents that say they are being stopped
   bool stacks_ = false;  // it wants to hear of workers that stand still
