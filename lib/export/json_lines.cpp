@@ -2,14 +2,9 @@
 #include "export/json_lines.hpp"
 
 #include "core/log.hpp"
-#include "core/unique_fd.hpp"
-#include "files/parts.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <fcntl.h>
-#include <unistd.h>
 #include <utility>
 
 namespace elastrun::exporter {
@@ -93,52 +88,6 @@ void JsonLines::write_out() {
     held_back_ += static_cast<std::uint64_t>(std::ranges::count(waiting_, '\n'));
   }
   waiting_.clear();
-}
-
-namespace {
-
-Status read_part(const std::string& path, const std::function<void(telemetry::Record)>& take,
-                 JournalRead& result) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return std::unexpected(errno_error(Code::Io, "cannot read the journal " + path, errno));
-  const auto take_line = [&](std::string_view line) {
-    if (line.empty()) return;
-    auto record = from_json_line(line);
-    (record ? result.records : result.skipped) += 1;
-    if (record) take(std::move(*record));
-  };
-  std::string buffer;
-  for (;;) {
-    const std::size_t kept = buffer.size();
-    buffer.resize(kept + kBatch);
-    const ssize_t size = ::read(fd.get(), buffer.data() + kept, kBatch);
-    buffer.resize(kept + static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) return std::unexpected(errno_error(Code::Io, "cannot read " + path, errno));
-    if (size == 0) break;
-    std::size_t begin = 0;
-    for (std::size_t end; (end = buffer.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      take_line(std::string_view(buffer).substr(begin, end - begin));
-    }
-    buffer.erase(0, begin);
-  }
-  take_line(buffer);  // a whole record without its newline counts; half of one is skipped
-  return {};
-}
-
-}  // namespace
-
-Result<JournalRead> read_journal(const std::string& path,
-                                 const std::function<void(telemetry::Record)>& take) {
-  auto parts = files::parts_of(path);
-  if (parts.empty()) parts.push_back({path});
-  JournalRead result;
-  for (const auto& part : parts) {
-    if (const auto read = read_part(part.path, take, result); !read) {
-      return std::unexpected(read.error());
-    }
-  }
-  return result;
 }
 
 }  // namespace elastrun::exporter

@@ -2,13 +2,11 @@
 #pragma once
 
 #include "core/clock.hpp"
-#include "core/error.hpp"
 #include "export/record_line.hpp"
 #include "files/appended_file.hpp"
 #include "telemetry/route.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -50,14 +48,5 @@ class JsonLines final : public telemetry::Sink {
   bool pausing_ = false;
   std::uint64_t held_back_ = 0;  // records for which there was no room beside the agent's
 };
-
-struct JournalRead {
-  std::uint64_t records = 0;
-  std::uint64_t skipped = 0;  // invalid lines, the torn tail among them
-};
-/// Calls `take` for each record of a journal, with all of its parts, in order. Memory stays bounded
-/// by the longest line. Fails with Io only if a file cannot be read.
-Result<JournalRead> read_journal(const std::string& path,
-                                 const std::function<void(telemetry::Record)>& take);
 
 }  // namespace elastrun::exporter

@@ -17,8 +17,6 @@ using telemetry::Record;
 using telemetry::Sketch;
 using telemetry::Value;
 
-constexpr std::size_t kTensorBoardBatch = 64 << 10;
-
 constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t i = 0; i < table.size(); ++i) {
@@ -203,29 +201,6 @@ std::string TensorBoardRecords::of(const Record& record) {
   if (!number) return {};
   const auto tag = tag_of(record);
   return tensorboard_values(record.stamp.wall, step_of(record, tag), {{tag, *number}});
-}
-
-TensorBoard::TensorBoard(files::BlockingCalls& calls, const std::string& directory, WallTime now,
-                         std::string_view host, int pid)
-    : file_(calls, directory + "/" + tensorboard_file_name(now, host, pid),
-            {.flags = O_EXCL,
-             .mode = 0666,
-             .area = "tensorboard",
-             .cost = "records are dropped, the job goes on"}),
-      waiting_(tensorboard_version(now)) {}
-
-void TensorBoard::consume(const Record& record) {
-  waiting_ += records_.of(record);
-  if (waiting_.size() >= kTensorBoardBatch) write_out();
-}
-
-void TensorBoard::flush(TimePoint) {
-  write_out();
-}
-
-void TensorBoard::write_out() {
-  file_.write(waiting_);
-  waiting_.clear();
 }
 
 }  // namespace elastrun::exporter

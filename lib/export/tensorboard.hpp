@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "files/appended_file.hpp"
-#include "telemetry/route.hpp"
+#include "telemetry/record.hpp"
 #include "telemetry/sketch.hpp"
 
 #include <cstdint>
@@ -49,25 +48,6 @@ class TensorBoardRecords {
   std::int64_t step_of(const telemetry::Record& record, const std::string& tag);
   std::string window(const telemetry::Record& record);
   std::map<std::string, std::int64_t> steps_;
-};
-
-/// A sink of them.
-class TensorBoard final : public telemetry::Sink {
- public:
-  /// Borrows `calls`; makes the file in `directory`, which is there.
-  TensorBoard(files::BlockingCalls& calls, const std::string& directory, WallTime now,
-              std::string_view host, int pid);
-  void consume(const telemetry::Record& record) override;
-  void flush(TimePoint deadline) override;
-  const std::string& path() const { return file_.path(); }
-  std::uint64_t lost() const { return file_.lost(); }
-
- private:
-  void write_out();
-
-  files::AppendedFile file_;
-  std::string waiting_;
-  TensorBoardRecords records_;
 };
 
 }  // namespace elastrun::exporter

@@ -52,8 +52,6 @@ class Link : public std::enable_shared_from_this<Link> {
 
   boost::asio::ip::address local_address() const;
   boost::asio::ip::address remote_address() const;
-  /// Whether a frame of the other side has proved that it knows the secret.
-  bool trusted() const { return trusted_; }
   /// Whether anything has come since the last time this was asked.
   bool heard() { return std::exchange(heard_, false); }
 
@@ -87,7 +85,8 @@ class Link : public std::enable_shared_from_this<Link> {
   std::vector<std::string> early_;  // to be sent then
   std::string in_, out_;
   std::size_t frame_limit_ = 64 << 10;
-  bool trusted_ = false, heard_ = true, ended_ = false, closing_ = false, writing_ = false;
+  bool trusted_ = false;  // a frame has proved that the other side knows the secret
+  bool heard_ = true, ended_ = false, closing_ = false, writing_ = false;
 };
 
 }  // namespace elastrun::net

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/aggregation.hpp"
 
-#include <algorithm>
 #include <array>
 
 namespace elastrun::telemetry {
@@ -15,12 +14,6 @@ constexpr std::array<std::string_view, 13> kNames = {"none", "value", "mean",   
 
 std::string_view to_text(Aggregation aggregation) {
   return kNames[static_cast<std::size_t>(aggregation)];
-}
-
-std::optional<Aggregation> parse_aggregation(std::string_view name) {
-  const auto* const found = std::find(kNames.begin(), kNames.end(), name);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<Aggregation>(found - kNames.begin());
 }
 
 std::optional<double> quantile_of(Aggregation aggregation) {

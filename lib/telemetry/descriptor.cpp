@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/descriptor.hpp"
 
-#include <array>
-
 namespace elastrun::telemetry {
-std::string_view to_text(Kind kind) {
-  constexpr std::array<std::string_view, 5> kNames = {"counter", "updown", "gauge", "stat",
-                                                      "histogram"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
 
 std::vector<View> default_views(Kind kind) {
   using enum Aggregation;

@@ -11,8 +11,6 @@
 namespace elastrun::telemetry {
 
 enum class Kind { Counter, UpDown, Gauge, Stat, Histogram };
-/// "counter", ...
-std::string_view to_text(Kind kind);
 
 /// What a window without values becomes: nothing, zeros, a record that says so, or what the last
 /// one had (gauges).

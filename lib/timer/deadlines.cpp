@@ -62,14 +62,6 @@ void Deadlines::forget(std::int64_t worker) {
   while (timer != timers_.end() && std::get<0>(timer->first) == worker) erase(timer++);
 }
 
-void Deadlines::postpone(Duration by) {
-  by_expiry_.clear();
-  for (auto& [key, timer] : timers_) {
-    timer.expiry += by;
-    by_expiry_.emplace(timer.expiry, key);
-  }
-}
-
 std::size_t Deadlines::size() const {
   return timers_.size();
 }

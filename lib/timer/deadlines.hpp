@@ -58,9 +58,6 @@ class Deadlines {
   std::vector<ExpiredWorker> take_expired(TimePoint now);
   /// The worker has ended: its timers mean nothing any more.
   void forget(std::int64_t worker);
-  /// Leaves out time that workers could not use, for example while the whole group was stopped: all
-  /// timers expire later by `by`.
-  void postpone(Duration by);
   std::size_t size() const;
   bool has(std::int64_t worker, const std::string& scope, std::uint64_t number = 0) const;
 

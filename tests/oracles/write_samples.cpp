@@ -9,7 +9,6 @@
 #include "export/tensorboard.hpp"
 #include "unit/export/sample_points.hpp"
 
-#include <boost/asio/io_context.hpp>
 #include <fstream>
 #include <string>
 
@@ -69,13 +68,11 @@ std::string trace(const telemetry::Sketch& sketch) {
          trace_line({TraceEvent::Phase::AsyncEnd, "round", "r", Duration(9), {}, 0, 0, 7, {}});
 }
 
-bool write_tensorboard(const std::string& directory, const telemetry::Sketch& sketch) {
-  boost::asio::io_context loop;
-  files::BlockingCalls calls(loop.get_executor());
-  TensorBoard sink(calls, directory, WallTime(std::chrono::seconds(1763690000)), "host", 42);
-  for (std::int64_t index = 0; index < 3; ++index) sink.consume(a_window(index, sketch));
-  sink.flush({});
-  return calls.finish(std::chrono::minutes(1));
+std::string tensorboard(WallTime start, const telemetry::Sketch& sketch) {
+  std::string file = tensorboard_version(start);
+  TensorBoardRecords records;
+  for (std::int64_t index = 0; index < 3; ++index) file += records.of(a_window(index, sketch));
+  return file;
 }
 
 /// One of each kind, with everything that may be odd about one.
@@ -129,5 +126,6 @@ int main(int argc, char** argv) {
   for (const double value : {-2.0, 0.0, 0.5, 1.0}) sketch.add(value);
   write(directory + "/trace.json", trace(sketch));
   write(directory + "/records.jsonl", json_lines(event, sketch));
-  return write_tensorboard(directory, sketch) ? 0 : 1;
+  const WallTime start(std::chrono::seconds(1763690000));
+  write(directory + "/" + tensorboard_file_name(start, "host", 42), tensorboard(start, sketch));
 }

@@ -46,10 +46,19 @@ struct Scratch {
   Names names(std::uint64_t skipped = 0) {
     finish();
     Names found;
-    const auto read = read_journal(path, [&](Record record) { found.push_back(record.name); });
-    REQUIRE(read);
-    CHECK(read->records == found.size());
-    CHECK(read->skipped == skipped);
+    std::uint64_t torn = 0;
+    auto parts = files::parts_of(path);
+    if (parts.empty()) parts.push_back({path});
+    for (const auto& part : parts) {
+      std::ifstream in(part.path, std::ios::binary);
+      REQUIRE(in);
+      for (std::string line; std::getline(in, line);) {
+        const auto record = from_json_line(line);
+        if (record) found.push_back(record->name);
+        torn += !record && !line.empty();
+      }
+    }
+    CHECK(torn == skipped);
     return found;
   }
   std::string directory, path;
@@ -288,7 +297,6 @@ TEST_CASE("journal: one that cannot be made costs its records") {
   journal.consume(an_event("one"));
   REQUIRE(scratch.calls.finish(std::chrono::minutes(1)));
   CHECK(journal.lost() == 1);
-  CHECK_FALSE(read_journal("/nowhere/journal.jsonl", [](Record) {}));
 }
 
 TEST_CASE("journal: a window tells its time, its values and whether there were any") {

@@ -89,14 +89,6 @@ TEST_CASE("deadlines: a worker that has ended is forgotten") {
   CHECK(deadlines.next() == at(3s));
 }
 
-TEST_CASE("deadlines: time that nobody could use does not count") {
-  auto deadlines = with({{7, "a", at(1s)}, {8, "a", at(2s)}});
-  deadlines.postpone(10s);
-  CHECK(deadlines.take_expired(at(10s)).empty());
-  CHECK(deadlines.take_expired(at(11s)).size() == 1);
-  CHECK(deadlines.next() == at(12s));
-}
-
 TEST_CASE("deadlines: random requests agree with a plain table") {
   for (unsigned seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
