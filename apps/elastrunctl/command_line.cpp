@@ -55,6 +55,16 @@ void add_job_options(CLI::App& command, JobChoice& job, std::string& conf) {
       ->type_name("CONF");
 }
 
+template <class Options>
+void add_question_options(CLI::App& command, Options& options, std::string& conf) {
+  command.add_flag("--json", options.json, "Print the answer as one line of JSON");
+  command.add_option("--timeout", options.timeout, "Seconds to wait for an answer")
+      ->check(seconds(0.001, 86400))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  add_job_options(command, options.job, conf);
+}
+
 CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
   auto* command = app.add_subcommand(
       "status", "Who is in, who is missing, who waits for what; which jobs run on this machine");
@@ -65,12 +75,7 @@ CLI::App* add_status(CLI::App& app, StatusOptions& options, std::string& conf) {
                       "of a static job): HOST[:PORT]. If left out: the jobs that run here",
                       kJob))
       ->envname("PET_RDZV_ENDPOINT");
-  command->add_flag("--json", options.json, "Print the answer as one line of JSON");
-  command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
-      ->check(seconds(0.001, 86400))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  add_job_options(*command, options.job, conf);
+  add_question_options(*command, options, conf);
   return command;
 }
 
@@ -81,12 +86,7 @@ CLI::App* add_stacks(CLI::App& app, StacksOptions& options, std::string& conf) {
       fmt::format("{}, or the rendezvous endpoint of a job: HOST[:PORT]; not needed for the only "
                   "one here",
                   kJob));
-  command->add_flag("--json", options.json, "Print the answer as one line of JSON");
-  command->add_option("--timeout", options.timeout, "Seconds to wait for an answer")
-      ->check(seconds(0.001, 86400))
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  add_job_options(*command, options.job, conf);
+  add_question_options(*command, options, conf);
   return command;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "goodput_agents.hpp"
 
-#include "export/plain_record.hpp"
 #include "export/record_line.hpp"
 #include "goodput/journals/one_clock.hpp"
 #include "goodput/journals/stitched_journals.hpp"

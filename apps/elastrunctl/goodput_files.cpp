@@ -2,7 +2,6 @@
 #include "goodput_files.hpp"
 
 #include "core/json.hpp"
-#include "export/plain_record.hpp"
 #include "export/record_line.hpp"
 #include "files/parts.hpp"
 #include "goodput/journals/measurement_journal.hpp"

@@ -23,4 +23,11 @@ std::string to_json_line(const telemetry::Record& record);
 /// Fails with Protocol for anything else than an object with at least time, kind and name.
 Result<telemetry::Record> from_json_line(std::string_view line);
 
+/// Reads a line as to_json_line() writes nearly all of them, maybe with spaces between its tokens:
+/// no escapes, ASCII, no window, severity or id. Ten times as fast as by a tree of JSON, which
+/// counts where a journal has a million steps. Reuses what `record` has allocated. False, with
+/// anything in `record`, for every other line: from_json_line() says what that is. Where both read
+/// it, they read the same.
+bool read_plain_record(std::string_view line, telemetry::Record& record);
+
 }  // namespace elastrun::exporter

@@ -4,6 +4,7 @@
 #include "core/clock.hpp"
 #include "core/ring.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,12 +22,22 @@ class PaceLimit {
   static constexpr std::size_t kRemembered = 256;
 
   void count_step() { ++steps_; }
-  void learn(Duration step);
+  void learn(Duration step) {
+    longest_ = std::max(longest_, step);
+    times_.add(step);
+  }
   bool is_known() const { return steps_ >= kStepsToLearn && !times_.empty(); }
   /// None: not known yet.
-  std::optional<Duration> limit() const;
+  std::optional<Duration> limit() const {
+    if (!is_known()) return std::nullopt;
+    const Duration above = std::min(kOfLongest * longest_, longest_ + kMostAboveLongest);
+    return std::max({kShortest, kOfMedian * times_.nth(times_.size() / 2), above});
+  }
 
  private:
+  static constexpr int kOfMedian = 10, kOfLongest = 3;
+  static constexpr Duration kMostAboveLongest = std::chrono::minutes(30);
+
   std::int64_t steps_ = 0;  // of the job, on this node
   Ring<Duration, kRemembered> times_;
   Duration longest_{};

@@ -5,6 +5,9 @@
 #include "core/text.hpp"
 #include "core/utf8.hpp"
 
+#include <algorithm>
+#include <charconv>
+#include <fmt/format.h>
 #include <limits>
 
 namespace elastrun::runs {
@@ -47,6 +50,23 @@ std::vector<RunWorker> read_workers(const json::value& value) {
                        static_cast<std::uint64_t>(member_int_or(one, "start_time", 0))});
   }
   return workers;
+}
+
+constexpr std::string_view kEnding = ".json";
+
+/// Takes a number and the hyphen behind it away.
+template <class T>
+bool take_number(std::string_view& text, T& number) {
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || number <= 0) return false;
+  text.remove_prefix(static_cast<std::size_t>(stop - text.data()));
+  if (!text.starts_with('-')) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+bool is_hexadecimal(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
 }
 
 }  // namespace
@@ -109,6 +129,29 @@ Result<RunEntry> decode(std::string_view text) {
   entry.group_started = wall_time(*value, "group_started");
   entry.workers = read_workers(*value);
   return entry;
+}
+
+std::string boot_prefix(std::string_view boot_id) {
+  const auto size = std::ranges::find_if_not(boot_id, is_hexadecimal) - boot_id.begin();
+  return std::string(boot_id.substr(0, static_cast<std::size_t>(size)));
+}
+
+std::string format_file_name(const FileName& name) {
+  return fmt::format("{}-{}-{}-{}{}", name.pid, name.start_time, name.pid_namespace, name.boot,
+                     kEnding);
+}
+
+std::optional<FileName> parse_file_name(std::string_view name) {
+  FileName parsed;
+  if (!name.ends_with(kEnding)) return {};
+  name.remove_suffix(kEnding.size());
+  if (!take_number(name, parsed.pid) || !take_number(name, parsed.start_time) ||
+      !take_number(name, parsed.pid_namespace)) {
+    return {};
+  }
+  parsed.boot = name;
+  if (parsed.boot.empty() || !std::ranges::all_of(parsed.boot, is_hexadecimal)) return {};
+  return parsed;
 }
 
 }  // namespace elastrun::runs

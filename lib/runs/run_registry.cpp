@@ -6,7 +6,7 @@
 #include "core/unique_fd.hpp"
 #include "files/draft.hpp"
 #include "process/process_table.hpp"
-#include "runs/file_name.hpp"
+#include "runs/entry.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-elastrun_fuzz_target(journal SOURCES tests/fuzz/journal_fuzz.cpp lib/export/plain_record.cpp
+elastrun_fuzz_target(journal SOURCES tests/fuzz/journal_fuzz.cpp
   lib/export/record_line.cpp lib/telemetry/record.cpp lib/telemetry/value.cpp
   lib/goodput/ledger/bucket.cpp lib/goodput/reports/checkpoint_interval.cpp
   lib/goodput/reports/hints.cpp lib/goodput/account/job_account.cpp

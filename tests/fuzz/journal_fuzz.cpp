@@ -2,7 +2,6 @@
 // Lines of a journal that anybody may have written: both readers of records must agree, and
 // whatever the records say, the books must close and what is printed of them must fit. A line "--"
 // begins the journal of the next agent: put together, they must hold to the same.
-#include "export/plain_record.hpp"
 #include "export/record_line.hpp"
 #include "goodput/journals/journal_books.hpp"
 #include "goodput/journals/one_clock.hpp"

@@ -3,7 +3,7 @@
 
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "telemetry/point_records.hpp"
+#include "telemetry/points.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -7,7 +7,7 @@
 #include "export/metrics_sink.hpp"
 #include "spec/job_spec.hpp"
 #include "telemetry/collector.hpp"
-#include "telemetry/point_deltas.hpp"
+#include "telemetry/points.hpp"
 #include "telemetry/sample_series.hpp"
 
 #include <atomic>

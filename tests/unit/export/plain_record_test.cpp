@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "export/plain_record.hpp"
-
 #include "export/json_lines.hpp"
+#include "export/record_line.hpp"
 
 #include <doctest/doctest.h>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runs/run_registry.hpp"
 
-#include "runs/file_name.hpp"
+#include "runs/entry.hpp"
 
 #include <array>
 #include <cstdlib>

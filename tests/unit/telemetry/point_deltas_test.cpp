@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/point_deltas.hpp"
+#include "telemetry/points.hpp"
 
 #include <doctest/doctest.h>
 
