@@ -506,9 +506,9 @@ class Monitor(InFolder):
         self.assertEqual(self.said, [])
         monitor.stop_goodput_uploader()
         values = self.values()
-        self.assertEqual((values["goodput_time"], values["badput_time.other"]), (7.0, 1.0))
+        self.assertEqual((values["goodput_time"], values["badput_time.OTHER"]), (7.0, 1.0))
         self.assertEqual((values["total_elapsed_time"], values["max_productive_steps"]), (8.0, 2))
-        self.assertNotIn("badput_time.data_loading_async", values)
+        self.assertNotIn("badput_time.DATA_LOADING_ASYNC", values)
         self.said.clear()
         monitor.stop_goodput_uploader()  # never started: once, all the same
         self.assertIn("goodput_time", self.values())
@@ -535,7 +535,7 @@ class Monitor(InFolder):
                                         writer=Writer())
         monitor.start_step_deviation_uploader()
         monitor.start_rolling_window_goodput_uploader([60, 3600])
-        wanted = {"mean_step_deviation", "interval_goodput.60", "interval_badput.3600.other"}
+        wanted = {"mean_step_deviation", "interval_goodput.60", "interval_badput.3600.OTHER"}
         deadline = datetime.now() + timedelta(seconds=30)
         while not wanted <= {one.name for one in list(self.said)} and datetime.now() < deadline:
             threading.Event().wait(0.01)

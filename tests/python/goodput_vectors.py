@@ -19,7 +19,7 @@ from typing import Any
 PACKAGE = str(Path(__file__).resolve().parents[2] / "lib" / "python")
 if PACKAGE not in sys.path:
     sys.path.insert(0, PACKAGE)
-from elastrun import goodput_calculator, step_times  # noqa: E402
+from elastrun import goodput_calculator, goodput_utils  # noqa: E402
 from elastrun.goodput import ElasticGoodputCalculator, GoodputCalculator  # noqa: E402
 
 CLASSES = {"base": GoodputCalculator, "elastic": ElasticGoodputCalculator}
@@ -103,7 +103,7 @@ class Player:
             details = named(calculator.get_job_goodput_details())
             deviations = calculator.get_job_goodput_details()["step_time_deviation"]
             details["step_deviation_metric"] = (
-                step_times.compute_step_deviation_from_baseline(deviations))
+                goodput_utils.compute_step_deviation_from_baseline(deviations))
             details["step_time_deviation"] = summed_up(deviations)
             return {"goodput_pct": percent, "badput_pct": named(badput),
                     "max_productive_step": step, "details": details}
@@ -165,14 +165,14 @@ def play(scenario: dict[str, Any], folder: str) -> Iterator[tuple[str, list[str]
 
 def helped(name: str, one: dict[str, Any]) -> Any:
     if name == "ideal_step_time":
-        return step_times.compute_ideal_step_time(one["step_times"])
+        return goodput_utils.compute_ideal_step_time(one["step_times"])
     if name == "anomaly_extra_time":
-        return step_times.get_extra_time_from_anomalous_steps(one["step_times"])
+        return goodput_utils.get_extra_time_from_anomalous_steps(one["step_times"])
     if name == "percentile":
-        return step_times.compute_percentile(one["values"], one["p"])
+        return goodput_utils.compute_percentile(one["values"], one["p"])
     deviations = {i: (37 * i % 101) / 64 for i in range(one["n"])}  # the file states the formula
-    return step_times.compute_step_deviation_from_baseline(
-        deviations, step_times.MonitoringWindowType[one["mode"]])
+    return goodput_utils.compute_step_deviation_from_baseline(
+        deviations, goodput_utils.MonitoringWindowType[one["mode"]])
 
 
 def replay(vectors: dict[str, Any]) -> tuple[int, list[str]]:

@@ -109,6 +109,16 @@ class Versions(unittest.TestCase):
                                   capture_output=True, timeout=130)
             self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_the_import_takes_along_nothing_that_is_slow(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", "import elastrun, sys; print(*sys.modules)"],
+            env={"PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"}, text=True,
+            capture_output=True, timeout=60)
+        self.assertEqual(done.stderr, "")
+        slow = {"asyncio", "dataclasses", "inspect", "json", "logging", "multiprocessing", "re",
+                "subprocess", "tempfile", "traceback", "typing", "elastrun.goodput"}
+        self.assertEqual(set(done.stdout.split()) & slow, set())
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -14,7 +14,7 @@ SOURCES = {path: path.read_text() for folder in ("lib", "apps")
 # Without comments, on lines of their own or after two blanks.
 CODE = "\n".join(re.sub(r"(^\s*|  )(//|# ).*", "", text, flags=re.M) for text in SOURCES.values())
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "man").iterdir())}
-BADPUT = SOURCES[ROOT / "lib/python/elastrun/checkpoint_badput.py"]
+BADPUT = SOURCES[ROOT / "lib/python/elastrun/checkpoint_badput_calculator.py"]
 OTHERS = {
     "ASSIGN_WORKER_RANKS",  # a state of torchelastic's events
     "F_ADD_SEALS",          # of fcntl(2)

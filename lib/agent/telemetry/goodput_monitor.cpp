@@ -111,10 +111,17 @@ void GoodputMonitor::take() {
 }
 
 void GoodputMonitor::phase(Phase phase, TimePoint) {
+  phase_ = phase;
   // Or the step that a restart interrupts would count with the time of the restart.
   pace_.interrupt();
   take();
   if (phase == Phase::Running && parts_.host != nullptr && here_) parts_.host->recorded();
+}
+
+void GoodputMonitor::restarting(const rendezvous::Restart& order) {
+  const bool runs = phase_ != Phase::Joining;  // else the order is for others
+  if (runs && order.cause.kind != rendezvous::Cause::Kind::NodeJoined) ++disruptions_;
+  take();
 }
 
 void GoodputMonitor::round_ready(const rendezvous::Round& round, Duration) {
@@ -224,10 +231,11 @@ void GoodputMonitor::observe_all() {
           {}, &Self::tell_full_pace);
   observe(Kind::Gauge, "total_elapsed_time", "s", "Time since the start of the job.",
           {"window_type"}, &Self::tell_elapsed);
-  observe(Kind::Counter, "disruptions", "{disruption}", "How often the workers were started again.",
-          {"window_type"}, &Self::tell_disruptions);
-  observe(Kind::Gauge, "max_productive_steps", "{step}", "The last step that was reported.", {},
-          &Self::tell_last_step);
+  observe(Kind::Counter, "disruptions", "{disruption}",
+          "Restarts of the workers, other than for nodes that join.", {"window_type"},
+          &Self::tell_disruptions);
+  observe(Kind::Gauge, "max_productive_steps", "{step}", "The last step that is kept.", {},
+          &Self::tell_last_kept);
   observe(Kind::Gauge, "step_time_deviation", "s", "How far steps are from their usual time.", {},
           &Self::tell_deviation);
   observe(Kind::Gauge, "performance", "s", "What a step takes if nothing disturbs it.", {},
@@ -297,11 +305,11 @@ void GoodputMonitor::tell_elapsed(const Report& report) const {
 }
 
 void GoodputMonitor::tell_disruptions(const Report& report) const {
-  report(now().restarts, {"cumulative"});
+  report(disruptions_, {"cumulative"});
 }
 
-void GoodputMonitor::tell_last_step(const Report& report) const {
-  if (const auto step = now().last_step) report(static_cast<double>(*step), {});
+void GoodputMonitor::tell_last_kept(const Report& report) const {
+  if (const auto step = now().last_kept) report(static_cast<double>(*step), {});
 }
 
 void GoodputMonitor::tell_deviation(const Report& report) const {

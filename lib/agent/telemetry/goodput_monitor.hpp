@@ -41,7 +41,7 @@ class GoodputMonitor final : public Observer {
   void phase(Phase phase, TimePoint now) override;
   void round_ready(const rendezvous::Round& round, Duration waited) override;
   void joined(bool) override { take(); }
-  void restarting(const rendezvous::Restart&) override { take(); }
+  void restarting(const rendezvous::Restart& order) override;
   void stopped(const std::vector<workers::Worker>&, Duration) override { take(); }
   void ended(const JobResult& result, const std::vector<workers::Worker>* last_group) override;
   void worker_said(const workers::Worker& worker, const workers::Message& message) override;
@@ -61,7 +61,7 @@ class GoodputMonitor final : public Observer {
   void tell_full_pace(const Report& report) const;
   void tell_elapsed(const Report& report) const;
   void tell_disruptions(const Report& report) const;
-  void tell_last_step(const Report& report) const;
+  void tell_last_kept(const Report& report) const;
   void tell_deviation(const Report& report) const;
   void tell_performance(const Report& report) const;
   using Chosen = bool (*)(goodput::Bucket, const goodput::Ledger::Summary&);
@@ -88,6 +88,8 @@ class GoodputMonitor final : public Observer {
   std::optional<goodput::GoodputAlert> alert_;
   const std::unique_ptr<Alarm> tick_;
   bool here_ = false, watching_ = false;
+  Phase phase_ = Phase::Joining;
+  int disruptions_ = 0;
   /// One for all instruments of a collection; making one costs more than looking at it.
   mutable std::optional<goodput::Ledger::Summary> summary_;
   mutable TimePoint summary_at_;

@@ -367,12 +367,16 @@ double Ledger::Summary::goodput_at_least() const {
   return static_cast<double>(sure.count()) / static_cast<double>(elapsed.count());
 }
 
-/// What counts as lost if the job ended now: as long as nothing says otherwise, it resumes at its
-/// last checkpoint.
+/// The step after which it resumes at best, as long as nothing says otherwise: of the last
+/// checkpoint. None where all may be kept.
+std::optional<std::int64_t> Ledger::resumes_after() const {
+  return broken_ ? std::max(safe_step_, numbers_.perhaps_safe()) : std::nullopt;
+}
+
+/// What counts as lost if the job ended now.
 Duration Ledger::lost_at_the_end() const {
-  if (!broken_) return {};
-  if (!last_step_) return checkpoint_seen_ ? exposed_ : Duration::zero();
-  const auto safe = std::max(safe_step_, numbers_.perhaps_safe());
+  if (broken_ && !last_step_) return checkpoint_seen_ ? exposed_ : Duration::zero();
+  const auto safe = resumes_after();
   return safe ? kept_.above(*safe) : Duration::zero();
 }
 
@@ -419,6 +423,10 @@ Ledger::Summary Ledger::summary(TimePoint now) const {
                   .loss_known = !broken_ || checkpoint_seen_,
                   .work = counter_.counts(),
                   .at_full_pace = at_full_pace()};
+  summary.last_kept = kept_.last();
+  if (const auto safe = resumes_after(); safe && safe < summary.last_kept) {
+    summary.last_kept = safe;
+  }
   summary.doubtful = doubtful();
   summary.loss_known = summary.loss_known && summary.doubtful <= Duration::zero();
   summary.untold_saves = numbers_.untold_saves();

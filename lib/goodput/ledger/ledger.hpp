@@ -84,6 +84,8 @@ class Ledger {
     std::map<std::string, Duration> custom{};  // of the bucket, by the names that scripts give
     int restarts = 0;
     std::optional<std::int64_t> last_step, last_checkpoint;
+    /// The last one that is kept: after a failure, until the job resumes, that of a checkpoint.
+    std::optional<std::int64_t> last_kept{};
     /// Whether it is known what every failure cost: by a checkpoint that was reported before it, or
     /// by the step at which the job resumed. Otherwise more may be lost than is known.
     bool loss_known = true;
@@ -132,6 +134,7 @@ class Ledger {
   void end_first_step();
   std::optional<Duration> at_full_pace() const;
   void move(Bucket from, Bucket to, Duration time, TimePoint until);
+  std::optional<std::int64_t> resumes_after() const;
   Duration lost_at_the_end() const;
   Duration doubtful() const;
   Duration stands_still(Duration passed) const;

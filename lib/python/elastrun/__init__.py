@@ -40,13 +40,13 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from elastrun import timer
 from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, phase, step
 from elastrun.errors import record
 from elastrun.stacks import offer_stacks
 
+TYPE_CHECKING = False  # the import of typing takes as long as that of all this
 if TYPE_CHECKING:
     from elastrun import (bridge, control_plane, events, goodput, measurement, metrics, monitor,
                           monitoring, telemetry)

@@ -44,7 +44,8 @@ class CalculatorProgram:
 
     def __init__(self, job_name: str, paths: Sequence[Path], elastic: bool = False) -> None:
         self._words = ["goodput", "calculate", f"--job={job_name}",
-                       *(["--elastic"] if elastic else []), "--", *map(os.fspath, paths)]
+                       *(["--elastic"] if elastic else []), "--",
+                       *(os.fspath(one) for one in paths)]
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._ended: Any = None

@@ -6,16 +6,18 @@ import atexit
 import collections
 import contextlib
 import errno
-import json
 import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from elastrun.page import page
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # After a failed connect the next try waits this long, so that a vanished agent costs a worker that
 # reports every millisecond one system call a second and not a thousand.
@@ -23,6 +25,12 @@ _RETRY_SECONDS = 1.0
 _OWED_SECONDS = 0.02  # between two tries of what must not be lost
 _LINGER_SECONDS = 1.0  # at the exit of a process, for an agent that is behind
 _LINGER_PAUSE = 0.002  # between two tries then
+
+
+def _packet(fields: dict[str, Any]) -> bytes:
+    import json  # which takes as long as all this, and is of no use outside elastrun
+
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
 
 
 class Channel:
@@ -169,7 +177,7 @@ class Channel:
 
     def send_object(self, fields: dict[str, Any], surely: bool = False) -> bool:
         try:
-            packet = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+            packet = _packet(fields)
         except (TypeError, ValueError, RecursionError):
             self.dropped += 1
             return False
@@ -225,7 +233,7 @@ def refused() -> None:
 _ONLY_THIS_PACKET = {errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM}
 _path = os.environ.get("ELASTRUN_CHANNEL", "")
 _directory = os.environ.get("ELASTRUN_RUN_DIR", "")
-_from = json.dumps({"kind": "from", "directory": _directory}).encode() if _directory else b""
+_from = _packet({"kind": "from", "directory": _directory}) if _directory else b""
 _channel = Channel(_path) if _path else None
 
 

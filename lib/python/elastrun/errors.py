@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import faulthandler
 import functools
-import json
 import os
 import time
-import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _write(error: BaseException, path: str) -> None:
+    import json  # which take as long as all else, and are seldom needed
+    import traceback
+
     said = {"message": {
         "message": f"{type(error).__name__}: {error}",
         "extraInfo": {

@@ -54,43 +54,35 @@ from elastrun import channel
 from elastrun.journal import LOADING, Entry, Journal, journal, own_file
 
 if TYPE_CHECKING:
-    from elastrun.checkpoint_badput import (OPERATION_TYPE_EMERGENCY_RESTORE,
-                                            OPERATION_TYPE_LOCAL, OPERATION_TYPE_PERSISTENT,
-                                            OPERATION_TYPE_PERSISTENT_AND_LOCAL,
-                                            OPERATION_TYPE_RESTORE, OPERATION_TYPE_SAVE,
-                                            CheckpointBadputCalculator, CheckpointLoggerOptions,
-                                            RestoreCheckpointManagerVerticalStepStats,
-                                            SaveCheckpointManagerVerticalStepStats)
-    from elastrun.goodput_calculator import (BadputType, ElasticGoodputCalculator,
-                                             GoodputCalculator, GoodputType, IntervalMetricType,
-                                             MetricType)
-    from elastrun.goodput_monitor import ElasticGoodputMonitor, GCPOptions, GoodputMonitor
+    from elastrun.checkpoint_badput_calculator import (  # noqa: F401
+        OPERATION_TYPE_EMERGENCY_RESTORE, OPERATION_TYPE_LOCAL, OPERATION_TYPE_PERSISTENT,
+        OPERATION_TYPE_PERSISTENT_AND_LOCAL, OPERATION_TYPE_RESTORE, OPERATION_TYPE_SAVE,
+        CheckpointBadputCalculator, CheckpointLoggerOptions,
+        RestoreCheckpointManagerVerticalStepStats, SaveCheckpointManagerVerticalStepStats)
+    from elastrun.goodput_calculator import (ElasticGoodputCalculator,  # noqa: F401
+                                             GoodputCalculator)
+    from elastrun.goodput_monitor import ElasticGoodputMonitor, GoodputMonitor  # noqa: F401
+    from elastrun.goodput_utils import (  # noqa: F401
+        BadputType, GCPOptions, GoodputType, IntervalMetricType, IntervalWorkloadMetricDetails,
+        MetricType, MonitoringWindowType, UnproductiveTimeDict, WorkloadMetricDetails,
+        compute_ideal_step_time, get_extra_time_from_anomalous_steps, get_timestamp_from_log_entry)
     from elastrun.measurement import Event
-    from elastrun.step_times import MonitoringWindowType
-
-__all__ = ["OPERATION_TYPE_EMERGENCY_RESTORE", "OPERATION_TYPE_LOCAL",
-           "OPERATION_TYPE_PERSISTENT", "OPERATION_TYPE_PERSISTENT_AND_LOCAL",
-           "OPERATION_TYPE_RESTORE", "OPERATION_TYPE_SAVE", "BadputType",
-           "CheckpointBadputCalculator", "CheckpointLoggerOptions", "ElasticGoodputCalculator",
-           "ElasticGoodputMonitor", "ElasticGoodputRecorder", "GCPOptions", "GoodputCalculator",
-           "GoodputMonitor", "GoodputRecorder", "GoodputType", "IntervalMetricType", "MetricType",
-           "MonitoringWindowType", "RestoreCheckpointManagerVerticalStepStats",
-           "SaveCheckpointManagerVerticalStepStats"]
 
 # What a training that only records need not import.
-_ELSEWHERE = {"MonitoringWindowType": "step_times",
-              **dict.fromkeys(("BadputType", "ElasticGoodputCalculator", "GoodputCalculator",
-                               "GoodputType", "IntervalMetricType", "MetricType"),
-                              "goodput_calculator"),
-              **dict.fromkeys(("ElasticGoodputMonitor", "GCPOptions", "GoodputMonitor"),
-                              "goodput_monitor"),
-              **dict.fromkeys(("CheckpointBadputCalculator", "CheckpointLoggerOptions",
-                               "RestoreCheckpointManagerVerticalStepStats",
-                               "SaveCheckpointManagerVerticalStepStats",
-                               *(f"OPERATION_TYPE_{one}" for one in (
-                                   "EMERGENCY_RESTORE", "LOCAL", "PERSISTENT",
-                                   "PERSISTENT_AND_LOCAL", "RESTORE", "SAVE"))),
-                              "checkpoint_badput")}
+_ELSEWHERE = {
+    "checkpoint_badput_calculator": """OPERATION_TYPE_EMERGENCY_RESTORE OPERATION_TYPE_LOCAL
+        OPERATION_TYPE_PERSISTENT OPERATION_TYPE_PERSISTENT_AND_LOCAL OPERATION_TYPE_RESTORE
+        OPERATION_TYPE_SAVE CheckpointBadputCalculator CheckpointLoggerOptions
+        RestoreCheckpointManagerVerticalStepStats SaveCheckpointManagerVerticalStepStats""",
+    "goodput_calculator": "ElasticGoodputCalculator GoodputCalculator",
+    "goodput_monitor": "ElasticGoodputMonitor GoodputMonitor",
+    "goodput_utils": """BadputType GCPOptions GoodputType IntervalMetricType
+        IntervalWorkloadMetricDetails MetricType MonitoringWindowType UnproductiveTimeDict
+        WorkloadMetricDetails compute_ideal_step_time get_extra_time_from_anomalous_steps
+        get_timestamp_from_log_entry"""}
+_PLACES = {name: module for module, names in _ELSEWHERE.items() for name in names.split()}
+
+__all__ = ["ElasticGoodputRecorder", "GoodputRecorder", *_PLACES]
 
 _JOB_START = '{"job_start_time":%r}'
 _JOB_END = '{"job_end_time":%r}'
@@ -109,8 +101,8 @@ _now = time.time
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(f"elastrun.{_ELSEWHERE[name]}"), name)
+    if name in _PLACES:
+        return getattr(importlib.import_module(f"elastrun.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'elastrun.goodput' has no attribute '{name}'")
 
 

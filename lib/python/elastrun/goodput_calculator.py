@@ -11,64 +11,18 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from enum import Enum
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from elastrun import channel
 from elastrun.calculator_program import CalculatorProgram, Path
+from elastrun.goodput_utils import (BadputType, GoodputType, IntervalMetricType, MetricType,
+                                    UnproductiveTimeDict, normalize_intervals)
 from elastrun.journal import own_file
 
-__all__ = ["BadputType", "ElasticGoodputCalculator", "GoodputCalculator", "GoodputType",
-           "IntervalMetricType", "MetricType", "default_path"]
+__all__ = ["ElasticGoodputCalculator", "GoodputCalculator", "default_path"]
 
 _now = time.time  # the tests' clock stands here
 _log = logging.getLogger("elastrun.goodput")
-
-
-
-class BadputType(Enum):
-    TPU_INITIALIZATION = 1
-    TRAINING_PREP = 2
-    PROGRAM_STARTUP = 3
-    DATA_LOADING_SYNC = 4
-    DATA_LOADING_ASYNC = 5
-    UNPRODUCTIVE_CHECKPOINT_SAVE_TIME = 6
-    UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME = 7
-    WASTED_PROGRESS_FROM_DISRUPTION = 8
-    INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION = 9
-    CUSTOM_BADPUT_EVENTS = 10  # a dict by name
-    OTHER = 11
-    ELASTIC_SLICE_DOWN = 12
-    ELASTIC_SCALE_UP = 13
-    ELASTIC_REINITIALIZATION = 14
-
-
-Breakdown = dict[BadputType, Union[float, dict[str, float]]]
-
-
-class GoodputType(Enum):
-    TOTAL = 1
-
-
-class MetricType(Enum):
-    """The members of get_job_goodput_details()."""
-
-    GOODPUT_TIME = "goodput_time"
-    BADPUT_TIME = "badput_time"
-    MAX_PRODUCTIVE_STEP = "max_productive_step"
-    TOTAL_ELAPSED_TIME = "total_elapsed_time"
-    DISRUPTION_COUNT = "disruption_count"
-    STEP_TIME_DEVIATION = "step_time_deviation"
-    IDEAL_STEP_TIME = "ideal_step_time"
-    TOTAL_EXCLUDED_TIME = "total_excluded_time"
-
-
-class IntervalMetricType(Enum):
-    """The members of get_interval_metric_details()."""
-
-    INTERVAL_GOODPUT = "interval_goodput"
-    INTERVAL_BADPUT = "interval_badput"
-    INTERVAL_SIZE = "interval_size"
 
 
 def default_path(job_name: str) -> str:
@@ -84,7 +38,7 @@ class _Answer(NamedTuple):
     """Of the last calculation of the job; seconds."""
 
     productive: float
-    badput: Breakdown
+    badput: UnproductiveTimeDict
     max_step: int
     total: float
     disruptions: int
@@ -97,17 +51,6 @@ def _bounds(start: datetime, end: datetime) -> tuple[float, float]:
     if start.tzinfo is None or end.tzinfo is None:
         raise TypeError("the start and the end of a window are datetimes with a time zone")
     return start.timestamp(), end.timestamp()
-
-
-def _spans(intervals: Sequence[tuple[datetime, datetime]]) -> list[tuple[float, float]]:
-    spans = []
-    for start, end in intervals:
-        if start.tzinfo is None or end.tzinfo is None or start >= end:
-            _log.warning("the span from %s to %s is not excluded: it has no time zone, or ends "
-                         "before it begins", start, end)
-        else:
-            spans.append((start.timestamp(), end.timestamp()))
-    return spans
 
 
 class _Logger:
@@ -165,7 +108,7 @@ class GoodputCalculator:
             path = default_path(job_name)
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         self._logger = None if cloud_logger is None else _Logger(job_name, cloud_logger)
-        self._place = (", ".join(map(os.fspath, paths)) if cloud_logger is None
+        self._place = (", ".join(os.fspath(one) for one in paths) if cloud_logger is None
                        else f"the logger of job {job_name}")
         self._program = CalculatorProgram(job_name, paths if cloud_logger is None else [],
                                           self._elastic)
@@ -200,7 +143,7 @@ class GoodputCalculator:
     def sync_to_gcs(self) -> None:
         """Nothing: the log itself is the only copy."""
 
-    def _books(self, named: Mapping[str, Any]) -> Breakdown:
+    def _books(self, named: Mapping[str, Any]) -> UnproductiveTimeDict:
         return {bucket: named[bucket.name] for bucket in BadputType
                 if bucket.value <= self._last_bucket.value}
 
@@ -211,7 +154,7 @@ class GoodputCalculator:
 
     def get_job_goodput(self, include_badput_breakdown: bool = False,
                         configured_ideal_step_time: float | None = None,
-                        ) -> tuple[float, Breakdown, int]:
+                        ) -> tuple[float, UnproductiveTimeDict, int]:
         """Goodput until now in percent, buckets in percent (empty unless asked for), and the last
         productive step.
         """
@@ -219,7 +162,7 @@ class GoodputCalculator:
             return self._summary(include_badput_breakdown, configured_ideal_step_time)[:3]
 
     def _summary(self, with_breakdown: bool, ideal: float | None,
-                 ) -> tuple[float, Breakdown, int, dict[str, Any]]:
+                 ) -> tuple[float, UnproductiveTimeDict, int, dict[str, Any]]:
         """And the details, with one number for the deviations of all steps."""
         with self._lock:
             answer = self._ask("job", ideal=ideal)
@@ -231,14 +174,14 @@ class GoodputCalculator:
                     answer["max_step"], details)
 
     def get_job_goodput_interval(self, interval_start: datetime, interval_end: datetime,
-                                 ) -> tuple[float, Breakdown, int, float, int]:
+                                 ) -> tuple[float, UnproductiveTimeDict, int, float, int]:
         """Of the entries in a window: goodput, buckets, last productive step, the seconds from the
         first to the last of them, and how many disruptions.
         """
         return self._window(interval_start, interval_end)[0]
 
     def _window(self, start: datetime, end: datetime,
-                ) -> tuple[tuple[float, Breakdown, int, float, int], dict[str, float]]:
+                ) -> tuple[tuple[float, UnproductiveTimeDict, int, float, int], dict[str, float]]:
         """And how the slices were used."""
         first, last = _bounds(start, end)
         with self._lock:
@@ -250,9 +193,9 @@ class GoodputCalculator:
             self, exclusion_intervals: Sequence[tuple[datetime, datetime]],
             include_badput_breakdown: bool = False,
             configured_ideal_step_time: float | None = None,
-            ) -> tuple[float, Breakdown, int, float]:
+            ) -> tuple[float, UnproductiveTimeDict, int, float]:
         """As get_job_goodput, with spans of time left out, and how many seconds these were."""
-        spans = _spans(exclusion_intervals)
+        spans = normalize_intervals(exclusion_intervals)
         with self._lock:
             answer = self._ask("without", spans=spans, ideal=configured_ideal_step_time or None)
             known = answer["total_s"] > 0
@@ -302,7 +245,7 @@ class GoodputCalculator:
                                     ) -> dict[str, Any]:
         """By the values of IntervalMetricType; empty dicts without an answer."""
         goodput: dict[GoodputType, float] = {}
-        badput: Breakdown = {}
+        badput: UnproductiveTimeDict = {}
         slices: dict[str, float] = {}
         try:
             (percent, badput, *_), slices = self._window(interval_start, interval_end)

@@ -8,42 +8,28 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from elastrun import metrics
 from elastrun.calculator_program import Path
 from elastrun.event_file import EventFile
-from elastrun.goodput_calculator import (BadputType, Breakdown, ElasticGoodputCalculator,
-                                         GoodputCalculator)
+from elastrun.goodput_calculator import ElasticGoodputCalculator, GoodputCalculator
+from elastrun.goodput_utils import ACTIVITY_EXCLUSION_LIST, GCPOptions, UnproductiveTimeDict
 
-__all__ = ["ElasticGoodputMonitor", "GCPOptions", "GoodputMonitor"]
+__all__ = ["ElasticGoodputMonitor", "GoodputMonitor"]
 
 _GROUP = "goodput"
 _log = logging.getLogger("elastrun.goodput")
 
 
-@dataclass
-class GCPOptions:
-    """Taken as the original takes it, and not used: nothing is sent to a cloud."""
-
-    project_id: str | None = None
-    location: str | None = None
-    replica_id: str = "0"
-    acc_type: str | None = None
-    cluster_name: str | None = None
-    enable_gcp_goodput_metrics: bool = True
-    enable_gcp_step_deviation_metrics: bool = True
-
-
-def _flat(books: Breakdown, separator: str) -> Iterator[tuple[str, float]]:
+def _flat(books: UnproductiveTimeDict, separator: str) -> Iterator[tuple[str, float]]:
     for bucket, value in books.items():
-        name = bucket.name.lower()
         if isinstance(value, dict):
-            yield from ((f"{name}{separator}{one.lower()}", each) for one, each in value.items())
+            yield from ((f"{bucket.name}{separator}{one.upper()}", each)
+                        for one, each in value.items())
         else:
-            yield name, value
+            yield bucket.name, value
 
 
 class _Uploader:
@@ -89,6 +75,8 @@ class _Uploader:
 class GoodputMonitor:
     """Tells what the calculator of a job says as metrics of the group "goodput" (elastrun.metrics):
     under elastrun they reach the agent and its sinks, elsewhere the handlers that are configured.
+    The names are the original's, with its labels after dots: "badput_time.TRAINING_PREP",
+    "badput_time.CUSTOM_BADPUT_EVENTS.EVAL_STEP", "interval_goodput.3600".
     An event file below `tensorboard_dir`, in "goodput" as there, gets scalars with the original's
     tags, or a SummaryWriter, `writer`. `path`: as for GoodputCalculator.
 
@@ -171,8 +159,9 @@ class GoodputMonitor:
             self, rolling_windows_seconds: float | Sequence[float]) -> None:
         """Windows until now, of so many seconds each; or one."""
         if self._enabled:
-            one = isinstance(rolling_windows_seconds, (int, float))
-            self._windows = [rolling_windows_seconds] if one else list(rolling_windows_seconds)
+            if isinstance(rolling_windows_seconds, (int, float)):
+                rolling_windows_seconds = [rolling_windows_seconds]
+            self._windows = list(rolling_windows_seconds)
             self._start("rolling window", self._period, self._upload_windows)
 
     def stop_rolling_window_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:
@@ -185,7 +174,7 @@ class GoodputMonitor:
         percent, percents, step, details = self._calculator._summary(self._breakdown, self._ideal)
         self._put("goodput_time", sum(details["goodput_time"].values()))
         for name, seconds in _flat(details["badput_time"], "."):
-            if name != BadputType.DATA_LOADING_ASYNC.name.lower():  # not badput
+            if name not in ACTIVITY_EXCLUSION_LIST:
                 self._put(f"badput_time.{name}", seconds)
         self._put("total_elapsed_time", details["total_elapsed_time"])
         self._put("disruptions", details["disruption_count"])
@@ -195,11 +184,11 @@ class GoodputMonitor:
                 self._put(name, details[name])
         if details["ideal_step_time"]:
             self._put("step_time_deviation", details["step_time_deviation"])
-            self._put("ideal_step_time", details["ideal_step_time"])
+            self._put("performance", details["ideal_step_time"])
         if self._writer is not None:
             self._writer.add_scalar("goodput/goodput", percent, step)
             for name, value in _flat(percents, "/"):
-                self._writer.add_scalar(f"badput/{name}", value, step)
+                self._writer.add_scalar(f"badput/{name}".lower(), value, step)
             self._writer.flush()
 
     def _upload_deviation(self) -> None:
@@ -221,7 +210,8 @@ class GoodputMonitor:
             for percent in details["interval_goodput"].values():
                 self._put(f"interval_goodput.{seconds:g}", percent)
             for name, percent in _flat(details["interval_badput"], "."):
-                self._put(f"interval_badput.{seconds:g}.{name}", percent)
+                if name not in ACTIVITY_EXCLUSION_LIST:
+                    self._put(f"interval_badput.{seconds:g}.{name}", percent)
 
 
 class ElasticGoodputMonitor(GoodputMonitor):

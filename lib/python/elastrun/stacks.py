@@ -15,9 +15,12 @@ import os
 import signal
 import sys
 import threading
-from typing import Any
 
 from elastrun.channel import is_connected, send_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _OWN_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 

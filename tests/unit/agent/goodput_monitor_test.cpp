@@ -114,6 +114,34 @@ TEST_CASE("goodput monitor: who pulls gets all series of the reference, and wake
   CHECK(job.pulled().at("doubtful_time") == 0);
 }
 
+TEST_CASE("goodput monitor: steps that are lost and nodes that join count for nothing") {
+  MonitoredJob job;
+  job.watch();
+  job.run();
+  job.steps(0, 20, 1s);
+  job.account.checkpoint(10);
+  const auto restart = [&](rendezvous::Cause::Kind kind) {
+    rendezvous::Restart order;
+    order.cause.kind = kind;
+    job.account.restarting(order);
+    job.monitor->restarting(order);
+    job.phase(Phase::Stopping);
+    job.account.stopped({}, 0s);
+    const auto seen = job.pulled();
+    job.run();
+    return seen;
+  };
+  CHECK(job.pulled().at("max_productive_steps") == 20);
+  auto seen = restart(rendezvous::Cause::Kind::WorkerFailed);
+  CHECK(seen.at("max_productive_steps") == 10);
+  CHECK(seen.at("disruptions|cumulative") == 1);
+  job.step(9);
+  CHECK(job.pulled().at("max_productive_steps") == 9);
+  seen = restart(rendezvous::Cause::Kind::NodeJoined);
+  CHECK(seen.at("disruptions|cumulative") == 1);
+  CHECK(restart(rendezvous::Cause::Kind::NodeLeft).at("disruptions|cumulative") == 2);
+}
+
 TEST_CASE("goodput monitor: where the scheduler says since when, the share in which workers ran") {
   MonitoredJob job;
   job.scheduled = job.clock.wall() - 20s;

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: ignore-errors
 """Python imports this before anything else in the workers of `elastrun --goodput auto`, whose
 PYTHONPATH begins with this folder, and in each Python process below them, of whatever version: in
 those it only makes way for the sitecustomize that it hides, if any, as it does in the worker.

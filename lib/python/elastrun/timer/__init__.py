@@ -7,12 +7,14 @@ are first used: elastrun.timer.local_timer, elastrun.timer.file_based_local_time
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from elastrun.timer.api import (ChannelTimerClient, RequestQueue, TimerClient, TimerRequest,
                                 TimerServer, configure, expires)
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from elastrun.timer.debug_info_logging import log_debug_info_for_expired_timers
     from elastrun.timer.file_based_local_timer import (FileTimerClient, FileTimerRequest,
                                                        FileTimerServer)

@@ -21,13 +21,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
 
 from elastrun.channel import is_configured, is_connected, send_object
 from elastrun.stacks import offer_stacks
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from logging import Logger
+    from typing import Any
 
 __all__ = ["ChannelTimerClient", "RequestQueue", "TimerClient", "TimerRequest", "TimerServer",
            "configure", "expires"]
