@@ -83,7 +83,8 @@ class ExitCodes(unittest.TestCase):
     def test_the_manual_lists_what_the_programs_return(self) -> None:
         self.assertEqual(self.codes("apps/elastrun/exit_code.hpp") | {0},
                          self.listed("elastrun.1"))
-        self.assertEqual(self.codes("apps/elastrunctl/command.hpp"), self.listed("elastrunctl.1"))
+        self.assertEqual(self.codes("apps/elastrunctl/subcommands.hpp"),
+                         self.listed("elastrunctl.1"))
 
 
 class Files(unittest.TestCase):
