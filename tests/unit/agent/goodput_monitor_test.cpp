@@ -127,6 +127,7 @@ TEST_CASE("goodput monitor: steps that are lost and nodes that join count for no
     job.monitor->restarting(order);
     job.phase(Phase::Stopping);
     job.account.stopped({}, 0s);
+    job.clock.advance(1s);
     const auto seen = job.pulled();
     job.run();
     return seen;
@@ -136,6 +137,7 @@ TEST_CASE("goodput monitor: steps that are lost and nodes that join count for no
   CHECK(seen.at("max_productive_steps") == 10);
   CHECK(seen.at("disruptions|cumulative") == 1);
   job.step(9);
+  job.clock.advance(1s);
   CHECK(job.pulled().at("max_productive_steps") == 9);
   seen = restart(rendezvous::Cause::Kind::NodeJoined);
   CHECK(seen.at("disruptions|cumulative") == 1);
