@@ -85,7 +85,7 @@ void CoordinatorSearch::give_up() {
   handlers_.given_up(why, connected_once_);
 }
 
-void CoordinatorSearch::found(bool stand_alone) {
+void CoordinatorSearch::taken_in(bool stand_alone) {
   searching_ = false;
   connected_once_ = true;
   stand_alone_ = stand_alone;

@@ -17,7 +17,18 @@
 namespace elastrun::rendezvous {
 
 /// How one agent finds its coordinator, and again when it has lost it: asks where that is, dials,
-/// waits between attempts, and gives up in the end. From `begin` or `begin_again` until `found`.
+/// waits between attempts, and gives up in the end.
+///
+///   state          left by                                  for
+///   idle           begin, begin_again                       locating
+///   locating       the locator has a place                  dialling
+///                  it has none; useless to retry            waiting; given up
+///   dialling       connected; in vain                       connected; waiting, or given up
+///   connected      taken_in                                 idle
+///                  try_again, try_mute_again                waiting, or given up: time is up
+///   waiting        the pause is over                        locating
+///   any of them    interrupt, then locate                   locating
+///                  stop                                     over
 class CoordinatorSearch {
  public:
   struct Limits {
@@ -48,8 +59,8 @@ class CoordinatorSearch {
   void try_again(const Error& error);
   /// The same; it takes the connection, but has not answered in `time_to_answer`.
   void try_mute_again(const Error& error);
-  /// It has taken us in. `stand_alone`: see Coordinator.
-  void found(bool stand_alone);
+  /// This agent has been taken in. `stand_alone`: see Coordinator.
+  void taken_in(bool stand_alone);
   /// Takes back what is under way, but the search is not over.
   void interrupt();
   /// It is.

@@ -230,7 +230,7 @@ class RemoteSession final : public Session {
     membership_.learn(welcome.world);
     coordinator_clock_.welcomed(epoch_, greeted_at_, welcome.clock);
     welcomed_ = true;
-    search_.found(welcome.stand_alone);
+    search_.taken_in(welcome.stand_alone);
     refusals_.forget();
     // From the greeting, not from its answer, which the network may have kept for a minute.
     heartbeat_lease_.begin(greeted_at_, welcome.heartbeat, welcome.heartbeats_missed);
