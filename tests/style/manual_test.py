@@ -16,6 +16,7 @@ CODE = "\n".join(re.sub(r"(^\s*|  )(//|# ).*", "", text, flags=re.M) for text in
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "man").iterdir())}
 BADPUT = SOURCES[ROOT / "lib/python/elastrun/checkpoint_badput_calculator.py"]
 OTHERS = {
+    "ACTIVITY_EXCLUSION_LIST",  # a name of ml-goodput-measurement
     "ASSIGN_WORKER_RANKS",  # a state of torchelastic's events
     "F_ADD_SEALS",          # of fcntl(2)
     "PET_ROLE",             # an example of PET_NAME
