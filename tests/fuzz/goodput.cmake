@@ -14,5 +14,6 @@ elastrun_fuzz_target(journal SOURCES tests/fuzz/journal_fuzz.cpp
   lib/goodput/account/restart_log.cpp lib/goodput/reports/restart_table.cpp
   lib/goodput/account/start_log.cpp lib/goodput/reports/start_table.cpp
   lib/goodput/account/step_series.cpp lib/goodput/reports/summary.cpp
-  lib/goodput/ledger/timeline.cpp lib/goodput/ledger/work_counts.cpp lib/core/json.cpp
+  lib/goodput/ledger/ledger_summary.cpp lib/goodput/ledger/timeline.cpp
+  lib/goodput/ledger/work_counts.cpp lib/core/json.cpp
   lib/core/text.cpp lib/core/utf8.cpp lib/core/error.cpp lib/core/fmt.cpp)

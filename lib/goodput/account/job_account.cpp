@@ -120,6 +120,7 @@ void JobAccount::step(std::int64_t number, TimePoint now) {
   ledger_.resume(number, now);
   starts_.settle(ledger_.productive());
   ledger_.step(number, now);
+  starts_.regain(ledger_.take_regained());
   stepped_at_ = now;
   end_phase(now);
   const auto counted = ledger_.last_step().value_or(number);

@@ -2,7 +2,6 @@
 #include "goodput/account/start_log.hpp"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 namespace elastrun::goodput {
@@ -20,16 +19,29 @@ void StartLog::begin(TimePoint now, Duration productive) {
   start.number = ++count_;
   start.at = now - job_start_;
   starts_.push_back(std::move(start));
+  taken_.assign(starts_.size(), {});
   begun_ = now;
   open_ = true;
 }
 
 /// The last work goes first: a job resumes at a step, and what came after it is done again.
 void StartLog::lose(Duration lost) {
-  for (auto& start : starts_ | std::views::reverse) {
-    const Duration here = std::min(lost, start.productive);
-    start.productive -= here;
+  for (std::size_t i = starts_.size(); i-- > 0;) {
+    const Duration here = std::min(lost, starts_[i].productive);
+    starts_[i].productive -= here;
+    taken_[i] += here;
     lost -= here;
+  }
+}
+
+/// Of the oldest first: what is kept lies before what is lost.
+void StartLog::regain(Duration time) {
+  productive_ += time;
+  for (std::size_t i = 0; i < starts_.size(); ++i) {
+    const Duration here = std::min(time, taken_[i]);
+    starts_[i].productive += here;
+    taken_[i] -= here;
+    time -= here;
   }
 }
 

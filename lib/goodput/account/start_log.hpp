@@ -38,6 +38,8 @@ class StartLog {
   void step(std::int64_t number, Duration productive);
   /// What is productive now, before it ends or at any other time within a start.
   void settle(Duration productive);
+  /// So much of what the first step of this start took from earlier ones is theirs after all.
+  void regain(Duration time);
   /// The group has gone; said again it counts once.
   void end(TimePoint now, Duration productive);
   /// How the last one ended; the first that is said of it, unless `better`.
@@ -51,6 +53,7 @@ class StartLog {
 
   const TimePoint job_start_;
   std::deque<WorkersStart> starts_;
+  std::deque<Duration> taken_;  // from each of them, since the last one began
   std::int64_t count_ = 0;
   TimePoint begun_;
   bool open_ = false;

@@ -2,8 +2,6 @@
 #include "goodput/ledger/ledger.hpp"
 
 #include <algorithm>
-#include <iterator>
-#include <limits>
 #include <utility>
 
 namespace elastrun::goodput {
@@ -20,16 +18,16 @@ constexpr double kFarthest = 1 << 20;
 // Of a worker that has failed: from its last step on, with a traceback, destructors, a core dump.
 constexpr Duration kLongestExit = std::chrono::seconds(10);
 
+}  // namespace
+
+Ledger::Ledger(TimePoint job_start) : start_(job_start), last_(job_start) {}
+
 /// What all starts took until their first steps, and these longer than others.
-Duration until_first_steps(const std::array<Duration, kBuckets>& buckets) {
+Duration Ledger::until_first_steps(const std::array<Duration, kBuckets>& buckets) {
   return buckets[static_cast<std::size_t>(Bucket::Running)] +
          buckets[static_cast<std::size_t>(Bucket::Preparation)] +
          buckets[static_cast<std::size_t>(Bucket::Initialization)];
 }
-
-}  // namespace
-
-Ledger::Ledger(TimePoint job_start) : start_(job_start), last_(job_start) {}
 
 /// Where seconds go at the moment.
 Bucket Ledger::bucket_now() const {
@@ -134,7 +132,7 @@ void Ledger::resume(std::int64_t step, TimePoint now) {
   settle(now);
   step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   // Only the first step of a start tells where the job resumed.
-  if (!stepped_) go_back(step, broken_at_);
+  if (!stepped_) resume_at(step);
 }
 
 void Ledger::begin_step(std::int64_t step, TimePoint now) {
@@ -142,7 +140,7 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
   step = numbers_.of_step(step, kept_.last(), safe_step_, stride_);
   progressed();
   if (!stepped_) {
-    go_back(step, broken_at_);
+    resume_at(step);
     begun_ = true;
     lead_ = {};
   } else if (step < kept_.last()) {
@@ -151,15 +149,47 @@ void Ledger::begin_step(std::int64_t step, TimePoint now) {
   since_step_ = {};
 }
 
-/// What was done from `step` on is done again.
-void Ledger::go_back(std::int64_t step, TimePoint until) {
+/// What was done from `step` on is done again; the time that it took.
+Duration Ledger::go_back(std::int64_t step, TimePoint until) {
   const Duration lost = kept_.take_back(step);
   move(Bucket::Productive, Bucket::Lost, lost, until);
   if (safe_step_ >= step) safe_step_ = step - 1;  // that checkpoint is done again, too
   if (first_ && step <= first_->step) first_.reset();
+  if (undone_ && step < undone_->first) undone_.reset();  // what it would restore is lost as well
   exposed_ = stalled_ = {};
   usual_.interrupt();
   broken_ = false;
+  return lost;
+}
+
+/// The first step of this start is `step`.
+void Ledger::resume_at(std::int64_t step) {
+  if (!undone_ && !(kept_.last() >= step)) return void(go_back(step, broken_at_));
+  auto undone = undone_ ? *std::exchange(undone_, {})
+                        : Undone{.kept = kept_, .first = step, .stride = stride_};
+  undone.lost += go_back(step, broken_at_);
+  undone.first = std::min(undone.first, step);
+  if (undone.lost > Duration::zero()) undone_ = std::move(undone);
+}
+
+/// Whether this start warmed up, and loaded its checkpoint then: far fewer steps fit into `time`
+/// than lie before `step`, and an earlier start has done those. What the first step took back is
+/// kept after all, up to the load, and the steps until then are lost.
+bool Ledger::redo_undone(std::int64_t step, Duration time) {
+  if (!undone_) return false;
+  const auto resumed = step - undone_->stride + 1;
+  const auto before = kept_.last();
+  const auto usual = before ? usual_.time(step - *before) : std::nullopt;
+  if (!usual || time >= *usual / 2 || resumed <= *before + 1) return false;
+  if (undone_->kept.last() < resumed - 1) return false;
+  auto undone = *std::exchange(undone_, {});
+  go_back(undone.first, last_);
+  move(Bucket::Lost, Bucket::Productive, undone.lost, broken_at_);
+  kept_ = std::move(undone.kept);
+  regained_ += undone.lost - go_back(resumed, broken_at_);
+  safe_step_ = resumed - 1;
+  stride_ = undone.stride;
+  return true;
 }
 
 void Ledger::step(std::int64_t step, TimePoint now) {
@@ -181,7 +211,7 @@ void Ledger::step(std::int64_t step, TimePoint now) {
 }
 
 void Ledger::first_step(std::int64_t step) {
-  go_back(step, broken_at_);
+  resume_at(step);
   const auto before = std::max({kept_.last().value_or(0), safe_before_, std::int64_t{0}});
   kept_.add(step, {1, std::exchange(unmarked_, {})}, ranks_);
   first_ = {.step = step, .before = before, .most = lead_, .credited = {}, .at = last_};
@@ -219,7 +249,10 @@ void Ledger::next_step(std::int64_t step) {
     go_back(step, stepped_at_);
     return kept_.add(step, {1, time}, ranks_);
   }
-  const double apart = static_cast<double>(step) - static_cast<double>(before.value_or(step - 1));
+  double apart = static_cast<double>(step) - static_cast<double>(before.value_or(step - 1));
+  if (apart <= kFarthest && redo_undone(step, time)) {
+    apart = static_cast<double>(step - kept_.last().value_or(step - 1));
+  }
   const auto steps = stride_ = apart <= kFarthest ? static_cast<std::int64_t>(apart) : 1;
   if (const Duration stall = usual_.stall(time, steps); stall > Duration::zero()) {
     move(Bucket::Productive, Bucket::Stalled, stall, last_);
@@ -276,6 +309,7 @@ void Ledger::checkpoint(std::int64_t step, TimePoint now) {
   progressed();
   checkpoint_seen_ = true;
   uncovered_ = {};
+  undone_.reset();
   if (step >= 0) step = numbers_.of_checkpoint(step, kept_.last());
   const auto covered = step >= 0 ? std::optional(step) : last_step_;
   if (covered) last_checkpoint_ = covered;
@@ -311,6 +345,7 @@ void Ledger::break_off(Bucket then) {
   since_step_ = stalled_ = {};
   usual_.interrupt();
   first_.reset();
+  undone_.reset();
   begun_ = false;
 }
 
@@ -348,117 +383,6 @@ void Ledger::rebook_running(Bucket to, TimePoint now) {
   move(Bucket::Running, to, std::exchange(running_, {}), last_);
   lead_ = {};
   since_progress_ = {};
-}
-
-std::optional<double> Ledger::Summary::goodput() const {
-  return steps_known() && loss_known ? std::optional(goodput_at_most()) : std::nullopt;
-}
-
-double Ledger::Summary::goodput_at_most() const {
-  if (elapsed <= Duration::zero()) return 0;
-  const auto good = of(steps_known() ? Bucket::Productive : Bucket::Running);
-  return static_cast<double>(good.count()) / static_cast<double>(elapsed.count());
-}
-
-double Ledger::Summary::goodput_at_least() const {
-  if (!steps_known() || elapsed <= Duration::zero()) return 0;
-  if (!loss_known && doubtful <= Duration::zero()) return 0;
-  const auto sure = std::max(of(Bucket::Productive) - doubtful, Duration::zero());
-  return static_cast<double>(sure.count()) / static_cast<double>(elapsed.count());
-}
-
-/// The step after which it resumes at best, as long as nothing says otherwise: of the last
-/// checkpoint. None where all may be kept.
-std::optional<std::int64_t> Ledger::resumes_after() const {
-  return broken_ ? std::max(safe_step_, numbers_.perhaps_safe()) : std::nullopt;
-}
-
-/// What counts as lost if the job ended now.
-Duration Ledger::lost_at_the_end() const {
-  if (broken_ && !last_step_) return checkpoint_seen_ ? exposed_ : Duration::zero();
-  const auto safe = resumes_after();
-  return safe ? kept_.above(*safe) : Duration::zero();
-}
-
-/// Of what counts as kept: where the job resumed, or could, is not known.
-Duration Ledger::doubtful() const {
-  constexpr auto kFirst = std::numeric_limits<std::int64_t>::min();
-  Duration time{};
-  if (const auto until = numbers_.doubtful()) time = kept_.above(kFirst) - kept_.above(*until);
-  const auto saved = numbers_.perhaps_safe();
-  if (!broken_ || !saved || saved <= safe_step_) return time;
-  return std::max(time, kept_.above(safe_step_.value_or(kFirst)) - kept_.above(*saved));
-}
-
-/// How long the step that is under way has stood still, `passed` after the last fact.
-Duration Ledger::stands_still(Duration passed) const {
-  return stepped_ ? usual_.stall(unmarked_ + passed, stride_) : Duration::zero();
-}
-
-std::optional<Duration> Ledger::at_full_pace() const {
-  if (!several_worlds_ || !last_step_) return std::nullopt;
-  const bool lost = broken_ && safe_step_;
-  const auto done = kept_.by_ranks(lost ? *safe_step_ : kept_.last().value_or(0));
-  if (done.size() < 2) return std::nullopt;
-  const auto& full = std::prev(done.end())->second;
-  // Of the first step of a start no time is known before the second.
-  if (full.steps <= 0 || full.time <= Duration::zero()) return std::nullopt;
-  const double pace = static_cast<double>(full.time.count()) / static_cast<double>(full.steps);
-  Duration all{};
-  for (const auto& [ranks, one] : done) {
-    const double most =
-        std::min(pace * static_cast<double>(one.steps), static_cast<double>(one.time.count()));
-    all += Duration(static_cast<std::int64_t>(most));
-  }
-  return all;
-}
-
-/// By hand and not by a copy that is settled: asked while the job runs, and steps are many.
-Ledger::Summary Ledger::summary(TimePoint now) const {
-  Summary summary{.elapsed = last_ - start_,
-                  .buckets = buckets_,
-                  .restarts = restarts_,
-                  .last_step = last_step_,
-                  .last_checkpoint = last_checkpoint_,
-                  .loss_known = !broken_ || checkpoint_seen_,
-                  .work = counter_.counts(),
-                  .at_full_pace = at_full_pace()};
-  summary.last_kept = kept_.last();
-  if (const auto safe = resumes_after(); safe && safe < summary.last_kept) {
-    summary.last_kept = safe;
-  }
-  summary.doubtful = doubtful();
-  summary.loss_known = summary.loss_known && summary.doubtful <= Duration::zero();
-  summary.untold_saves = numbers_.untold_saves();
-  summary.begun_again = numbers_.begun_again();
-  const auto in = [&summary](Bucket bucket) -> Duration& {
-    return summary.buckets[static_cast<std::size_t>(bucket)];
-  };
-  const Duration passed = std::max(now - last_, Duration::zero());
-  const Bucket bucket = bucket_now();
-  summary.elapsed += passed;
-  in(bucket) += passed;
-  const auto lost = lost_at_the_end();
-  in(work()) -= lost;
-  in(Bucket::Lost) += lost;
-  summary.custom = custom_.times(summary.of(Bucket::Custom));
-  const auto stalls = stands_still(bucket == Bucket::Productive ? passed : Duration::zero());
-  in(Bucket::Productive) -= stalls;
-  in(Bucket::Stalled) += stalls;
-  if (restarts_ > 0 && last_step_) {
-    const auto all = until_first_steps(summary.buckets);
-    summary.repeated = std::max(all - before_restarts_, Duration::zero());
-  }
-  return summary;
-}
-
-std::vector<Timeline::Span> Ledger::timeline(TimePoint now) const {
-  if (!timeline_) return {};
-  Ledger copy = *this;
-  copy.settle(now);
-  copy.move(Bucket::Productive, Bucket::Stalled, copy.stands_still({}), copy.last_);
-  copy.move(work(), Bucket::Lost, lost_at_the_end(), broken_at_);
-  return copy.timeline_->spans();
 }
 
 }  // namespace elastrun::goodput

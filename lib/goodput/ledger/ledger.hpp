@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace elastrun::goodput {
@@ -111,6 +112,10 @@ class Ledger {
   /// What is Productive so far, failures not counted whose cost is not known yet.
   Duration productive() const { return buckets_[static_cast<std::size_t>(Bucket::Productive)]; }
 
+  /// Of what counts as Productive, the time of steps of earlier starts that had counted as Lost:
+  /// each once. A start that warms up before it loads its checkpoint looks begun from nothing.
+  Duration take_regained() { return std::exchange(regained_, {}); }
+
   std::optional<std::int64_t> last_step() const { return last_step_; }
 
   /// Keeps when it was, too. To be called before any fact.
@@ -119,13 +124,16 @@ class Ledger {
   std::vector<Timeline::Span> timeline(TimePoint now) const;
 
  private:
+  static Duration until_first_steps(const std::array<Duration, kBuckets>& buckets);
   Duration& of(Bucket bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   Bucket bucket_now() const;
   void progressed();
   Duration hang_takes(Bucket from, Duration most);
   void settle(TimePoint now);
-  void go_back(std::int64_t step, TimePoint until);
+  Duration go_back(std::int64_t step, TimePoint until);
+  void resume_at(std::int64_t step);
   void next_step(std::int64_t step);
+  bool redo_undone(std::int64_t step, Duration time);
   void first_step(std::int64_t step);
   void credit_first(std::optional<Duration> usual);
   void catch_up(Duration& time, std::int64_t steps);
@@ -157,8 +165,15 @@ class Ledger {
     std::int64_t steps = 1;  // that end with it
   };
   std::optional<FirstStep> first_;  // of this start, as long as its time is not settled
-  bool begun_ = false;              // the begin of the first step was told
-  Duration lead_{};                 // Running since then, or in one piece until its end
+  struct Undone {
+    KeptSteps kept;
+    Duration lost{};
+    std::int64_t first = 0, stride = 1;  // step of the start; stride before it
+  };
+  std::optional<Undone> undone_;  // by the first step of this start, until it saves or fails
+  Duration regained_{};
+  bool begun_ = false;  // the begin of the first step was told
+  Duration lead_{};     // Running since then, or in one piece until its end
   std::int64_t ranks_ = 0;
   bool several_worlds_ = false;
   std::int64_t stride_ = 1;           // how many steps were told at once, the last time

@@ -211,6 +211,59 @@ TEST_CASE(
   CHECK(summary.goodput() == doctest::Approx(250.0 / 270));
 }
 
+TEST_CASE("ledger: a start that warms up before it loads its checkpoint resumed where that was") {
+  for (const bool begins : {false, true}) {
+    for (const int apart : {1, 5}) {
+      Ledger ledger(TimePoint(0s));
+      ledger.keep_timeline();
+      TimePoint now(0s);
+      const auto steps = [&](int from, int to) {
+        for (int step = from; step <= to; ++step) {
+          if (begins && apart == 1) ledger.begin_step(step, now);
+          now += 1s;
+          if (step % apart == 0) ledger.step(step, now);
+        }
+      };
+      ledger.enter(Bucket::Running, now);
+      steps(1, 50);
+      ledger.checkpoint(50, now);
+      steps(51, 100);
+      Duration lost{};
+      for (int start = 0; start < 3; ++start) {
+        ledger.failed(now);
+        ledger.enter(Bucket::Running, now);
+        steps(1, 10);
+        steps(51, 100);
+        lost += 60s - (apart - 1) * 1s;  // before the first step that a start tells: start-up
+        const auto summary = ledger.summary(now);
+        CHECK(summary.of(Bucket::Productive) == 100s);
+        CHECK(summary.of(Bucket::Lost) == lost);
+        CHECK(summary.goodput() ==
+              doctest::Approx(100s / std::chrono::duration<double>(now - TimePoint(0s))));
+        CHECK(summary.last_checkpoint == 50);
+      }
+      Duration spent{};
+      for (const auto& span : ledger.timeline(now)) spent += span.of(Bucket::Lost);
+      CHECK(spent == lost);
+    }
+  }
+}
+
+TEST_CASE("ledger: steps that are told less often from some point on were all done") {
+  Ledger ledger(TimePoint(0s));
+  TimePoint now(0s);
+  ledger.enter(Bucket::Running, now);
+  for (int step = 1; step <= 100; ++step) ledger.step(step, now += 1s);
+  ledger.failed(now);
+  ledger.enter(Bucket::Running, now);
+  for (int step = 1; step <= 100; ++step) {
+    now += 1s;
+    if (step < 10 || step % 10 == 0) ledger.step(step, now);
+  }
+  CHECK(ledger.summary(now).of(Bucket::Productive) == 100s);
+  CHECK(ledger.summary(now).of(Bucket::Lost) == 100s);
+}
+
 TEST_CASE("ledger: steps of different length hide no stall") {
   std::mt19937_64 random(5);
   for (const auto shorter : {300ms, 500ms, 900ms}) {

@@ -190,6 +190,25 @@ TEST_CASE("starts: their work is that of the ledger, however far a job goes back
   CHECK(job.account.summary(job.now).work.failures == 5);
 }
 
+TEST_CASE("starts: a warm-up before the load takes nothing from the starts before it") {
+  StartedJob job;
+  job.start();
+  job.steps(1, 50);
+  job.fail("again");
+  job.start();
+  job.steps(51, 100);
+  job.fail("again");
+  job.start();
+  job.steps(1, 10);
+  CHECK(job.starts()[0].productive == 0s);
+  job.steps(71, 80);
+  const auto starts = job.starts();
+  CHECK(starts[0].productive == 500s);
+  CHECK(starts[1].productive == 200s);
+  CHECK(starts[2].productive == 100s);
+  CHECK(job.account.summary(job.now).of(Bucket::Productive) == 800s);
+}
+
 TEST_CASE("starts: whatever happens, their shares add up to what the whole job has") {
   for (unsigned seed = 0; seed < 2000; ++seed) {
     RandomStarts job(seed);

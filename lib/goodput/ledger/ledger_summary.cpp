@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a ledger answers when it is asked; none of it changes the ledger.
+#include "goodput/ledger/ledger.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+namespace elastrun::goodput {
+
+std::optional<double> Ledger::Summary::goodput() const {
+  return steps_known() && loss_known ? std::optional(goodput_at_most()) : std::nullopt;
+}
+
+double Ledger::Summary::goodput_at_most() const {
+  if (elapsed <= Duration::zero()) return 0;
+  const auto good = of(steps_known() ? Bucket::Productive : Bucket::Running);
+  return static_cast<double>(good.count()) / static_cast<double>(elapsed.count());
+}
+
+double Ledger::Summary::goodput_at_least() const {
+  if (!steps_known() || elapsed <= Duration::zero()) return 0;
+  if (!loss_known && doubtful <= Duration::zero()) return 0;
+  const auto sure = std::max(of(Bucket::Productive) - doubtful, Duration::zero());
+  return static_cast<double>(sure.count()) / static_cast<double>(elapsed.count());
+}
+
+/// The step after which it resumes at best, as long as nothing says otherwise: of the last
+/// checkpoint. None where all may be kept.
+std::optional<std::int64_t> Ledger::resumes_after() const {
+  return broken_ ? std::max(safe_step_, numbers_.perhaps_safe()) : std::nullopt;
+}
+
+/// What counts as lost if the job ended now.
+Duration Ledger::lost_at_the_end() const {
+  if (broken_ && !last_step_) return checkpoint_seen_ ? exposed_ : Duration::zero();
+  const auto safe = resumes_after();
+  return safe ? kept_.above(*safe) : Duration::zero();
+}
+
+/// Of what counts as kept: where the job resumed, or could, is not known.
+Duration Ledger::doubtful() const {
+  constexpr auto kFirst = std::numeric_limits<std::int64_t>::min();
+  Duration time{};
+  if (const auto until = numbers_.doubtful()) time = kept_.above(kFirst) - kept_.above(*until);
+  const auto saved = numbers_.perhaps_safe();
+  if (!broken_ || !saved || saved <= safe_step_) return time;
+  return std::max(time, kept_.above(safe_step_.value_or(kFirst)) - kept_.above(*saved));
+}
+
+/// How long the step that is under way has stood still, `passed` after the last fact.
+Duration Ledger::stands_still(Duration passed) const {
+  return stepped_ ? usual_.stall(unmarked_ + passed, stride_) : Duration::zero();
+}
+
+std::optional<Duration> Ledger::at_full_pace() const {
+  if (!several_worlds_ || !last_step_) return std::nullopt;
+  const bool lost = broken_ && safe_step_;
+  const auto done = kept_.by_ranks(lost ? *safe_step_ : kept_.last().value_or(0));
+  if (done.size() < 2) return std::nullopt;
+  const auto& full = std::prev(done.end())->second;
+  // Of the first step of a start no time is known before the second.
+  if (full.steps <= 0 || full.time <= Duration::zero()) return std::nullopt;
+  const double pace = static_cast<double>(full.time.count()) / static_cast<double>(full.steps);
+  Duration all{};
+  for (const auto& [ranks, one] : done) {
+    const double most =
+        std::min(pace * static_cast<double>(one.steps), static_cast<double>(one.time.count()));
+    all += Duration(static_cast<std::int64_t>(most));
+  }
+  return all;
+}
+
+/// By hand and not by a copy that is settled: asked while the job runs, and steps are many.
+Ledger::Summary Ledger::summary(TimePoint now) const {
+  Summary summary{.elapsed = last_ - start_,
+                  .buckets = buckets_,
+                  .restarts = restarts_,
+                  .last_step = last_step_,
+                  .last_checkpoint = last_checkpoint_,
+                  .loss_known = !broken_ || checkpoint_seen_,
+                  .work = counter_.counts(),
+                  .at_full_pace = at_full_pace()};
+  summary.last_kept = kept_.last();
+  if (const auto safe = resumes_after(); safe && safe < summary.last_kept) {
+    summary.last_kept = safe;
+  }
+  summary.doubtful = doubtful();
+  summary.loss_known = summary.loss_known && summary.doubtful <= Duration::zero();
+  summary.untold_saves = numbers_.untold_saves();
+  summary.begun_again = numbers_.begun_again();
+  const auto in = [&summary](Bucket bucket) -> Duration& {
+    return summary.buckets[static_cast<std::size_t>(bucket)];
+  };
+  const Duration passed = std::max(now - last_, Duration::zero());
+  const Bucket bucket = bucket_now();
+  summary.elapsed += passed;
+  in(bucket) += passed;
+  const auto lost = lost_at_the_end();
+  in(work()) -= lost;
+  in(Bucket::Lost) += lost;
+  summary.custom = custom_.times(summary.of(Bucket::Custom));
+  const auto stalls = stands_still(bucket == Bucket::Productive ? passed : Duration::zero());
+  in(Bucket::Productive) -= stalls;
+  in(Bucket::Stalled) += stalls;
+  if (restarts_ > 0 && last_step_) {
+    const auto all = until_first_steps(summary.buckets);
+    summary.repeated = std::max(all - before_restarts_, Duration::zero());
+  }
+  return summary;
+}
+
+std::vector<Timeline::Span> Ledger::timeline(TimePoint now) const {
+  if (!timeline_) return {};
+  Ledger copy = *this;
+  copy.settle(now);
+  copy.move(Bucket::Productive, Bucket::Stalled, copy.stands_still({}), copy.last_);
+  copy.move(work(), Bucket::Lost, lost_at_the_end(), broken_at_);
+  return copy.timeline_->spans();
+}
+
+}  // namespace elastrun::goodput
