@@ -24,8 +24,12 @@ constexpr std::string_view kJobs =
     R"~(sed -n 's/^"name": *"\([^"]*\)".*/\1/p')~";
 
 constexpr std::string_view kBashScript = R"(# bash completion for elastrunctl
+# Line by line, as names may hold blanks; and compgen -W would run what stands in $(...) in them.
 _elastrunctl_jobs() {{
-  {}
+  local job
+  while IFS= read -r job; do
+    [[ $job == "$cur"* ]] && COMPREPLY+=("$job")
+  done < <({})
 }}
 _elastrunctl() {{
   local cur prev command="" i
@@ -64,8 +68,8 @@ std::string bash_words(const std::string& pattern, const std::string& first,
   for (const auto& option : options) {
     for (const auto& name : option.names) words += (words.empty() ? "" : " ") + name;
   }
-  return fmt::format("    {}) COMPREPLY=($(compgen -W \"{}{}\" -- \"$cur\")) ;;\n", pattern, words,
-                     names_job ? " $(_elastrunctl_jobs)" : "");
+  return fmt::format("    {}) COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")){} ;;\n", pattern, words,
+                     names_job ? "; _elastrunctl_jobs" : "");
 }
 
 std::string inner_names(const Subcommand& command) {

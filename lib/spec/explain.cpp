@@ -29,12 +29,16 @@ Line line_of(const OptionRow& option, const Resolved& job) {
   return line;
 }
 
-/// One column for the sources, wide enough for the id that a job is given; a longer value, as of a
-/// path, has its source in the next line.
+/// One column for the sources, wide enough for the id that a job is given. Beside a longer value,
+/// as of a path, the source has no room, and stands in the next line; no line is longer than 100
+/// for it.
 void append(std::string& out, const Line& line) {
-  constexpr std::size_t kValueWidth = 36;
-  const auto gap = line.value.size() > kValueWidth ? fmt::format("\n{:66}", "") : " ";
-  out += fmt::format("  {:<26} {:<{}}{}{}\n", line.name, line.value, kValueWidth, gap, line.source);
+  constexpr std::size_t kValueWidth = 36, kColumn = 64, kLongest = 100;
+  const auto room = kLongest - std::min(line.source.size(), kLongest - 4);
+  const bool fits = line.value.size() <= kValueWidth && room >= kColumn;
+  const auto gap = fits ? " " : fmt::format("\n{:{}}", "", std::min(kColumn, room));
+  out += fmt::format("  {:<24} {:<{}}{}{}\n", line.name, line.value, fits ? kValueWidth : 0, gap,
+                     line.source);
 }
 
 }  // namespace
@@ -44,8 +48,7 @@ std::string explain_text(const Resolved& job) {
   append(out, {"script", job.spec.script, job.script_source});
   if (job.spec.mode != Mode::Program) {
     append(out, {"interpreter", job.spec.interpreter,
-                 job.spec.interpreter_given ? "PYTHON_EXEC"
-                                            : "found beside elastrun, in PATH or VIRTUAL_ENV"});
+                 job.spec.interpreter_given ? "PYTHON_EXEC" : "in PATH, VIRTUAL_ENV or beside it"});
   }
   std::optional<Group> current;
   for (const auto& option : options()) {

@@ -48,7 +48,7 @@ class RendezvousChoice {
       }
     } else if (text(Opt::RdzvBackend) == backend::kStatic && text(Opt::RdzvEndpoint).empty() &&
                !values_.is_given(Opt::MasterPort) && job_.max_nodes == 1) {
-      why = "implied: one node, and no rendezvous option is given";
+      why = "implied: one node, no rendezvous";
     } else {
       return std::nullopt;
     }

@@ -41,6 +41,7 @@ OFFERS = [
     (["elastrunctl", "logs", "ni"], {"night"}),
     (["elastrunctl", "stacks", "ni"], {"night"}),
     (["elastrunctl", "status", ""], {"night", "other"}),
+    (["elastrunctl", "logs", "two"], {"two words $(touch ran)"}),
 ]
 # What must not be offered: options of the other subcommand.
 ALIENS = [(["elastrunctl", "status", "--co"], "--coordinator-only"),
@@ -51,10 +52,10 @@ JOBS = tempfile.TemporaryDirectory()
 
 
 def setUpModule() -> None:
-    """Two jobs of this machine, whose names are offered."""
+    """Jobs of this machine, whose names are offered."""
     unittest.addModuleCleanup(JOBS.cleanup)
     env = os.environ | {"ELASTRUN_RUNTIME_DIR": JOBS.name}
-    for name in ("night", "other"):
+    for name in ("night", "other", "two words $(touch ran)"):
         job = subprocess.Popen([PROGRAMS["elastrun"], f"--name={name}", "--no-python",
                                 "sleep", "600"], env=env, stdin=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
@@ -92,6 +93,7 @@ class Case(unittest.TestCase):
         for words, expected in OFFERS:
             with self.subTest(words):
                 self.assertLessEqual(expected, offers(words))
+        self.assertFalse((self.folder / "ran").exists(), "a name is no command")
         for words, alien in ALIENS:
             with self.subTest(words):
                 self.assertNotIn(alien, offers(words))

@@ -300,4 +300,13 @@ TEST_CASE("explain: each value stands beside its source") {
   CHECK(!contains(text, "print-config"));
 }
 
+TEST_CASE("explain: no line is wider than 100 columns, unless a value is") {
+  FakeMachine machine;
+  const std::string folder(80, 'a');
+  const auto text = explain_text(machine.job({"--log-dir=" + folder, "train.py"}));
+  for (const auto& line : split(text, '\n')) {
+    if (!contains(line, folder)) CHECK_MESSAGE(line.size() <= 100, line);
+  }
+}
+
 }  // namespace elastrun::spec
