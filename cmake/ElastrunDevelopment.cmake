@@ -24,7 +24,10 @@ endforeach()
 install(TARGETS ${targets} EXPORT elastrun
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/elastrun COMPONENT development)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/lib/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun
-        COMPONENT development FILES_MATCHING PATTERN "*.hpp" PATTERN "python" EXCLUDE)
+        COMPONENT development FILES_MATCHING PATTERN "*.hpp" PATTERN "python" EXCLUDE
+        REGEX "/lib/worker$" EXCLUDE)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/examples/custom_launcher COMPONENT development
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/config/examples)
 install(FILES ${CMAKE_SOURCE_DIR}/apps/elastrun/launch.hpp COMPONENT development
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/elastrun)
 

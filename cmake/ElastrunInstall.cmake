@@ -57,14 +57,16 @@ endforeach()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/ DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/config
         COMPONENT program USE_SOURCE_PERMISSIONS
         PATTERN "__pycache__" EXCLUDE PATTERN "*.service" EXCLUDE
-        REGEX "/config/observability$" EXCLUDE)
+        REGEX "/config/observability$" EXCLUDE PATTERN "custom_launcher" EXCLUDE)
 # For Prometheus and Grafana, whose configurations name the folder.
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/config/observability/ COMPONENT program
         DESTINATION ${CMAKE_INSTALL_DATADIR}/elastrun/observability)
 
-# For plug-ins of one's own, which need nothing else (the C++ libraries are ElastrunDevelopment's).
+# For plug-ins and workers in C++, which need nothing else; libraries: ElastrunDevelopment.
 install(FILES ${CMAKE_SOURCE_DIR}/lib/plugin/elastrun_plugin.h COMPONENT program
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/plugin)
+install(FILES ${CMAKE_SOURCE_DIR}/lib/worker/elastrun.hpp COMPONENT program
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/elastrun/worker)
 
 foreach(section 1 5 7)
   file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/man/*.${section})

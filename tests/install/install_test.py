@@ -136,7 +136,8 @@ class InstallTest(unittest.TestCase):
 
     def test_the_example_in_cpp_runs_under_the_program(self) -> None:
         run(COMPILER, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", self.prefix / "include",
-            ROOT / "config/examples/cpp_worker/worker.cpp", "-o", self.folder / "example")
+            self.prefix / "share/elastrun/config/examples/cpp_worker/worker.cpp",
+            "-o", self.folder / "example")
         run(self.prefix / "bin/elastrun", "--worker-lib", f"--report={self.folder}/cpp.json",
             "--no-python", self.folder / "example")
         report = json.loads((self.folder / "cpp.json").read_text())
@@ -162,7 +163,8 @@ class InstallTest(unittest.TestCase):
     def build_launchers(self) -> Path:
         build = self.folder / "launchers"
         if not build.exists():
-            run(CMAKE, "-G", GENERATOR, "-S", ROOT / "config/examples/custom_launcher", "-B", build,
+            run(CMAKE, "-G", GENERATOR, "-S",
+                self.prefix / "share/elastrun/config/examples/custom_launcher", "-B", build,
                 f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={COMPILER}",
                 "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
             run(CMAKE, "--build", build)

@@ -85,9 +85,19 @@ class Package(unittest.TestCase):
         self.assertEqual([n for n in names if re.search(
             r"^usr/local|\.a$|__pycache__|site-functions|\.[157]$", n)], [])
         headers = [n for n in names if n.startswith("usr/include/") and n.endswith((".h", ".hpp"))]
-        self.assertEqual(headers, ["usr/include/elastrun/plugin/elastrun_plugin.h"])
+        self.assertEqual(sorted(headers), ["usr/include/elastrun/plugin/elastrun_plugin.h",
+                                           "usr/include/elastrun/worker/elastrun.hpp"])
         unit = (self.root / "usr/lib/systemd/system/elastrun-store.service").read_text()
         self.assertIn("ExecStart=/usr/bin/elastrunctl ", unit)
+
+    def test_its_examples_build_with_what_it_has(self) -> None:
+        examples = self.root / "usr/share/elastrun/config/examples"
+        flags = ["-fsyntax-only", "-I", self.root / "usr/include"]
+        for compiler, source in (("c++", "cpp_worker/worker.cpp"), ("cc", "plugin/loss_watch.c")):
+            subprocess.run([compiler, *flags, examples / source], check=True)
+        # Those that are left need no compiler: the agent's libraries are not in the package.
+        self.assertEqual(sorted(p.name for p in examples.rglob("*.c*")),
+                         ["loss_watch.c", "worker.cpp"])
 
     def test_it_depends_on_what_its_programs_load(self) -> None:
         self.assertRegex(self.field("Depends"), r"^libc6 \(>= [\d.]+\)$")

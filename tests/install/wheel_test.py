@@ -23,6 +23,7 @@ share/man/man1/elastrun.1
 share/man/man5/elastrun.toml.5
 share/man/man7/elastrun-design.7
 include/elastrun/plugin/elastrun_plugin.h
+include/elastrun/worker/elastrun.hpp
 share/bash-completion/completions/elastrun
 share/zsh/site-functions/_elastrunctl
 share/fish/vendor_completions.d/elastrun.fish
