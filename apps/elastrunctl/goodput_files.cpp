@@ -2,6 +2,8 @@
 #include "goodput_files.hpp"
 
 #include "core/json.hpp"
+#include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "export/record_line.hpp"
 #include "files/parts.hpp"
 #include "goodput/journals/measurement_journal.hpp"
@@ -228,10 +230,31 @@ Status GoodputReader::both() const {
               "report each by itself");
 }
 
-Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
+Result<std::string> journal_at(const std::string& path) {
+  constexpr std::string_view kJournal = "journal.jsonl";
+  namespace fs = std::filesystem;
   std::error_code none;
+  if (!fs::is_directory(path, none)) return path;
+  if (const auto journal = fs::path(path) / kJournal; fs::exists(journal, none)) return journal;
+  std::vector<std::string> runs;
+  for (fs::directory_iterator it(path, none), end; it != end; it.increment(none)) {
+    if (fs::exists(it->path() / kJournal, none)) runs.push_back(it->path());
+  }
+  if (runs.size() == 1) return runs.front() + "/" + std::string(kJournal);
+  std::ranges::sort(runs);
+  return fail(Code::Usage, runs.empty() ? fmt::format("there is no journal.jsonl in {}, nor in a "
+                                                      "directory of it",
+                                                      printable(path))
+                                        : fmt::format("{} holds {} runs; name one or more of {}",
+                                                      printable(path), runs.size(),
+                                                      printable(join(runs, ", "))));
+}
+
+Status read_into(GoodputReader& reader, std::vector<std::string> paths) {
   for (auto& path : paths) {
-    if (std::filesystem::is_directory(path, none)) path += "/journal.jsonl";
+    auto journal = journal_at(path);
+    if (!journal) return std::unexpected(journal.error());
+    path = std::move(*journal);
   }
   // One alone may be a pipe, whose first line can be read once.
   if (paths.size() > 1) std::ranges::stable_sort(paths, {}, begins_at);

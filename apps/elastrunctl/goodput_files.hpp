@@ -74,9 +74,13 @@ class GoodputReader {
   telemetry::Record plain_;  // the last one that was plain, so that the next reuses its memory
 };
 
+/// Of a directory, which is that of a run, or a --log-dir with one run in it, the path of the
+/// journal; anything else as it is. Usage: none there, or several runs, which the error names.
+Result<std::string> journal_at(const std::string& path);
+
 /// Lets it take files in the order in which they begin, each with its further parts
-/// (files/parts.hpp), and journals of agents of one submission as one; of a directory, which is
-/// that of a run, its journal. As read_goodput_files().
+/// (files/parts.hpp), and journals of agents of one submission as one; of a directory its journal,
+/// see journal_at(). As read_goodput_files().
 Status read_into(GoodputReader& reader, std::vector<std::string> paths);
 
 /// Reads JSON lines: records of our journal, or entries of ml-goodput-measurement, bare or as

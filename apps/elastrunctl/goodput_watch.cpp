@@ -7,6 +7,7 @@
 #include "goodput/reports/restart_table.hpp"
 #include "goodput/reports/summary.hpp"
 #include "goodput_answer.hpp"
+#include "goodput_files.hpp"
 #include "local_runs.hpp"
 #include "log_tail.hpp"
 #include "subcommands.hpp"
@@ -52,10 +53,11 @@ Result<Source> source_of(const std::string& target) {
   std::error_code none;
   auto runs = runs::list_runs(runs::registry_places());
   if (!target.empty() && fs::exists(target, none)) {
-    const fs::path journal = fs::is_directory(target, none) ? target + "/journal.jsonl" : target;
-    Source source{journal.string(), {}};
+    auto journal = journal_at(target);
+    if (!journal) return std::unexpected(journal.error());
+    Source source{*journal, {}};
     for (auto& run : runs) {
-      if (fs::equivalent(run.entry.run_directory, fs::absolute(journal).parent_path(), none)) {
+      if (fs::equivalent(run.entry.run_directory, fs::absolute(*journal).parent_path(), none)) {
         source.run = std::move(run);
       }
     }

@@ -72,6 +72,21 @@ class Goodput(unittest.TestCase):
         report = json.loads(Path(folder, "report.json").read_text())
         return journal, report["goodput"], report["restart_waterfall"]
 
+    def test_a_log_folder_with_one_run_stands_for_its_journal(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            logs = Path(folder, "logs")
+            for run in ("a", "b"):
+                (logs / run).mkdir(parents=True)
+            self.assertIn(f"no journal.jsonl in {logs}, nor", ctl("report", str(logs)).stderr)
+            (logs / "a/journal.jsonl").write_text(lines_of("s19_two_complete_runs"))
+            both = [self.account(str(path)) for path in (logs, logs / "a")]
+            self.assertEqual(both[0], both[1])
+            (logs / "b/journal.jsonl").touch()
+            for command in ("report", "watch"):
+                done = ctl(command, str(logs))
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(f"holds 2 runs; name one or more of {logs}/a, {logs}/b", done.stderr)
+
     def test_a_journal_tells_what_the_report_told(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             journal, told, restarts = self.run_job(folder)

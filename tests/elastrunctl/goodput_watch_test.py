@@ -195,7 +195,7 @@ class Watch(unittest.TestCase):
         (self.folder / "empty").mkdir()
         for words, said in (((), "no job of this user runs on this machine"),
                             (("nobody",), "no job of this user runs on this machine"),
-                            (("empty",), "cannot read empty/journal.jsonl"),
+                            (("empty",), "there is no journal.jsonl in empty"),
                             (("log",), "a log of ml-goodput-measurement cannot be watched")):
             with self.subTest(words=words):
                 watch = self.start(CTL, "goodput", "watch", *words)
