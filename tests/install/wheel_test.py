@@ -80,8 +80,8 @@ class Wheel(unittest.TestCase):
         self.assertTrue(self.wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl"),
                         self.wheel.name)
         names = zipfile.ZipFile(self.wheel).namelist()
-        self.assertEqual([n.partition("/include/")[2] for n in names if "/include/" in n],
-                         ["elastrun/plugin/elastrun_plugin.h"])
+        self.assertEqual(sorted(n.partition("/include/")[2] for n in names if "/include/" in n),
+                         ["elastrun/plugin/elastrun_plugin.h", "elastrun/worker/elastrun.hpp"])
         for wrong in (".a", "cmake", "_test.py", "__pycache__", ".service"):
             self.assertEqual([n for n in names if wrong in n and "CMakeLists" not in n
                               and "data/share" not in n], [], wrong)
