@@ -179,7 +179,7 @@ class Events(unittest.TestCase):
     def test_a_rendezvous_event_is_named_after_its_caller(self) -> None:
         keeper = Keeper()
         events.configure(keeper, "dynamic_rendezvous")
-        self.addCleanup(events.api._handlers.clear)
+        self.addCleanup(events._handlers.clear)
         try:
             raise ValueError("boom")
         except ValueError:
@@ -196,7 +196,7 @@ class Events(unittest.TestCase):
             events.record(event, "nowhere")
         keeper = Keeper()
         events.configure(keeper, "mine")
-        self.addCleanup(events.api._handlers.clear)
+        self.addCleanup(events._handlers.clear)
         events.record(event, "mine")
         self.assertEqual(keeper.got, [event])
 
@@ -211,7 +211,7 @@ class Events(unittest.TestCase):
         events.record(events.Event("e", events.EventSource.WORKER, metadata={"a": object()}),
                       "console")
         events.configure(Keeper(), "dynamic_rendezvous")
-        self.addCleanup(events.api._handlers.pop, "dynamic_rendezvous")
+        self.addCleanup(events._handlers.pop, "dynamic_rendezvous")
         events.record_rdzv_event(events.RdzvEvent("e", "r", "m", "h", 1, "RUNNING"))
         self.assertEqual(telemetry.losses()["event_handlers"], before + 1)
 

@@ -29,7 +29,7 @@ def losses() -> dict[str, int]:
     What the agent itself refuses is in its log and its metrics, elastrun-telemetry(7).
     """
     reporter, metrics = _of("reporter"), _of("metrics.api")
-    monitor, journal, events = _of("monitor"), _of("journal"), _of("events.api")
+    monitor, journal, events = _of("monitor"), _of("journal"), _of("events")
     told = None if reporter is None else reporter.reporter()
     return {
         "messages": channel.dropped(),
