@@ -20,12 +20,19 @@ set(folder ${CMAKE_INSTALL_BINDIR})
 if(NOT IS_ABSOLUTE "${folder}")
   set(folder "\${CMAKE_INSTALL_PREFIX}/${folder}")
 endif()
+find_package(Python3 QUIET COMPONENTS Interpreter)
+set(archive "\${CMAKE_COMMAND}" -E tar cf archive.zip --format=zip __main__.py)
+if(Python3_FOUND)  # without its time and owner
+  set(archive ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_LIST_DIR}/entry_archive.py __main__.py
+      archive.zip)
+endif()
+list(JOIN archive "\" \"" archive)
 install(CODE "
   set(ours \"\$ENV{DESTDIR}${folder}/elastrun\")
   file(COPY \"${CMAKE_SOURCE_DIR}/lib/python/elastrun/launcher.py\" DESTINATION \"${entry}\"
        NO_SOURCE_PERMISSIONS)
   file(RENAME \"${entry}/launcher.py\" \"${entry}/__main__.py\")
-  execute_process(COMMAND \"\${CMAKE_COMMAND}\" -E tar cf archive.zip --format=zip __main__.py
+  execute_process(COMMAND \"${archive}\"
     WORKING_DIRECTORY \"${entry}\" COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND cat \"\${ours}\" \"${entry}/archive.zip\"
     OUTPUT_FILE \"\${ours}.new\" COMMAND_ERROR_IS_FATAL ANY)

@@ -89,6 +89,13 @@ class Wheel(unittest.TestCase):
         missing = [name for name in IN_ENVIRONMENT if not (self.place / name).exists()]
         self.assertEqual(missing, [])
 
+    @unittest.skipUnless(platform.libc_ver()[0] == "glibc", "another C library than glibc")
+    def test_the_programs_need_no_newer_glibc_than_manylinux_2_28(self) -> None:
+        said = succeed(sys.executable, "-B", ROOT / "cmake/glibc/newest.py", "2.28", self.wheel)
+        self.assertEqual(sorted(line.split()[0] for line in said.splitlines()),
+                         ["elastrun", "elastrunctl"])
+        self.assertLess(self.wheel.stat().st_size, 8_000_000)
+
     def test_the_command_runs_the_python_of_its_environment(self) -> None:
         self.assertEqual(self.calls(self.place / "bin/elastrun"), self.expected())
         self.assertIn("Usage", succeed(self.place / "bin/elastrunctl", "--help"))
