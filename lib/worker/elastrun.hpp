@@ -13,7 +13,10 @@
 #include <ctime>
 #include <exception>
 #include <fcntl.h>
+#include <functional>
 #include <initializer_list>
+#include <map>
+#include <new>
 #include <pthread.h>
 #include <sched.h>
 #include <string>
@@ -502,12 +505,50 @@ inline void step(std::int64_t number) {
   Page::instance().step(number);
 }
 
+/// What tells series of one name apart (at most 16 labels, of one name always the same keys), and
+/// what they are: a unit (UCUM: "s", "By", "{token}") and a sentence.
+///
+///     elastrun::worker::metric("norm", 0.5, "model", -1, {{{"layer", "3"}}, "1", "Gradients."});
+struct About {
+  std::vector<std::pair<std::string, std::string>> labels{};
+  std::string unit{}, help{};
+};
+
+namespace detail {
+inline std::string labels_object(const About& about) {
+  std::string object = "{";
+  for (const auto& [key, value] : about.labels) {
+    if (object.size() > 1) object += ',';
+    object += quoted(cut(key, 256)) + ':' + quoted(cut(value, 256));
+  }
+  return object + '}';
+}
+
+/// As members of a packet, with a comma before each.
+inline std::string about_members(const About& about) {
+  std::string members;
+  if (!about.labels.empty()) members += R"(,"labels":)" + labels_object(about);
+  if (!about.unit.empty()) members += R"(,"unit":)" + quoted(cut(about.unit, 64));
+  if (!about.help.empty()) members += R"(,"help":)" + quoted(cut(about.help, 1024));
+  return members;
+}
+
+/// Seconds since the epoch, to the microsecond.
+inline std::string time_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const auto micro = std::to_string(1'000'000 + now.tv_nsec / 1000);
+  return std::to_string(now.tv_sec) + '.' + micro.substr(1);
+}
+}  // namespace detail
+
 /// Something countable (tokens, samples, retries) has grown by `amount`, which is not below 0: the
 /// agent adds it up, over restarts, and Prometheus and others see a counter. A packet for each.
-inline void count(std::string_view name, double amount = 1, std::string_view group = "worker") {
-  tell([=] {
+inline void count(std::string_view name, double amount = 1, std::string_view group = "worker",
+                  const About& about = {}) {
+  tell([&] {
     return R"({"kind":"metric","type":"counter","name":)" + quoted(name) + R"(,"value":)" +
-           number(amount) + R"(,"group":)" + quoted(group) + "}";
+           number(amount) + R"(,"group":)" + quoted(group) + detail::about_members(about) + "}";
   });
 }
 
@@ -520,10 +561,11 @@ inline void checkpoint_done(std::int64_t step = -1) {
 /// for many samples there is Metric. It is one of training step `step`; below 0: of the last one
 /// that this process has told by step().
 inline void metric(std::string_view name, double value, std::string_view group = "worker",
-                   std::int64_t step = -1) {
-  tell([=] {
+                   std::int64_t step = -1, const About& about = {}) {
+  tell([&] {
     return R"({"kind":"metric","name":)" + quoted(name) + R"(,"value":)" + number(value) +
-           R"(,"group":)" + quoted(group) + detail::step_member(step) + "}";
+           R"(,"group":)" + quoted(group) + detail::step_member(step) +
+           detail::about_members(about) + "}";
   });
   Page::instance().put(Page::instance().series(group, name), value);
 }
@@ -550,20 +592,214 @@ class Value {
 };
 using Attribute = std::pair<std::string_view, Value>;
 
-/// Something happened.
-inline void event(std::string_view name, std::initializer_list<Attribute> attributes = {}) {
-  tell([&] {
-    std::string packet = R"({"kind":"event","name":)" + quoted(name) + R"(,"attributes":{)";
-    for (const auto& [key, value] : attributes) {
-      if (packet.back() != '{') packet += ',';
-      packet += quoted(key) + ':' + value.json();
-    }
-    return packet + "}}";
-  });
+/// More of an event. `severity`: trace, debug, info, warn, error or fatal, by which routes select.
+/// `time`: when it happened, in seconds since the epoch; 0: now. `id`, `span` (the stretch it is
+/// from) and `parent` (that around it): 16 hexadecimal digits.
+struct EventFacts {
+  std::string_view severity{};
+  double time = 0;
+  std::string_view id{}, span{}, parent{};
+};
+
+namespace detail {
+/// The span that the code of this thread runs in, and the one around it.
+struct SpanPlace {
+  std::string span{}, parent{};
+};
+inline SpanPlace& span_place() {
+  thread_local SpanPlace place;
+  return place;
 }
 
-/// Samples of one series, summed up in this process and told to the agent once a second; the last
-/// value is in the page at once. For all threads, and cheap enough for an inner loop:
+template <class Attributes>
+std::string event_packet(std::string_view name, const Attributes& attributes,
+                         const EventFacts& facts) {
+  std::string packet = R"({"kind":"event","name":)" + quoted(name);
+  if (facts.time > 0) packet += R"(,"time":)" + number(facts.time);
+  packet += R"(,"attributes":{)";
+  const auto add = [&](std::string_view key, const std::string& json) {
+    if (packet.back() != '{') packet += ',';
+    packet += quoted(key) + ':' + json;
+  };
+  for (const auto& [key, value] : attributes) add(key, value.json());
+  const auto& place = span_place();
+  const bool given = !facts.span.empty();
+  const auto text = [&](std::string_view key, std::string_view value) {
+    if (!value.empty()) add(key, quoted(value));
+  };
+  text("severity", facts.severity);
+  text("event.id", facts.id);
+  text("span.id", given ? facts.span : std::string_view(place.span));
+  text("span.parent", given ? facts.parent : std::string_view(place.parent));
+  return packet + "}}";
+}
+}  // namespace detail
+
+/// Something happened.
+inline void event(std::string_view name, std::initializer_list<Attribute> attributes = {},
+                  const EventFacts& facts = {}) {
+  tell([&] { return detail::event_packet(name, attributes, facts); });
+}
+
+/// Whether an agent may hear what is told: before something that is expensive to make.
+inline bool is_enabled() {
+  return Channel::instance().configured();
+}
+
+/// 16 hexadecimal digits, as ids of events and spans are.
+inline std::string new_id() {
+  static std::atomic<std::uint64_t> count{0};
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  // splitmix64 of what no other process has at this moment.
+  auto bits = (static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
+               static_cast<std::uint64_t>(now.tv_nsec)) ^
+              (static_cast<std::uint64_t>(::getpid()) << 40);
+  bits += (count.fetch_add(1, std::memory_order_relaxed) + 1) * 0x9e3779b97f4a7c15;
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+  bits ^= bits >> 31;
+  std::string id;
+  for (int shift = 60; shift >= 0; shift -= 4) id += "0123456789abcdef"[(bits >> shift) & 15];
+  return id;
+}
+
+/// From here to the end of the block is a span: two events, its start and its end, of which the
+/// agent makes a span of OTLP and of Perfetto. Spans in it are below it, and events in it know it;
+/// one that an exception ends has failed. To be ended by its thread, the newest first.
+///
+///     elastrun::worker::Span epoch("epoch", {{"number", 3}});
+class Span {
+ public:
+  explicit Span(std::string name, std::initializer_list<Attribute> attributes = {})
+      : name_(std::move(name)), before_(detail::span_place()) {
+    for (const auto& [key, value] : attributes) attributes_.emplace_back(key, value);
+    detail::span_place() = {new_id(), before_.span};
+    tell_end("start");
+  }
+  ~Span() {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin_;
+    attributes_.emplace_back("span.seconds", Value(took.count()));
+    if (std::uncaught_exceptions() > exceptions_) {
+      attributes_.emplace_back("span.error", Value("exception"));
+    }
+    tell_end("stop");
+    detail::span_place() = before_;
+  }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+  const std::string& id() const { return detail::span_place().span; }
+
+ private:
+  void tell_end(const char* phase) {
+    attributes_.emplace_back("span.phase", Value(phase));
+    tell([&] { return detail::event_packet(name_, attributes_, {}); });
+    attributes_.pop_back();
+  }
+  std::string name_;
+  std::vector<std::pair<std::string, Value>> attributes_;
+  const detail::SpanPlace before_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
+namespace detail {
+/// How many samples this process may still tell one by one in this second: ELASTRUN_SAMPLES, where
+/// somebody wants to see them.
+class Singles {
+ public:
+  bool wanted() const { return most_ > 0; }
+  bool take(std::int64_t second) {
+    if (second_.exchange(second, std::memory_order_relaxed) != second) {
+      left_.store(most_, std::memory_order_relaxed);
+    }
+    return left_.fetch_sub(1, std::memory_order_relaxed) > 0;
+  }
+  static Singles& instance() {
+    static Singles singles;
+    return singles;
+  }
+
+ private:
+  static std::int64_t given() {
+    const char* const text = std::getenv("ELASTRUN_SAMPLES");
+    return text == nullptr ? 0 : std::strtol(text, nullptr, 10);
+  }
+  const std::int64_t most_ = given();
+  std::atomic<std::int64_t> second_{0}, left_{0};
+};
+
+/// The values of one stretch as a histogram whose buckets grow by 2^(1/32), as the agent's:
+/// quantiles are within 1.09 %.
+class Sketch {
+ public:
+  void add(double value) {
+    if (value == 0) {
+      ++zeros_;
+      return;
+    }
+    const double index = std::ceil(std::log2(std::fabs(value)) * kBuckets) - 1;
+    ++(value < 0 ? negative_ : positive_)[static_cast<int>(index)];
+  }
+  double quantile(double rank) const {
+    std::uint64_t all = zeros_;
+    for (const auto& [index, count] : positive_) all += count;
+    for (const auto& [index, count] : negative_) all += count;
+    auto left = static_cast<std::int64_t>(std::ceil(rank * static_cast<double>(all)));
+    left = left < 1 ? 1 : left;
+    for (auto one = negative_.rbegin(); one != negative_.rend(); ++one) {
+      if ((left -= static_cast<std::int64_t>(one->second)) <= 0) return -middle(one->first);
+    }
+    if ((left -= static_cast<std::int64_t>(zeros_)) <= 0) return 0;
+    for (const auto& [index, count] : positive_) {
+      if ((left -= static_cast<std::int64_t>(count)) <= 0) return middle(index);
+    }
+    return 0;
+  }
+  /// As members of a packet of type histogram, with a comma before each. Where the buckets are too
+  /// many, or too far apart, each two become one, and again.
+  std::string members() const {
+    auto positive = positive_, negative = negative_;
+    int scale = 5;
+    for (; scale > -8 && (is_large(positive) || is_large(negative)); --scale) {
+      positive = halved(positive);
+      negative = halved(negative);
+    }
+    return R"(,"scale":)" + std::to_string(scale) + R"(,"zeros":)" + std::to_string(zeros_) +
+           R"(,"buckets":)" + list(positive) + R"(,"negative":)" + list(negative);
+  }
+
+ private:
+  using Counts = std::map<int, std::uint64_t>;
+  static constexpr double kBuckets = 32;
+  static double middle(int index) {
+    return std::exp2((index + 1) / kBuckets) * (2 / (std::exp2(1 / kBuckets) + 1));
+  }
+  static bool is_large(const Counts& counts) {
+    return counts.size() > 200 ||
+           (!counts.empty() && counts.rbegin()->first - counts.begin()->first >= 640);
+  }
+  static Counts halved(const Counts& counts) {
+    Counts coarse;
+    for (const auto& [index, count] : counts) coarse[index >> 1] += count;
+    return coarse;
+  }
+  static std::string list(const Counts& counts) {
+    std::string text = "[";
+    for (const auto& [index, count] : counts) {
+      if (text.size() > 1) text += ',';
+      text += '[' + std::to_string(index) + ',' + std::to_string(count) + ']';
+    }
+    return text + ']';
+  }
+  Counts positive_, negative_;
+  std::uint64_t zeros_ = 0;
+};
+}  // namespace detail
+
+/// Samples of one series, summed up in this process and told to the agent once a second, and one by
+/// one where somebody wants to see that; the last value is in the page at once. For all threads,
+/// and cheap enough for an inner loop:
 ///
 ///     static elastrun::worker::Metric loss("loss", "model");
 ///     loss.put(0.5);
@@ -572,11 +808,8 @@ inline void event(std::string_view name, std::initializer_list<Attribute> attrib
 /// the object. NaN and infinities count in no sum.
 class Metric {
  public:
-  explicit Metric(std::string name, std::string group = "torchelastic")
-      : name_(std::move(name)), group_(std::move(group)) {
-    detail::count_forks();
-    place_ = Page::instance().series(group_, name_);
-  }
+  explicit Metric(std::string name, std::string group = "torchelastic", About about = {})
+      : Metric(std::move(name), std::move(group), std::move(about), false) {}
   ~Metric() { flush(); }
   Metric(const Metric&) = delete;
   Metric& operator=(const Metric&) = delete;
@@ -586,9 +819,12 @@ class Metric {
     if (!Channel::instance().configured()) return;
     timespec now{};
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    const bool single = !is_histogram_ && detail::Singles::instance().wanted();
     Cell told;
     if (!take_turn()) return Channel::instance().count_lost();
     cell_.add(value);
+    if (is_histogram_ && std::isfinite(value)) cell_.sketch.add(value);
+    if (single) cell_.keep(value, detail::Singles::instance().take(now.tv_sec));
     if (now.tv_sec != second_) told = take(now.tv_sec);
     lock_.unlock();
     tell(told);
@@ -601,10 +837,22 @@ class Metric {
     tell(told);
   }
 
+ protected:
+  Metric(std::string name, std::string group, About about, bool is_histogram)
+      : name_(std::move(name)),
+        group_(std::move(group)),
+        about_(std::move(about)),
+        is_histogram_(is_histogram) {
+    detail::count_forks();
+    if (!is_histogram_) place_ = Page::instance().series(group_, name_);
+  }
+
  private:
   struct Cell {
     double last = 0, sum = 0, min = 0, max = 0;
-    std::uint64_t count = 0, not_finite = 0;
+    std::uint64_t count = 0, not_finite = 0, suppressed = 0;
+    std::vector<std::string> single{};  // "TIME,VALUE,STEP", as rows of a packet have them
+    detail::Sketch sketch{};
     void add(double value) {
       last = value;
       if (!std::isfinite(value)) {
@@ -616,12 +864,22 @@ class Metric {
       sum += value;
       ++count;
     }
+    void keep(double value, bool there_is_room) {
+      if (!there_is_room) {
+        ++suppressed;
+        return;
+      }
+      const auto step = detail::last_step.load(std::memory_order_relaxed);
+      single.push_back(detail::time_now() + ',' + number(value) +
+                       (step < 0 ? std::string() : ',' + std::to_string(step)));
+    }
   };
 
-  /// What the parent has not told is the parent's to tell.
+  /// What the parent has not told is the parent's to tell. Its memory is left alone: another thread
+  /// may have been changing it.
   bool take_turn() {
     const auto taken = lock_.lock();
-    if (taken == detail::Lock::Taken::Stale) cell_ = {};
+    if (taken == detail::Lock::Taken::Stale) new (&cell_) Cell;
     return taken != detail::Lock::Taken::Not;
   }
   Cell take(std::int64_t second) {
@@ -630,24 +888,58 @@ class Metric {
   }
   void tell(const Cell& cell) const {
     if (cell.count + cell.not_finite == 0) return;
+    tell_single(cell);
     worker::tell([&] {
       std::string packet = R"({"kind":"metric","name":)" + quoted(name_) + R"(,"value":)" +
                            number(cell.last) + R"(,"group":)" + quoted(group_) +
-                           detail::step_member(-1);
-      if (cell.count > 1) {
+                           detail::step_member(-1) + detail::about_members(about_);
+      if (cell.count > 1 || is_histogram_) {
         packet += R"(,"count":)" + std::to_string(cell.count) + R"(,"sum":)" + number(cell.sum) +
                   R"(,"min":)" + number(cell.min) + R"(,"max":)" + number(cell.max);
       }
+      if (is_histogram_ && cell.count > 0) {
+        packet += R"(,"type":"histogram")" + cell.sketch.members();
+      }
+      if (!cell.single.empty() || cell.suppressed > 0) packet += R"(,"each":true)";
       if (cell.not_finite > 0) packet += R"(,"not_finite":)" + std::to_string(cell.not_finite);
       return packet + '}';
     });
   }
+  void tell_single(const Cell& cell) const {
+    constexpr std::size_t kRows = 150;  // of a packet, which the agent takes up to 16 KiB
+    const auto begin = R"({"kind":"samples","series":[[)" + quoted(group_) + ',' + quoted(name_) +
+                       ',' + detail::labels_object(about_) + ',' +
+                       quoted(detail::cut(about_.unit, 64)) + ',' +
+                       quoted(detail::cut(about_.help, 1024)) + "]],\"samples\":[";
+    for (std::size_t i = 0; i < cell.single.size() || (i == 0 && cell.suppressed > 0); i += kRows) {
+      std::string packet = begin;
+      for (std::size_t k = i; k < cell.single.size() && k < i + kRows; ++k) {
+        packet += (k == i ? "[0," : ",[0,") + cell.single[k] + ']';
+      }
+      packet += ']';
+      if (i == 0 && cell.suppressed > 0) {
+        packet +=
+            R"(,"suppressed":{)" + quoted(group_) + ':' + std::to_string(cell.suppressed) + '}';
+      }
+      worker::tell([&] { return packet + '}'; });
+    }
+  }
 
   std::string name_, group_;
+  About about_;
+  bool is_histogram_;
   std::size_t place_ = 0;
   detail::Lock lock_;  // for what follows
   std::int64_t second_ = 0;
   Cell cell_;
+};
+
+/// Values of a histogram, such as the seconds of a step: Prometheus and OTLP see histograms, others
+/// count, sum and quantiles within 1.09 %. Told as a Metric is.
+class Histogram : public Metric {
+ public:
+  explicit Histogram(std::string name, std::string group = "torchelastic", About about = {})
+      : Metric(std::move(name), std::move(group), std::move(about), true) {}
 };
 
 /// Measures from here to its end: BASE.success or, when an exception ends the scope, BASE.failure,
@@ -673,22 +965,85 @@ class Prof {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-enum class Aggregation { Value, Mean, Count, Sum, Max, Min };
+enum class Aggregation {
+  Value,
+  Mean,
+  Count,
+  Sum,
+  Max,
+  Min,
+  Stddev,  // of all values, not of a sample of them
+  P50,
+  P90,
+  P95,
+  P99,
+  P999,
+  Histogram
+};
+
+namespace detail {
+constexpr const char* kAggregations[] = {"value", "mean",   "count",    "sum", "max",
+                                         "min",   "stddev", "p50",      "p90", "p95",
+                                         "p99",   "p999",   "histogram"};
+
+/// With `*` for any text.
+inline bool fits(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern[0] != '*') {
+    return !name.empty() && pattern[0] == name[0] && fits(pattern.substr(1), name.substr(1));
+  }
+  for (std::size_t i = 0; i <= name.size(); ++i) {
+    if (fits(pattern.substr(1), name.substr(i))) return true;
+  }
+  return false;
+}
+
+/// Those of --aggregations, PATTERN=NAME[+NAME...] with commas between them, or what was chosen.
+inline std::vector<Aggregation> chosen_for(std::string_view name, std::vector<Aggregation> chosen) {
+  const char* const given = std::getenv("ELASTRUN_AGGREGATIONS");
+  std::string_view rest = given == nullptr ? "" : given;
+  while (!rest.empty()) {
+    const auto one = rest.substr(0, rest.find(','));
+    rest.remove_prefix(one.size() < rest.size() ? one.size() + 1 : rest.size());
+    const auto equals = one.rfind('=');
+    if (equals == one.npos || !fits(one.substr(0, equals), name)) continue;
+    std::vector<Aggregation> instead;
+    for (std::size_t i = 0; i < sizeof kAggregations / sizeof kAggregations[0]; ++i) {
+      const auto list = '+' + std::string(one.substr(equals + 1)) + '+';
+      const auto found = list.find('+' + std::string(kAggregations[i]) + '+');
+      if (found != list.npos) instead.push_back(static_cast<Aggregation>(i));
+    }
+    return instead.empty() ? chosen : instead;
+  }
+  return chosen;
+}
+}  // namespace detail
 
 /// Values summarised in windows, as torch.monitor's Stat: a window that is over is the event
-/// "torch.monitor.Stat" with NAME.mean and so on. It ends with the next value, or with the object.
-/// A window with `max_samples` values ends at once, and takes no more until its time is over.
-/// Values that are not finite are dropped. One thread at a time.
+/// "torch.monitor.Stat" with NAME.mean and so on. It ends with the next value, with close_due(), or
+/// with the object. A window with `max_samples` values ends at once, and takes no more until its
+/// time is over; without a time each `max_samples` values are a window, and none is dropped. Values
+/// that are not finite are dropped. One thread at a time.
 class Stat {
  public:
   using Clock = std::chrono::steady_clock;
+  struct Options {
+    std::chrono::milliseconds window{};  // 0: none
+    std::uint64_t max_samples = 0;       // 0: no limit
+    std::string unit{}, help{};
+  };
   /// `window`: at least 1 ms, less is taken for that. `max_samples` 0: no limit.
   Stat(std::string name, std::initializer_list<Aggregation> aggregations,
        std::chrono::milliseconds window, std::uint64_t max_samples = 0)
+      : Stat(std::move(name), aggregations,
+             Options{window < std::chrono::milliseconds(1) ? std::chrono::milliseconds(1) : window,
+                     max_samples}) {}
+  Stat(std::string name, std::initializer_list<Aggregation> aggregations, Options options)
       : name_(std::move(name)),
-        aggregations_(aggregations),
-        window_(window < std::chrono::milliseconds(1) ? std::chrono::milliseconds(1) : window),
-        most_(max_samples) {}
+        aggregations_(detail::chosen_for(name_, aggregations)),
+        options_(std::move(options)) {
+    for (const auto one : aggregations_) sketched_ |= one >= Aggregation::P50;
+  }
   ~Stat() { close(); }
   Stat(const Stat&) = delete;
   Stat& operator=(const Stat&) = delete;
@@ -696,63 +1051,138 @@ class Stat {
   void add(double value) { add(value, Clock::now()); }
   /// With a time of one's own, for tests.
   void add(double value, Clock::time_point now) {
-    const auto id = now.time_since_epoch() / window_;
-    if (id != id_) {
-      close();
-      id_ = id;
-      full_ = false;
+    close_due(now);
+    take(value);
+  }
+  /// Ends the window if its time is over: where values may stay away.
+  void close_due(Clock::time_point now = Clock::now()) {
+    if (options_.window.count() == 0) return;
+    const auto id = now.time_since_epoch() / options_.window;
+    if (id == id_) return;
+    if (callback_ && id_ >= 0) take(callback_());
+    close();
+    id_ = id;
+    full_ = false;
+  }
+  /// Its value is taken once for each window, when that ends: for what costs something to measure,
+  /// such as memory in use.
+  void observe(std::function<double()> callback) { callback_ = std::move(callback); }
+  /// Values in the open window, and those that are in none.
+  std::uint64_t count() const { return count_; }
+  std::uint64_t dropped() const { return dropped_; }
+  const std::string& name() const { return name_; }
+
+  /// Adds the seconds from here to its end, however that comes.
+  class Timing {
+   public:
+    explicit Timing(Stat& stat) : stat_(stat) {}
+    ~Timing() { stat_.add(std::chrono::duration<double>(Clock::now() - begin_).count()); }
+    Timing(const Timing&) = delete;
+    Timing& operator=(const Timing&) = delete;
+
+   private:
+    Stat& stat_;
+    const Clock::time_point begin_ = Clock::now();
+  };
+  [[nodiscard]] Timing add_time() { return Timing(*this); }
+
+ private:
+  void take(double value) {
+    if (full_ || !std::isfinite(value)) {
+      ++dropped_;
+      return;
     }
-    if (full_ || !std::isfinite(value)) return;
     min_ = count_ == 0 || value < min_ ? value : min_;
     max_ = count_ == 0 || value > max_ ? value : max_;
     last_ = value;
     sum_ += value;
-    full_ = ++count_ == most_;
-    if (full_) close();
+    ++count_;
+    const double away = value - mean_;
+    mean_ += away / static_cast<double>(count_);
+    squares_ += away * (value - mean_);
+    if (sketched_) sketch_.add(value);
+    if (count_ != options_.max_samples) return;
+    full_ = options_.window.count() > 0;
+    close();
   }
-  /// Values in the open window.
-  std::uint64_t count() const { return count_; }
-
- private:
-  std::pair<const char*, double> of(Aggregation aggregation) const {
+  double of(Aggregation aggregation) const {
+    const auto quantile = [this](double rank) {
+      const double found = sketch_.quantile(rank);  // a bucket may be wider than what is in it
+      return found < min_ ? min_ : found > max_ ? max_ : found;
+    };
     switch (aggregation) {
       case Aggregation::Value:
-        return {".value", last_};
+        return last_;
       case Aggregation::Mean:
-        return {".mean", sum_ / static_cast<double>(count_)};
-      case Aggregation::Count:
-        return {".count", static_cast<double>(count_)};
+        return sum_ / static_cast<double>(count_);
       case Aggregation::Sum:
-        return {".sum", sum_};
+        return sum_;
       case Aggregation::Max:
-        return {".max", max_};
-      default:
-        return {".min", min_};
+        return max_;
+      case Aggregation::Min:
+        return min_;
+      case Aggregation::Stddev:
+        return std::sqrt(squares_ / static_cast<double>(count_));
+      case Aggregation::P50:
+        return quantile(0.5);
+      case Aggregation::P90:
+        return quantile(0.9);
+      case Aggregation::P95:
+        return quantile(0.95);
+      case Aggregation::P99:
+        return quantile(0.99);
+      case Aggregation::P999:
+        return quantile(0.999);
+      default:  // Count, and Histogram, whose buckets are told apart
+        return static_cast<double>(count_);
     }
   }
   void close() {
     if (count_ == 0) return;
     std::string packet = R"({"kind":"event","name":"torch.monitor.Stat","attributes":{)";
     for (const auto aggregation : aggregations_) {
-      const auto [suffix, value] = of(aggregation);
-      const auto name = name_ + suffix;
+      if (aggregation == Aggregation::Histogram) continue;
+      const auto name = name_ + '.' + detail::kAggregations[static_cast<int>(aggregation)];
       if (packet.back() != '{') packet += ',';
-      packet += quoted(name) + ':' + number(value);
-      Page::instance().put(Page::instance().series("torch.monitor", name), value);
+      packet += quoted(name) + ':' + number(of(aggregation));
+      Page::instance().put(Page::instance().series("torch.monitor", name), of(aggregation));
     }
+    const auto add = [&](const char* key, const std::string& text, std::size_t most) {
+      if (text.empty()) return;
+      if (packet.back() != '{') packet += ',';
+      packet += quoted(key) + ':' + quoted(detail::cut(text, most));
+    };
+    add("stat.unit", options_.unit, 64);
+    add("stat.help", options_.help, 1024);
     tell([&] { return packet + "}}"; });
+    tell_histogram();
     count_ = 0;
-    sum_ = 0;
+    sum_ = mean_ = squares_ = 0;
+    sketch_ = {};
+  }
+  void tell_histogram() const {
+    bool wanted = false;
+    for (const auto one : aggregations_) wanted |= one == Aggregation::Histogram;
+    if (!wanted) return;
+    tell([&] {
+      return R"({"kind":"metric","type":"histogram","group":"torch.monitor","name":)" +
+             quoted(name_) + R"(,"value":)" + number(last_) + R"(,"count":)" +
+             std::to_string(count_) + R"(,"sum":)" + number(sum_) + R"(,"min":)" + number(min_) +
+             R"(,"max":)" + number(max_) + sketch_.members() +
+             detail::about_members({{}, options_.unit, options_.help}) + '}';
+    });
   }
 
   std::string name_;
   std::vector<Aggregation> aggregations_;
-  std::chrono::milliseconds window_;
-  std::uint64_t most_;
+  Options options_;
+  std::function<double()> callback_;
+  bool sketched_ = false;
   std::int64_t id_ = -1;
   bool full_ = false;
-  std::uint64_t count_ = 0;
-  double last_ = 0, sum_ = 0, min_ = 0, max_ = 0;
+  std::uint64_t count_ = 0, dropped_ = 0;
+  double last_ = 0, sum_ = 0, min_ = 0, max_ = 0, mean_ = 0, squares_ = 0;
+  detail::Sketch sketch_;
 };
 
 namespace detail {

@@ -32,6 +32,7 @@ class Listener:
     def __init__(self, folder: str) -> None:
         self.path = folder + "/channel"
         self.lost = 0
+        self.times: list[float] = []  # of metrics that are told at once
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.bind(self.path)
         self.socket.listen(16)
@@ -54,6 +55,8 @@ class Listener:
                     if message["kind"] == "lost":
                         self.lost += message["count"]
                     elif with_offers or message["kind"] != "stacks":
+                        if message["kind"] == "metric" and "time" in message:
+                            self.times.append(message.pop("time"))
                         got.append(message)
                 found.append(got)
 

@@ -236,8 +236,9 @@ class Agent(unittest.TestCase):
         self.page = SharedPage()
         self.addCleanup(self.page.close)
 
-    def run_worker(self, code: str, page: str | None = None) -> list[dict[str, object]]:
-        done = worker(code, self.listener.path, ELASTRUN_PAGE=page or self.page.path)
+    def run_worker(self, code: str, page: str | None = None,
+                   **more: str) -> list[dict[str, object]]:
+        done = worker(code, self.listener.path, ELASTRUN_PAGE=page or self.page.path, **more)
         self.assertEqual(done.stderr, "")
         self.said = done.stdout
         return [packet for packets in self.listener.packets() for packet in packets
@@ -313,7 +314,107 @@ class Agent(unittest.TestCase):
         self.assertEqual([(one["name"], one["step"]) for one in packets if one["kind"] == "metric"],
                          [("a", 8), ("b", 3), ("a", 3)])
         self.assertEqual(self.said, "{'messages': 0, 'samples': 1, 'metric_handlers': 0, "
-                         "'event_handlers': 0, 'stat_values': 0, 'goodput_entries': 0}\n")
+                         "'event_handlers': 0, 'stat_values': 0, 'goodput_entries': 0, "
+                         "'agent': 0}\n")
+
+    def test_samples_come_one_by_one_where_that_is_wanted(self) -> None:
+        packets = self.run_worker(
+            "import time\n"
+            "put = elastrun.metrics.put_metric\n"
+            + HELD +
+            "    put('a', 1, 'g')\n    put('b', 2.5, 'g', unit='s')\n"
+            "    elastrun.step(7)\n"
+            "    time.sleep(0.01)\n    put('a', float('nan'), 'g')\n    put('a', 3, 'g', step=9)\n"
+            "    put(3, 1)\n    put('c\\ud800', 4, 'g', labels={'layer': 3})\n",
+            ELASTRUN_SAMPLES="1000")
+        told = [one for one in packets if one["kind"] == "samples"]
+        rows = [(one["series"][row[0]][1], row[2], *row[3:]) for one in told
+                for row in one["samples"]]
+        self.assertEqual(rows, [("a", 1), ("b", 2.5), ("a", "nan", 7), ("a", 3, 9), ("c?", 4, 7)])
+        self.assertEqual(told[0]["series"][1], ["g", "b", {}, "s", ""])
+        self.assertEqual(told[-1]["series"][-1], ["g", "c?", {"layer": "3"}])
+        times = [row[1] for one in told for row in one["samples"]]
+        self.assertEqual(times, sorted(times))
+        self.assertGreater(times[2] - times[0], 0.009)
+        self.assertLess(abs(time.time() - times[0]), 60)
+        # Sums of them are told as well, and say so.
+        sums = {one["name"]: one for one in packets if one["kind"] == "metric"}
+        self.assertTrue(all(one["each"] for one in sums.values()))
+        self.assertEqual(sums["a"]["sum"], 4)
+
+    def test_beyond_the_budget_samples_are_counted(self) -> None:
+        packets = self.run_worker(
+            HELD +
+            "    for i in range(3000): elastrun.metrics.put_metric('a', i, 'g' if i % 3 else 'h')\n"
+            "    elastrun.metrics.put_metric('b', 1, '\\ud800')\n",
+            ELASTRUN_SAMPLES="1000")
+        told = [one for one in packets if one["kind"] == "samples"]
+        rows = [row[2] for one in told for row in one["samples"]]
+        self.assertEqual(rows, list(range(1000)))
+        more = [one["suppressed"] for one in told if "suppressed" in one]
+        self.assertEqual(more, [{"h": 666, "g": 1334, "?": 1}])
+        self.assertEqual(sum(one.get("count", 1) for one in packets if one["kind"] == "metric"),
+                         3001)
+
+    def test_nothing_is_told_one_by_one_for_nobody(self) -> None:
+        for odd in ("", "0", "-3", "many"):
+            packets = self.run_worker("elastrun.metrics.put_metric('a', 1)", ELASTRUN_SAMPLES=odd)
+            self.assertEqual(packets, [{"kind": "metric", "name": "a", "value": 1,
+                                        "group": "torchelastic"}])
+
+    def test_a_series_may_have_labels_a_unit_and_a_help(self) -> None:
+        packets = self.run_worker(
+            "metrics = elastrun.metrics\n"
+            + HELD +
+            "    for layer in (1, 2, 1):\n"
+            "        metrics.put_metric('norm', layer, 'g', labels={'layer': layer, 'a': 'b'},\n"
+            "                           unit='1', help='Of gradients.')\n"
+            "    metrics.count_metric('tokens', 5, 'g', labels={'set': 'x'}, unit='{token}')\n"
+            "    elastrun.metric('now', 1, labels={'k': None}, unit='s', help='h')\n"
+            "    class Bad:\n        def __str__(self): raise OSError\n"
+            "    for odd in ({Bad(): 1}, {'a': Bad()}, 3, {'': 1}, dict.fromkeys(range(17))):\n"
+            "        metrics.put_metric('odd', 1, 'g', labels=odd)\n"
+            "        elastrun.metric('odd', 1, labels={'x': Bad()})\n"
+            "    metrics.put_metric('odd', 1, 'g', unit=Bad())\n"
+            "print(elastrun.telemetry.losses()['samples'], elastrun.dropped())")
+        got = {(one["name"], str(one.get("labels"))): one for one in packets}
+        self.assertEqual(len(got), 4)
+        first = got["norm", "{'a': 'b', 'layer': '1'}"]
+        self.assertEqual((first["count"], first["unit"], first["help"]), (2, "1", "Of gradients."))
+        self.assertEqual(got["norm", "{'a': 'b', 'layer': '2'}"]["value"], 2)
+        self.assertEqual(got["tokens", "{'set': 'x'}"]["unit"], "{token}")
+        self.assertEqual(got["now", "{'k': 'None'}"]["help"], "h")
+        self.assertEqual(self.page.series()["g/norm{a=b,layer=1}"], (1.0, 2))
+        self.assertEqual(self.said, "6 5\n")
+
+    def test_series_with_labels_are_bounded(self) -> None:
+        self.run_worker(
+            "reporter = elastrun.metrics.api._reporter\n"
+            + HELD +
+            "    for i in range(2500):\n"
+            "        elastrun.metrics.put_metric('a', 1, 'g', labels={'i': i}, unit='s')\n"
+            "        elastrun.metrics.observe_metric('h', 1, 'g', labels={'i': i})\n"
+            "    overflow = reporter._series['worker', 'otel.metric.overflow'][0]\n"
+            "    print(len(reporter._series), len(overflow), len(reporter._distributions),\n"
+            "          len(reporter._meanings), reporter.refused)\n")
+        self.assertEqual(self.said, "2001 500 2000 2000 500\n")
+
+    def test_histograms_cross_the_channel(self) -> None:
+        packets = self.run_worker(
+            HELD +
+            "    for i in (0, 1, 1.5, 2, -4, 0.001, float('nan')):\n"
+            "        elastrun.metrics.observe_metric('h', i, 'g', unit='s', labels={'a': 1})\n"
+            "    for power in range(-300, 300):\n"
+            "        elastrun.metrics.observe_metric('wide', 10.0 ** power, 'g')\n"
+            "elastrun.metrics.observe_metric('h', 'x')")
+        one, wide = packets
+        self.assertEqual({key: one[key] for key in ("type", "count", "sum", "min", "max", "unit",
+                                                    "zeros", "buckets", "negative", "scale")},
+                         {"type": "histogram", "count": 6, "sum": 0.501, "min": -4, "max": 2,
+                          "unit": "s", "zeros": 1, "scale": 5, "negative": [[63, 1]],
+                          "buckets": [[-319, 1], [-1, 1], [18, 1], [31, 1]]})
+        self.assertEqual(sum(count for _, count in wide["buckets"]), 600)
+        self.assertLess(wide["buckets"][-1][0] - wide["buckets"][0][0], 640)
 
     def test_a_step_goes_with_its_sample_only(self) -> None:
         packets = self.run_worker(

@@ -510,6 +510,31 @@ class Wishes(unittest.TestCase):
         done = worker("print(elastrun.monitor.is_enabled('e'))", None)
         self.assertEqual(done.stdout, "False\n")
 
+    def test_the_agent_gets_histograms_unit_and_help_and_may_say_what_is_summarised(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            listener = Listener(folder)
+            self.addCleanup(listener.socket.close)
+            done = worker(
+                "from elastrun.monitor import *\n"
+                "A = Aggregation\n"
+                "a = Stat('a', [A.COUNT, A.HISTOGRAM], max_samples=3, unit='s', help='A help.')\n"
+                "for value in (1, 2, 0): a.add(value)\n"
+                "b = Stat('train.b', [A.MEAN], max_samples=2)\n"
+                "b.add(4)\nb.add(6)\n"
+                "c = Stat('c', [A.MEAN], max_samples=1)\nc.add(1)\n", listener.path,
+                ELASTRUN_AGGREGATIONS="train.*=max+count,c=strange,=,x")
+            self.assertEqual(done.stderr, "")
+            packets, = listener.packets()
+            self.assertEqual(packets[0]["attributes"], {
+                "a.count": 3.0, "a.histogram": "[[0.0,1],[1.0,1],[2.0,1]]", "stat.unit": "s",
+                "stat.help": "A help."})
+            self.assertEqual(packets[1], {
+                "kind": "metric", "type": "histogram", "group": "torch.monitor", "name": "a",
+                "value": 0.0, "count": 3, "sum": 3.0, "min": 0.0, "max": 2.0, "unit": "s",
+                "help": "A help.", "scale": 5, "zeros": 1, "buckets": [[-1, 1], [31, 1]]})
+            self.assertEqual(packets[2]["attributes"], {"train.b.count": 2.0, "train.b.max": 6.0})
+            self.assertEqual(packets[3]["attributes"], {"c.mean": 1.0})
+
     def test_the_agent_hears_severity_and_ids(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             listener = Listener(folder)

@@ -3,6 +3,7 @@
 #include "worker/elastrun.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <limits>
@@ -439,6 +440,127 @@ TEST_CASE("worker header: a window of a Stat is one event, as torch.monitor's ve
                                  begin + R"({"d8.min":7,"d8.max":7,"d8.mean":7,"d8.value":7}})",
                                  begin + R"({"d8.min":-7,"d8.max":-7,"d8.mean":-7,"d8.value":-7}})",
                                  begin + R"({"d1.sum":5,"d1.count":1}})"});
+}
+
+TEST_CASE("worker header: a Stat has count windows, quantiles, a histogram, unit and help") {
+  const Listener listener;
+  using A = worker::Aggregation;
+  in_worker(listener.path, [] {
+    ::setenv("ELASTRUN_AGGREGATIONS", "x=mean,over*=p99+max", 1);
+    worker::Stat stat("s", {A::Stddev, A::P50, A::Count, A::Histogram}, {{}, 4, "s", "A help."});
+    for (int i = 1; i <= 9; ++i) stat.add(i);  // two windows, and one that is left
+    stat.add(std::numeric_limits<double>::infinity());
+    worker::Stat over("over.it", {A::Sum}, {{}, 2, {}, {}});
+    over.add(1);
+    over.add(2);
+    worker::Stat timed("timed", {A::Count}, {{}, 1, {}, {}});
+    { const auto timing = timed.add_time(); }
+    worker::Stat asked("asked", {A::Value}, std::chrono::seconds(1));
+    const worker::Stat::Clock::time_point start(std::chrono::hours(10));
+    asked.observe([] { return 42.0; });
+    asked.close_due(start);
+    asked.close_due(start + std::chrono::seconds(1));
+    return static_cast<int>(stat.dropped());
+  });
+  const auto told = listener.packets();
+  const auto attributes = [](const std::string& members) {
+    return R"({"kind":"event","name":"torch.monitor.Stat","attributes":{)" + members + "}}";
+  };
+  const std::string about = R"(,"unit":"s","help":"A help."})";
+  REQUIRE(told.size() == 9);
+  CHECK(told[0].find(R"({"s.stddev":1.118033988749895,"s.p50":1.978)") != std::string::npos);
+  CHECK(told[0].find(R"("s.count":4,"stat.unit":"s","stat.help":"A help."}})") !=
+        std::string::npos);
+  CHECK(told[1] ==
+        R"({"kind":"metric","type":"histogram","group":"torch.monitor","name":"s","value":4,)"
+        R"("count":4,"sum":10,"min":1,"max":4,"scale":5,"zeros":0,)"
+        R"("buckets":[[-1,1],[31,1],[50,1],[63,1]],"negative":[])" +
+            about);
+  CHECK(told[3].find(R"("count":4,"sum":26)") != std::string::npos);
+  // Within 1.09 %, as quantiles are.
+  CHECK(told[4].find(R"({"over.it.max":2,"over.it.p99":1.978)") != std::string::npos);
+  CHECK(told[5] == attributes(R"("timed.count":1)"));
+  CHECK(told[6] == attributes(R"("asked.value":42)"));
+  CHECK(told[8].find(R"("count":1,"sum":9)") != std::string::npos);  // at its end
+}
+
+TEST_CASE("worker header: series have labels, a unit and a help, and may be histograms") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    const worker::About about{{{"layer", "3"}}, "s", "A help."};
+    worker::metric("a", 1, "g", -1, about);
+    worker::count("b", 2, "g", about);
+    worker::Metric("c", "g", about).put(1);
+    worker::Histogram wait("d", "g", about);
+    for (const double value : {0.0, 2.0, -1.0, std::nan("")}) wait.put(value);
+    return 0;
+  });
+  const auto told = listener.packets();
+  const std::string about = R"(,"labels":{"layer":"3"},"unit":"s","help":"A help.")";
+  REQUIRE(told.size() == 5);  // of the histogram the first value goes at once
+  CHECK(told[0] == R"({"kind":"metric","name":"a","value":1,"group":"g")" + about + '}');
+  CHECK(told[1] ==
+        R"({"kind":"metric","type":"counter","name":"b","value":2,"group":"g")" + about + '}');
+  CHECK(told[2] == R"({"kind":"metric","name":"c","value":1,"group":"g")" + about + '}');
+  CHECK(told[3] == R"({"kind":"metric","name":"d","value":0,"group":"g")" + about +
+                       R"(,"count":1,"sum":0,"min":0,"max":0,"type":"histogram","scale":5,)"
+                       R"("zeros":1,"buckets":[],"negative":[]})");
+  CHECK(told[4] == R"({"kind":"metric","name":"d","value":"nan","group":"g")" + about +
+                       R"(,"count":2,"sum":1,"min":-1,"max":2,"type":"histogram","scale":5,)"
+                       R"("zeros":0,"buckets":[[31,1]],"negative":[[-1,1]],"not_finite":1})");
+}
+
+TEST_CASE("worker header: samples come one by one where that is wanted") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    ::setenv("ELASTRUN_SAMPLES", "2", 1);
+    worker::Metric loss("loss", "g");
+    worker::step(7);
+    for (int i = 0; i < 5; ++i) loss.put(i);
+    return 0;
+  });
+  const auto told = listener.packets();
+  std::size_t rows = 0;
+  for (const auto& packet : told) {
+    if (packet.find(R"("kind":"samples")") == std::string::npos) continue;
+    CHECK(packet.find(R"({"kind":"samples","series":[["g","loss",{},"",""]],"samples":[)") == 0);
+    for (auto at = packet.find("[0,1"); at != packet.npos; at = packet.find("[0,1", at + 1)) ++rows;
+  }
+  CHECK(rows >= 2);  // more, if a second ends meanwhile
+  CHECK(rows < 5);
+  CHECK(told.back().find(R"("each":true)") != std::string::npos);
+}
+
+TEST_CASE("worker header: spans are two events, which know what is around them") {
+  const Listener listener;
+  in_worker(listener.path, [] {
+    const worker::Span epoch("epoch", {{"number", 3}});
+    try {
+      const worker::Span step("step");
+      worker::event("bad", {{"a", true}}, {"error", 12.5, "00ff", {}, {}});
+      throw 1;
+    } catch (int) {
+    }
+    worker::event("given", {}, {{}, 0, {}, "aa", "bb"});
+    return worker::is_enabled() ? 0 : 1;
+  });
+  const auto told = listener.packets();
+  REQUIRE(told.size() == 6);
+  const auto id_in = [](const std::string& packet, const std::string& key) {
+    const auto at = packet.find('"' + key + "\":\"");
+    return at == packet.npos ? std::string() : packet.substr(at + key.size() + 4, 16);
+  };
+  const auto epoch = id_in(told[0], "span.id"), step = id_in(told[1], "span.id");
+  CHECK(epoch.size() == 16);
+  CHECK(epoch != step);
+  CHECK(id_in(told[0], "span.parent").empty());
+  CHECK(id_in(told[1], "span.parent") == epoch);
+  CHECK(told[2] == R"({"kind":"event","name":"bad","time":12.5,"attributes":{"a":true,)"
+                   R"("severity":"error","event.id":"00ff","span.id":")" +
+                       step + R"(","span.parent":")" + epoch + R"("}})");
+  CHECK(told[3].find(R"("span.error":"exception","span.phase":"stop","span.id":")" + step) !=
+        std::string::npos);
+  CHECK(told[4].find(R"({"span.id":"aa","span.parent":"bb"})") != std::string::npos);
 }
 
 TEST_CASE("worker header: attributes are numbers and truths, too; work is measured") {

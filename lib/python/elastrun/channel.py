@@ -298,16 +298,24 @@ def checkpoint_done(step: int = -1) -> None:
         _channel.send(packet % number)
 
 
-def metric(name: str, value: Any, group: str = "worker", step: int | None = None) -> None:
+def metric(name: str, value: Any, group: str = "worker", step: int | None = None, *,
+           labels: Mapping[str, object] | None = None, unit: str = "", help: str = "") -> None:
     """One sample of a number, in a metric group as in torchelastic's put_metric. It is one of
-    training step `step`; None: of the last one that this process has told by step().
+    training step `step`; None: of the last one that this process has told by step(). `labels`,
+    `unit`, `help`: as for elastrun.metrics.put_metric.
     """
     if _channel is None:
         return
     try:
         number, key = _number(value), (text(group), text(name))
         fields: dict[str, Any] = {"kind": "metric", "name": key[1], "value": number,
-                                  "group": key[0]}
+                                  "group": key[0], "time": round(time.time(), 6)}
+        if labels:
+            fields["labels"] = {text(one): text(other) for one, other in labels.items()}
+        if unit:
+            fields["unit"] = text(unit)
+        if help:
+            fields["help"] = text(help)
         if step is not None or _step is not None:
             fields["step"] = _step if step is None else whole(step)
     except Exception:

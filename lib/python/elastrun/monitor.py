@@ -48,8 +48,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Union
 
-from elastrun import reporter
-from elastrun.channel import is_configured, linger, send_event
+from elastrun import reporter, sketch
+from elastrun.channel import is_configured, linger, send_event, send_object, text
 from elastrun.page import page
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class Event:
         self.data = dict(data)
         self.severity = severity
         self._id = id
+        self._meaning: dict[str, str] = {}  # of a Stat, for the agent
         around = _span.get()
         self.span = around[0] if span is None else span
         self.parent = around[1] if span is None and parent is None else parent
@@ -260,6 +261,8 @@ def forward(event: Any) -> None:
         for key, value in data.items():
             with contextlib.suppress(Exception):  # no number; the agent hears of it below
                 mine.put(("torch.monitor", key), float(value))
+    if getattr(event, "_meaning", None):
+        data = {**data, **event._meaning}
     severity, span = getattr(event, "severity", "info"), getattr(event, "span", None)
     if severity != "info" or span is not None or getattr(event, "_id", None) is not None:
         data = {**data, "severity": severity}
@@ -291,34 +294,33 @@ class Aggregation(Enum):
 
 _RANKS = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P95: 0.95,
           Aggregation.P99: 0.99, Aggregation.P999: 0.999}
-_BUCKETS = 32  # for each doubling: quantiles are within 1.09 %
-_LAST_BUCKET = 1024 * _BUCKETS - 1  # whose end is a double still
 
 
 class _Sketch:
-    """A histogram with buckets that grow by 2^(1/32); the last one also has what is beyond."""
+    """A histogram with buckets that grow by 2^(1/32)."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[int, int], int] = {}
+        self.counts: dict[tuple[int, int], int] = {}
 
     def add(self, number: float) -> None:
-        sign = (number > 0) - (number < 0)
-        bucket = min(math.ceil(math.log2(abs(number)) * _BUCKETS), _LAST_BUCKET) if sign else 0
-        key = (sign, sign * bucket)
-        self._counts[key] = self._counts.get(key, 0) + 1
+        key = sketch.bucket_of(number)
+        self.counts[key] = self.counts.get(key, 0) + 1
+
+    def _rising(self) -> list[tuple[int, int, int]]:
+        """Sign, index and count, from the lowest values on."""
+        rising = sorted(self.counts, key=lambda key: (key[0], key[0] * key[1]))
+        return [(*key, self.counts[key]) for key in rising]
 
     def buckets(self) -> list[tuple[float, int]]:
         """The end of each one that has values, away from zero, and how many; from the lowest."""
-        return [(sign * math.pow(2, sign * bucket / _BUCKETS), count)
-                for (sign, bucket), count in sorted(self._counts.items())]
+        return [(sketch.end_of(sign, index), count) for sign, index, count in self._rising()]
 
     def at(self, rank: float) -> float:
-        left = max(math.ceil(rank * sum(self._counts.values())), 1)
-        for (sign, bucket), count in sorted(self._counts.items()):
+        left = max(math.ceil(rank * sum(self.counts.values())), 1)
+        for sign, index, count in self._rising():
             left -= count
             if left <= 0:
-                upper = math.pow(2, sign * bucket / _BUCKETS)
-                return sign * upper * (2 / (math.pow(2, 1 / _BUCKETS) + 1))
+                return sketch.end_of(sign, index) * (2 / (math.pow(2, 1 / 32) + 1))
         return 0.0
 
 
@@ -369,6 +371,15 @@ class _Window:
     def buckets(self) -> list[tuple[float, int]]:
         return [] if self.sketch is None else self.sketch.buckets()
 
+    def histogram_packet(self, name: str, unit: str, help: str) -> dict[str, Any]:
+        """For the agent, which has the same buckets."""
+        counts = {} if self.sketch is None else self.sketch.counts
+        fields: dict[str, Any] = {
+            "kind": "metric", "type": "histogram", "group": "torch.monitor", "name": text(name),
+            "value": self.last, "count": self.count, "sum": self.total, "min": self.smallest,
+            "max": self.largest, "unit": text(unit), "help": text(help), **sketch.members(counts)}
+        return fields
+
     def told(self, aggregation: Aggregation) -> float | str:
         """As the value of an event, which cannot be a list."""
         if aggregation is Aggregation.HISTOGRAM:
@@ -382,6 +393,23 @@ def needs_sketch(chosen: Sequence[Aggregation]) -> bool:
 
 
 _now = time.monotonic
+
+
+def _overrides() -> tuple[tuple[str, tuple[Aggregation, ...]], ...]:
+    """Those of --aggregations: PATTERN=NAME[+NAME...], with commas between them."""
+    found = []
+    for text in os.environ.get("ELASTRUN_AGGREGATIONS", "").split(","):
+        pattern, _, names = text.rpartition("=")
+        with contextlib.suppress(ValueError):  # from another version of the launcher
+            found.append((pattern, tuple(map(Aggregation, names.split("+")))))
+    return tuple(found)
+
+
+_overridden = _overrides()
+
+
+def _overriding(name: str) -> Sequence[Aggregation] | None:
+    return next((chosen for pattern, chosen in _overridden if fnmatchcase(name, pattern)), None)
 
 
 class _Core:
@@ -500,9 +528,15 @@ class _Core:
 
     def _log(self, over: _Window | None) -> None:
         """Without the lock: a handler may use this Stat."""
-        if over is not None:
-            log_event(Event(STAT_EVENT, datetime.now(), {
-                f"{self.name}.{one.value}": over.told(one) for one in self.chosen}))
+        if over is None:
+            return
+        event = Event(STAT_EVENT, datetime.now(), {
+            f"{self.name}.{one.value}": over.told(one) for one in self.chosen})
+        event._meaning = {key: said for key, said in (("stat.unit", self.unit),
+                                                      ("stat.help", self.help)) if said}
+        log_event(event)
+        if Aggregation.HISTOGRAM in self.chosen and over.count and is_configured():
+            send_object(over.histogram_packet(self.name, self.unit, self.help))
 
     def count(self) -> int:
         with self._lock:
@@ -554,6 +588,7 @@ class Stat:
             raise ValueError(f"Stat '{name}': window_size ({window_size}) must be at least 1 ms "
                              f"and max_samples ({max_samples}) at least 1")
         most = (1 << 63) - 1 if max_samples is None else max_samples
+        aggregations = _overriding(name) or aggregations
         chosen = tuple(one for one in Aggregation
                        if one in aggregations and one is not Aggregation.NONE)
         made = _Core(name, chosen, window, most)

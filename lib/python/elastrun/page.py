@@ -12,12 +12,16 @@ import os
 import struct
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _MAGIC = b"elastrun"
 _VERSION = 1
 _HEADER = struct.Struct("=8sIIII")  # magic, version, size, process, number of series
 _OWNER, _COUNT = 4, 5  # in words of 4 bytes
 # In words of 8 bytes: the lock of what follows, the step, when it was, then the phase and when.
-_LOCK, _STEP, _STEP_AT, _PHASE_AT = 3, 4, 5, 10
+_LOCK, _STEP, _STEP_AT, _PHASE_AT, _REFUSED = 3, 4, 5, 10, 11
 _PHASE, _PHASE_END = 48, 80  # in bytes
 _MOST_REFUSED = 4096  # series that are known to have no place
 _SERIES, _ENTRY, _NAME = 128, 128, 28  # in bytes; the name, with its length before it, in an entry
@@ -45,6 +49,10 @@ class Page:
         words[_STEP] = number
         words[_STEP_AT] = time.monotonic_ns()
         words[_LOCK] = lock + 1
+
+    def refused(self) -> int:
+        """How much of what this worker has said the agent has not taken."""
+        return max(int(self.words[_REFUSED]), 0)
 
     def phase(self, name: str) -> None:
         """At most 32 bytes of it."""
@@ -87,6 +95,13 @@ class Page:
         self._halves[(begin + _NAME) // 4 - 1] = len(name)
         place = self._places[key] = begin // 8
         return place
+
+
+def shown(key: tuple[Any, ...]) -> tuple[str, str]:
+    """The key of a series, whose labels, if any, become part of the name: "loss{layer=3}"."""
+    if len(key) < 3:
+        return key[0], key[1]
+    return key[0], key[1] + "{" + ",".join(f"{one}={value}" for one, value in key[2]) + "}"
 
 
 def _open(path: str) -> Page | None:

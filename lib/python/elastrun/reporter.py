@@ -13,25 +13,32 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from elastrun import channel, page
+from elastrun import channel, page, sketch
 
 _INTERVAL = 1.0  # seconds
 _MOST_PENDING = 1024  # samples of a series that wait to be summed up
 _MOST_SERIES = 2000  # others are told as one, so that names made of numbers cannot fill the memory
 _LONGEST = 256  # bytes of a group or a name, for the agent
+_MOST_LABELS = 16  # of a series
+_LONGEST_HELP = 1024  # bytes
+_MOST_OF_PACKET = 12_000  # bytes, for samples that are told one by one
 _OVERFLOW = ("worker", "otel.metric.overflow")
+
+
+Key = tuple[Any, ...]  # (group, name), and where there are labels these, sorted, as the third
 
 
 class Cell:
     """What a series did since it was told."""
 
-    __slots__ = ("count", "largest", "last", "not_finite", "smallest", "step", "total")
+    __slots__ = ("buckets", "count", "largest", "last", "not_finite", "smallest", "step", "total")
 
     def __init__(self) -> None:
         self.step: int | None = None  # of training, about the last sample
         self.last = self.total = 0.0
         self.count = self.not_finite = 0
         self.smallest, self.largest = math.inf, -math.inf
+        self.buckets: dict[tuple[int, int], int] | None = None  # of a histogram
 
     def add(self, numbers: list[float]) -> None:
         self.last = numbers[-1]
@@ -47,19 +54,29 @@ class Cell:
             self.smallest = min(self.smallest, min(numbers))
             self.largest = max(self.largest, max(numbers))
 
-    def packet(self, group: str, name: str) -> bytes:
-        fields: dict[str, Any] = {"kind": "metric", "name": name, "value": _short(self.last),
-                                  "group": group}
+    def add_buckets(self, numbers: list[float]) -> None:
+        if self.buckets is None:
+            self.buckets = {}
+        for number in numbers:
+            if number - number == 0:
+                key = sketch.bucket_of(number)
+                self.buckets[key] = self.buckets.get(key, 0) + 1
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"value": _short(self.last)}
         if self.step is not None:
             fields["step"] = self.step
-        if self.count + self.not_finite > 1:
+        if self.count + self.not_finite > 1 or self.buckets is not None:
             fields["count"] = self.count
             fields["sum"] = _short(self.total)
             if self.count:
                 fields["min"], fields["max"] = _short(self.smallest), _short(self.largest)
         if self.not_finite:
             fields["not_finite"] = self.not_finite
-        return json.dumps(fields, separators=(",", ":")).encode()
+        if self.buckets:
+            fields["type"] = "histogram"
+            fields.update(sketch.members(self.buckets))
+        return fields
 
 
 def _short(number: float) -> float | int | str:
@@ -68,21 +85,26 @@ def _short(number: float) -> float | int | str:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
-def _counter_packet(group: str, name: str, risen: float) -> bytes:
-    fields = {"kind": "metric", "type": "counter", "name": name, "value": _short(risen),
-              "group": group}
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def _clean(key: tuple[str, str]) -> tuple[str, str]:
-    """Without lone surrogates, which JSON for others must not hold. ValueError: not a name."""
-    group, name = key
-    if not (isinstance(group, str) and isinstance(name, str)):
-        raise ValueError("no text")
-    key = channel.text(group), channel.text(name)
-    if not all(0 < len(part.encode()) <= _LONGEST for part in key):
+def _text(value: object) -> str:
+    said = channel.text(value)
+    if not 0 < len(said.encode()) <= _LONGEST:
         raise ValueError("empty or too long")
-    return key
+    return said
+
+
+def _clean(key: Key) -> Key:
+    """Without lone surrogates, which JSON for others must not hold. ValueError: not a name."""
+    if not (isinstance(key[0], str) and isinstance(key[1], str)):
+        raise ValueError("no text")
+    return (_text(key[0]), _text(key[1]), *key[2:])
+
+
+def labelled(group: str, name: str, labels: Any) -> Key:
+    """The key of a series with labels: text by text. Fails as their conversion does."""
+    if len(labels) > _MOST_LABELS:
+        raise ValueError("too many labels")
+    return (group, name, tuple(sorted(
+        (_text(key), channel.text(value)[:_LONGEST]) for key, value in labels.items())))
 
 
 class Reporter:
@@ -90,23 +112,34 @@ class Reporter:
     the agent is behind, are told with later ones of their series.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, single: int = 0) -> None:
+        """`single`: how many samples a second are told one by one, too."""
         self.refused = 0  # samples that are not numbers, or whose name is too long
+        self._most_single = single
+        # The unit and the help of series for which these were given, by key.
+        self._meanings: dict[Key, tuple[str, str]] = {}
         self._due: list[Callable[[], float | None]] = []
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self._finish)
+        if single:
+            self.put = self._put_single  # type: ignore[method-assign]
 
     def _forget(self) -> None:
         # What the parent has not told yet is the parent's to tell.
-        # By (group, name): samples that are not summed up yet, and the place in the page.
-        self._series: dict[tuple[str, str], tuple[list[float], int]] = {}
-        self._cells: dict[tuple[str, str], Cell] = {}
+        # By key: samples that are not summed up yet, and the place in the page.
+        self._series: dict[Key, tuple[list[float], int]] = {}
+        self._cells: dict[Key, Cell] = {}
         # Of what samples are, where that was said, until they are summed up.
-        self._steps: dict[tuple[str, str], int] = {}
+        self._steps: dict[Key, int] = {}
         # Of counters: amounts that are not summed up yet, and by how much each has risen.
-        self._amounts: dict[tuple[str, str], list[float]] = {}
-        self._risen: dict[tuple[str, str], float] = {}
+        self._amounts: dict[Key, list[float]] = {}
+        self._risen: dict[Key, float] = {}
+        # Of histograms.
+        self._distributions: dict[Key, list[float]] = {}
+        # In order: when, of which series, what, and of which step; and of each group how many more.
+        self._single: list[tuple[float, Key, float, int | None]] = []
+        self._more: dict[str, int] = {}
         self._lock = threading.RLock()  # a signal handler may report, too
         self._wake = threading.Event()
         self._asleep = True
@@ -115,7 +148,21 @@ class Reporter:
         if self._page is not None:
             self._words, self._numbers = self._page.words, self._page.numbers
 
-    def put_at(self, key: tuple[str, str], value: Any, step: Any) -> None:
+    def key(self, group: str, name: str, labels: Any, unit: str, help: str) -> Key | None:
+        """That of a series with labels, or with a unit or help, which it keeps; None: refused."""
+        try:
+            key = labelled(group, name, labels) if labels else (group, name)
+            if (unit or help) and key not in self._meanings:
+                key = _clean(key)
+                if len(self._meanings) < _MOST_SERIES:
+                    self._meanings[key] = (channel.text(unit)[:_LONGEST // 4],
+                                           channel.text(help)[:_LONGEST_HELP // 4])
+            return key
+        except Exception:
+            self.refused += 1
+            return None
+
+    def put_at(self, key: Key, value: Any, step: Any) -> None:
         """One sample that is of training step `step`."""
         try:
             value, number, key = float(value), channel.whole(step), _clean(key)
@@ -128,7 +175,7 @@ class Reporter:
             return
         self.put(key, value)
 
-    def put(self, key: tuple[str, str], value: Any) -> None:
+    def put(self, key: Key, value: Any) -> None:
         """One sample of the series (group, name)."""
         if type(value) is not float:
             try:
@@ -155,7 +202,25 @@ class Reporter:
         if self._asleep or len(values) >= _MOST_PENDING:
             self._turn()
 
-    def _add(self, key: tuple[str, str]) -> tuple[list[float], int] | None:
+    def _put_single(self, key: Key, value: Any) -> None:
+        """As put, of a process whose samples somebody wants to see one by one."""
+        if type(value) is not float:
+            try:
+                value = float(value)
+            except Exception:
+                self.refused += 1
+                return
+        try:
+            if len(self._single) < self._most_single:
+                step = self._steps.get(key, channel._step)
+                self._single.append((_now(), key, value, step))
+            else:
+                self._more[key[0]] = self._more.get(key[0], 0) + 1
+        except Exception:  # no name: put() counts it
+            pass
+        Reporter.put(self, key, value)
+
+    def _add(self, key: Key) -> tuple[list[float], int] | None:
         try:
             key = _clean(key)
         except ValueError:
@@ -165,16 +230,17 @@ class Reporter:
                 key = _OVERFLOW
             known = self._series.get(key)
             if known is None:
-                known = self._series[key] = ([], 0 if self._page is None else self._page.find(key))
+                known = self._series[key] = (
+                    [], 0 if self._page is None else self._page.find(page.shown(key)))
             return known
 
-    def count(self, key: tuple[str, str], amount: Any) -> None:
+    def count(self, key: Key, amount: Any) -> None:
         """The counter (group, name) has risen by `amount`."""
         try:
             number = float(amount)
             amounts = self._amounts.get(key)
             if amounts is None:
-                amounts = self._add_counter(key)
+                amounts = self._add_to(self._amounts, key)
         except Exception:  # no number, or no name
             amounts, number = None, 0.0
         if amounts is None or not 0 <= number < math.inf:
@@ -184,12 +250,28 @@ class Reporter:
         if self._asleep or len(amounts) >= _MOST_PENDING:
             self._turn()
 
-    def _add_counter(self, key: tuple[str, str]) -> list[float] | None:
+    def distribute(self, key: Key, value: Any) -> None:
+        """One value of the histogram (group, name)."""
+        try:
+            number = float(value)
+            values = self._distributions.get(key)
+            if values is None:
+                values = self._add_to(self._distributions, key)
+        except Exception:
+            values, number = None, 0.0
+        if values is None:
+            self.refused += 1
+            return
+        values.append(number)
+        if self._asleep or len(values) >= _MOST_PENDING:
+            self._turn()
+
+    def _add_to(self, where: dict[Key, list[float]], key: Key) -> list[float] | None:
         key = _clean(key)
         with self._lock:
-            if len(self._amounts) >= _MOST_SERIES:
+            if len(where) >= _MOST_SERIES:
                 return None
-            return self._amounts.setdefault(key, [])
+            return where.setdefault(key, [])
 
     def call(self, due: Callable[[], float | None]) -> None:
         """At each pass of the thread; `due` tells in how many seconds it has something to do."""
@@ -218,35 +300,111 @@ class Reporter:
         if self._thread is None:  # it could not be started
             self.wake()
 
+    def _cell(self, key: Key) -> Cell:
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = Cell()
+        return cell
+
     def _sum_up(self) -> None:
         for key, (values, _) in list(self._series.items()):
             if values:
                 some = values[:]
                 del values[:len(some)]  # others may have added to it meanwhile
-                cell = self._cells.get(key)
-                if cell is None:
-                    cell = self._cells[key] = Cell()
+                cell = self._cell(key)
                 cell.add(some)
                 if key in self._steps:
                     cell.step = self._steps.pop(key)
+        for key, values in list(self._distributions.items()):
+            if values:
+                some = values[:]
+                del values[:len(some)]
+                cell = self._cell(key)
+                cell.add(some)
+                cell.add_buckets(some)
         for key, amounts in list(self._amounts.items()):
             if amounts:
                 some = amounts[:]
                 del amounts[:len(some)]
                 self._risen[key] = self._risen.get(key, 0.0) + sum(some)
 
+    def _packet(self, key: Key, fields: dict[str, Any]) -> bytes:
+        told = {"kind": "metric", "name": key[1], **fields, "group": key[0]}
+        if len(key) > 2:
+            told["labels"] = dict(key[2])
+        unit, help = self._meanings.get(key, ("", ""))
+        if unit:
+            told["unit"] = unit
+        if help:
+            told["help"] = help
+        return json.dumps(told, separators=(",", ":")).encode()
+
+    def _cell_packet(self, key: Key, cell: Cell) -> bytes:
+        fields = cell.fields()
+        if self._most_single and cell.buckets is None:
+            fields["each"] = True
+        return self._packet(key, fields)
+
     def flush(self) -> None:
         """Tells the agent what it has not heard yet."""
         with self._lock:
+            if (self._single or self._more) and not self._tell_single():
+                return
             self._sum_up()
             for key in list(self._cells):
-                if not channel.offer(self._cells[key].packet(*key)):
+                if not channel.offer(self._cell_packet(key, self._cells[key])):
                     return  # it is behind; its socket holds what it has not read
                 del self._cells[key]
             for key in list(self._risen):
-                if not channel.offer(_counter_packet(*key, self._risen[key])):
+                fields = {"type": "counter", "value": _short(self._risen[key])}
+                if not channel.offer(self._packet(key, fields)):
                     return
                 del self._risen[key]
+
+    def _tell_single(self) -> bool:
+        """False: not all; the rest stays. In packets that the agent takes."""
+        while self._single or self._more:
+            some = self._single[:]
+            series: dict[Key, int] = {}
+            names: list[list[Any]] = []
+            rows: list[list[Any]] = []
+            size = taken = 0
+            for at, key, value, step in some:
+                if key not in series:
+                    try:
+                        row = self._series_row(key)
+                    except Exception:  # no name: counted where it was put
+                        taken += 1
+                        continue
+                    size += len(str(row)) + 40
+                    series[key] = len(names)
+                    names.append(row)
+                size += 60
+                if size > _MOST_OF_PACKET:
+                    break
+                told: list[Any] = [series[key], round(at, 6), _short(value)]
+                rows.append(told if step is None else [*told, step])
+                taken += 1
+            fields: dict[str, Any] = {"kind": "samples", "series": names, "samples": rows}
+            last = taken == len(some)
+            more = self._more
+            if more and last:
+                fields["suppressed"] = {channel.text(group): count
+                                        for group, count in list(more.items())[:16]}
+                self._more = {}
+            if not channel.offer(json.dumps(fields, separators=(",", ":")).encode()):
+                self._more = more
+                return False
+            del self._single[:taken]
+            if last:
+                return True
+        return True
+
+    def _series_row(self, key: Key) -> list[Any]:
+        key = _clean(key)
+        unit, help = self._meanings.get(key, ("", ""))
+        row: list[Any] = [key[0], key[1], dict(key[2]) if len(key) > 2 else {}, unit, help]
+        return row if unit or help else row[:3] if len(key) > 2 else row[:2]
 
     def _finish(self) -> None:
         channel.linger()
@@ -266,7 +424,8 @@ class Reporter:
         return max(min(waits), 0.001) if waits else None
 
     def _has_more(self) -> bool:
-        return (bool(self._cells or self._risen) or any(list(self._amounts.values()))
+        return (bool(self._cells or self._risen or self._single)
+                or any(list(self._amounts.values())) or any(list(self._distributions.values()))
                 or any(values for values, _ in list(self._series.values())))
 
     def _run(self) -> None:
@@ -285,7 +444,17 @@ class Reporter:
                 time.sleep(_INTERVAL if due is None else min(due, _INTERVAL))
 
 
-_reporter = Reporter() if os.environ.get("ELASTRUN_CHANNEL") else None
+_now = time.time
+
+
+def _single_of_second() -> int:
+    try:
+        return max(int(os.environ.get("ELASTRUN_SAMPLES", "0")), 0)
+    except ValueError:
+        return 0
+
+
+_reporter = Reporter(_single_of_second()) if os.environ.get("ELASTRUN_CHANNEL") else None
 
 
 def reporter() -> Reporter | None:

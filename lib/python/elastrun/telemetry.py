@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from elastrun import channel
+from elastrun import channel, page
 
 __all__ = ["losses"]
 
@@ -25,8 +25,11 @@ def losses() -> dict[str, int]:
                         elastrun.events, has refused by raising
     stat_values         of Stats that still exist: a full window, NaN, infinities
     goodput_entries     of recorders
+    agent               of what reached the agent, this worker in all: beyond its limits, or in a
+                        group of its own; 0 where this process has no page (a child of a worker)
 
-    What the agent itself refuses is in its log and its metrics, elastrun-telemetry(7).
+    The agent tells in its log what it has refused first, and counts all in its metrics,
+    elastrun-telemetry(7).
     """
     reporter, metrics = _of("reporter"), _of("metrics.api")
     monitor, journal, events = _of("monitor"), _of("journal"), _of("events")
@@ -40,4 +43,5 @@ def losses() -> dict[str, int]:
             stat.dropped for stat in monitor.stats().values()),
         "goodput_entries": 0 if journal is None else sum(
             one.lost for one in list(journal._journals.values())),
+        "agent": 0 if (mine := page.page()) is None else mine.refused(),
     }

@@ -5,13 +5,15 @@
 
     metrics.put_metric("loss", loss.item(), "model")
     metrics.count_metric("tokens", batch.numel(), "model")    # a total: adds up
+    metrics.observe_metric("step", seconds, "model", unit="s")    # a histogram
 
     @metrics.prof                          # MODULE.train.success, .failure, .duration.ms
     def train(): ...
 
-Under elastrun each metric reaches the agent, summed up once a second for each series, and its last
-value can be read when this process hangs or has been killed. A handler, if one is configured, gets
-each metric at once. Elsewhere, and without a handler, nothing happens.
+Under elastrun each metric reaches the agent once a second, summed up for each series and, where a
+sink shows single samples (console, jsonl), one by one with its own time; its last value can be read
+when this process hangs or has been killed. A handler, if one is configured, gets each metric at
+once. Elsewhere, and without a handler, nothing happens.
 
 Other than with torch, a handler that raises loses only that metric (`failures()`),
 and `@prof` measures by the monotonic clock.
@@ -22,15 +24,15 @@ import functools
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, overload
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Optional, TypeVar, overload
 
 from elastrun import reporter
 
 __all__ = ["ConsoleMetricHandler", "ConsoleMetricsHandler", "MetricData", "MetricHandler",
            "MetricStream", "MetricsConfig", "NullMetricHandler", "NullMetricsHandler", "configure",
            "count_metric", "failures", "getStream", "get_elapsed_time_ms", "initialize_metrics",
-           "prof", "profile", "publish_metric", "put_metric"]
+           "observe_metric", "prof", "profile", "publish_metric", "put_metric"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -100,29 +102,68 @@ def failures() -> int:
 
 
 def put_metric(metric_name: str, metric_value: float, metric_group: str = "torchelastic", *,
-               step: int | None = None) -> None:
-    """One sample of a number: int, float, or a numpy or torch scalar. `step`: the training step it
-    is of, which torch does not have; None: the last one that elastrun.step() was told.
+               step: int | None = None, labels: Mapping[str, object] | None = None,
+               unit: str = "", help: str = "") -> None:
+    """One sample of a number: int, float, or a numpy or torch scalar. Beyond torch's arguments:
+
+    step        the training step it is of; None: the last one that elastrun.step() was told
+    labels      what tells series of one name apart, at most 16: {"layer": 3}. All of one name have
+                the same keys; 2,000 sets of values count for the workers of a node, others are one
+    unit        UCUM: "s", "By", "1", "{token}"
+    help        one sentence. The first unit and the first help of a name count
     """
     if _tell is not None:
-        if step is None:
+        if step is None and labels is None and not unit and not help:
             _tell((metric_group, metric_name), metric_value)
-        elif _reporter is not None:
-            _reporter.put_at((metric_group, metric_name), metric_value, step)
+        else:
+            _put(metric_group, metric_name, metric_value, step, (labels, unit, help))
     if _handled:
         _emit(metric_group, metric_name, metric_value)
 
 
-def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torchelastic") -> None:
+_Said = tuple[Optional[Mapping[str, object]], str, str]  # labels, unit and help
+
+
+def _put(group: str, name: str, value: float, step: int | None, said: _Said) -> None:
+    if _reporter is None or (key := _reporter.key(group, name, *said)) is None:
+        return
+    if step is None:
+        _reporter.put(key, value)
+    else:
+        _reporter.put_at(key, value, step)
+
+
+def count_metric(metric_name: str, amount: float = 1, metric_group: str = "torchelastic", *,
+                 labels: Mapping[str, object] | None = None, unit: str = "",
+                 help: str = "") -> None:
     """Something countable has grown by `amount`, which is not below 0: tokens, samples, retries.
 
     What torch does not have: the agent adds it up, over restarts, and Prometheus and others see a
-    counter (NAME_total). A handler gets the amount.
+    counter (NAME_total). A handler gets the amount. `labels`, `unit`, `help`: as for put_metric.
     """
     if _reporter is not None:
-        _reporter.count((metric_group, metric_name), amount)
+        key = _reporter.key(metric_group, metric_name, labels, unit, help)
+        if key is not None:
+            _reporter.count(key, amount)
     if _handled:
         _emit(metric_group, metric_name, amount)
+
+
+def observe_metric(metric_name: str, value: float, metric_group: str = "torchelastic", *,
+                   labels: Mapping[str, object] | None = None, unit: str = "",
+                   help: str = "") -> None:
+    """One value of a histogram, such as the seconds of a step.
+
+    What torch does not have: Prometheus sees a histogram, OTLP an exponential one, TensorBoard the
+    distribution, others count, sum and quantiles within 1.09 %. A handler gets the value. `labels`,
+    `unit`, `help`: as for put_metric.
+    """
+    if _reporter is not None:
+        key = _reporter.key(metric_group, metric_name, labels, unit, help)
+        if key is not None:
+            _reporter.distribute(key, value)
+    if _handled:
+        _emit(metric_group, metric_name, value)
 
 
 def _emit(group: str, name: str, value: float) -> None:
