@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
+#include "spec/agreed_rules.hpp"
 #include "spec/goodput_options.hpp"
 #include "spec/listen_address.hpp"
 #include "spec/rendezvous_config.hpp"
@@ -39,7 +40,7 @@ enum class OnHang { Report, Restart, Fail };
 
 /// The whole job as plain data: what command line, PET_*, TOML and scheduler said, merged, checked
 /// and converted. Made once by `resolve`, then only read.
-struct JobSpec {
+struct JobSpec : AgreedRules {
   // What to run
   std::string script;
   std::vector<std::string> script_args;
@@ -57,7 +58,6 @@ struct JobSpec {
   std::string cannot_start;
 
   // How many, where
-  int min_nodes = 1, max_nodes = 1;
   int nproc_per_node = 1;
   std::string role = "default";
   int node_rank = 0;
@@ -76,7 +76,6 @@ struct JobSpec {
   std::string requeue_command;  // which starts this job again, if the scheduler has one
 
   // Restarts and ending
-  int max_restarts = 0;
   double monitor_interval = 0.1;  // accepted for compatibility: nothing here polls
   std::vector<std::string> signals_to_handle = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"};
   std::vector<std::string> forward_signals = {"SIGUSR1", "SIGUSR2"};  // none of those to handle

@@ -2,6 +2,8 @@
 #include "spec/option_fields.hpp"
 
 #include "core/text.hpp"
+#include "spec/journal_size.hpp"
+#include "spec/listen_address.hpp"
 #include "spec/option_values.hpp"
 
 #include <algorithm>
@@ -70,6 +72,37 @@ struct Filler {
       return launcher_refusal(fmt::format("{} must be non-negative, got {}", key(), given.text));
     }
     job.*member = from_seconds(std::clamp(value, 0.0, kLongestSeconds));
+    return std::nullopt;
+  }
+  Refused operator()(StdMap JobSpec::*member) const {
+    auto refusal = take(parse_std_map(given.text), member);
+    if (refusal && given.origin != Origin::File) {
+      refusal->text = fmt::format("{}: {}", given.source, refusal->text);
+    }
+    return refusal;
+  }
+  Refused operator()(std::vector<int> JobSpec::*member) const {
+    return take(parse_ranks_filter(given.text), member);
+  }
+  /// An empty text is one filter that fits every line, an empty list is none.
+  Refused operator()(std::optional<std::vector<std::string>> JobSpec::*member) const {
+    if (given.origin == Origin::Default || (given.listed && given.items.empty())) return {};
+    job.*member = given.listed ? given.items : split_filters(given.text);
+    return std::nullopt;
+  }
+  Refused operator()(std::uint64_t JobSpec::*member) const {
+    return take(journal_size(given), member);
+  }
+  Refused operator()(std::optional<ListenAddress> JobSpec::*member) const {
+    if (given.text.empty()) return std::nullopt;
+    const bool by_line = given.origin == Origin::CommandLine;
+    return take(parse_listen_address(by_line ? spelling(option) : given.source, given.text),
+                member);
+  }
+  template <class Parsed, class Member>
+  Refused take(Answer<Parsed> parsed, Member JobSpec::*member) const {
+    if (!parsed) return parsed.error();
+    job.*member = std::move(*parsed);
     return std::nullopt;
   }
   template <class Enum>

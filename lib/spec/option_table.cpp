@@ -14,6 +14,11 @@ namespace {
 constexpr bool kTorchrun = true, kOurs = false, kPet = true, kNoPet = false;
 constexpr std::string_view kNone;
 
+// A new option is its enumerator in Opt, its row at the same place here, and the member of JobSpec
+// that it fills, of its base AgreedRules if all nodes have to agree on it. The type of the member
+// says how the text is read (option_fields.cpp). The pages: a paragraph in man/elastrun.1,
+// `elastrun --print-config > config/elastrun.toml`, and the keys of elastrun.toml(5), which
+// `ELASTRUN_WRITE_PAGES=1 unit_spec -tc='man:*'` writes. Tests name what is missing.
 constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::Module, "module", 'm', Kind::Flag, Group::Script, kTorchrun, kPet, "job.module", kNone,
      kNone, kNone, "The script is the name of a Python module, run as `python -m` would", kNone},
@@ -122,21 +127,25 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "Default: a temporary one.", &JobSpec::log_dir},
     {Opt::Redirects, "redirects", 'r', Kind::Text, Group::Output, kTorchrun, kPet, "logs.redirects",
      "0", kNone, "STD|RANK:STD,...", "Write streams of workers to log files instead of the console",
-     "0: none, 1: stdout, 2: stderr, 3: both; for all local ranks or by rank: \"0:3,1:2\"."},
+     "0: none, 1: stdout, 2: stderr, 3: both; for all local ranks or by rank: \"0:3,1:2\".",
+     &JobSpec::redirects},
     {Opt::Tee, "tee", 't', Kind::Text, Group::Output, kTorchrun, kPet, "logs.tee", "0", kNone,
      "STD|RANK:STD,...", "Write streams of workers to log files and to the console",
-     "Values as of redirects."},
+     "Values as of redirects.", &JobSpec::tee},
     {Opt::LocalRanksFilter, "local-ranks-filter", 0, Kind::List, Group::Output, kTorchrun, kPet,
      "logs.local_ranks_filter", kNone, kNone, "RANK,...",
-     "Show the output of these local ranks only", "Log files are written all the same."},
+     "Show the output of these local ranks only", "Log files are written all the same.",
+     &JobSpec::local_ranks_filter},
     {Opt::StdoutFilters, "duplicate-stdout-filters", 0, Kind::List, Group::Output, kTorchrun, kPet,
      "logs.duplicate_stdout_filters", kNone, kNone, "TEXT,...",
      "Copy lines of stdout that contain one of these texts to filtered_stdout.log",
-     "In a text, two commas stand for one that is meant; a list holds the texts as they are."},
+     "In a text, two commas stand for one that is meant; a list holds the texts as they are.",
+     &JobSpec::stdout_filters},
     {Opt::StderrFilters, "duplicate-stderr-filters", 0, Kind::List, Group::Output, kTorchrun, kPet,
      "logs.duplicate_stderr_filters", kNone, kNone, "TEXT,...",
      "Copy lines of stderr that contain one of these texts to filtered_stderr.log",
-     "In a text, two commas stand for one that is meant; a list holds the texts as they are."},
+     "In a text, two commas stand for one that is meant; a list holds the texts as they are.",
+     &JobSpec::stderr_filters},
     {Opt::PrefixTemplate,
      "log-line-prefix-template",
      0,
@@ -164,7 +173,8 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
      "logs.journal_size", "0", kNone, "BYTES",
      "From which size on a journal, or a file of --metrics jsonl, goes on in a further file",
      "journal.1.jsonl and so on; nothing is deleted. With K, M or G at the end; 64K at least; 0: "
-     "never."},
+     "never.",
+     &JobSpec::journal_size},
 
     {Opt::Status, "status", 0, Kind::Choice, Group::Reports, kOurs, kPet, "reports.status", "auto",
      "auto,on,off", "WHEN", "Show a live status line; auto shows it on a terminal", kNone,
@@ -184,7 +194,8 @@ constexpr std::array<OptionRow, kOptions> kRows = {{
     {Opt::Http, "http", 0, Kind::Text, Group::Reports, kOurs, kPet, "reports.http", kNone, kNone,
      "[ADDRESS:]PORT", "Serve a page that shows the job, its metrics and its health",
      "Without an address: for this machine only. 0.0.0.0:9400 or [::]:9400 serves everybody who "
-     "can reach it, without a password. Port 0 takes one that is free, and says which."},
+     "can reach it, without a password. Port 0 takes one that is free, and says which.",
+     &JobSpec::http},
     {Opt::EventLogHandler, "event-log-handler", 0, Kind::Text, Group::Reports, kTorchrun, kPet,
      "reports.event_log_handler", "null", kNone, "NAME",
      "Where the launcher's events go: null or console", kNone, &JobSpec::event_log_handler},

@@ -4,6 +4,8 @@
 #include "core/clock.hpp"
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +15,8 @@
 namespace elastrun::spec {
 
 struct JobSpec;
+struct ListenAddress;
+struct StdMap;
 enum class Switch;
 enum class Summary;
 enum class Goodput;
@@ -99,7 +103,9 @@ enum class Group { Script, Workers, Nodes, Restarts, Output, Reports, Launch };
 using Field =
     std::variant<std::monostate, std::string JobSpec::*, bool JobSpec::*, int JobSpec::*,
                  double JobSpec::*, Duration JobSpec::*, Switch JobSpec::*, Summary JobSpec::*,
-                 Goodput JobSpec::*, OnHang JobSpec::*, NumaBinding JobSpec::*>;
+                 Goodput JobSpec::*, OnHang JobSpec::*, NumaBinding JobSpec::*, StdMap JobSpec::*,
+                 std::vector<int> JobSpec::*, std::optional<std::vector<std::string>> JobSpec::*,
+                 std::uint64_t JobSpec::*, std::optional<ListenAddress> JobSpec::*>;
 
 /// One option. The parser, --help, the PET_* loader, the TOML loader, the default file, the
 /// completions, the job and the test of the manual page all read these rows and nothing else.

@@ -61,7 +61,7 @@ Refusal launcher_refusal(std::string text, std::string hint) {
 }
 
 Refusal placed(Refusal refusal, const Override& given) {
-  if (given.origin != Origin::File) return refusal;
+  if (given.origin != Origin::File || refusal.text.starts_with(given.source)) return refusal;
   refusal.text = given.source + ": " + refusal.text;
   refusal.exit_code = 2;
   return refusal;

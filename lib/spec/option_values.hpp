@@ -16,7 +16,8 @@ namespace elastrun::spec {
 
 /// A refusal as torchrun's launcher raises it.
 Refusal launcher_refusal(std::string text, std::string hint = {});
-/// Of a value from the job file, which torchrun does not have: with where it stands, exit code 2.
+/// Of a value from the job file, which torchrun does not have: with where it stands (unless the
+/// text begins with it), exit code 2.
 Refusal placed(Refusal refusal, const Override& given);
 /// "invalid literal for int() with base 10: 'x'".
 std::string python_int_error(std::string_view text);

@@ -4,7 +4,6 @@
 #include "core/text.hpp"
 #include "spec/argument_words.hpp"
 #include "spec/job_name.hpp"
-#include "spec/journal_size.hpp"
 #include "spec/option_fields.hpp"
 #include "spec/option_values.hpp"
 #include "spec/program.hpp"
@@ -234,29 +233,10 @@ class Resolver {
   Refused meet() { return choose_rendezvous(job_, values(), around_, place_, out_.warnings); }
 
   Refused take_logs() {
-    const auto redirects = parse_std_map(text(Opt::Redirects)), tee = parse_std_map(text(Opt::Tee));
-    if (!redirects) return named(redirects.error(), Opt::Redirects);
-    if (!tee) return named(tee.error(), Opt::Tee);
-    job_.redirects = *redirects;
-    job_.tee = *tee;
-    auto filter = parse_ranks_filter(text(Opt::LocalRanksFilter));
-    if (!filter) return placed(filter.error(), values()[Opt::LocalRanksFilter]);
-    job_.local_ranks_filter = std::move(*filter);
     check_ranks_filter();
-    job_.stdout_filters = filters(Opt::StdoutFilters);
-    job_.stderr_filters = filters(Opt::StderrFilters);
     const bool has_template = values()[Opt::PrefixTemplate].origin != Origin::Default;
     job_.prefix_template = has_template ? text(Opt::PrefixTemplate) : "";
-    const auto size = journal_size(values()[Opt::JournalSize]);
-    if (!size) return size.error();
-    job_.journal_size = *size;
     return check_logs_specs();
-  }
-
-  /// The refusal with the option, variable or key that the value came from.
-  Refused named(Refusal refusal, Opt id) {
-    refusal.text = values()[id].source + ": " + refusal.text;
-    return refusal;
   }
 
   void check_ranks_filter() {
@@ -268,13 +248,6 @@ class Resolver {
                            ? "one worker, local rank 0"
                            : fmt::format("local ranks 0 to {}", job_.nproc_per_node - 1)));
     }
-  }
-
-  std::optional<std::vector<std::string>> filters(Opt id) {
-    const auto& given = values()[id];
-    if (given.origin == Origin::Default) return std::nullopt;
-    if (!given.listed) return split_filters(given.text);
-    return given.items.empty() ? std::nullopt : std::optional(given.items);
   }
 
   Refused check_logs_specs() {
@@ -291,7 +264,6 @@ class Resolver {
 
   Refused take_reports() {
     if (auto refusal = take_metrics()) return refusal;
-    if (const auto refused = take_http()) return refused;
     auto options = goodput_options(values());
     if (!options) return options.error();
     job_.goodput_options = std::move(*options);
@@ -302,16 +274,6 @@ class Resolver {
     return launcher_refusal(
         fmt::format("the event handler {} is not registered", in_quotes(job_.event_log_handler)),
         fmt::format("--event-log-handler takes {}", join(known, ", ")));
-  }
-
-  Refused take_http() {
-    if (text(Opt::Http).empty()) return std::nullopt;
-    const auto& given = values()[Opt::Http];
-    const bool by_line = given.origin == Origin::CommandLine;
-    auto at = parse_listen_address(by_line ? "--http" : given.source, given.text);
-    if (!at) return at.error();
-    job_.http = std::move(*at);
-    return std::nullopt;
   }
 
   /// A source that is stronger than the job file replaces its routes as well.

@@ -107,6 +107,7 @@ class LinkCoordinator final : public Coordinator {
       job->state.set_epoch(epoch);
       for (auto& [peer, link] : job->links) link->send(text);
     }
+    // A copy: a hello that is answered may be dismissed, which takes it out of the map.
     for (const auto& [peer, hello] : std::unordered_map(hellos_)) {
       const auto early = connections_.find(peer);
       if (early != connections_.end() && !early->second.greeted)
@@ -199,6 +200,7 @@ class LinkCoordinator final : public Coordinator {
     if (connection.greeted) return dismiss(peer, "a second \"hello\"");
     const auto refusal = refusal_of(hello, settings_.run_id, settings_.start);
     if (!refusal.empty()) return dismiss(peer, refusal);
+    // Not elected yet: it is answered with the epoch, once there is one.
     if (settings_.epoch == 0) {
       hellos_[peer] = hello;
       return;
@@ -279,7 +281,7 @@ class LinkCoordinator final : public Coordinator {
       log::info("rendezvous", "{}",
                 arrival_text(hello, join.node, connection.link->remote_address().to_string()));
       enter(peer, connection, settings_.stand_alone ? join.rules : settings_.rules);
-      warn_of_other_restarts(join, connection.job->state.rules());
+      warn_of_other_rules(join, connection.job->state.rules());
     }
     join.node.host = connection.host;
     join.node.local = local_agents_.is_here(peer, connection.link->remote_address());

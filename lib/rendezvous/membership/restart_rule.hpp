@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rendezvous/membership/round.hpp"
+#include "spec/agreed_rules.hpp"
 
 #include <algorithm>
 
@@ -19,20 +20,22 @@ struct RestartDecision {
 /// for all nodes; a failure of workers spends a restart, changes of membership cost nothing. Pure.
 class RestartRule {
  public:
-  explicit RestartRule(int max_restarts, int spent = 0) : max_(max_restarts), spent_(spent) {}
+  explicit RestartRule(const spec::AgreedRules& rules, int spent = 0)
+      : rules_(rules), spent_(spent) {}
 
   RestartDecision decide(const Cause& cause) {
     const bool costs = cause.kind == Cause::Kind::WorkerFailed;
-    if (cause.final || (costs && spent_ >= max_)) return {};
+    if (cause.final || (costs && spent_ >= rules_.max_restarts)) return {};
     if (costs) ++spent_;
-    return {true, costs, std::max(max_ - spent_, 0)};
+    return {true, costs, std::max(rules_.max_restarts - spent_, 0)};
   }
   /// What a node remembers of the time before this coordinator.
   void learn(int spent) { spent_ = std::max(spent_, spent); }
   int spent() const { return spent_; }
 
  private:
-  int max_, spent_;
+  spec::AgreedRules rules_;
+  int spent_;
 };
 
 }  // namespace elastrun::rendezvous

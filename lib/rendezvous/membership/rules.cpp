@@ -8,10 +8,7 @@ namespace elastrun::rendezvous {
 
 Rules rules_of(const spec::JobSpec& job) {
   const auto config = spec::read_rendezvous_config(job.rdzv_conf);
-  Rules rules;
-  rules.min_nodes = job.min_nodes;
-  rules.max_nodes = job.max_nodes;
-  rules.max_restarts = job.max_restarts;
+  Rules rules{job};
   rules.join_timeout = config.join_timeout;
   rules.last_call_timeout = config.last_call_timeout;
   if (job.rdzv_backend != spec::backend::kStatic) return rules;

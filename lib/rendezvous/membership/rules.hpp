@@ -2,8 +2,7 @@
 #pragma once
 
 #include "core/clock.hpp"
-
-#include <boost/describe/class.hpp>
+#include "spec/agreed_rules.hpp"
 
 namespace elastrun::spec {
 struct JobSpec;
@@ -13,10 +12,7 @@ namespace elastrun::rendezvous {
 
 /// What a job asks of its rendezvous. Times are torchrun's keys of --rdzv-conf. What is described
 /// below goes to the coordinator, under its name.
-struct Rules {
-  int min_nodes = 1;
-  int max_nodes = 1;
-  int max_restarts = 0;
+struct Rules : spec::AgreedRules {
   bool fixed_ranks = false;  // static: exactly max_nodes, each with its own node rank
   Duration join_timeout = std::chrono::seconds(600);
   Duration last_call_timeout = std::chrono::seconds(30);
@@ -39,9 +35,7 @@ struct Rules {
   /// How often those who wait hear who is missing.
   Duration progress_interval = std::chrono::seconds(5);
 };
-BOOST_DESCRIBE_STRUCT(Rules, (),
-                      (min_nodes, max_nodes, max_restarts, fixed_ranks, join_timeout,
-                       last_call_timeout))
+BOOST_DESCRIBE_STRUCT(Rules, (spec::AgreedRules), (fixed_ranks, join_timeout, last_call_timeout))
 
 /// Those of a job.
 Rules rules_of(const spec::JobSpec& job);

@@ -15,7 +15,7 @@ State::State(Rules rules, std::string run_id, std::string master_addr, std::uint
       run_id_(std::move(run_id)),
       master_addr_(std::move(master_addr)),
       master_port_(master_port),
-      restart_rule_(rules.max_restarts) {}
+      restart_rule_(rules) {}
 
 void State::tell(Peer peer, Push push) {
   deliveries_.push_back({peer, std::make_shared<const Push>(std::move(push))});

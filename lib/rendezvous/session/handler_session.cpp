@@ -67,7 +67,7 @@ class UsersSession final : public HandlerSession {
         settings_(std::move(settings)),
         backend_(handler_->get_backend()),
         run_id_(handler_->get_run_id()),
-        restart_rule_(settings_.job.max_restarts),
+        restart_rule_(settings_.job),
         poll_(clock.make_alarm()),
         deadline_(clock.make_alarm()),
         stacks_due_(clock.make_alarm()),
@@ -150,6 +150,7 @@ class UsersSession final : public HandlerSession {
     assignment_ = std::move(*assignment);
     const Round& round = assignment_->round;
     round_ = round.number;
+    // A node that joins late has seen none of the failures, and all count them alike.
     restart_rule_.learn(round.attempt);
     running_ = true;
     const auto& self = round.members[static_cast<std::size_t>(round.group_rank)];

@@ -41,7 +41,7 @@ Join Membership::describe(const std::string& address, const Rules& rules, int no
 Restart Membership::restart_after_loss(const std::string& why, const Rules& rules) const {
   Cause cause{.kind = Cause::Kind::CoordinatorLost, .node = id_};
   cause.text = fmt::format("the connection to the coordinator was lost ({})", why);
-  const auto decision = RestartRule(rules.max_restarts, previous_.attempt).decide(cause);
+  const auto decision = RestartRule(rules, previous_.attempt).decide(cause);
   return {std::move(cause), decision.attempt_spent, decision.restarts_left};
 }
 

@@ -5,6 +5,9 @@
 #include "core/log.hpp"
 #include "core/text.hpp"
 
+#include <algorithm>
+#include <boost/describe/members.hpp>
+#include <boost/mp11/algorithm.hpp>
 #include <cstdlib>
 #include <fmt/format.h>
 #include <string_view>
@@ -17,6 +20,15 @@ std::string nodes_text(const Rules& rules) {
   return rules.min_nodes == rules.max_nodes
              ? fmt::format("--nnodes {}", rules.max_nodes)
              : fmt::format("--nnodes {}:{}", rules.min_nodes, rules.max_nodes);
+}
+
+template <class Value>
+std::string value_text(const Value& value) {
+  if constexpr (std::is_same_v<Value, Duration>) {
+    return fmt::to_string(to_seconds(value));
+  } else {
+    return fmt::to_string(value);
+  }
 }
 
 }  // namespace
@@ -80,10 +92,16 @@ std::string secret_refusal_of(const std::string& run_id) {
                    run_id);
 }
 
-void warn_of_other_restarts(const Join& join, const Rules& rules) {
-  if (join.rules.max_restarts == rules.max_restarts) return;
-  log::warning("rendezvous", "{} was started with --max-restarts {}, the coordinator's {} counts",
-               join.node.id, join.rules.max_restarts, rules.max_restarts);
+void warn_of_other_rules(const Join& join, const Rules& rules) {
+  using namespace boost::describe;
+  boost::mp11::mp_for_each<describe_members<spec::AgreedRules, mod_public>>([&](auto rule) {
+    const auto &its = join.rules.*rule.pointer, &counts = rules.*rule.pointer;
+    if (its == counts) return;
+    std::string option(rule.name);
+    std::ranges::replace(option, '_', '-');
+    log::warning("rendezvous", "{} was started with --{} {}, the coordinator's {} counts",
+                 join.node.id, option, value_text(its), value_text(counts));
+  });
 }
 
 std::string arrival_text(const Hello& hello, const Node& node, const std::string& address) {

@@ -24,8 +24,8 @@ std::string refusal_of(const Rules& its, const Rules& rules);
 /// The refusal for a secret that differs from that of the job `run_id` (empty: any).
 std::string secret_refusal_of(const std::string& run_id);
 
-/// Warns in the log where that node's --max-restarts are not those that count.
-void warn_of_other_restarts(const Join& join, const Rules& rules);
+/// Warns in the log of each rule (--max-restarts) of that node that is not the one that counts.
+void warn_of_other_rules(const Join& join, const Rules& rules);
 
 /// Who joins from where: "node 10.0.0.7_311_0 of the job "night" joins from 10.0.0.7 (host n7, user
 /// ada)".

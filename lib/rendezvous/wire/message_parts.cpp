@@ -77,7 +77,7 @@ json::object write_place(const World& world, int group_rank) {
 
 void for_each_rule(auto&& call) {
   using namespace boost::describe;
-  boost::mp11::mp_for_each<describe_members<Rules, mod_public>>(call);
+  boost::mp11::mp_for_each<describe_members<Rules, mod_public | mod_inherited>>(call);
 }
 
 }  // namespace

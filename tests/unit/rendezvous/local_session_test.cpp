@@ -62,7 +62,7 @@ TEST_CASE("local session: the only node gets its round on the loop, with its own
 }
 
 TEST_CASE("local session: a failure spends a restart, the next one ends the job") {
-  LocalNode node({.rules = {.max_restarts = 1}});
+  LocalNode node({.rules = {{.max_restarts = 1}}});
   node.join();
   auto round = node.next<RoundReady>().round;
   Cause cause;

@@ -7,7 +7,7 @@ using namespace elastrun::rendezvous;
 using Kind = Cause::Kind;
 
 TEST_CASE("restart rule: failures of workers spend the budget, and the job has failed after it") {
-  RestartRule rule(2);
+  RestartRule rule({.max_restarts = 2});
   const auto first = rule.decide({.kind = Kind::WorkerFailed});
   CHECK(first.restarts);
   CHECK(first.attempt_spent);
@@ -18,7 +18,7 @@ TEST_CASE("restart rule: failures of workers spend the budget, and the job has f
 }
 
 TEST_CASE("restart rule: changes of membership cost nothing, also without a budget") {
-  RestartRule rule(0);
+  RestartRule rule({.max_restarts = 0});
   for (const auto kind : {Kind::NodeLost, Kind::NodeLeft, Kind::NodeJoined}) {
     const auto decision = rule.decide({.kind = kind});
     CHECK(decision.restarts);
@@ -29,7 +29,7 @@ TEST_CASE("restart rule: changes of membership cost nothing, also without a budg
 }
 
 TEST_CASE("restart rule: what was spent under another coordinator is not given back") {
-  RestartRule rule(3, 1);
+  RestartRule rule({.max_restarts = 3}, 1);
   rule.learn(2);
   rule.learn(0);
   CHECK(rule.spent() == 2);

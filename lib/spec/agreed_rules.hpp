@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <boost/describe/class.hpp>
+
+namespace elastrun::spec {
+
+/// The options that all nodes of a job have to agree on. They are members of the job and of the
+/// rules of its rendezvous, and each goes to the coordinator under its name: one that is added
+/// here and described below needs no further line for that.
+struct AgreedRules {
+  int min_nodes = 1, max_nodes = 1;
+  int max_restarts = 0;
+  bool operator==(const AgreedRules&) const = default;
+};
+BOOST_DESCRIBE_STRUCT(AgreedRules, (), (min_nodes, max_nodes, max_restarts))
+
+}  // namespace elastrun::spec
