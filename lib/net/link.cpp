@@ -90,6 +90,7 @@ void Link::read() {
   if (error) return end({Code::Io, error.message()});
   heard_ = true;
   in_.append(buffer.data(), size);
+  // Nothing is digested while the exchange of keys waits for its service.
   if (exchange_ == Exchange::Running && in_.size() > 2 * frame_limit_) {
     return end({Code::Protocol, "it sends more than it may before it is known"});
   }
@@ -124,6 +125,7 @@ bool Link::digest_greeting() {
     return false;
   }
   const bool connector = side_ == Side::Connector;
+  // In one order on both sides, because every seal is made over it.
   session_ = connector ? own_.nonce + (*greeting)->nonce : (*greeting)->nonce + own_.nonce;
   if (!has_compatible_exchange(**greeting)) return false;
   if (!own_.exchanges_keys || !(*greeting)->exchanges_keys) {
@@ -209,6 +211,7 @@ bool Link::digest_credential() {
 
 void Link::begin_frames(const std::shared_ptr<const Sealer>& sealer) {
   const bool connector = side_ == Side::Connector;
+  // A seal is of a direction, or a frame could be sent back to the one who made it.
   const auto ours = connector ? Direction::FromConnector : Direction::FromListener;
   const auto theirs = connector ? Direction::FromListener : Direction::FromConnector;
   writer_ = std::make_unique<FrameWriter>(sealer, ours, session_);
@@ -230,6 +233,8 @@ bool Link::digest_frame() {
   }
   if (!*frame) return false;
   const bool sealed = (*frame)->sealed;
+  // Without a seal there is only the refusal of a listener that cannot make one; after a sealed
+  // word, or to a listener, it can be anybody's.
   if (!sealed && (trusted_ || side_ == Side::Listener)) {
     end({Code::Protocol, "the other side sent a frame without a seal"});
     return false;
@@ -267,6 +272,7 @@ void Link::send(std::string_view payload) {
     return;
   }
   writer_->write(out_, payload);
+  // A write that waits takes this along; to try now would only meet the full buffer again.
   if (!writing_) return flush();
   if (out_.size() > kMaxBacklog) end({Code::Io, "it does not read what it is sent"});
 }

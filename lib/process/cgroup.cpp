@@ -43,6 +43,7 @@ struct Mount {
 
 std::optional<Mount> unified_mount(std::string_view mountinfo) {
   for (const std::string& line : split(mountinfo, '\n')) {
+    // Optional fields stand before the dash, in any number (proc(5)).
     const auto dash = line.find(" - cgroup2 ");
     if (dash == std::string::npos) continue;
     const auto fields = split(std::string_view(line).substr(0, dash), ' ');
@@ -55,6 +56,7 @@ bool says_populated(const std::string& events) {
   return events.find("populated 1") != std::string::npos;
 }
 
+// Held by the descriptor, so that it is free again however its agent dies.
 bool take_lock(int directory) {
   return ::flock(directory, LOCK_EX | LOCK_NB) == 0;
 }
@@ -79,6 +81,7 @@ void kill_one_by_one(const std::string& path) {
   for (const std::string& child : below(path)) kill_one_by_one(child);
 }
 
+// Directories alone: the files in one are the kernel's and go with it.
 bool remove_tree(const std::string& path) {
   for (const std::string& child : below(path)) remove_tree(child);
   return ::rmdir(path.c_str()) == 0 || errno == ENOENT;
@@ -89,7 +92,9 @@ bool await_empty(const std::string& path, Duration limit) {
   const UniqueFd events(::open((path + "/cgroup.events").c_str(), O_RDONLY | O_CLOEXEC));
   while (events) {
     std::array<char, 256> text{};
+    // Read, then wait: poll tells of what has changed since the last read.
     const auto size = ::pread(events.get(), text.data(), text.size(), 0);
+    // ENODEV: the cgroup is gone.
     if (size <= 0) return true;
     if (!says_populated({text.data(), static_cast<std::size_t>(size)})) return true;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Steady::now()).count();

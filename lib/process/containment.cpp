@@ -49,9 +49,11 @@ Containment::Containment(boost::asio::io_context& io, const PosixLauncher& launc
                          guardian::Agent* guardian)
     : launcher_(launcher),
       guardian_(guardian),
+      // Before the first worker: children that the program had when it became this one (exec).
       strangers_(present_children()),
       parent_cgroup_(own_cgroup_directory()),
       child_signals_(io, {SIGCHLD}, [this](const SignalEvent&) { see_child_signal(); }) {
+  // Orphans of workers become our children, not init's: else nothing would know whose they were.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 }
 
@@ -142,6 +144,7 @@ void Containment::kill_all() {
 
 KillResult Containment::end_attempt(Duration limit) {
   const auto until = std::chrono::steady_clock::now() + limit;
+  // At once, not one tree after the other: those that are killed late fork meanwhile.
   if (launcher_.any_running()) kill_all();
   const KillResult result = sweep(limit);
   survivors_ = !result.alive.empty() || launcher_.any_running();

@@ -64,6 +64,7 @@ std::optional<std::vector<Gpu>> by_nvml(const std::string& name) {
   if (!start || !stop || !count || !by_index || start() != 0) return {};
   unsigned number = 0;
   std::optional<std::vector<Gpu>> gpus;
+  // A driver that answers with none is an answer; one that does not is asked by other ways.
   if (count(&number) == 0) gpus.emplace();
   for (unsigned index = 0; gpus && index < number; ++index) {
     NvmlDevice device = nullptr;
@@ -155,6 +156,7 @@ int count_amd(const ReadVariable& variable, const std::string& sys) {
 }  // namespace
 
 std::vector<Gpu> find_nvidia_gpus(const DeviceSources& sources) {
+  // In the order of trust: device files stay when their driver is gone.
   if (auto found = by_nvml(sources.nvml)) return *found;
   auto gpus = by_driver_directory(sources.proc);
   return gpus.empty() ? by_device_files(sources.dev) : gpus;
@@ -169,6 +171,7 @@ std::vector<int> visible_gpus(const std::vector<Gpu>& gpus, const char* list) {
     return seen;
   }
   const std::string text = list;
+  // CUDA shows one MIG slice at most, whatever the list goes on to say.
   if (text.starts_with("MIG-")) return gpus.empty() ? seen : std::vector<int>{0};
   const bool uuids = text.starts_with("GPU-");
   std::vector<long> named;  // also those beyond the last one, since a repetition of them counts too
@@ -176,6 +179,7 @@ std::vector<int> visible_gpus(const std::vector<Gpu>& gpus, const char* list) {
     const long number = !uuids                        ? leading_number(element)
                         : element.starts_with("GPU-") ? by_uuid(gpus, element)
                                                       : -1;
+    // As CUDA does: the first element that names no device ends the list.
     if (number < 0) break;
     if (std::find(named.begin(), named.end(), number) != named.end()) return {};
     named.push_back(number);
@@ -203,6 +207,7 @@ int count_xpus(const DeviceSources& sources) {
   }));
 }
 
+// The kernel writes -1 on a machine that has one node.
 int numa_node_of(const std::string& pci_address, const DeviceSources& sources) {
   const auto node =
       parse_int(first_line(sources.sys + "/bus/pci/devices/" + pci_address + "/numa_node"));

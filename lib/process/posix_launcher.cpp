@@ -205,6 +205,7 @@ class PosixChild final : public Child {
 class RealLauncher final : public PosixLauncher {
  public:
   RealLauncher(boost::asio::io_context& io, Clock& clock) : io_(io), clock_(clock) {
+    // Inherited as ignored, the kernel would reap our children, and their exit codes with them.
     ::signal(SIGCHLD, SIG_DFL);
   }
 

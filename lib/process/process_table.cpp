@@ -69,6 +69,7 @@ std::vector<pid_t> numbered_entries(const std::string& directory) {
   return numbers;
 }
 
+// A kernel can be built without (CONFIG_PROC_CHILDREN).
 bool lists_children(pid_t pid, const std::string& proc) {
   const std::string task = proc + "/" + std::to_string(pid) + "/task/" + std::to_string(pid);
   return ::access((task + "/children").c_str(), R_OK) == 0;
@@ -77,6 +78,7 @@ bool lists_children(pid_t pid, const std::string& proc) {
 std::vector<pid_t> children_of(pid_t pid, const std::string& proc) {
   std::vector<pid_t> children;
   const std::string tasks = proc + "/" + std::to_string(pid) + "/task";
+  // A child is listed with the thread that forked it.
   for (const pid_t thread : numbered_entries(tasks)) {
     const std::string text = read_kernel_file(tasks + "/" + std::to_string(thread) + "/children");
     std::string_view rest = text;
@@ -97,6 +99,8 @@ bool live_child(idtype_t kind, id_t which) {
 
 std::optional<ProcessEntry> parse_process(std::string_view stat) {
   ProcessEntry entry;
+  // From the end: a process chooses its name, and may put blanks and parentheses into it
+  // (prctl(2)).
   const auto open = stat.find('('), close = stat.rfind(')');
   if (open == std::string_view::npos || close == std::string_view::npos || close < open) return {};
   if (!read_number(trim(stat.substr(0, open)), entry.pid)) return {};
@@ -125,6 +129,8 @@ bool any_thread_hangs(pid_t pid, const std::string& proc) {
 
 std::string command_of(const ProcessEntry& process, const std::string& proc) {
   constexpr std::size_t kLongest = 80;
+  // cmdline is read under a lock on the memory of that process. A thread that sleeps in the kernel
+  // may hold it, and then we would sleep as long.
   if (any_thread_hangs(process.pid, proc)) return process.name;
   std::string line = read_kernel_file(proc + "/" + std::to_string(process.pid) + "/cmdline");
   while (!line.empty() && line.back() == '\0') line.pop_back();
@@ -190,6 +196,7 @@ ProcessTable read_children(pid_t parent, const std::string& proc) {
   } else {
     found = read_all_processes(proc);
   }
+  // A pid that was listed may be another process by the time its stat is read.
   std::erase_if(found, [parent](const auto& entry) { return entry.parent != parent; });
   return found;
 }
@@ -229,6 +236,7 @@ bool waits_for_child(const ProcessEntry& process, const std::string& proc, bool 
   const std::string file = proc + "/" + std::to_string(process.pid) + "/wchan";
   const std::string text = read_kernel_file(file);
   const auto where = trim(text);
+  // "0": we may not know (proc(5)).
   if (where.empty() || where == "0") return !unless_hidden;
   return where.find("do_wait") != std::string_view::npos;
 }

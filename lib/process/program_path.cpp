@@ -36,6 +36,7 @@ int refusal(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0) return errno;
   if (!S_ISREG(facts.st_mode)) return EACCES;
+  // By the effective user, as execve(2) judges; access(2) takes the real one.
   return ::faccessat(AT_FDCWD, path.c_str(), X_OK, AT_EACCESS) == 0 ? 0 : errno;
 }
 
@@ -100,6 +101,7 @@ std::string explain_exec_failure(int number, const std::string& path,
                                  const std::string& directory) {
   const std::string file = in_directory(directory, path);
   if (number == E2BIG) return explain_size(argv, environment);
+  // The file is there: what is missing is the one that the kernel starts in its place.
   if (number == ENOENT && refusal(file) == 0) {
     const std::string interpreter = interpreter_of(file);
     if (interpreter.ends_with('\r')) {

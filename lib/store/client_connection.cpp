@@ -52,6 +52,7 @@ void TcpClient::Connection::pump() {
 
 void TcpClient::Connection::write() {
   if (!sending_.empty() || output_.empty()) return;
+  // What is being sent must stay where it is; requests that come meanwhile gather in the other.
   sending_.swap(output_);
   boost::asio::async_write(socket, boost::asio::buffer(sending_),
                            [self = shared_from_this()](auto error, std::size_t) {
@@ -84,6 +85,7 @@ void TcpClient::Connection::take_answers() {
 /// Ends the oldest call if its answer is complete.
 bool TcpClient::Connection::take_answer() {
   if (input_.empty()) return false;
+  // The byte that answers a cancellation which came too late (take_wait_byte).
   if (std::exchange(swallow_, false)) {
     input_.erase(0, 1);
     return true;
@@ -138,6 +140,7 @@ std::optional<std::string> TcpClient::Connection::payload(Answer answer) {
 }
 
 void TcpClient::Connection::cancel_wait() {
+  // The wait ends with its answer, not here: the server may have sent the key's just now.
   cancelling_ = true;
   output_ += static_cast<char>(query_number(Protocol::Current, Query::CancelWait));
   write();

@@ -34,6 +34,7 @@ std::string describe(const Scanner& scanner, Scanner::Progress progress) {
 
 void Conversation::receive(std::string_view bytes) {
   if (ended()) return;
+  // As a rule a read brings whole requests: they are run where they lie, and nothing is copied.
   if (pending_.empty()) {
     const auto used = run(bytes);
     if (!ended()) pending_.assign(bytes.substr(used));
@@ -116,6 +117,7 @@ Peer Exchange::open() {
 }
 
 void Exchange::close(Peer peer) {
+  // First: a notice for the peer that gets this number next would come without a question.
   table_.forget(peer);
   conversations_[peer].reset();
   free_.push_back(peer);

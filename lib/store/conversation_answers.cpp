@@ -136,6 +136,7 @@ void Conversation::execute_list(const Request& request) {
                              ? kReady
                              : kMissing);
     case Query::Wait:
+      // Otherwise the answer comes with a notice, when the last of the keys does.
       if (table.wait(peer_, request.texts)) output_.put(kReady);
       return;
     case Query::MultiGet:
@@ -158,6 +159,7 @@ void Conversation::answer(bool values, std::span<const std::string_view> keys) {
   std::size_t done = 0;
   for (; done < keys.size() && !stalled(); ++done) put_item(values, keys[done]);
   if (done == keys.size()) return;
+  // By their names, not their values: those that change meanwhile are told as they are then.
   rest_ = std::make_unique<Rest>();
   rest_->values = values;
   rest_->keys.assign(keys.begin() + static_cast<std::ptrdiff_t>(done), keys.end());

@@ -41,6 +41,7 @@ using Directory = std::unique_ptr<DIR, decltype([](DIR* directory) { ::closedir(
 bool holds(const std::string& process, const std::set<std::string>& sockets, int& looked_at) {
   const std::string folder = "/proc/" + process + "/fd";
   const Directory directory(::opendir(folder.c_str()));
+  // Of another user: as a rule we may not look.
   if (!directory) return false;
   while (const dirent* entry = ::readdir(directory.get())) {
     // All this is for the text of an error, which must not take seconds on a large machine.

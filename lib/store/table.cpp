@@ -41,6 +41,7 @@ Table::Slot* Table::find(std::string_view key) const {
 
 Table::Entry& Table::touch(std::string_view key) {
   const auto found = slots_.find(key);
+  // Not emplace alone, which makes a string and a node for each request of a key that is there.
   if (found != slots_.end()) return *found;
   return *slots_.emplace(std::string(key), Slot{}).first;
 }
@@ -111,6 +112,7 @@ std::optional<std::int64_t> Table::add(std::string_view key, std::int64_t delta)
   const bool created = old == nullptr || !old->present;
   const auto number = created ? 0 : parse_counter(old->value.view());
   if (!number) return std::nullopt;
+  // Not before: a refused ADD leaves no entry behind.
   Entry& entry = touch(key);
   std::string before;
   if (watched(entry)) before = entry.second.value.view();
@@ -146,6 +148,7 @@ bool Table::erase(std::string_view key) {
   Slot& slot = entry.second;
   if (watched(entry)) tell(entry, ChangeKind::Deleted, std::string(slot.value.view()), {});
   slot.present = false;
+  // Now, not with the entry: what waits for the key may keep that for long.
   slot.value = {};
   --values_;
   if (slot.extra) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kQueries = 20;
 
+// By number: the place of a query in this table is its byte on the wire.
 constexpr std::array<Shape, kQueries> kShapes = {{
     {Field::Nonce},                            // VALIDATE
     {Field::Key, Field::Bytes},                // SET
@@ -65,6 +66,8 @@ std::uint8_t query_number(Protocol protocol, Query query) {
 }
 
 Scanner::Progress Scanner::scan(std::string_view message) {
+  // Goes on where it stopped: a message of megabytes comes in hundreds of reads, and to look at all
+  // of it again for each would take time that grows with its square.
   if (at_ == 0) {
     if (message.empty()) return Progress::More;
     const auto number = static_cast<std::uint8_t>(message.front());
@@ -142,6 +145,7 @@ Scanner::Progress Scanner::scan_items(std::string_view message) {
 
 namespace {
 
+// Nothing is checked from here on: only what the scanner has called complete is read.
 std::string_view take_text(std::string_view& rest) {
   const auto length = static_cast<std::size_t>(net::load<std::uint64_t>(rest.data()));
   const auto text = rest.substr(8, length);

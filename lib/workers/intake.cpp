@@ -31,6 +31,7 @@ bool Intake::admit(int rank, Message& message, TimePoint now) {
 }
 
 bool Intake::admit(const Word& word, int rank, TimePoint now) {
+  // For each rank: one that floods the channel must not silence its neighbours.
   auto& bucket = words_.try_emplace({word.what, rank}, word.limit).first->second;
   if (bucket.take(now)) return true;
   ++statistics_.suppressed;
@@ -45,6 +46,7 @@ bool Intake::admit(const Word& word, int rank, TimePoint now) {
 
 bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
   if (sample.group.empty()) sample.group = "worker";
+  // A worker could otherwise write over the agent's series by taking their name.
   if (telemetry::is_own_scope(sample.group)) {
     ++statistics_.refused;
     remark(said_group_, fmt::format("Rank {} reports metric '{}' of the group '{}', which is the "
@@ -81,6 +83,8 @@ bool Intake::admit(int rank, MetricSample& sample, TimePoint now) {
 bool Intake::admit(int rank, WorkerEvent& event, TimePoint now) {
   std::pair key(rank, event.name);
   const auto known = events_.find(key);
+  // Beyond the limit all names share one: a script that makes up a name for each event would get a
+  // fresh allowance with each.
   telemetry::TokenBucket* bucket = &other_events_;
   if (known != events_.end()) {
     bucket = &known->second;

@@ -345,12 +345,14 @@ void Agent::perform(const End& action) {
   // From the end of this node, not of its session: other nodes may take their whole grace.
   result_.store_needed_until = parts_.clock.now();
   if (!action.ending.is_everybodys_success()) result_.store_needed_until += grace();
+  // The result is told when the goodbye is out: a program that exits before takes it along.
   parts_.session.close([this, alive = lifetime_.token()] {
     if (alive) finish(std::move(result_));
   });
 }
 
 void Agent::finish(JobResult result) {
+  // Once: an insisting signal (CutEnd) may come before the session has closed.
   if (!on_end_) return;
   result.finished = parts_.clock.wall();
   parts_.observer.ended(result, group_ ? &group_->workers() : nullptr);

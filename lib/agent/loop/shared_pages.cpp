@@ -12,6 +12,7 @@ namespace elastrun::agent {
 SharedPages::SharedPages(const spec::JobSpec& spec) : wanted_(spec.worker_lib) {}
 
 std::string SharedPages::make(int local_rank) {
+  // First: what the worker of the last attempt left must not speak for its successor.
   pages_.erase(local_rank);
   if (!wanted_) return {};
   auto page = workers::SharedPage::make();

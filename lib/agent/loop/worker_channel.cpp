@@ -51,6 +51,7 @@ void WorkerChannel::catch_up() {
 }
 
 workers::Channel::Statistics WorkerChannel::statistics() const {
+  // Counters of a job never go back, though each channel counts from zero.
   auto all = earlier_;
   if (!channel_) return all;
   const auto now = channel_->statistics();

@@ -59,10 +59,12 @@ Result<Folders> make_folders(logs::Layout& layout, int attempt, int workers) {
 
 Result<std::vector<workers::WorkerPlan>> WorkerPlans::make(const rendezvous::Round& round) {
   const auto place = placement_of(round, parts_.use_agent_store());
+  // Where a file system may be slow they are made already: the round is held back for them.
   const auto folders = parts_.folders(round);
   if (!folders) return std::unexpected(folders.error());
   parts_.streams.begin_attempt(
       {folders->attempt, place.local_world_size, spec_.stdout_filters, spec_.stderr_filters});
+  // After the folders, in one of which its socket may lie.
   const std::string channel = parts_.channel ? parts_.channel() : std::string();
   std::vector<workers::WorkerPlan> plans;
   plans.reserve(static_cast<std::size_t>(place.local_world_size));

@@ -47,6 +47,7 @@ void KeptSteps::prolong(Duration time) {
 bool KeptSteps::prolong(std::int64_t step, Duration time, std::int64_t more) {
   for (auto& marks : widths_) {
     for (auto& mark : marks | std::views::reverse) {
+      // In each width, and from width to width, marks go back in time: nothing earlier fits.
       if (mark.last < step) return false;
       if (mark.first != step || mark.last != step) continue;
       mark.done.time += time;

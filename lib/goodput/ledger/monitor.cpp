@@ -73,12 +73,15 @@ void Monitor::Track::take(const Sample& now) {
   }
   const auto last = samples.size() - 1;
   const bool close = last > 0 && samples[last].at - samples[last - 1].at < resolution;
+  // The last sample moves on until it is far enough from the one before: memory stays at the number
+  // of samples however often it is fed.
   if (close) samples.pop_back();
   samples.push_back(now);
   while (samples.size() > 1 && samples[1].at <= now.at - size) samples.pop_front();
 }
 
 void Monitor::take(const Ledger::Summary& now) {
+  // Summaries of one ledger only grow; an older one would tear the order of the samples.
   if (now.elapsed < latest_.at) return;
   latest_ = {now.elapsed, now.buckets};
   for (auto& track : tracks_) track.take(latest_);

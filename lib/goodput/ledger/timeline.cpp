@@ -48,6 +48,7 @@ void Timeline::spend(Bucket bucket, Duration time) {
   const Duration from = spans_.empty() ? Duration::zero() : spans_.back().to;
   spans_.push_back(pure(bucket, from, from + time));
   if (spans_.size() > 1) join(spans_.size() - 2);
+  // At twice the number, so that each span costs a constant share of the sorting.
   if (spans_.size() > 2 * kSpans) thin_out();
 }
 

@@ -26,6 +26,7 @@ Job::Job(Rules rules, const Coordinator::Settings& settings, std::string run_id,
       before_deciding_(std::move(before_deciding)),
       alarm_(clock.make_alarm()) {
   state.set_epoch(settings.epoch);
+  // With a register each new world waits until that has it (record_world).
   if (record_world_) state.require_acknowledgements();
 }
 
@@ -38,6 +39,7 @@ void Job::report(Peer peer, FromAgent message) {
   } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
     state.succeed(peer, succeeded->round, now);
   } else if (const auto* leaving = std::get_if<Leaving>(&message)) {
+    // Before it leaves: then it is no member any more, and its reason is lost.
     if (leaving->unable) state.cannot_start(peer, leaving->why, now);
     const auto kind = leaving->killed ? Cause::Kind::NodeLost : Cause::Kind::NodeLeft;
     state.leave(peer, leaving->why, now, leaving->grace, kind);
@@ -77,6 +79,7 @@ void Job::ask_stacks(Peer peer, const std::shared_ptr<net::Link>& link) {
 
 void Job::lost(Peer peer, const std::string& why, Loss loss) {
   const TimePoint now = clock_.now();
+  // The link first: what the state decides next is not for this peer any more.
   links.erase(peer), without_stacks.erase(peer);
   askers_.erase(peer);
   state.depart(peer, why, now, loss);
@@ -174,6 +177,7 @@ void Job::note_pause() {
 void Job::arm() {
   auto due = state.deadline();
   if (const auto asked = standstill_.deadline()) due = std::min(due.value_or(*asked), *asked);
+  // Each message leads here, and most change nothing: an alarm is not set again for the same time.
   if (due == armed_) return;
   armed_ = due;
   if (!due) return alarm_->disarm();

@@ -45,6 +45,8 @@ Job& JobBook::open(const std::string& run_id, const Rules& rules, bool held) {
   own.silence = silence_of(settings_);
   own.hosted = !settings_.stand_alone;
   job = std::make_unique<Job>(own, settings_, run_id, clock_, before_deciding_);
+  // A world of which this store has forgotten may still be at work, and its members look for us: a
+  // new one waits until they have had the time.
   if (clock_.now() < ready_at_) job->state.inherit({}, ready_at_);
   fenced_jobs_.hand_to(job->state);
   if (over_) job->state.conclude(over_->first, over_->second);

@@ -101,6 +101,7 @@ void KnownWorlds::write(std::function<void()> written) {
   write = {std::move(written), clock_.make_alarm()};
   write.limit->arm(clock_.now() + kTimeToWrite, [this, number = last_write_] {
     warn({Code::Timeout, fmt::format("{} takes nothing", path_)});
+    // Once: now, or when the file has it. The thread may come back much later.
     if (const auto call = std::exchange(writes_.at(number).written, {})) call();
   });
   calls_.make(path_, put, [this, number = last_write_](const Status& done) {

@@ -24,6 +24,8 @@ void LeaveTaking::look(const Jobs& jobs, bool say_so) {
   const TimePoint now = clock_.now();
   if (!leavers.are_at_work(now)) {
     limit_->disarm();
+    // Not inside this call, which a message of a leaver has brought about: `then` may end the
+    // coordinator that is still reading it.
     return boost::asio::post(loop_, [alive = lifetime_.token(), then = std::exchange(then_, {})] {
       if (alive) then();
     });

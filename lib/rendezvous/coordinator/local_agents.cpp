@@ -32,6 +32,7 @@ void LocalAgents::look() {
   for (const Peer peer : gone) lost_.erase(peer);
   std::erase_if(lost_, [now](const auto& one) { return now >= one.second.until; });
   if (!lost_.empty()) look_->arm(now + kLook, [this] { look(); });
+  // Last: what this calls may come back here, and change the maps.
   for (const Peer peer : gone) gone_(peer);
 }
 

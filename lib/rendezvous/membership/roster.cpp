@@ -146,6 +146,7 @@ std::vector<Member*> Roster::with(MemberState state) {
   for (auto& [peer, member] : members_) {
     if (member.state == state) found.push_back(&member);
   }
+  // The map is by connection, and who has connected again has come first all the same.
   std::ranges::sort(found, {}, &Member::arrival);
   return found;
 }

@@ -83,6 +83,7 @@ Result<std::string> await_list(const RendezvousInfo& info, const std::string& ow
 
 Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
   if (const auto sound = check(info, own); !sound) return std::unexpected(sound.error());
+  // The rank that the handler gave is the order of the list, whatever --node-rank said.
   own.self.node_rank = info.rank;
   const auto text = to_text(own);
   const auto list = info.rank == 0 ? make_list(info, text) : await_list(info, text);
@@ -105,6 +106,7 @@ Result<Round> agree_on_round(const RendezvousInfo& info, Contribution own) {
     own.round = std::max(own.round, one->round);
     own.attempt = std::max(own.attempt, one->attempt);
   }
+  // All make the same world from the same list, so no message has to tell it.
   World world = make_world(std::move(nodes), true, own.master.master_addr, own.master.master_port);
   world.id.round = own.round + 1;
   world.attempt = own.attempt;

@@ -66,6 +66,7 @@ void CoordinatorSearch::dial() {
 }
 
 void CoordinatorSearch::try_again(const Error& error) {
+  // So that another place is given, if there is one.
   if (!place_.endpoint.host.empty()) locator_.reject(place_);
   trouble_ = error.text;
   const TimePoint now = clock_.now();

@@ -98,6 +98,7 @@ class LocalSession final : public Session {
       if (alarm_) alarm_->disarm();
       return;
     }
+    // Made when there is something to wait for: most jobs of one node never have a deadline.
     if (!alarm_) alarm_ = clock_.make_alarm();
     alarm_->arm(*due, [this] {
       state_.tick(clock_.now());

@@ -96,6 +96,7 @@ std::string payload_of(const std::string& session, const std::string& key) {
 
 /// The key in a credential that one of our own processes made for this very connection.
 Result<std::string> key_of(const Munge::Opened& opened, const std::string& session, uid_t user) {
+  // Any user of the cluster can make a valid credential; only this one's are ours.
   if (opened.writer != user) {
     return fail(Code::Rendezvous,
                 fmt::format("the credential is of user {}, and this job is of user {}",
@@ -106,6 +107,7 @@ Result<std::string> key_of(const Munge::Opened& opened, const std::string& sessi
   if (key.size() != kKeyText) {
     return fail(Code::Rendezvous, "the credential was not made by elastrun");
   }
+  // A credential that was overheard is good for the connection it was made for, and for no other.
   if (member_text_or(*value, "session", "") != net::encode_base64(session)) {
     return fail(Code::Rendezvous, "the credential was made for another connection");
   }

@@ -192,6 +192,7 @@ Hello read_hello(const Reader& reader) {
 
 Welcome read_welcome(const Reader& reader) {
   const double heartbeat = reader.number("heartbeat_interval", 0.001, 1e6, 5);
+  // Their product becomes a time, which has to fit.
   const auto missed = static_cast<double>(reader.integer("heartbeats_missed", 1, kMaxCount));
   return {reader.text("run"),
           reader.integer("epoch"),
@@ -220,6 +221,8 @@ std::string encode(const FromCoordinator& message) {
                  is_status ? kLongestStatus : kLongestSent);
 }
 
+// What is missing has its default and what is unknown is not looked at, so that two releases which
+// speak one version of the protocol can meet. A member of the wrong kind makes the message unsound.
 Result<FromAgent> decode_from_agent(std::string_view text) {
   const auto value = parse_json(text);
   if (!value) return std::unexpected(value.error());
