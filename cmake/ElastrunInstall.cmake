@@ -13,7 +13,7 @@ endif()
 
 install(TARGETS elastrun elastrunctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 
-# At the end of the program, after strip(1): an archive with launcher.py, so that Python runs the
+# At the end of the program, after strip(1): an archive with program.py, so that Python runs the
 # file as well (`python $(which torchrun)`). The program itself knows nothing of it.
 set(entry ${CMAKE_BINARY_DIR}/python_entry)
 set(folder ${CMAKE_INSTALL_BINDIR})
@@ -29,9 +29,9 @@ endif()
 list(JOIN archive "\" \"" archive)
 install(CODE "
   set(ours \"\$ENV{DESTDIR}${folder}/elastrun\")
-  file(COPY \"${CMAKE_SOURCE_DIR}/lib/python/elastrun/launcher.py\" DESTINATION \"${entry}\"
+  file(COPY \"${CMAKE_SOURCE_DIR}/lib/python/elastrun/program.py\" DESTINATION \"${entry}\"
        NO_SOURCE_PERMISSIONS)
-  file(RENAME \"${entry}/launcher.py\" \"${entry}/__main__.py\")
+  file(RENAME \"${entry}/program.py\" \"${entry}/__main__.py\")
   execute_process(COMMAND \"${archive}\"
     WORKING_DIRECTORY \"${entry}\" COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND cat \"\${ours}\" \"${entry}/archive.zip\"

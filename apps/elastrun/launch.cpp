@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch.hpp"
 
+#include "called_run.hpp"
 #include "command_line.hpp"
 #include "core/log.hpp"
 #include "dry_run.hpp"
@@ -39,6 +40,7 @@ spec::HostEnvironment real_host_environment(std::string called_as) {
 int run_job(guardian::Agent& guardian, int argc, char** argv) {
   const auto program = program_name(argc, argv);
   if (const auto refused = set_log_level()) return refuse(*refused, program);
+  if (const auto caller = caller_descriptor(argc, argv)) return run_for_caller(guardian, *caller);
   const auto line =
       parse_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   if (!line) return refuse(line.error(), program);
@@ -56,6 +58,7 @@ int run_job(guardian::Agent& guardian, int argc, char** argv) {
   }
   auto run = agent::JobRun::make(job->spec, guardian);
   if (!run) return give_up(run.error(), program);
+  (*run)->tell_process();
   const auto result = (*run)->run();
   return end_of_run(result, job->spec, **run);
 }

@@ -3,6 +3,7 @@
 
 #include "launcher/job_run.hpp"
 #include "process/process_table.hpp"
+#include "process/spawn.hpp"
 
 #include <array>
 #include <signal.h>
@@ -35,15 +36,6 @@ class ProcessState {
   const bool subreaper_ = process::is_subreaper();
 };
 
-/// Hands every record of a run to the handlers of this process.
-class ToProcessPipeline final : public telemetry::Sink {
- public:
-  void consume(const telemetry::Record& record) override {
-    telemetry::process_pipeline().emit(record);
-  }
-  void flush(TimePoint deadline) override { telemetry::process_pipeline().flush(deadline); }
-};
-
 }  // namespace
 
 Result<RunResult> LocalElasticAgent::run() {
@@ -51,6 +43,7 @@ Result<RunResult> LocalElasticAgent::run() {
   const auto job = job_of(spec_);
   if (!job) return std::unexpected(job.error());
   const ProcessState process_state;
+  process::let_children_inherit(spec_.inherited_fds);
   guardian::Agent no_guardian;
   OwnRendezvous own;
   if (dynamic_cast<rendezvous::BuiltInHandler*>(spec_.rdzv_handler.get()) == nullptr) {
@@ -58,7 +51,8 @@ Result<RunResult> LocalElasticAgent::run() {
   }
   auto run = JobRun::make(*job, guardian_ != nullptr ? *guardian_ : no_guardian, std::move(own));
   if (!run) return std::unexpected(run.error().error);
-  (*run)->pipeline().route({}, std::make_shared<ToProcessPipeline>());
+  (*run)->tell_process();
+  (*run)->end_with(ends_with_);
   job_result_ = (*run)->run();
   (*run)->finish();
   (*run)->console().finish();

@@ -33,6 +33,10 @@ class LocalElasticAgent {
   /// those of `run_result`, and Usage or Io for a spec or a machine with which nothing can start.
   Result<RunResult> run();
 
+  /// A run ends as by SIGTERM when one of these can be read from: a pidfd, or a connection of which
+  /// the other end has gone. Borrowed.
+  void end_with(std::vector<int> descriptors) { ends_with_ = std::move(descriptors); }
+
   const WorkerSpec& spec() const { return spec_; }
   /// All about the last run, also one that ended with an error: for verdict_text, summary_text and
   /// reports. None before one ran.
@@ -41,6 +45,7 @@ class LocalElasticAgent {
  private:
   const WorkerSpec spec_;
   guardian::Agent* guardian_;
+  std::vector<int> ends_with_;
   std::optional<JobResult> job_result_;
 };
 

@@ -12,9 +12,11 @@
 #include "workers/command.hpp"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <functional>
 #include <unistd.h>
+#include <utility>
 
 namespace elastrun::agent {
 namespace {
@@ -35,6 +37,15 @@ auto last_is_to_go(guardian::Directories all) {
     all.remember(last = path);
   };
 }
+
+/// Hands every record of a run to the handlers of this process.
+class ToProcessPipeline final : public telemetry::Sink {
+ public:
+  void consume(const telemetry::Record& record) override {
+    telemetry::process_pipeline().emit(record);
+  }
+  void flush(TimePoint deadline) override { telemetry::process_pipeline().flush(deadline); }
+};
 
 pid_t pid_of(const workers::Worker* worker) {
   return worker != nullptr ? worker->pid : 0;
@@ -319,6 +330,28 @@ void JobRun::signalled(const process::SignalEvent& event, process::Demand demand
 
 void JobRun::ignore_signals() {
   if (signals_) signals_->ignore_rest();
+}
+
+void JobRun::tell_process() {
+  using Kind = telemetry::Record::Kind;
+  const auto carried = [](Kind kind) { return telemetry::process_pipeline().carries(kind); };
+  // A route for nothing would have every record built, also those that no sink of the job wants.
+  if (!std::ranges::any_of(std::array{Kind::Event, Kind::Sample, Kind::Window, Kind::SpanEnd},
+                           carried)) {
+    return;
+  }
+  pipeline().route({}, std::make_shared<ToProcessPipeline>());
+}
+
+void JobRun::end_with(const std::vector<int>& descriptors) {
+  const auto gone = [this] {
+    if (std::exchange(caller_gone_, true)) return;
+    log::warning("signals", "the process that started this job has gone: the job ends");
+    signalled({.number = SIGTERM}, process::Demand::Stop);
+  };
+  for (const int fd : descriptors) {
+    callers_.push_back(std::make_unique<process::DeathWatch>(loop_, fd, gone));
+  }
 }
 
 JobResult JobRun::run() {

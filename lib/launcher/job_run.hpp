@@ -38,6 +38,11 @@ class JobRun {
   static Started<std::unique_ptr<JobRun>> make(const spec::JobSpec& spec, guardian::Agent& guardian,
                                                OwnRendezvous own = {});
 
+  /// Before run(), of which the handlers of this process, if it has any by now, then hear, too:
+  /// those of telemetry::metrics::configure, and its routes.
+  void tell_process();
+  /// Before run(), which then ends as by SIGTERM when one of these can be read from.
+  void end_with(const std::vector<int>& descriptors);
   /// Runs the job to its end, and removes what was only temporary.
   JobResult run();
   /// Signals that come from now on change nothing any more: for a program that only has to say how
@@ -95,6 +100,7 @@ class JobRun {
   logs::StreamFactory streams_;
   std::unique_ptr<process::PosixLauncher> launcher_;
   process::Containment containment_;
+  bool caller_gone_ = false;
   bool survivors_ = false;  // after all the time that SIGKILL may take
   WorkerChannel channel_;
   SharedPages pages_{spec_};
@@ -115,6 +121,7 @@ class JobRun {
   std::unique_ptr<WorkerPlans> plans_;
   std::unique_ptr<Agent> agent_;
   std::unique_ptr<RunSignals> signals_;
+  std::vector<std::unique_ptr<process::DeathWatch>> callers_;
   TimePoint store_needed_until_;
 };
 

@@ -23,6 +23,10 @@ Status check(const WorkerSpec& spec) {
     return wrong(
         fmt::format("WorkerSpec::max_restarts must be at least 0, not {}", spec.max_restarts));
   }
+  for (const int fd : spec.inherited_fds) {
+    if (fd > 2) continue;
+    return wrong(fmt::format("WorkerSpec::inherited_fds must be above 2, where {} is not", fd));
+  }
   if (spec.monitor_interval <= Duration::zero()) {
     return wrong("WorkerSpec::monitor_interval must be greater than 0");
   }
@@ -78,7 +82,7 @@ Status take_rendezvous(const WorkerSpec& spec, spec::JobSpec& job) {
 
 Result<spec::JobSpec> job_of(const WorkerSpec& spec) {
   if (const auto sound = check(spec); !sound) return std::unexpected(sound.error());
-  spec::JobSpec job;
+  auto job = spec.options;
   job.mode = spec::Mode::Program;
   job.script = spec.entrypoint;
   job.script_args = spec.args;

@@ -42,6 +42,7 @@ struct WorkerSpec {
   std::string local_addr{};                  // by which other nodes reach this one
   std::string event_log_handler = "null";    // as telemetry::events::register_handler
   std::map<std::string, std::string> env{};  // added to the workers' environment
+  std::vector<int> inherited_fds{};  // descriptors of ours that the workers have, too, above 2
   LogsSpecs logs{};
   std::optional<std::vector<std::string>> duplicate_stdout_filters{}, duplicate_stderr_filters{};
   spec::NumaBinding numa_binding = spec::NumaBinding::None;
@@ -49,6 +50,7 @@ struct WorkerSpec {
   Duration exit_barrier_timeout = std::chrono::seconds(300);
   Duration shutdown_timeout = std::chrono::seconds(30);
   std::vector<std::string> signals_to_handle = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"};
+  spec::JobSpec options{};  // all else that a command line could say: --http, --metrics, ...
 };
 
 /// The same job as a command line would give it. Fails with Usage and a sentence that names the

@@ -99,6 +99,26 @@ bool place_streams(std::array<int, 3> sources) {
   return true;
 }
 
+/// In order, each once.
+std::vector<int>& inherited() {
+  static std::vector<int> descriptors;
+  return descriptors;
+}
+
+/// What is above the standard streams goes, but for what children inherit.
+bool keep_only(const std::vector<int>& kept) {
+  int next = 3;
+  for (const int fd : kept) {
+    if (::fcntl(fd, F_SETFD, 0) < 0) return false;  // what we were given may be close-on-exec
+    // Linux before 5.9 lacks the call, and a child then has more than it should: the rest is ours,
+    // and close-on-exec.
+    if (fd > next) ::syscall(SYS_close_range, next, fd - 1, 0);
+    next = fd + 1;
+  }
+  close_descriptors_from(next);
+  return true;
+}
+
 bool enter(const std::string& directory) {
   return directory.empty() || ::chdir(directory.c_str()) == 0;
 }
@@ -213,7 +233,7 @@ Step launch(VforkLauncher& launcher, boost::asio::io_context& io, boost::system:
                in_child(Step::Affinity, [&] { return bind_to(prepared.cpus); }),
                in_child(Step::Directory, [&] { return enter(request.directory); }),
                in_child(Step::Streams, [&] { return place_streams(streams); }),
-               in_child(Step::Start, [] { close_descriptors_from(3); }),
+               in_child(Step::Streams, [&kept = inherited()] { return keep_only(kept); }),
                // Now that no descriptor is beyond it.
                in_child(Step::Start, [&] { limit_descriptors(prepared.open_files); }),
                in_child(Step::Start, reset_signals), ExecFailure(failed));
@@ -224,6 +244,13 @@ Step launch(VforkLauncher& launcher, boost::asio::io_context& io, boost::system:
 }
 
 }  // namespace
+
+void let_children_inherit(std::vector<int> descriptors) {
+  std::ranges::sort(descriptors);
+  const auto again = std::ranges::unique(descriptors);
+  descriptors.erase(again.begin(), again.end());
+  inherited() = std::move(descriptors);
+}
 
 Result<Spawned> spawn(boost::asio::io_context& io, const LaunchRequest& request) {
   if (request.argv.empty()) return fail(Code::Spawn, "cannot start a program without a name");

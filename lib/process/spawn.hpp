@@ -7,6 +7,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <sys/types.h>
+#include <vector>
 
 namespace elastrun::process {
 
@@ -21,5 +22,9 @@ struct Spawned {
 /// Returns when the child has become its program, or with Spawn and the reason; a child that did
 /// not get that far is reaped already. The owner of the result reaps the child.
 Result<Spawned> spawn(boost::asio::io_context& io, const LaunchRequest& request);
+
+/// From now on each child has these descriptors of ours, above 2, under the same numbers: what the
+/// program that started this one has given it for its workers. Not while one is being started.
+void let_children_inherit(std::vector<int> descriptors);
 
 }  // namespace elastrun::process

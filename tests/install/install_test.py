@@ -26,6 +26,7 @@ share/man/man5/elastrun.toml.5
 share/man/man7/elastrun-design.7
 share/man/man7/elastrun-plugin.7
 share/man/man7/elastrun-protocol.7
+share/man/man7/elastrun-python.7
 share/man/man7/elastrun-telemetry.7
 share/man/man7/elastrun-timers.7
 share/bash-completion/completions/elastrun
@@ -35,7 +36,9 @@ share/bash-completion/completions/elastrunctl
 share/zsh/site-functions/_elastrunctl
 share/fish/vendor_completions.d/elastrunctl.fish
 share/elastrun/python/elastrun/__init__.py
-share/elastrun/python/elastrun/launcher.py
+share/elastrun/python/elastrun/program.py
+share/elastrun/python/elastrun/launcher/api.py
+share/elastrun/python/elastrun/multiprocessing/worker.py
 share/elastrun/config/records.schema.json
 share/elastrun/observability/elastrun-dashboard.json
 share/elastrun/observability/elastrun.rules.yml
@@ -122,7 +125,7 @@ class InstallTest(unittest.TestCase):
         self.assertIn("/share/elastrun/python/elastrun/__init__.py", said)
 
     def test_the_python_entry_finds_the_program_of_its_prefix(self) -> None:
-        entry = self.prefix / "share/elastrun/python/elastrun/launcher.py"
+        entry = self.prefix / "share/elastrun/python/elastrun/program.py"
         env = dict(os.environ, PATH="/usr/bin:/bin")
         self.assertTrue(run(sys.executable, entry, "--version", env=env).startswith("elastrun "))
 

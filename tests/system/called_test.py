@@ -40,7 +40,7 @@ class Called(Case):
         (self.folder / "train.py").write_text("import sys; print(sys.executable, *sys.argv[1:])\n")
         here = os.path.dirname(ELASTRUN)
         link = self.folder / "torchrun"
-        link.symlink_to(PACKAGE / "elastrun" / "launcher.py")
+        link.symlink_to(PACKAGE / "elastrun" / "program.py")
         ways: dict[str, list[object]] = {"file": [link], "module": ["-m", "elastrun"]}
         for name, words in ways.items():
             with self.subTest(name):
@@ -56,7 +56,7 @@ class Called(Case):
         folder = self.environment_of_its_own()
         (folder / "python3.99").symlink_to(os.path.realpath(sys.executable))
         (self.folder / "train.py").write_text("import sys; print(sys.executable)\n")
-        done = self.call(folder / "python3.99", PACKAGE / "elastrun" / "launcher.py", "train.py",
+        done = self.call(folder / "python3.99", PACKAGE / "elastrun" / "program.py", "train.py",
                          PATH=f"{os.path.dirname(ELASTRUN)}:/usr/bin:/bin")
         self.assertEqual((done.returncode, done.stdout), (0, f"{folder / 'python3.99'}\n"),
                          done.stderr)

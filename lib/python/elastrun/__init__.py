@@ -25,6 +25,7 @@
     elastrun.goodput.GoodputCalculator           # so are this one, CheckpointBadputCalculator
                                                  # and GoodputMonitor
     elastrun.control_plane.WorkerServer          # torch's worker server: handlers over HTTP
+    elastrun.notebook_launcher(train, (1e-3,), num_processes=2)   # from a notebook
     elastrun.bridge.torch()                      # what is told to torch's own reaches the agent
 
 In a worker this import also offers the stacks of the process to the agent (`offer_stacks`), which
@@ -39,8 +40,6 @@ Standard library only. The bytes are described in elastrun-protocol(7).
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
-
 from elastrun import timer
 from elastrun.channel import checkpoint_done, dropped, event, is_connected, metric, phase, step
 from elastrun.errors import record
@@ -48,19 +47,24 @@ from elastrun.stacks import offer_stacks
 
 TYPE_CHECKING = False  # the import of typing takes as long as that of all this
 if TYPE_CHECKING:
+    from typing import Any
+
     from elastrun import (bridge, control_plane, events, goodput, measurement, metrics, monitor,
                           monitoring, telemetry)
+    from elastrun.notebook import notebook_launcher
 
 __all__ = ["bridge", "checkpoint_done", "control_plane", "dropped", "event", "events", "goodput",
            "is_connected", "measurement", "metric", "metrics", "monitor", "monitoring",
-           "offer_stacks", "phase", "record", "step", "telemetry", "timer"]
+           "notebook_launcher", "offer_stacks", "phase", "record", "step", "telemetry", "timer"]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """Modules that not every worker needs are imported when they are first used."""
     if name in ("bridge", "control_plane", "events", "goodput", "measurement", "metrics", "monitor",
                 "monitoring", "telemetry"):
         return importlib.import_module(f"elastrun.{name}")
+    if name == "notebook_launcher":
+        return importlib.import_module("elastrun.notebook").notebook_launcher
     raise AttributeError(f"module 'elastrun' has no attribute '{name}'")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m elastrun ...: the launcher."""
-from elastrun.launcher import main
+from elastrun.program import main
 
 main()

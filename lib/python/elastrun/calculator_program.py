@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Union
 
-from elastrun.launcher import find_program
+from elastrun.program import find_program
 
 Path = Union[str, "os.PathLike[str]"]
 

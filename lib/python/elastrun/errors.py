@@ -15,11 +15,30 @@ if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+def _of_worker(error: BaseException) -> dict[str, Any]:
+    """What the worker left for which a launcher fails by ChildFailedError; nothing of others."""
+    import json
+
+    first = getattr(error, "get_first_failure", None)
+    if first is None:
+        return {}
+    failure = first()[1]
+    try:
+        with open(failure.error_file, encoding="utf-8") as file:
+            left: dict[str, Any] = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    if failure.exitcode and isinstance(left.get("message"), dict):
+        left["message"]["errorCode"] = failure.exitcode  # of a signal, it could not write itself
+    return left
+
+
 def _write(error: BaseException, path: str) -> None:
     import json  # which take as long as all else, and are seldom needed
     import traceback
 
-    said = {"message": {
+    handed_on = _of_worker(error)
+    said = handed_on or {"message": {
         "message": f"{type(error).__name__}: {error}",
         "extraInfo": {
             # With three arguments: the only form before Python 3.10.
@@ -35,9 +54,20 @@ def _write(error: BaseException, path: str) -> None:
     os.replace(unfinished, path)
 
 
+def write_error_file(error: BaseException) -> None:
+    """To TORCHELASTIC_ERROR_FILE, if that is set. Never fails."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    try:
+        if path:
+            _write(error, path)
+    except Exception:
+        pass  # the exception itself matters more than its file, whatever its str() does
+
+
 def record(function: _Function) -> _Function:
     """Writes the exception that leaves `function` to TORCHELASTIC_ERROR_FILE, and lets it pass on.
 
+    Of a ChildFailedError, the file of the worker that failed first is written again.
     `sys.exit()` and Ctrl+C write nothing; `sys.exit(0)` becomes a normal return, as with torch.
     Also switches the faulthandler on, so that a crash in C leaves the Python stacks in stderr.
     """
@@ -55,12 +85,7 @@ def record(function: _Function) -> _Function:
                 return None
             raise
         except Exception as error:
-            path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
-            try:
-                if path:
-                    _write(error, path)
-            except Exception:
-                pass  # the exception itself matters more than its file, whatever its str() does
+            write_error_file(error)
             raise
 
     return recorded  # type: ignore[return-value]

@@ -52,6 +52,16 @@ def _get_or_create_logger(destination: str = "null") -> logging.Logger:
     return _loggers[destination]
 
 
+def has_handler(destination: str) -> bool:
+    """Whether a handler of this process gets the events of an agent with that destination."""
+    return destination in _handlers or _RDZV in _handlers
+
+
+def hand_on(event: Event | RdzvEvent, destination: str) -> None:
+    """An event of the agent that this process has started, for its destination."""
+    _deliver(event, destination)
+
+
 def failures() -> int:
     """How many events their destinations have refused by raising."""
     return _failures

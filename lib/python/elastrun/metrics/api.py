@@ -96,6 +96,20 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
     _handled = any(not isinstance(one, NullMetricHandler) for one in handlers)
 
 
+def has_handlers() -> bool:
+    """Whether a metric would reach a handler of this process."""
+    return _handled
+
+
+def hand_on(data: MetricData) -> None:
+    """A metric of the agent that this process has started, for the handler of its group."""
+    global _failures
+    try:
+        _of_group.get(data.group_name, _default).emit(data)
+    except Exception:
+        _failures += 1
+
+
 def failures() -> int:
     """How many metrics handlers have refused by raising."""
     return _failures
@@ -167,11 +181,7 @@ def observe_metric(metric_name: str, value: float, metric_group: str = "torchela
 
 
 def _emit(group: str, name: str, value: float) -> None:
-    global _failures
-    try:
-        _of_group.get(group, _default).emit(MetricData(time.time(), group, name, value))
-    except Exception:
-        _failures += 1
+    hand_on(MetricData(time.time(), group, name, value))
 
 
 class MetricStream:

@@ -46,7 +46,7 @@ def find_program(name: str) -> str | None:
 def main() -> None:
     """Does not return."""
     name = os.path.basename(sys.argv[0])
-    if name in ("__main__.py", "launcher.py", "-c", ""):
+    if name in ("__main__.py", "program.py", "-c", ""):
         name = "elastrun"
     program = find_program("elastrun")
     if program is None:

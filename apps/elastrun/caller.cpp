@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "caller.hpp"
+
+#include <array>
+#include <cerrno>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <utility>
+
+namespace elastrun {
+namespace {
+
+// What a caller may be behind: its handlers run between two reads of it.
+constexpr std::size_t kBacklog = 4U << 20;
+constexpr int kPatienceMs = 60'000;
+
+}  // namespace
+
+Result<Caller> Caller::take(int descriptor) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) {
+    return fail(Code::Usage,
+                fmt::format("--caller: descriptor {} is no stream socket; the Python package "
+                            "elastrun.agent gives this option, people do not",
+                            descriptor));
+  }
+  // No process of ours is to keep it open beyond our end.
+  ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  return Caller(UniqueFd(descriptor));
+}
+
+Result<json::value> Caller::hear() {
+  std::array<char, 65'536> bytes{};
+  std::size_t end = std::string::npos;
+  while ((end = heard_.find('\n')) == std::string::npos) {
+    if (heard_.size() > kLongestLine) {
+      return fail(Code::Protocol, "the caller's line is longer than 64 MiB");
+    }
+    pollfd readable{socket_.get(), POLLIN, 0};
+    ::poll(&readable, 1, -1);  // the loop may have made the socket non-blocking
+    const auto count = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count > 0) {
+      heard_.append(bytes.data(), static_cast<std::size_t>(count));
+    } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return fail(Code::Closed, "the caller has gone");
+    }
+  }
+  const auto line = heard_.substr(0, end);
+  heard_.erase(0, end + 1);
+  return parse_json(line);
+}
+
+bool Caller::write_some(bool waits) {
+  while (!waiting_.empty()) {
+    const auto count =
+        ::send(socket_.get(), waiting_.data(), waiting_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count > 0) {
+      waiting_.erase(0, static_cast<std::size_t>(count));
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || !waits) return errno == EAGAIN;
+    pollfd writable{socket_.get(), POLLOUT, 0};
+    if (::poll(&writable, 1, kPatienceMs) == 0) return false;
+  }
+  return true;
+}
+
+void Caller::tell(const json::value& line) {
+  auto text = python_json(line) + "\n";
+  if (waiting_.size() + text.size() > kBacklog) {
+    ++lost_;
+  } else {
+    waiting_ += text;
+  }
+  write_some(false);
+}
+
+Status Caller::tell_last(const json::value& line) {
+  waiting_ += python_json(line) + "\n";
+  if (write_some(true)) return {};
+  return fail(Code::Closed, "the process that started this job has gone, or does not read");
+}
+
+}  // namespace elastrun

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program elastrun as the agent of this process: one child for one job.
+
+What is to be run goes to it over a socket, as one line of JSON, and comes back over it: metrics and
+events while it runs, how it ended at the end (elastrun-protocol(7), "A caller and its agent"). When
+this process ends, in whatever way, the agent ends the job as after SIGTERM.
+"""
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from elastrun.multiprocessing.api import SignalException
+from elastrun.multiprocessing.payload import receive_value
+from elastrun.program import find_program
+
+__all__ = ["AgentError", "AgentProcess"]
+
+_LONGEST_LINE = 64 << 20
+_ENDING = 60.0  # seconds beyond the time that workers have to end
+
+
+class AgentError(RuntimeError):
+    """The agent could not do its work: there is no program, or it has ended without a word."""
+
+
+def _program() -> str:
+    named = os.environ.get("ELASTRUN_BINARY")
+    if named:
+        return named
+    found = find_program("elastrun")
+    if found is None:
+        raise AgentError("the program elastrun is neither in this package nor in PATH; "
+                         "ELASTRUN_BINARY may name it")
+    return found
+
+
+def _handled(names: Iterable[str]) -> list[int]:
+    """Signals of this process that the agent is to hear of: not the ignored ones (nohup)."""
+    numbers = []
+    for name in names:
+        number = getattr(signal, name.strip(), None)
+        if isinstance(number, signal.Signals) and number not in (signal.SIGKILL, signal.SIGSTOP) \
+                and signal.getsignal(number) != signal.SIG_IGN:
+            numbers.append(int(number))
+    return numbers
+
+
+class AgentProcess:
+    """One run. `request`: see the manual; `descriptors`: what the agent inherits beside the socket.
+    `on_line`: gets what the agent says but for the end; what it raises ends the job.
+    `shutdown_timeout`: seconds that workers have to end. `stdout`: as subprocess.Popen's.
+    """
+
+    def __init__(self, request: dict[str, Any], descriptors: Iterable[int],
+                 on_line: Callable[[dict[str, Any]], None], shutdown_timeout: float,
+                 results: socket.socket | None = None, stdout: int | None = None) -> None:
+        self.values: dict[int, int] = {}  # descriptors of what workers returned, by rank
+        self.heard: signal.Signals | None = None  # the first signal that this process was sent
+        self._on_line = on_line
+        self._patience = shutdown_timeout + _ENDING
+        self._results = results
+        self._ended: dict[str, Any] | None = None
+        self._text = bytearray()
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._child = subprocess.Popen(
+                    [_program(), f"--caller={theirs.fileno()}"], stdout=stdout,
+                    pass_fds=(theirs.fileno(), *descriptors))
+        except OSError as error:
+            self._socket.close()
+            raise AgentError(f"cannot start the agent: {error}") from error
+        except BaseException:
+            self._socket.close()
+            raise
+        self._request = request
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def send(self, number: int) -> None:
+        """A signal, as from a terminal or a batch system."""
+        if self._child.poll() is None:
+            self._child.send_signal(number)
+
+    def run(self, signals: Iterable[str]) -> dict[str, Any]:
+        """Waits for the end of the job; what the agent says of it. In the main thread, `signals`
+        are passed on meanwhile; in others, they do what they do. Fails with AgentError. An
+        exception ends the job first, and passes on then.
+        """
+        try:
+            with _PassedOn(self, signals):
+                self._say()
+                while self._step(None):
+                    pass
+                self._child.wait()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._socket.close()
+        if self._ended is None:
+            raise AgentError(f"the agent has ended without a word: {_how(self._child.returncode)}")
+        return self._ended
+
+    def _say(self) -> None:
+        line = json.dumps(self._request).encode() + b"\n"
+        try:
+            self._socket.sendall(line)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has ended, and what it said can be read
+
+    def _step(self, limit: float | None) -> bool:
+        """Waits for something of the agent, and takes it; False at the end of the connection."""
+        watched: list[socket.socket] = [self._socket]
+        if self._results is not None:
+            watched.append(self._results)
+        readable = _readable(watched, limit)
+        if self._results is not None:
+            self._take_values()
+        if self._socket not in readable:
+            return True
+        try:
+            some = self._socket.recv(1 << 16)
+        except ConnectionResetError:
+            some = b""
+        if not some:
+            if self._results is not None:
+                self._take_values()
+            return False
+        self._text += some
+        *lines, rest = self._text.split(b"\n")
+        self._text = bytearray(rest)
+        if len(rest) > _LONGEST_LINE:
+            raise AgentError("the agent says a line of more than 64 MiB")
+        for line in lines:
+            self._hear(json.loads(line))
+        return True
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        ended = said.get("ended")
+        if ended is not None:
+            self._ended = ended
+        else:
+            self._on_line(said)
+
+    def _take_values(self) -> None:
+        assert self._results is not None
+        while True:
+            got = receive_value(self._results)
+            if got is None:
+                return
+            rank, descriptor = got
+            before = self.values.pop(rank, None)  # of an earlier start of the workers
+            if before is not None:
+                os.close(before)
+            self.values[rank] = descriptor
+
+    def _end(self) -> None:
+        """As a launcher that is told to end: the workers have their time. Told again, less."""
+        self._socket.close()  # which the agent takes for our end
+        limit = time.monotonic() + self._patience
+        while True:
+            try:
+                self._child.wait(max(limit - time.monotonic(), 0.1))
+                return
+            except subprocess.TimeoutExpired:
+                self._child.kill()  # the guardian, whose end ends all
+            except BaseException:
+                self.send(signal.SIGTERM)
+                limit = min(limit, time.monotonic() + 10.0)
+
+    def close(self) -> None:
+        """What was returned and not taken."""
+        for descriptor in self.values.values():
+            os.close(descriptor)
+        self.values.clear()
+
+
+def _readable(watched: list[socket.socket], limit: float | None) -> list[socket.socket]:
+    poll = select.poll()
+    for one in watched:
+        poll.register(one, select.POLLIN)
+    found = {fd for fd, _ in poll.poll(None if limit is None else limit * 1000)}
+    return [one for one in watched if one.fileno() in found]
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+class _PassedOn:
+    """While it is entered, signals of this process go to the agent. A terminal's reaches the agent
+    on its own way, too, which tells one request by two ways from a repeated one.
+    """
+
+    def __init__(self, agent: AgentProcess, names: Iterable[str]) -> None:
+        self._agent = agent
+        main = threading.current_thread() is threading.main_thread()
+        self._numbers = _handled(names) if main else []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in self._numbers:
+            self._before[number] = signal.signal(number, self._hear)
+
+    def _hear(self, number: int, _: object) -> None:
+        if self._agent.heard is None:
+            self._agent.heard = signal.Signals(number)
+        self._agent.send(number)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            # None: it was not installed by Python, and cannot be by it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def signal_exception(number: int) -> SignalException:
+    """As torch's agent raises it."""
+    name = signal.Signals(number)
+    return SignalException(f"Process {os.getpid()} got signal: {name}", name)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of one node, for launchers in Python: torch.distributed.elastic.agent.server.
+
+    from elastrun.agent.server import LocalElasticAgent, WorkerSpec
+    from elastrun.multiprocessing import DefaultLogsSpecs
+
+    spec = WorkerSpec(role="trainer", local_world_size=8, entrypoint=train, args=(config,),
+                      rdzv_handler=handler)
+    result = LocalElasticAgent(spec, DefaultLogsSpecs()).run()
+    if result.is_failed():
+        print(result.failures[0])
+    else:
+        print(result.return_values[0])
+
+See elastrun-python(7).
+"""
+from .api import ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+from .local_elastic_agent import LocalElasticAgent
+
+__all__ = ["ElasticAgent", "LocalElasticAgent", "RunResult", "Worker", "WorkerGroup", "WorkerSpec",
+           "WorkerState"]

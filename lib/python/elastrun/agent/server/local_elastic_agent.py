@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of one node: torch.distributed.elastic.agent.server.local_elastic_agent."""
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elastrun import events
+from elastrun.agent.connection import AgentError, AgentProcess, signal_exception
+from elastrun.agent.handler import HandlerServer
+from elastrun.metrics import api as metrics
+from elastrun.multiprocessing import payload as parcel
+from elastrun.multiprocessing.errors import ProcessFailure
+from elastrun.rendezvous import (BuiltInHandler, RendezvousClosedError, RendezvousError,
+                                 RendezvousTimeoutError)
+
+from .api import DEFAULT_ROLE, ElasticAgent, RunResult, WorkerGroup, WorkerSpec, WorkerState
+
+__all__ = ["LocalElasticAgent"]
+
+_WORKER = str(Path(__file__).resolve().parents[2] / "multiprocessing" / "worker.py")
+_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+_ERRORS: dict[str, type[Exception]] = {
+    "usage": ValueError, "closed": RendezvousClosedError, "timeout": RendezvousTimeoutError,
+    "rendezvous": RendezvousError, "store": RendezvousError}
+
+
+class LocalElasticAgent(ElasticAgent):
+    """Starts the workers of this node, watches them, starts them again, and ends all of them.
+
+    `logs_specs`: where their output goes; torch's own will do. `start_method`: "spawn" alone for
+    functions, whose workers are new interpreters. `exit_barrier_timeout`, `shutdown_timeout`:
+    seconds that finished nodes wait for the others, and that workers have to end after a signal.
+    `log_line_prefix_template`: of lines that tee shows. `by_value`: the workers get the function
+    as cloudpickle has it, for one that they cannot import. `options`: those of the command elastrun
+    that torch has none for, by name: {"http": "127.0.0.1:0", "hang_timeout": 60}.
+
+    Metrics and events of the agent go to the handlers that this process has configured. In the main
+    thread, the signals in TORCHELASTIC_SIGNALS_TO_HANDLE end the workers first, and raise
+    SignalException then.
+    """
+
+    def __init__(self, spec: WorkerSpec, logs_specs: Any = None, start_method: str = "spawn",
+                 exit_barrier_timeout: float = 300, log_line_prefix_template: str | None = None,
+                 shutdown_timeout: float = 30, health_check_server: Any = None,
+                 uninterruptible_state_timeout: float | None = None, *, by_value: bool = False,
+                 options: Mapping[str, Any] | None = None) -> None:
+        if isinstance(logs_specs, str):  # the second argument in torch's documentation
+            logs_specs, start_method = None, logs_specs
+        self._spec = spec
+        self._logs_specs = logs_specs
+        self._start_method = start_method
+        self._exit_barrier_timeout = exit_barrier_timeout
+        self._prefix_template = log_line_prefix_template
+        self._shutdown_timeout = shutdown_timeout
+        self._health_check_server = health_check_server
+        self._stuck_limit = uninterruptible_state_timeout
+        self._by_value = by_value
+        self._options = dict(options or {})
+        self._worker_group = WorkerGroup(spec)
+        self._process: AgentProcess | None = None
+        self.report: dict[str, Any] = {}
+        """After a run, all that is known of it: the fields of --report, see elastrun(1)."""
+
+    def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
+        return self._worker_group
+
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Fails with SignalException, the errors of elastrun.rendezvous, ValueError for a spec with
+        which nothing can start, TypeError for a function or a value that cannot be pickled, and
+        AgentError, a RuntimeError.
+        """
+        return self._run(None)
+
+    def run_with_output(self, stdout: int) -> RunResult:
+        """As run(), with a descriptor of this process as the workers' standard output."""
+        return self._run(stdout)
+
+    async def arun(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """The same without keeping the event loop. Cancelled, it ends the workers first."""
+        import asyncio  # which takes as long as all else
+
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(None, self._run, None)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if self._process is not None:
+                self._process.send(signal.SIGTERM)
+            await asyncio.gather(running, return_exceptions=True)
+            raise
+
+    def _run(self, stdout: int | None) -> RunResult:
+        spec = self._spec
+        names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _SIGNALS).split(",")
+        request = self._request(names)
+        server = None
+        payload = None
+        results: socket.socket | None = None
+        descriptors: list[int] = []
+        theirs: socket.socket | None = None
+        try:
+            if callable(spec.entrypoint):
+                self._check_start_method()
+                payload = parcel.pack(spec.entrypoint, tuple(spec.args), self._by_value)
+                results, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                numbers = (payload.descriptor, payload.tracker, theirs.fileno())
+                inherited = sorted({*payload.descriptors, theirs.fileno()})
+                descriptors += inherited
+                request |= {"entrypoint": sys.executable, "inherited_fds": inherited,
+                            "args": [*_interpreter_flags(), "-u", _WORKER, *map(str, numbers)]}
+            if not isinstance(spec.rdzv_handler, BuiltInHandler):
+                server = HandlerServer(spec.rdzv_handler)
+                request["rendezvous"]["asked_at"] = server.theirs.fileno()
+                descriptors.append(server.theirs.fileno())
+            self._process = AgentProcess(request, descriptors, self._hear, self._shutdown_timeout,
+                                         results, stdout)
+            return self._result(self._process.run(names), self._process, server)
+        finally:
+            for one in (theirs, results, server, payload, self._process):
+                if one is not None:
+                    one.close()
+            self._process = None
+
+    def _check_start_method(self) -> None:
+        if self._start_method in ("spawn", "forkserver"):
+            return
+        if self._start_method != "fork":
+            raise ValueError(f"cannot find context for {self._start_method!r}: the start methods "
+                             "are spawn, forkserver and fork")
+        raise ValueError(
+            "start_method='fork': the workers are children of the agent, which is another program, "
+            "and cannot be forks of this process; start_method='spawn' gives them the function by "
+            "its name, and by_value=True one that they cannot import")
+
+    def _request(self, names: list[str]) -> dict[str, Any]:
+        spec = self._spec
+        logs = self._logs_specs
+        out: dict[str, Any] = {
+            "role": spec.role, "local_world_size": spec.local_world_size,
+            "max_restarts": spec.max_restarts, "monitor_interval": spec.monitor_interval,
+            "master_addr": spec.master_addr, "master_port": spec.master_port,
+            "local_addr": spec.local_addr, "virtual_local_rank": spec.virtual_local_rank,
+            "exit_barrier_timeout": self._exit_barrier_timeout,
+            "shutdown_timeout": self._shutdown_timeout, "signals_to_handle": names,
+            "log_line_prefix_template": self._prefix_template,
+            "duplicate_stdout_filters": spec.duplicate_stdout_filters,
+            "duplicate_stderr_filters": spec.duplicate_stderr_filters,
+            "numa_binding": _binding(spec.numa_options), "rendezvous": self._rendezvous(),
+            "metrics": metrics.has_handlers(), "options": _words(self._options)}
+        if isinstance(spec.entrypoint, str):
+            out |= {"entrypoint": spec.entrypoint, "args": [str(one) for one in spec.args]}
+        if logs is not None:
+            out |= {"log_dir": logs._root_log_dir and os.fspath(logs._root_log_dir),
+                    "redirects": _streams(logs._redirects), "tee": _streams(logs._tee),
+                    "local_ranks_filter": sorted(logs._local_ranks_filter or ())}
+        if events.has_handler(spec.event_log_handler):
+            out["events"] = True
+        elif spec.event_log_handler in ("null", "console"):
+            out["event_log_handler"] = spec.event_log_handler
+        else:
+            events.get_logging_handler(spec.event_log_handler)  # fails with KeyError
+            out["events"] = True
+        return out
+
+    def _rendezvous(self) -> dict[str, Any]:
+        handler = self._spec.rdzv_handler
+        if not isinstance(handler, BuiltInHandler):
+            return {"backend": handler.get_backend(), "run_id": str(handler.get_run_id())}
+        given = handler.parameters
+        conf = {key: str(value) for key, value in given.config.items() if value is not None}
+        rank = given.get_as_int("rank", None)
+        out: dict[str, Any] = {
+            "backend": given.backend, "endpoint": given.endpoint.strip(),
+            "run_id": str(given.run_id), "min_nodes": given.min_nodes,
+            "max_nodes": given.max_nodes, "local_addr": given.local_addr, "conf": conf}
+        if rank is not None:
+            out["node_rank"] = rank
+        return out
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        metric = said.get("metric")
+        if metric is not None:
+            metrics.hand_on(metrics.MetricData(metric["time"], metric["group"], metric["name"],
+                                               metric["value"]))
+        elif "event" in said:
+            events.hand_on(events.Event.deserialize(said["event"]), self._spec.event_log_handler)
+        elif "rdzv_event" in said:
+            events.hand_on(events.RdzvEvent.deserialize(said["rdzv_event"]), "dynamic_rendezvous")
+
+    def _result(self, ended: dict[str, Any], process: AgentProcess,
+                server: HandlerServer | None) -> RunResult:
+        self.report = ended.get("report", {})
+        state = WorkerState(ended.get("state", "UNKNOWN"))
+        self._take_group(state)
+        error = ended.get("error")
+        if error is not None:
+            raise self._exception(error, ended, process, server)
+        failures = {one["rank"]: _failure(one) for one in self.report.get("failures", ())
+                    } or self._failure_elsewhere(state)
+        values = {}
+        for rank in sorted(ended.get("returned", ())):
+            descriptor = process.values.pop(rank, None)
+            values[rank] = None if descriptor is None else parcel.value_in(descriptor)
+        return RunResult(state, values, failures)
+
+    def _exception(self, error: dict[str, Any], ended: dict[str, Any], process: AgentProcess,
+                   server: HandlerServer | None) -> BaseException:
+        if error["kind"] == "signal":
+            number = process.heard or ended.get("signal") or signal.SIGTERM
+            return signal_exception(int(number))
+        if server is not None and isinstance(server.failure, Exception):
+            return server.failure
+        return _ERRORS.get(error["kind"], AgentError)(error["text"])
+
+    def _failure_elsewhere(self, state: WorkerState) -> dict[int, ProcessFailure]:
+        """For workers of other nodes: the cause that the agents have told each other."""
+        culprit = self.report.get("culprit") or {}
+        if state != WorkerState.FAILED or "rank" not in culprit:
+            return {}
+        failure = ProcessFailure(culprit["local_rank"], 0, culprit["exit_code"], "")
+        failure.message = culprit.get("text") or failure.message
+        failure.timestamp = int(culprit.get("time") or failure.timestamp)
+        return {culprit["rank"]: failure}
+
+    def _take_group(self, state: WorkerState) -> None:
+        group = self._worker_group
+        group.state = state
+        group.group_rank = self.report.get("group_rank")
+        group.group_world_size = self.report.get("group_world_size")
+        for row in self.report.get("workers", ()):
+            worker = group.workers[row["local_rank"]]
+            worker.id, worker.global_rank = row["pid"], row["rank"]
+            worker.world_size = self.report.get("world_size", -1)
+
+
+def _interpreter_flags() -> list[str]:
+    from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]
+
+    return list(_args_from_interpreter_flags())
+
+
+def _failure(row: dict[str, Any]) -> ProcessFailure:
+    failure = ProcessFailure(row["local_rank"], row["pid"], row["exit_code"],
+                             row.get("error_file") or "")
+    if failure.error_file == "<N/A>":
+        failure.timestamp = int(row["time"])
+        if row.get("exception"):
+            failure.message = row["exception"]
+    return failure
+
+
+def _streams(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return {str(rank): int(value) for rank, value in given.items()}
+    return int(given)
+
+
+def _binding(options: Any) -> str | None:
+    mode = getattr(options, "affinity_mode", options)
+    return None if mode is None else str(getattr(mode, "value", mode))
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    """As a command line has them: True is a flag, a list is an option given several times."""
+    words = []
+    for name, given in options.items():
+        option = "--" + name.replace("_", "-")
+        for value in given if isinstance(given, (list, tuple)) else (given,):
+            if value is True:
+                words.append(option)
+            elif value is not False and value is not None:
+                words.append(f"{option}={value}")
+    return words

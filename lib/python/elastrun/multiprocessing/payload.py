@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function and its arguments on their way to the workers, and what it returned on its way back.
+
+Both are pickles in sealed memory files, which no other process can change or find by a name. The
+first is inherited by the workers; each worker sends a descriptor of the second over a socket that
+it has inherited, so a large value costs no copy through a pipe and cannot block anything.
+"""
+from __future__ import annotations
+
+import copyreg
+import fcntl
+import io
+import mmap
+import os
+import pickle
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from multiprocessing import context, reduction, resource_tracker, spawn
+from typing import Any
+
+__all__ = ["RETURN_LIMIT", "Payload", "load", "pack", "receive_value", "send_value", "value_in"]
+
+RETURN_LIMIT = 1 << 30  # bytes of one return value
+_SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) | \
+    getattr(fcntl, "F_SEAL_GROW", 4) | getattr(fcntl, "F_SEAL_WRITE", 8)
+_ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)  # since Python 3.9
+
+
+class _Pickler(pickle.Pickler):
+    """Also takes what multiprocessing can share with a child that is being started. Not what other
+    packages have taught ForkingPickler: torch would share a tensor's memory with this process,
+    where each start of the workers, also a later one, is to have the tensor as it was.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        extra = getattr(reduction.ForkingPickler, "_extra_reducers", {})
+        own = {kind: how for kind, how in extra.items()
+               if getattr(how, "__module__", "").startswith("multiprocessing")}
+        self.dispatch_table = {**copyreg.dispatch_table, **own}
+
+
+class Payload:
+    """What the workers inherit: `descriptors`, of which `descriptor` is the pickle."""
+
+    DupFd = staticmethod(lambda fd: _Inherited(fd))
+
+    def __init__(self) -> None:
+        self.descriptor = -1
+        self.tracker = resource_tracker.getfd()
+        self._shared: list[int] = []
+
+    # multiprocessing asks these of what is starting a child.
+    def duplicate_for_child(self, fd: int) -> int:
+        self._shared.append(fd)
+        return fd
+
+    @property
+    def descriptors(self) -> list[int]:
+        return sorted({self.descriptor, self.tracker, *self._shared})
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class _Inherited:
+    """A descriptor in a pickle: the worker has it under the same number."""
+
+    def __init__(self, fd: int) -> None:
+        popen = context.get_spawning_popen()
+        self.fd = popen.duplicate_for_child(fd)  # type: ignore[union-attr]
+
+    def detach(self) -> int:
+        return self.fd
+
+
+def _sealed(contents: memoryview | bytes) -> int:
+    fd = os.memfd_create("elastrun-pickle", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(contents)
+        while view:
+            view = view[os.write(fd, view):]
+        fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _by_value(value: Any) -> bytes:
+    try:
+        import cloudpickle  # type: ignore[import-not-found]
+    except ImportError:
+        raise TypeError("a function by value needs the package cloudpickle: pip install "
+                        "cloudpickle") from None
+    done: bytes = cloudpickle.dumps(value)
+    return done
+
+
+def _main_is_importable() -> bool:
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    named = getattr(getattr(main, "__spec__", None), "name", None) is not None
+    return named or (path is not None and os.path.isfile(path))
+
+
+def pack(function: Callable[..., Any], args: tuple[Any, ...], by_value: bool = False) -> Payload:
+    """Pickles them once. Fails with TypeError, and says what cannot be pickled, and what to do."""
+    name = getattr(function, "__qualname__", repr(function))
+    if not by_value and getattr(function, "__module__", "") == "__main__" \
+            and not _main_is_importable():
+        raise TypeError(
+            f"{name} is defined in a notebook or an interactive session, which workers cannot "
+            "import: put it into a module, or give it by value (elastrun.notebook_launcher, or "
+            "by_value=True), for which cloudpickle has to be installed")
+    payload = Payload()
+    file = io.BytesIO()
+    context.set_spawning_popen(payload)
+    try:
+        data = spawn.get_preparation_data(name)
+        if by_value:
+            data.pop("init_main_from_path", None)
+            data.pop("init_main_from_name", None)
+        pickle.dump(data, file)
+        _Pickler(file).dump((by_value, _by_value(function) if by_value else function, args))
+    except Exception as error:
+        raise TypeError(
+            f"{name} or its arguments cannot be pickled for the workers: "
+            f"{type(error).__name__}: {error}. A function has to be at the top level of a module, "
+            "or given by value (by_value=True, with cloudpickle), and arguments have to be data"
+        ) from error
+    finally:
+        context.set_spawning_popen(None)
+    payload.descriptor = _sealed(file.getbuffer())
+    return payload
+
+
+def load(descriptor: int, tracker: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """In a worker: prepares this process as multiprocessing prepares a child, imports the main
+    module of the caller as __mp_main__, and gives the function and its arguments.
+    """
+    from multiprocessing import process
+
+    resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
+    current: Any = process.current_process()
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as file:
+        current._inheriting = True
+        try:
+            spawn.prepare(pickle.load(file))  # type: ignore[arg-type]
+            by_value, function, args = pickle.load(file)  # type: ignore[arg-type]
+        finally:
+            del current._inheriting
+    if by_value:
+        function = pickle.loads(function)
+    os.close(descriptor)
+    return function, args
+
+
+def send_value(channel: int, function: str, value: Any) -> None:
+    """In a worker: to the caller, with its rank. Fails with TypeError on a value that cannot be
+    pickled, and with ValueError on one above RETURN_LIMIT.
+    """
+    try:
+        contents = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise TypeError(
+            f"the return value of {function}, of type {type(value).__name__}, cannot be pickled: "
+            f"{type(error).__name__}: {error}. Return data, or None") from error
+    if len(contents) > RETURN_LIMIT:
+        raise ValueError(
+            f"the return value of {function} has {len(contents)} bytes, more than the "
+            f"{RETURN_LIMIT} that can be returned: write it to a file, and return its name")
+    with socket.socket(fileno=channel) as out:
+        fd = _sealed(contents)
+        try:
+            rank = struct.pack("=q", int(os.environ.get("RANK", "0")))
+            try:
+                socket.send_fds(out, [rank], [fd])
+            except BrokenPipeError:
+                pass  # the caller has gone; the agent ends this job
+        finally:
+            os.close(fd)
+
+
+def receive_value(channel: socket.socket) -> tuple[int, int] | None:
+    """In the caller: the rank of a worker and the descriptor of what it returned; None: nothing is
+    there. What is no such message is ignored.
+    """
+    channel.setblocking(False)  # recv_fds does not pass its flags on, before Python 3.13
+    while True:
+        try:
+            said, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
+        except (BlockingIOError, InterruptedError):
+            return None
+        if not said and not descriptors:
+            return None
+        for fd in descriptors:
+            os.set_inheritable(fd, False)
+        if len(said) == 8 and len(descriptors) == 1:
+            return int(struct.unpack("=q", said)[0]), descriptors[0]
+        for fd in descriptors:
+            os.close(fd)
+
+
+def value_in(descriptor: int) -> Any:
+    """Closes it. Fails as unpickling does: with ImportError, AttributeError, ..."""
+    try:
+        size = os.fstat(descriptor).st_size
+        if not 0 < size <= RETURN_LIMIT:
+            raise ValueError(f"a return value of {size} bytes")
+        with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE) as file:
+            return pickle.load(file)  # type: ignore[arg-type]
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the nodes of a job find each other: torch.distributed.elastic.rendezvous.
+
+    class MyHandler(rendezvous.RendezvousHandler):
+        def next_rendezvous(self):
+            return rendezvous.RendezvousInfo(store, rank, world_size, None)
+        ...
+    spec = WorkerSpec(rdzv_handler=MyHandler(), ...)
+
+A handler of your own is asked by the agent, in a thread of this process, one call at a time. The
+back ends c10d, static, etcd, etcd-v2 and file are the agent's own.
+"""
+from .api import (RendezvousClosedError, RendezvousConnectionError, RendezvousError,
+                  RendezvousGracefulExitError, RendezvousHandler, RendezvousHandlerCreator,
+                  RendezvousHandlerRegistry, RendezvousInfo, RendezvousParameters,
+                  RendezvousStateError, RendezvousStoreInfo, RendezvousTimeoutError,
+                  rendezvous_handler_registry)
+from .registry import BuiltInHandler, get_rendezvous_handler
+
+__all__ = ["BuiltInHandler", "RendezvousClosedError", "RendezvousConnectionError",
+           "RendezvousError", "RendezvousGracefulExitError", "RendezvousHandler",
+           "RendezvousHandlerCreator", "RendezvousHandlerRegistry", "RendezvousInfo",
+           "RendezvousParameters", "RendezvousStateError", "RendezvousStoreInfo",
+           "RendezvousTimeoutError", "get_rendezvous_handler", "rendezvous_handler_registry"]

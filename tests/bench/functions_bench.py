@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""elastic_launch of functions, beside what their interpreters take alone: one JSON line.
+
+    functions_bench.py ELASTRUN [--workers 2] [--reps 20] [--torch]
+
+The workers' interpreters start at the same time on as many processors as there are; so the floor is
+The workers' interpreters start at once, on as many processors as there are; so the floor is the
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
+
+
+def nothing() -> int:
+    return 1
+
+
+def milliseconds(work: Callable[[], object], reps: int) -> float:
+    took = []
+    for _ in range(reps):
+        begin = time.perf_counter()
+        work()
+        took.append((time.perf_counter() - begin) * 1000)
+    return round(statistics.median(took), 1)
+
+
+def interpreters(workers: int) -> None:
+    """As many at once as there are workers: what any launcher of functions has to start."""
+    command = [sys.executable, "-u", "-c", "import multiprocessing.spawn, elastrun"]
+    started = [subprocess.Popen(command) for _ in range(workers)]
+    for one in started:
+        one.wait()
+
+
+def config(module: object, workers: int) -> object:
+    return module.LaunchConfig(  # type: ignore[attr-defined]
+        min_nodes=1, max_nodes=1, nproc_per_node=workers, run_id="bench", rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", max_restarts=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("elastrun")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--reps", type=int, default=20)
+    parser.add_argument("--torch", action="store_true")
+    args = parser.parse_args()
+    os.environ |= {"ELASTRUN_BINARY": os.path.abspath(args.elastrun), "PYTHONPATH": str(PACKAGE),
+                   "OMP_NUM_THREADS": "1"}
+    sys.path.insert(0, str(PACKAGE))
+    begin = time.perf_counter()
+    from elastrun import launcher
+    row = {"row": "functions", "workers": args.workers,
+           "import_ms": round((time.perf_counter() - begin) * 1000, 1)}
+    launch = launcher.elastic_launch(config(launcher, args.workers), nothing)
+    assert launch() == dict.fromkeys(range(args.workers), 1)
+    row["interpreters_ms"] = milliseconds(lambda: interpreters(args.workers), args.reps)
+    row["elastrun_ms"] = milliseconds(launch, args.reps)
+    row["over_ms"] = round(row["elastrun_ms"] - row["interpreters_ms"], 1)
+    if args.torch:
+        from torch.distributed import launcher as torchs
+
+        theirs = torchs.elastic_launch(config(torchs, args.workers), nothing)
+        row["torch_ms"] = milliseconds(theirs, max(args.reps // 10, 1))
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,627 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Launchers in Python, as their users write them: launcher_test.py ELASTRUN [unittest's arguments].
+
+Each test is a program in a folder of its own. A test waits for a line or an end, never for time.
+"""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+from pathlib import Path
+
+ELASTRUN = os.path.abspath(sys.argv[1])
+PACKAGE = Path(__file__).resolve().parents[2] / "lib" / "python"
+LIMIT = 60
+KEPT = {k: v for k, v in os.environ.items()
+        if not k.startswith(("PET_", "SLURM_", "ELASTRUN_", "TORCHELASTIC", "LOGLEVEL"))}
+
+# What most of the programs below begin with.
+HEAD = """
+import os, signal, sys, time
+from elastrun.agent.server import LocalElasticAgent, WorkerSpec
+from elastrun.launcher import LaunchConfig, elastic_launch, launch_agent
+from elastrun.multiprocessing import DefaultLogsSpecs, SignalException
+from elastrun.multiprocessing.errors import ChildFailedError
+from elastrun.rendezvous import RendezvousParameters, get_rendezvous_handler
+
+def alone(workers=2, **more):
+    more.setdefault("max_restarts", 0)
+    return LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=workers, run_id="t",
+                        rdzv_backend="c10d", rdzv_endpoint="localhost:0", **more)
+
+def handler():
+    return get_rendezvous_handler(RendezvousParameters("c10d", "localhost:0", "t", 1, 1))
+"""
+# Workers that say so and wait until they are ended.
+WAITING = """
+def wait_for_end(*_):
+    print("up", os.environ["RANK"], os.getpid(), flush=True)
+    time.sleep(1000)
+"""
+
+
+class Launcher(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="launcher.")))
+        temporary = self.folder / "tmp"
+        temporary.mkdir()
+        self.mark = str(uuid.uuid4())
+        self.environment = KEPT | {
+            "PYTHONPATH": str(PACKAGE), "ELASTRUN_BINARY": ELASTRUN, "TMPDIR": str(temporary),
+            "LAUNCHER_TEST": self.mark, "PYTHONDONTWRITEBYTECODE": "1"}
+        self.addCleanup(self.end_the_rest)
+
+    def alive(self) -> set[int]:
+        found = set()
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and self.mark.encode() in \
+                        Path(f"/proc/{entry}/environ").read_bytes() and \
+                        Path(f"/proc/{entry}/stat").read_text().rsplit(") ", 1)[1][0] not in "ZX":
+                    found.add(int(entry))
+            except OSError:
+                continue
+        return found
+
+    def end_the_rest(self) -> None:
+        for pid in self.alive():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def nothing_left(self) -> None:
+        end = time.monotonic() + LIMIT
+        while left := self.alive():
+            self.assertLess(time.monotonic(), end, f"still alive: {left}")
+            time.sleep(0.01)
+
+    def write(self, text: str, name: str = "launch.py") -> str:
+        (self.folder / name).write_text(HEAD + WAITING + text)
+        return name
+
+    def start(self, text: str, *words: str, name: str = "launch.py", **more) -> subprocess.Popen:
+        more.setdefault("env", self.environment)
+        more.setdefault("stdin", subprocess.DEVNULL)
+        child = subprocess.Popen(
+            [sys.executable, self.write(text, name), *words], cwd=self.folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, **more)
+        self.addCleanup(lambda: (child.stdout.close(), child.stderr.close(), child.wait(LIMIT)))
+        self.addCleanup(self.end_the_rest)
+        return child
+
+    def run_program(self, text: str, *words: str, code: int = 0, **more) -> str:
+        child = self.start(text, *words, **more)
+        out, err = child.communicate(timeout=LIMIT)
+        self.assertEqual(child.returncode, code, out + err)
+        self.err = err
+        self.nothing_left()
+        return out
+
+    def wait_for(self, child: subprocess.Popen, beginning: str, count: int = 1) -> list[str]:
+        found = []
+        for line in child.stdout:
+            if line.startswith(beginning):
+                found.append(line.strip())
+                if len(found) == count:
+                    return found
+        self.fail(f"no {count} lines {beginning!r}: {found}\n{child.stderr.read()}")
+
+    def end_of(self, child: subprocess.Popen) -> tuple[int, str]:
+        out, err = child.communicate(timeout=LIMIT)
+        self.nothing_left()
+        return child.returncode, out + err
+
+
+class Runs(Launcher):
+    def test_functions_return_by_rank(self) -> None:
+        out = self.run_program("""
+def train(first, second):
+    return {"rank": int(os.environ["RANK"]), "sum": first + second,
+            "world": os.environ["WORLD_SIZE"]}
+
+if __name__ == "__main__":
+    print(elastic_launch(alone(), train)(2, 3))
+""")
+        self.assertEqual(out.strip(), "{0: {'rank': 0, 'sum': 5, 'world': '2'}, "
+                                      "1: {'rank': 1, 'sum': 5, 'world': '2'}}")
+
+    def test_a_program_with_words(self) -> None:
+        out = self.run_program("""
+if __name__ == "__main__":
+    print(elastic_launch(alone(), "sh")("-c", "echo $RANK of $WORLD_SIZE: $0", 7))
+""")
+        self.assertEqual(sorted(out.split("\n")), sorted(["", "0 of 2: 7", "1 of 2: 7",
+                                                          "{0: None, 1: None}"]))
+
+    def test_the_customization_document(self) -> None:
+        """Its agent, metrics handler and event handler, with torch's prefix replaced."""
+        out = self.run_program("""
+import elastrun.events as events
+import elastrun.metrics as metrics
+
+class MyMetricHandler(metrics.MetricHandler):
+    def emit(self, metric_data):
+        print("metric", metric_data.group_name, metric_data.name, metric_data.value)
+
+class MyEventHandler(events.EventHandler):
+    def record(self, event):
+        print("event", event.name, event.source.value, event.metadata.get("state"))
+
+def trainer_entrypoint_fn(scale):
+    return scale * int(os.environ["RANK"])
+
+if __name__ == "__main__":
+    metrics.configure(MyMetricHandler())
+    events.configure(MyEventHandler())
+    spec = WorkerSpec(role="trainer", local_world_size=2, fn=trainer_entrypoint_fn, args=(10,),
+                      rdzv_handler=handler(), max_restarts=1, monitor_interval=0.1)
+    agent = LocalElasticAgent(spec, start_method="spawn", logs_specs=DefaultLogsSpecs())
+    run_result = agent.run()
+    if run_result.is_failed():
+        print(f"worker 0 failed with: {run_result.failures[0]}")
+    else:
+        print(f"worker 1 return value is: {run_result.return_values[1]}")
+    print(run_result.state, agent.get_worker_group().state, agent.get_worker_group().workers)
+""")
+        self.assertIn("worker 1 return value is: 10\n", out)
+        self.assertIn("WorkerState.SUCCEEDED WorkerState.SUCCEEDED", out)
+        self.assertIn("metric torchelastic workers.trainer.run_total 1\n", out)
+        self.assertIn("metric torchelastic workers.trainer.run_success_no_retries 1\n", out)
+        self.assertRegex(out, "event torchelastic.worker.status.SUCCEEDED WORKER SUCCEEDED")
+        self.assertRegex(out, "event torchelastic.worker.status.SUCCEEDED AGENT SUCCEEDED")
+
+    def test_what_a_failed_worker_left(self) -> None:
+        out = self.run_program("""
+def train():
+    if os.environ["RANK"] == "1":
+        raise ValueError("no such data")
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    try:
+        elastic_launch(alone(), train)()
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        print(rank, failure.local_rank, failure.exitcode, failure.message["message"])
+        print(failure.message["extraInfo"]["py_callstack"].count("in train"))
+        print(error.name, "train FAILED" in str(error), failure.timestamp > 1e9)
+""")
+        self.assertEqual(out, "1 1 1 ValueError: no such data\n1\ntrain True True\n")
+
+    def test_record_hands_the_first_failure_on(self) -> None:
+        own = self.folder / "own.json"
+        self.run_program("""
+from elastrun.multiprocessing.errors import record
+
+def train():
+    raise ValueError("no such data")
+
+@record
+def main():
+    elastic_launch(alone(), train)()
+
+if __name__ == "__main__":
+    main()
+""", code=1, env=self.environment | {"TORCHELASTIC_ERROR_FILE": str(own)})
+        message = json.loads(own.read_text())["message"]
+        self.assertEqual(message["message"], "ValueError: no such data")
+        self.assertEqual(message["errorCode"], 1)
+
+    def test_a_worker_that_dies_by_a_signal(self) -> None:
+        out = self.run_program("""
+def train():
+    if os.environ["RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    try:
+        elastic_launch(alone(), train)()
+    except ChildFailedError as error:
+        failure = error.failures[0]
+        print(failure.exitcode, failure.signal_name(), failure.message)
+""")
+        self.assertRegex(out, r"^-11 SIGSEGV Signal 11 \(SIGSEGV\) received by PID \d+\n$")
+
+    def test_restarts_give_the_values_of_the_last_start(self) -> None:
+        out = self.run_program("""
+def train(values):
+    start = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if start < 2 and os.environ["RANK"] == "1":
+        sys.exit(3)
+    values.append(start)         # a list that each start gets as it was
+    return values
+
+if __name__ == "__main__":
+    print(elastic_launch(alone(max_restarts=2), train)([7]))
+""")
+        self.assertEqual(out, "{0: [7, 2], 1: [7, 2]}\n")
+
+    def test_large_values(self) -> None:
+        out = self.run_program("""
+def train():
+    return bytes([int(os.environ["RANK"])]) * (64 << 20)
+
+if __name__ == "__main__":
+    for rank, value in elastic_launch(alone(), train)().items():
+        print(rank, len(value), value[0], value[-1])
+""")
+        self.assertEqual(out, f"0 {64 << 20} 0 0\n1 {64 << 20} 1 1\n")
+
+    def test_what_cannot_be_pickled(self) -> None:
+        out = self.run_program("""
+def lazy():
+    return (one for one in range(3))
+
+class Heavy:
+    def __reduce__(self):
+        import elastrun.multiprocessing.payload as payload
+        payload.RETURN_LIMIT = 10
+        return bytes, (100,)
+
+def heavy():
+    return Heavy()
+
+if __name__ == "__main__":
+    for entrypoint, args in ((lambda: 1, ()), (lazy, ()), (print, (sys.stdout,)), (heavy, ())):
+        try:
+            elastic_launch(alone(1), entrypoint)(*args)
+        except TypeError as error:
+            print("TypeError", error)
+        except ChildFailedError as error:
+            print("ChildFailedError", error.failures[0].message["message"])
+""")
+        lines = out.splitlines()
+        self.assertRegex(lines[0], "^TypeError .*lambda.* cannot be pickled for the workers: .*"
+                                   "top level of a module")
+        self.assertRegex(lines[1], "^ChildFailedError TypeError: the return value of lazy, of type "
+                                   "generator, cannot be pickled")
+        self.assertRegex(lines[2], "^TypeError print or its arguments cannot be pickled")
+        self.assertRegex(lines[3], "^ChildFailedError ValueError: the return value of heavy has "
+                                   r"\d+ bytes, more than the 10 that can be returned")
+
+    def test_what_nothing_can_start_with(self) -> None:
+        out = self.run_program("""
+def tell(**more):
+    try:
+        elastic_launch(alone(**more), "true")()
+    except Exception as error:
+        print(type(error).__name__, error)
+
+if __name__ == "__main__":
+    tell(logs_specs=DefaultLogsSpecs(local_ranks_filter={"x"}))
+    tell(event_log_handler="mine")
+    tell(shutdown_timeout=1e10)
+    tell(elastrun={"no_such_option": 1})
+    tell(start_method="dance")
+    try:
+        elastic_launch(alone(), "./no-such-program")()
+    except Exception as error:
+        print(type(error).__name__, error)
+""")
+        lines = out.splitlines()
+        self.assertEqual(lines[0], "ValueError local_ranks_filter is of another type than it has "
+                                   "to be")
+        self.assertRegex(lines[1], "^KeyError .*'mine'")
+        self.assertRegex(lines[2], "^ValueError shutdown_timeout has to be a number of seconds")
+        self.assertRegex(lines[3], "^ValueError .*unrecognized arguments: --no-such-option")
+        self.assertRegex(lines[-1], "^AgentError .*no-such-program")
+
+    def test_queues_and_a_timer_server_beside_the_agent(self) -> None:
+        """The timers document: a worker that overstays its time is ended, and started again."""
+        out = self.run_program("""
+import multiprocessing as mp
+import elastrun.timer as timer
+
+def trainer_func(message_queue):
+    timer.configure(timer.LocalTimerClient(message_queue))
+    with timer.expires(after=0.2 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 600):
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            time.sleep(1000)
+    return "in time"
+
+if __name__ == "__main__":
+    message_queue = mp.get_context("spawn").Queue()
+    server = timer.LocalTimerServer(message_queue, max_interval=0.01)
+    server.start()
+    spec = WorkerSpec(role="default", local_world_size=1, entrypoint=trainer_func,
+                      args=(message_queue,), rdzv_handler=handler(), max_restarts=1)
+    result = LocalElasticAgent(spec, DefaultLogsSpecs()).run()
+    server.stop()
+    print(result.return_values)
+""")
+        self.assertEqual(out, "{0: 'in time'}\n")
+
+    def test_a_handler_of_ones_own(self) -> None:
+        out = self.run_program("""
+from elastrun.rendezvous import (RendezvousClosedError, RendezvousHandler, RendezvousInfo,
+                                 rendezvous_handler_registry)
+
+class Mine(RendezvousHandler):
+    rounds = 0
+    def get_backend(self): return "mine"
+    def get_run_id(self): return "run-7"
+    def next_rendezvous(self):
+        self.rounds += 1
+        if self.rounds > 2:
+            raise RendezvousClosedError("enough")
+        print("round", self.rounds, flush=True)
+        return RendezvousInfo(None, 0, 1, None)
+    def is_closed(self): return False
+    def set_closed(self): pass
+    def num_nodes_waiting(self): return int(self.rounds == 1 and os.path.exists("second"))
+    def shutdown(self):
+        print("shut down", flush=True)
+        return True
+
+def train():
+    if os.environ["TORCHELASTIC_RUN_ID"] != "run-7":
+        return "another run"
+    if not os.path.exists("second"):
+        open("second", "w").close()
+        time.sleep(1000)                 # until another node seems to wait
+    return "second"
+
+if __name__ == "__main__":
+    rendezvous_handler_registry.register("mine", lambda parameters: Mine())
+    made = get_rendezvous_handler(RendezvousParameters("mine", "", "x", 1, 1))
+    spec = WorkerSpec(role="r", local_world_size=1, entrypoint=train, rdzv_handler=made)
+    print(LocalElasticAgent(spec).run().return_values)
+    made.rounds = 2
+    try:
+        LocalElasticAgent(spec).run()
+    except RendezvousClosedError as error:
+        print("closed:", error)
+""")
+        self.assertEqual(out.splitlines(), ["round 1", "round 2", "shut down", "{0: 'second'}",
+                                            "shut down", "closed: enough"])
+
+    def test_two_nodes(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        text = f"""
+def train(node):
+    return node + os.environ["RANK"] + "/" + os.environ["WORLD_SIZE"]
+
+if __name__ == "__main__":
+    config = LaunchConfig(min_nodes=2, max_nodes=2, nproc_per_node=2, run_id="two",
+                          rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:{port}",
+                          local_addr="127.0.0.1", rdzv_configs={{"join_timeout": 60}})
+    print(elastic_launch(config, train)(sys.argv[1]))
+"""
+        nodes = [self.start(text, name, name=f"{name}.py") for name in "ab"]
+        said = {}
+        for node in nodes:
+            out, err = node.communicate(timeout=LIMIT)
+            self.assertEqual(node.returncode, 0, out + err)
+            said |= eval(out)  # noqa: S307 - what this test printed
+        self.assertEqual(sorted(said), [0, 1, 2, 3])
+        self.assertEqual({value[1:] for value in said.values()}, {f"{n}/4" for n in range(4)})
+
+    def test_await(self) -> None:
+        out = self.run_program("""
+import asyncio
+
+def train():
+    return os.environ["RANK"]
+
+async def main():
+    ticks = 0
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+    ticking = asyncio.create_task(tick())
+    print(await elastic_launch(alone(), train).arun(), ticks > 1)
+    ticking.cancel()
+    running = asyncio.create_task(elastic_launch(alone(), wait_for_end).arun())
+    while not os.path.exists("up"):
+        await asyncio.sleep(0.01)
+    running.cancel()
+    try:
+        await running
+    except asyncio.CancelledError:
+        print("cancelled")
+
+def wait_for_end():
+    open("up", "w").close()
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+""")
+        self.assertEqual(out, "{0: '0', 1: '1'} True\ncancelled\n")
+
+    def test_options_that_torch_has_not(self) -> None:
+        self.run_program("""
+if __name__ == "__main__":
+    elastic_launch(alone(elastrun={"journal_size": "1M", "metrics": ["jsonl:metrics.jsonl"]},
+                         logs_specs=DefaultLogsSpecs("logs")), "true")()
+""")
+        self.assertTrue(list(self.folder.glob("logs/t_*/journal.jsonl")))
+        self.assertTrue((self.folder / "metrics.jsonl").exists())
+
+
+class Ends(Launcher):
+    """However the caller ends, nothing is left of the job."""
+
+    TEXT = """
+if __name__ == "__main__":
+    try:
+        elastic_launch(alone(), wait_for_end)()
+    except SignalException as error:
+        print("ended by", error.sigval.name, flush=True)
+        sys.exit(9)
+"""
+
+    def test_sigterm(self) -> None:
+        child = self.start(self.TEXT)
+        self.wait_for(child, "up", 2)
+        child.send_signal(signal.SIGTERM)
+        code, text = self.end_of(child)
+        self.assertEqual(code, 9, text)
+        self.assertTrue(text.startswith("ended by SIGTERM\n"), text)
+
+    def test_ctrl_c(self) -> None:
+        """A terminal signals the launcher and the agent's guardian, which share a group."""
+        child = self.start(self.TEXT)
+        self.wait_for(child, "up", 2)
+        os.killpg(child.pid, signal.SIGINT)
+        code, text = self.end_of(child)
+        self.assertEqual(code, 9, text)
+        self.assertIn("ended by SIGINT\n", text)
+
+    def test_sigkill_of_the_caller(self) -> None:
+        child = self.start(self.TEXT)
+        self.wait_for(child, "up", 2)
+        child.kill()
+        self.end_of(child)
+
+    def test_sigkill_of_the_caller_that_has_forked(self) -> None:
+        """The copy holds its end of the connection open."""
+        child = self.start("""
+import threading
+def fork():
+    if os.fork() == 0:
+        os.environ.clear()
+        time.sleep(1000)
+        os._exit(0)
+
+if __name__ == "__main__":
+    spec = WorkerSpec(role="r", local_world_size=1, entrypoint=wait_for_end, args=(),
+                      rdzv_handler=handler())
+    agent = LocalElasticAgent(spec)
+    threading.Timer(0.0, lambda: (agent.get_worker_group(), print("t", flush=True))).start()
+    def forked():
+        while agent._process is None:
+            time.sleep(0.001)
+        fork()
+    threading.Thread(target=forked).start()
+    agent.run()
+""")
+        worker = int(self.wait_for(child, "up")[0].split()[2])
+        child.kill()
+        end = time.monotonic() + LIMIT
+        while worker in self.alive():
+            self.assertLess(time.monotonic(), end, "the worker lives on")
+            time.sleep(0.01)
+        self.end_the_rest()
+        self.end_of(child)
+
+    def test_an_exception_in_the_calling_thread(self) -> None:
+        out = self.run_program("""
+def stop(*_):
+    raise TimeoutError("too long")
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        elastic_launch(alone(), wait_for_end)()
+    except TimeoutError as error:
+        print("raised:", error)
+""")
+        self.assertIn("raised: too long\n", out)
+
+    def test_a_thread_of_the_caller(self) -> None:
+        """Signals are the main thread's there; the end of the process ends the job."""
+        child = self.start("""
+import threading
+if __name__ == "__main__":
+    running = threading.Thread(target=elastic_launch(alone(), wait_for_end))
+    running.start()
+    running.join()
+""")
+        self.wait_for(child, "up", 2)
+        child.send_signal(signal.SIGTERM)
+        code, _ = self.end_of(child)
+        self.assertEqual(code, -signal.SIGTERM)
+
+    def test_the_agent_is_killed(self) -> None:
+        child = self.start("""
+if __name__ == "__main__":
+    try:
+        elastic_launch(alone(), wait_for_end)()
+    except Exception as error:
+        print("raised", type(error).__name__, error)
+""")
+        self.wait_for(child, "up", 2)
+        agents = [pid for pid in self.alive()
+                  if os.path.realpath(f"/proc/{pid}/exe") == os.path.realpath(ELASTRUN)]
+        os.kill(max(agents), signal.SIGKILL)
+        code, text = self.end_of(child)
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, "raised AgentError the agent has ended without a word: SIGKILL")
+
+    def test_handlers_are_as_before(self) -> None:
+        out = self.run_program("""
+if __name__ == "__main__":
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    elastic_launch(alone(), "true")()
+    print(before == [signal.getsignal(one)
+                     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)])
+    print(len(os.listdir("/proc/self/fd")) < 8)
+""")
+        self.assertEqual(out, "True\nTrue\n")
+
+
+class Notebook(Launcher):
+    def test_a_function_of_a_cell(self) -> None:
+        """By value, with cloudpickle; without it, with the reason."""
+        cell = """
+import elastrun, os
+scale = 10
+def train(first):
+    print("rank", os.environ["RANK"], "of a cell")
+    return first + scale * int(os.environ["RANK"])
+try:
+    print(elastrun.notebook_launcher(train, (1,), num_processes=2))
+except TypeError as error:
+    print("TypeError:", error)
+"""
+        out = self.run_program(f"""
+import types, io, contextlib
+main = types.ModuleType("__main__")
+sys.modules["__main__"] = main
+exec(compile({cell!r}, "<cell 1>", "exec"), main.__dict__)
+""")
+        try:
+            import cloudpickle  # noqa: F401
+        except ImportError:
+            self.assertIn("needs the package cloudpickle: pip install cloudpickle", out)
+        else:
+            self.assertEqual(out, "rank 0 of a cell\n{0: 1, 1: 11}\n")
+
+    def test_interrupt(self) -> None:
+        child = self.start("""
+import elastrun
+def train():
+    print("up", flush=True)
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    try:
+        elastrun.notebook_launcher(train, (), 2, by_value=False)
+    except KeyboardInterrupt:
+        print("interrupted")
+""")
+        self.wait_for(child, "up")
+        child.send_signal(signal.SIGINT)
+        code, text = self.end_of(child)
+        self.assertEqual(code, 0, text)
+        self.assertIn("interrupted\n", text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
